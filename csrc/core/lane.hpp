@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -51,6 +52,39 @@ inline std::int64_t blocks_to_come(std::span<const std::int64_t> phases, std::in
   std::int64_t blocks = iterations / block * members;
   for (std::int64_t i = 1; i <= iterations % block; ++i) blocks += phases[full_phase(iteration + i, block)];
   return blocks;
+}
+
+// KV tokens that the members of a batch have in a pool. All grow by one an iteration, so that what each had
+// when it came, less the iteration, stays as it is.
+class Lengths {
+public:
+  void join(std::int64_t tokens, std::int64_t iteration) { offsets_.insert(tokens - iteration); }
+  void leave(std::int64_t tokens, std::int64_t iteration) {
+    offsets_.erase(offsets_.find(tokens - iteration));
+  }
+  // With somebody there.
+  std::int64_t least(std::int64_t iteration) const { return *offsets_.begin() + iteration; }
+  std::int64_t most(std::int64_t iteration) const { return *offsets_.rbegin() + iteration; }
+
+private:
+  std::multiset<std::int64_t> offsets_;
+};
+
+// Requests that decode in a pool, and the KV tokens that they attend to: in all, and the fewest and the most
+// of one, where the scheduler was asked to know them.
+struct Attended {
+  std::int64_t requests = 0;
+  std::int64_t kv = 0;
+  std::int64_t least = 0;
+  std::int64_t most = 0;
+};
+
+template <typename Lane>
+Attended attended_of(const Lane& lane, const std::vector<std::int64_t>& members, std::size_t pool) {
+  if (members[pool] == 0) return {};
+  if (lane.lengths.empty()) return {members[pool], lane.kv[pool]};
+  const Lengths& lengths = lane.lengths[pool];
+  return {members[pool], lane.kv[pool], lengths.least(lane.iteration), lengths.most(lane.iteration)};
 }
 
 }  // namespace lamina

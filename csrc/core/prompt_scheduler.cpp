@@ -28,6 +28,7 @@ PromptScheduler::PromptScheduler(RequestTable requests, SchedulerLimits limits, 
   for (Lane& lane : lanes_) {
     lane.kv.assign(pools_.size(), 0);
     lane.members_of.assign(pools_.size(), 0);
+    if (limits.lengths) lane.lengths.resize(pools_.size());
     lane.phases.assign(pools_.size(),
                        std::vector<std::int64_t>(static_cast<std::size_t>(limits.block_tokens)));
   }
@@ -75,6 +76,7 @@ const std::vector<PromptScheduler::Index>& PromptScheduler::finish(int batch) {
     ++lane.members;
     ++lane.members_of[pool];
     lane.kv[pool] += computed_[request];
+    if (limits_.lengths) lane.lengths[pool].join(computed_[request], lane.iteration);
     if (grows()) {
       ++lane.phases[pool][phase_of(request)];
       lane.youngest.push_back({request, joined_[request]});
@@ -149,6 +151,11 @@ std::int64_t PromptScheduler::kv(int batch) const {
   std::int64_t tokens = 0;
   for (const std::int64_t pool : lane(batch).kv) tokens += pool;
   return tokens;
+}
+
+Attended PromptScheduler::attended(int batch, int pool) const {
+  const Lane& lane = lanes_[static_cast<std::size_t>(batch)];
+  return attended_of(lane, lane.members_of, static_cast<std::size_t>(pool));
 }
 
 std::int64_t PromptScheduler::used() const {
@@ -357,7 +364,9 @@ void PromptScheduler::leave(Lane& lane, Index request) {
   const std::size_t pool = pool_[request];
   --lane.members;
   --lane.members_of[pool];
-  lane.kv[pool] -= computed(lane, request);
+  const std::int64_t tokens = computed(lane, request);
+  lane.kv[pool] -= tokens;
+  if (limits_.lengths) lane.lengths[pool].leave(tokens, lane.iteration);
   if (grows()) --lane.phases[pool][phase_of(request)];
 }
 

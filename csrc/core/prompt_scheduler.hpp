@@ -68,9 +68,10 @@ public:
   // KV tokens that decoding requests read, in the pool that holds most of them and in all.
   std::int64_t largest_kv(int batch) const;
   std::int64_t kv(int batch) const;
+  Attended attended(int batch, int pool) const;
   std::int64_t iterations(int batch) const { return lane(batch).iteration; }
   int pool(Index request) const { return pool_[request]; }
-  int pools() const { return limits_.pools; }
+  int pools_of_kv() const { return limits_.pools; }
   std::size_t waiting() const { return queue_.size(); }
   std::int64_t running() const { return running_; }
   // In tokens.
@@ -95,6 +96,7 @@ private:
     std::int64_t members = 0;                       // that decode
     std::vector<std::int64_t> members_of;           // per pool
     std::vector<std::int64_t> kv;                   // per pool: tokens that members have computed
+    std::vector<Lengths> lengths;                   // per pool, if they are to be known
     std::vector<std::vector<std::int64_t>> phases;  // per pool: members by (own tokens - iteration) mod block
     std::vector<Index> leaving;                     // ring over iterations
     std::vector<Index> joining;                     // their prompt ends with the iteration that runs

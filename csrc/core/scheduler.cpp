@@ -15,6 +15,7 @@ Scheduler::Scheduler(RequestTable requests, SchedulerLimits limits, Priority pri
   for (Lane& lane : lanes_) {
     lane.kv.assign(static_cast<std::size_t>(limits.pools), 0);
     lane.members.assign(lane.kv.size(), 0);
+    if (limits.lengths) lane.lengths.resize(lane.kv.size());
     lane.phases.assign(lane.kv.size(),
                        std::vector<std::int64_t>(static_cast<std::size_t>(limits.block_tokens)));
   }
@@ -142,6 +143,11 @@ std::int64_t Scheduler::kv(int batch) const {
   return tokens;
 }
 
+Attended Scheduler::attended(int batch, int pool) const {
+  const Lane& lane = lanes_[static_cast<std::size_t>(batch)];
+  return attended_of(lane, lane.members, static_cast<std::size_t>(pool));
+}
+
 std::int64_t Scheduler::fullest_pool() const {
   std::int64_t fullest = 0;
   for (int pool = 0; pool < limits_.pools; ++pool) {
@@ -246,6 +252,7 @@ void Scheduler::join(Lane& lane) {
     lane.size += width;
     lane.members[pool] += width;
     lane.kv[pool] += tokens;
+    if (limits_.lengths) lane.lengths[pool].join(tokens, lane.iteration);
     joined_[request] = lane.iteration;
     states_[request] = RequestState::kRunning;
     Index& chain = lane.leaving[static_cast<std::size_t>(leaves_at(request)) & ring_mask_];
@@ -269,7 +276,9 @@ void Scheduler::leave(Lane& lane, Index request) {
   const std::int64_t made = lane.iteration - joined_[request];
   lane.size -= width;
   lane.members[pool] -= width;
-  lane.kv[pool] -= requests_.prompt[request] + width * (produced(request) + made);
+  const std::int64_t tokens = requests_.prompt[request] + width * (produced(request) + made);
+  lane.kv[pool] -= tokens;
+  if (limits_.lengths) lane.lengths[pool].leave(tokens, lane.iteration);
   if (grows()) lane.phases[pool][phase_of(request)] -= width;
   // In an iteration it has room for the tokens being made.
   const std::int64_t grown = own_tokens(request) + width * (made + (lane.midway ? 1 : 0));

@@ -47,7 +47,8 @@ struct SchedulerLimits {
   int block_tokens = 1;
   Admission admission = Admission::kReserve;
   std::int64_t max_requests = 0;  // sequences running at once, all batches together
-  bool staged = false;  // who is admitted joins its batch only after ready(): its KV comes meanwhile
+  bool staged = false;   // who is admitted joins its batch only after ready(): its KV comes meanwhile
+  bool lengths = false;  // the least and the most KV of those in a batch are known
 };
 
 // Continuous batching over shared KV memory: who waits, who runs in which batch, who makes room. One
@@ -104,6 +105,7 @@ public:
   // KV tokens the batch's next iteration reads, in the pool that holds most of them and in all.
   std::int64_t largest_kv(int batch) const;
   std::int64_t kv(int batch) const;
+  Attended attended(int batch, int pool) const;
   // Tokens written in the pool that holds most of them: what is charged but to come is left out.
   std::int64_t fullest_pool() const;
   std::int64_t iterations(int batch) const { return lane(batch).iteration; }
@@ -123,6 +125,7 @@ public:
   int pool(Index request) const { return pool_[request]; }
   std::int32_t produced(Index request) const;
   const KvPools& pools() const { return pools_; }
+  int pools_of_kv() const { return limits_.pools; }
   std::int64_t used() const { return pools_.used(); }
   std::int64_t capacity() const { return pools_.capacity() * pools_.pools(); }
 
@@ -146,6 +149,7 @@ private:
     bool midway = false;           // between advance() and finish(): there is room for the tokens being made
     std::vector<std::int64_t> kv;  // per pool: tokens its requests have now
     std::vector<std::int64_t> members;              // per pool
+    std::vector<Lengths> lengths;                   // per pool, if they are to be known
     std::vector<std::vector<std::int64_t>> phases;  // per pool: members by (own tokens - iteration) mod block
     std::vector<Index> leaving;                     // ring over iterations
     std::vector<Index> joining;                     // those admitted that join at the next boundary

@@ -89,6 +89,25 @@ ServingCosts serving_costs_of(const nb::dict& d) {
           nb::cast<bool>(d["host_async"]), nb::cast<double>(d["recompute_per_token"])};
 }
 
+Grid grid_of(const nb::handle& from) {
+  const auto d = nb::cast<nb::dict>(from);
+  return {nb::cast<std::vector<std::vector<double>>>(d["axes"]), nb::cast<std::vector<double>>(d["values"])};
+}
+
+MeasuredAttention measured_of(const nb::dict& d) {
+  MeasuredAttention measured;
+  measured.decode = grid_of(d["decode"]);
+  measured.prompt = grid_of(d["prompt"]);
+  measured.mixed = grid_of(d["mixed"]);
+  measured.skew = grid_of(d["skew"]);
+  measured.mixed_skew = grid_of(d["mixed_skew"]);
+  const auto beyond = nb::cast<nb::dict>(d["beyond"]);
+  const auto of = [&](const char* name) { return nb::cast<double>(beyond[name]); };
+  measured.beyond = {of("fixed"),        of("per_request"), of("per_kv_token"), of("per_mean_token"),
+                     of("prompt_fixed"), of("per_row"),     of("per_pair")};
+  return measured;
+}
+
 // For batches of at most so many requests and, of slices and transfers, rows.
 Costs costs_of(const nb::dict& d, std::int64_t most, std::int64_t rows) {
   Costs costs;
@@ -119,6 +138,7 @@ Costs costs_of(const nb::dict& d, std::int64_t most, std::int64_t rows) {
   costs.device_tokens = nb::cast<std::int64_t>(d["device_tokens"]);
   costs.paged_per_token = nb::cast<double>(d["paged_per_token"]);
   costs.serving = serving_costs_of(d);
+  if (d.contains("measured")) costs.measured = measured_of(nb::cast<nb::dict>(d["measured"]));
   if (d.contains("prompts")) {
     const auto prompts = nb::cast<nb::dict>(d["prompts"]);
     costs.prompts = {nb::cast<Ticks>(prompts["fixed"]), nb::cast<double>(prompts["per_row"]),

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/ticks.hpp"
+#include "sim/measured_attention.hpp"
 #include "sim/pipeline.hpp"
 
 namespace lamina::sim {
@@ -32,9 +34,10 @@ struct PromptCosts {
 struct Costs {
   ServingCosts serving;
   PromptCosts prompts;
-  std::vector<Load> loads;                  // all but attention, which depends on KV tokens too
-  std::vector<Ticks> attention_fixed;       // per layer
-  std::vector<double> attention_per_token;  // ticks per layer and KV token of the fullest pool
+  std::vector<Load> loads;                    // all but attention, which depends on KV tokens too
+  std::vector<Ticks> attention_fixed;         // per layer
+  std::vector<double> attention_per_token;    // ticks per layer and KV token of the fullest pool
+  std::optional<MeasuredAttention> measured;  // in place of these, and of prompts' attention
   // Attention streamed in this many mini-batches along requests or heads, so that transfer hides behind it
   // (v1 paper 5.2.1); 1 is off. What streams are the transfers less this latency. Along requests there are no
   // more mini-batches than requests; each but the first costs a launch.
@@ -59,18 +62,23 @@ inline Ticks chunk_ticks(const PromptCosts& costs, std::int64_t tokens, std::int
 
 // What one batch's iteration computes.
 struct Composition {
-  std::int64_t rows;      // tokens that pass through the model
-  std::int64_t decoding;  // requests that attend to `kv` tokens in the fullest pool, of `stored` there
-  std::int64_t made;      // with prompts: requests that a token is made for
-  std::int64_t kv;
-  std::int64_t stored;
-  Ticks chunks;  // attention of chunks
+  std::int64_t rows;    // tokens that pass through the model
+  std::int64_t made;    // with prompts: requests that a token is made for
+  std::int64_t kv;      // tokens that are attended to in the pool that has most of them
+  std::int64_t stored;  // tokens in the fullest pool
+  Ticks attention;
 };
 
-// Of so many requests that decode.
-inline Ticks attention_of(const Costs& costs, std::int64_t decoding, std::int64_t kv) {
+// Of so many requests that decode, where a pool has no more KV to attend to than `kv`.
+inline Ticks formula_of(const Costs& costs, std::int64_t decoding, std::int64_t kv) {
+  if (decoding == 0) return 0;
   const auto b = static_cast<std::size_t>(decoding);
   return costs.attention_fixed[b] + to_ticks(static_cast<double>(kv) * costs.attention_per_token[b]);
+}
+
+// Of those who decode, all in one pool.
+inline Ticks attention_of(const Costs& costs, const Attended& all) {
+  return costs.measured ? costs.measured->ticks(all, {}) : formula_of(costs, all.requests, all.kv);
 }
 
 inline Load load_of(const Costs& costs, const Composition& batch) {
@@ -79,8 +87,7 @@ inline Load load_of(const Costs& costs, const Composition& batch) {
   Load load = costs.loads[static_cast<std::size_t>(size)];
   if (!costs.prompts.head.empty())
     load.last_slice += costs.prompts.head[static_cast<std::size_t>(batch.made)];
-  load.attention = batch.chunks;
-  if (batch.decoding > 0) load.attention += attention_of(costs, batch.decoding, kv);
+  load.attention = batch.attention;
   if (stored > costs.device_tokens) {
     const double paged = static_cast<double>(stored - costs.device_tokens) / static_cast<double>(stored);
     load.attention += to_ticks(static_cast<double>(kv) * paged * costs.paged_per_token);

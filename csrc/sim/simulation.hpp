@@ -126,7 +126,9 @@ public:
     const std::int64_t size = scheduler_.size(static_cast<int>(j));
     const std::int64_t kv = scheduler_.kv(static_cast<int>(j)) + size * (boundaries + 1) / 2;
     Load load = steady_load(size);
-    load.attention = attention_of(*hardware_.steady(), size, kv) - 1;
+    // Measured attention grows as it does: it may take nothing.
+    const Costs& costs = *hardware_.steady();
+    load.attention = costs.measured ? 0 : formula_of(costs, size, kv) - 1;
     return finished_[j] + boundaries * pipeline_.alone(load);
   }
 
@@ -241,15 +243,18 @@ private:
     const std::int64_t size = scheduler_.size(batch);
     const Ticks host = host_of(costs.serving, size);
     Load load = steady_load(size);
-    std::int64_t kv = scheduler_.kv(batch), done = 0;
+    Attended all = scheduler_.attended(batch, 0);
+    std::int64_t done = 0;
     Ticks attention = 0;
     const auto each_of = [&](auto keep) {
       for (; done < boundaries && until < before; ++done) {
         const Ticks prepared = costs.serving.host_async ? until - start : 0;
         const Ticks waited = std::max<Ticks>(0, host - prepared);
         start = until;
-        kv += size;
-        load.attention = attention_of(costs, size, kv);
+        all.kv += size;
+        ++all.least;
+        ++all.most;
+        load.attention = attention_of(costs, all);
         attention += load.attention + load.combine;
         until = start + waited + pipeline_.alone(load);
         keep(waited);
@@ -266,7 +271,8 @@ private:
     } else {
       const std::int64_t first = scheduler_.iterations(batch) + 1;
       each_of([&](Ticks waited) {
-        row(j, load, {first + done, start, until - start, waited, kv, static_cast<std::int32_t>(size), 0});
+        row(j, load,
+            {first + done, start, until - start, waited, all.kv, static_cast<std::int32_t>(size), 0});
       });
     }
     loads_[j] = load;

@@ -67,6 +67,7 @@ auto simulation(Part part, Rotation rotation, int layers, MakeScheduler schedule
 }
 
 auto decoding(Replay& replay, const Deployed& its, SchedulerLimits limits, Part part) {
+  limits.lengths = its.costs->measured.has_value();
   return simulation<Scheduler, CostTables>(
       std::move(part), its.rotation, its.layers,
       [&](const Arrivals& arrivals) {
@@ -75,9 +76,10 @@ auto decoding(Replay& replay, const Deployed& its, SchedulerLimits limits, Part 
       [&](const Arrivals&) { return CostTables(*its.costs); });
 }
 
-auto with_prompts(Replay& replay, const SchedulerLimits& limits, PromptLimits prompts, const Costs& costs,
+auto with_prompts(Replay& replay, SchedulerLimits limits, PromptLimits prompts, const Costs& costs,
                   Rotation rotation, int layers, Part part) {
   prompts.lags = costs.serving.host_async;
+  limits.lengths = costs.measured.has_value();
   return simulation<PromptScheduler, CostTables>(
       std::move(part), rotation, layers,
       [&](const Arrivals& arrivals) {

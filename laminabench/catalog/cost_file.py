@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from msgspec import structs
 
 from laminabench.atomic import replacing
@@ -15,6 +16,7 @@ from laminabench.catalog.cost_terms import (
     AllReduceCost,
     AttentionCost,
     ElementwiseCost,
+    Float64,
     GemmCost,
     HostCost,
     Origin,
@@ -22,10 +24,11 @@ from laminabench.catalog.cost_terms import (
 )
 from laminabench.catalog.costs import Borrowed, CostSet
 from laminabench.catalog.entries import Table, from_path, packaged, pick
+from laminabench.catalog.measured import AttentionGrids, Curve, Grid, Measured
 from laminabench.errors import UserError
 
 DEFAULT_COSTS = "vllm-0.14"
-COST_SETS = ("vllm-0.14", "vidur-2024", "roofline")
+COST_SETS = ("vllm-0.14", "vidur-2024", "vllm-0.19", "roofline")
 
 US = 1e-6
 # Units of the times that are not in microseconds.
@@ -83,6 +86,7 @@ def from_table(table: Table, where: str) -> CostSet:
             elementwise={device: _cost(ElementwiseCost, row) for device, row in table["elementwise"].items()},
             host=_cost(HostCost, table["host"]) if "host" in table else assumed_host(),
             borrowed=_borrowing(table["borrow"]) if "borrow" in table else assumed_borrowing(),
+            measured=_measured(table["measured"], where) if "measured" in table else Measured(),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UserError(
@@ -96,7 +100,7 @@ def check_coefficients(table: Table, where: str) -> None:
     for key, value in table.items():
         path = f"{where}.{key}"
         if isinstance(value, dict):
-            if key not in ("errors_percent", "borrow"):
+            if key not in ("errors_percent", "borrow", "measured"):
                 check_coefficients(value, path)
         elif key.endswith(COEFFICIENTS):
             number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -131,7 +135,7 @@ def to_toml(costs: CostSet, comment: str = "") -> str:
     }
     for path, cost in sections.items():
         lines += _section(path, cost)
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_measured_lines(costs.measured)]) + "\n"
 
 
 def write_costs(costs: CostSet, path: Path, comment: str = "") -> None:
@@ -154,9 +158,12 @@ def _cost(kind: type[AnyCost], row: Table) -> AnyCost:
         key, unit = _written_as(field.name)
         if field.name != "origin" and (field.required or key in row):
             found[field.name] = row[key] * unit
+    return kind(**found, origin=_origin(row))
+
+
+def _origin(row: Table) -> Origin:
     about = (row["kind"], row["source"], row.get("range", ""))
-    origin = Origin(*about, row.get("errors_percent", {}), row.get("samples", 0))
-    return kind(**found, origin=origin)
+    return Origin(*about, row.get("errors_percent", {}), row.get("samples", 0))
 
 
 def _borrowing(rows: Table) -> dict[str, Borrowed]:
@@ -169,7 +176,11 @@ def _section(path: tuple[str, ...], cost: Cost) -> list[str]:
     for name in sorted(names, key=lambda name: not name.endswith("_s")):  # times first
         key, unit = _written_as(name)
         lines.append(f"{key} = {_value(getattr(cost, name) / unit)}")
-    lines += [f"kind = {_value(origin.kind)}", f"source = {_value(origin.source)}"]
+    return lines + _origin_lines(origin)
+
+
+def _origin_lines(origin: Origin) -> list[str]:
+    lines = [f"kind = {_value(origin.kind)}", f"source = {_value(origin.source)}"]
     if origin.range:
         lines.append(f"range = {_value(origin.range)}")
     if origin.samples:
@@ -187,3 +198,85 @@ def _value(value: Any) -> str:
     number = float(value)
     # Four digits are more than the fits are good for, and keep the files the same on every machine.
     return "inf" if math.isinf(number) else repr(float(f"{number:.4g}"))
+
+
+# What was measured: numbers in a row are one string, which is short to write and fast to read.
+
+
+def _measured_lines(measured: Measured) -> list[str]:
+    lines = (
+        ["", "[measured]", f"graph_rows = {measured.graph_rows}"]
+        if measured.gemm or measured.attention
+        else []
+    )
+
+    def curve(kind: str, found: Curve, **of: str | int) -> list[str]:
+        about = [
+            f"{name} = {value if isinstance(value, int) else _value(value)}" for name, value in of.items()
+        ]
+        points = [f'rows = "{_numbers(found.rows)}"', f'us = "{_numbers(found.seconds / US)}"']
+        return ["", f"[[measured.{kind}]]", *about, *points, *_origin_lines(found.origin)]
+
+    for (device, dtype, n, k), found in measured.gemm.items():
+        lines += curve("gemm", found, device=device, dtype=dtype, n=n, k=k)
+    for (device, name, width), found in measured.operators.items():
+        lines += curve("operator", found, device=device, name=name, width=width)
+    for (device, heads, kv_heads, size), grids in measured.attention.items():
+        lines += ["", "[[measured.attention]]", f"device = {_value(device)}"]
+        lines += [f"heads = {heads}", f"kv_heads = {kv_heads}", f"head_dim = {size}"]
+        lines += _origin_lines(grids.origin)
+        for name, unit in GRIDS.items():
+            lines += ["", f"[measured.attention.{name}]", *_grid_lines(getattr(grids, name), unit)]
+    return lines
+
+
+# The grids of attention, and what a value is in: shares have no unit.
+GRIDS = {"decode": US, "prompt": US, "mixed": US, "skew": 1.0, "mixed_skew": 1.0}
+
+
+def _grid_lines(grid: Grid, unit: float) -> list[str]:
+    axes = ", ".join(f'"{_numbers(axis)}"' for axis in grid.axes)
+    rows = grid.values.reshape(-1, grid.values.shape[-1]) / unit
+    return [f"axes = [{axes}]", 'values = """', *(_numbers(row) for row in rows), '"""']
+
+
+def _numbers(values: Float64) -> str:
+    # Four digits, as everywhere; a measurement repeats no better than that.
+    return " ".join(f"{value:.4g}" if value < 10000 else f"{value:.0f}" for value in values.tolist())
+
+
+def _measured(table: Table, where: str) -> Measured:
+    def read(text: str) -> Float64:
+        found = np.array(text.split(), np.float64)
+        if not len(found) or not np.isfinite(found).all() or found.min() < 0:
+            raise UserError(
+                "costs-not-a-number",
+                f"cost set {where}.measured has {text[:40]!r}...; it must be numbers, none of them negative",
+            )
+        return found
+
+    def curve(row: Table) -> Curve:
+        rows, seconds = read(row["rows"]), read(row["us"]) * US
+        if len(rows) != len(seconds) or (np.diff(rows) <= 0).any():
+            raise UserError(
+                "costs-file-incomplete",
+                f"cost set {where}.measured: {row.get('n', row.get('name'))} needs a time for each number of "
+                "rows, and those in ascending order",
+            )
+        return Curve(rows, seconds, _origin(row))
+
+    def grid(row: Table, unit: float) -> Grid:
+        axes = tuple(read(axis) for axis in row["axes"])
+        return Grid(axes, read(row["values"]).reshape([len(axis) for axis in axes]) * unit)
+
+    return Measured(
+        {(row["device"], row["dtype"], row["n"], row["k"]): curve(row) for row in table.get("gemm", [])},
+        {(row["device"], row["name"], row["width"]): curve(row) for row in table.get("operator", [])},
+        {
+            (row["device"], row["heads"], row["kv_heads"], row["head_dim"]): AttentionGrids(
+                origin=_origin(row), **{name: grid(row[name], unit) for name, unit in GRIDS.items()}
+            )
+            for row in table.get("attention", [])
+        },
+        table.get("graph_rows", 0),
+    )

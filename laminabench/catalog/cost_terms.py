@@ -17,13 +17,13 @@ from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import DTYPE_BYTES
 
 Float64 = NDArray[np.float64]
-Kind = Literal["fitted", "assumed", "ideal"]
+Kind = Literal["measured", "fitted", "published", "assumed", "ideal"]
 
 ACTIVATION_BYTES = 2  # activations travel and are stored in bf16, whatever the weights are in
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where coefficients come from: fitted to measurements, assumed, or the ideal of a data sheet."""
+    """Where numbers come from: measured, fitted to that, published, assumed, or a data sheet's ideal."""
 
     kind: Kind
     source: str
@@ -174,6 +174,7 @@ class HostCost(msgspec.Struct, frozen=True):
     per_step_s: float
     per_request_s: float
     origin: Origin
+    gap_s: float = 0.0  # between two iterations, although the host works behind the devices
 
     def seconds(self, batch: ArrayLike) -> Float64:
         requests = np.asarray(batch, np.float64)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -23,7 +24,8 @@ from laminabench.catalog.cost_terms import (
     PromptTerms,
 )
 from laminabench.catalog.entries import Table
-from laminabench.catalog.hardware import Device, canonical_dtype
+from laminabench.catalog.hardware import Device, canonical_dtype, load_devices
+from laminabench.catalog.measured import AttentionGrids, Curve, Measured, MeasuredAttention
 from laminabench.catalog.models import DTYPE_BYTES, ModelShape
 from laminabench.errors import UserError
 
@@ -64,6 +66,7 @@ class CostSet(msgspec.Struct, frozen=True):
     elementwise: Mapping[str, ElementwiseCost]
     host: HostCost
     borrowed: Mapping[str, Borrowed]
+    measured: Measured = Measured()
 
     def __hash__(self) -> int:
         return hash(self.name)  # mappings have none
@@ -73,7 +76,18 @@ class CostSet(msgspec.Struct, frozen=True):
     def gemm_seconds(
         self, device: Device, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str = "bf16"
     ) -> Float64:
-        return self._gemm(device, dtype).seconds(device, m, n, k, canonical_dtype(dtype))
+        cost, key = self._gemm(device, dtype), canonical_dtype(dtype)
+        formula = cost.seconds(device, m, n, k, key)
+        if np.ndim(n) or np.ndim(k):
+            return formula
+        curve = self.measured.gemm.get((device.name, key, int(np.asarray(n)), int(np.asarray(k))))
+        if curve is None:
+            return formula
+        # Of the device as it is in the catalogue; of one that is thought faster, in the ratio of the formula.
+        catalogued = load_devices().get(device.name, device)
+        there = cost.seconds(catalogued, m, n, k, key)
+        last = float(cost.seconds(catalogued, curve.rows[-1], n, k, key))
+        return curve.at(m, there, last) * (formula / there)
 
     def attention_terms(self, model: ModelShape, device: Device, workers: int = 1) -> AttentionTerms:
         """All layers of decode attention on one of `workers` that share the heads, as a sum of products.
@@ -90,6 +104,17 @@ class CostSet(msgspec.Struct, frozen=True):
         """One layer of attention of prompts on one of `workers` that share the heads."""
         cost = self._term(self.prompt_attention, device, "attention of prompts")
         return cost.terms(device, _heads_of_worker(model, workers)[0], model.head_dim)
+
+    def measured_attention(
+        self, model: ModelShape, device: Device, workers: int = 1
+    ) -> MeasuredAttention | None:
+        """Attention of a worker as it was measured; None where it was not."""
+        shape = (device.name, *_heads_of_worker(model, workers), model.head_dim)
+        grids = self.measured.attention.get(shape)
+        if grids is None or model.kv_dtype != "bf16":
+            return None
+        terms = self.attention_terms(replace(model, layers=1), device, workers)
+        return MeasuredAttention(grids, terms, self.prompt_terms(model, device, workers))
 
     def attention_seconds(
         self, model: ModelShape, device: Device, kv_tokens: ArrayLike, batch: ArrayLike, workers: int = 1
@@ -115,18 +140,22 @@ class CostSet(msgspec.Struct, frozen=True):
             raise UserError("costs-negative-batch", "a batch has at least 0 requests")
         some = m > 0
         rows = np.maximum(m, 1)
+        padded = self.measured.padded(rows)
         layer = sum(
-            (self.gemm_seconds(device, rows, gemm.n, gemm.k, model.dtype) for gemm in model.layer_gemms(tp)),
+            (
+                self.gemm_seconds(device, padded, gemm.n, gemm.k, model.dtype)
+                for gemm in model.layer_gemms(tp)
+            ),
             np.zeros_like(rows),
         )
-        kernels, elements = model.elementwise(tp)
-        elementwise = self._term(self.elementwise, device, "element-wise operations").seconds(
-            device, kernels, ACTIVATION_BYTES * elements * rows
-        )
-        reduce = 2 * self.allreduce_seconds(device, tp, ACTIVATION_BYTES * model.hidden * rows)
+        elementwise = self._elementwise(model, device, tp, padded)
+        reduce = 2 * self.allreduce_seconds(device, tp, ACTIVATION_BYTES * model.hidden * padded)
         head = model.lm_head_gemm(tp)
         last = self.gemm_seconds(device, rows, head.n, head.k, model.dtype)
-        parts = (model.layers * layer, model.layers * elementwise, model.layers * reduce, last)
+        sampler = self._operator(device, "sampler", head.n)
+        if sampler:
+            last = last + sampler.at(rows)
+        parts = (model.layers * layer, elementwise, model.layers * reduce, last)
         return StepTime(*(np.where(some, part, 0.0) for part in parts))
 
     def model_step_seconds(self, model: ModelShape, device: Device, tp: int, batch: ArrayLike) -> Float64:
@@ -181,6 +210,55 @@ class CostSet(msgspec.Struct, frozen=True):
             rows.append(row)
         return rows
 
+    def step_sources(self, model: ModelShape, device: Device, tp: int) -> list[Table]:
+        """What each GEMM and operator of a step is priced by: as it was measured, or by the formula."""
+        key = canonical_dtype(model.dtype)
+        rows = [
+            self._source(
+                f"{gemm.name} {gemm.n}x{gemm.k}",
+                self.measured.gemm.get((device.name, key, gemm.n, gemm.k)),
+                lambda: self._gemm(device, model.dtype),
+            )
+            for gemm in (*model.layer_gemms(tp), model.lm_head_gemm(tp))
+        ]
+        curves = [self._operator(device, name, width) for name, width, _ in model.operators(tp)]
+        for (name, width, _), curve in zip(model.operators(tp), curves, strict=True):
+            rows.append(
+                self._source(
+                    f"{name} {width}",
+                    curve if all(curves) else None,
+                    lambda: self._term(self.elementwise, device, "element-wise operations"),
+                )
+            )
+        return rows
+
+    def attention_sources(self, model: ModelShape, device: Device, workers: int) -> list[Table]:
+        """The same of attention on one of so many workers."""
+        heads, kv_heads = _heads_of_worker(model, workers)
+        found = self.measured_attention(model, device, workers)
+        name = f"attention {heads} heads, {kv_heads} of KV, size {model.head_dim}"
+        return [
+            self._source(
+                name,
+                found.grids if found else None,
+                lambda: self._term(self.attention, device, "decode attention"),
+            )
+        ]
+
+    def _source(
+        self, term: str, measured: Curve | AttentionGrids | None, formula: Callable[[], Any]
+    ) -> Table:
+        origin: Origin = (measured or formula()).origin
+        return {
+            "term": term,
+            "set": self.name,
+            "kind": origin.kind,
+            "priced_by": "measurements" if measured else "formula",
+            "source": origin.source,
+            "samples": origin.samples,
+            "errors_percent": dict(origin.errors),
+        }
+
     def host_provenance(self) -> Table:
         """The host's row alone, for devices whose own times are not from cost sets."""
         return self._provenance_row("host", self.host)
@@ -209,6 +287,22 @@ class CostSet(msgspec.Struct, frozen=True):
         }
 
     # Look-up
+
+    def _elementwise(self, model: ModelShape, device: Device, tp: int, rows: Float64) -> Float64:
+        """All layers, and what is there once in a step: measured if every operator of the model was."""
+        curves = [
+            (times, self._operator(device, name, width))
+            for name, width, times in (*model.operators(tp), ("embedding", model.hidden, 1))
+        ]
+        known = [(times, curve) for times, curve in curves if curve]
+        if len(known) == len(curves):
+            return sum((times * curve.at(rows) for times, curve in known), np.zeros_like(rows))
+        kernels, elements = model.elementwise(tp)
+        cost = self._term(self.elementwise, device, "element-wise operations")
+        return model.layers * cost.seconds(device, kernels, ACTIVATION_BYTES * elements * rows)
+
+    def _operator(self, device: Device, name: str, width: int) -> Curve | None:
+        return self.measured.operators.get((device.name, name, width))
 
     def _term(self, table: Mapping[str, Term], device: Device, what: str) -> Term:
         name = self.measured_as(device)

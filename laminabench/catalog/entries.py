@@ -19,7 +19,12 @@ ALL = 10_000
 
 
 def packaged(*parts: str) -> Table:
-    return tomllib.loads(resources.files(__package__).joinpath("data", *parts).read_text(encoding="utf-8"))
+    return packaged_in(__package__, "data", *parts)
+
+
+def packaged_in(package: str, *parts: str) -> Table:
+    """A TOML file of any package of ours."""
+    return tomllib.loads(resources.files(package).joinpath(*parts).read_text(encoding="utf-8"))
 
 
 def from_path(path: Path) -> Table:

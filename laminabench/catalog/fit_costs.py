@@ -35,6 +35,7 @@ from laminabench.catalog.fit_terms import (
     prompt_attention_times,
 )
 from laminabench.catalog.hardware import Device, device
+from laminabench.catalog.importing import llmservingsim
 from laminabench.catalog.models import released_models
 from laminabench.catalog.profiles import (
     PROFILED,
@@ -60,7 +61,11 @@ VIDUR_RANGE = "m 1-2048; tensor parallelism 1-8 of Llama-2-70B"
 
 def fit(profiles: Path, set_name: str) -> CostSet:
     """Refit `set_name` from the measurement files in `profiles`; the same files give the same numbers."""
-    fitters: dict[str, Callable[[Path], CostSet]] = {"vllm-0.14": _vllm, "vidur-2024": _vidur}
+    fitters: dict[str, Callable[[Path], CostSet]] = {
+        "vllm-0.14": _vllm,
+        "vidur-2024": _vidur,
+        "vllm-0.19": _measured,
+    }
     if set_name not in fitters:
         fixed = " (roofline has nothing to fit)" if set_name in COST_SETS else ""
         raise UserError("costs-cannot-fit", f"cannot fit {set_name!r}{fixed}; can fit: {', '.join(fitters)}")
@@ -110,6 +115,31 @@ def _vidur(folder: Path) -> CostSet:
         gemm={(name, "bf16"): _vidur_gemm(folder, device(name)) for name in PROFILED},
         read_allreduce=vidur_allreduce,
         allreduce_source=f"{VIDUR}/network, DGX, NCCL, fastest repetition",
+    )
+
+
+PROFILES_OF_019 = ("rtx4090-llama-3.1-8b", "rtxpro6000-llama-3.1-8b", "rtxpro6000-qwen3-32b")
+# Two cards on PCIe: what LLMServingSim configures for this machine, in bench/examples/RTXPRO6000. It does not
+# say whether that was measured.
+PCIE_LINK = (
+    "rtx-pro-6000",
+    2,
+    AllReduceCost(20e-6, 16 / 64, Origin("published", f"{llmservingsim.SOURCE}: link_latency, link_bw")),
+)
+
+
+def _measured(folder: Path) -> CostSet:
+    on, degree, cost = PCIE_LINK
+    profiles = [
+        profile
+        for each in PROFILES_OF_019
+        for profile in llmservingsim.profiles_in(folder / "llmservingsim" / each, [], {})
+    ]
+    return llmservingsim.cost_set(
+        "vllm-0.19",
+        "vLLM 0.19 on workstation GPUs: operators as they were measured, formulas beyond",
+        profiles,
+        {(on, degree): cost},
     )
 
 

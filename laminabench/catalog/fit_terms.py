@@ -95,11 +95,11 @@ def fit_prompt_attention(device: Device, samples: Samples) -> PromptAttentionCos
 
 
 def prompt_attention_times(cost: PromptAttentionCost, device: Device, samples: Samples) -> Float64:
-    """One layer: heads of 128, whole prompts."""
-    batch, tokens, heads = samples["batch"], samples["tokens"], samples["heads"]
+    """One layer, heads of 128; a row is a token, a pair one that looks at another or itself."""
+    heads = samples["heads"]
     rate = cost.flops_efficiency * device.flops_for("bf16")
-    flops = 4 * 128 * heads * batch * tokens * (tokens + 1) / 2
-    return cost.overhead_s + cost.per_query_head_s * heads * batch * tokens + flops / rate
+    flops = 4 * 128 * heads * samples["pairs"]
+    return cost.overhead_s + cost.per_query_head_s * heads * samples["rows"] + flops / rate
 
 
 def fit_allreduce(device: Device, degree: int, samples: Samples) -> AllReduceCost:

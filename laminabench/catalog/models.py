@@ -177,6 +177,19 @@ class ModelShape:
         elements = 7 * self.hidden + (3 if self.gated_mlp else 2) * self.intermediate // tp
         return kernels, elements + (self.rotary + self.qk_norm) * query_key
 
+    def operators(self, tp: int = 1) -> tuple[tuple[str, int, int], ...]:
+        """(name, width, how often in a step) of what `elementwise` counts, and of the last norm."""
+        heads = self.query_size // tp + max(self.kv_size // tp, self.head_dim)
+        found = [
+            ("norm", self.hidden, 2 * self.layers + 1),
+            ("activation", self.intermediate // tp, self.layers),
+        ]
+        if self.rotary:
+            found.append(("rotary", heads, self.layers))
+        if self.qk_norm:
+            found.append(("qk_norm", heads, self.layers))
+        return tuple(found)
+
     # Ways to split
 
     def tp_degrees(self, limit: int = 64) -> tuple[int, ...]:

@@ -86,7 +86,9 @@ def vllm_prompt_attention(folder: Path, device: str) -> Samples:
     table = table[usual & (table.isl >= 16) & (table.batch_size * table.isl <= 65536)]
     keys = ["batch_size", "isl", "num_heads", "num_key_value_heads"]
     table = table.groupby(keys, as_index=False).latency.median()
-    names = {"batch": "batch_size", "tokens": "isl", "heads": "num_heads", "kv_heads": "num_key_value_heads"}
+    table = table.assign(rows=table.batch_size * table.isl)
+    table = table.assign(pairs=table.rows * (table.isl + 1) / 2)
+    names = {"rows": "rows", "pairs": "pairs", "heads": "num_heads", "kv_heads": "num_key_value_heads"}
     return _samples(table, names, table["latency"].to_numpy(np.float64) * 1e-3)
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # What the other boards of the catalogue vary one thing of.
 ORIGINAL = "h2m2"
+# Of folders that `costs import` reads.
+FORMATS = ("llmservingsim",)
 
 
 @click.group()
@@ -182,15 +184,62 @@ def list_costs(out: Output) -> None:
 @option("--device device_name", None, "Whose coefficients.", "h100")
 @option("--tp", click.IntRange(min=1), "Tensor-parallel degree.", 2)
 @option("--dtype", None, None, "bf16")
+@option("--model", None, "What each matrix, operator and attention of this model is priced by, too.")
 @reporting
-def show_costs(name: str, device_name: str, tp: int, dtype: str, out: Output) -> None:
+def show_costs(name: str, device_name: str, tp: int, dtype: str, model: str | None, out: Output) -> None:
     """Every coefficient of a set (NAME or a TOML file) for one device: value, kind, source, error."""
     from laminabench.catalog.cost_file import load_costs
+    from laminabench.catalog.find_model import modelled
     from laminabench.catalog.hardware import device
 
-    terms = load_costs(name).provenance(device(device_name), tp, dtype)
-    facts = {"set": name, "device": device_name, "terms": terms}
-    out.result(facts, lambda console: print_facts(console, facts))
+    found, on = load_costs(name), device(device_name)
+    facts: Table = {"set": name, "device": device_name}
+    if model is not None:
+        shape = modelled(model)
+        facts["model"] = shape.name
+        facts["sources"] = found.step_sources(shape, on, tp) + found.attention_sources(shape, on, tp)
+    facts["terms"] = found.provenance(on, tp, dtype)
+
+    def render(console: Console) -> None:
+        if rows := facts.pop("sources", None):
+            cells = [
+                [row["term"], row["priced_by"], said(row["errors_percent"].get("held_out_op")), row["source"]]
+                for row in rows
+            ]
+            titles = ("term", "priced by", ">held out %", "source")
+            console.print(table(titles, cells, title=f"{model} on {tp}x{device_name}", title_justify="left"))
+        print_facts(console, facts)
+
+    out.result(facts, render)
+
+
+@costs.command("import")
+@click.argument("folders", nargs=-1, required=True, type=PATH)
+@option("--format form", click.Choice(FORMATS), "Who measured.", required=True)
+@option("-o --output target", FILE, "Write the set here (.toml).", required=True)
+@option("--model models", None, "A model that the catalogue lacks: its config.json.", multiple=True)
+@option("--device devices", None, "A device by what the folder calls it: RTX4090=rtx-4090.", multiple=True)
+@option("--link links", None, "An all-reduce over 2 of a device: rtx-4090=20us,16GB/s.", multiple=True)
+@reporting
+def import_costs(
+    folders: tuple[Path, ...],
+    form: str,
+    target: Path,
+    models: tuple[str, ...],
+    devices: tuple[str, ...],
+    links: tuple[str, ...],
+    out: Output,
+) -> None:
+    """Make a cost set from FOLDERS that another project's profiler wrote, and print its errors."""
+    from laminabench.catalog.cost_file import write_costs
+    from laminabench.catalog.fit_costs import error_rows
+    from laminabench.catalog.importing import imported
+
+    costs = imported(form, folders, target.stem, models, devices, links)
+    write_costs(costs, target, f"Imported by `laminabench costs import --format {form}`.")
+    out.note(f"wrote {target}")
+    rows = error_rows(costs)
+    out.result({"set": str(target), "errors": rows}, lambda console: _print_errors(console, rows))
 
 
 @costs.command()

@@ -104,7 +104,7 @@ def _better(question: Question, point: Point) -> Iterator[tuple[str, Spec]]:
     # Of devices that do attention too, the part of the weights alone.
     slices = {name: getattr(faster, name) for name in ("first_slice", "mid_slice", "last_slice", "q_lead")}
     yield "memory bandwidth for weights", replace(spec, timing=replace(timing, **slices))
-    yield "memory bandwidth for attention", replace(spec, timing=_less(timing, "attention_per_token"))
+    yield "memory bandwidth for attention", replace(spec, timing=_read_sooner(timing))
     if part.count > len(spec.replica_names):
         yield "links between model workers", built(lambda it: _more(it, "interchip_bytes_per_s"))
     if setup.deployment.attention is not None:
@@ -123,7 +123,14 @@ def _sooner(timing: Timing, prompts: PromptTiming, spec: Spec, point: Point) -> 
         table = slices[name] = np.array(getattr(timing, name))
         table[decoding:] = table[decoding] + (table[decoding:] - table[decoding]) / BETTER
     less = _less(prompts, "fixed", "per_row", "per_pair", "per_token")
-    return replace(timing, prompts=less, **slices)
+    measured = timing.measured and timing.measured.faster(BETTER, "prompt")
+    return replace(timing, prompts=less, measured=measured, **slices)
+
+
+def _read_sooner(timing: Timing) -> Timing:
+    """With attention of those who decode faster."""
+    measured = timing.measured and timing.measured.faster(BETTER, "decode", "mixed")
+    return replace(_less(timing, "attention_per_token"), measured=measured)
 
 
 def _faster(pool: PromptPool) -> PromptPool:

@@ -86,6 +86,7 @@ def tables_of(spec: Spec, most: int) -> Tables | None:
 
 def tables_of_costs(spec: Spec, timing: Timing, most: int) -> Tables:
     """As the simulator reads them."""
+    timing = _at_least(timing)
     layers = spec.layers
     most = min(most, spec.max_requests)
     if timing.prompts is not None:
@@ -111,6 +112,18 @@ def tables_of_costs(spec: Spec, timing: Timing, most: int) -> Tables:
     # Beside prompts no row costs less than it does alone.
     beside = host + np.minimum.accumulate(attention[::-1])[::-1] + prompts.head * requests
     return replace(tables, chain=prompts.path[:most] + beside, beside=beside, prompts=prompts)
+
+
+def _at_least(timing: Timing) -> Timing:
+    """Where attention was measured: no less than reading KV at the best rate, and nothing beside chunks."""
+    if timing.measured is None:
+        return timing
+    zero = np.zeros(len(timing.attention_fixed))
+    if timing.prompts is None:
+        least = zero + timing.measured.least_per_kv_token()
+        return replace(timing, attention_fixed=zero, attention_per_token=least)
+    prompts = replace(timing.prompts, fixed=0.0, per_row=0.0, per_pair=0.0)
+    return replace(timing, attention_fixed=zero, attention_per_token=zero, prompts=prompts)
 
 
 def prompt_tables_of(spec: Spec, timing: Timing, prompts: PromptTiming) -> PromptTables:

@@ -14,6 +14,7 @@ from laminabench.errors import UserError
 
 if TYPE_CHECKING:
     from laminabench.catalog.boards import Board
+    from laminabench.catalog.measured import MeasuredAttention
     from laminabench.catalog.models import ModelShape
 
 Pipelining = Literal["serial", "rotational", "fixed"]
@@ -77,6 +78,8 @@ class Timing:
     host_async: bool = False
     recompute_per_token: float = 0.0
     prompts: PromptTiming | None = None
+    # In place of `attention_fixed` and `attention_per_token`, and of prompts' attention.
+    measured: MeasuredAttention | None = None
 
     def tables(self) -> dict[str, object]:
         """As the native module takes it: ticks."""
@@ -106,12 +109,14 @@ class Timing:
             tables[name] = getattr(self, name)
         if self.prompts:
             tables["prompts"] = self.prompts.tables()
+        if self.measured:
+            tables["measured"] = self.measured.native(TICKS_PER_S)
         return tables
 
     def check(self) -> None:
         """A UserError if a time is no time: a coefficient somewhere is wrong."""
         times = {each.name: getattr(self, each.name) for each in fields(self)}
-        del times["device_tokens"]
+        del times["device_tokens"], times["measured"]
         if prompts := times.pop("prompts"):
             times |= {f"prompts' {each.name}": getattr(prompts, each.name) for each in fields(prompts)}
         for name, time in times.items():

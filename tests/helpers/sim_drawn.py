@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -38,6 +39,8 @@ def costs(draw: st.DrawFn, most: int) -> dict[str, Any]:
     for name in ("q_transfer", "out_transfer"):  # what streams is the rest, so there is one
         chosen[name] += latency
     chosen["q_lead"] = np.minimum(table(20), chosen["mid_slice"])  # q cannot leave before its slice begins
+    if draw(st.integers(0, 2)) == 0:
+        chosen["measured"] = draw(measured())
     return chosen | {
         "attention_per_token": np.where(sizes % 2 == 0, draw(rates), draw(rates)).astype(np.float64),
         "combine": draw(st.integers(0, 5)),
@@ -51,6 +54,28 @@ def costs(draw: st.DrawFn, most: int) -> dict[str, Any]:
         "host_fixed": draw(st.integers(0, 50)),
         "host_per_request": draw(rates),
         "recompute_per_token": draw(rates),
+    }
+
+
+@st.composite
+def measured(draw: st.DrawFn) -> dict[str, Any]:
+    """Attention as it was measured: few points, so that much is between and beyond them."""
+
+    def grid(values: st.SearchStrategy[float], *points: st.SearchStrategy[float]) -> dict[str, Any]:
+        axes = [sorted(draw(st.sets(of, min_size=1, max_size=3))) for of in points]
+        count = math.prod(map(len, axes))
+        return {"axes": axes, "values": draw(st.lists(values, min_size=count, max_size=count))}
+
+    times, shares = st.integers(1, 200).map(float), st.sampled_from([0.0, 0.1, 0.5, 1.0])
+    some, more = st.integers(1, 70).map(float), st.integers(0, 70).map(float)
+    names = ("fixed", "per_request", "per_kv_token", "per_mean_token", "prompt_fixed", "per_row", "per_pair")
+    return {
+        "decode": grid(times, some, some),
+        "prompt": grid(times, some, more),
+        "mixed": grid(times, some, more, some, some),
+        "skew": grid(shares, some, shares),
+        "mixed_skew": grid(shares, some, shares, some),
+        "beyond": {name: draw(st.sampled_from([0.5, 1.0, 3.0])) for name in names},
     }
 
 

@@ -311,7 +311,12 @@ class PromptCluster(sim_reference.Cluster):
             compute = tokens * prompts["per_row"] + pairs * prompts["per_pair"]
             chunks[r.pool] += sim_reference.nearest(max(compute, (before + tokens) * prompts["per_token"]))
         attention = max(chunks) + (prompts["fixed"] if self.chunks[j] else 0)
-        if decoding:
+        if "measured" in costs:
+            attention = self.measured_attention(
+                [(r.pool, r.computed) for r in batch.requests],
+                [(r.pool, tokens, before) for r, tokens, before in self.chunks[j]],
+            )
+        elif decoding:
             per_token = float(costs["attention_per_token"][decoding])
             attention += int(costs["attention_fixed"][decoding]) + sim_reference.nearest(max(kv) * per_token)
         return self.work_of(

@@ -11,6 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+import measured_reference
+
 
 def nearest(x: float) -> int:
     return math.floor(x + 0.5)
@@ -294,13 +296,27 @@ class Cluster:
         here = [r for batch in self.batches for r in batch.requests if r.pool == number]
         return min(self.capacity - self.free_tokens(self.pools[number]), sum(r.prompt + r.made for r in here))
 
+    def measured_attention(self, attended: list[tuple[int, int]], chunks: list[tuple[int, int, int]]) -> int:
+        """The slowest worker's; all come with their pools."""
+        measured = measured_reference.Measured(self.costs["measured"])
+        return max(
+            measured.ticks(
+                [kv for pool, kv in attended if pool == here],
+                [(tokens, before) for pool, tokens, before in chunks if pool == here],
+            )
+            for here in range(len(self.pools))
+        )
+
     def work(self, batch: Batch, joined: int, lost: int, stored: int, prepared: int) -> Work:
         costs, size = self.costs, len(batch.requests)
         kv = [0] * len(self.pools)
         for request in batch.requests:
             kv[request.pool] += request.prompt + request.made
-        attention = int(costs["attention_fixed"][size])
-        attention += nearest(max(kv) * float(costs["attention_per_token"][size]))
+        if "measured" in costs:
+            attention = self.measured_attention([(r.pool, r.prompt + r.made) for r in batch.requests], [])
+        else:
+            attention = int(costs["attention_fixed"][size])
+            attention += nearest(max(kv) * float(costs["attention_per_token"][size]))
         return self.work_of(
             rows=size,
             made=size,

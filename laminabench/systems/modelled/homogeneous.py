@@ -18,6 +18,7 @@ from laminabench.systems.modelled.setup import (
     device_timing,
     kv_tokens,
     limits_of,
+    measured_rows,
     prompt_facts,
     prompt_timing,
     slices,
@@ -43,14 +44,14 @@ def build(setup: Setup) -> Modelled:
     # With fewer KV heads than devices several devices hold the same one.
     kv_heads = max(1, model.kv_heads // tp)
     per_token = 2 * model.layers * kv_heads * model.head_dim * DTYPE_BYTES[model.kv_dtype]
-    tokens = kv_tokens(usable - weights, per_token, setup, str(deployment))
+    tokens = kv_tokens(usable - weights, per_token, setup, str(deployment), device.memory_bytes - usable)
     most, rows = limits_of(setup, MAX_NUM_SEQS)
     cut = slices(setup, deployment.model, tp, rows)
     terms = setup.costs.attention_terms(model, device, tp)
     spec = Spec(
         layers=model.layers,
         timing=replace(
-            device_timing(setup, cut, terms, np.arange(most + 1), tp),
+            device_timing(setup, device, tp, cut, np.arange(most + 1), tp),
             prompts=prompt_timing(setup, device, terms, most, tp, tp),
         ),
         tokens_per_pool=tokens,
@@ -76,4 +77,5 @@ def build(setup: Setup) -> Modelled:
         **prompt_facts(setup),
     }
     coefficients = [{**row, "device": device.name} for row in provenance]
-    return Modelled(spec, facts, [*coefficients, *assumptions(setup)])
+    sources = setup.costs.step_sources(model, device, tp) + setup.costs.attention_sources(model, device, tp)
+    return Modelled(spec, facts, [*coefficients, *measured_rows(sources, device), *assumptions(setup)])

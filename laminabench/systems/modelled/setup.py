@@ -140,16 +140,24 @@ def _slices(costs: CostSet, model: ModelShape, device: Device, tp: int, most: in
     projection = costs.gemm_seconds(device, np.maximum(batch, 1), qkv.n, qkv.k, model.dtype)
     projection = np.where(batch > 0, np.minimum(projection, layer), 0.0)
     kv_rows = qkv.n - model.query_size // tp
-    last = layer - projection + step.lm_head_s if head else layer - projection
+    last = layer - projection + costs.host.gap_s * (batch > 0)
+    if head:
+        last = last + step.lm_head_s
     found = Slices(projection, layer, last, projection * kv_rows / qkv.n)
     for table in found:
         table.setflags(write=False)
     return found
 
 
-def device_timing(setup: Setup, cut: Slices, terms: AttentionTerms, requests: np.ndarray, tp: int) -> Timing:
-    """An iteration without a network; `requests` is how many of a batch are on one attention worker."""
+def device_timing(
+    setup: Setup, on: Device, workers: int, cut: Slices, requests: np.ndarray, tp: int
+) -> Timing:
+    """An iteration without a network, whose attention is on so many workers of a device.
+
+    `requests` is how many of a batch are on one of them.
+    """
     layers, host = setup.model.layers, setup.costs.host
+    terms = setup.costs.attention_terms(setup.model, on, workers)
     per_token = terms.per_kv_token_s + terms.per_mean_token_s / np.maximum(requests, 1)
     return Timing(
         first_slice=cut.first,
@@ -161,6 +169,7 @@ def device_timing(setup: Setup, cut: Slices, terms: AttentionTerms, requests: np
         host_per_request=host.per_request_s,
         host_async=setup.host_async,
         recompute_per_token=recompute_seconds(setup, setup.deployment.model, tp),
+        measured=setup.costs.measured_attention(setup.model, on, workers),
     )
 
 
@@ -211,8 +220,13 @@ def check_weights(setup: Setup, workers: Workers, tp: int, usable: float) -> flo
     return weights
 
 
-def kv_tokens(bytes_free: float, bytes_per_token: float, setup: Setup, where: str, pools: int = 1) -> int:
-    """Tokens of one of so many pools: what fits, or was asked for; a UserError if there is no room."""
+def kv_tokens(
+    bytes_free: float, bytes_per_token: float, setup: Setup, where: str, reserved: float = 0.0, pools: int = 1
+) -> int:
+    """Tokens of one of so many pools: what fits, or was asked for; a UserError if there is no room.
+
+    `reserved` is what is left to other uses by default. Who asks for a number knows what these take.
+    """
     tokens = int(bytes_free // bytes_per_token)
     if tokens < 1:
         raise UserError(
@@ -221,6 +235,7 @@ def kv_tokens(bytes_free: float, bytes_per_token: float, setup: Setup, where: st
         )
     if setup.kv_capacity is None:
         return tokens
+    tokens = int((bytes_free + reserved) // bytes_per_token)
     if not pools <= setup.kv_capacity <= tokens * pools:
         raise UserError(
             "kv-tokens-too-many",
@@ -234,6 +249,11 @@ def prompt_facts(setup: Setup) -> dict[str, Any]:
     """What a Run says of how prompts are served beside decoding."""
     budget = setup.prompt_budget
     return {"prefill": "colocated", "max_batched_tokens": budget} if budget else {}
+
+
+def measured_rows(sources: list[dict[str, Any]], on: Device) -> list[dict[str, Any]]:
+    """Those of a cost set's sources that were measured, as rows beside the coefficients."""
+    return [{**row, "device": on.name} for row in sources if row["priced_by"] == "measurements"]
 
 
 def assumptions(setup: Setup) -> list[dict[str, Any]]:

@@ -23,6 +23,7 @@ from laminabench.systems.modelled.setup import (
     device_timing,
     kv_tokens,
     limits_of,
+    measured_rows,
     prompt_facts,
     prompt_timing,
     slices,
@@ -79,7 +80,7 @@ def build(setup: Setup) -> Modelled:
         ),
         attention_name=str(deployment.attention),
     )
-    return Modelled(spec, facts(setup, spec, tp, replicas), coefficients(setup, tp))
+    return Modelled(spec, facts(setup, spec, tp, replicas), coefficients(setup, tp, pools))
 
 
 def batches_of(setup: Setup) -> tuple[int, Pipelining]:
@@ -160,7 +161,7 @@ def timing_of(setup: Setup, tp: int, limits: Limits, pools: int, chunks: int, de
     overlap = overlaps(setup)
     by_request = setup.stream_along != "heads"
     return replace(
-        device_timing(setup, cut, terms, per_worker, tp),
+        device_timing(setup, device, workers, cut, per_worker, tp),
         # Between stages the residual stream crosses the network once an iteration and stage.
         last_slice=cut.last + (setup.pipeline_parallel > 1) * hops * setup.pipeline_parallel,
         q_lead=cut.kv_projection if overlap else 0.0,
@@ -216,7 +217,7 @@ def facts(setup: Setup, spec: Spec, tp: int, replicas: int) -> dict[str, object]
     }
 
 
-def coefficients(setup: Setup, tp: int) -> list[dict[str, object]]:
+def coefficients(setup: Setup, tp: int, pools: int) -> list[dict[str, object]]:
     """Every coefficient used and its source: the model workers' own, and attention's of its devices."""
     assert setup.deployment.attention is not None
     model_rows = setup.costs.provenance(setup.deployment.model.device, tp, setup.model.dtype)
@@ -224,7 +225,13 @@ def coefficients(setup: Setup, tp: int) -> list[dict[str, object]]:
     attention_rows = setup.costs.provenance(
         setup.deployment.attention.device, 1, prompts=setup.prompt_budget > 0
     )
+    model_device, attention = setup.deployment.model.device, setup.deployment.attention
+    workers = attention.count if pools == 1 else 1
     return [
+        *measured_rows(setup.costs.step_sources(setup.model, model_device, tp), model_device),
+        *measured_rows(
+            setup.costs.attention_sources(setup.model, attention.device, workers), attention.device
+        ),
         *(
             {**row, "device": setup.deployment.model.device.name}
             for row in model_rows

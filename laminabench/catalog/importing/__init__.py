@@ -1,0 +1,50 @@
+"""Cost sets from the folders that other projects measure into."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from laminabench.catalog.cost_terms import AllReduceCost, Origin
+from laminabench.catalog.costs import CostSet
+from laminabench.catalog.hardware import device
+from laminabench.errors import UserError
+
+
+def imported(
+    form: str,
+    folders: Sequence[Path],
+    name: str,
+    models: Sequence[str] = (),
+    devices: Sequence[str] = (),
+    links: Sequence[str] = (),
+) -> CostSet:
+    """The set that the folders make; names as `costs import` takes them."""
+    from laminabench.catalog.importing import llmservingsim
+
+    assert form == "llmservingsim"
+    called = dict(_pair("--device", each) for each in devices)
+    profiles = [profile for each in folders for profile in llmservingsim.profiles_in(each, models, called)]
+    allreduce = dict(_link(each) for each in links)
+    title = f"measured by LLMServingSim's profiler: {', '.join(each.folder.name for each in profiles)}"
+    return llmservingsim.cost_set(name, title, profiles, allreduce)
+
+
+def _pair(flag: str, text: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not (name and found and value):
+        raise UserError("costs-bad-flag", f"{flag} {text}: write NAME=DEVICE, such as RTX4090=rtx-4090")
+    return name, value
+
+
+def _link(text: str) -> tuple[tuple[str, int], AllReduceCost]:
+    """Of `rtx-4090=20us,16GB/s`: two of a device, the time of a message and its rate."""
+    name, value = _pair("--link", text)
+    found = re.fullmatch(r"([\d.]+)us,([\d.]+)GB/s", value)
+    if not found or not all(float(number) > 0 for number in found.groups()):
+        raise UserError("costs-bad-flag", f"--link {text}: write DEVICE=20us,16GB/s")
+    latency, rate = map(float, found.groups())
+    on = device(name)
+    share = rate * 1e9 / on.interchip_bytes_per_s
+    return (on.name, 2), AllReduceCost(latency * 1e-6, share, Origin("assumed", f"--link {text}"))

@@ -1,0 +1,458 @@
+"""A cost set from a profile folder of LLMServingSim: vLLM's operators, measured one layer at a time.
+
+https://llmservingsim.ai has the format. All times there are in microseconds; those of skew.csv are sums of
+`measurement_iterations` measurements.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec.structs import replace
+
+from laminabench.catalog.cost_file import assumed_borrowing, assumed_host
+from laminabench.catalog.cost_terms import (
+    AllReduceCost,
+    AttentionCost,
+    ElementwiseCost,
+    Float64,
+    GemmCost,
+    Origin,
+    PromptAttentionCost,
+)
+from laminabench.catalog.costs import CostSet
+from laminabench.catalog.find_model import model
+from laminabench.catalog.fit_terms import (
+    attention_times,
+    elementwise_times,
+    fit_attention,
+    fit_elementwise,
+    fit_gemm,
+    fit_prompt_attention,
+    gemm_times,
+    mape,
+    prompt_attention_times,
+)
+from laminabench.catalog.hardware import Device, device, load_devices
+from laminabench.catalog.measured import AttentionGrids, Curve, Grid, Measured
+from laminabench.catalog.models import ModelShape, load_models
+from laminabench.catalog.profiles import Samples
+from laminabench.errors import UserError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SOURCE = "casys-kaist/LLMServingSim (MIT), profiler/perf"
+DTYPE = "bf16"
+# The largest CUDA graph that vLLM captures unless told otherwise.
+GRAPH_ROWS = 512
+GEMMS = {"qkv_proj": "qkv", "o_proj": "o", "gate_up_proj": "gate_up", "down_proj": "down"}
+OPERATORS = {
+    "layernorm": "norm",
+    "rotary_emb": "rotary",
+    "qk_norm": "qk_norm",
+    "act_fn": "activation",
+    "embedding": "embedding",
+}
+# Of the share of requests that are long, where the way to the longest is averaged; and of the longest one's
+# KV tokens. They are the middles of LLMServingSim's own ranges.
+SHARES = (0.025, 0.1, 0.25, 0.5, 0.85)
+SHARE_EDGES = (0.05, 0.15, 0.4, 0.7)
+LONGEST = (512.0, 2048.0, 8192.0, 32768.0)
+LONGEST_EDGES = (1024, 4096, 16384)
+
+Columns = dict[str, Float64]
+Shape = tuple[int, int]
+
+AttentionByShape = dict[tuple[str, int, int, int], AttentionGrids]
+
+# Of batches that are priced by their mean alone.
+EVEN = Grid((np.ones(1),), np.zeros(1))
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One folder: a model on a device, over one or more tensor-parallel degrees."""
+
+    folder: Path
+    model: ModelShape
+    device: Device
+    facts: dict[str, str]  # the plain lines of its meta.yaml
+
+    @property
+    def skewed(self) -> bool:
+        """Whether its measurements of uneven batches are to be used: who measured them says so."""
+        return self.facts.get("skew_fit") == "true"
+
+    @property
+    def degrees(self) -> list[int]:
+        return sorted(int(found.name[2:]) for found in self.folder.glob("tp*") if found.is_dir())
+
+    def read(self, degree: int, name: str) -> Columns:
+        return read_columns(self.folder / f"tp{degree}" / name)
+
+    def origin(self, what: str, samples: int = 0, **errors: float) -> Origin:
+        source = f"{SOURCE}, vLLM {self.facts.get('vllm_version', '?')}, {self.facts.get('gpu', '?')}: {what}"
+        return Origin("measured", source, "", errors, samples)
+
+
+def facts_of(folder: Path) -> dict[str, str]:
+    """The plain lines of a folder's meta.yaml: who measured what, and when."""
+    path = folder / "meta.yaml"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError("costs-no-measurements", f"{path}: cannot be read: {error}") from error
+    facts = {key: value.strip("'\"") for key, value in re.findall(r"(?m)^(\w+): (\S.*?)\s*$", text)}
+    return facts | dict(re.findall(r"(?m)^(skew_fit):\n +enabled: (\w+)", text))
+
+
+def profiles_in(folder: Path, models: Sequence[str], devices: Mapping[str, str]) -> list[Profile]:
+    """Every profile in or under a folder; `models` has the one that the catalogue lacks.
+
+    `devices` names devices of the catalogue by what meta.yaml calls them, where that is not plain.
+    """
+    found = sorted(path.parent for path in folder.rglob("meta.yaml"))
+    if not found:
+        raise UserError("costs-no-measurements", f"{folder}: there is no meta.yaml in it or under it")
+    given = [model(each) for each in models]
+    return [_profile(each, given, devices) for each in found]
+
+
+def _profile(folder: Path, given: Sequence[ModelShape], devices: Mapping[str, str]) -> Profile:
+    facts = facts_of(folder)
+    called, hardware = facts.get("model", ""), facts.get("hardware", "")
+    shapes = [each for each in load_models().values() if called and each.source.endswith(called)]
+    shapes += given[:1] if len(given) == 1 else []
+    if not shapes:
+        raise UserError(
+            "costs-unknown-model",
+            f"{folder}: the catalogue has no {called or 'model without a name'}; give its config.json by "
+            "--model, and import one such profile at a time",
+        )
+    plain = {re.sub("[^a-z0-9]", "", name): name for name in load_devices()}
+    name = devices.get(hardware) or plain.get(re.sub("[^a-z0-9]", "", hardware.lower()))
+    if name is None:
+        raise UserError(
+            "costs-unknown-device",
+            f"{folder}: no device of the catalogue is called {hardware or '?'}; say which one it is by "
+            f"--device {hardware or 'NAME'}=...",
+        )
+    return Profile(folder, shapes[0], device(name), facts)
+
+
+def cost_set(
+    name: str,
+    title: str,
+    profiles: Sequence[Profile],
+    allreduce: Mapping[tuple[str, int], AllReduceCost] | None = None,
+) -> CostSet:
+    """All profiles as one set: what they measured, and formulas fitted to it for all else.
+
+    No profile has the time of an all-reduce.
+    """
+    gemm: dict[tuple[str, str, int, int], Curve] = {}
+    operators: dict[tuple[str, str, int], Curve] = {}
+    attention: AttentionByShape = {}
+    for profile in profiles:
+        for degree in profile.degrees:
+            gemm |= _gemms(profile, degree)
+            operators |= _operators(profile, degree)
+            attention |= _attention(profile, degree)
+    by_device = {profile.device.name: profile.device for profile in profiles}
+    return CostSet(
+        name=name,
+        title=title,
+        gemm={(on, DTYPE): _fitted_gemm(device, gemm, profiles) for on, device in by_device.items()},
+        attention={on: _fitted_decode(device, attention) for on, device in by_device.items()},
+        prompt_attention={on: _fitted_prompt(device, attention) for on, device in by_device.items()},
+        allreduce=allreduce or {},
+        elementwise={
+            on: _fitted_elementwise(device, operators, profiles) for on, device in by_device.items()
+        },
+        host=assumed_host(),
+        borrowed=assumed_borrowing(),
+        measured=Measured(gemm, operators, attention, GRAPH_ROWS),
+    )
+
+
+# As it was measured
+
+
+def _gemms(profile: Profile, degree: int) -> dict[tuple[str, str, int, int], Curve]:
+    shapes = {gemm.name: gemm for gemm in profile.model.layer_gemms(degree)}
+    found = {}
+    for layer, rows, seconds in _curves(profile, degree, "dense.csv", "tokens"):
+        if layer in GEMMS:
+            shape = shapes[GEMMS[layer]]
+            found[profile.device.name, DTYPE, shape.n, shape.k] = _curve(profile, layer, rows, seconds)
+    for layer, rows, seconds in _curves(profile, degree, "per_sequence.csv", "sequences"):
+        if layer == "lm_head":
+            shape = profile.model.lm_head_gemm(degree)
+            found[profile.device.name, DTYPE, shape.n, shape.k] = _curve(profile, layer, rows, seconds)
+    return found
+
+
+def _operators(profile: Profile, degree: int) -> dict[tuple[str, str, int], Curve]:
+    model, found = profile.model, {}
+    widths = {name: width for name, width, _ in model.operators(degree)}
+    widths["embedding"] = model.hidden
+    for layer, rows, seconds in _curves(profile, degree, "dense.csv", "tokens"):
+        name = OPERATORS.get(layer)
+        if name in widths:
+            found[profile.device.name, name, widths[name]] = _curve(profile, layer, rows, seconds)
+    for layer, rows, seconds in _curves(profile, degree, "per_sequence.csv", "sequences"):
+        if layer == "sampler":
+            width = model.lm_head_gemm(degree).n
+            found[profile.device.name, layer, width] = _curve(profile, layer, rows, seconds)
+    return found
+
+
+def _curves(profile: Profile, degree: int, name: str, rows: str) -> Iterable[tuple[str, Float64, Float64]]:
+    path = profile.folder / f"tp{degree}" / name
+    names = read_names(path, "layer")
+    columns = read_columns(path)
+    for layer in dict.fromkeys(names.tolist()):
+        of = names == layer
+        order = np.argsort(columns[rows][of], kind="stable")
+        yield layer, columns[rows][of][order], columns["time_us"][of][order] * 1e-6
+
+
+def _curve(profile: Profile, layer: str, rows: Float64, seconds: Float64) -> Curve:
+    # Every other point from its neighbours: what lies between points is known about twice as well.
+    guessed = np.interp(rows[1:-1:2], rows[::2], seconds[::2])
+    held = mape(guessed, seconds[1:-1:2]) if len(rows) > 2 else 0.0
+    return Curve(rows, seconds, profile.origin(layer, len(rows), held_out_op=held))
+
+
+def _attention(profile: Profile, degree: int) -> AttentionByShape:
+    model, table = profile.model, profile.read(degree, "attention.csv")
+    chunks, decodes = table["prefill_chunk"] > 0, table["n_decode"] > 0
+    seconds = table["time_us"] * 1e-6
+
+    def grid(which: np.ndarray, *names: str) -> Grid:
+        return complete_grid([table[name][which] for name in names], seconds[which])
+
+    skew, mixed_skew = _skew(profile, degree) if profile.skewed else (EVEN, EVEN)
+    decode = grid(decodes & ~chunks, "n_decode", "kv_decode")
+    grids = AttentionGrids(
+        decode,
+        grid(chunks & ~decodes, "prefill_chunk", "kv_prefill"),
+        grid(chunks & decodes, "prefill_chunk", "kv_prefill", "n_decode", "kv_decode"),
+        skew,
+        mixed_skew,
+        profile.origin("attention", len(seconds), held_out_op=_held_out(decode)),
+    )
+    heads, kv_heads = model.heads // degree, max(1, model.kv_heads // degree)
+    return {(profile.device.name, heads, kv_heads, model.head_dim): grids}
+
+
+def _held_out(decode: Grid) -> float:
+    """Every other length from its neighbours, in percent."""
+    lengths, values = decode.axes[1], decode.values
+    guessed = np.array([np.interp(lengths[1:-1:2], lengths[::2], row[::2]) for row in values])
+    return mape(guessed, values[:, 1:-1:2])
+
+
+def complete_grid(columns: Sequence[Float64], values: Float64) -> Grid:
+    """The largest grid without holes that is found by leaving out, one by one, the point with most of them.
+
+    Only the plainest points are kept, the powers of two: more of them are in some files for some columns.
+    """
+    plain = np.all([(column == 0) | (np.log2(np.maximum(column, 1)) % 1 == 0) for column in columns], axis=0)
+    columns, values = [column[plain] for column in columns], values[plain]
+    axes = [np.unique(column) for column in columns]
+    places = [np.searchsorted(axis, column) for axis, column in zip(axes, columns, strict=True)]
+    full = np.full([len(axis) for axis in axes], np.nan)
+    full[tuple(places)] = values
+    while np.isnan(full).any():
+        holes = [
+            np.isnan(full).mean(axis=tuple(i for i in range(full.ndim) if i != axis))
+            for axis in range(full.ndim)
+        ]
+        axis = int(np.argmax([found.max() for found in holes]))
+        point = int(np.argmax(holes[axis]))
+        full = np.delete(full, point, axis)
+        axes[axis] = np.delete(axes[axis], point)
+    return Grid(tuple(axes), full)
+
+
+def _skew(profile: Profile, degree: int) -> tuple[Grid, Grid]:
+    """How far a batch of two lengths is from one of all their mean towards one of all the longer.
+
+    The least squares' share in a cell; where nothing was measured, that of the cell with fewer axes.
+    """
+    table = profile.read(degree, "skew.csv")
+    long, way = table["t_max_us"] - table["t_mean_us"], table["t_skew_us"] - table["t_mean_us"]
+    requests = np.unique(table["n"])
+    if not len(requests):
+        return EVEN, EVEN
+    n = np.searchsorted(requests, table["n"])
+    share = np.digitize(table["ratio"], SHARE_EDGES, right=True)
+    longest = np.digitize(table["kv_big"], LONGEST_EDGES, right=True)
+    pure = table["pc"] == 0
+
+    def shares(of: np.ndarray, places: Sequence[np.ndarray], shape: tuple[int, ...]) -> Float64:
+        up, down = np.zeros(shape), np.zeros(shape)
+        np.add.at(up, tuple(place[of] for place in places), (long * way)[of])
+        np.add.at(down, tuple(place[of] for place in places), (long**2)[of])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return up / down
+
+    sizes = (len(requests), len(SHARES))
+    by_n = [shares(of, [n], sizes[:1]) for of in (pure, ~pure)]
+    even = shares(pure, [n, share], sizes)
+    even = np.where(np.isfinite(even), even, by_n[0][:, None])
+    both = shares(~pure, [n, share, longest], (*sizes, len(LONGEST)))
+    both = np.where(np.isfinite(both), both, shares(~pure, [n, share], sizes)[..., None])
+    both = np.where(np.isfinite(both), both, by_n[1][:, None, None])
+
+    def clipped(axes: tuple[Float64, ...], values: Float64) -> Grid:
+        there = np.isfinite(values.reshape(len(requests), -1)).all(axis=1)
+        return Grid((requests[there], *axes), np.clip(values[there], 0, 1))
+
+    shared, long_ones = np.array(SHARES), np.array(LONGEST)
+    return clipped((shared,), even), clipped((shared, long_ones), both)
+
+
+# Formulas for all else
+
+
+def _fitted_gemm(
+    on: Device, gemm: Mapping[tuple[str, str, int, int], Curve], profiles: Sequence[Profile]
+) -> GemmCost:
+    curves = {key[2:]: curve for key, curve in gemm.items() if key[0] == on.name}
+    samples = _samples_of(curves)
+    cost = fit_gemm(on, DTYPE, samples)
+    errors = {"op": mape(gemm_times(cost, on, DTYPE, samples), samples.seconds)}
+    mine = [profile for profile in profiles if profile.device.name == on.name]
+    if len(mine) > 1:
+        errors["held_out_layer"] = float(np.mean([_held_out_layers(on, each, curves) for each in mine]))
+    models = ", ".join(sorted({profile.model.name for profile in mine}))
+    source = f"{SOURCE}: GEMMs of {models}; held out: each model in turn"
+    return replace(cost, origin=Origin("fitted", source, "m 1-2048", errors, len(samples)))
+
+
+def _samples_of(curves: Mapping[Shape, Curve]) -> Samples:
+    rows = [curve.rows for curve in curves.values()]
+    columns = {
+        "m": rows,
+        "n": [np.full(len(m), n, np.float64) for m, (n, _) in zip(rows, curves, strict=True)],
+        "k": [np.full(len(m), k, np.float64) for m, (_, k) in zip(rows, curves, strict=True)],
+    }
+    seconds = np.concatenate([curve.seconds for curve in curves.values()])
+    return Samples({name: np.concatenate(parts) for name, parts in columns.items()}, seconds)
+
+
+def _held_out_layers(on: Device, profile: Profile, curves: Mapping[Shape, Curve]) -> float:
+    """The error of a layer's GEMMs, of a fit that saw none of the model's shapes, in percent."""
+    layers = [[(gemm.n, gemm.k) for gemm in profile.model.layer_gemms(tp)] for tp in profile.degrees]
+    own = {shape for layer in layers for shape in layer}
+    trial = fit_gemm(on, DTYPE, _samples_of({shape: c for shape, c in curves.items() if shape not in own}))
+    errors = []
+    for layer in layers:
+        rows = curves[layer[0]].rows
+        times = np.sum([curves[shape].at(rows) for shape in layer], axis=0)
+        errors.append(mape(np.sum([trial.seconds(on, rows, *shape) for shape in layer], axis=0), times))
+    return float(np.mean(errors))
+
+
+def _fitted_decode(on: Device, attention: AttentionByShape) -> AttentionCost:
+    columns: dict[str, list[Float64]] = {
+        name: [] for name in ("batch", "context", "heads", "kv_heads", "head_dim", "seconds")
+    }
+    for (name, heads, kv_heads, size), grids in attention.items():
+        if name != on.name:
+            continue
+        n, kv = (each.ravel() for each in np.meshgrid(*grids.decode.axes, indexing="ij"))
+        usual = (n * kv_heads >= 8) & (kv >= 256)
+        one = np.ones(len(n))
+        values = (n, kv, heads * one, kv_heads * one, size * one, grids.decode.values.ravel())
+        for column, value in zip(columns, values, strict=True):
+            columns[column].append(value[usual])
+    flat = {name: np.concatenate(parts) for name, parts in columns.items()}
+    samples = Samples(flat, flat.pop("seconds"))
+    cost = fit_attention(on, samples)
+    error = mape(attention_times(cost, on, samples), samples.seconds)
+    return replace(
+        cost, origin=Origin("fitted", f"{SOURCE}: decode attention", "", {"op": error}, len(samples))
+    )
+
+
+def _fitted_prompt(on: Device, attention: AttentionByShape) -> PromptAttentionCost:
+    columns: dict[str, list[Float64]] = {name: [] for name in ("rows", "pairs", "heads", "seconds")}
+    for (name, heads, _, _), grids in attention.items():
+        if name != on.name:
+            continue
+        c, p = (each.ravel() for each in np.meshgrid(*grids.prompt.axes, indexing="ij"))
+        values = (c, c * p + c * (c + 1) / 2, np.full(c.shape, heads), grids.prompt.values.ravel())
+        for column, value in zip(columns, values, strict=True):
+            columns[column].append(value.astype(np.float64))
+    flat = {name: np.concatenate(parts) for name, parts in columns.items()}
+    samples = Samples(flat, flat.pop("seconds"))
+    cost = fit_prompt_attention(on, samples)
+    error = mape(prompt_attention_times(cost, on, samples), samples.seconds)
+    return replace(
+        cost, origin=Origin("fitted", f"{SOURCE}: attention of chunks", "", {"op": error}, len(samples))
+    )
+
+
+def _fitted_elementwise(
+    on: Device, operators: Mapping[tuple[str, str, int], Curve], profiles: Sequence[Profile]
+) -> ElementwiseCost:
+    """To the sum of a layer's operators, whose formula counts kernels and bytes."""
+    profile = next(each for each in profiles if each.device.name == on.name)
+    parts: dict[str, list[Float64]] = {"m": [], "tp": [], "seconds": []}
+    for degree in profile.degrees:
+        of_layer = [
+            (operators[on.name, name, width], times // profile.model.layers)
+            for name, width, times in profile.model.operators(degree)
+        ]
+        rows = of_layer[0][0].rows
+        parts["m"].append(rows)
+        parts["tp"].append(np.full(len(rows), degree, np.float64))
+        parts["seconds"].append(np.sum([times * curve.at(rows) for curve, times in of_layer], axis=0))
+    flat = {name: np.concatenate(found) for name, found in parts.items()}
+    samples = Samples(flat, flat.pop("seconds"))
+    cost = fit_elementwise(on, profile.model, samples)
+    error = mape(elementwise_times(cost, on, profile.model, samples), samples.seconds)
+    return replace(
+        cost,
+        origin=Origin("fitted", f"{SOURCE}: norms, rotation, activation", "", {"op": error}, len(samples)),
+    )
+
+
+# Files
+
+
+def read_names(path: Path, column: str) -> np.ndarray:
+    names: np.ndarray = _read(path)[column].to_numpy(zero_copy_only=False)
+    return names
+
+
+def read_columns(path: Path) -> Columns:
+    """The columns of numbers of a CSV file."""
+    import pyarrow as pa
+
+    table = _read(path)
+    return {
+        name: table[name].to_numpy(zero_copy_only=False).astype(np.float64)
+        for name in table.column_names
+        if pa.types.is_floating(table.schema.field(name).type)
+        or pa.types.is_integer(table.schema.field(name).type)
+    }
+
+
+def _read(path: Path) -> pa.Table:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    try:
+        return csv.read_csv(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UserError("costs-no-measurements", f"{path}: cannot be read: {error}") from error

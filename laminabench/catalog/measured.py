@@ -1,0 +1,142 @@
+"""What a cost set holds as it was measured: times at points, and what is between and beyond them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import ArrayLike
+
+from laminabench.catalog.cost_terms import AttentionTerms, Float64, Origin, PromptTerms
+
+
+class Curve(msgspec.Struct, frozen=True, eq=False):
+    """Seconds by rows: of a GEMM, or of an operator that does the same for every row."""
+
+    rows: Float64
+    seconds: Float64
+    origin: Origin
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Curve) and _same((self.rows, self.seconds), (other.rows, other.seconds))
+
+    def at(self, rows: ArrayLike, formula: Float64 | None = None, last: float = 1.0) -> Float64:
+        """Linear between the points; below them as at the first, above them as the formula grows.
+
+        `formula` is what it gives for these rows and `last` for the last point; without one it goes on in
+        proportion to the rows.
+        """
+        at = np.asarray(rows, np.float64)
+        within: Float64 = np.interp(at, self.rows, self.seconds)
+        grown = at / self.rows[-1] if formula is None else formula / last
+        return np.where(at > self.rows[-1], within * grown, within)
+
+
+def _same(some: Iterable[Float64], others: Iterable[Float64]) -> bool:
+    return all(np.array_equal(one, other) for one, other in zip(some, others, strict=True))
+
+
+class Grid(msgspec.Struct, frozen=True, eq=False):
+    """Values at the points of a rectangular grid; csrc/sim/grid.hpp interpolates."""
+
+    axes: tuple[Float64, ...]
+    values: Float64
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Grid)
+            and len(self.axes) == len(other.axes)
+            and _same((*self.axes, self.values), (*other.axes, other.values))
+        )
+
+    def native(self, unit: float) -> dict[str, object]:
+        """As the native module takes it."""
+        return {
+            "axes": [axis.tolist() for axis in self.axes],
+            "values": (self.values * unit).ravel().tolist(),
+        }
+
+
+class AttentionGrids(msgspec.Struct, frozen=True):
+    """Attention of one layer on one worker, seconds: docs/simulator.md ("Measured attention")."""
+
+    decode: Grid  # by requests and KV tokens of each
+    prompt: Grid  # by tokens of a chunk and those before it
+    mixed: Grid  # by both
+    skew: Grid  # share of the way to the longest: by requests and the share of them that is long
+    mixed_skew: Grid  # by these and the KV tokens of the longest
+    origin: Origin
+
+
+class MeasuredAttention(msgspec.Struct, frozen=True):
+    """The grids of a worker, with the formulas by which what lies beyond them grows; of one layer."""
+
+    grids: AttentionGrids
+    terms: AttentionTerms
+    prompts: PromptTerms
+
+    def faster(self, times: float, *names: str) -> MeasuredAttention:
+        """With some of the grids' times so many times shorter."""
+        changed = {}
+        for name in names:
+            grid: Grid = getattr(self.grids, name)
+            changed[name] = replace(grid, values=grid.values / times)
+        return replace(self, grids=replace(self.grids, **changed))
+
+    def least_per_kv_token(self) -> float:
+        """No KV token of those who decode, without chunks beside them, takes less than this."""
+        grid = self.grids.decode
+        requests, tokens = grid.axes[0][:, None], grid.axes[1]
+        formula = self.terms.seconds(requests * tokens, requests)
+        # Beyond the grid a token takes at least the formula's part of it, in the ratio at the edge.
+        per_token = np.minimum(1 / (requests * tokens), self.terms.per_kv_token_s / formula)
+        return float((grid.values * per_token).min())
+
+    def native(self, ticks_per_s: float) -> dict[str, object]:
+        """As the native module takes it."""
+        fixed, per_request, per_kv_token, per_mean_token = self.terms
+        prompt_fixed, per_row, per_pair = self.prompts
+        beyond = {
+            "fixed": fixed,
+            "per_request": per_request,
+            "per_kv_token": per_kv_token,
+            "per_mean_token": per_mean_token,
+            "prompt_fixed": prompt_fixed,
+            "per_row": per_row,
+            "per_pair": per_pair,
+        }
+        grids = {
+            name: getattr(self.grids, name).native(ticks_per_s) for name in ("decode", "prompt", "mixed")
+        }
+        shares = {name: getattr(self.grids, name).native(1) for name in ("skew", "mixed_skew")}
+        return {**grids, **shares, "beyond": {name: time * ticks_per_s for name, time in beyond.items()}}
+
+
+# Operators next to the GEMMs, by what their width is: hidden size, heads times head size, feed-forward width,
+# vocabulary. The last is done for each request that gets a token, the others for every row.
+OPERATORS = ("norm", "rotary", "qk_norm", "activation", "embedding", "sampler")
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """All that a cost set has as it was measured; by the device first."""
+
+    gemm: Mapping[tuple[str, str, int, int], Curve] = msgspec.field(default_factory=dict)  # dtype, n, k
+    operators: Mapping[tuple[str, str, int], Curve] = msgspec.field(default_factory=dict)  # name, width
+    # Query heads, KV heads and head size of a worker.
+    attention: Mapping[tuple[str, int, int, int], AttentionGrids] = msgspec.field(default_factory=dict)
+    # Rows of a step are padded to the next size of a CUDA graph, up to this many; 0 where they are not.
+    graph_rows: int = 0
+
+    def padded(self, rows: Float64) -> Float64:
+        """As many rows as the CUDA graph that a step with these runs in has: vLLM's 1, 2, 4, 8, 16, ..."""
+        if not self.graph_rows:
+            return rows
+        sizes = np.array([1, 2, 4, *range(8, 257, 8), *range(272, self.graph_rows + 1, 16)], np.float64)
+        found = np.minimum(np.searchsorted(sizes, rows), len(sizes) - 1)
+        return np.where(rows > self.graph_rows, rows, sizes[found])

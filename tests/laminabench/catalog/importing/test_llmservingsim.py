@@ -1,0 +1,144 @@
+"""Sets from folders of LLMServingSim's profiler: a made-up one, and the real ones where they are."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from laminabench.catalog.cost_file import load_costs, to_toml
+from laminabench.catalog.fit_costs import fit
+from laminabench.catalog.importing import imported
+from laminabench.catalog.importing.llmservingsim import complete_grid
+from laminabench.errors import UserError
+
+META = """vllm_version: 0.19.0
+gpu: NVIDIA GeForce RTX 4090
+hardware: RTX4090
+model: meta-llama/Llama-3.1-8B
+skew_profile:
+  enabled: true
+skew_fit:
+  enabled: true
+"""
+DENSE = {
+    "qkv_proj": 50.0,
+    "o_proj": 40.0,
+    "gate_up_proj": 250.0,
+    "down_proj": 130.0,
+    "layernorm": 2.0,
+    "rotary_emb": 3.0,
+    "act_fn": 4.0,
+    "embedding": 5.0,
+    "final_layernorm": 2.0,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A layer of Llama-3.1-8B, whose uneven batches take a quarter of the way to the longest."""
+    found = tmp_path / "made-up"
+    (found / "tp1").mkdir(parents=True)
+    (found / "meta.yaml").write_text(META)
+
+    def write(name: str, columns: str, rows: list[tuple[object, ...]]) -> None:
+        lines = [columns, *(",".join(map(str, row)) for row in rows)]
+        (found / "tp1" / name).write_text("\n".join(lines) + "\n")
+
+    sizes = (1, 2, 4, 8, 16)
+    write(
+        "dense.csv",
+        "layer,tokens,time_us",
+        [(name, m, us + m / 2) for name, us in DENSE.items() for m in sizes],
+    )
+    heads = [("lm_head", n, 1000.0 + n) for n in sizes] + [("sampler", n, 20.0 + n) for n in sizes]
+    write("per_sequence.csv", "layer,sequences,time_us", heads)
+    axes = ((0, 16, 32), (0, 512), (0, 1, 2, 4), (0, 16, 512, 1024))
+    attention = []
+    for c, p, n, kv in itertools.product(*axes):
+        if (c == 0 and p) or (n == 0) != (kv == 0) or not (c or n):
+            continue
+        attention.append((c, p, n, kv, 5 + c * (p + c / 2) / 100 + n * kv / 100))
+    write("attention.csv", "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us", attention)
+    skew = [
+        ("pure", n, n // 2, 0.5, 4.0, pc, 0, 128, 512, 320, 300.0, 700.0, 400.0, 0.25)
+        for n in (2, 4)
+        for pc in (0, 16)
+    ]
+    write(
+        "skew.csv", "regime,n,nb,ratio,skew,pc,kp,kvs,kv_big,kv_mean,t_mean_us,t_max_us,t_skew_us,alpha", skew
+    )
+    return found
+
+
+def test_a_folder_becomes_curves_and_grids(folder: Path) -> None:
+    costs = imported("llmservingsim", [folder], "mine", links=["rtx-4090=20us,16GB/s"])
+    assert to_toml(costs).startswith('name = "mine"')
+    curve = costs.measured.gemm["rtx-4090", "bf16", 6144, 4096]
+    assert curve.at([1, 3, 16]) == pytest.approx([50.5e-6, 51.5e-6, 58e-6])
+    assert costs.measured.gemm["rtx-4090", "bf16", 128256, 4096].at(8) == pytest.approx(1008e-6)
+    assert costs.measured.operators["rtx-4090", "sampler", 128256].at(4) == pytest.approx(24e-6)
+    grids = costs.measured.attention["rtx-4090", 32, 8, 128]
+    assert [axis.tolist() for axis in grids.decode.axes] == [[1, 2, 4], [16, 512, 1024]]
+    assert [axis.tolist() for axis in grids.prompt.axes] == [[16, 32], [0, 512]]
+    assert grids.mixed.values.shape == (2, 2, 3, 3)
+    assert grids.mixed.values[1, 1, 2, 0] == pytest.approx((5 + 32 * 528 / 100 + 0.64) * 1e-6)
+    assert np.unique(grids.skew.values) == pytest.approx([0.25])
+    assert np.unique(grids.mixed_skew.values) == pytest.approx([0.25])
+    both = costs.allreduce["rtx-4090", 2]
+    assert (both.origin.kind, both.latency_s) == ("assumed", pytest.approx(20e-6))
+    assert costs.measured.graph_rows == 512
+
+
+def test_who_measured_says_whether_uneven_batches_count(folder: Path) -> None:
+    (folder / "meta.yaml").write_text(
+        META.replace("skew_fit:\n  enabled: true", "skew_fit:\n  enabled: false")
+    )
+    costs = imported("llmservingsim", [folder], "mine")
+    assert not costs.measured.attention["rtx-4090", 32, 8, 128].skew.values.any()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("Llama-3.1-8B", "Nobodys-8B", "costs-unknown-model"),
+        ("hardware: RTX4090", "hardware: RTX9999", "costs-unknown-device"),
+    ],
+)
+def test_what_the_catalogue_lacks_is_asked_for(folder: Path, old: str, new: str, code: str) -> None:
+    (folder / "meta.yaml").write_text(META.replace(old, new))
+    with pytest.raises(UserError, match=code):
+        imported("llmservingsim", [folder], "mine")
+    found = imported("llmservingsim", [folder], "mine", models=["llama3-8b"], devices=["RTX9999=rtx-4090"])
+    assert found.measured.gemm
+
+
+def test_a_folder_that_is_none_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="costs-no-measurements"):
+        imported("llmservingsim", [tmp_path / "absent"], "mine")
+    (folder / "tp1" / "dense.csv").unlink()
+    with pytest.raises(UserError, match="costs-no-measurements"):
+        imported("llmservingsim", [folder], "mine")
+
+
+@pytest.mark.parametrize("link", ["rtx-4090", "rtx-4090=20us", "rtx-4090=0us,16GB/s", "=20us,16GB/s"])
+def test_a_link_that_says_nothing_is_refused(folder: Path, link: str) -> None:
+    with pytest.raises(UserError, match="costs-bad-flag"):
+        imported("llmservingsim", [folder], "mine", links=[link])
+
+
+def test_a_grid_leaves_out_the_point_with_the_holes_and_what_is_no_power_of_two() -> None:
+    rows = [(1, 16), (1, 24), (1, 32), (2, 16), (2, 32), (4, 16)]
+    columns = [np.array(column, np.float64) for column in zip(*rows, strict=True)]
+    grid = complete_grid(columns, np.arange(6.0))
+    assert [axis.tolist() for axis in grid.axes] == [[1, 2], [16, 32]]
+    assert grid.values.tolist() == [[0, 2], [3, 4]]
+
+
+def test_the_committed_set_is_what_the_real_folders_make(real_profiles: Path) -> None:
+    made = to_toml(fit(real_profiles, "vllm-0.19")).splitlines()
+    kept = to_toml(load_costs("vllm-0.19")).splitlines()
+    begin = made.index("[measured]")
+    assert made[begin:] == kept[begin:]

@@ -1,0 +1,142 @@
+"""What a cost set holds as it was measured: curves, grids, and where they hand over to the formulas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from laminabench.catalog.cost_file import load_costs, to_toml, write_costs
+from laminabench.catalog.cost_terms import Origin
+from laminabench.catalog.find_model import model, modelled
+from laminabench.catalog.hardware import device
+from laminabench.catalog.measured import Curve, Measured
+from laminabench.errors import UserError
+
+HERE = Origin("measured", "made up")
+CURVE = Curve(np.array([1.0, 4.0, 8.0]), np.array([10e-6, 12e-6, 20e-6]), HERE)
+NAME, ON = "vllm-0.19", "rtx-4090"
+
+
+def test_a_curve_is_linear_between_its_points_flat_below_and_grows_as_the_formula_above():
+    assert CURVE.at([0, 1, 2.5, 8]) == pytest.approx([10e-6, 10e-6, 11e-6, 20e-6])
+    assert CURVE.at(16) == pytest.approx(40e-6)
+    formula = np.array([1e-6, 3e-6])
+    assert CURVE.at([8, 24], formula, last=1e-6) == pytest.approx([20e-6, 60e-6])
+
+
+def test_rows_are_padded_to_the_sizes_that_vllm_captures():
+    rows = np.array([1, 2, 3, 4, 5, 8, 9, 250, 256, 257, 272, 511, 512, 513, 2048], np.float64)
+    padded = Measured(graph_rows=512).padded(rows)
+    assert padded.tolist() == [1, 2, 4, 4, 8, 8, 16, 256, 256, 272, 272, 512, 512, 513, 2048]
+    assert Measured().padded(rows) is rows
+
+
+def test_a_step_is_the_sum_of_what_was_measured():
+    costs, shape, on = load_costs(NAME), model("llama3.1-8b"), device(ON)
+    step = costs.model_step(shape, on, 1, [8])
+    gemm, operators = costs.measured.gemm, costs.measured.operators
+    matrices = [gemm[ON, "bf16", each.n, each.k].at(8) for each in shape.layer_gemms(1)]
+    assert float(step.gemm_s[0]) == pytest.approx(32 * float(sum(matrices)))
+    norm, act, rotary = (
+        operators[ON, name, width].at(8)
+        for name, width in (("norm", 4096), ("activation", 14336), ("rotary", 5120))
+    )
+    once = operators[ON, "embedding", 4096].at(8)
+    assert float(step.elementwise_s[0]) == pytest.approx(float(65 * norm + 32 * (act + rotary) + once))
+    head = gemm[ON, "bf16", 128256, 4096].at(8) + operators[ON, "sampler", 128256].at(8)
+    assert float(step.lm_head_s[0]) == pytest.approx(float(head))
+
+
+def test_what_no_table_has_is_priced_by_the_formula():
+    costs, on = load_costs(NAME), device(ON)
+    bare = replace(costs, measured=Measured())
+    other = model("qwen3-8b")  # other widths, but for a few matrices
+    sources = {row["term"]: row["priced_by"] for row in costs.step_sources(other, on, 1)}
+    assert sources["qkv 6144x4096"] == "measurements"
+    assert sources["gate_up 24576x4096"] == "formula"
+    assert {name: by for name, by in sources.items() if name.startswith(("norm", "qk_norm"))} == {
+        "norm 4096": "formula",
+        "qk_norm 5120": "formula",
+    }
+    n, k = 24576, 4096
+    assert costs.gemm_seconds(on, 8, n, k) == bare.gemm_seconds(on, 8, n, k)
+    assert costs.measured_attention(other, on, 3) is None
+    assert costs.measured_attention(modelled("llama3.1-8b@fp8"), on) is None
+    assert costs.measured_attention(model("llama3.1-8b"), on) is not None
+
+
+def test_beyond_the_largest_size_a_matrix_goes_on_without_a_jump():
+    costs, on = load_costs(NAME), device(ON)
+    before, last, after = costs.gemm_seconds(on, [2047, 2048, 2049], 4096, 4096)
+    assert before == pytest.approx(last, rel=0.01)
+    assert last < after < last * 1.01
+
+
+def test_a_device_thought_faster_is_faster_in_the_ratio_of_the_formula():
+    from dataclasses import replace as changed
+
+    costs, on = load_costs(NAME), device(ON)
+    faster = changed(on, bandwidth_bytes_per_s=2 * on.bandwidth_bytes_per_s)
+    bare = replace(costs, measured=Measured())
+    ratio = bare.gemm_seconds(faster, 8, 4096, 4096) / bare.gemm_seconds(on, 8, 4096, 4096)
+    assert costs.gemm_seconds(faster, 8, 4096, 4096) == pytest.approx(
+        ratio * costs.gemm_seconds(on, 8, 4096, 4096)
+    )
+    assert ratio < 0.7
+
+
+@pytest.mark.parametrize("on", ["rtx-4090", "rtx-pro-6000"])
+def test_interpolation_on_shapes_that_a_table_has_is_within_two_percent(on):
+    """Every other point from its neighbours, which are then twice as far apart as in use."""
+    held = [
+        curve.origin.errors["held_out_op"]
+        for (name, *_), curve in load_costs(NAME).measured.gemm.items()
+        if name == on
+    ]
+    assert np.mean(held) < 2
+
+
+def test_unseen_models_layers_are_within_five_percent():
+    assert load_costs(NAME).gemm["rtx-pro-6000", "bf16"].origin.errors["held_out_layer"] < 5
+
+
+def test_a_set_with_grids_is_written_and_read_back(tmp_path):
+    path = tmp_path / "mine.toml"
+    write_costs(load_costs(NAME), path)
+    again = load_costs(str(path))
+    assert to_toml(again) == path.read_text()
+    assert again == load_costs(str(path))
+    assert again != replace(again, measured=Measured())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ('rows = "1 2 3', 'rows = "2 1 3', "costs-file-incomplete"),
+        ('rows = "1 2 3', 'rows = "1 2', "costs-file-incomplete"),
+        ('us = "126.8', 'us = "-126.8', "costs-not-a-number"),
+        ('us = "126.8', 'us = "nan', "costs-not-a-number"),
+        ("\nheads = 32", "", "costs-file-incomplete"),
+        ('axes = ["1 2 4', 'axes = ["1 2', "costs-file-incomplete"),
+    ],
+)
+def test_a_broken_grid_is_refused(tmp_path: Path, old: str, new: str, code: str):
+    path = tmp_path / "broken.toml"
+    text = to_toml(load_costs(NAME))
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(UserError, match=code):
+        load_costs(str(path))
+
+
+def test_the_least_time_of_a_kv_token_is_below_every_measurement_and_what_lies_beyond():
+    found = load_costs(NAME).measured_attention(model("llama3.1-8b"), device(ON))
+    assert found is not None
+    least, grid = found.least_per_kv_token(), found.grids.decode
+    tokens = grid.axes[0][:, None] * grid.axes[1]
+    assert (grid.values >= least * tokens).all()
+    # Short contexts of few requests stay in the cache.
+    assert 0.5 < least / found.terms.per_kv_token_s < 1.0
