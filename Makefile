@@ -45,9 +45,11 @@ lint: setup
 	$(BIN)/python ci/map.py --check
 	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
 
-# The project's own replays against their goldens, which `laminabench check --update` changes.
+# The project's own replays against their goldens, which `laminabench check --update` changes; and the model against
+# measurements, which it may not be further off than before.
 check: setup
 	$(BIN)/laminabench check
+	$(BIN)/laminabench validate all --against results/validation/validation.json
 
 format: setup
 	$(BIN)/ruff check --fix

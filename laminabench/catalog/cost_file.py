@@ -87,6 +87,7 @@ def from_table(table: Table, where: str) -> CostSet:
             host=_cost(HostCost, table["host"]) if "host" in table else assumed_host(),
             borrowed=_borrowing(table["borrow"]) if "borrow" in table else assumed_borrowing(),
             measured=_measured(table["measured"], where) if "measured" in table else Measured(),
+            held=str(table.get("held", "")),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UserError(
@@ -126,6 +127,7 @@ def to_toml(costs: CostSet, comment: str = "") -> str:
     """The set as TOML text, without the host and borrowing rules (those are assumed.toml's)."""
     lines = [f"# {line}" for line in comment.splitlines()]
     lines += [f"name = {_value(costs.name)}", f"title = {_value(costs.title)}"]
+    lines += [f"held = {_value(costs.held)}"] if costs.held else []
     sections: dict[tuple[str, ...], Cost] = {
         **{("gemm", *on): cost for on, cost in sorted(costs.gemm.items())},
         **{("attention", device): cost for device, cost in sorted(costs.attention.items())},

@@ -67,6 +67,8 @@ class CostSet(msgspec.Struct, frozen=True):
     host: HostCost
     borrowed: Mapping[str, Borrowed]
     measured: Measured = Measured()
+    # How far off it was where it was held against measurements of whole servers: `validate` finds it out.
+    held: str = ""
 
     def __hash__(self) -> int:
         return hash(self.name)  # mappings have none
@@ -278,10 +280,18 @@ class CostSet(msgspec.Struct, frozen=True):
             "coefficients": coefficients,
         }
 
+    @property
+    def held_against(self) -> str:
+        """The sentence that goes with its numbers."""
+        if self.held:
+            return f"{self.name} held against {self.held}"
+        return f"{self.name} was never held against a measured server"
+
     def describe(self) -> Table:
         return {
             "name": self.name,
             "title": self.title,
+            "held_against": self.held_against,
             "measured": sorted(self.attention),
             "borrowed": {name: row._asdict() for name, row in sorted(self.borrowed.items())},
         }

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from laminabench.catalog.cost_file import COST_SETS, assumed_borrowing, assumed_host
+from laminabench.catalog.cost_file import COST_SETS, assumed_borrowing, assumed_host, load_costs
 from laminabench.catalog.cost_terms import (
     AllReduceCost,
     AttentionCost,
@@ -69,7 +69,8 @@ def fit(profiles: Path, set_name: str) -> CostSet:
     if set_name not in fitters:
         fixed = " (roofline has nothing to fit)" if set_name in COST_SETS else ""
         raise UserError("costs-cannot-fit", f"cannot fit {set_name!r}{fixed}; can fit: {', '.join(fitters)}")
-    return fitters[set_name](profiles)
+    # How it was held against measurements is not in these files.
+    return replace(fitters[set_name](profiles), held=load_costs(set_name).held)
 
 
 def error_rows(costs: CostSet) -> list[dict[str, object]]:

@@ -37,6 +37,7 @@ SECTIONS = {
     },
     "Measuring": {
         "baseline": "Install real systems to compare with: vLLM.",
+        "validate": "Hold the model against what was measured.",
         "check": "Hold replays against goldens: a gate for CI.",
         "bench": "Measure laminabench itself on this machine.",
     },
@@ -57,6 +58,7 @@ EXAMPLES = (
     "laminabench serve --model llama-mini --port 8000",
     "laminabench fhbn devices",
     "laminabench baseline setup vllm",
+    "laminabench validate",
     "laminabench check --junit check.xml",
     "laminabench bench slab",
     'eval "$(laminabench completion bash)"',

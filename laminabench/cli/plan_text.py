@@ -189,6 +189,8 @@ def _together(request: PlanRequest, answers: Sequence[Answer], top: int) -> Iter
             yield f"the cost sets disagree about the winner; ${min(costs):.3f} to ${max(costs):.3f}/M tokens"
         else:
             yield f"the cost sets agree on it: ${min(costs):.3f} to ${max(costs):.3f}/M tokens"
+    for held in dict.fromkeys(answer.question.costs.held_against for answer in answers):
+        yield f"[dim]{literal(held)}[/dim]"
     boards = [device.name for device in request.devices if device.board]
     assumed = {
         device

@@ -49,7 +49,11 @@ Line = tuple[str, str]
 def describe(found: Result, wall_s: float, **drawn: Json) -> dict[str, Json]:
     """The documented keys of `--json`."""
     replayed, meta = found.replayed, found.trace.meta
-    modelled = {"costs_set": replayed.costs_set, "simulation_s": replayed.simulation_s}
+    modelled = {
+        "costs_set": replayed.costs_set,
+        "costs_held": replayed.costs_held,
+        "simulation_s": replayed.simulation_s,
+    }
     trace = {name: getattr(meta, name) for name in ("name", "source", "sha256")}
     return {
         **head(found.prepared),
@@ -88,6 +92,8 @@ def render(console: Console, found: Result, wall_s: float) -> None:
         times = f"replayed in {summary.duration_s:,.1f} s, {wall_s:,.1f} s in all"
     else:
         times = f"simulated in {(replayed.simulation_s or 0) * 1000:.1f} ms, {wall_s:.2f} s in all"
+    if replayed.costs_held:
+        console.print(f"[dim]{literal(replayed.costs_held)}[/dim]", soft_wrap=True)
     console.print(f"[dim]{times}{kept}[/dim]", soft_wrap=True)
 
 

@@ -251,6 +251,11 @@ class Spec:
     copies: int = 1
 
     @property
+    def on_board(self) -> bool:
+        """Whether its times are a board's, not a cost set's."""
+        return isinstance(self.timing, BoardTiming)
+
+    @property
     def prompts(self) -> bool:
         """Whether they are computed."""
         return self.prompt_budget > 0 or self.pool is not None

@@ -102,6 +102,7 @@ class Replayed:
     summary: Summary
     coefficients: Sequence[JsonObject] = ()  # what modelled times are computed from
     costs_set: str | None = None
+    costs_held: str | None = None  # how far off they were where they were held against measurements
     simulation_s: float | None = None
     marks: Mapping[str, Any] = field(default_factory=dict)  # what a picture over time marks
     beside: Mapping[str, bytes] = field(default_factory=dict)  # files that the Run keeps, by name

@@ -187,6 +187,7 @@ def replay_on(
         ),
         coefficients=built.coefficients,
         costs_set=setup.costs.name,
+        costs_held=None if built.spec.on_board else setup.costs.held_against,
         simulation_s=simulation_s,
         draw=draw,
     )

@@ -221,7 +221,13 @@ def check_weights(setup: Setup, workers: Workers, tp: int, usable: float) -> flo
 
 
 def kv_tokens(
-    bytes_free: float, bytes_per_token: float, setup: Setup, where: str, reserved: float = 0.0, pools: int = 1
+    bytes_free: float,
+    bytes_per_token: float,
+    setup: Setup,
+    where: str,
+    reserved: float = 0.0,
+    *,
+    pools: int = 1,
 ) -> int:
     """Tokens of one of so many pools: what fits, or was asked for; a UserError if there is no room.
 
@@ -270,5 +276,11 @@ def assumptions(setup: Setup) -> list[dict[str, Any]]:
             "kind": "derived",
             "source": "a step of so many rows, by token; LM head included, sending the KV is not",
             "coefficients": {"prefill_rows": PREFILL_ROWS},
+        },
+        {
+            "term": "validation",
+            "set": setup.costs.name,
+            "source": setup.costs.held_against,
+            "coefficients": {},
         },
     ]

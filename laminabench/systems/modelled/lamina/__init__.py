@@ -144,7 +144,9 @@ def pool_tokens(setup: Setup, pools: int) -> int:
     assert attention is not None
     usable = setup.memory_utilization * attention.device.memory_bytes - ATTENTION_WORKING_BYTES
     share = attention.count if pools == 1 else 1
-    return kv_tokens(usable * share, setup.model.kv_bytes_per_token, setup, str(attention), pools)
+    reserved = (attention.device.memory_bytes - usable) * share
+    per_token = setup.model.kv_bytes_per_token
+    return kv_tokens(usable * share, per_token, setup, str(attention), reserved, pools=pools)
 
 
 def timing_of(setup: Setup, tp: int, limits: Limits, pools: int, chunks: int, device_tokens: int) -> Timing:

@@ -1,0 +1,119 @@
+"""`laminabench validate`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from laminabench.cli.options import COUNT, FILE, PATH, option
+from laminabench.cli.output import Output, reporting
+from laminabench.errors import CheckFailedError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from laminabench.validation.recording import Recording
+
+KINDS = ("recorded", "published")
+KEPT = "validation.json"
+
+
+@click.command()
+@click.argument("kinds", nargs=-1, type=click.Choice([*KINDS, "all"]), metavar="[recorded|published|all]...")
+@option("--recorded own", PATH, "A live Run of yours, a file of --save, or LLMServingSim's folder.")
+@option("--costs", None, "The cost set to predict with; by default each recording's own.")
+@option("--model", None, "Of your recording, if it does not say.")
+@option("--deployment", None, "Of your recording: 1xrtx-4090.")
+@option("--max-num-seqs", COUNT, "Of your recording: most requests at once.")
+@option("--max-batched-tokens", COUNT, "Of your recording: most tokens of an iteration.")
+@option("--kv-tokens", COUNT, "Of your recording: what its KV cache held; what fits by default.")
+@option("--save", FILE, "Keep your recording as one file of numbers (.toml).")
+@option("-o --output folder", PATH, "Keep validation.json and the pictures here.")
+@option("--against", FILE, "Exit code 1 where a mean is over 0.5 points worse than in this validation.json.")
+@reporting
+def validate(
+    kinds: tuple[str, ...],
+    own: Path | None,
+    costs: str | None,
+    save: Path | None,
+    folder: Path | None,
+    against: Path | None,
+    out: Output,
+    **settings: Any,
+) -> None:
+    """Hold the model against what was measured: recorded runs of vLLM, published numbers, a Run of yours.
+
+    \b
+    laminabench validate
+    laminabench validate recorded -o results/validation
+    laminabench validate --recorded runs/mine --costs mine.toml --deployment 1xrtx-4090 --max-num-seqs 256
+    """
+    from laminabench.present.validate import render_moved, render_published, render_recorded
+    from laminabench.validation import gate, published, recorded
+    from laminabench.validation.recording import names, packaged_recording
+
+    if own is None and (save or any(value is not None for value in settings.values())):
+        raise click.UsageError("--save and what your recording was set up with go with --recorded")
+    kept = None if against is None else gate.read_kept(against)
+    chosen = set(KINDS) if "all" in kinds or not (kinds or own) else set(kinds)
+    recordings = [packaged_recording(name) for name in names()] if "recorded" in chosen else []
+    if own is not None:
+        recordings.append(_own(own, costs, settings, save, out))
+    result: dict[str, Any] = {}
+    judged = recorded.judged(recordings, costs)
+    rows = published.rows(costs) if "published" in chosen else []
+    if judged:
+        result["recorded"] = [each.describe() for each in judged]
+    if rows:
+        result["published"] = [row.describe() for row in rows]
+        result["published_mean_error_percent"] = published.mean_error(rows)
+    changes = [] if kept is None else gate.moved(kept, result)
+    if folder is not None:
+        _keep(folder, result, judged, rows, out)
+
+    def render(console: Console) -> None:
+        if judged:
+            render_recorded(console, judged)
+        if rows:
+            render_published(console, rows)
+        if changes:
+            render_moved(console, changes)
+
+    moved = [change._asdict() | {"worse": change.worse} for change in changes]
+    out.result({**result, **({"moved": moved} if kept is not None else {})}, render)
+    if worse := [change.what for change in changes if change.worse]:
+        raise CheckFailedError(
+            "validation-worse",
+            f"{len(worse)} errors are over {gate.ALLOWED:g} points worse than in {against}: "
+            f"{'; '.join(worse)}; if that is meant, `validate all -o` keeps them",
+        )
+
+
+def _own(
+    path: Path, costs: str | None, settings: dict[str, Any], save: Path | None, out: Output
+) -> Recording:
+    from laminabench.validation.recording import read
+
+    given = {name: value for name, value in settings.items() if value is not None}
+    found = read(path, **given, **({"costs": costs} if costs else {}))
+    if save is not None:
+        found.write(save)
+        out.note(f"wrote {save}")
+    return found
+
+
+def _keep(folder: Path, result: dict[str, Any], judged: Any, rows: Any, out: Output) -> None:
+    from laminabench.atomic import replacing
+    from laminabench.figures.validated import draw_published, draw_recorded
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with replacing(folder / KEPT) as temporary:
+        temporary.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    if judged:
+        draw_recorded(judged, folder / "recorded.svg")
+    if rows:
+        draw_published(rows, folder / "published.svg")
+    out.note(f"kept in {folder}")

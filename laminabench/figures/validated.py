@@ -1,0 +1,76 @@
+"""What was modelled beside what was measured, as pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from laminabench.figures.drawn import drawn
+from laminabench.figures.style import BLUE, PAGE, PUBLISHED, VERMILION
+from laminabench.traces.formats.wording import printable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from laminabench.validation.published import Row
+    from laminabench.validation.recorded import Judged
+
+TITLES = {"ttft": "TTFT in s", "tpot": "TPOT in ms", "latency": "latency in s"}
+_UNITS = {"ttft": 1.0, "tpot": 1000.0, "latency": 1.0}
+
+
+def draw_recorded(found: Sequence[Judged], target: Path) -> None:
+    """The share of requests within a time: measured, and predicted as the tables have it."""
+    first = list({each.recording.name: each for each in reversed(found)}.values())[::-1]
+    drawn(lambda: _recorded(first), target)
+
+
+def _recorded(found: Sequence[Judged]) -> Figure:
+    import seaborn
+    from matplotlib.figure import Figure
+
+    with seaborn.axes_style("whitegrid"):
+        figure = Figure(figsize=(PAGE * 1.4, 2.2 * len(found)), facecolor="white", layout="constrained")
+        panels = figure.subplots(len(found), len(TITLES), squeeze=False)
+    for row, each in zip(panels, found, strict=True):
+        for axes, (name, title) in zip(row, TITLES.items(), strict=True):
+            for times, label, looks in (
+                (each.measured, "measured", {"color": PUBLISHED, "lw": 3.0, "alpha": 0.6}),
+                (each.predicted, "predicted", {"color": BLUE, "lw": 1.2}),
+            ):
+                values = np.sort(getattr(times, name)) * _UNITS[name]
+                share = np.arange(1, len(values) + 1) / len(values)
+                axes.plot(values, share, label=label, **looks)
+            axes.set(xlabel=title, ylim=(0, 1), xlim=(0, None))
+        row[0].set_ylabel("share of requests")
+        row[1].set_title(printable(each.recording.name), fontsize=9, parse_math=False)
+    panels[0][0].legend(loc="lower right", fontsize=7)
+    return figure
+
+
+def draw_published(found: Sequence[Row], target: Path) -> None:
+    """Bars of what was printed and what is modelled."""
+    drawn(lambda: _published([row for row in found if row.predicted_ms is not None]), target)
+
+
+def _published(found: Sequence[Row]) -> Figure:
+    import seaborn
+    from matplotlib.figure import Figure
+
+    with seaborn.axes_style("whitegrid"):
+        figure = Figure(figsize=(PAGE, 0.55 * len(found) + 1.0), facecolor="white", layout="constrained")
+        axes = figure.subplots()
+    places = np.arange(len(found))
+    axes.barh(places - 0.2, [row.measured_ms for row in found], 0.38, color=PUBLISHED, label="published")
+    axes.barh(places + 0.2, [row.predicted_ms or 0 for row in found], 0.38, color=VERMILION, label="modelled")
+    for place, row in zip(places, found, strict=True):
+        axes.text((row.predicted_ms or 0) * 1.01, place + 0.2, f"{row.error:+.1f} %", va="center", fontsize=7)
+    axes.set_yticks(places, [printable(f"{row.model} on {row.deployment}") for row in found], fontsize=8)
+    axes.set(xlabel="ms for 8 requests of 32 and 128 tokens")
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
+    axes.legend(fontsize=7)
+    return figure

@@ -1,0 +1,70 @@
+"""What was modelled beside what was measured, for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from laminabench.present.terminal import literal, table
+from laminabench.validation.gate import Moved
+from laminabench.validation.published import MEAN_TARGET, TARGET, Row, mean_error, missed
+from laminabench.validation.recorded import AS_MEASURED, POINTS, TARGETS, TPOT_POINTS, Judged
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+NAMES = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency"}
+
+
+def render_recorded(console: Console, found: Sequence[Judged]) -> None:
+    """A line a prediction: errors of means, of TPOT's percentiles, and of a request's latency on average."""
+    titles = ("recorded", ">TTFT", ">latency", ">TPOT", *(f">{p}" for p in POINTS), ">by request", "")
+    drawn = table(titles, title="predicted / measured - 1, in percent", title_justify="left")
+    for each in found:
+        errors = each.errors()
+        tpot = {"mean": errors["tpot"]["mean"], **{p: errors["tpot"][p] for p in POINTS}}
+        named = each.recording.name
+        if each.constants != AS_MEASURED:
+            named = f"  with {each.gap_s * 1000:.2f} ms a step, from {each.constants}"
+        means = [errors["ttft"]["mean"], errors["latency"]["mean"], *tpot.values()]
+        verdict = "[red]missed[/red]" if each.missed() else "[green]met[/green]"
+        by_request = f"{errors['latency']['by_request']:.1f}"
+        drawn.add_row(literal(named), *(f"{error:+.1f}" for error in means), by_request, verdict)
+        for simulator, theirs in each.recording.others.items():
+            if each.constants == AS_MEASURED:
+                own = [theirs["ttft"][0], theirs["latency"][0], *theirs["tpot"]]
+                drawn.add_row(f"[dim]  by {literal(simulator)}[/dim]", *(f"{error:+.1f}" for error in own))
+    console.print(drawn)
+    targets = ", ".join(f"{NAMES[name]} {limit:g}" for name, limit in TARGETS.items())
+    console.print(f"[dim]targets: {targets}, TPOT's percentiles {TPOT_POINTS:g} %[/dim]")
+
+
+def render_published(console: Console, found: Sequence[Row]) -> None:
+    """A line a number."""
+    titles = ("model", "deployment", "costs", ">printed ms", ">modelled ms", ">error %", "")
+    rows = []
+    for row in found:
+        error, predicted = row.error, row.predicted_ms
+        known = ("-", "-") if error is None or predicted is None else (f"{predicted:,.1f}", f"{error:+.1f}")
+        verdict = row.why_not or ("[red]missed[/red]" if abs(error or 0) > TARGET else "[green]met[/green]")
+        rows.append(
+            (literal(row.model), row.deployment, row.costs, f"{row.measured_ms:,.1f}", *known, verdict)
+        )
+    console.print(table(titles, rows, title="published", title_justify="left"))
+    said = "missed" if "mean" in missed(list(found)) else "met"
+    mean = f"mean of absolute errors {mean_error(list(found)):.1f} %, target {MEAN_TARGET:g} %: {said}"
+    console.print(f"[dim]{mean}[/dim]")
+
+
+def render_moved(console: Console, found: Sequence[Moved]) -> None:
+    """What is not as it was kept."""
+    rows = [
+        (
+            literal(each.what),
+            f"{each.was:+.2f}",
+            "gone" if each.now is None else f"{each.now:+.2f}",
+            "[red]worse[/red]" if each.worse else "",
+        )
+        for each in found
+    ]
+    console.print(table(("error in percent", ">kept", ">now", ""), rows))

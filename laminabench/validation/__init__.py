@@ -1,0 +1,1 @@
+"""What is modelled, held against what was measured."""

@@ -1,0 +1,46 @@
+"""`laminabench validate`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+
+def test_published_numbers_as_json_and_kept_with_a_picture(as_json: Any, tmp_path: Path) -> None:
+    found = as_json("validate", "published", "-o", str(tmp_path / "kept"))
+    assert len(found["published"]) == 6
+    assert json.loads((tmp_path / "kept" / "validation.json").read_text())["published"] == found["published"]
+    assert (tmp_path / "kept" / "published.svg").read_text().startswith("<?xml")
+    assert not (tmp_path / "kept" / "recorded.svg").exists()
+
+
+def test_a_recording_of_one_s_own_is_predicted_drawn_and_kept(as_json: Any, tmp_path: Path) -> None:
+    own = Path(__file__).parents[3] / "laminabench/validation/recorded/rtx-4090-llama3.1-8b.toml"
+    kept = tmp_path / "mine.toml"
+    command = ["validate", "--recorded", str(own), "--costs", "vllm-0.19", "--save", str(kept)]
+    found = as_json(*command, "-o", str(tmp_path / "out"))
+    assert found.keys() == {"recorded"}
+    (row,) = found["recorded"]
+    assert (row["costs"], row["missed"]) == ("vllm-0.19", [])
+    assert (tmp_path / "out" / "recorded.svg").is_file()
+    assert as_json("validate", "--recorded", str(kept))["recorded"] == [row]
+
+
+def test_worse_than_what_is_kept_fails(shell: Any, as_json: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    as_json("validate", "published", "-o", str(folder))
+    file = folder / "validation.json"
+    assert as_json("validate", "published", "--against", str(file))["moved"] == []
+    document = json.loads(file.read_text())
+    document["published"][0]["error_percent"] -= 1.0
+    file.write_text(json.dumps(document))
+    code, out, _ = shell("validate published --json", "--against", str(file))
+    assert code == 1
+    assert [change["worse"] for change in json.loads(out)["moved"]] == [True]
+
+
+def test_settings_without_a_recording_are_refused(refused: Any) -> None:
+    refused("--recorded", "validate --kv-tokens 100")
+    refused("nowhere", "validate --recorded nowhere")
+    refused("nowhere.json", "validate --against nowhere.json")
