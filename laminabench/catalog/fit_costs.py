@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
+from laminabench.catalog import fitted
 from laminabench.catalog.cost_file import COST_SETS, assumed_borrowing, assumed_host, load_costs
 from laminabench.catalog.cost_terms import (
     AllReduceCost,
     AttentionCost,
     ElementwiseCost,
-    Float64,
     GemmCost,
     Origin,
     PromptAttentionCost,
 )
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.find_model import model
-from laminabench.catalog.fit_terms import (
-    attention_times,
-    elementwise_times,
-    fit_allreduce,
-    fit_attention,
-    fit_elementwise,
-    fit_gemm,
-    fit_prompt_attention,
-    gemm_times,
-    mape,
-    prompt_attention_times,
-)
+from laminabench.catalog.fit_terms import fit_gemm, gemm_times, mape
+from laminabench.catalog.fitted import Layer, layer_errors
 from laminabench.catalog.hardware import Device, device
 from laminabench.catalog.importing import llmservingsim
-from laminabench.catalog.models import released_models
 from laminabench.catalog.profiles import (
-    PROFILED,
-    PROMPTS,
     Samples,
     vidur_allreduce,
     vidur_elementwise,
@@ -56,6 +42,11 @@ DEGREES = (2, 4, 8)
 AICONFIGURATOR = "ai-dynamo/aiconfigurator (Apache-2.0), vLLM 0.14.0"
 VIDUR = "microsoft/vidur (MIT), data/profiling"
 VIDUR_MODEL = "llama2-70b"
+# Catalogue device -> the prefix of aiconfigurator's files, the prefix of Vidur's files.
+PROFILED = {"h100": ("h100_sxm", "h100"), "a100-80g-sxm": ("a100_sxm", "a100")}
+# Catalogue device -> whose table of prompts' attention stands for it, and of which version. There is none of
+# H100; its kernels take as long as H200's, whose peak is the same.
+PROMPTS = {"h100": ("h200", "h200_sxm", "0.24.0"), "a100-80g-sxm": ("a100-80g-sxm", "a100_sxm", "0.14.0")}
 VIDUR_RANGE = "m 1-2048; tensor parallelism 1-8 of Llama-2-70B"
 
 
@@ -103,7 +94,7 @@ def _vllm(folder: Path) -> CostSet:
             (name, dtype): _vllm_gemm(folder, device(name), dtype)
             for name, dtype in (("h100", "bf16"), ("h100", "fp8"), ("a100-80g-sxm", "bf16"))
         },
-        read_allreduce=vllm_allreduce,
+        read_allreduce=lambda on, degree: vllm_allreduce(_vllm_014(folder, on, "custom_allreduce"), degree),
         allreduce_source=f"{AICONFIGURATOR}, custom all-reduce in a CUDA graph",
     )
 
@@ -114,7 +105,9 @@ def _vidur(folder: Path) -> CostSet:
         "vidur-2024",
         "Vidur's 2024 profile: GEMM and NCCL all-reduce; attention is vLLM 0.14's",
         gemm={(name, "bf16"): _vidur_gemm(folder, device(name)) for name in PROFILED},
-        read_allreduce=vidur_allreduce,
+        read_allreduce=lambda on, degree: vidur_allreduce(
+            folder / f"{PROFILED[on.name][1]}-dgx-all_reduce.csv", degree
+        ),
         allreduce_source=f"{VIDUR}/network, DGX, NCCL, fastest repetition",
     )
 
@@ -150,7 +143,7 @@ def _cost_set(
     title: str,
     *,
     gemm: dict[tuple[str, str], GemmCost],
-    read_allreduce: Callable[[Path, str, int], Samples],
+    read_allreduce: Callable[[Device, int], Samples],
     allreduce_source: str,
 ) -> CostSet:
     """The parts that the sets share: neither source alone measured both attention and small operators."""
@@ -161,7 +154,9 @@ def _cost_set(
         attention={on: _attention(folder, device(on)) for on in PROFILED},
         prompt_attention={on: _prompt_attention(folder, on) for on in PROMPTS},
         allreduce={
-            (on, degree): _allreduce(device(on), degree, read_allreduce(folder, on, degree), allreduce_source)
+            (on, degree): fitted.allreduce(
+                device(on), degree, read_allreduce(device(on), degree), allreduce_source
+            )
             for on in PROFILED
             for degree in DEGREES
         },
@@ -172,26 +167,13 @@ def _cost_set(
 
 
 def _vllm_gemm(folder: Path, on: Device, dtype: str) -> GemmCost:
-    samples = vllm_gemm(folder, on.name, dtype)
-    layers = layers_in_grid(samples)
-    seen, unseen = hold_out(samples, {shape for layer in layers for shape in layer.shapes})
-    trial = fit_gemm(on, dtype, seen)
-    layer_error, worst = layer_errors(layers, unseen, gemm_times(trial, on, dtype, unseen))
-    cost = fit_gemm(on, dtype, samples)
-    errors = {
-        "op": mape(gemm_times(cost, on, dtype, samples), samples.seconds),
-        "held_out_op": mape(gemm_times(trial, on, dtype, unseen), unseen.seconds),
-        "held_out_layer": layer_error,
-        "held_out_layer_worst": worst,
-    }
-    held = f"held out: {len(layers)} layers of the catalogue's models"
-    source = f"{AICONFIGURATOR}, {PROFILED[on.name][0]}/gemm; {held}"
-    return replace(cost, origin=Origin("fitted", source, "m 1-2048; n, k 512-65536", errors, len(samples)))
+    samples = vllm_gemm(_vllm_014(folder, on, "gemm"), dtype)
+    return fitted.grid_gemm(on, dtype, samples, f"{AICONFIGURATOR}, {PROFILED[on.name][0]}/gemm")
 
 
 def _vidur_gemm(folder: Path, on: Device) -> GemmCost:
     shape = model(VIDUR_MODEL)
-    every = vidur_gemm(folder, on.name, shape)
+    every = vidur_gemm(_vidur_mlp(folder, on), shape)
     held = []
     for tp in map(int, np.unique(every["tp"])):
         # All four shapes of a degree are left out together: a whole layer nothing of which was seen.
@@ -214,135 +196,32 @@ def _vidur_gemm(folder: Path, on: Device) -> GemmCost:
 
 
 def _attention(folder: Path, on: Device) -> AttentionCost:
-    samples = vllm_attention(folder, on.name)
-    held = _held_out_heads(samples, fit_attention, attention_times, on)
-    cost = fit_attention(on, samples)
-    times = attention_times(cost, on, samples)
-    busy = samples["batch"] * samples["kv_heads"] >= 64
-    errors = {
-        "op": mape(times, samples.seconds),
-        "op_from_64_kv_heads": mape(times[busy], samples.seconds[busy]),
-        "held_out_op": held,
-    }
+    samples = vllm_attention(_vllm_014(folder, on, "generation_attention"))
     where = f"{PROFILED[on.name][0]}/attention, FlashAttention"
-    source = f"{AICONFIGURATOR}, {where}; held out: a fifth of the head counts"
-    heads = "1-8 KV heads of size 128, up to 16 query heads each, at least 8 of them in a batch"
-    covered = f"{heads}; context 256-32768"
-    return replace(cost, origin=Origin("fitted", source, covered, errors, len(samples)))
+    return fitted.decode_attention(on, samples, f"{AICONFIGURATOR}, {where}")
 
 
 def _prompt_attention(folder: Path, name: str) -> PromptAttentionCost:
-    samples, (measured, gpu, version) = vllm_prompt_attention(folder, name), PROMPTS[name]
-    on = device(measured)
-    held = _held_out_heads(samples, fit_prompt_attention, prompt_attention_times, on)
-    cost = fit_prompt_attention(on, samples)
-    times = prompt_attention_times(cost, on, samples)
-    errors = {"op": mape(times, samples.seconds), "held_out_op": held}
+    measured, gpu, version = PROMPTS[name]
+    tables = folder / "aiconfigurator" / gpu / "attention" / "vllm" / version
+    samples = vllm_prompt_attention(tables / "context_attention_perf.parquet")
     where = f"ai-dynamo/aiconfigurator (Apache-2.0), vLLM {version}, {gpu}/attention"
-    source = f"{where}; held out: a fifth of the head counts"
-    if measured != name:
-        source += f"; {measured}'s stands for {name}'s"
-    covered = "4-64 heads of size 128; whole prompts of 16-16384 tokens, 65536 in all; no chunk after others"
-    return replace(cost, origin=Origin("fitted", source, covered, errors, len(samples)))
-
-
-def _held_out_heads(
-    samples: Samples,
-    fit_cost: Callable[[Device, Samples], Any],
-    times: Callable[[Any, Device, Samples], Float64],
-    on: Device,
-) -> float:
-    """The error on a fifth of the head counts of a fit to the others, on average."""
-    _, group = np.unique(samples["heads"] * 1000 + samples["kv_heads"], return_inverse=True)
-    held = []
-    for fold in range(5):
-        trial = fit_cost(on, samples.where(group % 5 != fold))
-        unseen = samples.where(group % 5 == fold)
-        held.append(mape(times(trial, on, unseen), unseen.seconds))
-    return float(np.mean(held))
-
-
-def _allreduce(on: Device, degree: int, samples: Samples, source: str) -> AllReduceCost:
-    cost = fit_allreduce(on, degree, samples)
-    errors = {"op": mape(cost.seconds(on, degree, samples["bytes"]), samples.seconds)}
-    return replace(cost, origin=Origin("fitted", source, "256 B to 32 MiB", errors, len(samples)))
+    cost = fitted.prompt_attention(device(measured), samples, where)
+    if measured == name:
+        return cost
+    source = f"{cost.origin.source}; {measured}'s stands for {name}'s"
+    return replace(cost, origin=replace(cost.origin, source=source))
 
 
 def _elementwise(folder: Path, on: Device) -> ElementwiseCost:
-    shape, samples = model(VIDUR_MODEL), vidur_elementwise(folder, on.name)
-    held = []
-    for tp in np.unique(samples["tp"]):
-        trial = fit_elementwise(on, shape, samples.where(samples["tp"] != tp))
-        unseen = samples.where(samples["tp"] == tp)
-        held.append(mape(elementwise_times(trial, on, shape, unseen), unseen.seconds))
-    cost = fit_elementwise(on, shape, samples)
-    errors = {
-        "op": mape(elementwise_times(cost, on, shape, samples), samples.seconds),
-        "held_out_op": float(np.mean(held)),
-    }
     source = f"{VIDUR}/compute/{PROFILED[on.name][1]}: norms, rotation, activation, one add a layer"
-    return replace(cost, origin=Origin("fitted", source, VIDUR_RANGE, errors, len(samples)))
+    samples = vidur_elementwise(_vidur_mlp(folder, on))
+    return fitted.elementwise(on, model(VIDUR_MODEL), samples, source, VIDUR_RANGE)
 
 
-Shape = tuple[int, int]  # (n, k)
-
-# One node's devices. Odd degrees such as 5 are kept: they are legal splits of real layers.
-MAX_TP = 8
+def _vllm_014(folder: Path, on: Device, table: str) -> Path:
+    return folder / f"{PROFILED[on.name][0]}-vllm-0.14-{table}_perf.parquet"
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """The GEMMs of a layer; a shape may occur twice."""
-
-    name: str
-    shapes: tuple[Shape, ...]
-
-
-def layers_in_grid(samples: Samples) -> list[Layer]:
-    """Layers of the catalogue's released models of which every GEMM was measured.
-
-    A fused gate-and-up matrix that is not in the grid counts as two of half the width. Layers with the
-    same shapes (LLaMA3-8B and Mistral-7B) count once.
-    """
-    measured = {(int(n), int(k)) for n, k in zip(samples["n"], samples["k"], strict=True)}
-    found: dict[tuple[Shape, ...], Layer] = {}
-    for name, shape in released_models().items():
-        for tp in shape.tp_degrees(MAX_TP):
-            shapes: list[Shape] = []
-            for gemm in shape.layer_gemms(tp):
-                whole = (gemm.n, gemm.k)
-                half = (gemm.n // 2, gemm.k)
-                shapes += [half, half] if gemm.name == "gate_up" and whole not in measured else [whole]
-            if measured.issuperset(shapes):
-                found.setdefault(tuple(shapes), Layer(f"{name} over {tp}", tuple(shapes)))
-    return list(found.values())
-
-
-def hold_out(samples: Samples, shapes: set[Shape]) -> tuple[Samples, Samples]:
-    """(the samples of other shapes, the samples of these)."""
-    held = np.array([(int(n), int(k)) in shapes for n, k in zip(samples["n"], samples["k"], strict=True)])
-    return samples.where(~held), samples.where(held)
-
-
-def layer_errors(layers: Sequence[Layer], samples: Samples, predicted: Float64) -> tuple[float, float]:
-    """Mean and largest absolute error of layer sums, in percent, over layers and batch sizes."""
-    times = {
-        (int(m), int(n), int(k)): (true, guess)
-        for m, n, k, true, guess in zip(
-            samples["m"], samples["n"], samples["k"], samples.seconds, predicted, strict=True
-        )
-    }
-    errors = []
-    for layer in layers:
-        for m in _rows(samples, layer.shapes):
-            true, guess = np.sum([times[m, n, k] for n, k in layer.shapes], axis=0)
-            errors.append(abs(guess / true - 1))
-    return 100 * float(np.mean(errors)), 100 * float(np.max(errors))
-
-
-def _rows(samples: Samples, shapes: Iterable[Shape]) -> list[int]:
-    rows = [
-        set(samples["m"][(samples["n"] == n) & (samples["k"] == k)].astype(int).tolist())
-        for n, k in set(shapes)
-    ]
-    return sorted(set.intersection(*rows))
+def _vidur_mlp(folder: Path, on: Device) -> Path:
+    return folder / f"{PROFILED[on.name][1]}-llama-2-70b-mlp.csv"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # What the other boards of the catalogue vary one thing of.
 ORIGINAL = "h2m2"
 # Of folders that `costs import` reads.
-FORMATS = ("llmservingsim",)
+FORMATS = ("llmservingsim", "aiconfigurator", "vidur")
 
 
 @click.group()

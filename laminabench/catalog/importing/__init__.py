@@ -8,6 +8,7 @@ from pathlib import Path
 
 from laminabench.catalog.cost_terms import AllReduceCost, Origin
 from laminabench.catalog.costs import CostSet
+from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
 from laminabench.errors import UserError
 
@@ -21,14 +22,27 @@ def imported(
     links: Sequence[str] = (),
 ) -> CostSet:
     """The set that the folders make; names as `costs import` takes them."""
-    from laminabench.catalog.importing import llmservingsim
+    from laminabench.catalog.importing import aiconfigurator, llmservingsim, vidur
 
-    assert form == "llmservingsim"
     called = dict(_pair("--device", each) for each in devices)
-    profiles = [profile for each in folders for profile in llmservingsim.profiles_in(each, models, called)]
     allreduce = dict(_link(each) for each in links)
-    title = f"measured by LLMServingSim's profiler: {', '.join(each.folder.name for each in profiles)}"
-    return llmservingsim.cost_set(name, title, profiles, allreduce)
+    if form == "llmservingsim":
+        profiles = [
+            profile for each in folders for profile in llmservingsim.profiles_in(each, models, called)
+        ]
+        title = f"measured by LLMServingSim's profiler: {', '.join(each.folder.name for each in profiles)}"
+        return llmservingsim.cost_set(name, title, profiles, allreduce)
+    if form == "aiconfigurator":
+        tables = [table for each in folders for table in aiconfigurator.tables_in(each, called)]
+        return aiconfigurator.cost_set(name, tables, [model(each) for each in models], allreduce)
+    assert form == "vidur"
+    if models:
+        raise UserError(
+            "costs-bad-flag", "--model: Vidur's files have the sizes of their models; leave it out"
+        )
+    return vidur.cost_set(
+        name, [one for each in folders for one in vidur.profiles_in(each, called)], allreduce
+    )
 
 
 def _pair(flag: str, text: str) -> tuple[str, str]:

@@ -19,9 +19,7 @@ from laminabench.catalog.cost_file import assumed_borrowing, assumed_host
 from laminabench.catalog.cost_terms import (
     AllReduceCost,
     AttentionCost,
-    ElementwiseCost,
     Float64,
-    GemmCost,
     Origin,
     PromptAttentionCost,
 )
@@ -29,19 +27,17 @@ from laminabench.catalog.costs import CostSet
 from laminabench.catalog.find_model import model
 from laminabench.catalog.fit_terms import (
     attention_times,
-    elementwise_times,
     fit_attention,
-    fit_elementwise,
-    fit_gemm,
     fit_prompt_attention,
-    gemm_times,
     mape,
     prompt_attention_times,
 )
-from laminabench.catalog.hardware import Device, device, load_devices
+from laminabench.catalog.hardware import Device
+from laminabench.catalog.importing.curves import GRAPH_ROWS, Layers, curve, fitted_elementwise, fitted_gemm
+from laminabench.catalog.importing.names import device_called
 from laminabench.catalog.measured import AttentionGrids, Curve, Grid, Measured
 from laminabench.catalog.models import ModelShape, load_models
-from laminabench.catalog.profiles import Samples
+from laminabench.catalog.profiles import Columns, Samples
 from laminabench.errors import UserError
 
 if TYPE_CHECKING:
@@ -49,8 +45,6 @@ if TYPE_CHECKING:
 
 SOURCE = "casys-kaist/LLMServingSim (MIT), profiler/perf"
 DTYPE = "bf16"
-# The largest CUDA graph that vLLM captures unless told otherwise.
-GRAPH_ROWS = 512
 GEMMS = {"qkv_proj": "qkv", "o_proj": "o", "gate_up_proj": "gate_up", "down_proj": "down"}
 OPERATORS = {
     "layernorm": "norm",
@@ -65,9 +59,6 @@ SHARES = (0.025, 0.1, 0.25, 0.5, 0.85)
 SHARE_EDGES = (0.05, 0.15, 0.4, 0.7)
 LONGEST = (512.0, 2048.0, 8192.0, 32768.0)
 LONGEST_EDGES = (1024, 4096, 16384)
-
-Columns = dict[str, Float64]
-Shape = tuple[int, int]
 
 AttentionByShape = dict[tuple[str, int, int, int], AttentionGrids]
 
@@ -135,15 +126,7 @@ def _profile(folder: Path, given: Sequence[ModelShape], devices: Mapping[str, st
             f"{folder}: the catalogue has no {called or 'model without a name'}; give its config.json by "
             "--model, and import one such profile at a time",
         )
-    plain = {re.sub("[^a-z0-9]", "", name): name for name in load_devices()}
-    name = devices.get(hardware) or plain.get(re.sub("[^a-z0-9]", "", hardware.lower()))
-    if name is None:
-        raise UserError(
-            "costs-unknown-device",
-            f"{folder}: no device of the catalogue is called {hardware or '?'}; say which one it is by "
-            f"--device {hardware or 'NAME'}=...",
-        )
-    return Profile(folder, shapes[0], device(name), facts)
+    return Profile(folder, shapes[0], device_called(hardware, devices, folder), facts)
 
 
 def cost_set(
@@ -165,15 +148,23 @@ def cost_set(
             operators |= _operators(profile, degree)
             attention |= _attention(profile, degree)
     by_device = {profile.device.name: profile.device for profile in profiles}
+
+    def layers_of(on: str) -> list[Layers]:
+        return [Layers(each.model, each.degrees) for each in profiles if each.device.name == on]
+
     return CostSet(
         name=name,
         title=title,
-        gemm={(on, DTYPE): _fitted_gemm(device, gemm, profiles) for on, device in by_device.items()},
+        gemm={
+            (on, DTYPE): fitted_gemm(device, DTYPE, gemm, layers_of(on), SOURCE)
+            for on, device in by_device.items()
+        },
         attention={on: _fitted_decode(device, attention) for on, device in by_device.items()},
         prompt_attention={on: _fitted_prompt(device, attention) for on, device in by_device.items()},
         allreduce=allreduce or {},
         elementwise={
-            on: _fitted_elementwise(device, operators, profiles) for on, device in by_device.items()
+            on: fitted_elementwise(device, operators, layers_of(on), SOURCE)
+            for on, device in by_device.items()
         },
         host=assumed_host(),
         borrowed=assumed_borrowing(),
@@ -224,10 +215,7 @@ def _curves(profile: Profile, degree: int, name: str, rows: str) -> Iterable[tup
 
 
 def _curve(profile: Profile, layer: str, rows: Float64, seconds: Float64) -> Curve:
-    # Every other point from its neighbours: what lies between points is known about twice as well.
-    guessed = np.interp(rows[1:-1:2], rows[::2], seconds[::2])
-    held = mape(guessed, seconds[1:-1:2]) if len(rows) > 2 else 0.0
-    return Curve(rows, seconds, profile.origin(layer, len(rows), held_out_op=held))
+    return curve(rows, seconds, profile.origin(layer))
 
 
 def _attention(profile: Profile, degree: int) -> AttentionByShape:
@@ -323,45 +311,6 @@ def _skew(profile: Profile, degree: int) -> tuple[Grid, Grid]:
 # Formulas for all else
 
 
-def _fitted_gemm(
-    on: Device, gemm: Mapping[tuple[str, str, int, int], Curve], profiles: Sequence[Profile]
-) -> GemmCost:
-    curves = {key[2:]: curve for key, curve in gemm.items() if key[0] == on.name}
-    samples = _samples_of(curves)
-    cost = fit_gemm(on, DTYPE, samples)
-    errors = {"op": mape(gemm_times(cost, on, DTYPE, samples), samples.seconds)}
-    mine = [profile for profile in profiles if profile.device.name == on.name]
-    if len(mine) > 1:
-        errors["held_out_layer"] = float(np.mean([_held_out_layers(on, each, curves) for each in mine]))
-    models = ", ".join(sorted({profile.model.name for profile in mine}))
-    source = f"{SOURCE}: GEMMs of {models}; held out: each model in turn"
-    return replace(cost, origin=Origin("fitted", source, "m 1-2048", errors, len(samples)))
-
-
-def _samples_of(curves: Mapping[Shape, Curve]) -> Samples:
-    rows = [curve.rows for curve in curves.values()]
-    columns = {
-        "m": rows,
-        "n": [np.full(len(m), n, np.float64) for m, (n, _) in zip(rows, curves, strict=True)],
-        "k": [np.full(len(m), k, np.float64) for m, (_, k) in zip(rows, curves, strict=True)],
-    }
-    seconds = np.concatenate([curve.seconds for curve in curves.values()])
-    return Samples({name: np.concatenate(parts) for name, parts in columns.items()}, seconds)
-
-
-def _held_out_layers(on: Device, profile: Profile, curves: Mapping[Shape, Curve]) -> float:
-    """The error of a layer's GEMMs, of a fit that saw none of the model's shapes, in percent."""
-    layers = [[(gemm.n, gemm.k) for gemm in profile.model.layer_gemms(tp)] for tp in profile.degrees]
-    own = {shape for layer in layers for shape in layer}
-    trial = fit_gemm(on, DTYPE, _samples_of({shape: c for shape, c in curves.items() if shape not in own}))
-    errors = []
-    for layer in layers:
-        rows = curves[layer[0]].rows
-        times = np.sum([curves[shape].at(rows) for shape in layer], axis=0)
-        errors.append(mape(np.sum([trial.seconds(on, rows, *shape) for shape in layer], axis=0), times))
-    return float(np.mean(errors))
-
-
 def _fitted_decode(on: Device, attention: AttentionByShape) -> AttentionCost:
     columns: dict[str, list[Float64]] = {
         name: [] for name in ("batch", "context", "heads", "kv_heads", "head_dim", "seconds")
@@ -399,31 +348,6 @@ def _fitted_prompt(on: Device, attention: AttentionByShape) -> PromptAttentionCo
     error = mape(prompt_attention_times(cost, on, samples), samples.seconds)
     return replace(
         cost, origin=Origin("fitted", f"{SOURCE}: attention of chunks", "", {"op": error}, len(samples))
-    )
-
-
-def _fitted_elementwise(
-    on: Device, operators: Mapping[tuple[str, str, int], Curve], profiles: Sequence[Profile]
-) -> ElementwiseCost:
-    """To the sum of a layer's operators, whose formula counts kernels and bytes."""
-    profile = next(each for each in profiles if each.device.name == on.name)
-    parts: dict[str, list[Float64]] = {"m": [], "tp": [], "seconds": []}
-    for degree in profile.degrees:
-        of_layer = [
-            (operators[on.name, name, width], times // profile.model.layers)
-            for name, width, times in profile.model.operators(degree)
-        ]
-        rows = of_layer[0][0].rows
-        parts["m"].append(rows)
-        parts["tp"].append(np.full(len(rows), degree, np.float64))
-        parts["seconds"].append(np.sum([times * curve.at(rows) for curve, times in of_layer], axis=0))
-    flat = {name: np.concatenate(found) for name, found in parts.items()}
-    samples = Samples(flat, flat.pop("seconds"))
-    cost = fit_elementwise(on, profile.model, samples)
-    error = mape(elementwise_times(cost, on, profile.model, samples), samples.seconds)
-    return replace(
-        cost,
-        origin=Origin("fitted", f"{SOURCE}: norms, rotation, activation", "", {"op": error}, len(samples)),
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.cost_terms import AllReduceCost, AttentionCost, GemmCost, Origin
 from laminabench.catalog.find_model import model
-from laminabench.catalog.fit_costs import error_rows, fit, hold_out, layer_errors, layers_in_grid
+from laminabench.catalog.fit_costs import error_rows, fit
 from laminabench.catalog.fit_terms import (
     attention_times,
     fit_allreduce,
@@ -19,6 +19,7 @@ from laminabench.catalog.fit_terms import (
     mape,
     minimise,
 )
+from laminabench.catalog.fitted import hold_out, layer_errors, layers_in_grid
 from laminabench.catalog.hardware import device
 from laminabench.catalog.profiles import VIDUR_OPS, Samples, vidur_gemm, vllm_allreduce, vllm_gemm
 from laminabench.errors import UserError
@@ -129,8 +130,8 @@ def test_all_reduce_messages_are_read_as_bf16_elements(tmp_path):
             "message_size": [128, 1024, 128, 128, 2**25],
             "latency": [0.005, 0.006, 0.05, 0.007, 0.5],
         }
-    ).to_parquet(tmp_path / "h100_sxm-vllm-0.14-custom_allreduce_perf.parquet")
-    samples = vllm_allreduce(tmp_path, "h100", 2)
+    ).to_parquet(tmp_path / "custom_allreduce_perf.parquet")
+    samples = vllm_allreduce(tmp_path / "custom_allreduce_perf.parquet", 2)
     assert samples["bytes"].tolist() == [256, 2048]  # not the eager one, not the 64 MiB one
     assert samples.seconds == pytest.approx([5e-6, 6e-6])
 
@@ -146,19 +147,20 @@ def test_gemm_rows_are_those_of_a_decode_step(tmp_path):
     ]
     table = pd.DataFrame(rows, columns=["m", "n", "k"]).assign(gemm_dtype="bfloat16", latency=0.25)
     table.loc[len(table)] = [8, 512, 512, "fp8", 0.5]
-    table.to_parquet(tmp_path / "h100_sxm-vllm-0.14-gemm_perf.parquet")
-    samples = vllm_gemm(tmp_path, "h100", "bf16")
+    path = tmp_path / "gemm_perf.parquet"
+    table.to_parquet(path)
+    samples = vllm_gemm(path, "bf16")
     kept = list(zip(samples["m"], samples["n"], samples["k"], strict=True))
     assert kept == [(1, 512, 512), (2048, 65536, 512)]
     assert samples.seconds == pytest.approx([0.25e-3, 0.25e-3])
-    assert vllm_gemm(tmp_path, "h100", "fp8")["m"].tolist() == [8]
+    assert vllm_gemm(path, "fp8")["m"].tolist() == [8]
 
 
 def test_vidur_operators_get_the_shapes_of_their_shard(tmp_path):
     columns = {f"time_stats.{name}.median": [1.0, 3.0, 10.0] for name in VIDUR_OPS}
     table = pd.DataFrame({"num_tokens": [8, 8, 8], "num_tensor_parallel_workers": [1, 1, 4], **columns})
-    table.to_csv(tmp_path / "h100-llama-2-70b-mlp.csv")
-    samples = vidur_gemm(tmp_path, "h100", model("llama2-70b"))
+    table.to_csv(tmp_path / "mlp.csv")
+    samples = vidur_gemm(tmp_path / "mlp.csv", model("llama2-70b"))
     shapes = set(zip(samples["tp"], samples["n"], samples["k"], strict=True))
     for tp in (1, 4):
         assert shapes >= {(tp, gemm.n, gemm.k) for gemm in model("llama2-70b").layer_gemms(tp)}

@@ -1,0 +1,182 @@
+"""One term of a cost set, fitted to measurements, with its error on shapes that the fit has not seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from laminabench.catalog.cost_terms import (
+    AllReduceCost,
+    AttentionCost,
+    ElementwiseCost,
+    Float64,
+    GemmCost,
+    Origin,
+    PromptAttentionCost,
+)
+from laminabench.catalog.fit_terms import (
+    attention_times,
+    elementwise_times,
+    fit_allreduce,
+    fit_attention,
+    fit_elementwise,
+    fit_gemm,
+    fit_prompt_attention,
+    gemm_times,
+    mape,
+    prompt_attention_times,
+)
+from laminabench.catalog.hardware import Device
+from laminabench.catalog.models import ModelShape, released_models
+from laminabench.catalog.profiles import Samples
+
+
+def grid_gemm(on: Device, dtype: str, samples: Samples, source: str) -> GemmCost:
+    """To a grid of matrices; held out are all layers of the catalogue's models that are in it."""
+    layers = layers_in_grid(samples)
+    cost = fit_gemm(on, dtype, samples)
+    errors = {"op": mape(gemm_times(cost, on, dtype, samples), samples.seconds)}
+    if layers:
+        seen, unseen = hold_out(samples, {shape for layer in layers for shape in layer.shapes})
+        times = gemm_times(fit_gemm(on, dtype, seen), on, dtype, unseen)
+        layer_error, worst = layer_errors(layers, unseen, times)
+        errors |= {
+            "held_out_op": mape(times, unseen.seconds),
+            "held_out_layer": layer_error,
+            "held_out_layer_worst": worst,
+        }
+    source = f"{source}; held out: {len(layers)} layers of the catalogue's models"
+    return replace(cost, origin=Origin("fitted", source, "m 1-2048; n, k 512-65536", errors, len(samples)))
+
+
+def decode_attention(on: Device, samples: Samples, source: str) -> AttentionCost:
+    held = _held_out_heads(samples, fit_attention, attention_times, on)
+    cost = fit_attention(on, samples)
+    times = attention_times(cost, on, samples)
+    busy = samples["batch"] * samples["kv_heads"] >= 64
+    errors = {
+        "op": mape(times, samples.seconds),
+        "op_from_64_kv_heads": mape(times[busy], samples.seconds[busy]),
+        "held_out_op": held,
+    }
+    source = f"{source}; held out: a fifth of the head counts"
+    heads = "1-8 KV heads of size 128, up to 16 query heads each, at least 8 of them in a batch"
+    covered = f"{heads}; context 256-32768"
+    return replace(cost, origin=Origin("fitted", source, covered, errors, len(samples)))
+
+
+def prompt_attention(on: Device, samples: Samples, source: str) -> PromptAttentionCost:
+    held = _held_out_heads(samples, fit_prompt_attention, prompt_attention_times, on)
+    cost = fit_prompt_attention(on, samples)
+    times = prompt_attention_times(cost, on, samples)
+    errors = {"op": mape(times, samples.seconds), "held_out_op": held}
+    source = f"{source}; held out: a fifth of the head counts"
+    covered = "4-64 heads of size 128; whole prompts of 16-16384 tokens, 65536 in all; no chunk after others"
+    return replace(cost, origin=Origin("fitted", source, covered, errors, len(samples)))
+
+
+def _held_out_heads(
+    samples: Samples,
+    fit_cost: Callable[[Device, Samples], Any],
+    times: Callable[[Any, Device, Samples], Float64],
+    on: Device,
+) -> float:
+    """The error on a fifth of the head counts of a fit to the others, on average."""
+    _, group = np.unique(samples["heads"] * 1000 + samples["kv_heads"], return_inverse=True)
+    held = []
+    for fold in range(5):
+        trial = fit_cost(on, samples.where(group % 5 != fold))
+        unseen = samples.where(group % 5 == fold)
+        held.append(mape(times(trial, on, unseen), unseen.seconds))
+    return float(np.mean(held))
+
+
+def allreduce(on: Device, degree: int, samples: Samples, source: str) -> AllReduceCost:
+    cost = fit_allreduce(on, degree, samples)
+    errors = {"op": mape(cost.seconds(on, degree, samples["bytes"]), samples.seconds)}
+    return replace(cost, origin=Origin("fitted", source, "256 B to 32 MiB", errors, len(samples)))
+
+
+def elementwise(
+    on: Device, model: ModelShape, samples: Samples, source: str, covered: str
+) -> ElementwiseCost:
+    """To the sum of a layer's operators by rows and degree; held out is each degree in turn."""
+    held = []
+    for tp in np.unique(samples["tp"]):
+        trial = fit_elementwise(on, model, samples.where(samples["tp"] != tp))
+        unseen = samples.where(samples["tp"] == tp)
+        held.append(mape(elementwise_times(trial, on, model, unseen), unseen.seconds))
+    cost = fit_elementwise(on, model, samples)
+    errors = {
+        "op": mape(elementwise_times(cost, on, model, samples), samples.seconds),
+        "held_out_op": float(np.mean(held)),
+    }
+    return replace(cost, origin=Origin("fitted", source, covered, errors, len(samples)))
+
+
+Shape = tuple[int, int]  # (n, k)
+
+# One node's devices. Odd degrees such as 5 are kept: they are legal splits of real layers.
+MAX_TP = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """The GEMMs of a layer; a shape may occur twice."""
+
+    name: str
+    shapes: tuple[Shape, ...]
+
+
+def layers_in_grid(samples: Samples) -> list[Layer]:
+    """Layers of the catalogue's released models of which every GEMM was measured.
+
+    A fused gate-and-up matrix that is not in the grid counts as two of half the width. Layers with the
+    same shapes (LLaMA3-8B and Mistral-7B) count once.
+    """
+    measured = {(int(n), int(k)) for n, k in zip(samples["n"], samples["k"], strict=True)}
+    found: dict[tuple[Shape, ...], Layer] = {}
+    for name, shape in released_models().items():
+        for tp in shape.tp_degrees(MAX_TP):
+            shapes: list[Shape] = []
+            for gemm in shape.layer_gemms(tp):
+                whole = (gemm.n, gemm.k)
+                half = (gemm.n // 2, gemm.k)
+                shapes += [half, half] if gemm.name == "gate_up" and whole not in measured else [whole]
+            if measured.issuperset(shapes):
+                found.setdefault(tuple(shapes), Layer(f"{name} over {tp}", tuple(shapes)))
+    return list(found.values())
+
+
+def hold_out(samples: Samples, shapes: set[Shape]) -> tuple[Samples, Samples]:
+    """(the samples of other shapes, the samples of these)."""
+    held = np.array([(int(n), int(k)) in shapes for n, k in zip(samples["n"], samples["k"], strict=True)])
+    return samples.where(~held), samples.where(held)
+
+
+def layer_errors(layers: Sequence[Layer], samples: Samples, predicted: Float64) -> tuple[float, float]:
+    """Mean and largest absolute error of layer sums, in percent, over layers and batch sizes."""
+    times = {
+        (int(m), int(n), int(k)): (true, guess)
+        for m, n, k, true, guess in zip(
+            samples["m"], samples["n"], samples["k"], samples.seconds, predicted, strict=True
+        )
+    }
+    errors = []
+    for layer in layers:
+        for m in _rows(samples, layer.shapes):
+            true, guess = np.sum([times[m, n, k] for n, k in layer.shapes], axis=0)
+            errors.append(abs(guess / true - 1))
+    return 100 * float(np.mean(errors)), 100 * float(np.max(errors))
+
+
+def _rows(samples: Samples, shapes: Iterable[Shape]) -> list[int]:
+    rows = [
+        set(samples["m"][(samples["n"] == n) & (samples["k"] == k)].astype(int).tolist())
+        for n, k in set(shapes)
+    ]
+    return sorted(set.intersection(*rows))

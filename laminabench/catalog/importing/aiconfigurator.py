@@ -1,0 +1,171 @@
+"""A cost set from aiconfigurator's tables of vLLM's kernels, a folder a GPU: GEMMs, attention, all-reduce."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from laminabench.catalog import fitted
+from laminabench.catalog.cost_file import assumed_borrowing, assumed_host
+from laminabench.catalog.cost_terms import (
+    AllReduceCost,
+    GemmCost,
+    Origin,
+)
+from laminabench.catalog.costs import CostSet
+from laminabench.catalog.fitted import Shape
+from laminabench.catalog.hardware import Device
+from laminabench.catalog.importing.curves import DEGREES, GRAPH_ROWS, curve
+from laminabench.catalog.importing.names import device_called
+from laminabench.catalog.importing.stand_ins import packaged
+from laminabench.catalog.measured import Curve, Measured
+from laminabench.catalog.models import ModelShape, released_models
+from laminabench.catalog.profiles import (
+    Samples,
+    vllm_allreduce,
+    vllm_attention,
+    vllm_gemm,
+    vllm_prompt_attention,
+)
+from laminabench.errors import UserError
+
+SOURCE = "ai-dynamo/aiconfigurator (Apache-2.0)"
+# What a replay can hold weights in. Block-wise fp8, int4 and nvfp4 are other kernels, of no model here.
+DTYPES = ("bf16", "fp8")
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """All tables of one GPU."""
+
+    folder: Path
+    device: Device
+
+    def newest(self, family: str, name: str) -> Path | None:
+        """The table of the newest version that has it: not every version measured everything."""
+        found = self.folder.glob(f"{family}/vllm/*/{name}_perf.parquet")
+        return max(
+            found, key=lambda path: [int(part) for part in re.findall(r"\d+", path.parent.name)], default=None
+        )
+
+    def source(self, table: Path) -> str:
+        family, version = table.parents[2].name, table.parent.name
+        return f"{SOURCE}, vLLM {version}, {self.folder.name}/{family}"
+
+
+def tables_in(folder: Path, devices: Mapping[str, str]) -> list[Tables]:
+    """Those of every GPU whose folder is this one or under it."""
+    found = {path.parents[3] for path in folder.resolve().rglob("gemm/vllm/*/gemm_perf.parquet")}
+    if not found:
+        raise UserError(
+            "costs-no-measurements", f"{folder}: there is no GPU/gemm/vllm/VERSION/gemm_perf.parquet in it"
+        )
+    return [Tables(each, device_called(each.name, devices, each)) for each in sorted(found)]
+
+
+def cost_set(
+    name: str,
+    tables: Sequence[Tables],
+    models: Sequence[ModelShape],
+    allreduce: Mapping[tuple[str, int], AllReduceCost],
+) -> CostSet:
+    """The matrices of the catalogue's models, and of `models`, as measured; formulas for all else."""
+    shapes = set(_shapes([*released_models().values(), *models]))
+    formulas: dict[tuple[str, str], GemmCost] = {}
+    curves: dict[tuple[str, str, int, int], Curve] = {}
+    reduced: dict[tuple[str, int], AllReduceCost] = {}
+    for each in tables:
+        table = each.newest("gemm", "gemm")
+        assert table is not None, "it was found by this table"
+        for dtype in DTYPES:
+            samples = vllm_gemm(table, dtype)
+            if not len(samples):
+                continue
+            formulas[each.device.name, dtype] = fitted.grid_gemm(
+                each.device, dtype, samples, each.source(table)
+            )
+            curves |= {
+                (each.device.name, dtype, *shape): found
+                for shape, found in _curves(samples, shapes, each.source(table))
+            }
+        if not any(on == each.device.name for on, _ in formulas):
+            raise UserError(
+                "costs-no-measurements",
+                f"{table}: has no matrix of 512 and more in {' or '.join(DTYPES)}, which a set needs",
+            )
+        reduced |= _allreduce(each)
+    no_table = f"{SOURCE} has no table of element-wise operators"
+    gpus = ", ".join(each.folder.name for each in tables)
+    return CostSet(
+        name=name,
+        title=f"vLLM's kernels as aiconfigurator measured them: {gpus}",
+        gemm=formulas,
+        attention={
+            each.device.name: _attention(
+                each, "generation_attention", "attention", vllm_attention, fitted.decode_attention
+            )
+            for each in tables
+        },
+        prompt_attention={
+            each.device.name: _attention(
+                each, "context_attention", "prompt_attention", vllm_prompt_attention, fitted.prompt_attention
+            )
+            for each in tables
+        },
+        allreduce={**reduced, **allreduce},
+        elementwise={each.device.name: packaged("elementwise", each.device, no_table) for each in tables},
+        host=assumed_host(),
+        borrowed=assumed_borrowing(),
+        measured=Measured(curves, graph_rows=GRAPH_ROWS),
+    )
+
+
+def _shapes(models: Iterable[ModelShape]) -> Iterable[Shape]:
+    """All matrices of layers that the tables' degrees can make."""
+    for model in models:
+        for degree in {1, *DEGREES} & set(model.tp_degrees()):
+            yield from ((gemm.n, gemm.k) for gemm in model.layer_gemms(degree))
+
+
+def _curves(samples: Samples, shapes: set[Shape], source: str) -> Iterable[tuple[Shape, Curve]]:
+    order = np.lexsort((samples["m"], samples["k"], samples["n"]))
+    m, n, k = (samples[name][order] for name in ("m", "n", "k"))
+    starts = np.flatnonzero((np.diff(n, prepend=-1) != 0) | (np.diff(k, prepend=-1) != 0))
+    for rows, seconds, at in zip(
+        np.split(m, starts[1:]), np.split(samples.seconds[order], starts[1:]), starts, strict=True
+    ):
+        shape = int(n[at]), int(k[at])
+        if shape in shapes:
+            yield shape, curve(rows, seconds, Origin("measured", source))
+
+
+def _attention(
+    of: Tables,
+    name: str,
+    term: str,
+    read: Callable[[Path], Samples],
+    fit: Callable[[Device, Samples, str], Any],
+) -> Any:
+    """A table's formula, or the default set's where there is no such table or nothing of use in it."""
+    table = of.newest("attention", name)
+    if table is not None and len(samples := read(table)):
+        return fit(of.device, samples, of.source(table))
+    return packaged(term, of.device, f"{of.folder.name} has no {name} of heads of 128 with KV in bf16")
+
+
+def _allreduce(of: Tables) -> dict[tuple[str, int], AllReduceCost]:
+    table = of.newest("comm", "custom_allreduce")
+    if table is None:
+        return {}
+    source = f"{of.source(table)}, custom all-reduce in a CUDA graph"
+    measured = {degree: vllm_allreduce(table, degree) for degree in DEGREES}
+    return {
+        (of.device.name, degree): fitted.allreduce(of.device, degree, samples, source)
+        for degree, samples in measured.items()
+        if len(samples)
+    }

@@ -1,0 +1,153 @@
+"""A cost set from Vidur's profiles: operators of a model's layer, a file a GPU and model, and NCCL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from laminabench.catalog import fitted
+from laminabench.catalog.cost_file import assumed_borrowing, assumed_host
+from laminabench.catalog.cost_terms import AllReduceCost, ElementwiseCost, Origin
+from laminabench.catalog.costs import CostSet
+from laminabench.catalog.hardware import Device
+from laminabench.catalog.importing.curves import DEGREES, Layers, curve, fitted_elementwise, fitted_gemm
+from laminabench.catalog.importing.names import device_called
+from laminabench.catalog.importing.stand_ins import packaged
+from laminabench.catalog.measured import Curve, Measured
+from laminabench.catalog.models import ModelShape
+from laminabench.catalog.profiles import (
+    VIDUR_OPS,
+    VIDUR_SMALL_OPS,
+    Columns,
+    vidur_allreduce,
+    vidur_layers,
+    vidur_model,
+)
+from laminabench.errors import UserError
+
+SOURCE = "microsoft/vidur (MIT), data/profiling"
+DTYPE = "bf16"  # fp16 there: as fast on every device
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One file: a model on a device, over one or more tensor-parallel degrees."""
+
+    path: Path
+    device: Device
+    model: ModelShape
+    operators: Mapping[int, Columns]  # by degree
+
+    @property
+    def gpu(self) -> Path:
+        return self.path.parents[2]
+
+    @property
+    def layers(self) -> Layers:
+        return Layers(self.model, list(self.operators))
+
+    @property
+    def whole(self) -> bool:
+        """Whether all small operators of a layer are there; phi-2 has one norm."""
+        return all(set(VIDUR_SMALL_OPS).issubset(columns) for columns in self.operators.values())
+
+    def origin(self, what: str) -> Origin:
+        return Origin("measured", f"{SOURCE}/compute/{self.gpu.name}: {self.model.name}, {what}")
+
+
+def profiles_in(folder: Path, devices: Mapping[str, str]) -> list[Profile]:
+    """Every file of operators in or under a folder."""
+    found = [path for path in sorted(folder.resolve().rglob("mlp.csv")) if path.parts[-5:-4] == ("compute",)]
+    if not found:
+        raise UserError(
+            "costs-no-measurements", f"{folder}: there is no compute/GPU/OWNER/MODEL/mlp.csv in it"
+        )
+    return [
+        Profile(
+            path,
+            device_called(path.parts[-4], devices, path.parents[2]),
+            vidur_model(path),
+            vidur_layers(path),
+        )
+        for path in found
+    ]
+
+
+def cost_set(
+    name: str, profiles: Sequence[Profile], allreduce: Mapping[tuple[str, int], AllReduceCost]
+) -> CostSet:
+    """What the files measured, and formulas fitted to it for all else. Attention is the default set's."""
+    gemm: dict[tuple[str, str, int, int], Curve] = {}
+    operators: dict[tuple[str, str, int], Curve] = {}
+    for profile in profiles:
+        # What several models have is the first one's: two sessions in one curve would make it jagged.
+        gemm = dict(_gemms(profile)) | gemm
+        if profile.whole:
+            operators = dict(_operators(profile)) | operators
+    by_device = {profile.device.name: profile for profile in profiles}
+    devices = {on: profile.device for on, profile in by_device.items()}
+    measured = {on: [each for each in profiles if each.device.name == on] for on in devices}
+    reduced = [cost for profile in by_device.values() for cost in _allreduce(profile)]
+    attention = "Vidur's attention is of other kernels"
+    return CostSet(
+        name=name,
+        title=f"measured by Vidur: {', '.join(sorted({profile.gpu.name for profile in profiles}))}",
+        gemm={
+            (on, DTYPE): fitted_gemm(device, DTYPE, gemm, [each.layers for each in measured[on]], SOURCE)
+            for on, device in devices.items()
+        },
+        attention={on: packaged("attention", device, attention) for on, device in devices.items()},
+        prompt_attention={
+            on: packaged("prompt_attention", device, attention) for on, device in devices.items()
+        },
+        allreduce={**dict(reduced), **allreduce},
+        elementwise={on: _elementwise(device, operators, measured[on]) for on, device in devices.items()},
+        host=assumed_host(),
+        borrowed=assumed_borrowing(),
+        measured=Measured(gemm, operators),
+    )
+
+
+def _gemms(profile: Profile) -> Iterable[tuple[tuple[str, str, int, int], Curve]]:
+    for degree, columns in profile.operators.items():
+        for name, gemm in zip(VIDUR_OPS, profile.model.layer_gemms(degree), strict=True):
+            found = curve(columns["rows"], columns[name], profile.origin(name))
+            yield (profile.device.name, DTYPE, gemm.n, gemm.k), found
+
+
+def _operators(profile: Profile) -> Iterable[tuple[tuple[str, str, int], Curve]]:
+    """Next to the GEMMs. vLLM's norms add as well: here, each has half of a layer's one addition."""
+    for degree, columns in profile.operators.items():
+        seconds = {
+            "norm": (columns["input_layernorm"] + columns["post_attention_layernorm"] + columns["add"]) / 2,
+            "activation": columns["mlp_act"],
+            "rotary": columns["attn_rope"],
+            "embedding": columns["emb"],
+        }
+        widths = {name: width for name, width, _ in profile.model.operators(degree)}
+        for name, width in (widths | {"embedding": profile.model.hidden}).items():
+            found = curve(columns["rows"], seconds[name], profile.origin(name))
+            yield (profile.device.name, name, width), found
+
+
+def _elementwise(
+    on: Device, operators: Mapping[tuple[str, str, int], Curve], profiles: Sequence[Profile]
+) -> ElementwiseCost:
+    layers = [each.layers for each in profiles if each.whole]
+    if layers:
+        return fitted_elementwise(on, operators, layers, SOURCE)
+    cost: ElementwiseCost = packaged("elementwise", on, "no profile has all operators of a layer")
+    return cost
+
+
+def _allreduce(profile: Profile) -> Iterable[tuple[tuple[str, int], AllReduceCost]]:
+    """Of all GPUs of a node on one switch. Pairs are measured, too, and not read."""
+    path = profile.gpu.parents[1] / "network" / f"{profile.gpu.name}_dgx" / "all_reduce.csv"
+    if not path.is_file():
+        return
+    source = f"{SOURCE}/network, {path.parent.name}, NCCL, fastest repetition"
+    for degree in DEGREES:
+        samples = vidur_allreduce(path, degree)
+        if len(samples):
+            yield (profile.device.name, degree), fitted.allreduce(profile.device, degree, samples, source)
