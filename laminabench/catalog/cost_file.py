@@ -24,7 +24,9 @@ from laminabench.catalog.cost_terms import (
 )
 from laminabench.catalog.costs import Borrowed, CostSet
 from laminabench.catalog.entries import Table, from_path, packaged, pick
+from laminabench.catalog.hardware import GB, Device, devices_in
 from laminabench.catalog.measured import AttentionGrids, Curve, Grid, Measured
+from laminabench.catalog.network import Network, networks_in
 from laminabench.errors import UserError
 
 DEFAULT_COSTS = "vllm-0.14"
@@ -80,7 +82,7 @@ def from_table(table: Table, where: str) -> CostSet:
             },
             allreduce={
                 (device, int(degree.removeprefix("tp"))): _cost(AllReduceCost, row)
-                for device, rows in table["allreduce"].items()
+                for device, rows in table.get("allreduce", {}).items()
                 for degree, row in rows.items()
             },
             elementwise={device: _cost(ElementwiseCost, row) for device, row in table["elementwise"].items()},
@@ -88,6 +90,8 @@ def from_table(table: Table, where: str) -> CostSet:
             borrowed=_borrowing(table["borrow"]) if "borrow" in table else assumed_borrowing(),
             measured=_measured(table["measured"], where) if "measured" in table else Measured(),
             held=str(table.get("held", "")),
+            devices=devices_in(table.get("device", {})),
+            networks=networks_in(table.get("network", {})),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UserError(
@@ -124,7 +128,7 @@ def assumed_borrowing() -> dict[str, Borrowed]:
 
 
 def to_toml(costs: CostSet, comment: str = "") -> str:
-    """The set as TOML text, without the host and borrowing rules (those are assumed.toml's)."""
+    """The set as TOML text, without borrowing rules and a host that are assumed.toml's."""
     lines = [f"# {line}" for line in comment.splitlines()]
     lines += [f"name = {_value(costs.name)}", f"title = {_value(costs.title)}"]
     lines += [f"held = {_value(costs.held)}"] if costs.held else []
@@ -135,8 +139,14 @@ def to_toml(costs: CostSet, comment: str = "") -> str:
         **{("allreduce", on, f"tp{degree}"): cost for (on, degree), cost in sorted(costs.allreduce.items())},
         **{("elementwise", device): cost for device, cost in sorted(costs.elementwise.items())},
     }
+    if costs.host != assumed_host():
+        sections["host",] = costs.host
     for path, cost in sections.items():
         lines += _section(path, cost)
+    for device in costs.devices.values():
+        lines += ["", f"[device.{device.name}]", *_device_lines(device)]
+    for network in costs.networks.values():
+        lines += ["", f"[network.{network.name}]", *_network_lines(network)]
     return "\n".join([*lines, *_measured_lines(costs.measured)]) + "\n"
 
 
@@ -165,7 +175,7 @@ def _cost(kind: type[AnyCost], row: Table) -> AnyCost:
 
 def _origin(row: Table) -> Origin:
     about = (row["kind"], row["source"], row.get("range", ""))
-    return Origin(*about, row.get("errors_percent", {}), row.get("samples", 0))
+    return Origin(*about, row.get("errors_percent", {}), row.get("samples", 0), row.get("unstable", False))
 
 
 def _borrowing(rows: Table) -> dict[str, Borrowed]:
@@ -189,7 +199,28 @@ def _origin_lines(origin: Origin) -> list[str]:
         lines.append(f"samples = {origin.samples}")
     if origin.errors:
         lines.append(f"errors_percent = {_value(origin.errors)}")
+    if origin.unstable:
+        lines.append("unstable = true")
     return lines
+
+
+def _device_lines(device: Device) -> list[str]:
+    keys = ("title", "tflops", "memory_gb", "bandwidth_gb_per_s", "interchip_gb_per_s", "source", "notes")
+    facts = device.describe()
+    lines = [f"{key} = {_value(facts[key])}" for key in keys]
+    return [*lines, f"nic_gbit_per_s = {_value(8 * facts['nic_gb_per_s'])}"]
+
+
+def _network_lines(network: Network) -> list[str]:
+    values = {
+        "title": network.title,
+        "rtt_us": network.rtt_s / US,
+        "bandwidth_gb_per_s": network.bandwidth_bytes_per_s / GB,
+        "line_rate_gbit_per_s": 8 * network.line_rate_bytes_per_s / GB,
+        "kind": network.kind,
+        "source": network.source,
+    }
+    return [f"{key} = {_value(value)}" for key, value in values.items()]
 
 
 def _value(value: Any) -> str:

@@ -30,6 +30,7 @@ class Origin(msgspec.Struct, frozen=True):
     range: str = ""  # what was measured: outside it the formula extrapolates
     errors: Mapping[str, float] = msgspec.field(default_factory=dict)  # of the fit: mean absolute, in percent
     samples: int = 0  # measurements fitted to
+    unstable: bool = False  # the machine was not itself while this was measured
 
 
 class GemmCost(msgspec.Struct, frozen=True):

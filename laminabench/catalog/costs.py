@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,6 +27,7 @@ from laminabench.catalog.entries import Table
 from laminabench.catalog.hardware import Device, canonical_dtype, load_devices
 from laminabench.catalog.measured import AttentionGrids, Curve, Measured, MeasuredAttention
 from laminabench.catalog.models import DTYPE_BYTES, ModelShape
+from laminabench.catalog.network import Network
 from laminabench.errors import UserError
 
 Term = TypeVar("Term")
@@ -69,6 +70,9 @@ class CostSet(msgspec.Struct, frozen=True):
     measured: Measured = Measured()
     # How far off it was where it was held against measurements of whole servers: `validate` finds it out.
     held: str = ""
+    # Machines that it is of, which the catalogue does not have, and what links workers there.
+    devices: Mapping[str, Device] = msgspec.field(default_factory=dict)
+    networks: Mapping[str, Network] = msgspec.field(default_factory=dict)
 
     def __hash__(self) -> int:
         return hash(self.name)  # mappings have none
@@ -86,7 +90,7 @@ class CostSet(msgspec.Struct, frozen=True):
         if curve is None:
             return formula
         # Of the device as it is in the catalogue; of one that is thought faster, in the ratio of the formula.
-        catalogued = load_devices().get(device.name, device)
+        catalogued = known_devices([self]).get(device.name, device)
         there = cost.seconds(catalogued, m, n, k, key)
         last = float(cost.seconds(catalogued, curve.rows[-1], n, k, key))
         return curve.at(m, there, last) * (formula / there)
@@ -259,6 +263,7 @@ class CostSet(msgspec.Struct, frozen=True):
             "source": origin.source,
             "samples": origin.samples,
             "errors_percent": dict(origin.errors),
+            **({"unstable": True} if origin.unstable else {}),
         }
 
     def host_provenance(self) -> Table:
@@ -277,6 +282,7 @@ class CostSet(msgspec.Struct, frozen=True):
             "range": origin.range,
             "samples": origin.samples,
             "errors_percent": dict(origin.errors),
+            **({"unstable": True} if origin.unstable else {}),
             "coefficients": coefficients,
         }
 
@@ -343,6 +349,21 @@ class CostSet(msgspec.Struct, frozen=True):
         # A degree that was not measured uses the next one that was, or the largest.
         above = [degree for degree in degrees if degree >= tp]
         return self.allreduce[name, above[0] if above else degrees[-1]]
+
+
+def known_devices(sets: Iterable[CostSet]) -> Mapping[str, Device]:
+    """The catalogue's devices, and those that these sets bring; a UserError where two mean different ones."""
+    found = load_devices()
+    for each in sets:
+        for name, own in each.devices.items():
+            if found.get(name, own) != own:
+                raise UserError(
+                    "costs-device-twice",
+                    f"cost set {each.name} has a device {name}, and there is another one of that name; "
+                    "rename one of the two",
+                )
+        found = {**found, **each.devices}
+    return found
 
 
 def _heads_of_worker(model: ModelShape, workers: int) -> tuple[int, int]:

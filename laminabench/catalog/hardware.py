@@ -174,7 +174,12 @@ def canonical_dtype(dtype: str) -> str:
 
 @cache
 def load_devices() -> Mapping[str, Device]:
-    return {name: _device(name, row) for name, row in packaged("hardware.toml").items()}
+    return devices_in(packaged("hardware.toml"))
+
+
+def devices_in(rows: Mapping[str, Table]) -> dict[str, Device]:
+    """Those that a file describes, by name."""
+    return {name: _device(name, row) for name, row in rows.items()}
 
 
 def device(name: str, devices: Mapping[str, Device] | None = None) -> Device:
@@ -206,11 +211,16 @@ def bought(devices: Mapping[str, Device], rule: Amortisation) -> dict[str, Devic
 
 
 def priced_devices(
-    prices: Sequence[str] = (), basis: str | None = None, powers: Sequence[str] = ()
+    prices: Sequence[str] = (),
+    basis: str | None = None,
+    powers: Sequence[str] = (),
+    known: Mapping[str, Device] | None = None,
 ) -> Mapping[str, Device]:
-    """The catalogue's devices with the user's prices and watts, each as DEVICE=AMOUNT."""
+    """The known devices, else the catalogue's, with the user's prices and watts, each as DEVICE=AMOUNT."""
     # Watts first: a purchase price has their electricity in it.
-    devices: Mapping[str, Device] = rated(load_devices(), dict(map(parse_power, powers)))
+    devices: Mapping[str, Device] = rated(
+        load_devices() if known is None else known, dict(map(parse_power, powers))
+    )
     if basis == "purchase":
         devices = bought(devices, DEFAULT_RULE)
     return priced(devices, dict(map(parse_price, prices)))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
-from laminabench.catalog.entries import packaged, pick
+from laminabench.catalog.entries import Table, packaged, pick
 from laminabench.errors import UserError
 
 # Nobody decodes over a slower one, and a layer's transfers have to fit the simulator's clock.
@@ -36,6 +36,11 @@ class Network:
 
 @cache
 def load_networks() -> Mapping[str, Network]:
+    return networks_in(packaged("network.toml"))
+
+
+def networks_in(rows: Mapping[str, Table]) -> dict[str, Network]:
+    """Those that a file describes, by name."""
     return {
         name: Network(
             name=name,
@@ -46,15 +51,26 @@ def load_networks() -> Mapping[str, Network]:
             kind=row["kind"],
             source=row["source"],
         )
-        for name, row in packaged("network.toml").items()
+        for name, row in rows.items()
     }
 
 
-def parse_network(text: str) -> Network:
-    """A network by name, or one's own numbers: `40us,42GB/s` (round trip, bandwidth a NIC)."""
+NO_NETWORKS: Mapping[str, Network] = {}
+
+
+def network_of(own: Mapping[str, Network], usual: str) -> Network:
+    """Where nobody asks for one: what a cost set has measured, else the usual one."""
+    return parse_network(next(iter(own), usual), own)
+
+
+def parse_network(text: str, own: Mapping[str, Network] = NO_NETWORKS) -> Network:
+    """A network by name, or one's own numbers: `40us,42GB/s` (round trip, bandwidth a NIC).
+
+    `own` are a cost set's, which go before the catalogue's of the same name.
+    """
     match = _OWN.fullmatch(text)
     if match is None:
-        return pick("network", text, load_networks(), hint="(or give your own: 40us,42GB/s)")
+        return pick("network", text, {**load_networks(), **own}, hint="(or give your own: 40us,42GB/s)")
     try:
         rtt_s = float(match[1]) * (1e-3 if match[2] == "ms" else 1e-6)
         rate = float(match[3]) * 1e9 / (1 if match[4] == "GB/s" else 8)

@@ -189,10 +189,12 @@ def list_costs(out: Output) -> None:
 def show_costs(name: str, device_name: str, tp: int, dtype: str, model: str | None, out: Output) -> None:
     """Every coefficient of a set (NAME or a TOML file) for one device: value, kind, source, error."""
     from laminabench.catalog.cost_file import load_costs
+    from laminabench.catalog.costs import known_devices
     from laminabench.catalog.find_model import modelled
     from laminabench.catalog.hardware import device
 
-    found, on = load_costs(name), device(device_name)
+    found = load_costs(name)
+    on = device(device_name, known_devices([found]))
     facts: Table = {"set": name, "device": device_name}
     if model is not None:
         shape = modelled(model)

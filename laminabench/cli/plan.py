@@ -119,7 +119,8 @@ def asked(
     **choices: Any,
 ) -> PlanRequest:
     """The flags as a request, with what has a default that costs something to know."""
-    from laminabench.catalog.cost_file import DEFAULT_COSTS
+    from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
+    from laminabench.catalog.costs import known_devices
     from laminabench.catalog.find_model import modelled
     from laminabench.catalog.hardware import priced_devices
     from laminabench.figures.drawn import check_target
@@ -158,7 +159,9 @@ def asked(
         names = with_prompts(names, named=systems is not None)
     if plot:
         check_target(plot)
-    known, model = priced_devices(price, price_basis, power), modelled(model_name)
+    cost_names = tuple(dict.fromkeys(cost_names or (DEFAULT_COSTS,)))
+    known = priced_devices(price, price_basis, power, known_devices(map(load_costs, cost_names)))
+    model = modelled(model_name)
     chosen = devices_of(DEVICES if devices is None else devices, known)
     if note := price_note(chosen):
         out.note(note)
@@ -166,7 +169,7 @@ def asked(
         model=model,
         systems=names,
         devices=tuple(chosen),
-        cost_names=tuple(dict.fromkeys(cost_names or (DEFAULT_COSTS,))),
+        cost_names=cost_names,
         mode=mode,
         # Who waits longer than the first token may take has missed that anyway.
         slo_queueing_p99_s=slo_queueing_p99_s or (slo_ttft_ms or 1000 * SLO_QUEUEING_P99_S) / 1000,

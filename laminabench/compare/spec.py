@@ -12,7 +12,7 @@ from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment, Workers, parse_deployments
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
-from laminabench.catalog.network import Network, parse_network
+from laminabench.catalog.network import Network, network_of
 from laminabench.errors import UserError
 from laminabench.replay import Workload
 from laminabench.sim.spec import Admission, Spec
@@ -113,7 +113,7 @@ class ComparisonSpec:
             model,
             each[0],
             costs,
-            self.network or parse_network(system(name).NETWORK),
+            self.network or network_of(costs.networks, system(name).NETWORK),
             host_async=name in self.host_async,
             max_num_seqs=self.max_num_seqs.get(name),
         )

@@ -12,7 +12,7 @@ from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment, Instances, Workers
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
-from laminabench.catalog.network import Network, parse_network
+from laminabench.catalog.network import Network, network_of
 from laminabench.systems.modelled.setup import NODE_DEVICES, Setup, with_prompts
 from laminabench.systems.registry import deployments, system
 from laminabench.traces.table import Trace
@@ -195,7 +195,7 @@ class Question:
             self.model,
             candidate.deployment,
             self.costs,
-            self.network or parse_network(system(candidate.system).NETWORK),
+            self.network or network_of(self.costs.networks, system(candidate.system).NETWORK),
             batches=candidate.batches,
             host_async=self.host_async,
             max_num_seqs=most_requests or candidate.most_requests,

@@ -127,16 +127,16 @@ class PlanRequest:
             Question(
                 trace,
                 self.model,
-                load_costs(name),
+                costs,
                 self.slo_tbt_p99_ms,
                 self.mode,
                 self.slo_queueing_p99_s,
-                None if self.network_name is None else parse_network(self.network_name),
+                None if self.network_name is None else parse_network(self.network_name, costs.networks),
                 self.host_async,
                 self.slo_ttft_ms,
                 self.prefill,
             )
-            for name in self.cost_names
+            for costs in map(load_costs, self.cost_names)
         ]
 
     def candidates(self, question: Question) -> list[Candidate]:

@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from laminabench.catalog.hardware import device
+from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
+from laminabench.catalog.costs import known_devices
+from laminabench.catalog.hardware import Device
 from laminabench.errors import CheckFailedError, UserError
 from laminabench.json_safe import Json, JsonObject, to_json
 from laminabench.nearest import nearest
@@ -109,6 +111,7 @@ def facts_of(case: Case, command: str, manifest: Manifest) -> dict[str, Json]:
     coefficients = _coefficients(manifest.coefficients)
     trace, deployment = manifest.trace, manifest.deployment
     devices = deployment.devices or []
+    known = known_devices([load_costs(str(case.flags.get("costs", DEFAULT_COSTS)))])
     facts: dict[str, Json] = {
         "backend": manifest.backend,
         "command": command,
@@ -120,7 +123,7 @@ def facts_of(case: Case, command: str, manifest: Manifest) -> dict[str, Json]:
             "usd_per_hour": deployment.usd_per_hour,
             "prices": {row.device: to_json(row.price) if row.price else None for row in devices},
         },
-        "devices": {row.device: _data_sheet(row.device) for row in devices},
+        "devices": {row.device: _data_sheet(known[row.device]) for row in devices},
         "model": manifest.model,
         "coefficients": coefficients,
         "coefficients_sha256": hashlib.sha256(json.dumps(coefficients, sort_keys=True).encode()).hexdigest(),
@@ -132,9 +135,9 @@ def facts_of(case: Case, command: str, manifest: Manifest) -> dict[str, Json]:
     return plain
 
 
-def _data_sheet(name: str) -> dict[str, Json]:
+def _data_sheet(device: Device) -> dict[str, Json]:
     """What a device can do; the price in force is the deployment's."""
-    found = device(name).describe()
+    found = device.describe()
     return {key: found[key] for key in _DATA_SHEET}
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.costs import CostSet, known_devices
 from laminabench.catalog.deployment import Deployment, parse_deployments
 from laminabench.catalog.entries import pick
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import Device, device, priced_devices
-from laminabench.catalog.network import parse_network
+from laminabench.catalog.network import Network, parse_network
 from laminabench.cli.flags import changed, given_in
 from laminabench.cli.output import Output
 from laminabench.compare.cells import Cell, Grid, grid_cells
@@ -104,10 +105,10 @@ def of_systems(flags: Mapping[str, Any], workload: ReplayRequest, out: Output) -
         raise UserError(
             "compare-too-few", f"--systems {flags['systems']} is nothing to compare; name at least two"
         )
-    spec = _terms(flags, systems)
+    cost_sets = [load_costs(name) for name in flags["costs"] or COSTS]
+    spec = _terms(flags, systems, cost_sets)
     base = _base(flags["base"], systems)
     models = [modelled(name) for name in flags["models"] or MODELS]
-    cost_sets = [load_costs(name) for name in flags["costs"] or COSTS]
     traces = [load(changed(workload, {"trace": name}), out) for name in flags["traces"] or TRACES]
     _require_names_apart("--model", [each.name for each in models])
     _require_names_apart("--costs", [each.name for each in cost_sets])
@@ -165,11 +166,17 @@ def _require_names_apart(flag: str, names: list[str]) -> None:
         )
 
 
-def _terms(flags: Mapping[str, Any], systems: tuple[str, ...]) -> ComparisonSpec:
+def _terms(
+    flags: Mapping[str, Any], systems: tuple[str, ...], cost_sets: Sequence[CostSet]
+) -> ComparisonSpec:
     asked = ReplayRequest(**shared(flags))
     # Prices of two kinds cannot be compared: where one's devices are not for rent, all are bought.
     bases = (asked.price_basis, *(system(name).PRICE_BASIS for name in systems))
-    catalogue = priced_devices(asked.price, next(filter(None, bases), None), asked.power)
+    known = known_devices(cost_sets)
+    networks: dict[str, Network] = {}
+    for each in cost_sets:
+        networks |= each.networks
+    catalogue = priced_devices(asked.price, next(filter(None, bases), None), asked.power, known)
     kinds = tuple(device(name, catalogue) for name in _names(flags["devices"] or ""))
     equal = None
     if flags["equal_cost"] or flags["equal_power"]:
@@ -192,7 +199,7 @@ def _terms(flags: Mapping[str, Any], systems: tuple[str, ...]) -> ComparisonSpec
         router=asked.router or ROUTER,
         queue=asked.queue or QUEUE,
         catalogue=catalogue,
-        network=parse_network(flags["network"]) if flags["network"] else None,
+        network=parse_network(flags["network"], networks) if flags["network"] else None,
         host_async=async_.get(flags["host_async"], (flags["host_async"],)),
         max_num_seqs=_limits(flags["limits"], systems),
         admission=asked.admission,

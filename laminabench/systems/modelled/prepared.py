@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
-from laminabench.catalog.costs import CostSet
+from laminabench.catalog.costs import CostSet, known_devices
 from laminabench.catalog.deployment import (
     Deployment,
     Instances,
@@ -206,17 +206,16 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
             "none; leave one of the two out",
         )
     budget = prompt_budget(request)
-    shape = modelled(request.model or MODEL)
+    shape, costs = modelled(request.model or MODEL), load_costs(request.costs or DEFAULT_COSTS)
     request = defaulted(
         request,
         model=MODEL,
         deployment=found.default_deployment(shape),
-        network=found.NETWORK,
+        network=next(iter(costs.networks), found.NETWORK),
         costs=DEFAULT_COSTS,
     )
     assert request.deployment
     assert request.network
-    assert request.costs
     basis = request.price_basis or found.PRICE_BASIS
     called = {
         "overcommit": "kv_overcommit",
@@ -226,7 +225,7 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
     }
     router = request.router or ROUTER
     require_known(router)
-    devices = priced_devices(request.price, basis, request.power)
+    devices = priced_devices(request.price, basis, request.power, known_devices([costs]))
     prefill = prefill_workers(request, devices)
     deployments = parse_deployments(request.deployment, request.instances, devices)
     require_several(request, sum(map(found.instances_of, deployments)))
@@ -236,8 +235,8 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
         called,
         model=shape,
         deployment=replace(deployments[0], prefill=prefill),
-        costs=load_costs(request.costs),
-        network=parse_network(request.network),
+        costs=costs,
+        network=parse_network(request.network, costs.networks),
     )
     setup, note = found.settled(
         with_prompts(chosen, budget, admission=request.admission, prefix_sharing=request.prefix_sharing)
