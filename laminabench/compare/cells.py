@@ -37,6 +37,7 @@ class Cell:
     model: str
     trace: str
     costs: str
+    costs_held: str  # how far off they were where they were held against measurements
     dropped: int  # requests that one of the systems could never hold, left out for all
     asked: dict[str, str]  # deployments; at equal cost others may have taken their place
     deployments: dict[str, str]
@@ -109,6 +110,7 @@ class Cell:
             "model": self.model,
             "trace": self.trace,
             "costs": self.costs,
+            "costs_held": self.costs_held,
             "dropped": self.dropped,
             "deployment": self.deployments,
             "usd_per_hour": self.usd_per_hour,
@@ -144,6 +146,7 @@ def cell(spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet) 
         model.name,
         trace.meta.name,
         costs.name,
+        costs.held_against,
         len(trace) - len(kept),
         {name: str(each.hardware) for name, each in asked.items()},
         {name: str(each.hardware) for name, each in chosen.items()},

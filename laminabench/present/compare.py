@@ -83,12 +83,13 @@ def behind(cells: Sequence[Cell], base: str) -> Iterator[str]:
             for other, usd in others.items():
                 even = f"{name} breaks even with {other} at ${usd:.2f} an hour a board"
                 yield f"{where}{even}: as many tokens a dollar"
-    held = dict.fromkeys(_held(cell) for cell in cells)
-    yield from (each for each in held if each)
+    narrow = dict.fromkeys(_narrow(cell) for cell in cells)
+    yield from (each for each in narrow if each)
+    yield from dict.fromkeys(cell.costs_held for cell in cells)
     yield from dict.fromkeys(itertools.chain.from_iterable(cell.assumed for cell in cells))
 
 
-def _held(cell: Cell) -> str:
+def _narrow(cell: Cell) -> str:
     """Where not all weights and KV are in 16 bits: who has them in what."""
     kinds: dict[str, list[str]] = {}
     for name, kind in cell.held_in.items():

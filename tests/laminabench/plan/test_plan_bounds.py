@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from laminabench.catalog.boards import NAMES, board
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
-from laminabench.catalog.hardware import load_devices
+from laminabench.catalog.hardware import load_devices, priced_devices
 from laminabench.errors import UserError
 from laminabench.plan.bounds import Bound
 from laminabench.plan.measure import Point
@@ -81,6 +81,37 @@ def test_no_replay_is_better_than_its_bound(
         assert point.tokens_per_s <= bound.tokens_per_s, point.candidate
         # Of who does not keep up with arrivals nobody asks how fast it is.
         assert point.tbt_p99_ms >= bound.tbt_p99_s * 1000 or not point.keeps_up, point.candidate
+
+
+@pytest.mark.parametrize("prefill", ["off", "colocated"])
+@pytest.mark.parametrize("seed", range(6))
+def test_bounds_hold_where_attention_was_measured(seed: int, prefill: Any, draw_trace: Any, ask: Any) -> None:
+    random = np.random.default_rng(3000 + seed)
+    trace = draw_trace(
+        seed,
+        requests=200,
+        prompt=random.choice([10, 300, 2000]),
+        output=random.choice([3, 30, 150]),
+        spread=random.choice([0.5, 1.5]),
+        rate=random.choice([0.5, 5]),
+    )
+    question = ask(
+        trace,
+        model=("llama3.1-8b", "qwen3-32b")[seed % 2],
+        mode=("saturate", "open")[seed // 2 % 2],
+        costs="vllm-0.19",
+        prefill=prefill,
+        slo_queueing_p99_s=2.0,
+    )
+    priced = priced_devices(["rtx-pro-6000=1.5"])
+    budget = 0 if prefill == "off" else 512
+    names = ("1xrtx-pro-6000", "2xrtx-pro-6000")
+    some = [Candidate("vllm", parse_deployment(name, priced), prompt_budget=budget) for name in names]
+    found = judged(question, some)
+    assert found
+    for bound, point in found:
+        assert point.tokens_per_s <= bound.tokens_per_s
+        assert point.tbt_p99_ms >= bound.tbt_p99_s * 1000 or not point.keeps_up
 
 
 ONE = Prompts((64, 512, 2048), (512, 2048))
