@@ -18,7 +18,12 @@ LONGEST_TEXT = 65536
 
 
 def mini_config() -> transformers.PreTrainedConfig:
-    return transformers.AutoConfig.for_model(**to_hf_config(MODEL, LONGEST_TEXT))
+    return config_of(MODEL)
+
+
+def config_of(name: str) -> transformers.PreTrainedConfig:
+    """Of a model of the catalogue, as the engine takes it."""
+    return transformers.AutoConfig.for_model(**to_hf_config(name, LONGEST_TEXT))
 
 
 @contextlib.contextmanager

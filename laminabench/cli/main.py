@@ -38,6 +38,7 @@ SECTIONS = {
     "Measuring": {
         "baseline": "Install real systems to compare with: vLLM.",
         "validate": "Hold the model against what was measured.",
+        "calibrate": "Measure this machine; a cost set of it for modelled replays.",
         "check": "Hold replays against goldens: a gate for CI.",
         "bench": "Measure laminabench itself on this machine.",
     },
@@ -59,6 +60,7 @@ EXAMPLES = (
     "laminabench fhbn devices",
     "laminabench baseline setup vllm",
     "laminabench validate",
+    "laminabench calibrate -o set.toml",
     "laminabench check --junit check.xml",
     "laminabench bench slab",
     'eval "$(laminabench completion bash)"',

@@ -1,0 +1,302 @@
+"""What was measured as a cost set: curves and grids, formulas fitted to the same, a device and a network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from msgspec.structs import replace
+
+from laminabench.bench.calibrate.rounds import UNSTABLE, Repeats, Seconds, mean_spread
+from laminabench.bench.calibrate.terms import (
+    CHUNKS,
+    REQUESTS,
+    SHORTER,
+    SKEWED_REQUESTS,
+    Decode,
+    Model,
+    Prompts,
+)
+from laminabench.catalog.cost_terms import (
+    ACTIVATION_BYTES,
+    AttentionCost,
+    ElementwiseCost,
+    Float64,
+    GemmCost,
+    HostCost,
+    Origin,
+    PromptAttentionCost,
+)
+from laminabench.catalog.costs import CostSet
+from laminabench.catalog.fit_terms import (
+    attention_times,
+    elementwise_times,
+    fit_attention,
+    fit_elementwise,
+    fit_gemm,
+    fit_prompt_attention,
+    gemm_times,
+    mape,
+    prompt_attention_times,
+)
+from laminabench.catalog.hardware import Device
+from laminabench.catalog.measured import AttentionGrids, Curve, Grid, Measured
+from laminabench.catalog.models import Gemm, ModelShape
+from laminabench.catalog.network import Network
+from laminabench.catalog.profiles import Samples
+
+DTYPE = "bf16"
+NETWORK = "shm"
+
+
+@dataclass(frozen=True)
+class Made:
+    """All that a set is made of."""
+
+    shape: ModelShape
+    name: str  # of the device
+    source: str  # the processor, the date, versions
+    title: str
+    memory_bytes: float
+    bandwidth: float  # bytes/s that one core reads
+    found: Repeats
+    between: Seconds  # of workers; empty where there was no second core
+    host: HostCost  # where that is not known
+
+    def between_of(self, kind: str) -> Seconds:
+        return {point: taken for point, taken in self.between.items() if point[0] == kind}
+
+    def origin(self, what: str, points: Seconds, drift: float = 0.0) -> Origin:
+        """Of points, while whose measuring the control drifted by this share."""
+        spread = mean_spread(points)
+        errors, unstable = {"spread": 100 * spread}, max(spread, drift) > UNSTABLE
+        return Origin("measured", f"{self.source}: {what}", "", errors, len(points), unstable)
+
+
+def device_of(made: Made) -> Device:
+    """One core: its rates are the best that were seen, of which formulas take shares."""
+    rates = [2.0 * n * k * rows / taken for (n, k, rows), taken in _products(made).items()]
+    bandwidth = made.bandwidth
+    return Device(
+        name=made.name,
+        title=made.title,
+        flops={DTYPE: max(rates)},
+        memory_bytes=made.memory_bytes,
+        bandwidth_bytes_per_s=bandwidth,
+        interchip_bytes_per_s=bandwidth,
+        nic_bytes_per_s=bandwidth,
+        power_w=None,
+        source=f"{made.source}: the fastest matrix product, and reading memory, by this core alone",
+        notes="Not a data sheet: what was measured. Memory is the machine's by core, links are its memory.",
+    )
+
+
+def cost_set(made: Made) -> CostSet:
+    """The set of this machine."""
+    on, grids = device_of(made), _attention(made)
+    shape, name = made.shape, made.name
+    heads = (name, shape.heads, shape.kv_heads, shape.head_dim)
+    return CostSet(
+        name=name,
+        title=f"{made.title}: {shape.name} on the engine, as `calibrate` measured it",
+        gemm={(name, DTYPE): _fitted_gemm(made, on)},
+        attention={name: _fitted_decode(made, on, grids.decode)},
+        prompt_attention={name: _fitted_prompt(made, on, grids.prompt)},
+        allreduce={},
+        elementwise={name: _fitted_elementwise(made, on)},
+        host=_host(made),
+        borrowed={},
+        measured=Measured(_gemms(made), _operators(made), {heads: grids}),
+        devices={name: on},
+        networks=_networks(made),
+    )
+
+
+# As it was measured
+
+
+def _products(made: Made) -> dict[tuple[int, int, int], float]:
+    """Seconds of one product, by n, k and rows."""
+    return {
+        (matrix.n, matrix.k, rows): made.found.at(f"gemm {matrix.name}", rows) / times
+        for matrix, times in _matrices(made.shape)
+        for rows in _rows(made)
+    }
+
+
+def _matrices(shape: ModelShape) -> list[tuple[Gemm, int]]:
+    """Each with how often it is in a step."""
+    return [*((matrix, shape.layers) for matrix in shape.layer_gemms()), (shape.lm_head_gemm(), 1)]
+
+
+def _rows(made: Made) -> list[int]:
+    return sorted({int(point[1]) for point in made.found.seconds if point[0] == "slices"})
+
+
+def _gemms(made: Made) -> dict[tuple[str, str, int, int], Curve]:
+    found = {}
+    for matrix, times in _matrices(made.shape):
+        kind = f"gemm {matrix.name}"
+        what = "the engine's own products, a model's weights in order"
+        found[made.name, DTYPE, matrix.n, matrix.k] = _curve(made, kind, what, times)
+    return found
+
+
+def _operators(made: Made) -> dict[tuple[str, str, int], Curve]:
+    """What slices take beside their products, dealt out to the operators by their widths."""
+    shape = made.shape
+    operators = [*shape.operators(), ("embedding", shape.hidden, 1)]
+    whole = sum(width * times for _, width, times in operators)
+    what = "slices less their matrix products, dealt out to operators by width"
+    found = {
+        (made.name, name, width): _curve(made, "rest", what, whole / width) for name, width, _ in operators
+    }
+    head = shape.lm_head_gemm().n
+    return {**found, (made.name, "sampler", head): _curve(made, "sampler", "choosing tokens", 1)}
+
+
+def _curve(made: Made, kind: str, what: str, times: float) -> Curve:
+    """By rows, of one of so many."""
+    rows = _rows(made)
+    seconds = np.array([made.found.at(kind, each) for each in rows]) / times
+    origin = made.origin(what, made.found.of_kind(kind), made.found.drift(Model.name))
+    return Curve(np.array(rows, np.float64), seconds, origin)
+
+
+def _attention(made: Made) -> AttentionGrids:
+    kv = sorted({int(point[2]) for point in made.found.seconds if point[0] == "decode"})
+    before = sorted({int(point[2]) for point in made.found.seconds if point[0] == "prompt"})
+    decode = _grid(made, "decode", REQUESTS, kv)
+    prompt = _grid(made, "prompt", CHUNKS, before)
+    # The engine computes prompts first and then decodes: both at once are one after the other.
+    both = prompt.values[:, :, None, None] + decode.values[None, None]
+    skew = _skew(made, decode)
+    mixed = Grid((*skew.axes, np.array([float(kv[-1])])), skew.values[..., None])
+    what = "decode attention by the C++ kernel, chunks as prompts are computed; both at once are their sum"
+    drift = max(made.found.drift(term) for term in (Decode.name, Prompts.name))
+    origin = made.origin(what, made.found.of_kind("decode", "prompt"), drift)
+    return AttentionGrids(decode, prompt, Grid((*prompt.axes, *decode.axes), both), skew, mixed, origin)
+
+
+def _grid(made: Made, kind: str, *axes: Sequence[int]) -> Grid:
+    values = np.array([[made.found.at(kind, first, second) for second in axes[1]] for first in axes[0]])
+    return Grid(tuple(np.array(axis, np.float64) for axis in axes), values)
+
+
+def _skew(made: Made, decode: Grid) -> Grid:
+    """How far a batch of two lengths is on the way from one of all their mean to one of all the longer."""
+    points = [tuple(map(int, point[1:])) for point in made.found.seconds if point[0] == "skew"]
+    if not points:
+        return Grid((np.ones(1), np.zeros(1)), np.zeros((1, 1)))
+    shares: dict[tuple[int, float], list[float]] = {}
+    for n, long, longest in points:
+        row = decode.values[REQUESTS.index(n)]
+        share = long / n
+        mean = longest * (share + (1 - share) / SHORTER)
+        even, all_long = np.interp((mean, float(longest)), decode.axes[1], row)
+        way = (made.found.at("skew", n, long, longest) - even) / max(all_long - even, 1e-12)
+        shares.setdefault((n, share), []).append(float(np.clip(way, 0, 1)))
+    wide = sorted({share for _, share in shares})
+    values = [[np.mean(shares[n, share]) for share in wide] for n in SKEWED_REQUESTS]
+    return Grid((np.array(SKEWED_REQUESTS, np.float64), np.array(wide)), np.array(values))
+
+
+# Formulas for all else
+
+
+def _fitted_gemm(made: Made, on: Device) -> GemmCost:
+    n, k, m = np.array(list(_products(made)), np.float64).T
+    samples = Samples({"m": m, "n": n, "k": k}, np.array(list(_products(made).values())))
+    cost = fit_gemm(on, DTYPE, samples)
+    return replace(
+        cost, origin=_fitted(made, "matrix products", samples, gemm_times(cost, on, DTYPE, samples))
+    )
+
+
+def _fitted_elementwise(made: Made, on: Device) -> ElementwiseCost:
+    rows, shape = np.array(_rows(made), np.float64), made.shape
+    # What is once in a step is small beside what is in every layer.
+    layer = np.array([made.found.at("rest", each) for each in _rows(made)]) / shape.layers
+    samples = Samples({"m": rows, "tp": np.ones(len(rows))}, np.maximum(layer, 1e-9))
+    cost = fit_elementwise(on, shape, samples)
+    times = elementwise_times(cost, on, shape, samples)
+    return replace(cost, origin=_fitted(made, "what is between matrix products", samples, times))
+
+
+def _fitted_decode(made: Made, on: Device, decode: Grid) -> AttentionCost:
+    shape = made.shape
+    n, kv = (each.ravel() for each in np.meshgrid(*decode.axes, indexing="ij"))
+    sizes = {"heads": shape.heads, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim}
+    columns = {name: np.full(len(n), size, np.float64) for name, size in sizes.items()}
+    samples = Samples({"batch": n, "context": kv, **columns}, decode.values.ravel())
+    cost = fit_attention(on, samples)
+    return replace(
+        cost, origin=_fitted(made, "decode attention", samples, attention_times(cost, on, samples))
+    )
+
+
+def _fitted_prompt(made: Made, on: Device, prompt: Grid) -> PromptAttentionCost:
+    shape = made.shape
+    c, p = (each.ravel() for each in np.meshgrid(*prompt.axes, indexing="ij"))
+    # The fit is for heads of 128; what others compute is in proportion.
+    pairs = (c * p + c * (c + 1) / 2) * (shape.head_dim / 128)
+    columns = {"rows": c, "pairs": pairs, "heads": np.full(len(c), shape.heads, np.float64)}
+    samples = Samples(columns, prompt.values.ravel())
+    cost = fit_prompt_attention(on, samples)
+    times = prompt_attention_times(cost, on, samples)
+    return replace(cost, origin=_fitted(made, "attention of prompts", samples, times))
+
+
+def _fitted(made: Made, what: str, samples: Samples, times: Float64) -> Origin:
+    errors = {"op": mape(times, samples.seconds)}
+    return Origin("fitted", f"{made.source}: {what}", "", errors, len(samples))
+
+
+# Between workers
+
+
+def _host(made: Made) -> HostCost:
+    """From an iteration's end to the next one's beginning, a line over batch sizes."""
+    batches, seconds, origin = _line(made, "boundary", "from an iteration's end to the next one's beginning")
+    if not len(batches):
+        return made.host
+    fixed, each = _straight(batches, seconds)
+    cost = HostCost(fixed, each, origin)
+    errors = {**origin.errors, "op": mape(cost.seconds(batches), seconds)}
+    return replace(cost, origin=replace(origin, errors=errors))
+
+
+def _networks(made: Made) -> dict[str, Network]:
+    """What links two workers here: all that is between slices and attention, not the channel alone."""
+    batches, seconds, origin = _line(made, "trip", "from a slice to attention and back to the next one")
+    if not len(batches):
+        return {}
+    shape = made.shape
+    # q, k, v there and the output back.
+    each = ACTIVATION_BYTES * 2 * (shape.query_size + shape.kv_size)
+    rtt, per_byte = _straight(batches * each, seconds)
+    rate = min(1 / per_byte, made.bandwidth) if per_byte > 0 else made.bandwidth
+    unstable = ", unstable" if origin.unstable else ""
+    title = "Shared memory, between workers of this machine"
+    source = f"{origin.source}; with all that workers do for it{unstable}"
+    return {NETWORK: Network(NETWORK, title, rtt, rate, made.bandwidth, "measured", source)}
+
+
+def _line(made: Made, kind: str, what: str) -> tuple[Float64, Float64, Origin]:
+    """Batch sizes, what was between workers there, and where that is from."""
+    taken = made.between_of(kind)
+    batches = np.array([point[1] for point in taken], np.float64)
+    seconds = np.array([np.median(each) for each in taken.values()])
+    return batches, seconds, made.origin(what, taken)
+
+
+def _straight(x: Float64, y: Float64) -> tuple[float, float]:
+    """Where the line begins, and its slope; neither is negative. Small ones count as much as large ones."""
+    weights = 1 / y
+    slope, start = np.polyfit(x, y, 1, w=weights) if len(x) > 1 else (0.0, float(y[0]))
+    if slope < 0:
+        return float(np.average(y, weights=weights)), 0.0
+    if start < 0:
+        return 0.0, float(np.average(y / x, weights=weights))
+    return float(start), float(slope)
