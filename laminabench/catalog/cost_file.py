@@ -242,6 +242,7 @@ def _measured_lines(measured: Measured) -> list[str]:
         if measured.gemm or measured.attention
         else []
     )
+    lines += [f"nearest = {measured.nearest}"] if measured.nearest else []
 
     def curve(kind: str, found: Curve, **of: str | int) -> list[str]:
         about = [
@@ -312,4 +313,5 @@ def _measured(table: Table, where: str) -> Measured:
             for row in table.get("attention", [])
         },
         table.get("graph_rows", 0),
+        table.get("nearest", 0),
     )

@@ -25,7 +25,7 @@ from laminabench.catalog.cost_terms import (
 )
 from laminabench.catalog.entries import Table
 from laminabench.catalog.hardware import Device, canonical_dtype, load_devices
-from laminabench.catalog.measured import AttentionGrids, Curve, Measured, MeasuredAttention
+from laminabench.catalog.measured import AttentionGrids, Curve, Measured, MeasuredAttention, nearby
 from laminabench.catalog.models import DTYPE_BYTES, ModelShape
 from laminabench.catalog.network import Network
 from laminabench.errors import UserError
@@ -86,11 +86,20 @@ class CostSet(msgspec.Struct, frozen=True):
         formula = cost.seconds(device, m, n, k, key)
         if np.ndim(n) or np.ndim(k):
             return formula
-        curve = self.measured.gemm.get((device.name, key, int(np.asarray(n)), int(np.asarray(k))))
-        if curve is None:
+        shape = int(np.asarray(n)), int(np.asarray(k))
+        curve = self.measured.gemm.get((device.name, key, *shape))
+        if curve is None and not self.measured.nearest:
             return formula
         # Of the device as it is in the catalogue; of one that is thought faster, in the ratio of the formula.
         catalogued = known_devices([self]).get(device.name, device)
+        if curve is None:
+            return formula * nearby(
+                self.measured.of(device.name, key),
+                self.measured.nearest,
+                lambda rows, n, k: cost.seconds(catalogued, rows, n, k, key),
+                m,
+                *shape,
+            )
         there = cost.seconds(catalogued, m, n, k, key)
         last = float(cost.seconds(catalogued, curve.rows[-1], n, k, key))
         return curve.at(m, there, last) * (formula / there)
@@ -227,6 +236,9 @@ class CostSet(msgspec.Struct, frozen=True):
             )
             for gemm in (*model.layer_gemms(tp), model.lm_head_gemm(tp))
         ]
+        if self.measured.nearest and self.measured.of(device.name, key):
+            for row in rows:
+                row["priced_by"] = row["priced_by"].replace("formula", "formula, nearest")
         curves = [self._operator(device, name, width) for name, width, _ in model.operators(tp)]
         for (name, width, _), curve in zip(model.operators(tp), curves, strict=True):
             rows.append(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 import numpy as np
@@ -123,6 +123,34 @@ class MeasuredAttention(msgspec.Struct, frozen=True):
 OPERATORS = ("norm", "rotary", "qk_norm", "activation", "embedding", "sampler")
 
 
+Formula = Callable[[Float64, int, int], Float64]  # seconds of a GEMM by rows, n and k
+
+
+def nearby(
+    curves: Mapping[tuple[int, int], Curve],
+    count: int,
+    formula: Formula,
+    rows: ArrayLike,
+    n: int,
+    k: int,
+) -> Float64:
+    """How much longer than by the formula the `count` nearest matrices take, for these rows.
+
+    Distances are of logarithms. n counts twice: it says how many tiles there are, k how long each takes. A
+    matrix weighs as the inverse square of its distance, the formula itself as a matrix at a distance of 1.
+    """
+    away = np.log(np.array(list(curves), np.float64).reshape(-1, 2) / (n, k))
+    distances = np.hypot(away[:, 0], away[:, 1] / 2)
+    found, weights = list(curves.items()), 1 / np.maximum(distances, 1e-3) ** 2
+    total, all_weights = np.zeros(np.shape(rows)), 1.0
+    for place in np.argsort(distances, kind="stable")[:count]:
+        shape, curve = found[place]
+        ratios = np.log(curve.seconds / formula(curve.rows, *shape))
+        total = total + weights[place] * np.interp(np.asarray(rows, np.float64), curve.rows, ratios)
+        all_weights += weights[place]
+    return np.exp(total / all_weights)
+
+
 class Measured(msgspec.Struct, frozen=True):
     """All that a cost set has as it was measured; by the device first."""
 
@@ -132,6 +160,12 @@ class Measured(msgspec.Struct, frozen=True):
     attention: Mapping[tuple[str, int, int, int], AttentionGrids] = msgspec.field(default_factory=dict)
     # Rows of a step are padded to the next size of a CUDA graph, up to this many; 0 where they are not.
     graph_rows: int = 0
+    # Of so many matrices the formula of one that was not measured is corrected by; 0 where there are too few.
+    nearest: int = 0
+
+    def of(self, device: str, dtype: str) -> dict[tuple[int, int], Curve]:
+        """The matrices of a device, by n and k."""
+        return {(n, k): found for (*on, n, k), found in self.gemm.items() if on == [device, dtype]}
 
     def padded(self, rows: Float64) -> Float64:
         """As many rows as the CUDA graph that a step with these runs in has: vLLM's 1, 2, 4, 8, 16, ..."""

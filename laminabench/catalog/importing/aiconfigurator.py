@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from laminabench.catalog import fitted
 from laminabench.catalog.cost_file import assumed_borrowing, assumed_host
@@ -20,7 +21,7 @@ from laminabench.catalog.cost_terms import (
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.fitted import Shape
 from laminabench.catalog.hardware import Device
-from laminabench.catalog.importing.curves import DEGREES, GRAPH_ROWS, curve
+from laminabench.catalog.importing.curves import DEGREES, GRAPH_ROWS, NEAREST, Layers, curve, held_out_layers
 from laminabench.catalog.importing.names import device_called
 from laminabench.catalog.importing.stand_ins import packaged
 from laminabench.catalog.measured import Curve, Measured
@@ -75,7 +76,8 @@ def cost_set(
     allreduce: Mapping[tuple[str, int], AllReduceCost],
 ) -> CostSet:
     """The matrices of the catalogue's models, and of `models`, as measured; formulas for all else."""
-    shapes = set(_shapes([*released_models().values(), *models]))
+    known = [*released_models().values(), *models]
+    shapes = {shape for model in known for layer in _layers(model).values() for shape in layer}
     formulas: dict[tuple[str, str], GemmCost] = {}
     curves: dict[tuple[str, str, int, int], Curve] = {}
     reduced: dict[tuple[str, int], AllReduceCost] = {}
@@ -99,6 +101,12 @@ def cost_set(
                 f"{table}: has no matrix of 512 and more in {' or '.join(DTYPES)}, which a set needs",
             )
         reduced |= _allreduce(each)
+    measured = Measured(curves, graph_rows=GRAPH_ROWS, nearest=NEAREST)
+    for each in tables:
+        for dtype in DTYPES:
+            if (each.device.name, dtype) in formulas:
+                cost = formulas[each.device.name, dtype]
+                formulas[each.device.name, dtype] = _held_out(cost, each.device, dtype, measured, known)
     no_table = f"{SOURCE} has no table of element-wise operators"
     gpus = ", ".join(each.folder.name for each in tables)
     return CostSet(
@@ -121,15 +129,31 @@ def cost_set(
         elementwise={each.device.name: packaged("elementwise", each.device, no_table) for each in tables},
         host=assumed_host(),
         borrowed=assumed_borrowing(),
-        measured=Measured(curves, graph_rows=GRAPH_ROWS),
+        measured=measured,
     )
 
 
-def _shapes(models: Iterable[ModelShape]) -> Iterable[Shape]:
-    """All matrices of layers that the tables' degrees can make."""
+def _layers(model: ModelShape) -> dict[int, tuple[Shape, ...]]:
+    """The matrices of a layer, over as many as the tables know."""
+    degrees = {1, *DEGREES} & set(model.tp_degrees())
+    return {tp: tuple((gemm.n, gemm.k) for gemm in model.layer_gemms(tp)) for tp in sorted(degrees)}
+
+
+def _held_out(
+    cost: GemmCost, on: Device, dtype: str, measured: Measured, models: Sequence[ModelShape]
+) -> GemmCost:
+    """With the error where the nearest matrices help the formula: of each model with whole layers in turn."""
+    curves = measured.of(on.name, dtype)
+    found: dict[tuple[tuple[Shape, ...], ...], Layers] = {}
     for model in models:
-        for degree in {1, *DEGREES} & set(model.tp_degrees()):
-            yield from ((gemm.n, gemm.k) for gemm in model.layer_gemms(degree))
+        whole = {tp: layer for tp, layer in _layers(model).items() if curves.keys() >= set(layer)}
+        if whole:
+            found.setdefault(tuple(whole.values()), Layers(model, list(whole)))
+    if len(found) < 2:
+        return cost
+    errors = held_out_layers(on, dtype, measured, list(found.values()))
+    nearest = {"held_out_layer_nearest": errors["held_out_layer_nearest"]}
+    return replace(cost, origin=replace(cost.origin, errors={**cost.origin.errors, **nearest}))
 
 
 def _curves(samples: Samples, shapes: set[Shape], source: str) -> Iterable[tuple[Shape, Curve]]:

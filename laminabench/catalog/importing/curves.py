@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -12,15 +13,16 @@ from laminabench.catalog.cost_terms import ElementwiseCost, Float64, GemmCost, O
 from laminabench.catalog.fit_terms import elementwise_times, fit_elementwise, fit_gemm, gemm_times, mape
 from laminabench.catalog.fitted import Shape
 from laminabench.catalog.hardware import Device
-from laminabench.catalog.measured import Curve
+from laminabench.catalog.measured import Curve, Formula, Measured, nearby
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.profiles import Samples
 
 # Over how many an all-reduce is read, where it was measured.
 DEGREES = (2, 4, 8)
+# By how many measured matrices the formula of another is corrected, where there are dozens.
+NEAREST = 4
 # The largest CUDA graph that vLLM captures unless told otherwise.
 GRAPH_ROWS = 512
-GemmCurves = Mapping[tuple[str, str, int, int], Curve]
 OperatorCurves = Mapping[tuple[str, str, int], Curve]
 
 
@@ -38,17 +40,50 @@ def curve(rows: Float64, seconds: Float64, origin: Origin) -> Curve:
     return Curve(rows, seconds, replace(origin, errors={"held_out_op": held}, samples=len(rows)))
 
 
-def fitted_gemm(on: Device, dtype: str, gemm: GemmCurves, layers: Sequence[Layers], source: str) -> GemmCost:
+def fitted_gemm(
+    on: Device, dtype: str, measured: Measured, layers: Sequence[Layers], source: str
+) -> GemmCost:
     """To all curves of a device; held out are the shapes of each model in turn."""
-    curves = {key[2:]: curve for key, curve in gemm.items() if key[:2] == (on.name, dtype)}
-    samples = _samples_of(curves)
+    samples = _samples_of(measured.of(on.name, dtype))
     cost = fit_gemm(on, dtype, samples)
     errors = {"op": mape(gemm_times(cost, on, dtype, samples), samples.seconds)}
     if len(layers) > 1:
-        errors["held_out_layer"] = float(np.mean([_held_out(on, dtype, each, curves) for each in layers]))
+        errors |= held_out_layers(on, dtype, measured, layers)
     models = ", ".join(sorted({each.model.name for each in layers}))
     source = f"{source}: GEMMs of {models}; held out: each model in turn"
     return replace(cost, origin=Origin("fitted", source, "m 1-2048", errors, len(samples)))
+
+
+def held_out_layers(on: Device, dtype: str, measured: Measured, layers: Sequence[Layers]) -> dict[str, float]:
+    """The error of a layer's GEMMs where none of the model's shapes was seen, in percent.
+
+    By a formula that is fitted to the others, and by that with the nearest of them where the set has it so.
+    """
+    curves = measured.of(on.name, dtype)
+    errors: dict[str, list[float]] = {}
+    for model, degrees in layers:
+        split = [[(gemm.n, gemm.k) for gemm in model.layer_gemms(tp)] for tp in degrees]
+        own = {shape for layer in split for shape in layer}
+        others = {shape: curve for shape, curve in curves.items() if shape not in own}
+        cost = fit_gemm(on, dtype, _samples_of(others))
+        formula: Formula = partial(cost.seconds, on, dtype=dtype)
+        guesses = {"held_out_layer": formula}
+        if measured.nearest:
+            guesses["held_out_layer_nearest"] = _helped(formula, others, measured.nearest)
+        for name, guess in guesses.items():
+            found = [_layer_error(layer, curves, guess) for layer in split]
+            errors.setdefault(name, []).append(float(np.mean(found)))
+    return {name: float(np.mean(found)) for name, found in errors.items()}
+
+
+def _helped(formula: Formula, others: Mapping[Shape, Curve], count: int) -> Formula:
+    return lambda rows, n, k: formula(rows, n, k) * nearby(others, count, formula, rows, n, k)
+
+
+def _layer_error(layer: Sequence[Shape], curves: Mapping[Shape, Curve], guess: Formula) -> float:
+    rows = curves[layer[0]].rows
+    times = np.sum([curves[shape].at(rows) for shape in layer], axis=0)
+    return mape(np.sum([guess(rows, *shape) for shape in layer], axis=0), times)
 
 
 def _samples_of(curves: Mapping[Shape, Curve]) -> Samples:
@@ -60,21 +95,6 @@ def _samples_of(curves: Mapping[Shape, Curve]) -> Samples:
     }
     seconds = np.concatenate([curve.seconds for curve in curves.values()])
     return Samples({name: np.concatenate(parts) for name, parts in columns.items()}, seconds)
-
-
-def _held_out(on: Device, dtype: str, left_out: Layers, curves: Mapping[Shape, Curve]) -> float:
-    """The error of a layer's GEMMs, of a fit that saw none of the model's shapes, in percent."""
-    layers = [[(gemm.n, gemm.k) for gemm in left_out.model.layer_gemms(tp)] for tp in left_out.degrees]
-    own = {shape for layer in layers for shape in layer}
-    trial = fit_gemm(on, dtype, _samples_of({shape: c for shape, c in curves.items() if shape not in own}))
-    errors = []
-    for layer in layers:
-        rows = curves[layer[0]].rows
-        times = np.sum([curves[shape].at(rows) for shape in layer], axis=0)
-        errors.append(
-            mape(np.sum([trial.seconds(on, rows, *shape, dtype) for shape in layer], axis=0), times)
-        )
-    return float(np.mean(errors))
 
 
 def fitted_elementwise(

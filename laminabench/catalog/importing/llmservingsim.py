@@ -148,6 +148,7 @@ def cost_set(
             operators |= _operators(profile, degree)
             attention |= _attention(profile, degree)
     by_device = {profile.device.name: profile.device for profile in profiles}
+    measured = Measured(gemm, operators, attention, GRAPH_ROWS)
 
     def layers_of(on: str) -> list[Layers]:
         return [Layers(each.model, each.degrees) for each in profiles if each.device.name == on]
@@ -156,7 +157,7 @@ def cost_set(
         name=name,
         title=title,
         gemm={
-            (on, DTYPE): fitted_gemm(device, DTYPE, gemm, layers_of(on), SOURCE)
+            (on, DTYPE): fitted_gemm(device, DTYPE, measured, layers_of(on), SOURCE)
             for on, device in by_device.items()
         },
         attention={on: _fitted_decode(device, attention) for on, device in by_device.items()},
@@ -168,7 +169,7 @@ def cost_set(
         },
         host=assumed_host(),
         borrowed=assumed_borrowing(),
-        measured=Measured(gemm, operators, attention, GRAPH_ROWS),
+        measured=measured,
     )
 
 

@@ -11,7 +11,14 @@ from laminabench.catalog.cost_file import assumed_borrowing, assumed_host
 from laminabench.catalog.cost_terms import AllReduceCost, ElementwiseCost, Origin
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.hardware import Device
-from laminabench.catalog.importing.curves import DEGREES, Layers, curve, fitted_elementwise, fitted_gemm
+from laminabench.catalog.importing.curves import (
+    DEGREES,
+    NEAREST,
+    Layers,
+    curve,
+    fitted_elementwise,
+    fitted_gemm,
+)
 from laminabench.catalog.importing.names import device_called
 from laminabench.catalog.importing.stand_ins import packaged
 from laminabench.catalog.measured import Curve, Measured
@@ -85,16 +92,17 @@ def cost_set(
         gemm = dict(_gemms(profile)) | gemm
         if profile.whole:
             operators = dict(_operators(profile)) | operators
+    measured = Measured(gemm, operators, nearest=NEAREST)
     by_device = {profile.device.name: profile for profile in profiles}
     devices = {on: profile.device for on, profile in by_device.items()}
-    measured = {on: [each for each in profiles if each.device.name == on] for on in devices}
+    by_gpu = {on: [each for each in profiles if each.device.name == on] for on in devices}
     reduced = [cost for profile in by_device.values() for cost in _allreduce(profile)]
     attention = "Vidur's attention is of other kernels"
     return CostSet(
         name=name,
         title=f"measured by Vidur: {', '.join(sorted({profile.gpu.name for profile in profiles}))}",
         gemm={
-            (on, DTYPE): fitted_gemm(device, DTYPE, gemm, [each.layers for each in measured[on]], SOURCE)
+            (on, DTYPE): fitted_gemm(device, DTYPE, measured, [each.layers for each in by_gpu[on]], SOURCE)
             for on, device in devices.items()
         },
         attention={on: packaged("attention", device, attention) for on, device in devices.items()},
@@ -102,10 +110,10 @@ def cost_set(
             on: packaged("prompt_attention", device, attention) for on, device in devices.items()
         },
         allreduce={**dict(reduced), **allreduce},
-        elementwise={on: _elementwise(device, operators, measured[on]) for on, device in devices.items()},
+        elementwise={on: _elementwise(device, operators, by_gpu[on]) for on, device in devices.items()},
         host=assumed_host(),
         borrowed=assumed_borrowing(),
-        measured=Measured(gemm, operators),
+        measured=measured,
     )
 
 

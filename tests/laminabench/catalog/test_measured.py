@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +67,29 @@ def test_what_no_table_has_is_priced_by_the_formula():
     assert costs.measured_attention(other, on, 3) is None
     assert costs.measured_attention(modelled("llama3.1-8b@fp8"), on) is None
     assert costs.measured_attention(model("llama3.1-8b"), on) is not None
+
+
+def test_the_nearest_matrices_correct_the_formula_the_less_the_further_they_are(tmp_path: Path) -> None:
+    bare, on, rows = load_costs("vllm-0.14"), device("h100"), np.array([1.0, 64.0, 512.0])
+    slower = Curve(rows, 1.2 * bare.gemm_seconds(on, rows, 4096, 4096), HERE)
+    costs = replace(bare, measured=Measured({("h100", "bf16", 4096, 4096): slower}, nearest=4))
+
+    def ratio(n: int, k: int, at=on, dtype="bf16", m: float = 8) -> float:
+        return float(costs.gemm_seconds(at, m, n, k, dtype) / bare.gemm_seconds(at, m, n, k, dtype))
+
+    assert ratio(4096, 4097) == pytest.approx(1.2, rel=1e-4)
+    weight = 1 / np.log(2) ** 2
+    assert ratio(8192, 4096) == pytest.approx(1.2 ** (weight / (1 + weight)))
+    assert ratio(8192, 4096) == pytest.approx(ratio(4096, 16384))  # n counts twice
+    assert ratio(8192, 4096, m=4096) == pytest.approx(ratio(8192, 4096, m=512))
+    assert 1 < ratio(4096 * 500, 4096) < 1.01
+    assert ratio(8192, 4096, dtype="fp8") == 1  # of other kernels nothing was measured
+    fast = dataclasses.replace(on, flops={name: 2 * rate for name, rate in on.flops.items()})
+    assert ratio(8192, 4096, at=fast) == pytest.approx(ratio(8192, 4096))
+    sources = {row["term"]: row["priced_by"] for row in costs.step_sources(model("llama3-8b"), on, 1)}
+    assert (sources["o 4096x4096"], sources["qkv 6144x4096"]) == ("measurements", "formula, nearest")
+    write_costs(costs, tmp_path / "near.toml")
+    assert load_costs(str(tmp_path / "near.toml")).measured.nearest == 4
 
 
 def test_beyond_the_largest_size_a_matrix_goes_on_without_a_jump():

@@ -91,7 +91,7 @@ def test_a_gpu_becomes_curves_and_formulas(gpu: Path) -> None:
     small, default = costs.elementwise["h200"], load_costs().elementwise["h100"]
     assert (small.kernel_s, small.bandwidth_efficiency) == (default.kernel_s, default.bandwidth_efficiency)
     assert small.origin.kind == "assumed"
-    assert costs.measured.graph_rows == 512
+    assert (costs.measured.graph_rows, costs.measured.nearest) == (512, 4)
 
 
 def test_a_model_of_ones_own_adds_its_matrices(gpu: Path, tmp_path: Path) -> None:
@@ -142,6 +142,7 @@ def test_the_real_tables_of_h100(real_profiles: Path) -> None:
     costs = imported("aiconfigurator", [real_profiles / "aiconfigurator" / "h100_sxm"], "h100")
     errors = costs.gemm["h100", "bf16"].origin.errors
     assert errors["held_out_layer"] == pytest.approx(3.7, abs=0.3)
+    assert errors["held_out_layer_nearest"] == pytest.approx(2.5, abs=0.3)
     assert ("h100", "fp8", 8192, 2048) in costs.measured.gemm
     assert {degree for _, degree in costs.allreduce} == {2, 4, 8}
     # Newer kernels than the default set's, and as fast.
@@ -149,4 +150,4 @@ def test_the_real_tables_of_h100(real_profiles: Path) -> None:
         each.model_step_seconds(model("llama3-70b"), device("h100"), 4, [32, 256])
         for each in (costs, load_costs())
     )
-    assert ours == pytest.approx(default, rel=0.05)
+    assert ours == pytest.approx(default, rel=0.1)

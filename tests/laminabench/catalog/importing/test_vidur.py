@@ -69,7 +69,12 @@ def test_a_folder_becomes_curves_and_formulas(folder: Path) -> None:
     assert curve.at([1, 64]) == pytest.approx(GEMM.seconds(on, [1, 64], 6144, 4096))
     assert (on.name, "bf16", 20480, 5120) in costs.measured.gemm  # OPT's first matrix, which is not gated
     assert costs.gemm[on.name, "bf16"].bandwidth_efficiency == pytest.approx(0.85, rel=0.05)
-    assert "held_out_layer" in costs.gemm[on.name, "bf16"].origin.errors
+    assert set(costs.gemm[on.name, "bf16"].origin.errors) == {
+        "op",
+        "held_out_layer",
+        "held_out_layer_nearest",
+    }
+    assert costs.measured.nearest == 4
     # Two norms and an addition of 5 us each are two norms that add.
     assert costs.measured.operators[on.name, "norm", 4096].at(10) == pytest.approx(7.5e-6)
     assert (on.name, "embedding", 4096) in costs.measured.operators
