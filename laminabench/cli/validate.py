@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +18,20 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from laminabench.validation.recording import Recording
+    from laminabench.validation.twin import Twin
 
 KINDS = ("recorded", "published")
+# Live replays of this machine, which take minutes: rotational and serial.
+TWIN = (
+    "--trace azure-conv --offline --num-requests 150 --scale-lengths 0.25 --model llama-mini "
+    "--deployment 1xcpu+1xcpu --kv-tokens 12000"
+)
+TWINS = (f"{TWIN} --batches 2", f"{TWIN} --batches 1")
 KEPT = "validation.json"
 
 
 @click.command()
-@click.argument("kinds", nargs=-1, type=click.Choice([*KINDS, "all"]), metavar="[recorded|published|all]...")
+@click.argument("kinds", nargs=-1, type=click.Choice([*KINDS, "twin", "all"]), metavar="[KIND]...")
 @option("--recorded own", PATH, "A live Run of yours, a file of --save, or LLMServingSim's folder.")
 @option("--costs", None, "The cost set to predict with; by default each recording's own.")
 @option("--model", None, "Of your recording, if it does not say.")
@@ -30,6 +39,14 @@ KEPT = "validation.json"
 @option("--max-num-seqs", COUNT, "Of your recording: most requests at once.")
 @option("--max-batched-tokens", COUNT, "Of your recording: most tokens of an iteration.")
 @option("--kv-tokens", COUNT, "Of your recording: what its KV cache held; what fits by default.")
+@click.option(
+    "--twin",
+    "twins",
+    multiple=True,
+    metavar="'FLAGS OF REPLAY'",
+    help="Repeatable: a live replay on this machine beside its modelled twin; two of llama-mini by default.",
+)
+@option("--rounds", click.IntRange(1, 1000), "Of twins: how often each has its turn.", 3)
 @option("--save", FILE, "Keep your recording as one file of numbers (.toml).")
 @option("-o --output folder", PATH, "Keep validation.json and the pictures here.")
 @option("--against", FILE, "Exit code 1 where a mean is over 0.5 points worse than in this validation.json.")
@@ -38,6 +55,8 @@ def validate(
     kinds: tuple[str, ...],
     own: Path | None,
     costs: str | None,
+    twins: tuple[str, ...],
+    rounds: int,
     save: Path | None,
     folder: Path | None,
     against: Path | None,
@@ -49,27 +68,39 @@ def validate(
     \b
     laminabench validate
     laminabench validate recorded -o results/validation
+    laminabench calibrate -o here.toml && laminabench validate twin --costs here.toml
     laminabench validate --recorded runs/mine --costs mine.toml --deployment 1xrtx-4090 --max-num-seqs 256
     """
-    from laminabench.present.validate import render_moved, render_published, render_recorded
-    from laminabench.validation import gate, published, recorded
+    from laminabench.present.validate import render_moved, render_published, render_recorded, render_twins
+    from laminabench.validation import gate, published, recorded, twin
     from laminabench.validation.recording import names, packaged_recording
 
     if own is None and (save or any(value is not None for value in settings.values())):
         raise click.UsageError("--save and what your recording was set up with go with --recorded")
     kept = None if against is None else gate.read_kept(against)
-    chosen = set(KINDS) if "all" in kinds or not (kinds or own) else set(kinds)
+    chosen = {*KINDS, *kinds} if "all" in kinds or not (kinds or own or twins) else set(kinds)
+    if "twin" in chosen or twins:
+        if costs is None:
+            raise click.UsageError("a twin goes with --costs: the set that `laminabench calibrate` wrote")
+        live = _twins(twins or TWINS, costs, rounds, out)
+    else:
+        live = []
     recordings = [packaged_recording(name) for name in names()] if "recorded" in chosen else []
     if own is not None:
         recordings.append(_own(own, costs, settings, save, out))
     result: dict[str, Any] = {}
-    judged = recorded.judged(recordings, costs)
-    rows = published.rows(costs) if "published" in chosen else []
+    # A set of this machine has none of the others' devices.
+    elsewhere = None if live else costs
+    judged = recorded.judged(recordings, elsewhere)
+    rows = published.rows(elsewhere) if "published" in chosen else []
     if judged:
         result["recorded"] = [each.describe() for each in judged]
     if rows:
         result["published"] = [row.describe() for row in rows]
         result["published_mean_error_percent"] = published.mean_error(rows)
+    if live:
+        result["twin"] = [each.describe() for each in live]
+        result["twin_same_order"] = twin.same_order(live)
     changes = [] if kept is None else gate.moved(kept, result)
     if folder is not None:
         _keep(folder, result, judged, rows, out)
@@ -79,6 +110,8 @@ def validate(
             render_recorded(console, judged)
         if rows:
             render_published(console, rows)
+        if live:
+            render_twins(console, live)
         if changes:
             render_moved(console, changes)
 
@@ -90,6 +123,21 @@ def validate(
             f"{len(worse)} errors are over {gate.ALLOWED:g} points worse than in {against}: "
             f"{'; '.join(worse)}; if that is meant, `validate all -o` keeps them",
         )
+
+
+def _twins(said: Sequence[str], costs: str, rounds: int, out: Output) -> list[Twin]:
+    from laminabench.cli.flags import parsed
+    from laminabench.request import ReplayRequest
+    from laminabench.validation.twin import twins
+
+    asked = []
+    for words in said:
+        try:
+            asked.append((words, ReplayRequest(**parsed(shlex.split(words)))))
+        except (click.UsageError, ValueError) as error:
+            sentence = error.format_message() if isinstance(error, click.UsageError) else str(error)
+            raise click.UsageError(f"--twin {words!r}: {sentence}") from error
+    return twins(asked, costs, rounds, out)
 
 
 def _own(

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from laminabench.present.numbers import number
 from laminabench.present.terminal import literal, table
 from laminabench.validation.gate import Moved
 from laminabench.validation.published import MEAN_TARGET, TARGET, Row, mean_error, missed
 from laminabench.validation.recorded import AS_MEASURED, POINTS, TARGETS, TPOT_POINTS, Judged
+from laminabench.validation.twin import METRICS as METRICS_OF_TWINS
+from laminabench.validation.twin import TARGETS as TWIN_TARGETS
+from laminabench.validation.twin import Twin, same_order
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,6 +58,29 @@ def render_published(console: Console, found: Sequence[Row]) -> None:
     said = "missed" if "mean" in missed(list(found)) else "met"
     mean = f"mean of absolute errors {mean_error(list(found)):.1f} %, target {MEAN_TARGET:g} %: {said}"
     console.print(f"[dim]{mean}[/dim]")
+
+
+def render_twins(console: Console, found: Sequence[Twin]) -> None:
+    """A line a twin: what was measured, with its interval, and how far off the modelled one is."""
+    # What all have in common is said once.
+    words = [each.said.split() for each in found]
+    common = [word for word in words[0] if all(word in said for said in words)] if len(found) > 1 else []
+    titles = ("twin", *(f">{name}" for name in METRICS_OF_TWINS), "")
+    drawn = table(titles, title="measured here (modelled, error)", title_justify="left")
+    for each, said in zip(found, words, strict=True):
+        errors = each.errors()
+        cells = [
+            f"{number(measured.value)} ({number(each.predicted[name])}, {errors.get(name, 0.0):+.1f} %)"
+            for name, measured in each.measured.items()
+        ]
+        verdict = "[red]missed[/red]" if each.missed() else "[green]met[/green]"
+        drawn.add_row(literal(" ".join(word for word in said if word not in common)), *cells, verdict)
+    console.print(drawn)
+    if common:
+        console.print(f"[dim]all: {literal(' '.join(common))}[/dim]", soft_wrap=True)
+    targets = ", ".join(f"{name} {limit:g}" for name, limit in TWIN_TARGETS.items())
+    order = "the same" if same_order(found) else "[red]not the same[/red]"
+    console.print(f"[dim]targets: {targets} %; order of the deployments: {order}[/dim]")
 
 
 def render_moved(console: Console, found: Sequence[Moved]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.entries import Table, packaged_in
 from laminabench.catalog.models import load_models
+from laminabench.errors import UserError
 from laminabench.traces.table import TraceMeta, make_trace
 from laminabench.validation.server import replayed
 
@@ -59,7 +60,8 @@ def rows(costs: str | None = None) -> list[Row]:
 
 def mean_error(found: list[Row]) -> float:
     """The mean of absolute errors of those that have one, in percent."""
-    return float(np.mean([abs(row.error) for row in found if row.error is not None]))
+    known = [abs(row.error) for row in found if row.error is not None]
+    return float(np.mean(known)) if known else float("nan")
 
 
 def held(found: list[Row]) -> str:
@@ -85,5 +87,10 @@ def _row(asked: Table, row: Table, costs: str) -> Row:
         np.full(count, asked["output_tokens"], np.int32),
         TraceMeta("vLLM's latency test"),
     )
-    requests = replayed({**asked, **row}, trace, load_costs(costs))
+    try:
+        requests = replayed({**asked, **row}, trace, load_costs(costs))
+    except UserError as error:
+        if error.code != "costs-no-coefficients":
+            raise
+        return Row(*about, None, f"{costs} has no such device")
     return Row(*about, 1000 * float(np.mean(requests["finished_s"])))

@@ -1,0 +1,145 @@
+"""The live engine of this machine and its modelled twin, of costs that were measured here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from laminabench.analysis.estimate import Estimate, of_rounds
+from laminabench.catalog.cost_file import load_costs
+from laminabench.errors import Interrupted, UserError
+from laminabench.json_safe import JsonObject
+from laminabench.listener import SILENT, Listener, Once
+from laminabench.replay import ReplayRequest, run
+from laminabench.runs.summary import Summary
+from laminabench.systems.registry import prepare
+
+METRICS: dict[str, Callable[[Summary], float | None]] = {
+    "tokens/s": lambda summary: summary.throughput_tokens_per_s,
+    "mean batch": lambda summary: summary.mean_batch,
+    "TBT p50": lambda summary: summary.tbt_ms.p50,
+    "TBT p99": lambda summary: summary.tbt_ms.p99,
+}
+# In percent.
+TARGETS = {"tokens/s": 5.0, "mean batch": 5.0, "TBT p50": 5.0, "TBT p99": 10.0}
+# Choices of a replay, and what a Run calls what came of them.
+SETTLED = {
+    "batches": "batches",
+    "pipelining": "pipelining",
+    "partition": "attention_partition",
+    "overlap": "overlap",
+    "kv_tokens": "kv_capacity_tokens",
+    "max_num_seqs": "max_num_seqs",
+}
+# What a live core is called in a deployment.
+CORE = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """What was measured, round by round, beside what was modelled."""
+
+    said: str
+    deployment: str  # the modelled one
+    measured: dict[str, Estimate]
+    predicted: dict[str, float]
+
+    def errors(self) -> dict[str, float]:
+        """Predicted / measured - 1, in percent."""
+        return {
+            name: 100 * (self.predicted[name] / each.value - 1)
+            for name, each in self.measured.items()
+            if each.value
+        }
+
+    def missed(self) -> list[str]:
+        """Which targets it does not meet."""
+        return [name for name, error in self.errors().items() if abs(error) > TARGETS[name]]
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "twin": self.said,
+            "deployment": self.deployment,
+            "measured": {
+                name: {"value": each.value, "interval": each.interval} for name, each in self.measured.items()
+            },
+            "predicted": self.predicted,
+            "errors_percent": self.errors(),
+            "missed": self.missed(),
+        }
+
+
+def twins(
+    asked: Sequence[tuple[str, ReplayRequest]], costs: str, rounds: int, listener: Listener = SILENT
+) -> list[Twin]:
+    """Live replays in turns, each beside the modelled one; whatever is refused is so before the first."""
+    requests = [msgspec.structs.replace(request, backend="live", no_out=True) for _, request in asked]
+    modelled = [of_costs(request, costs) for request in requests]
+    for request in (*requests, *modelled):
+        request.require_valid()
+        prepare(request)
+    listener = Once(listener)
+    found: list[list[Summary]] = [[] for _ in asked]
+    built: list[JsonObject] = [{} for _ in asked]
+    for round_ in range(rounds):
+        places = range(len(asked))
+        # There and back: a machine that slows down slows no side more than another.
+        for place in places if round_ % 2 == 0 else reversed(places):
+            listener.note(f"round {round_ + 1} of {rounds}: {asked[place][0]}")
+            result = run(requests[place], listener=listener)
+            if result.replayed.interrupted:
+                raise Interrupted("nothing was kept")
+            result.require_sound()
+            found[place].append(result.replayed.summary)
+            built[place] = result.replayed.facts
+    # What the engine settled by itself holds for the twin too.
+    modelled = [
+        msgspec.structs.replace(request, **{key: facts[name] for key, name in SETTLED.items()})
+        for request, facts in zip(modelled, built, strict=True)
+    ]
+    return [
+        Twin(
+            said,
+            str(request.deployment),
+            {name: _estimate([of(summary) for summary in summaries]) for name, of in METRICS.items()},
+            _numbers(run(request).replayed.summary),
+        )
+        for (said, _), request, summaries in zip(asked, modelled, found, strict=True)
+    ]
+
+
+def same_order(found: Sequence[Twin]) -> bool:
+    """Whether the modelled deployments come in the order of the live ones, by tokens a second."""
+
+    def order(of: Callable[[Twin], float]) -> list[int]:
+        return sorted(range(len(found)), key=lambda place: of(found[place]))
+
+    return order(lambda twin: twin.measured["tokens/s"].value or 0.0) == order(
+        lambda twin: twin.predicted["tokens/s"]
+    )
+
+
+def of_costs(request: ReplayRequest, costs: str) -> ReplayRequest:
+    """The same replay on the device that the set brings."""
+    devices = load_costs(costs).devices
+    if not devices:
+        raise UserError(
+            "validation-no-device",
+            f"--costs {costs} brings no device of this machine; `laminabench calibrate` measures one",
+        )
+    name = next(iter(devices))
+    deployment = re.sub(rf"(\d+x){CORE}\b", rf"\g<1>{name}", request.deployment or "")
+    return msgspec.structs.replace(request, backend="modelled", deployment=deployment, costs=costs)
+
+
+def _estimate(values: list[float | None]) -> Estimate:
+    return of_rounds(values) if len(values) > 1 else Estimate(values[0], None)
+
+
+def _numbers(summary: Summary) -> dict[str, float]:
+    return {name: of(summary) or 0.0 for name, of in METRICS.items()}
