@@ -48,6 +48,9 @@ from laminabench.catalog.profiles import Samples
 
 DTYPE = "bf16"
 NETWORK = "shm"
+# Batches so small that what is the same for all of them shows.
+SMALL = (1, 4)
+LEAST_S = 1e-6
 
 
 @dataclass(frozen=True)
@@ -167,13 +170,16 @@ def _curve(made: Made, kind: str, what: str, times: float) -> Curve:
 def _attention(made: Made) -> AttentionGrids:
     kv = sorted({int(point[2]) for point in made.found.seconds if point[0] == "decode"})
     before = sorted({int(point[2]) for point in made.found.seconds if point[0] == "prompt"})
-    decode = _grid(made, "decode", REQUESTS, kv)
+    alone = _grid(made, "decode", REQUESTS, kv)
+    decode = replace(alone, values=alone.values + _more(made, "attention", "decode", kv[0]))
     prompt = _grid(made, "prompt", CHUNKS, before)
     # The engine computes prompts first and then decodes: both at once are one after the other.
     both = prompt.values[:, :, None, None] + decode.values[None, None]
-    skew = _skew(made, decode)
+    skew = _skew(made, alone)
     mixed = Grid((*skew.axes, np.array([float(kv[-1])])), skew.values[..., None])
-    what = "decode attention by the C++ kernel, chunks as prompts are computed; both at once are their sum"
+    what = (
+        "decode attention by the C++ kernel, with what a worker does for a layer; both at once are their sum"
+    )
     drift = max(made.found.drift(term) for term in (Decode.name, Prompts.name))
     origin = made.origin(what, made.found.of_kind("decode", "prompt"), drift)
     return AttentionGrids(decode, prompt, Grid((*prompt.axes, *decode.axes), both), skew, mixed, origin)
@@ -257,12 +263,15 @@ def _fitted(made: Made, what: str, samples: Samples, times: Float64) -> Origin:
 
 
 def _host(made: Made) -> HostCost:
-    """From an iteration's end to the next one's beginning, a line over batch sizes."""
+    """From an iteration's end to the next one's beginning, a line over batch sizes.
+
+    Its gap is what a model worker does for an iteration beside its slices.
+    """
     batches, seconds, origin = _line(made, "boundary", "from an iteration's end to the next one's beginning")
     if not len(batches):
         return made.host
     fixed, each = _straight(batches, seconds)
-    cost = HostCost(fixed, each, origin)
+    cost = HostCost(fixed, each, origin, _more(made, "slices", "step"))
     errors = {**origin.errors, "op": mape(cost.seconds(batches), seconds)}
     return replace(cost, origin=replace(origin, errors=errors))
 
@@ -283,11 +292,25 @@ def _networks(made: Made) -> dict[str, Network]:
     return {NETWORK: Network(NETWORK, title, rtt, rate, made.bandwidth, "measured", source)}
 
 
+def _more(made: Made, kind: str, alone: str, *column: int) -> float:
+    """Seconds that workers take for what one core did alone, beyond what that took: messages, mostly.
+
+    Of small batches, and of the least there was of either, as a restless machine only ever adds.
+    """
+    found = [
+        min(taken) - min(made.found.seconds[alone, batch, *column])
+        for (name, batch), taken in made.between.items()
+        if name == kind and batch in SMALL
+    ]
+    return max(min(found, default=0.0), 0.0)
+
+
 def _line(made: Made, kind: str, what: str) -> tuple[Float64, Float64, Origin]:
     """Batch sizes, what was between workers there, and where that is from."""
     taken = made.between_of(kind)
     batches = np.array([point[1] for point in taken], np.float64)
-    seconds = np.array([np.median(each) for each in taken.values()])
+    # Attention may begin before a slice has ended, as q, k and v leave before.
+    seconds = np.array([max(np.median(each), LEAST_S) for each in taken.values()])
     return batches, seconds, made.origin(what, taken)
 
 

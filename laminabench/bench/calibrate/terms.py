@@ -87,6 +87,7 @@ class Model:
             products[name] += seconds_of(lambda x=x, weight=weight: linear(x, weight))  # type: ignore[misc]
         found: dict[Point, float] = {(name, column): took for name, took in slices.items()}
         found |= {(f"gemm {name}", column): took for name, took in products.items()}
+        found["step", column] = sum(slices.values())
         # Of the same moment, so that a noisy one does not look like small operators.
         found["rest", column] = max(slices["slices"] - sum(products.values()), 0.0)
         return found

@@ -22,8 +22,8 @@ MOST_STEPS = 24
 
 def measure(source: Any, step_s: Mapping[int, float], seconds: float) -> dict[Point, list[float]]:
     """Of a model worker and an attention worker that take turns, by batch size: `trip`, from the end of a
-    slice to attention and from its end to the next slice, the mean of all layers; `boundary`, from the end of
-    an iteration to the beginning of the next.
+    slice to attention and from its end to the next slice; `boundary`, from the end of an iteration to the
+    beginning of the next; `slices`, all of them; `attention`, a layer's. What layers have is their median.
 
     `step_s` is what an iteration of so many rows takes, to be done in about so many seconds.
     """
@@ -67,8 +67,11 @@ def _between(records: Records, sizes: Mapping[int, int]) -> dict[Point, list[flo
         if iteration in sizes:
             there = attention.start_ns - slices.end_ns[:-1]
             back = slices.start_ns[1:] - attention.end_ns
-            found["trip", sizes[iteration]].append(float(np.mean(there + back)) / 1e9)
+            size = sizes[iteration]
+            found["trip", size].append(float(np.median(there + back)) / 1e9)
+            found["slices", size].append(float(np.sum(slices.end_ns - slices.start_ns)) / 1e9)
+            found["attention", size].append(float(np.median(attention.end_ns - attention.start_ns)) / 1e9)
             if ended is not None:
-                found["boundary", sizes[iteration]].append((int(slices.start_ns[0]) - ended) / 1e9)
+                found["boundary", size].append((int(slices.start_ns[0]) - ended) / 1e9)
         ended = int(slices.end_ns[-1])
     return found

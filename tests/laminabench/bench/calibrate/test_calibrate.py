@@ -106,7 +106,7 @@ def test_workers_are_measured_by_their_own_records(tiny: Callable[[], Any]) -> N
     assert {point: len(taken) for point, taken in found.items()} == {
         # The first iteration of each batch is not counted: requests join in it.
         (kind, batch): workers.FEWEST_STEPS
-        for kind in ("trip", "boundary")
+        for kind in ("trip", "boundary", "slices", "attention")
         for batch in (1, 4)
     }
     assert all(-1e-3 < seconds < 10 for taken in found.values() for seconds in taken)

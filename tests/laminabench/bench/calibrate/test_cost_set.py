@@ -35,6 +35,7 @@ def repeats(noise: tuple[float, ...] = STEADY) -> Repeats:
         put(2e-3, "rest", rows)
         put(1e-3, "sampler", rows)
         put(2e-3 + rows * 10 * PER_ROW, "slices", rows)
+        put(3e-3 + rows * 10 * PER_ROW, "step", rows)
     for k in KV:
         for n in REQUESTS:
             put(n * k * PER_TOKEN, "decode", n, k)
@@ -94,8 +95,29 @@ def test_between_workers_are_lines_over_batches() -> None:
     assert (network.rtt_s, network.bandwidth_bytes_per_s) == (pytest.approx(40e-6), pytest.approx(1e9))
     assert (costs.host.per_step_s, costs.host.per_request_s) == (pytest.approx(300e-6), pytest.approx(5e-6))
     assert costs.host.origin.kind == "measured"
+    # q, k and v leave before a slice ends, and attention may have begun by then.
+    early = cost_set(made(between={("trip", 1): [1e-5, 1e-5], ("trip", 16): [-1e-5, -1e-5]})).networks["shm"]
+    assert 0 <= early.rtt_s <= 1e-5
+    assert early.bandwidth_bytes_per_s == 1e10  # of memory
     alone = cost_set(made())
     assert (alone.networks, alone.host) == ({}, assumed_host())
+
+
+def test_what_workers_do_beside_their_work_is_added() -> None:
+    alone = cost_set(made())
+    between: dict[Point, list[float]] = {("boundary", 1): [1e-4], ("boundary", 4): [1e-4]}
+    for batch in (1, 4):
+        # A moment's noise is not taken for it.
+        step, attention = 3e-3 + batch * 10 * PER_ROW, batch * KV[0] * PER_TOKEN
+        between["slices", batch] = [0.99 * step + 5e-4, 2 * step]
+        between["attention", batch] = [0.99 * attention + 2e-5, 1.0]
+    costs = cost_set(made(between=between))
+    assert costs.host.gap_s == pytest.approx(5e-4)
+    more, less = (
+        each.measured_attention(SHAPE, each.devices["my-core"]).grids.decode.values  # type: ignore[union-attr]
+        for each in (costs, alone)
+    )
+    assert more - less == pytest.approx(2e-5)
 
 
 def test_what_was_unsteady_says_so(tmp_path: Path) -> None:
