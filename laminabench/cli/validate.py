@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 KINDS = ("recorded", "published")
 # Live replays of this machine, which take minutes: rotational and serial.
 TWIN = (
-    "--trace azure-conv --offline --num-requests 150 --scale-lengths 0.25 --model llama-mini "
-    "--deployment 1xcpu+1xcpu --kv-tokens 12000"
+    "--trace azure-conv --offline --num-requests 40 --scale-lengths 0.1 --model llama-mini "
+    "--deployment 1xcpu+1xcpu --kv-tokens 20000"
 )
 TWINS = (f"{TWIN} --batches 2", f"{TWIN} --batches 1")
 KEPT = "validation.json"
