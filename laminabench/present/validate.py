@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,7 @@ def render_published(console: Console, found: Sequence[Row]) -> None:
 def render_twins(console: Console, found: Sequence[Twin]) -> None:
     """A line a twin: what was measured, with its interval, and how far off the modelled one is."""
     # What all have in common is said once.
-    words = [each.said.split() for each in found]
+    words = [re.split(r"\s+(?=--)", each.said) for each in found]
     common = [word for word in words[0] if all(word in said for said in words)] if len(found) > 1 else []
     titles = ("twin", *(f">{name}" for name in METRICS_OF_TWINS), "")
     drawn = table(titles, title="measured here (modelled, error)", title_justify="left")
