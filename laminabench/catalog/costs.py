@@ -239,12 +239,12 @@ class CostSet(msgspec.Struct, frozen=True):
         if self.measured.nearest and self.measured.of(device.name, key):
             for row in rows:
                 row["priced_by"] = row["priced_by"].replace("formula", "formula, nearest")
-        curves = [self._operator(device, name, width) for name, width, _ in model.operators(tp)]
-        for (name, width, _), curve in zip(model.operators(tp), curves, strict=True):
+        curves = self._operators(model, device, tp)
+        for i, (name, width, _) in enumerate(model.operators(tp)):
             rows.append(
                 self._source(
                     f"{name} {width}",
-                    curve if all(curves) else None,
+                    curves[i][1] if curves else None,
                     lambda: self._term(self.elementwise, device, "element-wise operations"),
                 )
             )
@@ -318,16 +318,18 @@ class CostSet(msgspec.Struct, frozen=True):
 
     def _elementwise(self, model: ModelShape, device: Device, tp: int, rows: Float64) -> Float64:
         """All layers, and what is there once in a step: measured if every operator of the model was."""
-        curves = [
-            (times, self._operator(device, name, width))
-            for name, width, times in (*model.operators(tp), ("embedding", model.hidden, 1))
-        ]
-        known = [(times, curve) for times, curve in curves if curve]
-        if len(known) == len(curves):
-            return sum((times * curve.at(rows) for times, curve in known), np.zeros_like(rows))
+        if curves := self._operators(model, device, tp):
+            return sum((times * curve.at(rows) for times, curve in curves), np.zeros_like(rows))
         kernels, elements = model.elementwise(tp)
         cost = self._term(self.elementwise, device, "element-wise operations")
         return model.layers * cost.seconds(device, kernels, ACTIVATION_BYTES * elements * rows)
+
+    def _operators(self, model: ModelShape, device: Device, tp: int) -> list[tuple[int, Curve]]:
+        """How often each is in a step, the embedding's last; none where not all were measured."""
+        every = (*model.operators(tp), ("embedding", model.hidden, 1))
+        found = [(times, self._operator(device, name, width)) for name, width, times in every]
+        known = [(times, curve) for times, curve in found if curve]
+        return known if len(known) == len(every) else []
 
     def _operator(self, device: Device, name: str, width: int) -> Curve | None:
         return self.measured.operators.get((device.name, name, width))

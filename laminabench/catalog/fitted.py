@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from msgspec.structs import replace
@@ -31,26 +31,40 @@ from laminabench.catalog.fit_terms import (
     prompt_attention_times,
 )
 from laminabench.catalog.hardware import Device
+from laminabench.catalog.measured import Grid
 from laminabench.catalog.models import ModelShape, released_models
 from laminabench.catalog.profiles import Samples
+
+Shape = tuple[int, int]  # (n, k)
+Heads = tuple[int, int, int]  # query heads and KV heads of a worker, and their size
+Cost = TypeVar("Cost", GemmCost, AttentionCost, PromptAttentionCost, AllReduceCost, ElementwiseCost)
+
+
+def sourced(
+    cost: Cost, times: Float64, samples: Samples, source: str, covered: str = "", **errors: float
+) -> Cost:
+    """The coefficients with where they are from; `times` are what they give for the samples."""
+    errors = {"op": mape(times, samples.seconds), **errors}
+    return replace(cost, origin=Origin("fitted", source, covered, errors, len(samples)))
 
 
 def grid_gemm(on: Device, dtype: str, samples: Samples, source: str) -> GemmCost:
     """To a grid of matrices; held out are all layers of the catalogue's models that are in it."""
     layers = layers_in_grid(samples)
     cost = fit_gemm(on, dtype, samples)
-    errors = {"op": mape(gemm_times(cost, on, dtype, samples), samples.seconds)}
+    errors: dict[str, float] = {}
     if layers:
         seen, unseen = hold_out(samples, {shape for layer in layers for shape in layer.shapes})
-        times = gemm_times(fit_gemm(on, dtype, seen), on, dtype, unseen)
-        layer_error, worst = layer_errors(layers, unseen, times)
-        errors |= {
-            "held_out_op": mape(times, unseen.seconds),
+        guesses = gemm_times(fit_gemm(on, dtype, seen), on, dtype, unseen)
+        layer_error, worst = layer_errors(layers, unseen, guesses)
+        errors = {
+            "held_out_op": mape(guesses, unseen.seconds),
             "held_out_layer": layer_error,
             "held_out_layer_worst": worst,
         }
     source = f"{source}; held out: {len(layers)} layers of the catalogue's models"
-    return replace(cost, origin=Origin("fitted", source, "m 1-2048; n, k 512-65536", errors, len(samples)))
+    times = gemm_times(cost, on, dtype, samples)
+    return sourced(cost, times, samples, source, "m 1-2048; n, k 512-65536", **errors)
 
 
 def decode_attention(on: Device, samples: Samples, source: str) -> AttentionCost:
@@ -58,25 +72,19 @@ def decode_attention(on: Device, samples: Samples, source: str) -> AttentionCost
     cost = fit_attention(on, samples)
     times = attention_times(cost, on, samples)
     busy = samples["batch"] * samples["kv_heads"] >= 64
-    errors = {
-        "op": mape(times, samples.seconds),
-        "op_from_64_kv_heads": mape(times[busy], samples.seconds[busy]),
-        "held_out_op": held,
-    }
+    errors = {"op_from_64_kv_heads": mape(times[busy], samples.seconds[busy]), "held_out_op": held}
     source = f"{source}; held out: a fifth of the head counts"
     heads = "1-8 KV heads of size 128, up to 16 query heads each, at least 8 of them in a batch"
-    covered = f"{heads}; context 256-32768"
-    return replace(cost, origin=Origin("fitted", source, covered, errors, len(samples)))
+    return sourced(cost, times, samples, source, f"{heads}; context 256-32768", **errors)
 
 
 def prompt_attention(on: Device, samples: Samples, source: str) -> PromptAttentionCost:
     held = _held_out_heads(samples, fit_prompt_attention, prompt_attention_times, on)
     cost = fit_prompt_attention(on, samples)
     times = prompt_attention_times(cost, on, samples)
-    errors = {"op": mape(times, samples.seconds), "held_out_op": held}
     source = f"{source}; held out: a fifth of the head counts"
     covered = "4-64 heads of size 128; whole prompts of 16-16384 tokens, 65536 in all; no chunk after others"
-    return replace(cost, origin=Origin("fitted", source, covered, errors, len(samples)))
+    return sourced(cost, times, samples, source, covered, held_out_op=held)
 
 
 def _held_out_heads(
@@ -97,8 +105,8 @@ def _held_out_heads(
 
 def allreduce(on: Device, degree: int, samples: Samples, source: str) -> AllReduceCost:
     cost = fit_allreduce(on, degree, samples)
-    errors = {"op": mape(cost.seconds(on, degree, samples["bytes"]), samples.seconds)}
-    return replace(cost, origin=Origin("fitted", source, "256 B to 32 MiB", errors, len(samples)))
+    times = cost.seconds(on, degree, samples["bytes"])
+    return sourced(cost, times, samples, source, "256 B to 32 MiB")
 
 
 def elementwise(
@@ -111,14 +119,35 @@ def elementwise(
         unseen = samples.where(samples["tp"] == tp)
         held.append(mape(elementwise_times(trial, on, model, unseen), unseen.seconds))
     cost = fit_elementwise(on, model, samples)
-    errors = {
-        "op": mape(elementwise_times(cost, on, model, samples), samples.seconds),
-        "held_out_op": float(np.mean(held)),
-    }
-    return replace(cost, origin=Origin("fitted", source, covered, errors, len(samples)))
+    times = elementwise_times(cost, on, model, samples)
+    return sourced(cost, times, samples, source, covered, held_out_op=float(np.mean(held)))
 
 
-Shape = tuple[int, int]  # (n, k)
+def decode_samples(grids: Mapping[Heads, Grid]) -> Samples:
+    """Decode attention at the points of grids by requests and KV tokens."""
+    columns: list[tuple[Float64, ...]] = []
+    for heads, grid in grids.items():
+        batch, context = (each.ravel() for each in np.meshgrid(*grid.axes, indexing="ij"))
+        sizes = (np.full(len(batch), size, np.float64) for size in heads)
+        columns.append((batch, context, *sizes, grid.values.ravel()))
+    return _samples(("batch", "context", "heads", "kv_heads", "head_dim"), columns)
+
+
+def prompt_samples(grids: Mapping[Heads, Grid]) -> Samples:
+    """Attention of chunks at the points of grids by their tokens and those before them."""
+    columns: list[tuple[Float64, ...]] = []
+    for (heads, _, head_dim), grid in grids.items():
+        rows, before = (each.ravel() for each in np.meshgrid(*grid.axes, indexing="ij"))
+        # The fit is for heads of 128; what others compute is in proportion.
+        pairs = (rows * before + rows * (rows + 1) / 2) * (head_dim / 128)
+        columns.append((rows, pairs, np.full(len(rows), heads, np.float64), grid.values.ravel()))
+    return _samples(("rows", "pairs", "heads"), columns)
+
+
+def _samples(names: Sequence[str], columns: Sequence[tuple[Float64, ...]]) -> Samples:
+    *found, seconds = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+    return Samples(dict(zip(names, found, strict=True)), seconds)
+
 
 # One node's devices. Odd degrees such as 5 are kept: they are legal splits of real layers.
 MAX_TP = 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, get_args, get_origin
 
@@ -71,6 +72,14 @@ def parsed(arguments: list[str]) -> dict[str, Any]:
     """The choices that these arguments of `laminabench replay` make; a UsageError for what is wrong."""
     context = _parser.make_context("laminabench replay", arguments)
     return given_in(context.params)
+
+
+def parsed_line(said: str) -> dict[str, Any]:
+    """The same of a line; a ValueError for what is wrong."""
+    try:
+        return parsed(shlex.split(said))
+    except click.UsageError as error:
+        raise ValueError(error.format_message().rstrip(".")) from error
 
 
 def changed(request: ReplayRequest, given: Mapping[str, Any]) -> ReplayRequest:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,17 +125,16 @@ def validate(
 
 
 def _twins(said: Sequence[str], costs: str, rounds: int, out: Output) -> list[Twin]:
-    from laminabench.cli.flags import parsed
+    from laminabench.cli.flags import parsed_line
     from laminabench.request import ReplayRequest
     from laminabench.validation.twin import twins
 
     asked = []
     for words in said:
         try:
-            asked.append((words, ReplayRequest(**parsed(shlex.split(words)))))
-        except (click.UsageError, ValueError) as error:
-            sentence = error.format_message() if isinstance(error, click.UsageError) else str(error)
-            raise click.UsageError(f"--twin {words!r}: {sentence}") from error
+            asked.append((words, ReplayRequest(**parsed_line(words))))
+        except ValueError as error:
+            raise click.UsageError(f"--twin {words!r}: {error}") from error
     return twins(asked, costs, rounds, out)
 
 

@@ -19,6 +19,7 @@ from laminabench.regress.case_file import Case
 from laminabench.regress.golden import Obtained, Value
 from laminabench.regress.verdict import require_samples
 from laminabench.replay import ReplayRequest, run
+from laminabench.replay.turns import in_turns
 from laminabench.request import typed
 from laminabench.runs.manifest import Manifest
 
@@ -40,18 +41,15 @@ def _modelled(case: Case) -> Obtained:
 
 
 def _measured(case: Case, done: Callable[[], None]) -> Obtained:
-    """Rounds one after another. What is measured beside takes turns, each first in every other round, so that
-    a machine that slows down meanwhile slows both down; their ratio is then the metric.
-    """
+    """Rounds one after another. What is measured beside takes turns; their ratio is then the metric."""
     sides = case.requests
     values: list[list[dict[str, float | None]]] = [[] for _ in sides]
-    for turn in range(case.rounds):
-        for side in range(len(sides))[:: -1 if turn % 2 else 1]:
-            manifest = _manifest(sides[side])
-            values[side].append(_metrics(case, manifest))
-            if side == 0:
-                facts = facts_of(case, _command(case), manifest)
-            done()
+    for _, side in in_turns(len(sides), case.rounds):
+        manifest = _manifest(sides[side])
+        values[side].append(_metrics(case, manifest))
+        if side == 0:
+            facts = facts_of(case, _command(case), manifest)
+        done()
     metrics: dict[str, Value] = {}
     for metric in case.metrics:
         samples = [require_samples(metric, [each[metric] for each in rounds]) for rounds in values]

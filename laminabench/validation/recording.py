@@ -76,8 +76,7 @@ class Recording:
         for name in _COLUMNS:
             column = getattr(self, name)
             whole = np.rint(column / US) if name.endswith("_s") else column
-            called = f"{name.removesuffix('_s')}_us" if name.endswith("_s") else name
-            lines.append(f'{called} = "{" ".join(str(int(value)) for value in whole)}"')
+            lines.append(f'{_called(name)} = "{" ".join(str(int(value)) for value in whole)}"')
         for simulator, errors in self.others.items():
             lines += ["", f"[others.{simulator}]", *(f"{key} = {list(each)}" for key, each in errors.items())]
         with replacing(target) as temporary:
@@ -89,6 +88,11 @@ _COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens", "first_token_s", "las
 AS_TODAY = {"host_async": True, "prefix_caching": True}
 # What a server's settings are called here, as far as they must be there.
 _NEEDED = ("model", "deployment", "costs", "max_num_seqs", "max_batched_tokens", "source")
+
+
+def _called(column: str) -> str:
+    """Its name in a file, where times are in microseconds."""
+    return f"{column.removesuffix('_s')}_us" if column.endswith("_s") else column
 
 
 def names() -> list[str]:
@@ -118,8 +122,7 @@ def _from_table(table: dict[str, Any], where: str) -> Recording:
         columns = dict(table.pop("requests"))
         values: dict[str, Any] = {}
         for name in _COLUMNS:
-            called = f"{name.removesuffix('_s')}_us" if name.endswith("_s") else name
-            numbers = np.array(str(columns[called]).split(), np.int64)
+            numbers = np.array(str(columns[_called(name)]).split(), np.int64)
             values[name] = numbers * US if name.endswith("_s") else numbers.astype(np.int32)
         if len({len(column) for column in values.values()}) != 1 or not len(values["like"]):
             raise ValueError("its columns are not of one length")

@@ -15,6 +15,7 @@ from laminabench.errors import Interrupted, UserError
 from laminabench.json_safe import JsonObject
 from laminabench.listener import SILENT, Listener, Once
 from laminabench.replay import ReplayRequest, run
+from laminabench.replay.turns import in_turns
 from laminabench.runs.summary import Summary
 from laminabench.systems.registry import prepare
 
@@ -86,17 +87,14 @@ def twins(
     listener = Once(listener)
     found: list[list[Summary]] = [[] for _ in asked]
     built: list[JsonObject] = [{} for _ in asked]
-    for round_ in range(rounds):
-        places = range(len(asked))
-        # There and back: a machine that slows down slows no side more than another.
-        for place in places if round_ % 2 == 0 else reversed(places):
-            listener.note(f"round {round_ + 1} of {rounds}: {asked[place][0]}")
-            result = run(requests[place], listener=listener)
-            if result.replayed.interrupted:
-                raise Interrupted("nothing was kept")
-            result.require_sound()
-            found[place].append(result.replayed.summary)
-            built[place] = result.replayed.facts
+    for turn, place in in_turns(len(asked), rounds):
+        listener.note(f"round {turn + 1} of {rounds}: {asked[place][0]}")
+        result = run(requests[place], listener=listener)
+        if result.replayed.interrupted:
+            raise Interrupted("nothing was kept")
+        result.require_sound()
+        found[place].append(result.replayed.summary)
+        built[place] = result.replayed.facts
     # What the engine settled by itself holds for the twin too.
     modelled = [
         msgspec.structs.replace(request, **{key: facts[name] for key, name in SETTLED.items()})

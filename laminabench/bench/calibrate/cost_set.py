@@ -40,6 +40,7 @@ from laminabench.catalog.fit_terms import (
     mape,
     prompt_attention_times,
 )
+from laminabench.catalog.fitted import Heads, decode_samples, prompt_samples, sourced
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.measured import AttentionGrids, Curve, Grid, Measured
 from laminabench.catalog.models import Gemm, ModelShape
@@ -66,6 +67,10 @@ class Made:
     found: Repeats
     between: Seconds  # of workers; empty where there was no second core
     host: HostCost  # where that is not known
+
+    @property
+    def heads(self) -> Heads:
+        return self.shape.heads, self.shape.kv_heads, self.shape.head_dim
 
     def between_of(self, kind: str) -> Seconds:
         return {point: taken for point, taken in self.between.items() if point[0] == kind}
@@ -99,7 +104,6 @@ def cost_set(made: Made) -> CostSet:
     """The set of this machine."""
     on, grids = device_of(made), _attention(made)
     shape, name = made.shape, made.name
-    heads = (name, shape.heads, shape.kv_heads, shape.head_dim)
     return CostSet(
         name=name,
         title=f"{made.title}: {shape.name} on the engine, as `calibrate` measured it",
@@ -110,7 +114,7 @@ def cost_set(made: Made) -> CostSet:
         elementwise={name: _fitted_elementwise(made, on)},
         host=_host(made),
         borrowed={},
-        measured=Measured(_gemms(made), _operators(made), {heads: grids}),
+        measured=Measured(_gemms(made), _operators(made), {(name, *made.heads): grids}),
         devices={name: on},
         networks=_networks(made),
     )
@@ -212,12 +216,12 @@ def _skew(made: Made, decode: Grid) -> Grid:
 
 
 def _fitted_gemm(made: Made, on: Device) -> GemmCost:
-    n, k, m = np.array(list(_products(made)), np.float64).T
-    samples = Samples({"m": m, "n": n, "k": k}, np.array(list(_products(made).values())))
+    products = _products(made)
+    n, k, m = np.array(list(products), np.float64).T
+    samples = Samples({"m": m, "n": n, "k": k}, np.array(list(products.values())))
     cost = fit_gemm(on, DTYPE, samples)
-    return replace(
-        cost, origin=_fitted(made, "matrix products", samples, gemm_times(cost, on, DTYPE, samples))
-    )
+    times = gemm_times(cost, on, DTYPE, samples)
+    return sourced(cost, times, samples, f"{made.source}: matrix products")
 
 
 def _fitted_elementwise(made: Made, on: Device) -> ElementwiseCost:
@@ -227,36 +231,21 @@ def _fitted_elementwise(made: Made, on: Device) -> ElementwiseCost:
     samples = Samples({"m": rows, "tp": np.ones(len(rows))}, np.maximum(layer, 1e-9))
     cost = fit_elementwise(on, shape, samples)
     times = elementwise_times(cost, on, shape, samples)
-    return replace(cost, origin=_fitted(made, "what is between matrix products", samples, times))
+    return sourced(cost, times, samples, f"{made.source}: what is between matrix products")
 
 
 def _fitted_decode(made: Made, on: Device, decode: Grid) -> AttentionCost:
-    shape = made.shape
-    n, kv = (each.ravel() for each in np.meshgrid(*decode.axes, indexing="ij"))
-    sizes = {"heads": shape.heads, "kv_heads": shape.kv_heads, "head_dim": shape.head_dim}
-    columns = {name: np.full(len(n), size, np.float64) for name, size in sizes.items()}
-    samples = Samples({"batch": n, "context": kv, **columns}, decode.values.ravel())
+    samples = decode_samples({made.heads: decode})
     cost = fit_attention(on, samples)
-    return replace(
-        cost, origin=_fitted(made, "decode attention", samples, attention_times(cost, on, samples))
-    )
+    times = attention_times(cost, on, samples)
+    return sourced(cost, times, samples, f"{made.source}: decode attention")
 
 
 def _fitted_prompt(made: Made, on: Device, prompt: Grid) -> PromptAttentionCost:
-    shape = made.shape
-    c, p = (each.ravel() for each in np.meshgrid(*prompt.axes, indexing="ij"))
-    # The fit is for heads of 128; what others compute is in proportion.
-    pairs = (c * p + c * (c + 1) / 2) * (shape.head_dim / 128)
-    columns = {"rows": c, "pairs": pairs, "heads": np.full(len(c), shape.heads, np.float64)}
-    samples = Samples(columns, prompt.values.ravel())
+    samples = prompt_samples({made.heads: prompt})
     cost = fit_prompt_attention(on, samples)
     times = prompt_attention_times(cost, on, samples)
-    return replace(cost, origin=_fitted(made, "attention of prompts", samples, times))
-
-
-def _fitted(made: Made, what: str, samples: Samples, times: Float64) -> Origin:
-    errors = {"op": mape(times, samples.seconds)}
-    return Origin("fitted", f"{made.source}: {what}", "", errors, len(samples))
+    return sourced(cost, times, samples, f"{made.source}: attention of prompts")
 
 
 # Between workers

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from laminabench.catalog.cost_terms import ElementwiseCost, Float64, GemmCost, Origin
 from laminabench.catalog.fit_terms import elementwise_times, fit_elementwise, fit_gemm, gemm_times, mape
-from laminabench.catalog.fitted import Shape
+from laminabench.catalog.fitted import Shape, sourced
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.measured import Curve, Formula, Measured, nearby
 from laminabench.catalog.models import ModelShape
@@ -46,12 +46,10 @@ def fitted_gemm(
     """To all curves of a device; held out are the shapes of each model in turn."""
     samples = _samples_of(measured.of(on.name, dtype))
     cost = fit_gemm(on, dtype, samples)
-    errors = {"op": mape(gemm_times(cost, on, dtype, samples), samples.seconds)}
-    if len(layers) > 1:
-        errors |= held_out_layers(on, dtype, measured, layers)
+    errors = held_out_layers(on, dtype, measured, layers) if len(layers) > 1 else {}
     models = ", ".join(sorted({each.model.name for each in layers}))
     source = f"{source}: GEMMs of {models}; held out: each model in turn"
-    return replace(cost, origin=Origin("fitted", source, "m 1-2048", errors, len(samples)))
+    return sourced(cost, gemm_times(cost, on, dtype, samples), samples, source, "m 1-2048", **errors)
 
 
 def held_out_layers(on: Device, dtype: str, measured: Measured, layers: Sequence[Layers]) -> dict[str, float]:
@@ -115,6 +113,5 @@ def fitted_elementwise(
     flat = {name: np.concatenate(found) for name, found in parts.items()}
     samples = Samples(flat, flat.pop("seconds"))
     cost = fit_elementwise(on, model, samples)
-    error = mape(elementwise_times(cost, on, model, samples), samples.seconds)
-    source = f"{source}: norms, rotation, activation"
-    return replace(cost, origin=Origin("fitted", source, "", {"op": error}, len(samples)))
+    times = elementwise_times(cost, on, model, samples)
+    return sourced(cost, times, samples, f"{source}: norms, rotation, activation")

@@ -10,10 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
-from msgspec.structs import replace
 
 from laminabench.catalog.cost_file import assumed_borrowing, assumed_host
 from laminabench.catalog.cost_terms import (
@@ -32,26 +30,31 @@ from laminabench.catalog.fit_terms import (
     mape,
     prompt_attention_times,
 )
+from laminabench.catalog.fitted import Heads, decode_samples, prompt_samples, sourced
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.importing.curves import GRAPH_ROWS, Layers, curve, fitted_elementwise, fitted_gemm
 from laminabench.catalog.importing.names import device_called
 from laminabench.catalog.measured import AttentionGrids, Curve, Grid, Measured
 from laminabench.catalog.models import ModelShape, load_models
-from laminabench.catalog.profiles import Columns, Samples
+from laminabench.catalog.profiles import Columns
 from laminabench.errors import UserError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SOURCE = "casys-kaist/LLMServingSim (MIT), profiler/perf"
 DTYPE = "bf16"
-GEMMS = {"qkv_proj": "qkv", "o_proj": "o", "gate_up_proj": "gate_up", "down_proj": "down"}
+GEMMS = {
+    "qkv_proj": "qkv",
+    "o_proj": "o",
+    "gate_up_proj": "gate_up",
+    "down_proj": "down",
+    "lm_head": "lm_head",
+}
 OPERATORS = {
     "layernorm": "norm",
     "rotary_emb": "rotary",
     "qk_norm": "qk_norm",
     "act_fn": "activation",
     "embedding": "embedding",
+    "sampler": "sampler",
 }
 # Of the share of requests that are long, where the way to the longest is averaged; and of the longest one's
 # KV tokens. They are the middles of LLMServingSim's own ranges.
@@ -144,8 +147,9 @@ def cost_set(
     attention: AttentionByShape = {}
     for profile in profiles:
         for degree in profile.degrees:
-            gemm |= _gemms(profile, degree)
-            operators |= _operators(profile, degree)
+            curves = _curves(profile, degree)
+            gemm |= _gemms(profile, degree, curves)
+            operators |= _operators(profile, degree, curves)
             attention |= _attention(profile, degree)
     by_device = {profile.device.name: profile.device for profile in profiles}
     measured = Measured(gemm, operators, attention, GRAPH_ROWS)
@@ -176,47 +180,41 @@ def cost_set(
 # As it was measured
 
 
-def _gemms(profile: Profile, degree: int) -> dict[tuple[str, str, int, int], Curve]:
-    shapes = {gemm.name: gemm for gemm in profile.model.layer_gemms(degree)}
+def _curves(profile: Profile, degree: int) -> dict[str, Curve]:
+    """Of every layer in a degree's files, by its name there."""
     found = {}
-    for layer, rows, seconds in _curves(profile, degree, "dense.csv", "tokens"):
-        if layer in GEMMS:
-            shape = shapes[GEMMS[layer]]
-            found[profile.device.name, DTYPE, shape.n, shape.k] = _curve(profile, layer, rows, seconds)
-    for layer, rows, seconds in _curves(profile, degree, "per_sequence.csv", "sequences"):
-        if layer == "lm_head":
-            shape = profile.model.lm_head_gemm(degree)
-            found[profile.device.name, DTYPE, shape.n, shape.k] = _curve(profile, layer, rows, seconds)
+    for name, rows in (("dense.csv", "tokens"), ("per_sequence.csv", "sequences")):
+        table = profile.read(degree, name)
+        for layer in dict.fromkeys(table["layer"].tolist()):
+            of = np.flatnonzero(table["layer"] == layer)
+            of = of[np.argsort(table[rows][of], kind="stable")]
+            found[layer] = curve(table[rows][of], table["time_us"][of] * 1e-6, profile.origin(layer))
     return found
 
 
-def _operators(profile: Profile, degree: int) -> dict[tuple[str, str, int], Curve]:
-    model, found = profile.model, {}
+def _gemms(
+    profile: Profile, degree: int, curves: Mapping[str, Curve]
+) -> dict[tuple[str, str, int, int], Curve]:
+    model = profile.model
+    shapes = {gemm.name: gemm for gemm in (*model.layer_gemms(degree), model.lm_head_gemm(degree))}
+    return {
+        (profile.device.name, DTYPE, shapes[GEMMS[layer]].n, shapes[GEMMS[layer]].k): found
+        for layer, found in curves.items()
+        if layer in GEMMS
+    }
+
+
+def _operators(
+    profile: Profile, degree: int, curves: Mapping[str, Curve]
+) -> dict[tuple[str, str, int], Curve]:
+    model = profile.model
     widths = {name: width for name, width, _ in model.operators(degree)}
-    widths["embedding"] = model.hidden
-    for layer, rows, seconds in _curves(profile, degree, "dense.csv", "tokens"):
-        name = OPERATORS.get(layer)
-        if name in widths:
-            found[profile.device.name, name, widths[name]] = _curve(profile, layer, rows, seconds)
-    for layer, rows, seconds in _curves(profile, degree, "per_sequence.csv", "sequences"):
-        if layer == "sampler":
-            width = model.lm_head_gemm(degree).n
-            found[profile.device.name, layer, width] = _curve(profile, layer, rows, seconds)
-    return found
-
-
-def _curves(profile: Profile, degree: int, name: str, rows: str) -> Iterable[tuple[str, Float64, Float64]]:
-    path = profile.folder / f"tp{degree}" / name
-    names = read_names(path, "layer")
-    columns = read_columns(path)
-    for layer in dict.fromkeys(names.tolist()):
-        of = names == layer
-        order = np.argsort(columns[rows][of], kind="stable")
-        yield layer, columns[rows][of][order], columns["time_us"][of][order] * 1e-6
-
-
-def _curve(profile: Profile, layer: str, rows: Float64, seconds: Float64) -> Curve:
-    return curve(rows, seconds, profile.origin(layer))
+    widths |= {"embedding": model.hidden, "sampler": model.lm_head_gemm(degree).n}
+    return {
+        (profile.device.name, OPERATORS[layer], widths[OPERATORS[layer]]): found
+        for layer, found in curves.items()
+        if OPERATORS.get(layer) in widths
+    }
 
 
 def _attention(profile: Profile, degree: int) -> AttentionByShape:
@@ -274,110 +272,74 @@ def complete_grid(columns: Sequence[Float64], values: Float64) -> Grid:
 def _skew(profile: Profile, degree: int) -> tuple[Grid, Grid]:
     """How far a batch of two lengths is from one of all their mean towards one of all the longer.
 
-    The least squares' share in a cell; where nothing was measured, that of the cell with fewer axes.
+    The least squares' share in a cell; where nothing was measured, that of the cell with an axis less.
     """
     table = profile.read(degree, "skew.csv")
     long, way = table["t_max_us"] - table["t_mean_us"], table["t_skew_us"] - table["t_mean_us"]
     requests = np.unique(table["n"])
     if not len(requests):
         return EVEN, EVEN
-    n = np.searchsorted(requests, table["n"])
-    share = np.digitize(table["ratio"], SHARE_EDGES, right=True)
-    longest = np.digitize(table["kv_big"], LONGEST_EDGES, right=True)
-    pure = table["pc"] == 0
+    places = (
+        np.searchsorted(requests, table["n"]),
+        np.digitize(table["ratio"], SHARE_EDGES, right=True),
+        np.digitize(table["kv_big"], LONGEST_EDGES, right=True),
+    )
+    sizes = (len(requests), len(SHARES), len(LONGEST))
 
-    def shares(of: np.ndarray, places: Sequence[np.ndarray], shape: tuple[int, ...]) -> Float64:
-        up, down = np.zeros(shape), np.zeros(shape)
-        np.add.at(up, tuple(place[of] for place in places), (long * way)[of])
-        np.add.at(down, tuple(place[of] for place in places), (long**2)[of])
+    def shares(of: np.ndarray, axes: int) -> Float64:
+        cells = tuple(place[of] for place in places[:axes])
+        up, down = np.zeros(sizes[:axes]), np.zeros(sizes[:axes])
+        np.add.at(up, cells, (long * way)[of])
+        np.add.at(down, cells, (long**2)[of])
         with np.errstate(invalid="ignore", divide="ignore"):
-            return up / down
+            found = up / down
+        return found if axes == 1 else np.where(np.isfinite(found), found, shares(of, axes - 1)[..., None])
 
-    sizes = (len(requests), len(SHARES))
-    by_n = [shares(of, [n], sizes[:1]) for of in (pure, ~pure)]
-    even = shares(pure, [n, share], sizes)
-    even = np.where(np.isfinite(even), even, by_n[0][:, None])
-    both = shares(~pure, [n, share, longest], (*sizes, len(LONGEST)))
-    both = np.where(np.isfinite(both), both, shares(~pure, [n, share], sizes)[..., None])
-    both = np.where(np.isfinite(both), both, by_n[1][:, None, None])
-
-    def clipped(axes: tuple[Float64, ...], values: Float64) -> Grid:
+    def grid(of: np.ndarray, *axes: Float64) -> Grid:
+        values = shares(of, 1 + len(axes))
         there = np.isfinite(values.reshape(len(requests), -1)).all(axis=1)
         return Grid((requests[there], *axes), np.clip(values[there], 0, 1))
 
-    shared, long_ones = np.array(SHARES), np.array(LONGEST)
-    return clipped((shared,), even), clipped((shared, long_ones), both)
+    pure = table["pc"] == 0
+    return grid(pure, np.array(SHARES)), grid(~pure, np.array(SHARES), np.array(LONGEST))
 
 
 # Formulas for all else
 
 
 def _fitted_decode(on: Device, attention: AttentionByShape) -> AttentionCost:
-    columns: dict[str, list[Float64]] = {
-        name: [] for name in ("batch", "context", "heads", "kv_heads", "head_dim", "seconds")
-    }
-    for (name, heads, kv_heads, size), grids in attention.items():
-        if name != on.name:
-            continue
-        n, kv = (each.ravel() for each in np.meshgrid(*grids.decode.axes, indexing="ij"))
-        usual = (n * kv_heads >= 8) & (kv >= 256)
-        one = np.ones(len(n))
-        values = (n, kv, heads * one, kv_heads * one, size * one, grids.decode.values.ravel())
-        for column, value in zip(columns, values, strict=True):
-            columns[column].append(value[usual])
-    flat = {name: np.concatenate(parts) for name, parts in columns.items()}
-    samples = Samples(flat, flat.pop("seconds"))
+    samples = decode_samples({heads: grids.decode for heads, grids in _of(on, attention)})
+    usual = (samples["batch"] * samples["kv_heads"] >= 8) & (samples["context"] >= 256)
+    samples = samples.where(usual)
     cost = fit_attention(on, samples)
-    error = mape(attention_times(cost, on, samples), samples.seconds)
-    return replace(
-        cost, origin=Origin("fitted", f"{SOURCE}: decode attention", "", {"op": error}, len(samples))
-    )
+    return sourced(cost, attention_times(cost, on, samples), samples, f"{SOURCE}: decode attention")
 
 
 def _fitted_prompt(on: Device, attention: AttentionByShape) -> PromptAttentionCost:
-    columns: dict[str, list[Float64]] = {name: [] for name in ("rows", "pairs", "heads", "seconds")}
-    for (name, heads, _, _), grids in attention.items():
-        if name != on.name:
-            continue
-        c, p = (each.ravel() for each in np.meshgrid(*grids.prompt.axes, indexing="ij"))
-        values = (c, c * p + c * (c + 1) / 2, np.full(c.shape, heads), grids.prompt.values.ravel())
-        for column, value in zip(columns, values, strict=True):
-            columns[column].append(value.astype(np.float64))
-    flat = {name: np.concatenate(parts) for name, parts in columns.items()}
-    samples = Samples(flat, flat.pop("seconds"))
+    samples = prompt_samples({heads: grids.prompt for heads, grids in _of(on, attention)})
     cost = fit_prompt_attention(on, samples)
-    error = mape(prompt_attention_times(cost, on, samples), samples.seconds)
-    return replace(
-        cost, origin=Origin("fitted", f"{SOURCE}: attention of chunks", "", {"op": error}, len(samples))
-    )
+    times = prompt_attention_times(cost, on, samples)
+    return sourced(cost, times, samples, f"{SOURCE}: attention of chunks")
+
+
+def _of(on: Device, attention: AttentionByShape) -> Iterable[tuple[Heads, AttentionGrids]]:
+    return ((key[1:], grids) for key, grids in attention.items() if key[0] == on.name)
 
 
 # Files
 
 
-def read_names(path: Path, column: str) -> np.ndarray:
-    names: np.ndarray = _read(path)[column].to_numpy(zero_copy_only=False)
-    return names
-
-
-def read_columns(path: Path) -> Columns:
-    """The columns of numbers of a CSV file."""
-    import pyarrow as pa
-
-    table = _read(path)
-    return {
-        name: table[name].to_numpy(zero_copy_only=False).astype(np.float64)
-        for name in table.column_names
-        if pa.types.is_floating(table.schema.field(name).type)
-        or pa.types.is_integer(table.schema.field(name).type)
-    }
-
-
-def _read(path: Path) -> pa.Table:
+def read_columns(path: Path) -> dict[str, np.ndarray]:
+    """The columns of a CSV file; numbers are floats."""
     import pyarrow as pa
     from pyarrow import csv
 
     try:
-        return csv.read_csv(path)
+        table = csv.read_csv(path)
     except (OSError, pa.ArrowInvalid) as error:
         raise UserError("costs-no-measurements", f"{path}: cannot be read: {error}") from error
+    columns = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
+    return {
+        name: column if column.dtype == object else column.astype(np.float64)
+        for name, column in columns.items()
+    }

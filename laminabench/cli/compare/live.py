@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
 from laminabench.cli.compare.answers import Answer, answer_of_runs, shared
-from laminabench.cli.flags import changed, parsed
+from laminabench.cli.flags import changed, parsed_line
 from laminabench.cli.output import Output
 from laminabench.compare.rounds import compare_runs
 from laminabench.errors import CheckFailedError, Interrupted, UserError
 from laminabench.listener import Once
 from laminabench.replay import ReplayRequest, run
 from laminabench.replay.run import free_directory
+from laminabench.replay.turns import in_turns
 from laminabench.request import CHOICES, CUTS, NOT_OF_MANY
 from laminabench.runs.replace import require_writable
 from laminabench.systems.registry import prepare
@@ -52,18 +50,15 @@ def of_live(flags: Mapping[str, Any], workload: ReplayRequest, out: Output) -> A
             prepare(side.request)
     rounds, listener = flags["rounds"], Once(out)
     paths: list[list[Path]] = [[] for _ in sides]
-    for round_ in range(1, rounds + 1):
-        places = range(len(sides))
-        # There and back: a machine that slows down slows no side more than another.
-        for place in places if round_ % 2 else reversed(places):
-            path = directory / f"{round_}-{place + 1}"
-            out.note(f"round {round_} of {rounds}: {sides[place].said}")
-            with _named(sides[place]):
-                found = run(changed(sides[place].request, {"directory": str(path)}), listener=listener)
-                if found.replayed.interrupted:
-                    raise Interrupted(f"the Runs so far are in {directory}")
-                found.require_sound()
-            paths[place].append(path)
+    for turn, place in in_turns(len(sides), rounds):
+        path = directory / f"{turn + 1}-{place + 1}"
+        out.note(f"round {turn + 1} of {rounds}: {sides[place].said}")
+        with _named(sides[place]):
+            found = run(changed(sides[place].request, {"directory": str(path)}), listener=listener)
+            if found.replayed.interrupted:
+                raise Interrupted(f"the Runs so far are in {directory}")
+            found.require_sound()
+        paths[place].append(path)
     compared, doubts = compare_runs(
         [path for side in paths for path in side],
         base=paths[base][0],
@@ -76,11 +71,7 @@ def of_live(flags: Mapping[str, Any], workload: ReplayRequest, out: Output) -> A
 def _side(said: str, flags: Mapping[str, Any], workload: ReplayRequest) -> _Side:
     """One --live, read by replay's own parser; the comparison's flags hold for it too."""
     try:
-        own = parsed(shlex.split(said))
-    except click.UsageError as error:
-        raise UserError(
-            "compare-live-syntax", f"--live {said!r}: {error.format_message().rstrip('.')}"
-        ) from error
+        own = parsed_line(said)
     except ValueError as error:
         raise UserError("compare-live-syntax", f"--live {said!r}: {error}") from error
     for name in own:
