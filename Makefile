@@ -10,6 +10,8 @@ CORE := $(or $(wildcard $(STAMP)),$(VENV)/.core)
 NATIVE := $(shell find csrc CMakeLists.txt -type f)
 CXX_FILES := $(shell find csrc tests -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
 PYTEST_WORKERS ?= 2
+# Some containers say that no bytecode is to be kept: every process of a test would compile torch once more.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup test test-long test-all lint check format sanitize cuda bare rdma-test vllm clients bench replay figures clean
 
