@@ -51,7 +51,7 @@ lint: setup
 # measurements, which it may not be further off than before.
 check: setup
 	$(BIN)/laminabench check
-	$(BIN)/laminabench validate all --against results/validation/validation.json
+	$(BIN)/laminabench validate --against results/validation/validation.json
 
 format: setup
 	$(BIN)/ruff check --fix

@@ -15,13 +15,13 @@ from laminabench.present.terminal import literal, table
 if TYPE_CHECKING:
     from rich.console import Console
 
-SECONDS = 240.0
+MODEL, NAME, SECONDS = "llama-mini", "cpu-core", 240.0
 
 
 @click.command()
 @option("-o --output target", FILE, "Write the set here (.toml); by default NAME.toml in this folder.")
-@option("--model", None, "A model in bf16, with made-up weights: a name, or its config.json.", "llama-mini")
-@option("--name", None, "What the device is called in deployments.", "cpu-core")
+@option("--model", None, "A model in bf16, with made-up weights: a name, or its config.json.", MODEL)
+@option("--name", None, "What the device is called in deployments.", NAME)
 @option("--seconds", POSITIVE, "About how long to measure; three rounds in any case.", SECONDS)
 @reporting
 def calibrate(target: Path | None, model: str, name: str, seconds: float, out: Output) -> None:
@@ -31,20 +31,28 @@ def calibrate(target: Path | None, model: str, name: str, seconds: float, out: O
     measured with two. `replay --costs SET --deployment 1xNAME+1xNAME` then models what
     `--backend live --deployment 1xcpu+1xcpu` does. Leave the machine alone meanwhile.
     """
-    from laminabench.bench.calibrate import calibrate as measure
-    from laminabench.catalog.cost_file import write_costs
     from laminabench.runs.replace import require_writable
 
     target = target or Path(f"{name}.toml")
     if target.suffix != ".toml":
         raise UserError("calibrate-suffix", f"-o {target}: --costs takes files that end in .toml; name one")
     require_writable(target)
+    facts = {"set": str(target), **measured(target, out, model, name, seconds)}
+    out.result(facts, lambda console: _print(console, facts))
+
+
+def measured(
+    target: Path, out: Output, model: str = MODEL, name: str = NAME, seconds: float = SECONDS
+) -> dict[str, Any]:
+    """Measure, write the set, and say how it went."""
+    from laminabench.bench.calibrate import calibrate as measure
+    from laminabench.catalog.cost_file import write_costs
+
     with out.progress("measuring", unit="seconds") as told:
         found = measure(model, name, seconds, told)
     write_costs(found.costs, target, "Measured by `laminabench calibrate`.")
     out.note(f"wrote {target}")
-    facts = {"set": str(target), **found.facts}
-    out.result(facts, lambda console: _print(console, facts))
+    return found.facts
 
 
 def _print(console: Console, facts: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,13 +21,27 @@ if TYPE_CHECKING:
     from laminabench.validation.twin import Twin
 
 KINDS = ("recorded", "published")
-# Live replays of this machine, which take minutes: rotational and serial.
-TWIN = (
-    "--trace azure-conv --offline --num-requests 40 --scale-lengths 0.1 --model llama-mini "
-    "--deployment 1xcpu+1xcpu --kv-tokens 20000"
+# Live replays of this machine: an engine in one process, with workers that take turns or overlap, and with
+# two for attention, one of which shares its core with the model worker where there are only two.
+ENGINES = ("1xcpu", "1xcpu+1xcpu --batches 1", "1xcpu+1xcpu --batches 2")
+SHARED = (
+    "1xcpu+2xcpu --batches 1 --oversubscribe",
+    "1xcpu+2xcpu --batches 1 --oversubscribe --partition requests",
 )
-TWINS = (f"{TWIN} --batches 2", f"{TWIN} --batches 1")
-KEPT = "validation.json"
+DECODING = "--num-requests 30 --scale-lengths 0.1 --trace"
+PROMPTS = "--prefill model --num-requests 12 --scale-lengths 0.05 --max-num-seqs 4 --trace azure-conv"
+LOADS = {
+    f"{DECODING} azure-conv": (*ENGINES, *SHARED),
+    f"{DECODING} azure-code": ENGINES,
+    f"{DECODING} kimi-conv": ENGINES,
+    PROMPTS: ENGINES,
+}
+TWINS = tuple(
+    f"--model llama-mini --offline --kv-tokens 40000 {load} --deployment {engine}"
+    for load, engines in LOADS.items()
+    for engine in engines
+)
+KEPT, CALIBRATED = "validation.json", "calibrated.toml"
 
 
 @click.command()
@@ -43,7 +58,7 @@ KEPT = "validation.json"
     "twins",
     multiple=True,
     metavar="'FLAGS OF REPLAY'",
-    help="Repeatable: a live replay on this machine beside its modelled twin; two of llama-mini by default.",
+    help="Repeatable: a live replay on this machine beside its modelled twin; by default 14 of llama-mini.",
 )
 @option("--rounds", click.IntRange(1, 1000), "Of twins: how often each has its turn.", 3)
 @option("--save", FILE, "Keep your recording as one file of numbers (.toml).")
@@ -67,6 +82,7 @@ def validate(
     \b
     laminabench validate
     laminabench validate recorded -o results/validation
+    laminabench validate all -o mine
     laminabench calibrate -o here.toml && laminabench validate twin --costs here.toml
     laminabench validate --recorded runs/mine --costs mine.toml --deployment 1xrtx-4090 --max-num-seqs 256
     """
@@ -77,13 +93,8 @@ def validate(
     if own is None and (save or any(value is not None for value in settings.values())):
         raise click.UsageError("--save and what your recording was set up with go with --recorded")
     kept = None if against is None else gate.read_kept(against)
-    chosen = {*KINDS, *kinds} if "all" in kinds or not (kinds or own or twins) else set(kinds)
-    if "twin" in chosen or twins:
-        if costs is None:
-            raise click.UsageError("a twin goes with --costs: the set that `laminabench calibrate` wrote")
-        live = _twins(twins or TWINS, costs, rounds, out)
-    else:
-        live = []
+    chosen = set((*KINDS, "twin") if "all" in kinds else kinds or (() if own or twins else KINDS))
+    live = _twins(twins, costs, rounds, folder, out) if twins or "twin" in chosen else []
     recordings = [packaged_recording(name) for name in names()] if "recorded" in chosen else []
     if own is not None:
         recordings.append(_own(own, costs, settings, save, out))
@@ -102,7 +113,7 @@ def validate(
         result["twin_same_order"] = twin.same_order(live)
     changes = [] if kept is None else gate.moved(kept, result)
     if folder is not None:
-        _keep(folder, result, judged, rows, out)
+        _keep(folder, result, judged, rows, live, out)
 
     def render(console: Console) -> None:
         if judged:
@@ -120,22 +131,34 @@ def validate(
         raise CheckFailedError(
             "validation-worse",
             f"{len(worse)} errors are over {gate.ALLOWED:g} points worse than in {against}: "
-            f"{'; '.join(worse)}; if that is meant, `validate all -o` keeps them",
+            f"{'; '.join(worse)}; if that is meant, `validate -o` keeps them",
         )
 
 
-def _twins(said: Sequence[str], costs: str, rounds: int, out: Output) -> list[Twin]:
+def _twins(
+    said: Sequence[str], costs: str | None, rounds: int, folder: Path | None, out: Output
+) -> list[Twin]:
+    """With these costs, or those of this machine as it is now, which the folder then keeps."""
+    from laminabench.cli.calibrate import measured
     from laminabench.cli.flags import parsed_line
     from laminabench.request import ReplayRequest
     from laminabench.validation.twin import twins
 
+    if said and costs is None:
+        raise click.UsageError("--twin goes with --costs: the set that `laminabench calibrate` wrote")
     asked = []
-    for words in said:
+    for words in said or TWINS:
         try:
             asked.append((words, ReplayRequest(**parsed_line(words))))
         except ValueError as error:
             raise click.UsageError(f"--twin {words!r}: {error}") from error
-    return twins(asked, costs, rounds, out)
+    with tempfile.TemporaryDirectory() as temporary:
+        if costs is None:
+            target = (folder or Path(temporary)) / CALIBRATED
+            target.parent.mkdir(parents=True, exist_ok=True)
+            measured(target, out)
+            costs = str(target)
+        return twins(asked, costs, rounds, out)
 
 
 def _own(
@@ -151,9 +174,11 @@ def _own(
     return found
 
 
-def _keep(folder: Path, result: dict[str, Any], judged: Any, rows: Any, out: Output) -> None:
+def _keep(
+    folder: Path, result: dict[str, Any], judged: Any, rows: Any, live: Sequence[Twin], out: Output
+) -> None:
     from laminabench.atomic import replacing
-    from laminabench.figures.validated import draw_published, draw_recorded
+    from laminabench.figures.validated import draw_published, draw_recorded, draw_twins
 
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / KEPT) as temporary:
@@ -162,4 +187,6 @@ def _keep(folder: Path, result: dict[str, Any], judged: Any, rows: Any, out: Out
         draw_recorded(judged, folder / "recorded.svg")
     if rows:
         draw_published(rows, folder / "published.svg")
+    if live:
+        draw_twins(live, folder / "twins.svg")
     out.note(f"kept in {folder}")

@@ -11,12 +11,14 @@ import numpy as np
 from laminabench.figures.drawn import drawn
 from laminabench.figures.style import BLUE, PAGE, PUBLISHED, VERMILION
 from laminabench.traces.formats.wording import printable
+from laminabench.validation.twin import TARGETS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from laminabench.validation.published import Row
     from laminabench.validation.recorded import Judged
+    from laminabench.validation.twin import Twin
 
 TITLES = {"ttft": "TTFT in s", "tpot": "TPOT in ms", "latency": "latency in s"}
 _UNITS = {"ttft": 1.0, "tpot": 1000.0, "latency": 1.0}
@@ -48,6 +50,37 @@ def _recorded(found: Sequence[Judged]) -> Figure:
         row[0].set_ylabel("share of requests")
         row[1].set_title(printable(each.recording.name), fontsize=9, parse_math=False)
     panels[0][0].legend(loc="lower right", fontsize=7)
+    return figure
+
+
+def draw_twins(found: Sequence[Twin], target: Path) -> None:
+    """Errors by metric, with what rounds of measuring leave open, and the targets."""
+    drawn(lambda: _twins(found), target)
+
+
+def _twins(found: Sequence[Twin]) -> Figure:
+    import seaborn
+    from matplotlib.figure import Figure
+
+    size = (PAGE * 1.6, 0.28 * len(found) + 1.2)
+    with seaborn.axes_style("whitegrid"):
+        figure = Figure(figsize=size, facecolor="white", layout="constrained")
+        panels = figure.subplots(1, len(TARGETS), sharey=True)
+    places = range(len(found))
+    for axes, (name, limit) in zip(panels, TARGETS.items(), strict=True):
+        axes.axvspan(-limit, limit, color=PUBLISHED, alpha=0.2, lw=0)
+        axes.axvline(0, color=PUBLISHED, lw=0.8)
+        for place, each in zip(places, found, strict=True):
+            if (error := each.errors().get(name)) is None:
+                continue
+            if interval := each.measured[name].interval:
+                ends = [100 * (each.predicted[name] / end - 1) for end in interval]
+                axes.plot(ends, (place, place), color=BLUE, lw=1.0)
+            axes.plot(error, place, "o", color=BLUE, ms=4)
+        axes.set(xlabel="error in %", xlim=(-3 * limit, 3 * limit))
+        axes.set_title(name, fontsize=9)
+    panels[0].set_yticks(places, [printable(f"{each.load}: {each.deployment}") for each in found], fontsize=7)
+    panels[0].invert_yaxis()
     return figure
 
 

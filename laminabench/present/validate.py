@@ -71,8 +71,10 @@ def render_twins(console: Console, found: Sequence[Twin]) -> None:
     for each, said in zip(found, words, strict=True):
         errors = each.errors()
         cells = [
-            f"{number(measured.value)} ({number(each.predicted[name])}, {errors.get(name, 0.0):+.1f} %)"
-            for name, measured in each.measured.items()
+            f"{number(each.measured[name].value)} ({number(each.predicted[name])}, {errors[name]:+.1f} %)"
+            if name in errors
+            else "-"
+            for name in METRICS_OF_TWINS
         ]
         verdict = "[red]missed[/red]" if each.missed() else "[green]met[/green]"
         drawn.add_row(literal(" ".join(word for word in said if word not in common)), *cells, verdict)

@@ -1,31 +1,38 @@
-"""A server of vLLM, as it was set up, on the modelled cluster."""
+"""A server, as it was set up, on the modelled cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from laminabench.catalog.costs import CostSet
+from laminabench.catalog.costs import CostSet, known_devices
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.network import parse_network
 from laminabench.sim.outcome import Columns
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.systems.modelled.setup import Setup, with_prompts
-from laminabench.systems.modelled.vllm import SYSTEM
+from laminabench.systems.registry import system
 from laminabench.traces.table import Trace
 
 
 def replayed(about: Mapping[str, Any], trace: Trace, costs: CostSet) -> Columns:
-    """The requests' times; `about` has the model, the deployment, and what of vLLM's settings is known."""
+    """The requests' times; `about` has the model, the deployment, and what of its settings is known.
+
+    A server whose deployment has attention workers is this project's own, any other is as vLLM is.
+    """
+    deployment = parse_deployment(about["deployment"], known_devices([costs]))
+    found = system("lamina" if deployment.attention else "vllm")
     setup = Setup(
         model=modelled(about["model"]),
-        deployment=parse_deployment(about["deployment"]),
+        deployment=deployment,
         costs=costs,
-        network=parse_network(SYSTEM.NETWORK),
-        host_async=about["host_async"],
+        network=parse_network(next(iter(costs.networks), found.NETWORK), costs.networks),
+        # What was measured between steps is what the host did not hide.
+        host_async=about["host_async"] and costs.host.origin.kind != "measured",
         max_num_seqs=about.get("max_num_seqs"),
         kv_capacity=about.get("kv_tokens"),
+        overlap=False,  # the engine's workers get q, k and v at once
     )
     setup = with_prompts(setup, about["max_batched_tokens"], prefix_sharing=about["prefix_caching"])
-    return simulate(trace, SYSTEM.build(setup).spec, Offered("open")).requests
+    return simulate(trace, found.build(setup).spec, Offered("open")).requests

@@ -16,8 +16,6 @@ from lamina.pipeline.arenas import arena_shape
 from lamina.pipeline.options import CoreOptions, EngineError, original_of
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
-
     from lamina.convert import Conversion
 
 
@@ -91,12 +89,8 @@ class Models:
         return _key(model) in self._weights
 
 
-def _loadable(model: ModelSource) -> Path | PretrainedConfig:
-    if isinstance(model.source, str):
-        return Path(model.source)
-    import transformers
-
-    return transformers.AutoConfig.for_model(**model.source)
+def _loadable(model: ModelSource) -> Path | dict[str, Any]:
+    return Path(model.source) if isinstance(model.source, str) else model.source
 
 
 def _key(model: ModelSource) -> str:

@@ -195,13 +195,13 @@ def open_source(source: object, wanted: torch.dtype | str | None) -> Source:
     with named(kind):
         if isinstance(source, PreTrainedModel):
             return _from_model(source, dtype)
-        if isinstance(source, PreTrainedConfig):
-            config = copy.deepcopy(source)
+        if isinstance(source, PreTrainedConfig | dict):
+            config = _parsed(source) if isinstance(source, dict) else copy.deepcopy(source)
             return _from_config(config, kind, dtype, _token_ids(getattr(config, "eos_token_id", None)))
     raise ConversionError(
         "convert-source-kind",
         f"cannot convert {'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}: give a model folder, a "
-        "config.json, a transformers config or a transformers model",
+        "config.json or what is in one, a transformers config or a transformers model",
     )
 
 
@@ -285,8 +285,8 @@ def _from_config(config: Any, label: str, dtype: torch.dtype | None, eos: tuple[
     )
 
 
-def _from_file(file: Path, dtype: torch.dtype | None) -> Source:
-    data = _read_json(file)
+def _parsed(data: dict[str, Any]) -> Any:
+    """What a config.json says."""
     family = data.get("model_type")
     if not isinstance(family, str):
         raise ConversionError(
@@ -300,11 +300,15 @@ def _from_file(file: Path, dtype: torch.dtype | None) -> Source:
             "never run); upgrade transformers or choose another model",
         )
     try:
-        config = CONFIG_MAPPING[family].from_dict(data)
+        return CONFIG_MAPPING[family].from_dict(data)
     except Exception as error:  # the validators of each config class raise what they like
         raise ConversionError(
             "convert-config-rejected", f"transformers rejects this config: {in_short(error)}; correct it"
         ) from error
+
+
+def _from_file(file: Path, dtype: torch.dtype | None) -> Source:
+    config = _parsed(_read_json(file))
     # As transformers' generate: what generation_config says counts, where there is one.
     generation = file.parent / "generation_config.json"
     if generation.is_file():

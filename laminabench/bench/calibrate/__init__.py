@@ -35,6 +35,7 @@ from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import load_devices
 from laminabench.catalog.models import ModelShape, load_models
 from laminabench.errors import UserError
+from laminabench.systems.live.lamina.setup import on_cores
 from laminabench.version import __version__
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
@@ -68,7 +69,7 @@ def calibrate(source: str, name: str, seconds: float, told: Told) -> Calibration
     config = _config(source, shape)
     conversion = convert(config, torch.bfloat16)
     options = CoreOptions(dtype=torch.bfloat16, load_format="dummy")
-    with machine.one_core():
+    with on_cores(1):
         slices = Model(conversion, original_of(config, conversion, options))
         decode = Decode(conversion, float(host_memory.free_bytes()))
         control, isa = Control(slices, decode), decode.worker.native.isa

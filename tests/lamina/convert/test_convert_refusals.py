@@ -90,6 +90,8 @@ def test_models_of_another_kind(family: str, sizes: dict[str, Any], code: str) -
 def test_what_is_no_model_at_all() -> None:
     with pytest.raises(ConversionError, match="convert-source-kind"):
         convert(3)
+    with pytest.raises(ConversionError, match="convert-no-model-type"):
+        convert({"hidden_size": 64})
 
 
 def test_quantised_configs(tmp_path: Path) -> None:

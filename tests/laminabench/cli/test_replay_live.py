@@ -133,6 +133,8 @@ def test_an_interrupt_closes_the_engine_and_leaves_no_run(
         (["--prefill", "0"], "--prefill"),
         (["--prefill", "many"], "--prefill"),
         (["--prefill", "62"], "with 62 for prompts is 64 workers"),
+        (["--deployment", "1xcpu", "--timeline", "t.json"], "1xcpu is one process"),
+        (["--deployment", "1xcpu", "--chaos", "model:0@t=1s"], "1xcpu is one process"),
     ],
 )
 def test_wrong_use_is_one_sentence_and_nothing_starts(
@@ -218,6 +220,28 @@ def test_the_same_tokens_as_on_one_machine(
     assert there["tokens_sha256"] == here["tokens_sha256"]
     assert there["requests"] == here["requests"]
     assert [fault["workers"] for fault in there["faults"]] == [["attention 0"]]
+
+
+@pytest.mark.usefixtures("shared_machine")
+def test_an_engine_in_one_process_makes_the_tokens_of_workers(
+    as_json: Any, tmp_path: Path, exact_model: dict[str, Any]
+) -> None:
+    call = on_ray(tmp_path, exact_model)
+    call.remove("--no-out")
+    workers = as_json(*call, "--oversubscribe", "--no-out")
+    alone = as_json(*call, "--deployment", "1xcpu", "--out", "kept")
+    for name in ("requests", "tokens_generated", "tokens_sha256"):
+        assert alone[name] == workers[name]
+    assert {name: alone["facts"][name] for name in ("model_workers", "attention_workers", "network")} == {
+        "model_workers": 1,
+        "attention_workers": 0,
+        "network": None,
+    }
+    assert "schedule" not in alone
+    iterations = read_run(Path("kept")).outcome.iterations
+    assert (iterations["model_s"] > 0).all()
+    assert (iterations["attention_s"] > 0).all()
+    assert (iterations["model_s"] + iterations["attention_s"] <= iterations["duration_s"]).all()
 
 
 @pytest.mark.long

@@ -6,6 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from laminabench.cli.flags import parsed_line
+from laminabench.cli.validate import TWINS
+from laminabench.request import ReplayRequest
+from laminabench.systems.registry import prepare
+
 
 def test_published_numbers_as_json_and_kept_with_a_picture(as_json: Any, tmp_path: Path) -> None:
     found = as_json("validate", "published", "-o", str(tmp_path / "kept"))
@@ -38,6 +43,15 @@ def test_worse_than_what_is_kept_fails(shell: Any, as_json: Any, tmp_path: Path)
     code, out, _ = shell("validate published --json", "--against", str(file))
     assert code == 1
     assert [change["worse"] for change in json.loads(out)["moved"]] == [True]
+
+
+def test_twins_by_default_are_replays_that_can_be() -> None:
+    for words in TWINS:
+        prepare(ReplayRequest(**parsed_line(words), backend="live"))
+
+
+def test_a_twin_of_one_s_own_needs_costs(refused: Any) -> None:
+    refused("--costs", "validate --twin '--trace azure-conv'")
 
 
 def test_settings_without_a_recording_are_refused(refused: Any) -> None:

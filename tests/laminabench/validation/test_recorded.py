@@ -87,6 +87,16 @@ def test_batches_of_unequal_lengths_take_longer_than_their_mean(made: Any) -> No
     assert slower > 1.01 * faster
 
 
+def test_a_server_of_one_s_own_set_s_device_in_one_process_and_with_workers(made: Any, costs: str) -> None:
+    set_up = {"model": "llama-tiny", "costs": costs, "prefix_caching": False}
+    alone, split = (
+        recorded.predict(made(about={**set_up, "deployment": each}), load_costs(costs))
+        for each in ("1xhere", "1xhere+1xhere")
+    )
+    # The network is between.
+    assert split.tpot.mean() > alone.tpot.mean() > 0
+
+
 def test_no_mean_error_is_worse_than_the_one_that_is_kept(found: list[recorded.Judged]) -> None:
     now = {
         "recorded": [each.describe() for each in found],

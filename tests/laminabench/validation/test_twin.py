@@ -2,39 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
+import msgspec
 import pytest
 
 from laminabench.analysis.estimate import Estimate
-from laminabench.catalog.cost_file import load_costs, to_toml
 from laminabench.errors import UserError
 from laminabench.replay import ReplayRequest
+from laminabench.systems.registry import prepare
 from laminabench.validation.twin import Twin, of_costs, same_order, twins
 
-# A core that nobody measured, faster than any.
-HERE = """
-[device.here]
-title = "made up"
-tflops = { bf16 = 0.3 }
-memory_gb = 12
-bandwidth_gb_per_s = 30
-interchip_gb_per_s = 30
-nic_gbit_per_s = 200
-source = "made up"
-"""
 
-
-@pytest.fixture
-def costs(tmp_path: Path) -> str:
-    target = tmp_path / "here.toml"
-    target.write_text(to_toml(load_costs("roofline")) + HERE)
-    return str(target)
-
-
-def twin(name: str, measured: float, predicted: float) -> Twin:
+def twin(name: str, measured: float, predicted: float, load: str = "azure-code") -> Twin:
     numbers = {"tokens/s": Estimate(measured), "mean batch": Estimate(10.0), "TBT p50": Estimate(30.0)}
-    return Twin(name, "1xhere", numbers, {"tokens/s": predicted, "mean batch": 10.4, "TBT p50": 33.0})
+    return Twin(name, "1xhere", load, numbers, {"tokens/s": predicted, "mean batch": 10.4, "TBT p50": 33.0})
 
 
 def test_errors_targets_and_order() -> None:
@@ -44,6 +24,7 @@ def test_errors_targets_and_order() -> None:
     assert other.missed() == ["tokens/s", "TBT p50"]
     assert same_order([one, other])
     assert not same_order([one, twin("b", 90.0, 105.0)])
+    assert same_order([one, twin("b", 90.0, 105.0, "azure-conv")])
 
 
 def test_the_twin_is_the_same_replay_on_the_device_that_was_measured(costs: str) -> None:
@@ -53,6 +34,16 @@ def test_the_twin_is_the_same_replay_on_the_device_that_was_measured(costs: str)
     assert (modelled.backend, modelled.costs, modelled.batches) == ("modelled", costs, 2)
     with pytest.raises(UserError, match="validation-no-device"):
         of_costs(live, "roofline")
+
+
+def test_an_engine_in_one_process_is_modelled_as_one_batch_on_one_kind_of_device(costs: str) -> None:
+    live = ReplayRequest(trace="azure-code", deployment="1xcpu", prefill="model", backend="live")
+    modelled = of_costs(live, costs)
+    assert (modelled.system, modelled.deployment) == ("vllm", "1xhere")
+    assert (modelled.admission, modelled.block_size) == ("reserve", 1)
+    # A prompt is computed at once.
+    assert (modelled.prefill, modelled.max_batched_tokens) == ("colocated", 131_072)
+    prepare(modelled)
 
 
 def test_what_is_refused_is_so_before_the_first_replay(costs: str) -> None:
@@ -73,7 +64,9 @@ def test_a_live_replay_beside_its_twin(costs: str) -> None:
         deployment="1xcpu+1xcpu",
         kv_tokens=4000,
     )
-    (found,) = twins([("one", same)], costs, 2)
-    assert found.deployment == "1xhere+1xhere"
-    assert found.measured["tokens/s"].interval is not None
-    assert found.predicted["tokens/s"] > (found.measured["tokens/s"].value or 0)
+    alone = msgspec.structs.replace(same, deployment="1xcpu", prefill="model")
+    workers, process = twins([("one", same), ("other", alone)], costs, 2)
+    assert (workers.deployment, process.deployment) == ("1xhere+1xhere", "1xhere")
+    assert workers.measured["tokens/s"].interval is not None
+    assert workers.predicted["tokens/s"] > (workers.measured["tokens/s"].value or 0)
+    assert process.measured.keys() == process.predicted.keys() == {*workers.measured, "TTFT p50"}

@@ -36,7 +36,7 @@ from laminabench.systems.live.lamina import setup as engine_setup
 from laminabench.systems.live.lamina.faults import FaultSpec, parse, plan
 from laminabench.systems.live.lamina.log import Begun, ReplayLog, Resumed, record, unpacked
 from laminabench.systems.live.lamina.loop import Replay, order_of
-from laminabench.systems.live.lamina.records import Recorded, recorded
+from laminabench.systems.live.lamina.records import OwnTimes, Recorded, recorded
 from laminabench.systems.live.lamina.setup import LiveSetup
 from laminabench.systems.live.local import MAX_SEQUENCES, MODEL, looked_up
 from laminabench.systems.live.prompts import prompt_of
@@ -60,9 +60,8 @@ class PreparedEngine(Prepared):
         """Here and now; what a journal has is gone on with."""
         setup = self.setup
         where = f" in the Ray cluster at {setup.ray}" if setup.ray else ""
-        listener.note(
-            f"starting {setup.processes} workers{where}; loading torch and weights takes some seconds"
-        )
+        what = "one process" if setup.alone else f"{setup.processes} workers"
+        listener.note(f"starting {what}{where}; loading torch and weights takes some seconds")
         with listener.rates("replaying", "requests", "tokens/s") as progress:
             replayed = self._replay(
                 trace, past, lambda requests, tokens: progress(requests, len(trace), tokens)
@@ -119,7 +118,13 @@ class PreparedEngine(Prepared):
         made = None if made_up else [log.tokens.get(row, []) for row in range(len(trace))]
         summary = msgspec.structs.replace(
             summary_of(
-                outcome, trace, workload, setup.hardware, prompts=not made_up, instances=len(setup.each)
+                outcome,
+                trace,
+                workload,
+                setup.hardware,
+                shared_devices=setup.alone,
+                prompts=not made_up,
+                instances=len(setup.each),
             ),
             schedule=records.schedule(),
             faults=faults,
@@ -130,6 +135,7 @@ class PreparedEngine(Prepared):
 
         def draw(path: Path, window: Window | None) -> JsonObject:
             """Of the replay that has been: what the workers recorded of one window."""
+            assert isinstance(records, Recorded)
             drawn, lanes, (first, last) = records.drawn(outcome, window)
             write_timeline(path, drawn, lanes)
             return {"window_s": [first, min(last, outcome.end_s)], "bubbles": bubbles(drawn, lanes)}
@@ -141,7 +147,7 @@ class PreparedEngine(Prepared):
             marks={"faults": faults, "resumed_s": log.resumed_s},
             why_rejected=log.why_refused,
             problem=_unsound(records),
-            draw=draw,
+            draw=None if setup.alone else draw,
         )
 
 
@@ -169,11 +175,14 @@ def prepare(request: ReplayRequest, _: Listener) -> PreparedEngine:
     setup = settled(LiveSetup, request, called, **found, deployments=each)
     faults = [parse(spec) for spec in request.chaos]
     engine_setup.check(setup)
+    for name in ("timeline", "chaos"):
+        if setup.alone and request.chose(name):
+            raise engine_setup.needs_workers(name, setup)
     plan(faults, setup.names(), 0, 0, len(each))  # to refuse it before anything is loaded
     return PreparedEngine(request, setup, faults)
 
 
-def _unsound(records: Recorded) -> CheckFailedError | None:
+def _unsound(records: Recorded | OwnTimes) -> CheckFailedError | None:
     """The workers did what the schedule says, or the numbers are of something else."""
     if not records.violations:
         return None

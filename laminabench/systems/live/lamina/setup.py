@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -15,6 +15,7 @@ import numpy as np
 from laminabench.catalog.deployment import Deployment, Instances
 from laminabench.catalog.find_model import to_hf_config
 from laminabench.errors import UserError
+from laminabench.request import CHOICES
 from laminabench.sim.spec import Admission, Pipelining
 from laminabench.systems.live import local
 from laminabench.systems.live.local import DTYPES, KV_SHARE, MAX_SEQUENCES, LocalSetup
@@ -35,6 +36,11 @@ KV_HEADROOM = 1.02
 PROCESS_BYTES = 0.4e9
 # What workers of this machine are; GPUs, once somebody has verified them.
 _DEVICES = ("cpu",)
+# What an engine in one process has no use for.
+_OF_WORKERS = (
+    *("batches", "pipelining", "pipeline_parallel", "partition", "stream_chunks", "stream_along"),
+    *("network", "oversubscribe", "ray"),
+)
 
 # Softnic is a test bench: its times would say nothing.
 NETWORKS = ("auto", "shm", "gloo", "verbs", "mlx5")
@@ -70,6 +76,11 @@ class LiveSetup(LocalSetup):
         return len(self.deployments) > 1
 
     @property
+    def alone(self) -> bool:
+        """Whether model and attention are one process, whose threads have the deployment's cores."""
+        return self.deployment.attention is None
+
+    @property
     def each(self) -> list[LiveSetup]:
         """Every instance by itself."""
         return [
@@ -96,6 +107,8 @@ class LiveSetup(LocalSetup):
 
     def names(self) -> list[str]:
         """What the engine calls its workers."""
+        if self.alone:
+            return []
         if self.several:
             return [f"{number}/{name}" for number, one in enumerate(self.each) for name in one.names()]
         counts = zip(("model", "attention", "prefill"), (*self.workers, self.prefill_workers), strict=True)
@@ -117,7 +130,7 @@ class LiveSetup(LocalSetup):
             "batches": engine.schedule.batches,
             "pipelining": engine.schedule.pipelining,
             "attention_partition": self.partition,
-            "network": engine.core.network,
+            "network": None if self.alone else engine.core.network,
             "kv_capacity_tokens": engine.kv_tokens,
             "max_num_seqs": self.max_sequences,
             "dtype": self.model.dtype,
@@ -156,18 +169,14 @@ def check(setup: LiveSetup) -> None:
     """A UserError if this machine cannot run it; nothing has started yet."""
     require_known(setup.router)
     for one in setup.each:
+        if setup.several and one.alone:
+            raise needs_workers("instances", one)
         _check_instance(one)
     _check_cores(setup)
 
 
 def _check_instance(setup: LiveSetup) -> None:
     deployment = setup.deployment
-    if deployment.attention is None:
-        raise UserError(
-            "deployment-no-attention",
-            f"deployment {deployment} has no attention workers; lamina takes MODEL+ATTENTION workers, "
-            f"such as {DEPLOYMENT}",
-        )
     for part in deployment.parts:
         if part.device.name not in _DEVICES:
             raise UserError(
@@ -181,8 +190,29 @@ def _check_instance(setup: LiveSetup) -> None:
         )
     if setup.max_sequences < 1:
         raise UserError("replay-value", "--max-num-seqs is at least 1")
-    if setup.partition == "heads":
+    if deployment.attention is None:
+        _check_alone(setup)
+    elif setup.partition == "heads":
         check_heads(setup.model, deployment.attention.count)
+
+
+def _check_alone(setup: LiveSetup) -> None:
+    """A UserError for choices that only workers could have."""
+    defaults = {each.name: each.default for each in fields(LiveSetup)}
+    for name in _OF_WORKERS:
+        if getattr(setup, name) != defaults[name]:
+            raise needs_workers(name, setup)
+    if setup.prefill_workers:
+        raise needs_workers("prefill", setup)
+
+
+def needs_workers(choice: str, setup: LiveSetup) -> UserError:
+    """Of an engine in one process."""
+    return UserError(
+        "deployment-no-attention",
+        f"{CHOICES[choice].spelled} is for workers, and {setup.deployment} is one process; take "
+        f"MODEL+ATTENTION workers, such as {DEPLOYMENT}",
+    )
 
 
 def _check_cores(setup: LiveSetup) -> None:
@@ -257,6 +287,8 @@ def opened(setup: LiveSetup, tokens: int, policy: str | Callable[..., int]) -> I
     from lamina.serve import Fleet
 
     with refused(), contextlib.ExitStack() as made:
+        if setup.alone:
+            made.enter_context(on_cores(setup.workers[0]))
         machine = _machine(setup, made)
         engines = [partial(_started, one, tokens, policy, machine) for one in setup.each]
         if not setup.several:
@@ -280,7 +312,7 @@ def _started(
     dtype = DTYPES.get(setup.model.dtype)  # what is none of activations is left to the model
     return Engine(
         model,
-        layout=Layout(**setup.layout()),
+        layout=None if setup.alone else Layout(**setup.layout()),
         machine=machine,
         dtype=None if dtype is None else getattr(torch, dtype),
         max_sequences=setup.max_sequences,
@@ -290,6 +322,7 @@ def _started(
         decode_only=setup.prefill == "off",
         load_format="safetensors" if setup.weights else "dummy",
         overlap=setup.overlap,
+        threads=setup.workers[0] if setup.alone else 0,
     )
 
 
@@ -304,6 +337,21 @@ def _machine(setup: LiveSetup, made: contextlib.ExitStack) -> Workplace | None:
 
         return made.enter_context(Machine())
     return None
+
+
+@contextlib.contextmanager
+def on_cores(count: int) -> Iterator[None]:
+    """This thread, and those it starts, have so many cores."""
+    import torch
+
+    cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
+    os.sched_setaffinity(0, sorted(cores)[:count])
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        os.sched_setaffinity(0, cores)
 
 
 @contextlib.contextmanager

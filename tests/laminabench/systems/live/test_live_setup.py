@@ -10,7 +10,7 @@ import pytest
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.errors import UserError
-from laminabench.systems.live.lamina.setup import LiveSetup, check, kv_tokens, refused
+from laminabench.systems.live.lamina.setup import LiveSetup, check, kv_tokens, on_cores, refused
 
 GB = 1e9
 
@@ -27,7 +27,7 @@ def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("deployment", "code"),
     [
-        ("2xcpu", "deployment-no-attention"),
+        ("3xcpu", "deployment-too-few-cores"),
         ("1xh100+1xcpu", "deployment-not-live"),
         ("1xcpu+4xh20", "deployment-not-live"),
         ("2xcpu+1xcpu", "deployment-too-few-cores"),
@@ -47,6 +47,34 @@ def test_what_it_is() -> None:
     for unknown in ("fhbn", "softnic"):
         with pytest.raises(UserError, match="network-not-live"):
             check(a_setup(network=unknown))
+
+
+def test_an_engine_in_one_process_has_threads_and_nothing_that_is_for_workers() -> None:
+    check(a_setup("2xcpu"))
+    assert a_setup("2xcpu").names() == []
+    several = (parse_deployment("1xcpu"),) * 2
+    for chosen in (
+        {"batches": 2},
+        {"network": "shm"},
+        {"partition": "requests"},
+        {"prefill": 1},
+        {"ray": "auto"},
+        {"deployments": several},
+    ):
+        with pytest.raises(UserError, match="deployment-no-attention"):
+            check(a_setup("1xcpu", **chosen))
+
+
+def test_threads_and_cores_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    pinned: list[list[int]] = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda process, cores: pinned.append(list(cores)))
+    threads = torch.get_num_threads()
+    with on_cores(1):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == threads
+    assert pinned == [[0], [0, 1]]
 
 
 def test_a_model_that_does_not_fit(trace_of: Any) -> None:
