@@ -97,7 +97,7 @@ def serve(out: Output, **flags: Any) -> None:
             click.echo(f"serving {setup.name} at {url}")
 
     def starting() -> None:
-        out.note(f"starting {setup.live.processes} workers; loading torch and weights takes some seconds")
+        out.note(f"starting {setup.live.made_of}; loading torch and weights takes some seconds")
 
     served.serve(setup, starting=starting, ready=ready)
 

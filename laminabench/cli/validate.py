@@ -54,6 +54,11 @@ KEPT, CALIBRATED = "validation.json", "calibrated.toml"
 @option("--max-batched-tokens", COUNT, "Of your recording: most tokens of an iteration.")
 @option("--kv-tokens", COUNT, "Of your recording: what its KV cache held; what fits by default.")
 @click.option(
+    "--prefix-caching/--no-prefix-caching",
+    default=None,
+    help="Of your recording: whether its server looked for the beginnings of prompts in its cache; yes.",
+)
+@click.option(
     "--twin",
     "twins",
     multiple=True,
@@ -168,6 +173,8 @@ def _own(
 
     given = {name: value for name, value in settings.items() if value is not None}
     found = read(path, **given, **({"costs": costs} if costs else {}))
+    if why := found.about.get("prefixes"):
+        out.note(f"which prompts begin alike is {why}; none is found in a cache")
     if save is not None:
         found.write(save)
         out.note(f"wrote {save}")

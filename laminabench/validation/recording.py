@@ -17,9 +17,12 @@ import numpy as np
 from laminabench.atomic import replacing
 from laminabench.catalog.entries import from_path, packaged_in
 from laminabench.errors import UserError
+from laminabench.listener import SILENT
 from laminabench.nearest import nearest
+from laminabench.replay.run import load
+from laminabench.request import of_text
 from laminabench.runs.format import MANIFEST
-from laminabench.runs.read import read_run
+from laminabench.runs.read import Run, read_run
 from laminabench.runs.status import DONE
 from laminabench.traces.table import Float64, Int32, PrefixBlocks, Trace, TraceMeta
 
@@ -135,7 +138,7 @@ def _from_table(table: dict[str, Any], where: str) -> Recording:
 
 
 def _from_run(directory: Path, settings: dict[str, Any]) -> Recording:
-    """The requests of a live Run that were answered whole; it does not say who shared which blocks."""
+    """The requests of a live Run that were answered whole."""
     run = read_run(directory)
     if run.manifest.backend != "live":
         raise UserError("validation-bad-recording", f"{directory} is modelled; give a live Run")
@@ -151,7 +154,6 @@ def _from_run(directory: Path, settings: dict[str, Any]) -> Recording:
         "engine": run.manifest.system,
         "source": f"{run.manifest.command}, on {run.manifest.host.cpu}",
         **AS_TODAY,
-        "prefix_caching": False,
         "max_batched_tokens": 2048,
         **{
             name: choices[flag]
@@ -159,7 +161,11 @@ def _from_run(directory: Path, settings: dict[str, Any]) -> Recording:
             if flag in choices
         },
     }
-    none = np.zeros(len(order), np.int32)
+    try:
+        like, blocks = _alike(_blocks_of(run), run.prompt_tokens, order)
+    except UserError as error:
+        like, blocks = _alike(None, run.prompt_tokens, order)
+        about["prefixes"] = f"not known: {error}"
     return Recording(
         directory.name,
         _settled(str(directory), about | settings),
@@ -168,9 +174,31 @@ def _from_run(directory: Path, settings: dict[str, Any]) -> Recording:
         run.output_tokens[order],
         first[order] - start,
         last[order] - start,
-        like=none - 1,
-        blocks=none,
+        like=like,
+        blocks=blocks,
     )
+
+
+def _blocks_of(run: Run) -> Trace | None:
+    """The trace whose prompts begin alike where it says so; None where none of them do."""
+    if run.manifest.system != "openai" or run.manifest.request is None:
+        return None  # prompts of the others are drawn, each for itself
+    trace = load(of_text(run.manifest.request, str(run.directory)), SILENT)
+    if len(trace) != len(run.prompt_tokens) or (trace.prompt_tokens != run.prompt_tokens).any():
+        raise UserError(
+            "validation-other-trace", f"{trace.meta.name} here is not what {run.directory} was replayed of"
+        )
+    return trace if trace.prefix_blocks is not None else None
+
+
+def _alike(trace: Trace | None, prompt_tokens: Int32, order: Any) -> tuple[Int32, Int32]:
+    """As `_sharing` has it, of a trace's rows in this order."""
+    if trace is None:
+        return np.full(len(order), -1, np.int32), np.zeros(len(order), np.int32)
+    assert trace.prefix_blocks is not None
+    like, shared = _sharing([trace.prefix_blocks[row].tolist() for row in order], 1)
+    tokens = np.minimum(shared * trace.meta.block_tokens, prompt_tokens[order])
+    return like, (tokens // BLOCK_TOKENS).astype(np.int32)
 
 
 def _settled(where: str, about: dict[str, Any]) -> dict[str, Any]:
@@ -218,22 +246,21 @@ def _from_folder(folder: Path, settings: dict[str, Any]) -> Recording:
             f"{folder} is no recording: {type(error).__name__} at {error} in meta.json, requests.jsonl or "
             "workload.jsonl",
         ) from error
-    columns["like"], columns["blocks"] = _sharing(tokens)
+    columns["like"], columns["blocks"] = _sharing(tokens, BLOCK_TOKENS)
     about = _settled(str(folder), {"source": str(meta.get("dataset_path", folder.name))} | about | settings)
     return Recording(folder.name, about, *(columns[name] for name in _COLUMNS))
 
 
-def _sharing(prompts: Sequence[Sequence[int]]) -> tuple[Int32, Int32]:
-    """With which earlier prompt each has the most leading blocks in common, and how many."""
-    first: dict[tuple[int, ...], int] = {}  # by the tokens up to a block's end
-    like, blocks = np.full(len(prompts), -1, np.int32), np.zeros(len(prompts), np.int32)
-    for row, tokens in enumerate(prompts):
-        whole = tuple(tokens[: len(tokens) // BLOCK_TOKENS * BLOCK_TOKENS])
-        for end in range(BLOCK_TOKENS, len(whole) + 1, BLOCK_TOKENS):
-            found = first.setdefault(whole[:end], row)
+def _sharing(prompts: Sequence[Sequence[int]], step: int) -> tuple[Int32, Int32]:
+    """With which earlier prompt each begins alike the longest, and for how many whole steps."""
+    first: dict[tuple[int, ...], int] = {}  # by what there is up to a step's end
+    like, steps = np.full(len(prompts), -1, np.int32), np.zeros(len(prompts), np.int32)
+    for row, prompt in enumerate(prompts):
+        for end in range(step, len(prompt) + 1, step):
+            found = first.setdefault(tuple(prompt[:end]), row)
             if found != row:
-                like[row], blocks[row] = found, end // BLOCK_TOKENS
-    return like, blocks
+                like[row], steps[row] = found, end // step
+    return like, steps
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

@@ -74,6 +74,44 @@ def test_a_run_is_read_as_a_recording_and_predicted_by_what_made_it(tmp_path: Pa
     assert all(abs(error) < 1e-6 for metric in errors.values() for error in metric.values())
 
 
+def test_a_server_s_run_has_the_prefixes_of_its_trace_where_that_is_here(tmp_path: Path) -> None:
+    request = ReplayRequest(
+        trace="kimi-conv",
+        system="vllm",
+        num_requests=200,
+        offline=True,
+        mode="open",
+        model="llama3.1-8b",
+        deployment="1xrtx-4090",
+        costs="vllm-0.19",
+        prefill="colocated",
+        max_num_seqs=64,
+        scale_lengths=0.1,
+        directory=str(tmp_path / "run"),
+    )
+    result = run(request)
+    trace, blocks = result.trace, result.trace.prefix_blocks
+    assert blocks is not None
+    manifest = tmp_path / "run" / "run.json"
+    asked = json.loads(manifest.read_text())
+    asked |= {"backend": "live", "system": "openai"}
+    manifest.write_text(json.dumps(asked))
+    found = read(tmp_path / "run", **SETTINGS)
+    alike = np.flatnonzero(found.like >= 0)
+    assert len(alike) > 0
+    done = np.flatnonzero(np.isfinite(result.replayed.outcome.requests["finished_s"]))
+    for row in alike:
+        one, other = blocks[done[row]], blocks[done[found.like[row]]]
+        common = int(np.cumprod(one[: len(other)] == other[: len(one)]).sum())
+        tokens = min(common * trace.meta.block_tokens, found.prompt_tokens[row])
+        assert found.blocks[row] == tokens // 16
+    asked["request"] = asked["request"].replace("num-requests = 200", "num-requests = 100")
+    manifest.write_text(json.dumps(asked))
+    elsewhere = read(tmp_path / "run", **SETTINGS)
+    assert "kimi-conv here is not" in elsewhere.about["prefixes"]
+    assert (elsewhere.like == -1).all()
+
+
 @pytest.mark.parametrize("name", names())
 def test_the_packaged_recordings_say_where_they_are_from(name: str) -> None:
     found = packaged_recording(name)

@@ -60,8 +60,7 @@ class PreparedEngine(Prepared):
         """Here and now; what a journal has is gone on with."""
         setup = self.setup
         where = f" in the Ray cluster at {setup.ray}" if setup.ray else ""
-        what = "one process" if setup.alone else f"{setup.processes} workers"
-        listener.note(f"starting {what}{where}; loading torch and weights takes some seconds")
+        listener.note(f"starting {setup.made_of}{where}; loading torch and weights takes some seconds")
         with listener.rates("replaying", "requests", "tokens/s") as progress:
             replayed = self._replay(
                 trace, past, lambda requests, tokens: progress(requests, len(trace), tokens)

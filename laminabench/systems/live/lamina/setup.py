@@ -105,6 +105,11 @@ class LiveSetup(LocalSetup):
         """Workers of all kinds, of all instances."""
         return sum(sum(one.workers) + one.prefill_workers for one in self.each)
 
+    @property
+    def made_of(self) -> str:
+        """For the user."""
+        return "one process" if self.alone else f"{self.processes} workers"
+
     def names(self) -> list[str]:
         """What the engine calls its workers."""
         if self.alone:
