@@ -25,7 +25,7 @@ AS_MEASURED = "nothing"
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Of every request, in seconds."""
+    """Of every request, in seconds; TPOT of those with two tokens and more."""
 
     ttft: Float64
     tpot: Float64
@@ -33,8 +33,9 @@ class Times:
 
     @classmethod
     def of(cls, recording: Recording, first: Float64, last: Float64) -> Times:
-        gaps = np.maximum(recording.output_tokens - 1, 1)
-        return cls(first - recording.arrival_s, (last - first) / gaps, last - recording.arrival_s)
+        several = recording.output_tokens > 1
+        tpot = (last - first)[several] / (recording.output_tokens[several] - 1)
+        return cls(first - recording.arrival_s, tpot, last - recording.arrival_s)
 
 
 @dataclass(frozen=True, slots=True)

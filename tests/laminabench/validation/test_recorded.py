@@ -36,6 +36,15 @@ def test_times_are_from_arrival_and_tpot_is_per_gap(made: Any) -> None:
     assert times.latency == pytest.approx(1 + 0.02 * (one.output_tokens - 1), rel=1e-3)
 
 
+def test_a_request_of_one_token_has_no_tpot(made: Any) -> None:
+    output = np.full(40, 5, np.int32)
+    output[3] = 1
+    one = made(output_tokens=output)
+    times = recorded.Times.of(one, one.first_token_s, one.last_token_s)
+    assert (len(times.ttft), len(times.tpot), len(times.latency)) == (40, 39, 40)
+    assert np.isfinite(recorded.Judged(one, "", 0.0, times).errors()["tpot"]["by_request"])
+
+
 def test_errors_are_of_means_points_and_requests(made: Any) -> None:
     one = made()
     times = recorded.Times.of(one, one.first_token_s, one.last_token_s)
