@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -117,17 +118,23 @@ def twins(
 
 
 def same_order(found: Sequence[Twin]) -> bool:
-    """Whether the modelled deployments come in the order of the live ones, by tokens a second, whatever was
-    asked of them.
+    """Whether deployments that are asked the same come in the same order, modelled and live, by tokens/s.
+
+    Where what was measured of two overlaps, neither comes first.
     """
-    loads: dict[str, list[Twin]] = {}
-    for twin in found:
-        loads.setdefault(twin.load, []).append(twin)
-    return all(
-        sorted(same, key=lambda twin: twin.measured["tokens/s"].value or 0.0)
-        == sorted(same, key=lambda twin: twin.predicted["tokens/s"])
-        for same in loads.values()
+    return not any(
+        one.load == other.load
+        and _ends(one)[1] < _ends(other)[0]
+        and one.predicted["tokens/s"] > other.predicted["tokens/s"]
+        for one, other in itertools.permutations(found, 2)
     )
+
+
+def _ends(twin: Twin) -> tuple[float, float]:
+    """Between which its tokens a second are."""
+    measured = twin.measured["tokens/s"]
+    value = measured.value or 0.0
+    return measured.interval or (value, value)
 
 
 def of_costs(request: ReplayRequest, costs: str) -> ReplayRequest:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -25,6 +27,9 @@ def test_errors_targets_and_order() -> None:
     assert same_order([one, other])
     assert not same_order([one, twin("b", 90.0, 105.0)])
     assert same_order([one, twin("b", 90.0, 105.0, "azure-conv")])
+    # Of three rounds of each, too far apart to tell.
+    vague = replace(other, measured={"tokens/s": Estimate(90.0, 0.1, 2)}, predicted={"tokens/s": 105.0})
+    assert same_order([one, vague])
 
 
 def test_the_twin_is_the_same_replay_on_the_device_that_was_measured(costs: str) -> None:
