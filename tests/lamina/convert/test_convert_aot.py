@@ -1,4 +1,7 @@
-"""AOTInductor: compiled slices decode as the model does, and are compiled once."""
+"""AOTInductor: compiled slices decode as the model does, and are compiled once.
+
+The compiler takes a minute. In its stead a piece's graph is kept, and run as it is, where no test is `long`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,21 +35,34 @@ class _Compiled:
         return sorted((self.home / "slices").iterdir())
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Compiled]:
-    """The smallest of models, compiled for real: its three pieces take seconds each."""
+def _graph_kept(exported: Any, package_path: str, inductor_configs: object) -> None:
+    del inductor_configs
+    torch.export.save(exported, package_path)
+
+
+def _graph_loaded(path: str, device_index: int) -> Any:
+    del device_index
+    graph = torch.export.load(path).module()
+    return SimpleNamespace(loader=SimpleNamespace(boxed_run=lambda tensors: list(graph(*tensors))))
+
+
+@pytest.fixture(scope="module", params=["graph", pytest.param("library", marks=pytest.mark.long)])
+def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Compiled]:
+    """The smallest of models, of three pieces."""
     home = tmp_path_factory.mktemp("home")
     killed = home / "slices" / ".compiling-killed"
     killed.mkdir(parents=True)
     os.utime(killed, (0, 0))
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("LAMINABENCH_HOME", str(home))
+        if request.param == "graph":
+            patched.setattr(torch._inductor, "aoti_compile_and_package", _graph_kept)
+            patched.setattr(torch._inductor, "aoti_load_package", _graph_loaded)
         model = seeded(tiny("OPT", num_hidden_layers=1, ffn_dim=96))
         conversion = convert(model)
         yield _Compiled(model, conversion, conversion.bind(model, backend="aot"), home)
 
 
-@pytest.mark.long
 @needs_compiler
 def test_compiled_slices_decode_as_the_model(compiled: _Compiled) -> None:
     # Query, keyvalue and logits; rest has nothing to compute. What a killed compilation left is gone.
