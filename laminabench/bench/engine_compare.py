@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,7 +38,7 @@ from laminabench.catalog.find_model import model
 from laminabench.errors import UserError
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.vllm.process import VllmEndedError
-from laminabench.systems.live.vllm.runner import Received, launch
+from laminabench.systems.live.vllm.runner import session
 from laminabench.systems.live.vllm.setup import CPU_BLOCK, VllmSetup
 from laminabench.traces.table import Trace, TraceMeta
 
@@ -189,19 +188,10 @@ def vllm(load: Load, python: Path | None) -> Iterator[Contender]:
         max_model_len=load.prompt + output,
     )
     kv_tokens = load.batch * -(-(load.prompt + output) // CPU_BLOCK) * CPU_BLOCK
-    received = Received(trace)
 
     def turn() -> Turn:
-        nonlocal received
-        if received.ready is not None:
-            process.again()
-        ready, received = received.ready, Received(trace)
-        received.ready = ready
         try:
-            for line in lines:
-                received.take(line)
-                if received.done is not None:
-                    break
+            received = replays.replay()
         except VllmEndedError as error:
             raise UserError("bench-vllm-failed", f"vLLM cannot take part: {error}") from error
         steps = received.tables.iterations()
@@ -210,11 +200,7 @@ def vllm(load: Load, python: Path | None) -> Iterator[Contender]:
             raise UserError("bench-vllm-failed", f"vLLM cannot take part: {why}")
         return Turn(float(steps["duration_s"][1:].sum()))
 
-    with (
-        tempfile.TemporaryDirectory(prefix="laminabench-vllm-", ignore_cleanup_errors=True) as folder,
-        launch(trace, setup, Offered(), environment, kv_tokens, Path(folder)) as process,
-    ):
-        lines = process.lines()
+    with session(trace, setup, Offered(), environment, kv_tokens) as replays:
         yield turn
 
 

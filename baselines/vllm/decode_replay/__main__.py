@@ -2,9 +2,10 @@
 
     PYTHONPATH=baselines/vllm VLLM_PYTHON -P -m decode_replay <ORDER 2>vllm.log
 
-ORDER is one line of JSON (`protocol.Order`). stdin stays open: after a replay every further line on it,
-which may be empty, asks for the same replay again, and its end means that nothing more is wanted. stdout
-carries one JSON object a line and nothing else; times are seconds since the replay began:
+ORDER is one line of JSON (`protocol.Order`). stdin stays open: after a replay every further line on it asks
+for another one, the same if it is empty, else with other requests (`protocol.REQUESTS`); its end means that
+nothing more is wanted. stdout carries one JSON object a line and nothing else; times are seconds since the
+replay began:
 
     {"ready": {...}}                           once: all that vLLM runs with, as it resolved it
     {"events": [...]}                          in the order they happened; an empty list is a sign of life
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 def main() -> int:
     """Replay until stdin ends or vLLM fails."""
     order = Order.parse(sys.stdin.readline())
-    again = queue.SimpleQueue[None]()
+    again = queue.SimpleQueue[bytes]()
     threading.Thread(target=_read_stdin, args=(again,), daemon=True).start()
     signal.signal(signal.SIGTERM, _terminate)
     os.sched_setaffinity(0, order.cores)
@@ -58,11 +59,11 @@ def main() -> int:
         engine = VllmEngine(order)
         writer.write(ready=engine.ready() | {"startup_s": time.monotonic() - started_s})
         while True:
-            engine.begin()
+            engine.begin(order)
             offering, began_s = Offering(engine, order, writer), time.monotonic()
             offering.run()
             writer.write(done=engine.done())
-            again.get()
+            order = order.again(again.get())
     except BrokenPipeError:
         return 1  # the reader of stdout has ended
     except Exception as error:
@@ -84,12 +85,13 @@ def _terminate(_: int, __: FrameType | None) -> None:
     sys.exit(143)
 
 
-def _read_stdin(again: queue.SimpleQueue[None]) -> None:
+def _read_stdin(again: queue.SimpleQueue[bytes]) -> None:
     """Pass lines on. At the end everything ends: this process, and vLLM's workers in its process group."""
-    descriptor = sys.stdin.fileno()
-    while data := os.read(descriptor, 4096):
-        for _ in range(data.count(b"\n")):
-            again.put(None)
+    descriptor, rest = sys.stdin.fileno(), b""
+    while data := os.read(descriptor, 1 << 16):
+        *lines, rest = (rest + data).split(b"\n")
+        for line in lines:
+            again.put(line)
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGTERM)
         time.sleep(10)

@@ -77,7 +77,6 @@ class VllmEngine:
 
     def __init__(self, order: Order) -> None:
         self._order = order
-        self._prompts = None if order.prompts is None else order.read_prompts()
         self._statistics = _Statistics()
         self._engine = LLMEngine.from_engine_args(
             EngineArgs(
@@ -98,13 +97,15 @@ class VllmEngine:
             stat_loggers=[lambda config, index: self._statistics],
         )
         self._warm_up_steps = self._warm_up()
-        if self._prompts is None:
+        if order.prompts is None:
             self._look_at_steps()
-        self.begin()
+        self.begin(order)
 
-    def begin(self) -> None:
-        """Forget the replay before."""
-        self._watch = Watch(self._order.prompt_tokens, stripped=self._prompts is None)
+    def begin(self, order: Order) -> None:
+        """Forget the replay before; what vLLM was started with stays."""
+        self._order = order
+        self._prompts = None if order.prompts is None else order.read_prompts()
+        self._watch = Watch(order.prompt_tokens, stripped=self._prompts is None)
         self._statistics.forget()
         self._said: dict[int, list[int]] = {}  # of requests that run and whose prompts were computed
         if self._prompts is not None:

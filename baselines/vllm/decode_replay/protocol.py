@@ -7,7 +7,7 @@ import re
 import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, TextIO
@@ -16,6 +16,8 @@ from .watch import Step
 
 # A line comes at least that often, which shows that the runner is alive.
 EVERY_S = 0.25
+# Of an order, what may be others in the next replay.
+REQUESTS = {"prompt_tokens", "output_tokens", "prompts"}
 _OF_INTEREST = ("VLLM_", "OMP_", "KMP_", "GOMP_", "LD_PRELOAD", "CUDA_", "NCCL_", "TORCH", "PYTORCH_", "HF_")
 # HF_TOKEN and VLLM_API_KEY are secrets; a number of TOKENS is none.
 _SECRET = re.compile(r"KEY|TOKEN(?!S)|SECRET|PASSW|CREDENTIAL")
@@ -59,6 +61,15 @@ class Order:
         if not isinstance(given, dict) or set(given) != set(cls.__dataclass_fields__):
             raise ValueError(f"an order has {', '.join(cls.__dataclass_fields__)} and nothing else")
         return cls(**given)
+
+    def again(self, line: bytes) -> Order:
+        """The same, or with the requests on this line; ValueError if it has something else."""
+        if not line.strip():
+            return self
+        given: Any = json.loads(line)
+        if not isinstance(given, dict) or set(given) != REQUESTS:
+            raise ValueError(f"another replay has {', '.join(sorted(REQUESTS))} and nothing else")
+        return replace(self, **given)
 
     def __len__(self) -> int:
         return len(self.prompt_tokens)

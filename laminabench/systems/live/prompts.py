@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,3 +24,8 @@ def prompt_of(trace: Trace, seed: int, vocab: int, row: int) -> list[int]:
     """The reference engine's prompt for a row."""
     tokens: list[int] = drawn(seed, _STREAM, row, int(trace.prompt_tokens[row]), vocab).tolist()
     return tokens
+
+
+def prompts_of(trace: Trace, seed: int, vocab: int) -> Iterator[list[int]]:
+    """The same for all rows."""
+    return (prompt_of(trace, seed, vocab, row) for row in range(len(trace)))

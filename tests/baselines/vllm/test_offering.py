@@ -146,6 +146,15 @@ def test_prompts_are_read_from_their_file(tmp_path: Path) -> None:
     assert [prompt.tolist() for prompt in asked.read_prompts()] == [[5], [6, 70_000]]
 
 
+def test_another_replay_is_the_same_or_of_other_requests() -> None:
+    first = order("saturate", [1, 1])
+    assert first.again(b"") == first
+    other = first.again(b'{"prompt_tokens": [7], "output_tokens": [3], "prompts": null}')
+    assert other == replace(first, prompt_tokens=[7], output_tokens=[3])
+    with pytest.raises(ValueError, match="another replay has output_tokens, prompt_tokens, prompts"):
+        first.again(b'{"model": "there"}')
+
+
 def test_what_is_no_order_is_refused() -> None:
     with pytest.raises(ValueError, match="an order has model, load_format"):
         Order.parse('{"model": "here"}')

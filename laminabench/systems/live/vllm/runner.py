@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from laminabench.baselines.environment import Environment
 from laminabench.runs.status import DONE, REJECTED, UNFINISHED
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered
+from laminabench.systems.live.prompts import prompts_of
 from laminabench.systems.live.tables import Iteration, Tables
 from laminabench.systems.live.vllm.process import VllmEndedError, VllmProcess, cache_of, command, variables
-from laminabench.systems.live.vllm.setup import VllmSetup, kv_tokens, order, write_prompts
+from laminabench.systems.live.vllm.setup import VllmSetup, kv_tokens, order, requests_of, write_prompts
 from laminabench.traces.table import Trace
 
 
@@ -117,6 +119,47 @@ class Ended:
     cores: list[int]
 
 
+class Session:
+    """A vLLM that replays again and again, started with the first trace."""
+
+    def __init__(self, process: VllmProcess, trace: Trace, folder: Path, *, computes: bool) -> None:
+        self._process, self._trace, self._folder, self._computes = process, trace, folder, computes
+        self._lines = process.lines()
+        self.ready: dict[str, Any] | None = None
+
+    def replay(self, trace: Trace | None = None, prompts: Iterable[Sequence[int]] = ()) -> Received:
+        """The trace that it has, or another one with these prompts where vLLM computes them.
+
+        A VllmEndedError if it does not come to its end.
+        """
+        if self.ready is not None:
+            self._process.again(None if trace is None else self._requests(trace, prompts))
+        self._trace = trace or self._trace
+        received = Received(self._trace, ready=self.ready)
+        for line in self._lines:
+            received.take(line)
+            if received.done is not None:
+                break
+        self.ready = received.ready
+        return received
+
+    def _requests(self, trace: Trace, prompts: Iterable[Sequence[int]]) -> dict[str, object]:
+        path = write_prompts(prompts, self._folder / "prompts") if self._computes else None
+        return requests_of(trace, path)
+
+
+@contextlib.contextmanager
+def session(
+    trace: Trace, setup: VllmSetup, offered: Offered, environment: Environment, tokens: int | None
+) -> Iterator[Session]:
+    """vLLM started for as long as this lasts."""
+    with (
+        tempfile.TemporaryDirectory(prefix="laminabench-vllm-", ignore_cleanup_errors=True) as name,
+        launch(trace, setup, offered, environment, tokens, Path(name)) as process,
+    ):
+        yield Session(process, trace, Path(name), computes=setup.prefill == "model")
+
+
 def launch(
     trace: Trace,
     setup: VllmSetup,
@@ -130,7 +173,7 @@ def launch(
     models = cache_of(environment, folder) / "models"
     prompts = None
     if setup.prefill == "model":
-        prompts = write_prompts(trace, seed, setup.model.vocab, folder / "prompts")
+        prompts = write_prompts(prompts_of(trace, seed, setup.model.vocab), folder / "prompts")
     return VllmProcess(
         command(environment),
         variables(environment, setup.cores(), setup.workers, folder),

@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import subprocess
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,7 +21,6 @@ from laminabench.catalog.find_model import to_hf_config
 from laminabench.errors import UserError
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.local import DTYPES, KV_SHARE, MAX_SEQUENCES, LocalSetup
-from laminabench.systems.live.prompts import prompt_of
 from laminabench.traces.table import Trace
 
 DEPLOYMENT = "2xcpu"
@@ -231,20 +231,27 @@ def order(
         "cores": setup.cores(),
         "mode": offered.mode,
         "concurrency": offered.concurrency,
-        "prompt_tokens": trace.prompt_tokens.tolist(),
-        "output_tokens": trace.output_tokens.tolist(),
-        "prompts": None if prompts is None else str(prompts),
+        **requests_of(trace, prompts),
         "max_batched_tokens": setup.max_batched_tokens,
         "prefix_caching": setup.prefix_sharing,
         "arrival_s": trace.arrival_s.tolist() if offered.mode == "open" else [],
     }
 
 
-def write_prompts(trace: Trace, seed: int, vocab: int, path: Path) -> Path:
-    """The reference engine's prompts, as the runner reads them."""
+def requests_of(trace: Trace, prompts: Path | None) -> dict[str, object]:
+    """The part of an order that another replay of the same vLLM may have otherwise."""
+    return {
+        "prompt_tokens": trace.prompt_tokens.tolist(),
+        "output_tokens": trace.output_tokens.tolist(),
+        "prompts": None if prompts is None else str(prompts),
+    }
+
+
+def write_prompts(prompts: Iterable[Sequence[int]], path: Path) -> Path:
+    """As the runner reads them."""
     with path.open("wb") as file:
-        for row in range(len(trace)):
-            file.write(np.array(prompt_of(trace, seed, vocab, row), np.uint32).tobytes())
+        for ids in prompts:
+            file.write(np.array(ids, np.uint32).tobytes())
     return path
 
 

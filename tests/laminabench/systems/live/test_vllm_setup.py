@@ -14,7 +14,7 @@ from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.errors import UserError
 from laminabench.sim.simulate import Offered
-from laminabench.systems.live.prompts import prompt_of
+from laminabench.systems.live.prompts import prompt_of, prompts_of
 from laminabench.systems.live.vllm.setup import VllmSetup, check, order, write_prompts
 
 ONE_KV_HEAD = {
@@ -57,7 +57,7 @@ def test_a_model_that_cannot_be_split_so_is_refused(tmp_path: Path, monkeypatch:
 
 def test_the_prompts_are_those_of_the_reference_engine(tmp_path: Path, trace_of: Any) -> None:
     trace = trace_of([3, 1, 4], [5, 5, 5])
-    written = np.fromfile(write_prompts(trace, 7, 256, tmp_path / "prompts"), np.uint32)
+    written = np.fromfile(write_prompts(prompts_of(trace, 7, 256), tmp_path / "prompts"), np.uint32)
     assert written.tolist() == [token for row in range(3) for token in prompt_of(trace, 7, 256, row)]
 
 
