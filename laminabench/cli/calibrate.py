@@ -15,41 +15,77 @@ from laminabench.present.terminal import literal, table
 if TYPE_CHECKING:
     from rich.console import Console
 
-MODEL, NAME, SECONDS = "llama-mini", "cpu-core", 240.0
+# The device of each system that is measured.
+NAMES = {"lamina": "cpu-core", "vllm": "cpu-vllm"}
+MODEL, SECONDS = "llama-mini", 240.0
 
 
 @click.command()
 @option("-o --output target", FILE, "Write the set here (.toml); by default NAME.toml in this folder.")
 @option("--model", None, "A model in bf16, with made-up weights: a name, or its config.json.", MODEL)
-@option("--name", None, "What the device is called in deployments.", NAME)
+@click.option(
+    "--system", type=click.Choice(list(NAMES)), default="lamina", show_default=True, help="Whose times."
+)
+@option("--deployment", None, "Of vllm: 1xcpu, or as many cores as it is to have; 2xcpu by default.")
+@option("--name", None, "What the device is called in deployments; by default cpu-core, of vllm cpu-vllm.")
 @option("--seconds", POSITIVE, "About how long to measure; three rounds in any case.", SECONDS)
 @reporting
-def calibrate(target: Path | None, model: str, name: str, seconds: float, out: Output) -> None:
-    """Measure this machine: a cost set, with a device that is one of its cores.
+def calibrate(
+    target: Path | None,
+    model: str,
+    system: str,
+    deployment: str | None,
+    name: str | None,
+    seconds: float,
+    out: Output,
+) -> None:
+    """Measure this machine: a cost set, with a device that is one of its cores, or those that vLLM has.
+
+    \b
+    laminabench calibrate -o here.toml
+    laminabench calibrate --system vllm --deployment 1xcpu -o vllm.toml
 
     Slices, matrix products and attention are those of the engine on one core; what is between workers is
     measured with two. `replay --costs SET --deployment 1xNAME+1xNAME` then models what
-    `--backend live --deployment 1xcpu+1xcpu` does. Leave the machine alone meanwhile.
+    `--backend live --deployment 1xcpu+1xcpu` does. Of vLLM steps are measured, and `--system vllm --costs SET
+    --deployment 1xNAME` models them. Leave the machine alone meanwhile.
     """
     from laminabench.runs.replace import require_writable
 
+    if system != "vllm" and deployment is not None:
+        raise click.UsageError(
+            "--deployment goes with --system vllm: of lamina one core is measured, and two"
+        )
+    name = name or NAMES[system]
     target = target or Path(f"{name}.toml")
     if target.suffix != ".toml":
         raise UserError("calibrate-suffix", f"-o {target}: --costs takes files that end in .toml; name one")
     require_writable(target)
-    facts = {"set": str(target), **measured(target, out, model, name, seconds)}
+    facts = {"set": str(target), **measured(target, out, system, deployment, model, name, seconds)}
     out.result(facts, lambda console: _print(console, facts))
 
 
 def measured(
-    target: Path, out: Output, model: str = MODEL, name: str = NAME, seconds: float = SECONDS
+    target: Path,
+    out: Output,
+    system: str = "lamina",
+    deployment: str | None = None,
+    model: str = MODEL,
+    name: str = NAMES["lamina"],
+    seconds: float = SECONDS,
 ) -> dict[str, Any]:
     """Measure, write the set, and say how it went."""
-    from laminabench.bench.calibrate import calibrate as measure
     from laminabench.catalog.cost_file import write_costs
 
     with out.progress("measuring", unit="seconds") as told:
-        found = measure(model, name, seconds, told)
+        if system == "vllm":
+            from laminabench.bench.calibrate.vllm import calibrate_vllm
+
+            found = calibrate_vllm(model, deployment, name, seconds, told)
+        else:
+            from laminabench.bench.calibrate import calibrate as calibrate_engine
+
+            found = calibrate_engine(model, name, seconds, told)
     write_costs(found.costs, target, "Measured by `laminabench calibrate`.")
     out.note(f"wrote {target}")
     return found.facts
@@ -79,12 +115,15 @@ def _print(console: Console, facts: dict[str, Any]) -> None:
         f"{device['bandwidth_gb_per_s']:.1f} GB/s",
         soft_wrap=True,
     )
-    if network is None:
+    if host["kind"] == "assumed":
         console.print("one core is too few for workers: host and network are as assumed", soft_wrap=True)
         return
-    console.print(
+    workers = network and (
         f"between workers: {network['rtt_s'] * 1e6:.0f} us there and back, then "
-        f"{network['bandwidth_bytes_per_s'] / 1e9:.2f} GB/s; between iterations "
-        f"{host['per_step_s'] * 1e6:.0f} us and {host['per_request_s'] * 1e6:.1f} us a request",
+        f"{network['bandwidth_bytes_per_s'] / 1e9:.2f} GB/s; "
+    )
+    console.print(
+        f"{workers or ''}between iterations {host['per_step_s'] * 1e6:.0f} us and "
+        f"{host['per_request_s'] * 1e6:.1f} us a request",
         soft_wrap=True,
     )

@@ -143,22 +143,22 @@ def validate(
 def _twins(
     said: Sequence[str], costs: str | None, rounds: int, folder: Path | None, out: Output
 ) -> list[Twin]:
-    """With these costs, or those of this machine as it is now, which the folder then keeps."""
+    """With their own costs or these, or those of this machine as it is now, which the folder then keeps."""
     from laminabench.cli.calibrate import measured
     from laminabench.cli.flags import parsed_line
     from laminabench.request import ReplayRequest
     from laminabench.validation.twin import twins
 
-    if said and costs is None:
-        raise click.UsageError("--twin goes with --costs: the set that `laminabench calibrate` wrote")
     asked = []
     for words in said or TWINS:
         try:
             asked.append((words, ReplayRequest(**parsed_line(words))))
         except ValueError as error:
             raise click.UsageError(f"--twin {words!r}: {error}") from error
+    if said and costs is None and not all(request.costs for _, request in asked):
+        raise click.UsageError("--twin goes with --costs: the set that `laminabench calibrate` wrote")
     with tempfile.TemporaryDirectory() as temporary:
-        if costs is None:
+        if costs is None and not said:
             target = (folder or Path(temporary)) / CALIBRATED
             target.parent.mkdir(parents=True, exist_ok=True)
             measured(target, out)

@@ -37,6 +37,7 @@ SETTLED = {
     "overlap": "overlap",
     "kv_tokens": "kv_capacity_tokens",
     "max_num_seqs": "max_num_seqs",
+    "block_size": "block_size",
 }
 # What a live core is called in a deployment.
 CORE = "cpu"
@@ -82,11 +83,15 @@ class Twin:
 
 
 def twins(
-    asked: Sequence[tuple[str, ReplayRequest]], costs: str, rounds: int, listener: Listener = SILENT
+    asked: Sequence[tuple[str, ReplayRequest]], costs: str | None, rounds: int, listener: Listener = SILENT
 ) -> list[Twin]:
-    """Live replays in turns, each beside the modelled one; whatever is refused is so before the first."""
-    requests = [msgspec.structs.replace(request, backend="live", no_out=True) for _, request in asked]
-    modelled = [of_costs(request, costs) for request in requests]
+    """Live replays in turns, each beside the modelled one of its own costs, or of these.
+
+    Whatever is refused is so before the first.
+    """
+    alone = [msgspec.structs.replace(request, no_out=True) for _, request in asked]
+    modelled = [of_costs(request, costs) for request in alone]
+    requests = [msgspec.structs.replace(request, backend="live", costs=None) for request in alone]
     for request in (*requests, *modelled):
         request.require_valid()
         prepare(request)
@@ -103,7 +108,9 @@ def twins(
         built[place] = result.replayed.facts
     # What the engine settled by itself holds for the twin too.
     modelled = [
-        msgspec.structs.replace(request, **{key: facts[name] for key, name in _settled(request)})
+        msgspec.structs.replace(
+            request, **{key: facts[name] for key, name in _settled(request) if name in facts}
+        )
         for request, facts in zip(modelled, built, strict=True)
     ]
     return [
@@ -137,8 +144,10 @@ def _ends(twin: Twin) -> tuple[float, float]:
     return measured.interval or (value, value)
 
 
-def of_costs(request: ReplayRequest, costs: str) -> ReplayRequest:
-    """The same replay on the device that the set brings."""
+def of_costs(request: ReplayRequest, otherwise: str | None) -> ReplayRequest:
+    """The same replay on the device that its set brings, or this one; vLLM's cores are one device."""
+    costs = request.costs or otherwise
+    assert costs
     devices = load_costs(costs).devices
     if not devices:
         raise UserError(
@@ -147,10 +156,15 @@ def of_costs(request: ReplayRequest, costs: str) -> ReplayRequest:
         )
     name = next(iter(devices))
     live = request.deployment or ""
-    more: dict[str, Any] = {"deployment": re.sub(rf"(\d+x){CORE}\b", rf"\g<1>{name}", live)}
+    vllm = request.system == "vllm"
+    count = "1x" if vllm else r"\g<1>"
+    more: dict[str, Any] = {"deployment": re.sub(rf"(\d+x){CORE}\b", rf"{count}{name}", live)}
+    if vllm:
+        more["admission"] = "grow"
     if request.prefill == "model":
         more["prefill"] = "colocated"
-        more["max_batched_tokens"] = request.max_batched_tokens or WHOLE_PROMPTS
+        # What vLLM computes in a step by default is the modelled default, too.
+        more["max_batched_tokens"] = request.max_batched_tokens or (None if vllm else WHOLE_PROMPTS)
     if request.system == "lamina" and "+" not in live:
         # In one process it is what is called vllm: one batch on one kind of device.
         more |= {"system": "vllm", "admission": request.admission or "reserve", "block_size": 1}

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
-from laminabench.bench.calibrate.rounds import UNSTABLE, Repeats, Seconds, mean_spread
+from laminabench.bench.calibrate.rounds import UNSTABLE, Repeats, Seconds, mean_spread, straight
 from laminabench.bench.calibrate.terms import (
-    CHUNKS,
-    REQUESTS,
     SHORTER,
     SKEWED_REQUESTS,
     Decode,
@@ -54,6 +52,27 @@ SMALL = (1, 4)
 LEAST_S = 1e-6
 
 
+class Words(NamedTuple):
+    """For people: whose times these are, and how each was measured."""
+
+    system: str
+    products: str
+    operators: str
+    sampler: str
+    attention: str
+    device: str
+
+
+ENGINE = Words(
+    "the engine",
+    "the engine's own products, a model's weights in order",
+    "slices less their matrix products, dealt out to operators by width",
+    "choosing tokens",
+    "decode attention by the C++ kernel, with what a worker does for a layer; both at once are their sum",
+    "the fastest matrix product, and reading memory, by this core alone",
+)
+
+
 @dataclass(frozen=True)
 class Made:
     """All that a set is made of."""
@@ -62,8 +81,9 @@ class Made:
     name: str  # of the device
     source: str  # the processor, the date, versions
     title: str
+    words: Words
     memory_bytes: float
-    bandwidth: float  # bytes/s that one core reads
+    bandwidth: float  # bytes/s that it reads
     found: Repeats
     between: Seconds  # of workers; empty where there was no second core
     host: HostCost  # where that is not known
@@ -83,7 +103,7 @@ class Made:
 
 
 def device_of(made: Made) -> Device:
-    """One core: its rates are the best that were seen, of which formulas take shares."""
+    """Its rates are the best that were seen, of which formulas take shares."""
     rates = [2.0 * n * k * rows / taken for (n, k, rows), taken in _products(made).items()]
     bandwidth = made.bandwidth
     return Device(
@@ -95,7 +115,7 @@ def device_of(made: Made) -> Device:
         interchip_bytes_per_s=bandwidth,
         nic_bytes_per_s=bandwidth,
         power_w=None,
-        source=f"{made.source}: the fastest matrix product, and reading memory, by this core alone",
+        source=f"{made.source}: {made.words.device}",
         notes="Not a data sheet: what was measured. Memory is the machine's by core, links are its memory.",
     )
 
@@ -106,7 +126,7 @@ def cost_set(made: Made) -> CostSet:
     shape, name = made.shape, made.name
     return CostSet(
         name=name,
-        title=f"{made.title}: {shape.name} on the engine, as `calibrate` measured it",
+        title=f"{made.title}: {shape.name} on {made.words.system}, as `calibrate` measured it",
         gemm={(name, DTYPE): _fitted_gemm(made, on)},
         attention={name: _fitted_decode(made, on, grids.decode)},
         prompt_attention={name: _fitted_prompt(made, on, grids.prompt)},
@@ -145,8 +165,7 @@ def _gemms(made: Made) -> dict[tuple[str, str, int, int], Curve]:
     found = {}
     for matrix, times in _matrices(made.shape):
         kind = f"gemm {matrix.name}"
-        what = "the engine's own products, a model's weights in order"
-        found[made.name, DTYPE, matrix.n, matrix.k] = _curve(made, kind, what, times)
+        found[made.name, DTYPE, matrix.n, matrix.k] = _curve(made, kind, made.words.products, times)
     return found
 
 
@@ -155,12 +174,12 @@ def _operators(made: Made) -> dict[tuple[str, str, int], Curve]:
     shape = made.shape
     operators = [*shape.operators(), ("embedding", shape.hidden, 1)]
     whole = sum(width * times for _, width, times in operators)
-    what = "slices less their matrix products, dealt out to operators by width"
     found = {
-        (made.name, name, width): _curve(made, "rest", what, whole / width) for name, width, _ in operators
+        (made.name, name, width): _curve(made, "rest", made.words.operators, whole / width)
+        for name, width, _ in operators
     }
     head = shape.lm_head_gemm().n
-    return {**found, (made.name, "sampler", head): _curve(made, "sampler", "choosing tokens", 1)}
+    return {**found, (made.name, "sampler", head): _curve(made, "sampler", made.words.sampler, 1)}
 
 
 def _curve(made: Made, kind: str, what: str, times: float) -> Curve:
@@ -172,24 +191,22 @@ def _curve(made: Made, kind: str, what: str, times: float) -> Curve:
 
 
 def _attention(made: Made) -> AttentionGrids:
-    kv = sorted({int(point[2]) for point in made.found.seconds if point[0] == "decode"})
-    before = sorted({int(point[2]) for point in made.found.seconds if point[0] == "prompt"})
-    alone = _grid(made, "decode", REQUESTS, kv)
-    decode = replace(alone, values=alone.values + _more(made, "attention", "decode", kv[0]))
-    prompt = _grid(made, "prompt", CHUNKS, before)
-    # The engine computes prompts first and then decodes: both at once are one after the other.
+    alone, prompt = _grid(made, "decode"), _grid(made, "prompt")
+    kv = alone.axes[1]
+    decode = replace(alone, values=alone.values + _more(made, "attention", "decode", int(kv[0])))
+    # Chunks are computed before or after what decodes: both at once are one after the other.
     both = prompt.values[:, :, None, None] + decode.values[None, None]
     skew = _skew(made, alone)
-    mixed = Grid((*skew.axes, np.array([float(kv[-1])])), skew.values[..., None])
-    what = (
-        "decode attention by the C++ kernel, with what a worker does for a layer; both at once are their sum"
-    )
+    mixed = Grid((*skew.axes, kv[-1:]), skew.values[..., None])
     drift = max(made.found.drift(term) for term in (Decode.name, Prompts.name))
-    origin = made.origin(what, made.found.of_kind("decode", "prompt"), drift)
+    origin = made.origin(made.words.attention, made.found.of_kind("decode", "prompt"), drift)
     return AttentionGrids(decode, prompt, Grid((*prompt.axes, *decode.axes), both), skew, mixed, origin)
 
 
-def _grid(made: Made, kind: str, *axes: Sequence[int]) -> Grid:
+def _grid(made: Made, kind: str) -> Grid:
+    """Of two numbers."""
+    points = made.found.of_kind(kind)
+    axes = [sorted({int(point[place]) for point in points}) for place in (1, 2)]
     values = np.array([[made.found.at(kind, first, second) for second in axes[1]] for first in axes[0]])
     return Grid(tuple(np.array(axis, np.float64) for axis in axes), values)
 
@@ -201,7 +218,7 @@ def _skew(made: Made, decode: Grid) -> Grid:
         return Grid((np.ones(1), np.zeros(1)), np.zeros((1, 1)))
     shares: dict[tuple[int, float], list[float]] = {}
     for n, long, longest in points:
-        row = decode.values[REQUESTS.index(n)]
+        row = decode.values[decode.axes[0].tolist().index(n)]
         share = long / n
         mean = longest * (share + (1 - share) / SHORTER)
         even, all_long = np.interp((mean, float(longest)), decode.axes[1], row)
@@ -259,7 +276,7 @@ def _host(made: Made) -> HostCost:
     batches, seconds, origin = _line(made, "boundary", "from an iteration's end to the next one's beginning")
     if not len(batches):
         return made.host
-    fixed, each = _straight(batches, seconds)
+    fixed, each = straight(batches, seconds)
     cost = HostCost(fixed, each, origin, _more(made, "slices", "step"))
     errors = {**origin.errors, "op": mape(cost.seconds(batches), seconds)}
     return replace(cost, origin=replace(origin, errors=errors))
@@ -273,7 +290,7 @@ def _networks(made: Made) -> dict[str, Network]:
     shape = made.shape
     # q, k, v there and the output back.
     each = ACTIVATION_BYTES * 2 * (shape.query_size + shape.kv_size)
-    rtt, per_byte = _straight(batches * each, seconds)
+    rtt, per_byte = straight(batches * each, seconds)
     rate = min(1 / per_byte, made.bandwidth) if per_byte > 0 else made.bandwidth
     unstable = ", unstable" if origin.unstable else ""
     title = "Shared memory, between workers of this machine"
@@ -301,14 +318,3 @@ def _line(made: Made, kind: str, what: str) -> tuple[Float64, Float64, Origin]:
     # Attention may begin before a slice has ended, as q, k and v leave before.
     seconds = np.array([max(np.median(each), LEAST_S) for each in taken.values()])
     return batches, seconds, made.origin(what, taken)
-
-
-def _straight(x: Float64, y: Float64) -> tuple[float, float]:
-    """Where the line begins, and its slope; neither is negative. Small ones count as much as large ones."""
-    weights = 1 / y
-    slope, start = np.polyfit(x, y, 1, w=weights) if len(x) > 1 else (0.0, float(y[0]))
-    if slope < 0:
-        return float(np.average(y, weights=weights)), 0.0
-    if start < 0:
-        return 0.0, float(np.average(y / x, weights=weights))
-    return float(start), float(slope)

@@ -10,6 +10,8 @@ from typing import Protocol
 
 import numpy as np
 
+from laminabench.catalog.cost_terms import Float64
+
 # What was measured, and at what: ("gemm qkv", 64), ("decode", 8, 1024).
 Point = tuple[str | int, ...]
 Seconds = Mapping[Point, Sequence[float]]
@@ -73,6 +75,17 @@ def relative_spread(taken: Sequence[float]) -> float:
     """The distance between the quartiles over the median; all of it where that is nothing."""
     low, middle, high = np.percentile(taken, (25, 50, 75))
     return float((high - low) / middle) if middle > 0 else float(high > low)
+
+
+def straight(x: Float64, y: Float64) -> tuple[float, float]:
+    """Where the line begins, and its slope; neither is negative. Small ones count as much as large ones."""
+    weights = 1 / y
+    slope, start = np.polyfit(x, y, 1, w=weights) if len(x) > 1 else (0.0, float(y[0]))
+    if slope < 0:
+        return float(np.average(y, weights=weights)), 0.0
+    if start < 0:
+        return 0.0, float(np.average(y / x, weights=weights))
+    return float(start), float(slope)
 
 
 def in_rounds(

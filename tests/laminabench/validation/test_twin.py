@@ -41,6 +41,15 @@ def test_the_twin_is_the_same_replay_on_the_device_that_was_measured(costs: str)
         of_costs(live, "roofline")
 
 
+def test_vllm_is_one_device_and_a_twin_may_have_costs_of_its_own(costs: str) -> None:
+    live = ReplayRequest(
+        trace="azure-code", system="vllm", deployment="2xcpu", costs=costs, prefill="model", backend="live"
+    )
+    modelled = of_costs(live, "roofline")
+    assert (modelled.deployment, modelled.costs) == ("1xhere", costs)
+    assert (modelled.prefill, modelled.max_batched_tokens) == ("colocated", None)
+
+
 def test_an_engine_in_one_process_is_modelled_as_one_batch_on_one_kind_of_device(costs: str) -> None:
     live = ReplayRequest(trace="azure-code", deployment="1xcpu", prefill="model", backend="live")
     modelled = of_costs(live, costs)

@@ -77,6 +77,7 @@ def test_a_set_is_written_that_replays_take(
         (("-o", "config.json/set.toml"), "file-not-writable"),
         (("--model", "nowhere.json"), "model-config-unreadable"),
         (("--model", "fp32.json"), "calibrate-dtype"),
+        (("--deployment", "1xcpu"), "usage"),
     ],
 )
 def test_mistakes_are_said_before_anything_is_measured(

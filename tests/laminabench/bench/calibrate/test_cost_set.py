@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from laminabench.bench.calibrate.cost_set import Made, cost_set
+from laminabench.bench.calibrate.cost_set import ENGINE, Made, cost_set
 from laminabench.bench.calibrate.rounds import Point, Repeats
 from laminabench.bench.calibrate.terms import CHUNKS, LONG_SHARES, REQUESTS, SKEWED_REQUESTS, Model
 from laminabench.catalog.cost_file import assumed_host, load_costs, write_costs
@@ -51,7 +51,7 @@ def repeats(noise: tuple[float, ...] = STEADY) -> Repeats:
 
 
 def made(found: Repeats | None = None, between: dict[Point, list[float]] | None = None) -> Made:
-    named = ("my-core", "a core, today", "a core", 8e9, 1e10)
+    named = ("my-core", "a core, today", "a core", ENGINE, 8e9, 1e10)
     return Made(SHAPE, *named, found or repeats(), between or {}, assumed_host())
 
 
