@@ -114,9 +114,10 @@ def fit_allreduce(device: Device, degree: int, samples: Samples) -> AllReduceCos
 
 def fit_elementwise(device: Device, model: ModelShape, samples: Samples) -> ElementwiseCost:
     start = np.array([np.log(2.5), _logit(0.65)])
+    kernels, moved = _elementwise_work(model, samples)
     return _fitted(
         _time_and_share(ElementwiseCost),
-        lambda fitted: elementwise_times(fitted, device, model, samples),
+        lambda fitted: fitted.seconds(device, kernels, moved),
         samples,
         start,
     )
@@ -127,10 +128,15 @@ def _time_and_share(kind: Callable[[float, float, Origin], Cost]) -> Callable[[V
 
 
 def elementwise_times(cost: ElementwiseCost, device: Device, model: ModelShape, samples: Samples) -> Float64:
+    return cost.seconds(device, *_elementwise_work(model, samples))
+
+
+def _elementwise_work(model: ModelShape, samples: Samples) -> tuple[int, Float64]:
+    """The kernels of a layer, and the bytes of each sample."""
     shapes = {tp: model.elementwise(tp) for tp in np.unique(samples["tp"]).astype(int).tolist()}
     elements = np.array([shapes[int(tp)][1] for tp in samples["tp"]], np.float64)
     kernels = shapes[next(iter(shapes))][0]
-    return cost.seconds(device, kernels, 2 * elements * samples["m"])
+    return kernels, 2 * elements * samples["m"]
 
 
 def _fitted(
@@ -146,12 +152,17 @@ def _fitted(
 
 def _exp(value: float) -> float:
     # Clipped: a coefficient that wants to be 0 would otherwise run off to minus infinity.
-    return float(np.exp(np.clip(value, -12, 12)))
+    return float(np.exp(_clipped(value)))
 
 
 def _share(value: float) -> float:
     """A number between 0 and 1 from any real one."""
-    return float(1 / (1 + np.exp(-np.clip(value, -12, 12))))
+    return float(1 / (1 + np.exp(-_clipped(value))))
+
+
+def _clipped(value: float) -> float:
+    # np.clip takes longer for one number than all else of a small fit.
+    return min(max(value, -12.0), 12.0)
 
 
 def _logit(share: float) -> float:

@@ -168,6 +168,7 @@ def test_vidur_operators_get_the_shapes_of_their_shard(tmp_path):
     assert set(samples.seconds.tolist()) == {2e-3, 10e-3}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["vllm-0.14", "vidur-2024"])
 def test_refitting_gives_the_committed_coefficients(name, real_profiles):
     fresh, committed = fit(real_profiles, name), load_costs(name)

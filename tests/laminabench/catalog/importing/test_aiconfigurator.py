@@ -138,6 +138,7 @@ def test_a_folder_that_is_none_is_refused(gpu: Path, tmp_path: Path) -> None:
         imported("aiconfigurator", [other], "mine", devices=["x100_sxm=h200"])
 
 
+@pytest.mark.long
 def test_the_real_tables_of_h100(real_profiles: Path) -> None:
     costs = imported("aiconfigurator", [real_profiles / "aiconfigurator" / "h100_sxm"], "h100")
     errors = costs.gemm["h100", "bf16"].origin.errors
