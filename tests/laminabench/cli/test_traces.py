@@ -33,14 +33,21 @@ def test_info_transforms_and_tells(shell: Any) -> None:
     assert "offered at 4 requests/s" in err
 
 
-def test_info_draws(printed: Any, refused: Any) -> None:
-    for name in ("mine.csv", "no $mathematics_{$.csv"):
-        Path(name).write_text(AZURE)
-        for suffix in ("png", "svg", "PNG"):
-            printed("traces", "info", name, "--plot", f"picture.{suffix}")
-            assert Path(f"picture.{suffix}").stat().st_size > 5000
-    # There are no arrivals.
+@pytest.mark.long(but=["mine.csv-PNG", "no*-svg"])
+@pytest.mark.parametrize("suffix", ["png", "svg", "PNG"])
+@pytest.mark.parametrize("name", ["mine.csv", "no $mathematics_{$.csv"])
+def test_info_draws(name: str, suffix: str, printed: Any) -> None:
+    Path(name).write_text(AZURE)
+    printed("traces", "info", name, "--plot", f"picture.{suffix}")
+    assert Path(f"picture.{suffix}").stat().st_size > 5000
+
+
+def test_what_has_no_arrivals_is_drawn_without(printed: Any) -> None:
     printed("traces info sharegpt --offline --num-requests 500 --plot s.png")
+
+
+def test_a_suffix_that_is_no_picture_s(refused: Any) -> None:
+    Path("mine.csv").write_text(AZURE)
     said = "cannot draw picture.bmp: give it one of the suffixes .png, .svg, .pdf"
     refused(said, "traces info mine.csv --plot picture.bmp")
 
