@@ -8,19 +8,23 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 TABLES = ("first_slice", "mid_slice", "last_slice", "q_transfer", "kv_transfer", "out_transfer")
 TABLES += ("migration", "attention_fixed")
 
-# A soak is the same tests with LAMINABENCH_SIM_EXAMPLES=20000.
+# `make test` draws fewer. A soak is the same tests with LAMINABENCH_SIM_EXAMPLES=20000.
 EXAMPLES = int(os.environ.get("LAMINABENCH_SIM_EXAMPLES", "80"))
-quick = settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+
+
+def drawn(test: Callable[..., None]) -> Callable[..., None]:
+    """Above `given`."""
+    unhealthy = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    chosen = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=unhealthy)
+    return pytest.mark.drawn(chosen(test))
+
 
 rates = st.sampled_from([0.0, 0.1, 0.25, 0.5, 1 / 3, 1.0, 2.7])  # halves make round() decide
 

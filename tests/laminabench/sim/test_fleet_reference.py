@@ -10,7 +10,7 @@ import sim_fleet_reference
 from hypothesis import given
 from hypothesis import strategies as st
 from sim_cases import arguments, flat_costs, in_ticks, native
-from sim_drawn import cases, costs, differences, prompted_cases, quick, rates
+from sim_drawn import cases, costs, differences, drawn, prompted_cases, rates
 
 ROUTERS = ("round-robin", "least-requests", "least-kv", "prefix", "fit")
 
@@ -92,7 +92,7 @@ def check(case: dict[str, Any]) -> dict[str, Any]:
     return expected
 
 
-@quick
+@drawn
 @given(fleets())
 def test_equals_the_reference(case: dict[str, Any]) -> None:
     check(case)
@@ -138,7 +138,7 @@ def gaps_of(result: dict[str, Any]) -> Counter[int]:
     return gaps
 
 
-@quick
+@drawn
 @given(fleets())
 def test_a_tally_is_what_the_rows_come_to(case: dict[str, Any]) -> None:
     given_ = arguments(**case)

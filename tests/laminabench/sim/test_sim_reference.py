@@ -11,7 +11,7 @@ import sim_prompt_reference
 import sim_reference
 from hypothesis import event, given
 from sim_cases import arguments, in_ticks, native
-from sim_drawn import TABLES, cases, differences, prompted_cases, quick
+from sim_drawn import TABLES, cases, differences, drawn, prompted_cases
 
 
 def what_happened(result: dict[str, Any]) -> Counter[str]:
@@ -37,7 +37,7 @@ def as_the_reference(**given_: Any) -> dict[str, Any]:
     return tables
 
 
-@quick
+@drawn
 @given(case=cases())
 def test_equals_the_reference(case: dict[str, Any]) -> None:
     given_ = arguments(**case)
@@ -48,7 +48,7 @@ def test_equals_the_reference(case: dict[str, Any]) -> None:
     assert not found, "\n".join(found)
 
 
-@quick
+@drawn
 @given(case=prompted_cases())
 def test_equals_the_reference_with_prompts(case: dict[str, Any]) -> None:
     given_ = arguments(**case)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sim_cases import arguments, in_ticks, native, random_arguments
+from sim_drawn import drawn
 
 ALWAYS = 2**50
-# A soak is the same tests with LAMINABENCH_SIM_EXAMPLES=20000.
-EXAMPLES = int(os.environ.get("LAMINABENCH_SIM_EXAMPLES", "60"))
 COLUMNS = ("cycle", "slice", "batch", "worker", "start_s", "end_s")
 Stretch = tuple[int, int, int, int, int, int]  # of those
 
@@ -142,7 +140,7 @@ def all_but_the_timeline(tables: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in tables.items() if name != "timeline"}
 
 
-@settings(max_examples=EXAMPLES // 3, deadline=None)
+@drawn
 @given(seed=st.integers(0, 2**32))
 def test_looking_changes_nothing(seed: int) -> None:
     # While it records, the simulator runs every layer; otherwise it skips those that repeat.
@@ -176,7 +174,7 @@ def long_runs(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@drawn
 @given(case=long_runs())
 def test_skipping_repeated_layers_is_exact(case: dict[str, Any]) -> None:
     plain = in_ticks(native(**arguments(**case)))
