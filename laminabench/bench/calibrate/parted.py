@@ -8,6 +8,7 @@ import numpy as np
 
 from laminabench.bench.calibrate.rounds import Repeats, straight
 from laminabench.bench.calibrate.terms import Decode, Model, Prompts
+from laminabench.catalog.cost_terms import ACTIVATION_BYTES
 from laminabench.catalog.models import DTYPE_BYTES, ModelShape
 
 LEAST_S, LEAST_SHARE = 1e-9, 0.1
@@ -20,8 +21,8 @@ def parted(found: Repeats, shape: ModelShape) -> Repeats:
 
     KV has what is above the beginning of a straight line over the tokens that are attended to. That beginning
     is for rows and, beyond the first request, for each that gets a token: it has what so many requests
-    take more than a chunk of as many rows. Of the rest the LM head has its share by size, and the other
-    matrices have all else.
+    take more than a chunk of as many rows. Of the rest the LM head has its share by size, small operators
+    have what their bytes take at the rate at which others were read, and matrices have all else.
     """
     steps, chunks = _kv_apart(found, STEP), _kv_apart(found, CHUNK)
     both = [n for n in steps if n in chunks and n > 1]
@@ -30,6 +31,7 @@ def parted(found: Repeats, shape: ModelShape) -> Repeats:
     sizes = {matrix.name: float(matrix.n * matrix.k * shape.layers) for matrix in layer}
     whole = sum(sizes.values())
     last = min(begins for begins, _ in steps.values()) * head.n * head.k / (whole + head.n * head.k)
+    moved_s = shape.layers * ACTIVATION_BYTES * shape.elementwise(1)[1] / read_rate(found, shape)
     rows = {c: begins for c, (begins, _) in chunks.items()}
     rows |= {n: begins - each * (n - 1) for n, (begins, _) in steps.items()}
     parts = Repeats(rounds=found.rounds, controls=found.controls)
@@ -38,8 +40,9 @@ def parted(found: Repeats, shape: ModelShape) -> Repeats:
     for r, begins in rows.items():
         taken = _relative(found, STEP if r in steps else CHUNK, r)
         layers = max(begins - last, LEAST_S)
-        made = {f"gemm {name}": layers * size / whole for name, size in sizes.items()}
-        made |= {f"gemm {head.name}": last + each * (r - 1), "slices": layers, "rest": 0.0, "sampler": 0.0}
+        rest = min(r * moved_s, layers / 2)
+        made = {f"gemm {name}": (layers - rest) * size / whole for name, size in sizes.items()}
+        made |= {f"gemm {head.name}": last + each * (r - 1), "slices": layers, "rest": rest, "sampler": 0.0}
         for kind, seconds in made.items():
             parts.seconds[kind, r] = [seconds * share for share in taken]
     for kind, name, apart in ((STEP, "decode", steps), (CHUNK, "prompt", chunks)):

@@ -37,7 +37,8 @@ from laminabench.version import __version__
 
 # Requests that decode together, and tokens of KV of each.
 REQUESTS = (1, 2, 4, 8, 16, 32, 64)
-KV_TOKENS = (16, 256, 1024, 4096)
+KV_TOKENS = (16, 1024, 4096)
+SHORT = 256  # where there is no room for more
 # Steps of a group that count, whose KV is as long as it should be in the middle one. The first, in which
 # requests join, is not counted.
 STEPS = 3
@@ -50,9 +51,9 @@ CONTROL = 4
 
 WORDS = Words(
     "vLLM",
-    "steps of vLLM without what KV and further requests add, dealt out to matrices by their sizes: small "
-    "operators and what vLLM does in a step beside the model are in it",
-    "part of matrix products",
+    "steps of vLLM without what KV and further requests add, dealt out to matrices by their sizes: what "
+    "vLLM does in a step beside the model is in it",
+    "what their bytes take as fast as steps read others",
     "part of the LM head, which has all that a request adds beyond a row",
     "what KV adds to a step, and tokens before a chunk; all requests as the mean one, and both at once are "
     "their sum",
@@ -169,7 +170,8 @@ def started(prepared: PreparedVllm) -> Iterator[tuple[Decoding, Chunks]]:
     stripped, environment = prepared.setup, prepared.environment
     token_bytes = stripped.kv_bytes_per_token
     room = min(MOST_KV_BYTES, MOST_KV_SHARE * free_bytes()) / token_bytes
-    columns = [k for k in KV_TOKENS if REQUESTS[-1] * _blocks(k + STEPS) <= room] or [*KV_TOKENS[:2]]
+    columns = [k for k in KV_TOKENS if REQUESTS[-1] * _blocks(k + STEPS) <= room]
+    columns = columns if len(columns) > 1 else [KV_TOKENS[0], SHORT]
     decoding = replace(stripped, max_model_len=columns[-1] + STEPS)
     whole = replace(stripped, prefill="model", prefix_sharing=True, max_model_len=BEFORE[-1] + CHUNKS[-1] + 1)
     with (

@@ -57,6 +57,10 @@ def test_parts_are_what_the_steps_were_made_of() -> None:
     last = share * (FIXED + ROW)
     assert parts.at("gemm lm_head", 1) == pytest.approx(last)
     assert parts.at("gemm lm_head", 16) == pytest.approx(last + 15 * REQUEST)
+    moved = 4 * 2 * SHAPE.layers * SHAPE.elementwise(1)[1] / read_rate(found(), SHAPE)
+    assert parts.at("rest", 4) == pytest.approx(moved)
+    products = sum(parts.at(f"gemm {each.name}", 4) for each in SHAPE.layer_gemms())
+    assert products == pytest.approx(parts.at("slices", 4) - moved)
     assert parts.at("slices", 4) == pytest.approx(FIXED + 4 * ROW - last)
     assert parts.at("slices", 64) == pytest.approx(FIXED + 64 * ROW - last)
     # Of a chunk that was measured with nothing before it, attention is as of the next smaller one.
