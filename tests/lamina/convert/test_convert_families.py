@@ -76,7 +76,20 @@ _CASES = [
 ]
 
 
-@pytest.mark.long(but=["llama-*", "gemma2-*", "mixtral-*", "gpt2-*", "phi3-carry", "cohere-carry"])
+@pytest.mark.long(
+    but=[
+        *(
+            "llama-carry",
+            "llama-recompute",
+            "llama-tied-*",
+            "llama-yarn-*",
+            "gemma2-*",
+            "mixtral-*",
+            "gpt2-*",
+        ),
+        *("phi3-carry", "cohere-carry"),
+    ]
+)
 @pytest.mark.parametrize(("name", "rope"), _CASES)
 def test_slices_decode_as_the_model(name: str, rope: str) -> None:
     family, changes = MODELS[name]
@@ -85,6 +98,7 @@ def test_slices_decode_as_the_model(name: str, rope: str) -> None:
     decodes(model, conversion)
 
 
+@pytest.mark.long(but=["mixtral-*"])
 @pytest.mark.parametrize("experts", ["batched_mm", "grouped_mm"])
 @pytest.mark.parametrize("name", ["mixtral", "qwen3-moe"])
 def test_experts_in_either_batched_form(name: str, experts: str) -> None:
