@@ -27,6 +27,7 @@ MODEL, SECONDS = "llama-mini", 240.0
     "--system", type=click.Choice(list(NAMES)), default="lamina", show_default=True, help="Whose times."
 )
 @option("--deployment", None, "Of vllm: 1xcpu, or as many cores as it is to have; 2xcpu by default.")
+@option("--ray", None, "Of lamina: on this Ray cluster, auto or host:port.", metavar="ADDRESS")
 @option("--name", None, "What the device is called in deployments; by default cpu-core, of vllm cpu-vllm.")
 @option("--seconds", POSITIVE, "About how long to measure; three rounds in any case.", SECONDS)
 @reporting
@@ -35,6 +36,7 @@ def calibrate(
     model: str,
     system: str,
     deployment: str | None,
+    ray: str | None,
     name: str | None,
     seconds: float,
     out: Output,
@@ -56,12 +58,13 @@ def calibrate(
         raise click.UsageError(
             "--deployment goes with --system vllm: of lamina one core is measured, and two"
         )
-    name = name or NAMES[system]
-    target = target or Path(f"{name}.toml")
+    if system == "vllm" and ray is not None:
+        raise click.UsageError("--ray goes with --system lamina: vLLM is one process here")
+    target = target or Path(f"{name or NAMES[system]}.toml")
     if target.suffix != ".toml":
         raise UserError("calibrate-suffix", f"-o {target}: --costs takes files that end in .toml; name one")
     require_writable(target)
-    facts = {"set": str(target), **measured(target, out, system, deployment, model, name, seconds)}
+    facts = {"set": str(target), **measured(target, out, system, deployment, ray, model, name, seconds)}
     out.result(facts, lambda console: _print(console, facts))
 
 
@@ -70,13 +73,15 @@ def measured(
     out: Output,
     system: str = "lamina",
     deployment: str | None = None,
+    ray: str | None = None,
     model: str = MODEL,
-    name: str = NAMES["lamina"],
+    name: str | None = None,
     seconds: float = SECONDS,
 ) -> dict[str, Any]:
     """Measure, write the set, and say how it went."""
     from laminabench.catalog.cost_file import write_costs
 
+    name = name or NAMES[system]
     with out.progress("measuring", unit="seconds") as told:
         if system == "vllm":
             from laminabench.bench.calibrate.vllm import calibrate_vllm
@@ -85,7 +90,7 @@ def measured(
         else:
             from laminabench.bench.calibrate import calibrate as calibrate_engine
 
-            found = calibrate_engine(model, name, seconds, told)
+            found = calibrate_engine(model, name, seconds, told, ray)
     write_costs(found.costs, target, "Measured by `laminabench calibrate`.")
     out.note(f"wrote {target}")
     return found.facts

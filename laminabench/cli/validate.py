@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +12,12 @@ import click
 
 from laminabench.cli.options import COUNT, FILE, PATH, option
 from laminabench.cli.output import Output, reporting
-from laminabench.errors import CheckFailedError
+from laminabench.errors import CheckFailedError, UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from laminabench.request import ReplayRequest
     from laminabench.validation.recording import Recording
     from laminabench.validation.twin import Twin
 
@@ -36,12 +37,14 @@ LOADS = {
     f"{DECODING} kimi-conv": ENGINES,
     PROMPTS: ENGINES,
 }
-TWINS = tuple(
-    f"--model llama-mini --offline --kv-tokens 40000 {load} --deployment {engine}"
-    for load, engines in LOADS.items()
-    for engine in engines
-)
-KEPT, CALIBRATED = "validation.json", "calibrated.toml"
+SAME = "--model llama-mini --offline --kv-tokens 40000"
+TWINS = {
+    "lamina": [f"{SAME} {load} --deployment {each}" for load, engines in LOADS.items() for each in engines],
+    "vllm": [
+        f"{SAME} {load} --deployment 1xcpu --system vllm" for load in (f"{DECODING} azure-conv", PROMPTS)
+    ],
+}
+KEPT = "validation.json"
 
 
 @click.command()
@@ -63,7 +66,7 @@ KEPT, CALIBRATED = "validation.json", "calibrated.toml"
     "twins",
     multiple=True,
     metavar="'FLAGS OF REPLAY'",
-    help="Repeatable: a live replay on this machine beside its modelled twin; by default 14 of llama-mini.",
+    help="Repeatable: a live replay on this machine beside its modelled twin; by default of llama-mini.",
 )
 @option("--rounds", click.IntRange(1, 1000), "Of twins: how often each has its turn.", 3)
 @option("--save", FILE, "Keep your recording as one file of numbers (.toml).")
@@ -144,26 +147,52 @@ def _twins(
     said: Sequence[str], costs: str | None, rounds: int, folder: Path | None, out: Output
 ) -> list[Twin]:
     """With their own costs or these, or those of this machine as it is now, which the folder then keeps."""
-    from laminabench.cli.calibrate import measured
-    from laminabench.cli.flags import parsed_line
-    from laminabench.request import ReplayRequest
     from laminabench.validation.twin import twins
 
+    with tempfile.TemporaryDirectory() as temporary:
+        if said or costs:
+            asked = _parsed(said or TWINS["lamina"], costs)
+        else:
+            asked = [
+                each
+                for system, costs in _calibrated(folder or Path(temporary), out)
+                for each in _parsed(TWINS[system], costs)
+            ]
+        return twins(asked, rounds, out)
+
+
+def _parsed(said: Sequence[str], costs: str | None) -> list[tuple[str, ReplayRequest]]:
+    from laminabench.cli.flags import parsed_line
+    from laminabench.request import ReplayRequest
+
     asked = []
-    for words in said or TWINS:
+    for words in said:
         try:
-            asked.append((words, ReplayRequest(**parsed_line(words))))
+            asked.append((words, ReplayRequest(**{"costs": costs, **parsed_line(words)})))
         except ValueError as error:
             raise click.UsageError(f"--twin {words!r}: {error}") from error
-    if said and costs is None and not all(request.costs for _, request in asked):
-        raise click.UsageError("--twin goes with --costs: the set that `laminabench calibrate` wrote")
-    with tempfile.TemporaryDirectory() as temporary:
-        if costs is None and not said:
-            target = (folder or Path(temporary)) / CALIBRATED
-            target.parent.mkdir(parents=True, exist_ok=True)
-            measured(target, out)
-            costs = str(target)
-        return twins(asked, costs, rounds, out)
+        if asked[-1][1].costs is None:
+            raise click.UsageError("--twin goes with --costs: the set that `laminabench calibrate` wrote")
+    return asked
+
+
+def _calibrated(folder: Path, out: Output) -> Iterator[tuple[str, str]]:
+    """Each system that is here, and the set that was measured of it now."""
+    from laminabench.baselines.environment import find
+    from laminabench.cli.calibrate import NAMES, measured
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for system, name in NAMES.items():
+        if system == "vllm":
+            try:
+                find("cpu")
+            except UserError as error:
+                out.note(f"without live vLLM: {error}")
+                continue
+        target = folder / f"{name}.toml"
+        out.note(f"measuring {system} on this machine; leave it alone meanwhile")
+        measured(target, out, system, "1xcpu" if system == "vllm" else None)
+        yield system, str(target)
 
 
 def _own(

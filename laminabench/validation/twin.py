@@ -82,15 +82,13 @@ class Twin:
         }
 
 
-def twins(
-    asked: Sequence[tuple[str, ReplayRequest]], costs: str | None, rounds: int, listener: Listener = SILENT
-) -> list[Twin]:
-    """Live replays in turns, each beside the modelled one of its own costs, or of these.
+def twins(asked: Sequence[tuple[str, ReplayRequest]], rounds: int, listener: Listener = SILENT) -> list[Twin]:
+    """Live replays in turns, each beside the modelled one of its costs.
 
     Whatever is refused is so before the first.
     """
     alone = [msgspec.structs.replace(request, no_out=True) for _, request in asked]
-    modelled = [of_costs(request, costs) for request in alone]
+    modelled = [of_costs(request) for request in alone]
     requests = [msgspec.structs.replace(request, backend="live", costs=None) for request in alone]
     for request in (*requests, *modelled):
         request.require_valid()
@@ -144,15 +142,14 @@ def _ends(twin: Twin) -> tuple[float, float]:
     return measured.interval or (value, value)
 
 
-def of_costs(request: ReplayRequest, otherwise: str | None) -> ReplayRequest:
-    """The same replay on the device that its set brings, or this one; vLLM's cores are one device."""
-    costs = request.costs or otherwise
-    assert costs
-    devices = load_costs(costs).devices
+def of_costs(request: ReplayRequest) -> ReplayRequest:
+    """The same replay on the device that its set brings; vLLM's cores are one device."""
+    assert request.costs
+    devices = load_costs(request.costs).devices
     if not devices:
         raise UserError(
             "validation-no-device",
-            f"--costs {costs} brings no device of this machine; `laminabench calibrate` measures one",
+            f"--costs {request.costs} brings no device of this machine; `laminabench calibrate` measures one",
         )
     name = next(iter(devices))
     live = request.deployment or ""
@@ -168,7 +165,7 @@ def of_costs(request: ReplayRequest, otherwise: str | None) -> ReplayRequest:
     if request.system == "lamina" and "+" not in live:
         # In one process it is what is called vllm: one batch on one kind of device.
         more |= {"system": "vllm", "admission": request.admission or "reserve", "block_size": 1}
-    return msgspec.structs.replace(request, backend="modelled", costs=costs, **more)
+    return msgspec.structs.replace(request, backend="modelled", **more)
 
 
 def _settled(request: ReplayRequest) -> Iterator[tuple[str, str]]:

@@ -30,8 +30,11 @@ from laminabench.version import __version__
 WORKERS_SHARE = 0.2
 
 
-def calibrate(source: str, name: str, seconds: float, told: Told) -> Calibration:
-    """Measure for about so many seconds with a model of made-up weights; `name` will be the device's."""
+def calibrate(source: str, name: str, seconds: float, told: Told, ray: str | None = None) -> Calibration:
+    """Measure for about so many seconds with a model of made-up weights; `name` will be the device's.
+
+    Workers are processes of this machine, or actors of the Ray cluster at this address.
+    """
     require_name(name)
     shape = model(source)
     require_dtype(shape, source)
@@ -49,10 +52,10 @@ def calibrate(source: str, name: str, seconds: float, told: Told) -> Calibration
     passed = time.perf_counter() - began
     between: dict[Point, list[float]] = {}
     del slices, decode
-    if len(os.sched_getaffinity(0)) > 1:
+    if ray or len(os.sched_getaffinity(0)) > 1:
         told(min(int(passed), total), total)
         step_s = {int(rows): found.at(kind, rows) for kind, rows in found.of_kind("slices")}
-        between = workers.measure(config, step_s, max(seconds - passed, 0.0))
+        between = workers.measure(config, step_s, max(seconds - passed, 0.0), ray)
     now = datetime.now(UTC).date().isoformat()
     title = f"one core of {machine.processor()}"
     made = Made(
@@ -66,6 +69,7 @@ def calibrate(source: str, name: str, seconds: float, told: Told) -> Calibration
         found,
         between,
         assumed_host(),
+        "workers" if ray is None else "actors of Ray",
     )
     costs = cost_set(made)
     return Calibration(costs, described(costs, made, found, _measured(made), time.perf_counter() - began))

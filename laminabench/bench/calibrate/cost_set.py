@@ -87,6 +87,7 @@ class Made:
     found: Repeats
     between: Seconds  # of workers; empty where there was no second core
     host: HostCost  # where that is not known
+    linked: str = "workers"  # what they are
 
     @property
     def heads(self) -> Heads:
@@ -293,8 +294,8 @@ def _networks(made: Made) -> dict[str, Network]:
     rtt, per_byte = straight(batches * each, seconds)
     rate = min(1 / per_byte, made.bandwidth) if per_byte > 0 else made.bandwidth
     unstable = ", unstable" if origin.unstable else ""
-    title = "Shared memory, between workers of this machine"
-    source = f"{origin.source}; with all that workers do for it{unstable}"
+    title = f"Shared memory, between {made.linked} on this machine"
+    source = f"{origin.source}; with all that {made.linked} do for it{unstable}"
     return {NETWORK: Network(NETWORK, title, rtt, rate, made.bandwidth, "measured", source)}
 
 

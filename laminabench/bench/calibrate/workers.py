@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from lamina.cluster import Layout
+from lamina.cluster import Layout, Workplace
 from lamina.pipeline import Records
 from lamina.serve import Engine, Sampling
 from laminabench.bench.calibrate.rounds import Point
+from laminabench.systems.live.lamina.setup import refused
 
 BATCHES = (1, 4, 16, 64)
 PROMPT = 16
@@ -20,12 +22,15 @@ FEWEST_STEPS = 4
 MOST_STEPS = 24
 
 
-def measure(source: Any, step_s: Mapping[int, float], seconds: float) -> dict[Point, list[float]]:
+def measure(
+    source: Any, step_s: Mapping[int, float], seconds: float, ray: str | None = None
+) -> dict[Point, list[float]]:
     """Of a model worker and an attention worker that take turns, by batch size: `trip`, from the end of a
     slice to attention and from its end to the next slice; `boundary`, from the end of an iteration to the
     beginning of the next; `slices`, all of them; `attention`, a layer's. What layers have is their median.
 
-    `step_s` is what an iteration of so many rows takes, to be done in about so many seconds.
+    `step_s` is what an iteration of so many rows takes, to be done in about so many seconds. The workers are
+    processes, or actors of the Ray cluster at this address.
     """
     batches = [batch for batch in BATCHES if batch in step_s]
     each = seconds / len(batches)
@@ -33,15 +38,19 @@ def measure(source: Any, step_s: Mapping[int, float], seconds: float) -> dict[Po
     tokens = max(batch * (PROMPT + count + 1) for batch, count in steps.items())
     layout = Layout(pipelining="serial")
     sizes: dict[int, int] = {}  # by iteration
-    with Engine(
-        source,
-        layout=layout,
-        dtype=torch.bfloat16,
-        max_sequences=max(batches),
-        kv_tokens=tokens,
-        decode_only=True,
-        load_format="dummy",
-    ) as engine:
+    with refused(), contextlib.ExitStack() as made:
+        engine = made.enter_context(
+            Engine(
+                source,
+                layout=layout,
+                machine=None if ray is None else made.enter_context(_cluster(ray)),
+                dtype=torch.bfloat16,
+                max_sequences=max(batches),
+                kv_tokens=tokens,
+                decode_only=True,
+                load_format="dummy",
+            )
+        )
         for batch, count in steps.items():
             # Each once more than counted: requests join in the first.
             sampling = Sampling(max_tokens=count + 1, ignore_eos=True)
@@ -55,6 +64,12 @@ def measure(source: Any, step_s: Mapping[int, float], seconds: float) -> dict[Po
         records = engine.records()
     assert records is not None
     return _between(records, sizes)
+
+
+def _cluster(address: str) -> contextlib.AbstractContextManager[Workplace]:
+    from lamina.cluster.ray import RayMachine
+
+    return RayMachine(address)
 
 
 def _between(records: Records, sizes: Mapping[int, int]) -> dict[Point, list[float]]:

@@ -33,26 +33,26 @@ def test_errors_targets_and_order() -> None:
 
 
 def test_the_twin_is_the_same_replay_on_the_device_that_was_measured(costs: str) -> None:
-    live = ReplayRequest(trace="azure-code", deployment="1xcpu+2xcpu", batches=2, backend="live")
-    modelled = of_costs(live, costs)
+    live = ReplayRequest(trace="azure-code", deployment="1xcpu+2xcpu", batches=2, backend="live", costs=costs)
+    modelled = of_costs(live)
     assert modelled.deployment == "1xhere+2xhere"
     assert (modelled.backend, modelled.costs, modelled.batches) == ("modelled", costs, 2)
     with pytest.raises(UserError, match="validation-no-device"):
-        of_costs(live, "roofline")
+        of_costs(msgspec.structs.replace(live, costs="roofline"))
 
 
-def test_vllm_is_one_device_and_a_twin_may_have_costs_of_its_own(costs: str) -> None:
+def test_vllm_is_one_device(costs: str) -> None:
     live = ReplayRequest(
         trace="azure-code", system="vllm", deployment="2xcpu", costs=costs, prefill="model", backend="live"
     )
-    modelled = of_costs(live, "roofline")
+    modelled = of_costs(live)
     assert (modelled.deployment, modelled.costs) == ("1xhere", costs)
     assert (modelled.prefill, modelled.max_batched_tokens) == ("colocated", None)
 
 
 def test_an_engine_in_one_process_is_modelled_as_one_batch_on_one_kind_of_device(costs: str) -> None:
-    live = ReplayRequest(trace="azure-code", deployment="1xcpu", prefill="model", backend="live")
-    modelled = of_costs(live, costs)
+    live = ReplayRequest(trace="azure-code", deployment="1xcpu", prefill="model", backend="live", costs=costs)
+    modelled = of_costs(live)
     assert (modelled.system, modelled.deployment) == ("vllm", "1xhere")
     assert (modelled.admission, modelled.block_size) == ("reserve", 1)
     # A prompt is computed at once.
@@ -61,9 +61,9 @@ def test_an_engine_in_one_process_is_modelled_as_one_batch_on_one_kind_of_device
 
 
 def test_what_is_refused_is_so_before_the_first_replay(costs: str) -> None:
-    request = ReplayRequest(trace="azure-code", deployment="1xcpu+1xcpu", model="llama-nobody")
+    request = ReplayRequest(trace="azure-code", deployment="1xcpu+1xcpu", model="llama-nobody", costs=costs)
     with pytest.raises(UserError, match="catalogue-unknown-name"):
-        twins([("one", request)], costs, 1)
+        twins([("one", request)], 1)
 
 
 @pytest.mark.long
@@ -77,9 +77,10 @@ def test_a_live_replay_beside_its_twin(costs: str) -> None:
         model="llama-tiny",
         deployment="1xcpu+1xcpu",
         kv_tokens=4000,
+        costs=costs,
     )
     alone = msgspec.structs.replace(same, deployment="1xcpu", prefill="model")
-    workers, process = twins([("one", same), ("other", alone)], costs, 2)
+    workers, process = twins([("one", same), ("other", alone)], 2)
     assert (workers.deployment, process.deployment) == ("1xhere+1xhere", "1xhere")
     assert workers.measured["tokens/s"].interval is not None
     assert workers.predicted["tokens/s"] > (workers.measured["tokens/s"].value or 0)

@@ -78,6 +78,7 @@ def test_a_set_is_written_that_replays_take(
         (("--model", "nowhere.json"), "model-config-unreadable"),
         (("--model", "fp32.json"), "calibrate-dtype"),
         (("--deployment", "1xcpu"), "usage"),
+        (("--system", "vllm", "--ray", "auto"), "usage"),
     ],
 )
 def test_mistakes_are_said_before_anything_is_measured(
@@ -111,3 +112,12 @@ def test_workers_are_measured_by_their_own_records(tiny: Callable[[], Any]) -> N
         for batch in (1, 4)
     }
     assert all(-1e-3 < seconds < 10 for taken in found.values() for seconds in taken)
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("shared_machine")
+def test_actors_are_measured_as_workers_are(tiny: Callable[[], Any], ray_cluster: Any) -> None:
+    found = workers.measure(tiny(), {1: 1e-3}, 0.0, ray_cluster.address)
+    assert {point: len(taken) for point, taken in found.items()} == {
+        (kind, 1): workers.FEWEST_STEPS for kind in ("trip", "boundary", "slices", "attention")
+    }
