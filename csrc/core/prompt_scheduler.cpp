@@ -92,10 +92,13 @@ const std::vector<PromptScheduler::Index>& PromptScheduler::finish(int batch) {
     computed_[request] = static_cast<std::int32_t>(computed(lane, request));
     leave(lane, request);
     states_[request] = RequestState::kDone;
-    (prompts_.holds ? lane.held : lane.ended).push_back(request);
     if (prompts_.holds) --running_;
     finished_.push_back(request);
   }
+  // A chain has the last to join first; memory comes back in the order of the batch.
+  std::ranges::reverse(finished_);
+  auto& ended = prompts_.holds ? lane.held : lane.ended;
+  ended.insert(ended.end(), finished_.begin(), finished_.end());
   return finished_;
 }
 

@@ -17,6 +17,7 @@ from laminabench.json_safe import JsonObject
 from laminabench.listener import SILENT, Listener, Once
 from laminabench.replay import ReplayRequest, run
 from laminabench.replay.turns import in_turns
+from laminabench.request import CHOICES
 from laminabench.runs.summary import Summary, number_at
 from laminabench.systems.registry import prepare, system
 
@@ -41,6 +42,8 @@ SETTLED = {
 }
 # What a live core is called in a deployment.
 CORE = "cpu"
+# Of the live side, where nothing of it is modelled.
+LIVE_ONLY = ("oversubscribe", "ray", "max_model_len", "enforce_eager", "runner_timeout")
 # The engine computes a prompt at once, however long it is.
 WHOLE_PROMPTS = 131_072
 
@@ -155,7 +158,8 @@ def of_costs(request: ReplayRequest) -> ReplayRequest:
     live = request.deployment or ""
     vllm = request.system == "vllm"
     count = "1x" if vllm else r"\g<1>"
-    more: dict[str, Any] = {"deployment": re.sub(rf"(\d+x){CORE}\b", rf"{count}{name}", live)}
+    more: dict[str, Any] = {each: CHOICES[each].default for each in LIVE_ONLY}
+    more["deployment"] = re.sub(rf"(\d+x){CORE}\b", rf"{count}{name}", live)
     if vllm:
         more["admission"] = "grow"
     if request.prefill == "model":

@@ -9,12 +9,14 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from laminabench.catalog.cost_file import load_costs, to_toml
 from laminabench.runs.manifest import Manifest, manifest
 from laminabench.runs.schema import ITERATIONS, STINTS, Column
 from laminabench.runs.status import DONE
@@ -325,3 +327,24 @@ def manifest_of() -> Callable[..., Manifest]:
         return manifest(trace=trace, **(known | changes))
 
     return made
+
+
+# A core that nobody measured, faster than any.
+HERE = """
+[device.here]
+title = "made up"
+tflops = { bf16 = 0.3 }
+memory_gb = 12
+bandwidth_gb_per_s = 30
+interchip_gb_per_s = 30
+nic_gbit_per_s = 200
+source = "made up"
+"""
+
+
+@pytest.fixture
+def core_costs(tmp_path: Path) -> str:
+    """A cost set with that core."""
+    target = tmp_path / "here.toml"
+    target.write_text(to_toml(load_costs("roofline")) + HERE)
+    return str(target)

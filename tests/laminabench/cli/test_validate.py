@@ -6,10 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from laminabench.cli.flags import parsed_line
 from laminabench.cli.validate import TWINS
 from laminabench.request import ReplayRequest
 from laminabench.systems.registry import prepare
+from laminabench.validation.twin import of_costs
 
 
 def test_published_numbers_as_json_and_kept_with_a_picture(as_json: Any, tmp_path: Path) -> None:
@@ -45,9 +48,12 @@ def test_worse_than_what_is_kept_fails(shell: Any, as_json: Any, tmp_path: Path)
     assert [change["worse"] for change in json.loads(out)["moved"]] == [True]
 
 
-def test_twins_by_default_are_replays_that_can_be() -> None:
-    for words in TWINS["lamina"]:
-        prepare(ReplayRequest(**parsed_line(words), backend="live"))
+def test_twins_by_default_are_replays_that_can_be_live_and_modelled(core_costs: str) -> None:
+    for words in (*TWINS["lamina"], *TWINS["vllm"]):
+        request = ReplayRequest(**parsed_line(words), backend="live", costs=core_costs)
+        prepare(of_costs(request))
+        if request.system == "lamina":  # vLLM may not be here
+            prepare(msgspec.structs.replace(request, costs=None))
 
 
 def test_a_twin_of_one_s_own_needs_costs(refused: Any) -> None:

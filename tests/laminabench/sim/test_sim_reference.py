@@ -153,3 +153,29 @@ def test_growing_admission_keeps_a_hundredth_free() -> None:
     given_ = arguments(prompt=[990, 1], output=[2, 2], costs={"mid_slice": 1}, **memory)
     requests = as_the_reference(**given_)["requests"]
     assert requests["admitted_s"][1] == requests["finished_s"][0]
+
+
+def test_memory_of_those_who_end_together_comes_back_in_the_order_of_their_batch() -> None:
+    # The first two end at one boundary. What they leave in line is 4 free blocks, the first one's two and its
+    # prefix block, then the second's; the third takes 7 of these, and the fourth finds the second's prefix.
+    given_ = arguments(
+        prompt=[4, 4, 5, 6],
+        output=[2, 2, 2, 2],
+        prefix_offsets=np.array([0, 1, 2, 2, 3]),
+        prefix_ids=np.array([7, 8, 8]),
+        tokens_per_pool=16,
+        max_requests=2,
+        prompt_budget=50,
+        costs={
+            "prompts": {
+                "per_row": 0.0,
+                "per_pair": 0.0,
+                "per_token": 0.0,
+                "fixed": 0,
+                "head": np.zeros(101, int),
+            }
+        },
+    )
+    result = in_ticks(native(**given_))
+    assert not differences(in_ticks(sim_prompt_reference.run(**given_)), result)
+    assert result["prompts"]["prompt_tokens"] == [8, 0, 7, 0]

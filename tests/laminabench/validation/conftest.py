@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from laminabench.catalog.cost_file import load_costs, to_toml
 from laminabench.validation.recording import Recording
 
 Make = Callable[..., Recording]
@@ -25,26 +24,6 @@ ABOUT = {
     "prefix_caching": True,
     "source": "made up",
 }
-
-
-# A core that nobody measured, faster than any.
-HERE = """
-[device.here]
-title = "made up"
-tflops = { bf16 = 0.3 }
-memory_gb = 12
-bandwidth_gb_per_s = 30
-interchip_gb_per_s = 30
-nic_gbit_per_s = 200
-source = "made up"
-"""
-
-
-@pytest.fixture
-def costs(tmp_path: Path) -> str:
-    target = tmp_path / "here.toml"
-    target.write_text(to_toml(load_costs("roofline")) + HERE)
-    return str(target)
 
 
 @pytest.fixture

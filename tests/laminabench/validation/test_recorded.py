@@ -96,10 +96,10 @@ def test_batches_of_unequal_lengths_take_longer_than_their_mean(made: Any) -> No
     assert slower > 1.01 * faster
 
 
-def test_a_server_of_one_s_own_set_s_device_in_one_process_and_with_workers(made: Any, costs: str) -> None:
-    set_up = {"model": "llama-tiny", "costs": costs, "prefix_caching": False}
+def test_a_server_on_a_set_s_own_device_in_one_process_and_with_workers(made: Any, core_costs: str) -> None:
+    set_up = {"model": "llama-tiny", "costs": core_costs, "prefix_caching": False}
     alone, split = (
-        recorded.predict(made(about={**set_up, "deployment": each}), load_costs(costs))
+        recorded.predict(made(about={**set_up, "deployment": each}), load_costs(core_costs))
         for each in ("1xhere", "1xhere+1xhere")
     )
     # The network is between.

@@ -32,26 +32,35 @@ def test_errors_targets_and_order() -> None:
     assert same_order([one, vague])
 
 
-def test_the_twin_is_the_same_replay_on_the_device_that_was_measured(costs: str) -> None:
-    live = ReplayRequest(trace="azure-code", deployment="1xcpu+2xcpu", batches=2, backend="live", costs=costs)
+def test_the_twin_is_the_same_replay_on_the_device_that_was_measured(core_costs: str) -> None:
+    live = ReplayRequest(
+        trace="azure-code", deployment="1xcpu+2xcpu", batches=2, backend="live", costs=core_costs
+    )
     modelled = of_costs(live)
     assert modelled.deployment == "1xhere+2xhere"
-    assert (modelled.backend, modelled.costs, modelled.batches) == ("modelled", costs, 2)
+    assert (modelled.backend, modelled.costs, modelled.batches) == ("modelled", core_costs, 2)
     with pytest.raises(UserError, match="validation-no-device"):
         of_costs(msgspec.structs.replace(live, costs="roofline"))
 
 
-def test_vllm_is_one_device(costs: str) -> None:
+def test_vllm_is_one_device(core_costs: str) -> None:
     live = ReplayRequest(
-        trace="azure-code", system="vllm", deployment="2xcpu", costs=costs, prefill="model", backend="live"
+        trace="azure-code",
+        system="vllm",
+        deployment="2xcpu",
+        costs=core_costs,
+        prefill="model",
+        backend="live",
     )
     modelled = of_costs(live)
-    assert (modelled.deployment, modelled.costs) == ("1xhere", costs)
+    assert (modelled.deployment, modelled.costs) == ("1xhere", core_costs)
     assert (modelled.prefill, modelled.max_batched_tokens) == ("colocated", None)
 
 
-def test_an_engine_in_one_process_is_modelled_as_one_batch_on_one_kind_of_device(costs: str) -> None:
-    live = ReplayRequest(trace="azure-code", deployment="1xcpu", prefill="model", backend="live", costs=costs)
+def test_an_engine_in_one_process_is_modelled_as_one_batch_on_one_kind_of_device(core_costs: str) -> None:
+    live = ReplayRequest(
+        trace="azure-code", deployment="1xcpu", prefill="model", backend="live", costs=core_costs
+    )
     modelled = of_costs(live)
     assert (modelled.system, modelled.deployment) == ("vllm", "1xhere")
     assert (modelled.admission, modelled.block_size) == ("reserve", 1)
@@ -60,15 +69,17 @@ def test_an_engine_in_one_process_is_modelled_as_one_batch_on_one_kind_of_device
     prepare(modelled)
 
 
-def test_what_is_refused_is_so_before_the_first_replay(costs: str) -> None:
-    request = ReplayRequest(trace="azure-code", deployment="1xcpu+1xcpu", model="llama-nobody", costs=costs)
+def test_what_is_refused_is_so_before_the_first_replay(core_costs: str) -> None:
+    request = ReplayRequest(
+        trace="azure-code", deployment="1xcpu+1xcpu", model="llama-nobody", costs=core_costs
+    )
     with pytest.raises(UserError, match="catalogue-unknown-name"):
         twins([("one", request)], 1)
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("shared_machine")
-def test_a_live_replay_beside_its_twin(costs: str) -> None:
+def test_a_live_replay_beside_its_twin(core_costs: str) -> None:
     same = ReplayRequest(
         trace="azure-code",
         offline=True,
@@ -77,7 +88,7 @@ def test_a_live_replay_beside_its_twin(costs: str) -> None:
         model="llama-tiny",
         deployment="1xcpu+1xcpu",
         kv_tokens=4000,
-        costs=costs,
+        costs=core_costs,
     )
     alone = msgspec.structs.replace(same, deployment="1xcpu", prefill="model")
     workers, process = twins([("one", same), ("other", alone)], 2)
