@@ -37,6 +37,7 @@ SECTIONS = {
     },
     "Measuring": {
         "baseline": "Install real systems to compare with: vLLM.",
+        "record": "Offer a trace to a server, and keep when its answers came.",
         "validate": "Hold the model against what was measured.",
         "calibrate": "Measure this machine; a cost set of it for modelled replays.",
         "check": "Hold replays against goldens: a gate for CI.",
@@ -59,6 +60,7 @@ EXAMPLES = (
     "laminabench serve --model llama-mini --port 8000",
     "laminabench fhbn devices",
     "laminabench baseline setup vllm",
+    "laminabench record --url http://127.0.0.1:8000 --model llama3.1-8b --trace sharegpt -o mine.toml",
     "laminabench validate",
     "laminabench calibrate -o set.toml",
     "laminabench check --junit check.xml",

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from laminabench.cli.options import COUNT, FILE, PATH, option
+from laminabench.cli.options import FILE, PATH, option
 from laminabench.cli.output import Output, reporting
+from laminabench.cli.record import set_up_options
 from laminabench.errors import CheckFailedError, UserError
 
 if TYPE_CHECKING:
@@ -52,15 +53,7 @@ KEPT = "validation.json"
 @option("--recorded own", PATH, "A live Run of yours, a file of --save, or LLMServingSim's folder.")
 @option("--costs", None, "The cost set to predict with; by default each recording's own.")
 @option("--model", None, "Of your recording, if it does not say.")
-@option("--deployment", None, "Of your recording: 1xrtx-4090.")
-@option("--max-num-seqs", COUNT, "Of your recording: most requests at once.")
-@option("--max-batched-tokens", COUNT, "Of your recording: most tokens of an iteration.")
-@option("--kv-tokens", COUNT, "Of your recording: what its KV cache held; what fits by default.")
-@click.option(
-    "--prefix-caching/--no-prefix-caching",
-    default=None,
-    help="Of your recording: whether its server looked for the beginnings of prompts in its cache; yes.",
-)
+@set_up_options
 @click.option(
     "--twin",
     "twins",

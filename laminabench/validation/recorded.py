@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.costs import CostSet
+from laminabench.errors import UserError
 from laminabench.traces.table import Float64
 from laminabench.validation.recording import Recording
 from laminabench.validation.server import replayed
@@ -79,6 +80,13 @@ class Judged:
 
 def judged(recordings: Sequence[Recording], costs: str | None = None) -> list[Judged]:
     """Each predicted as the tables have it, and with what lies between steps from others of its device."""
+    for each in recordings:
+        tpot = Times.of(each, each.first_token_s, each.last_token_s).tpot
+        if not len(tpot) or np.median(tpot) <= 0:
+            raise UserError(
+                "validation-no-tpot",
+                f"{each.name} has no time between tokens; record a server that streams, and longer answers",
+            )
     found = []
     gaps = {each.name: gap_of(each, _costs(each, costs)) for each in recordings if _twins(each, recordings)}
     for each in recordings:
@@ -139,5 +147,6 @@ def _errors(predicted: Float64, measured: Float64) -> dict[str, float]:
     found = {"mean": float(np.mean(predicted) / np.mean(measured) - 1)}
     for name, point in POINTS.items():
         found[name] = float(np.percentile(predicted, point) / np.percentile(measured, point) - 1)
-    found["by_request"] = float(np.mean(np.abs(predicted / measured - 1)))
+    timed = measured > 0  # tokens may come together
+    found["by_request"] = float(np.mean(np.abs(predicted[timed] / measured[timed] - 1)))
     return {name: 100 * error for name, error in found.items()}

@@ -134,7 +134,7 @@ def _from_table(table: dict[str, Any], where: str) -> Recording:
             "validation-bad-recording", f"{where} is no recording: {error}; `validate --save` writes one"
         ) from error
     others, name = table.pop("others", {}), table.pop("name", where)
-    return Recording(name, _settled(where, table), others=others, **values)
+    return Recording(name, require_set_up(where, table), others=others, **values)
 
 
 def _from_run(directory: Path, settings: dict[str, Any]) -> Recording:
@@ -168,7 +168,7 @@ def _from_run(directory: Path, settings: dict[str, Any]) -> Recording:
         about["prefixes"] = f"not known: {error}"
     return Recording(
         directory.name,
-        _settled(str(directory), about | settings),
+        require_set_up(str(directory), about | settings),
         requests["arrival_s"][order] - start,
         run.prompt_tokens[order],
         run.output_tokens[order],
@@ -201,7 +201,8 @@ def _alike(trace: Trace | None, prompt_tokens: Int32, order: Any) -> tuple[Int32
     return like, (tokens // BLOCK_TOKENS).astype(np.int32)
 
 
-def _settled(where: str, about: dict[str, Any]) -> dict[str, Any]:
+def require_set_up(where: str, about: dict[str, Any]) -> dict[str, Any]:
+    """The same; a UserError where it does not say what it takes to predict it."""
     if missing := [name for name in _NEEDED if name not in about]:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
         raise UserError("validation-bad-recording", f"{where} does not say how it was set up; give {flags}")
@@ -247,7 +248,9 @@ def _from_folder(folder: Path, settings: dict[str, Any]) -> Recording:
             "workload.jsonl",
         ) from error
     columns["like"], columns["blocks"] = _sharing(tokens, BLOCK_TOKENS)
-    about = _settled(str(folder), {"source": str(meta.get("dataset_path", folder.name))} | about | settings)
+    about = require_set_up(
+        str(folder), {"source": str(meta.get("dataset_path", folder.name))} | about | settings
+    )
     return Recording(folder.name, about, *(columns[name] for name in _COLUMNS))
 
 

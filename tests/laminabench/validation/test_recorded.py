@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from laminabench.catalog.cost_file import load_costs
+from laminabench.errors import UserError
 from laminabench.validation import gate, published, recorded
 from laminabench.validation.recording import Recording, names, packaged_recording
 
@@ -43,6 +44,12 @@ def test_a_request_of_one_token_has_no_tpot(made: Any) -> None:
     times = recorded.Times.of(one, one.first_token_s, one.last_token_s)
     assert (len(times.ttft), len(times.tpot), len(times.latency)) == (40, 39, 40)
     assert np.isfinite(recorded.Judged(one, "", 0.0, times).errors()["tpot"]["by_request"])
+
+
+def test_a_server_that_does_not_stream_is_refused(made: Any) -> None:
+    one = made()
+    with pytest.raises(UserError, match="validation-no-tpot"):
+        recorded.judged([replace(one, first_token_s=one.last_token_s)])
 
 
 def test_errors_are_of_means_points_and_requests(made: Any) -> None:

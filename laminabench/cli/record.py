@@ -1,0 +1,92 @@
+"""`laminabench record`."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from laminabench.cli.flags import GroupedCommand, given_in, with_flags
+from laminabench.cli.options import COUNT, Decorator, option, target_option
+from laminabench.cli.output import Output, reporting
+from laminabench.errors import Interrupted
+from laminabench.request import CUTS, FLAGS, SERVER
+
+if TYPE_CHECKING:
+    from laminabench.validation.recording import Recording
+
+# All arrivals are the trace's own.
+OFFERED = ("trace", "model", *(name for name in FLAGS[SERVER] if name != "connections"), *FLAGS[CUTS])
+
+
+def set_up_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """How the recorded server was set up, which a recording may not say."""
+    options: list[Decorator] = [
+        option("--deployment", None, "Of the server: 1xrtx-4090."),
+        option("--max-num-seqs", COUNT, "Of the server: most requests at once."),
+        option("--max-batched-tokens", COUNT, "Of the server: most tokens of an iteration."),
+        option("--kv-tokens", COUNT, "Of the server: what its KV cache held; what fits by default."),
+        click.option(
+            "--prefix-caching/--no-prefix-caching",
+            default=None,
+            help="Of the server: whether it looked for the beginnings of prompts in its cache; yes.",
+        ),
+    ]
+    return functools.reduce(lambda made, add: add(made), reversed(options), command)
+
+
+@click.command(cls=GroupedCommand)
+@target_option("The recording: one file of numbers (.toml).")
+@functools.partial(with_flags, names=OFFERED)
+@option("--costs", None, "The cost set to predict the recording with.")
+@set_up_options
+@reporting
+def record(target: Path, costs: str | None, out: Output, **flags: Any) -> None:
+    """Offer a trace to a running server, and keep when each request got its first token and its last.
+
+    \b
+    laminabench record --url http://127.0.0.1:8000 --model llama3.1-8b --trace sharegpt --request-rate 10 \\
+        --deployment 1xrtx-4090 --max-num-seqs 256 --costs vllm-0.19 -o mine.toml
+    laminabench validate --recorded mine.toml
+    """
+    from laminabench.replay import ReplayRequest, run
+    from laminabench.runs.replace import require_writable
+    from laminabench.validation.recording import read, require_set_up
+
+    require_writable(target)
+    asked = given_in({name: flags.pop(name) for name in OFFERED})
+    settings = {name: value for name, value in {"costs": costs, **flags}.items() if value is not None}
+    require_set_up("record", {"model": "", "source": "", "max_batched_tokens": 0, **settings})
+    with tempfile.TemporaryDirectory() as temporary:
+        request = ReplayRequest(system="openai", mode="open", directory=f"{temporary}/run", **asked)
+        found = run(request, listener=out)
+        if found.replayed.interrupted:
+            raise Interrupted("nothing was kept")
+        found.require_sound()
+        recording = replace(read(Path(request.directory or ""), **settings), name=target.stem)
+    recording.write(target)
+    out.note(f"wrote {target}")
+    facts = {"recording": str(target), **_facts(recording)}
+    out.result(
+        facts,
+        lambda console: console.print(
+            f"{facts['requests']:,} requests: mean TTFT {facts['ttft_ms']:,.0f} ms, latency "
+            f"{facts['latency_ms']:,.0f} ms, TPOT {facts['tpot_ms']:,.1f} ms; predict them with "
+            f"`laminabench validate --recorded {target}`",
+            soft_wrap=True,
+        ),
+    )
+
+
+def _facts(recording: Recording) -> dict[str, float]:
+    """What was recorded, on average."""
+    from laminabench.validation.recorded import METRICS, Times
+
+    times = Times.of(recording, recording.first_token_s, recording.last_token_s)
+    means = {f"{name}_ms": 1000 * float(getattr(times, name).mean()) for name in METRICS}
+    return {"requests": len(recording), **means}
