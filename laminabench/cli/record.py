@@ -69,9 +69,9 @@ def record(target: Path, costs: str | None, out: Output, **flags: Any) -> None:
             raise Interrupted("nothing was kept")
         found.require_sound()
         recording = replace(read(Path(request.directory or ""), **settings), name=target.stem)
+    facts = {"recording": str(target), **_facts(recording)}
     recording.write(target)
     out.note(f"wrote {target}")
-    facts = {"recording": str(target), **_facts(recording)}
     out.result(
         facts,
         lambda console: console.print(
@@ -87,6 +87,6 @@ def _facts(recording: Recording) -> dict[str, float]:
     """What was recorded, on average."""
     from laminabench.validation.recorded import METRICS, Times
 
-    times = Times.of(recording, recording.first_token_s, recording.last_token_s)
+    times = Times.measured(recording)
     means = {f"{name}_ms": 1000 * float(getattr(times, name).mean()) for name in METRICS}
     return {"requests": len(recording), **means}

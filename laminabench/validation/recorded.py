@@ -38,6 +38,18 @@ class Times:
         tpot = (last - first)[several] / (recording.output_tokens[several] - 1)
         return cls(first - recording.arrival_s, tpot, last - recording.arrival_s)
 
+    @classmethod
+    def measured(cls, recording: Recording) -> Times:
+        """As they were recorded; a UserError where that says nothing of the time between tokens."""
+        found = cls.of(recording, recording.first_token_s, recording.last_token_s)
+        if not len(found.tpot) or np.median(found.tpot) <= 0:
+            raise UserError(
+                "validation-no-tpot",
+                f"{recording.name} has no time between tokens; record a server that streams, and longer "
+                "answers",
+            )
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Judged:
@@ -50,7 +62,7 @@ class Judged:
 
     @property
     def measured(self) -> Times:
-        return Times.of(self.recording, self.recording.first_token_s, self.recording.last_token_s)
+        return Times.measured(self.recording)
 
     def errors(self) -> dict[str, dict[str, float]]:
         """By metric: of the mean and of percentiles, and the mean absolute one of requests, in percent."""
@@ -81,12 +93,7 @@ class Judged:
 def judged(recordings: Sequence[Recording], costs: str | None = None) -> list[Judged]:
     """Each predicted as the tables have it, and with what lies between steps from others of its device."""
     for each in recordings:
-        tpot = Times.of(each, each.first_token_s, each.last_token_s).tpot
-        if not len(tpot) or np.median(tpot) <= 0:
-            raise UserError(
-                "validation-no-tpot",
-                f"{each.name} has no time between tokens; record a server that streams, and longer answers",
-            )
+        Times.measured(each)  # what cannot be judged is refused before anything is predicted
     found = []
     gaps = {each.name: gap_of(each, _costs(each, costs)) for each in recordings if _twins(each, recordings)}
     for each in recordings:
@@ -111,7 +118,7 @@ def with_gap(costs: CostSet, gap_s: float) -> CostSet:
 
 def gap_of(recording: Recording, costs: CostSet) -> float:
     """The time between two steps with which the mean latency of a recording comes out; not negative."""
-    measured = float(np.mean(Times.of(recording, recording.first_token_s, recording.last_token_s).latency))
+    measured = float(np.mean(Times.measured(recording).latency))
 
     def off(gap_s: float) -> float:
         return float(np.mean(predict(recording, with_gap(costs, gap_s)).latency)) / measured - 1

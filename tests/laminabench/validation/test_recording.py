@@ -14,7 +14,21 @@ from laminabench.replay import ReplayRequest, run
 from laminabench.validation.recorded import judged
 from laminabench.validation.recording import _COLUMNS, names, packaged_recording, read
 
-SETTINGS = {"model": "llama3.1-8b", "deployment": "1xrtx-4090", "costs": "vllm-0.19"}
+SETTINGS: dict[str, Any] = {"model": "llama3.1-8b", "deployment": "1xrtx-4090", "costs": "vllm-0.19"}
+
+
+def a_replay(folder: Path, **chosen: Any) -> ReplayRequest:
+    """Of a modelled server that computes prompts, into folder/run."""
+    return ReplayRequest(
+        system="vllm",
+        offline=True,
+        mode="open",
+        prefill="colocated",
+        max_num_seqs=64,
+        directory=str(folder / "run"),
+        **SETTINGS,
+        **chosen,
+    )
 
 
 def test_a_recording_is_written_and_read_back(made: Any, tmp_path: Path) -> None:
@@ -45,22 +59,14 @@ def test_a_folder_of_the_benchmark_is_read_with_who_shares_what(folder: Path) ->
 
 def test_a_run_is_read_as_a_recording_and_predicted_by_what_made_it(tmp_path: Path) -> None:
     """A modelled Run that says it is live: its prediction is itself."""
-    request = ReplayRequest(
+    request = a_replay(
+        tmp_path,
         trace="azure-code",
-        system="vllm",
         num_requests=60,
-        offline=True,
-        mode="open",
-        model="llama3.1-8b",
-        deployment="1xrtx-4090",
-        costs="vllm-0.19",
         rate_scale=0.2,
-        prefill="colocated",
         host_async=True,
-        max_num_seqs=64,
         max_batched_tokens=512,
         scale_lengths=0.5,
-        directory=str(tmp_path / "run"),
     )
     directory = run(request).directory
     assert directory is not None
@@ -75,21 +81,7 @@ def test_a_run_is_read_as_a_recording_and_predicted_by_what_made_it(tmp_path: Pa
 
 
 def test_a_server_s_run_has_the_prefixes_of_its_trace_where_that_is_here(tmp_path: Path) -> None:
-    request = ReplayRequest(
-        trace="kimi-conv",
-        system="vllm",
-        num_requests=200,
-        offline=True,
-        mode="open",
-        model="llama3.1-8b",
-        deployment="1xrtx-4090",
-        costs="vllm-0.19",
-        prefill="colocated",
-        max_num_seqs=64,
-        scale_lengths=0.1,
-        directory=str(tmp_path / "run"),
-    )
-    result = run(request)
+    result = run(a_replay(tmp_path, trace="kimi-conv", num_requests=200, scale_lengths=0.1))
     trace, blocks = result.trace, result.trace.prefix_blocks
     assert blocks is not None
     manifest = tmp_path / "run" / "run.json"
