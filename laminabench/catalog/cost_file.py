@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 from msgspec import structs
 
@@ -15,10 +16,16 @@ from laminabench.atomic import replacing
 from laminabench.catalog.cost_terms import (
     AllReduceCost,
     AttentionCost,
+    BatchedCost,
+    CollectiveCost,
+    DispatchCost,
     ElementwiseCost,
+    ExpertCost,
     Float64,
     GemmCost,
     HostCost,
+    LatentCost,
+    LatentPromptCost,
     Origin,
     PromptAttentionCost,
 )
@@ -34,12 +41,59 @@ COST_SETS = ("vllm-0.14", "vidur-2024", "vllm-0.19", "roofline")
 
 US = 1e-6
 # Units of the times that are not in microseconds.
-SMALL = {"per_k_s": ("ns", 1e-9), "per_query_head_s": ("ns", 1e-9), "per_input_s": ("ps", 1e-12)}
+SMALL = {
+    "per_k_s": ("ns", 1e-9),
+    "per_query_head_s": ("ns", 1e-9),
+    "per_expert_s": ("ns", 1e-9),
+    "per_input_s": ("ps", 1e-12),
+    "per_byte_s": ("ps", 1e-12),
+}
 
-Cost = GemmCost | AttentionCost | PromptAttentionCost | AllReduceCost | ElementwiseCost | HostCost
-AnyCost = TypeVar(
-    "AnyCost", GemmCost, AttentionCost, PromptAttentionCost, AllReduceCost, ElementwiseCost, HostCost
-)
+Cost = TypeVar("Cost", bound=msgspec.Struct)
+
+
+class Section(NamedTuple):
+    """The terms of a kind: a table for each, named by the parts of its key: [NAME.DEVICE.PART]."""
+
+    kind: type[Any]
+    parts: tuple[str, ...] = ()  # what a number is written behind; "" where the part is a word
+    optional: bool = True
+
+    def path(self, key: Any) -> tuple[str, ...]:
+        device, *others = (key,) if isinstance(key, str) else key
+        return (
+            device,
+            *(f"{before}{part}" for before, part in zip(self.parts, others, strict=True)),
+        )
+
+    def terms(self, table: Table, key: tuple[Any, ...] = ()) -> dict[Any, Any]:
+        """All terms in the tables of a file, by their keys."""
+        found: dict[Any, Any] = {}
+        for name, row in table.items():
+            before = self.parts[len(key) - 1] if key else ""
+            inner = (*key, int(name.removeprefix(before)) if before else name)
+            if len(inner) <= len(self.parts):
+                found |= self.terms(row, inner)
+            else:
+                found[inner if self.parts else name] = _cost(self.kind, row)
+        return found
+
+
+SECTIONS: Mapping[str, Section] = {
+    "gemm": Section(GemmCost, ("",), optional=False),
+    "attention": Section(AttentionCost, optional=False),
+    "prompt_attention": Section(PromptAttentionCost),
+    "allreduce": Section(AllReduceCost, ("tp",)),
+    "elementwise": Section(ElementwiseCost, optional=False),
+    "attention_of": Section(AttentionCost, ("size", "", "window")),
+    "prompt_attention_of": Section(PromptAttentionCost, ("size", "", "window")),
+    "experts": Section(ExpertCost, ("",)),
+    "latent": Section(LatentCost, ("",)),
+    "latent_prompts": Section(LatentPromptCost),
+    "batched": Section(BatchedCost),
+    "collectives": Section(CollectiveCost, ("", "over")),
+    "dispatch": Section(DispatchCost, ("", "nodes")),
+}
 
 
 def load_costs(name: str = DEFAULT_COSTS) -> CostSet:
@@ -54,7 +108,7 @@ def load_costs(name: str = DEFAULT_COSTS) -> CostSet:
 
 # How the names of coefficients end: their unit, or what they are a share of.
 DIVISORS = ("_efficiency", "sharpness")
-COEFFICIENTS = (*DIVISORS, "_us", "_ns", "_ps", "fill")
+COEFFICIENTS = (*DIVISORS, "_us", "_ns", "_ps", "fill", "activation")
 
 
 @cache
@@ -69,23 +123,10 @@ def from_table(table: Table, where: str) -> CostSet:
         return CostSet(
             name=table["name"],
             title=table["title"],
-            gemm={
-                (device, dtype): _cost(GemmCost, row)
-                for device, rows in table["gemm"].items()
-                for dtype, row in rows.items()
+            **{
+                name: section.terms(table.get(name, {}) if section.optional else table[name])
+                for name, section in SECTIONS.items()
             },
-            attention={device: _cost(AttentionCost, row) for device, row in table["attention"].items()},
-            # A set of before there were prompts has none.
-            prompt_attention={
-                device: _cost(PromptAttentionCost, row)
-                for device, row in table.get("prompt_attention", {}).items()
-            },
-            allreduce={
-                (device, int(degree.removeprefix("tp"))): _cost(AllReduceCost, row)
-                for device, rows in table.get("allreduce", {}).items()
-                for degree, row in rows.items()
-            },
-            elementwise={device: _cost(ElementwiseCost, row) for device, row in table["elementwise"].items()},
             host=_cost(HostCost, table["host"]) if "host" in table else assumed_host(),
             borrowed=_borrowing(table["borrow"]) if "borrow" in table else assumed_borrowing(),
             measured=_measured(table["measured"], where) if "measured" in table else Measured(),
@@ -132,12 +173,10 @@ def to_toml(costs: CostSet, comment: str = "") -> str:
     lines = [f"# {line}" for line in comment.splitlines()]
     lines += [f"name = {_value(costs.name)}", f"title = {_value(costs.title)}"]
     lines += [f"held = {_value(costs.held)}"] if costs.held else []
-    sections: dict[tuple[str, ...], Cost] = {
-        **{("gemm", *on): cost for on, cost in sorted(costs.gemm.items())},
-        **{("attention", device): cost for device, cost in sorted(costs.attention.items())},
-        **{("prompt_attention", device): cost for device, cost in sorted(costs.prompt_attention.items())},
-        **{("allreduce", on, f"tp{degree}"): cost for (on, degree), cost in sorted(costs.allreduce.items())},
-        **{("elementwise", device): cost for device, cost in sorted(costs.elementwise.items())},
+    sections: dict[tuple[str, ...], Any] = {
+        (name, *section.path(key)): term
+        for name, section in SECTIONS.items()
+        for key, term in sorted(getattr(costs, name).items())
     }
     if costs.host != assumed_host():
         sections["host",] = costs.host
@@ -163,7 +202,7 @@ def _written_as(coefficient: str) -> tuple[str, float]:
     return f"{coefficient.removesuffix('s')}{unit}", seconds
 
 
-def _cost(kind: type[AnyCost], row: Table) -> AnyCost:
+def _cost(kind: type[Cost], row: Table) -> Cost:
     """The cost in a section of a file; what has a default may be left out."""
     found: Table = {}
     for field in structs.fields(kind):
@@ -182,7 +221,7 @@ def _borrowing(rows: Table) -> dict[str, Borrowed]:
     return {name: Borrowed(row["from"], row["reason"]) for name, row in rows.items()}
 
 
-def _section(path: tuple[str, ...], cost: Cost) -> list[str]:
+def _section(path: tuple[str, ...], cost: Any) -> list[str]:
     origin, names = cost.origin, [name for name in cost.__struct_fields__ if name != "origin"]
     lines = ["", f"[{'.'.join(path)}]"]
     for name in sorted(names, key=lambda name: not name.endswith("_s")):  # times first

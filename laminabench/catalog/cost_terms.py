@@ -6,7 +6,7 @@ carried over to a device that was not measured. Every one has an Origin.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -155,6 +155,136 @@ class AllReduceCost(msgspec.Struct, frozen=True):
     def seconds(self, device: Device, degree: int, size_bytes: ArrayLike) -> Float64:
         moved = 2 * (degree - 1) / degree * np.asarray(size_bytes, np.float64)
         return self.latency_s + moved / (self.link_efficiency * device.interchip_bytes_per_s)
+
+
+class CollectiveCost(msgspec.Struct, frozen=True):
+    """All-gather, reduce-scatter or all-to-all: t = latency + (p - 1) / p bytes / (efficiency x link).
+
+    The bytes are those of the whole buffer of one device, p the devices of one node.
+    """
+
+    latency_s: float
+    link_efficiency: float
+    origin: Origin
+
+    def seconds(self, device: Device, degree: int, size_bytes: ArrayLike) -> Float64:
+        moved = (degree - 1) / degree * np.asarray(size_bytes, np.float64)
+        return self.latency_s + moved / (self.link_efficiency * device.interchip_bytes_per_s)
+
+
+class DispatchCost(msgspec.Struct, frozen=True):
+    """Tokens to the ranks of their experts, or results back: t = latency + per_byte x bytes of a rank."""
+
+    latency_s: float
+    per_byte_s: float
+    origin: Origin
+
+    def seconds(self, size_bytes: ArrayLike) -> Float64:
+        return self.latency_s + self.per_byte_s * np.asarray(size_bytes, np.float64)
+
+
+# What DeepEP sends for a (token, expert) pair: fp8 with a scale of 4 bytes for 128 elements and 16 bytes that
+# say which token it is, or bf16.
+DISPATCH_BYTES: Mapping[str, Callable[[int], float]] = {
+    "dispatch": lambda hidden: hidden * (1 + 4 / 128) + 16,
+    "combine": lambda hidden: 2.0 * hidden,
+}
+
+
+# Rows that a tile of an expert's product is padded by.
+TILE_ROWS = 16
+
+
+class ExpertCost(msgspec.Struct, frozen=True):
+    """The routed experts of one layer on one device: gated, of `hidden` by `inter` on this device.
+
+    t = overhead + per_expert A + sqrt(M^2 + C^2) + activation (4 h P + 6 i P + 4 h m) / bandwidth, where M
+    reads the weights of A active experts, and C computes P (token, expert) pairs and the rows that tiles are
+    padded by.
+    """
+
+    overhead_s: float
+    per_expert_s: float
+    bandwidth_efficiency: float
+    flops_efficiency: float
+    activation: float  # how often activations are read and written, against once
+    origin: Origin
+
+    def seconds(
+        self,
+        device: Device,
+        hidden: int,
+        inter: int,
+        dtype: str,
+        active: ArrayLike,
+        pairs: ArrayLike,
+        rows: ArrayLike,
+    ) -> Float64:
+        active, pairs, rows = (np.asarray(count, np.float64) for count in (active, pairs, rows))
+        weights = 3 * hidden * inter * DTYPE_BYTES[dtype] * active
+        flops = 6 * hidden * inter * (pairs + TILE_ROWS * active)
+        memory = weights / (self.bandwidth_efficiency * device.bandwidth_bytes_per_s)
+        compute = flops / (self.flops_efficiency * device.flops_for(dtype))
+        moved = 4 * hidden * pairs + 6 * inter * pairs + 4 * hidden * rows
+        small = self.activation * moved / device.bandwidth_bytes_per_s
+        return self.overhead_s + self.per_expert_s * active + np.hypot(memory, compute) + small
+
+
+class LatentCost(msgspec.Struct, frozen=True):
+    """Decode attention over a latent KV (MLA, absorbed) of one layer on one device: the kernel alone.
+
+    t = overhead + KV tokens x the longer of reading the latent and computing with it: all heads of the device
+    share one latent of `width`, of which the first `value_width` are also the values.
+    """
+
+    overhead_s: float
+    bandwidth_efficiency: float
+    flops_efficiency: float
+    origin: Origin
+
+    def per_token_s(
+        self, device: Device, heads: int, kv_dtype: str, width: int = 576, value_width: int = 512
+    ) -> float:
+        memory = width * DTYPE_BYTES[kv_dtype] / (self.bandwidth_efficiency * device.bandwidth_bytes_per_s)
+        flops = 2 * heads * (width + value_width)
+        return max(memory, flops / (self.flops_efficiency * device.flops_for("bf16")))
+
+    def terms(
+        self, device: Device, heads: int, kv_dtype: str, width: int = 576, value_width: int = 512
+    ) -> AttentionTerms:
+        per_token = self.per_token_s(device, heads, kv_dtype, width, value_width)
+        return AttentionTerms(self.overhead_s, 0.0, per_token, 0.0)
+
+
+class LatentPromptCost(msgspec.Struct, frozen=True):
+    """Attention of prompts over K and V made from the latent (not absorbed), of one layer: the kernel alone.
+
+    t = overhead + 2 h (key size + value size) pairs / (efficiency peak).
+    """
+
+    overhead_s: float
+    flops_efficiency: float
+    origin: Origin
+
+    def terms(self, device: Device, heads: int, key_size: int = 192, value_size: int = 128) -> PromptTerms:
+        rate = self.flops_efficiency * device.flops_for("bf16")
+        return PromptTerms(self.overhead_s, 0.0, 2 * heads * (key_size + value_size) / rate)
+
+
+class BatchedCost(msgspec.Struct, frozen=True):
+    """A product for each head, bf16, as absorption needs: t = overhead + compute + memory."""
+
+    overhead_s: float
+    flops_efficiency: float
+    bandwidth_efficiency: float
+    origin: Origin
+
+    def seconds(self, device: Device, heads: int, m: ArrayLike, n: int, k: int) -> Float64:
+        """Of m rows in each of `heads` products with matrices [k, n]."""
+        m = np.asarray(m, np.float64)
+        compute = 2 * heads * m * n * k / (self.flops_efficiency * device.flops_for("bf16"))
+        moved = ACTIVATION_BYTES * heads * (k * n + m * (k + n))
+        return self.overhead_s + compute + moved / (self.bandwidth_efficiency * device.bandwidth_bytes_per_s)
 
 
 class ElementwiseCost(msgspec.Struct, frozen=True):

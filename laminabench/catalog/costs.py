@@ -15,10 +15,16 @@ from laminabench.catalog.cost_terms import (
     AllReduceCost,
     AttentionCost,
     AttentionTerms,
+    BatchedCost,
+    CollectiveCost,
+    DispatchCost,
     ElementwiseCost,
+    ExpertCost,
     Float64,
     GemmCost,
     HostCost,
+    LatentCost,
+    LatentPromptCost,
     Origin,
     PromptAttentionCost,
     PromptTerms,
@@ -67,6 +73,21 @@ class CostSet(msgspec.Struct, frozen=True):
     elementwise: Mapping[str, ElementwiseCost]
     host: HostCost
     borrowed: Mapping[str, Borrowed]
+    # Attention that is not of heads of 128, KV in bf16 and all tokens: by device, head size, KV's type and
+    # window (0: none).
+    attention_of: Mapping[tuple[str, int, str, int], AttentionCost] = msgspec.field(default_factory=dict)
+    prompt_attention_of: Mapping[tuple[str, int, str, int], PromptAttentionCost] = msgspec.field(
+        default_factory=dict
+    )
+    # Mixtures of experts, by device and format of their weights.
+    experts: Mapping[tuple[str, str], ExpertCost] = msgspec.field(default_factory=dict)
+    # A latent KV (MLA): decoding by device and KV's type, prompts and the products of absorption by device.
+    latent: Mapping[tuple[str, str], LatentCost] = msgspec.field(default_factory=dict)
+    latent_prompts: Mapping[str, LatentPromptCost] = msgspec.field(default_factory=dict)
+    batched: Mapping[str, BatchedCost] = msgspec.field(default_factory=dict)
+    # By device, operation and degree, in a node; and by device, dispatch or combine, and nodes.
+    collectives: Mapping[tuple[str, str, int], CollectiveCost] = msgspec.field(default_factory=dict)
+    dispatch: Mapping[tuple[str, str, int], DispatchCost] = msgspec.field(default_factory=dict)
     measured: Measured = Measured()
     # How far off it was where it was held against measurements of whole servers: `validate` finds it out.
     held: str = ""
@@ -142,6 +163,44 @@ class CostSet(msgspec.Struct, frozen=True):
         if tp == 1:
             return np.zeros(np.shape(size_bytes))
         return self._allreduce(device, tp).seconds(device, tp, size_bytes)
+
+    # Mixtures of experts, latent KV: the terms, each with its origin
+
+    def attention_cost(
+        self, device: Device, head_dim: int = 128, kv_dtype: str = "bf16", window: int = 0
+    ) -> AttentionCost:
+        """Of heads of this size; what was not measured apart is as heads of 128 with KV in bf16."""
+        name = self.measured_as(device)
+        found = self.attention_of.get((name, head_dim, canonical_dtype(kv_dtype), window))
+        return found or self._term(self.attention, device, "decode attention")
+
+    def prompt_attention_cost(
+        self, device: Device, head_dim: int = 128, kv_dtype: str = "bf16", window: int = 0
+    ) -> PromptAttentionCost:
+        name = self.measured_as(device)
+        found = self.prompt_attention_of.get((name, head_dim, canonical_dtype(kv_dtype), window))
+        return found or self._term(self.prompt_attention, device, "attention of prompts")
+
+    def expert_cost(self, device: Device, dtype: str) -> ExpertCost:
+        return self._keyed(self.experts, device, canonical_dtype(dtype), f"experts in {dtype}")
+
+    def latent_cost(self, device: Device, kv_dtype: str = "bf16") -> LatentCost:
+        what = f"attention over a latent KV in {kv_dtype}"
+        return self._keyed(self.latent, device, canonical_dtype(kv_dtype), what)
+
+    def latent_prompt_cost(self, device: Device) -> LatentPromptCost:
+        return self._term(self.latent_prompts, device, "attention of prompts over a latent KV")
+
+    def batched_cost(self, device: Device) -> BatchedCost:
+        return self._term(self.batched, device, "batched products")
+
+    def collective_cost(self, device: Device, op: str, degree: int) -> CollectiveCost:
+        """Of all_gather, reduce_scatter or alltoall over so many devices of a node."""
+        return self._of_degree(self.collectives, device, op, degree)
+
+    def dispatch_cost(self, device: Device, op: str, nodes: int = 1) -> DispatchCost:
+        """Of `dispatch` or `combine` over the devices of so many nodes."""
+        return self._of_degree(self.dispatch, device, op, nodes)
 
     # A step
 
@@ -343,15 +402,7 @@ class CostSet(msgspec.Struct, frozen=True):
         return table[name]
 
     def _gemm(self, device: Device, dtype: str) -> GemmCost:
-        name, key = self.measured_as(device), canonical_dtype(dtype)
-        for found in ((name, key), (name, ANY)):
-            if found in self.gemm:
-                return self.gemm[found]
-        known = sorted(kind for owner, kind in self.gemm if owner == name)
-        raise UserError(
-            "costs-no-coefficients",
-            f"cost set {self.name} has no {dtype} GEMM coefficients for {name}; it has {', '.join(known)}",
-        )
+        return self._keyed(self.gemm, device, canonical_dtype(dtype), f"{dtype} GEMMs")
 
     def _allreduce(self, device: Device, tp: int) -> AllReduceCost:
         name = self.measured_as(device)
@@ -363,6 +414,30 @@ class CostSet(msgspec.Struct, frozen=True):
         # A degree that was not measured uses the next one that was, or the largest.
         above = [degree for degree in degrees if degree >= tp]
         return self.allreduce[name, above[0] if above else degrees[-1]]
+
+    def _keyed(self, table: Mapping[tuple[str, str], Term], device: Device, key: str, what: str) -> Term:
+        name = self.measured_as(device)
+        for found in ((name, key), (name, ANY)):
+            if found in table:
+                return table[found]
+        known = ", ".join(sorted(kind for owner, kind in table if owner == name)) or "none"
+        raise UserError(
+            "costs-no-coefficients",
+            f"cost set {self.name} has no coefficients of {what} for {name}; it has {known}",
+        )
+
+    def _of_degree(
+        self, table: Mapping[tuple[str, str, int], Term], device: Device, op: str, degree: int
+    ) -> Term:
+        """That of the degree, of the next larger one that was measured, or of the largest."""
+        name = self.measured_as(device)
+        degrees = sorted(each for owner, kind, each in table if (owner, kind) == (name, op))
+        if not degrees:
+            raise UserError(
+                "costs-no-coefficients", f"cost set {self.name} has no coefficients of {op} for {name}"
+            )
+        above = [each for each in degrees if each >= degree]
+        return table[name, op, above[0] if above else degrees[-1]]
 
 
 def known_devices(sets: Iterable[CostSet]) -> Mapping[str, Device]:

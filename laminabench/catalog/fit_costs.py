@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
 
 from laminabench.catalog import fitted
-from laminabench.catalog.cost_file import COST_SETS, assumed_borrowing, assumed_host, load_costs
+from laminabench.catalog.cost_file import COST_SETS, SECTIONS, assumed_borrowing, assumed_host, load_costs
 from laminabench.catalog.cost_terms import (
     AllReduceCost,
     AttentionCost,
@@ -66,22 +65,15 @@ def fit(profiles: Path, set_name: str) -> CostSet:
 
 def error_rows(costs: CostSet) -> list[dict[str, object]]:
     """The fit errors that a set carries, one row an operation and device."""
-    tables: tuple[tuple[str, Iterable[tuple[Any, Any]]], ...] = (
-        ("gemm", costs.gemm.items()),
-        ("attention", costs.attention.items()),
-        ("prompts", costs.prompt_attention.items()),
-        ("allreduce", costs.allreduce.items()),
-        ("elementwise", costs.elementwise.items()),
-    )
     return [
         {
-            "term": term,
-            "for": key if isinstance(key, str) else " ".join(map(str, key)),
+            "term": "prompts" if name == "prompt_attention" else name,
+            "for": " ".join(section.path(key)),
             "samples": cost.origin.samples,
             **cost.origin.errors,
         }
-        for term, table in tables
-        for key, cost in table
+        for name, section in SECTIONS.items()
+        for key, cost in getattr(costs, name).items()
     ]
 
 

@@ -16,6 +16,8 @@ GB = 1e9  # everywhere in this project: data sheets and the papers count in powe
 
 # float16 and bfloat16 run at the same rate on every device listed.
 _SAME_RATE = {"fp16": "bf16", "float16": "bf16", "bfloat16": "bf16", "float8": "fp8"}
+# The units that compute with weights in these formats: weights of 4 bits are unpacked to bf16, but for nvfp4.
+COMPUTED_IN = {"fp8_block": "fp8", "mxfp4": "bf16", "int4": "bf16", "nvfp4": "fp4"}
 
 
 # Who says how many watts: a data sheet, nobody, or the user.
@@ -94,6 +96,7 @@ class Device:
     def flops_for(self, dtype: str) -> float:
         """Peak dense rate for `dtype`; a UserError where the device has no such units."""
         key = canonical_dtype(dtype)
+        key = COMPUTED_IN.get(key, key)
         if key not in self.flops:
             known = ", ".join(sorted(self.flops))
             raise UserError(

@@ -10,7 +10,18 @@ from typing import NamedTuple, TypedDict
 from laminabench.catalog.entries import Table, packaged
 from laminabench.errors import UserError
 
-DTYPE_BYTES: Mapping[str, int] = {"bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "fp32": 4}
+# Formats of 4 bits have a scale of 8 bits, for 32 elements or (nvfp4) for 16.
+DTYPE_BYTES: Mapping[str, float] = {
+    "bf16": 2,
+    "fp16": 2,
+    "fp8": 1,
+    "fp8_block": 1,
+    "int8": 1,
+    "fp32": 4,
+    "mxfp4": 0.53125,
+    "int4": 0.53125,
+    "nvfp4": 0.5625,
+}
 
 # v2 Table 3 counts one vocabulary table of this many rows for every model, LLaMA3 included.
 TABLE3_VOCAB = 32000
@@ -87,7 +98,7 @@ class ModelShape:
         return self.heads // self.kv_heads
 
     @property
-    def dtype_bytes(self) -> int:
+    def dtype_bytes(self) -> float:
         return DTYPE_BYTES[self.dtype]
 
     @property
@@ -124,12 +135,12 @@ class ModelShape:
         return sum(self.weights())
 
     @property
-    def weight_bytes(self) -> int:
+    def weight_bytes(self) -> float:
         """All weights in `dtype`: matrices, biases, norms, embeddings, and the LM head unless it is tied."""
         return self.parameters * self.dtype_bytes
 
     @property
-    def table3_bytes(self) -> int:
+    def table3_bytes(self) -> float:
         """What v2 Table 3 counts: the layers and ONE vocabulary table of 32,000 rows."""
         count = self.weights()
         return (count.matrices + count.biases_and_norms + TABLE3_VOCAB * self.hidden) * self.dtype_bytes
@@ -146,7 +157,7 @@ class ModelShape:
     @property
     def kv_bytes_per_token(self) -> int:
         """K and V of one token over all layers."""
-        return 2 * self.layers * self.kv_size * DTYPE_BYTES[self.kv_dtype]
+        return int(2 * self.layers * self.kv_size * DTYPE_BYTES[self.kv_dtype])
 
     # Shapes
 

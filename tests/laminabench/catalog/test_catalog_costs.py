@@ -8,9 +8,23 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from laminabench.catalog.cost_file import COST_SETS, DEFAULT_COSTS, load_costs, to_toml, write_costs
-from laminabench.catalog.cost_terms import GemmCost, Origin, rounded_max
+from laminabench.catalog.cost_file import COST_SETS, DEFAULT_COSTS, SECTIONS, load_costs, to_toml, write_costs
+from laminabench.catalog.cost_terms import (
+    DISPATCH_BYTES,
+    AttentionCost,
+    BatchedCost,
+    CollectiveCost,
+    DispatchCost,
+    ExpertCost,
+    GemmCost,
+    LatentCost,
+    LatentPromptCost,
+    Origin,
+    PromptAttentionCost,
+    rounded_max,
+)
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device, load_devices
 from laminabench.errors import UserError
@@ -244,3 +258,114 @@ def test_a_set_without_the_device_says_what_it_has(tmp_path):
     path.write_text("\n\n".join(part for part in text.split("\n\n") if "a100" not in part.split("\n")[0]))
     with pytest.raises(UserError, match="costs-no-coefficients"):
         load_costs(str(path)).model_step_seconds(model("llama-7b"), device("rtx-3090"), 1, 1)
+
+
+# Mixtures of experts, latent KV
+
+MADE_UP = Origin("assumed", "made up", "1-8", {"op": 1.5}, 3)
+
+
+def test_experts_by_hand():
+    cost, h200 = ExpertCost(30e-6, 0.1e-6, 0.8, 0.5, 2.0, MADE_UP), device("h200")
+    hidden, inter, active, pairs, rows = 4096, 1536, 100, 512, 64
+    memory = 3 * hidden * inter * active / (0.8 * 4800e9)
+    compute = 6 * hidden * inter * (pairs + 16 * active) / (0.5 * 1979e12)
+    moved = 4 * hidden * pairs + 6 * inter * pairs + 4 * hidden * rows
+    by_hand = 30e-6 + 10e-6 + (memory**2 + compute**2) ** 0.5 + 2 * moved / 4800e9
+    found = cost.seconds(h200, hidden, inter, "fp8_block", [active, 0], [pairs, 0], [rows, 0])
+    assert found == pytest.approx([by_hand, 30e-6])
+
+
+def test_four_bits_are_read_as_such_and_computed_in_the_units_there_are():
+    cost = ExpertCost(0, 0, 1, 1, 0, MADE_UP)
+    h200, b200 = device("h200"), device("b200")
+    few, many = (1, 1, 1), (1, 1_000_000, 1)
+    bf16, mxfp4 = (cost.seconds(h200, 4096, 1536, dtype, *few) for dtype in ("bf16", "mxfp4"))
+    assert mxfp4 / bf16 == pytest.approx(0.53125 / 2, rel=0.05)
+    bf16, mxfp4 = (cost.seconds(h200, 4096, 1536, dtype, *many) for dtype in ("bf16", "mxfp4"))
+    assert mxfp4 / bf16 == pytest.approx(1, rel=1e-3)
+    assert b200.flops_for("nvfp4") == 4 * b200.flops_for("int4") == 2 * b200.flops_for("fp8_block")
+    with pytest.raises(UserError, match="hardware-no-peak-rate"):
+        h200.flops_for("nvfp4")
+
+
+def test_a_latent_is_read_once_and_computed_with_by_every_head():
+    cost, h200 = LatentCost(10e-6, 0.9, 0.75, MADE_UP), device("h200")
+    read = 576 * 2 / (0.9 * 4800e9)
+    assert cost.per_token_s(h200, 8, "bf16") == cost.per_token_s(h200, 64, "bf16") == pytest.approx(read)
+    computed = 2 * 128 * 1088 / (0.75 * 989e12)
+    assert (
+        cost.per_token_s(h200, 128, "bf16") == cost.per_token_s(h200, 128, "fp8") == pytest.approx(computed)
+    )
+    assert cost.terms(h200, 8, "bf16").seconds(1000, 4) == pytest.approx(10e-6 + 1000 * read)
+    prompts = LatentPromptCost(10e-6, 0.5, MADE_UP).terms(h200, 16)
+    assert prompts.seconds(8, 36) == pytest.approx(10e-6 + 36 * 2 * 16 * 320 / (0.5 * 989e12))
+
+
+def test_a_product_for_each_head_and_what_ranks_exchange():
+    h200 = device("h200")
+    found = BatchedCost(5e-6, 0.5, 0.8, MADE_UP).seconds(h200, 16, [0, 64], 512, 128)
+    weights = 2 * 16 * 512 * 128 / (0.8 * 4800e9)
+    more = 2 * 16 * 64 * (512 + 128) / (0.8 * 4800e9) + 2 * 16 * 64 * 512 * 128 / (0.5 * 989e12)
+    assert found == pytest.approx([5e-6 + weights, 5e-6 + weights + more])
+    gather = CollectiveCost(10e-6, 0.5, MADE_UP)
+    assert gather.seconds(h200, 8, 8e6) == pytest.approx(10e-6 + 7e6 / 225e9)
+    assert DISPATCH_BYTES["dispatch"](2048) == 2128
+    assert DISPATCH_BYTES["combine"](2048) == 4096
+    assert DispatchCost(10e-6, 5e-12, MADE_UP).seconds([0, 1e6]) == pytest.approx([10e-6, 15e-6])
+
+
+def _with_every_term():
+    attention, prompts = (
+        AttentionCost(9e-6, 1e-9, 0.5, 0.1, MADE_UP),
+        PromptAttentionCost(9e-6, 1e-9, 0.5, MADE_UP),
+    )
+    return replace(
+        load_costs(),
+        attention_of={("h100", 64, "bf16", 128): attention},
+        prompt_attention_of={("h100", 64, "bf16", 128): prompts},
+        experts={("h100", "fp8_block"): ExpertCost(3e-5, 8.5e-8, 0.9, 0.45, 3.7, MADE_UP)},
+        latent={("h100", "fp8"): LatentCost(9e-6, 0.6, 0.7, MADE_UP)},
+        latent_prompts={"h100": LatentPromptCost(9e-6, 0.6, MADE_UP)},
+        batched={"h100": BatchedCost(5e-6, 0.6, 0.7, MADE_UP)},
+        collectives={("h100", "alltoall", degree): CollectiveCost(5e-6, 0.6, MADE_UP) for degree in (2, 8)},
+        dispatch={("h100", "combine", nodes): DispatchCost(nodes * 1e-5, 5e-12, MADE_UP) for nodes in (1, 2)},
+    )
+
+
+def test_every_term_is_written_and_read_back(tmp_path):
+    costs, path = _with_every_term(), tmp_path / "mine.toml"
+    write_costs(costs, path)
+    found = load_costs(str(path))
+    assert to_toml(found) == to_toml(costs)
+    assert all(getattr(found, name).keys() == getattr(costs, name).keys() for name in SECTIONS)
+    assert "[attention_of.h100.size64.bf16.window128]" in path.read_text()
+    path.write_text(path.read_text().replace("over8", "overall"))
+    with pytest.raises(UserError, match="costs-file-incomplete"):
+        load_costs(str(path))
+
+
+def test_terms_are_looked_up_and_what_is_lacking_is_named():
+    costs, h100, h20 = _with_every_term(), device("h100"), device("h20")
+    assert costs.attention_cost(h20, 64, "bfloat16", 128) is costs.attention_of["h100", 64, "bf16", 128]
+    assert costs.attention_cost(h100, 64) is costs.attention["h100"]
+    assert costs.prompt_attention_cost(h100, 64, window=128).overhead_s == 9e-6
+    assert costs.prompt_attention_cost(h100) is costs.prompt_attention["h100"]
+    assert costs.collective_cost(h100, "alltoall", 4) is costs.collectives["h100", "alltoall", 8]
+    assert costs.dispatch_cost(h100, "combine", 8).latency_s == 2e-5
+    assert costs.expert_cost(h20, "fp8_block").per_expert_s == 8.5e-8
+    with pytest.raises(UserError, match="it has fp8_block"):
+        costs.expert_cost(h100, "bf16")
+    with pytest.raises(UserError, match="costs-no-coefficients"):
+        costs.collective_cost(h100, "all_gather", 2)
+    with pytest.raises(UserError, match="costs-no-coefficients"):
+        costs.latent_cost(device("a100-80g-sxm"))
+
+
+def test_the_roofline_has_experts_and_latent_kv_of_every_device():
+    costs, b200 = load_costs("roofline"), device("b200")
+    nvfp4 = costs.expert_cost(b200, "nvfp4").seconds(b200, 7168, 2048, "nvfp4", 256, 0, 0)
+    assert nvfp4 == pytest.approx(3 * 7168 * 2048 * 256 * 0.5625 / 8e12, rel=0.01)
+    assert costs.latent_cost(b200).overhead_s == costs.latent_prompt_cost(b200).overhead_s == 0
+    assert costs.batched_cost(b200).flops_efficiency == 1
+    assert costs.collective_cost(b200, "all_gather", 8).latency_s == 0
