@@ -170,6 +170,8 @@ def layers_in_grid(samples: Samples) -> list[Layer]:
     measured = {(int(n), int(k)) for n, k in zip(samples["n"], samples["k"], strict=True)}
     found: dict[tuple[Shape, ...], Layer] = {}
     for name, shape in released_models().items():
+        if shape.experts or shape.latent:
+            continue  # whose layers are of other products too
         for tp in shape.tp_degrees(MAX_TP):
             shapes: list[Shape] = []
             for gemm in shape.layer_gemms(tp):

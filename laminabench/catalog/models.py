@@ -5,23 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import NamedTuple, TypedDict
+from typing import Literal, NamedTuple, TypedDict
 
 from laminabench.catalog.entries import Table, packaged
+from laminabench.catalog.layout import Layout, Split, layout_of
+from laminabench.catalog.model_parts import Experts, Latent, Window
 from laminabench.errors import UserError
 
-# Formats of 4 bits have a scale of 8 bits, for 32 elements or (nvfp4) for 16.
 DTYPE_BYTES: Mapping[str, float] = {
     "bf16": 2,
     "fp16": 2,
     "fp8": 1,
-    "fp8_block": 1,
     "int8": 1,
     "fp32": 4,
+    # With a scale for each block of weights: of 128 x 128 (which is nothing), of 32, 32 and 16.
+    "fp8_block": 1,
     "mxfp4": 0.53125,
     "int4": 0.53125,
     "nvfp4": 0.5625,
 }
+# Of these models all but the matrices stays in 16 bits.
+BLOCKS = ("fp8_block", "mxfp4", "int4", "nvfp4")
+# Weights that are split into blocks of so many are not split finer.
+BLOCK_SIZE: Mapping[str, int] = {"fp8_block": 128, "mxfp4": 32, "int4": 32, "nvfp4": 16}
 
 # v2 Table 3 counts one vocabulary table of this many rows for every model, LLaMA3 included.
 TABLE3_VOCAB = 32000
@@ -35,10 +41,29 @@ class Gemm(NamedTuple):
     k: int
 
 
+Place = Literal["before", "after", "feed"]
+
+
+class Product(NamedTuple):
+    """A matrix product on one worker, once in each of so many layers."""
+
+    gemm: Gemm
+    layers: int
+    place: Place  # before attention, after it, or in the feed-forward part
+    dtype: str
+    heads: int = 0  # of a batched one: a product of its own for each of so many heads
+
+    @property
+    def elements(self) -> int:
+        """Of its weights, in all layers."""
+        return self.layers * self.gemm.n * self.gemm.k * max(1, self.heads)
+
+
 class WeightCount(NamedTuple):
     """Where the weights are, in elements."""
 
-    matrices: int  # the GEMM weights of all layers
+    matrices: int  # the GEMM weights of all layers, but for experts
+    experts: int
     biases_and_norms: int
     embedding: int  # token table, and what positions need where they are learned
     lm_head: int  # 0 where it is the embedding, used twice
@@ -67,6 +92,11 @@ class ModelShape:
     dtype: str = "bf16"
     kv_dtype: str = "bf16"
     source: str = ""
+    output_bias: bool = False  # of attention's output, too (gpt-oss, whose experts have biases as well)
+    sinks: bool = False  # a learned logit a head, which costs nothing
+    experts: Experts | None = None
+    latent: Latent | None = None
+    window: Window | None = None
 
     def __post_init__(self) -> None:
         sizes = (
@@ -85,7 +115,7 @@ class ModelShape:
                 "model-heads-uneven",
                 f"model {self.name}: {self.heads} heads do not divide over {self.kv_heads} KV heads",
             )
-        for dtype in (self.dtype, self.kv_dtype):
+        for dtype in (self.dtype, self.kv_dtype, self.expert_dtype):
             if dtype not in DTYPE_BYTES:
                 raise UserError(
                     "model-unknown-dtype",
@@ -102,12 +132,48 @@ class ModelShape:
         return DTYPE_BYTES[self.dtype]
 
     @property
+    def expert_dtype(self) -> str:
+        return (self.experts and self.experts.dtype) or self.dtype
+
+    @property
+    def rest_dtype(self) -> str:
+        """Of what is no matrix of a layer: embedding, LM head, norms, router."""
+        return "bf16" if self.dtype in BLOCKS else self.dtype
+
+    @property
     def query_size(self) -> int:
+        """What attention gets of a token's queries; latent attention gets them absorbed, as wide as KV."""
         return self.heads * self.head_dim
+
+    @property
+    def output_size(self) -> int:
+        """What attention gives back for a token."""
+        return self.heads * (self.latent.kv_rank if self.latent else self.head_dim)
 
     @property
     def kv_size(self) -> int:
         return self.kv_heads * self.head_dim
+
+    @property
+    def stored_size(self) -> int:
+        """Elements of KV of a token in a layer: keys and values, or the one vector both are made of."""
+        return self.kv_size if self.latent else 2 * self.kv_size
+
+    @property
+    def expert_layers(self) -> int:
+        return self.experts.layers(self.layers) if self.experts else 0
+
+    @property
+    def dense_layers(self) -> int:
+        return self.layers - self.expert_layers
+
+    def require_plain(self, who: str) -> None:
+        """A UserError for who knows of dense models with usual attention alone."""
+        parts = {"experts": self.experts, "latent attention": self.latent, "windows": self.window}
+        if has := [name for name, part in parts.items() if part]:
+            raise UserError(
+                "model-not-plain", f"{who} does not know models with {' and '.join(has)}: {self.name}"
+            )
 
     # Memory
 
@@ -117,27 +183,44 @@ class ModelShape:
         So are the matrices for relative ones, which no step multiplies by: what they make of the positions
         can be kept, as it depends on no token.
         """
-        shards = self.layer_gemms(1)
-        matrices = self.layers * sum(gemm.n * gemm.k for gemm in shards)
+        products = self.products()
+        matrices = sum(product.elements for product in products)
         norms_a_layer = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
+        if self.latent:
+            norms_a_layer += self.latent.q_rank + self.latent.kv_rank
         small = self.layers * norms_a_layer + self.hidden
         if self.all_biases:
             small *= 2  # a norm has a bias as long as its scale
-            small += self.layers * sum(gemm.n for gemm in shards)
+            small += sum(product.layers * product.gemm.n for product in products)
         elif self.qkv_bias:
             small += self.layers * (self.query_size + 2 * self.kv_size)
+        small += self.layers * (self.output_bias * self.hidden + self.sinks * self.heads)
+        routed = 0
+        if found := self.experts:
+            routed = self.expert_layers * found.count * 3 * self.hidden * found.intermediate
+            if self.output_bias:  # and the experts and their router have biases
+                widths = 1 + 2 * found.intermediate + self.hidden
+                small += self.expert_layers * found.count * widths
         head = 0 if self.tied_embeddings else self.vocab * self.hidden
         relative = self.layers * self.query_size if self.relative_positions else 0
-        return WeightCount(matrices, small, (self.vocab + self.positions + relative) * self.hidden, head)
+        embedding = (self.vocab + self.positions + relative) * self.hidden
+        return WeightCount(matrices, routed, small, embedding, head)
 
     @property
     def parameters(self) -> int:
         return sum(self.weights())
 
     @property
+    def active_parameters(self) -> int:
+        """Those that a token goes through, embedding included."""
+        count = self.weights()
+        idle = count.experts * (1 - self.experts.top_k / self.experts.count) if self.experts else 0
+        return round(sum(count) - idle)
+
+    @property
     def weight_bytes(self) -> float:
-        """All weights in `dtype`: matrices, biases, norms, embeddings, and the LM head unless it is tied."""
-        return self.parameters * self.dtype_bytes
+        """All weights: matrices, experts, biases, norms, embeddings, and the LM head unless it is tied."""
+        return self.weight_bytes_per_worker(1)
 
     @property
     def table3_bytes(self) -> float:
@@ -145,48 +228,110 @@ class ModelShape:
         count = self.weights()
         return (count.matrices + count.biases_and_norms + TABLE3_VOCAB * self.hidden) * self.dtype_bytes
 
-    def weight_bytes_per_worker(self, tp: int) -> float:
-        """The largest share when the weights are split over `tp` workers; small ones are copied."""
-        self.check_tp(tp)
-        count = self.weights()
-        # Where there are fewer KV heads than workers, several hold the same K and V rows.
-        matrices = self.layers * sum(gemm.n * gemm.k for gemm in self.layer_gemms(tp))
-        split = (count.embedding + count.lm_head) / tp
-        return (matrices + split + count.biases_and_norms) * self.dtype_bytes
+    def weight_bytes_per_worker(self, split: Split) -> float:
+        """The largest share of a worker of one stage; small ones are copied, and too few KV heads."""
+        layout = layout_of(split)
+        count, rest = self.weights(), DTYPE_BYTES[self.rest_dtype]
+        matrices = sum(product.elements * DTYPE_BYTES[product.dtype] for product in self.products(layout))
+        experts = 0.0
+        if found := self.experts:
+            share = -(-found.count // layout.ep) / found.count / layout.expert_tp
+            experts = count.experts * share * DTYPE_BYTES[self.expert_dtype]
+        shared = (count.embedding + count.lm_head) / layout.tp + count.biases_and_norms
+        whole = matrices + experts + shared * rest
+        return whole / layout.pp
 
     @property
-    def kv_bytes_per_token(self) -> int:
-        """K and V of one token over all layers."""
-        return int(2 * self.layers * self.kv_size * DTYPE_BYTES[self.kv_dtype])
+    def kv_bytes_per_token(self) -> float:
+        """KV of one token over all layers that keep it."""
+        freed = self.window.layers if self.window and self.window.frees else 0
+        return (self.layers - freed) * self.stored_size * DTYPE_BYTES[self.kv_dtype]
+
+    @property
+    def kv_tokens_per_request(self) -> int:
+        """What the windows of layers hold of a request, in as many tokens of `kv_bytes_per_token`."""
+        if not (self.window and self.window.frees):
+            return 0
+        return -(-self.window.tokens * self.window.layers // (self.layers - self.window.layers))
+
+    def kv_share(self, tp: int) -> float:
+        """The part of a token's KV that one of `tp` workers which share its heads holds; MLA's is copied."""
+        return max(1, self.kv_heads // tp) / self.kv_heads
 
     # Shapes
 
+    def products(self, split: Split = 1) -> tuple[Product, ...]:
+        """The matrix products of all layers on one worker, split as Megatron and vLLM do; experts apart."""
+        layout = layout_of(split)
+        self.check_split(layout)
+        found = [*self._attention_products(layout.tp)]
+        dense, tp = self.dense_layers, layout.tp
+
+        def feed(width: int, layers: int, *names: str) -> list[Product]:
+            up = Gemm(names[0], (2 if self.gated_mlp else 1) * width // tp, self.hidden)
+            down = Gemm(names[1], self.hidden, width // tp)
+            return [Product(gemm, layers, "feed", self.dtype) for gemm in (up, down)]
+
+        if dense:
+            names = ("gate_up", "down") if self.gated_mlp else ("fc1", "fc2")
+            found += feed(self.intermediate, dense, *names)
+        if self.experts:
+            router = Gemm("router", self.experts.count, self.hidden)
+            found.append(Product(router, self.expert_layers, "feed", self.rest_dtype))
+            if shared := self.experts.shared:
+                found += feed(shared, self.expert_layers, "shared_gate_up", "shared_down")
+        return tuple(found)
+
+    def _attention_products(self, tp: int) -> list[Product]:
+        heads, of = self.heads // tp, self.latent
+        if of is None:
+            query, kv = self.query_size // tp, max(self.kv_size // tp, self.head_dim)
+            pieces: list[tuple[Place, Gemm, int]] = [
+                ("before", Gemm("qkv", query + 2 * kv, self.hidden), 0),
+                ("after", Gemm("o", self.hidden, query), 0),
+            ]
+        else:
+            pieces = [
+                ("before", Gemm("qkv_a", of.q_rank + of.width, self.hidden), 0),  # copied to every worker
+                ("before", Gemm("q_b", heads * of.query, of.q_rank or self.hidden), 0),
+                ("before", Gemm("absorb", of.kv_rank, of.nope), heads),
+                ("after", Gemm("expand", of.value, of.kv_rank), heads),
+                ("after", Gemm("o", self.hidden, heads * of.value), 0),
+            ]
+        # Absorption is computed in 16 bits whatever the weights are in.
+        return [
+            Product(gemm, self.layers, place, self.rest_dtype if batched else self.dtype, batched)
+            for place, gemm, batched in pieces
+        ]
+
     def layer_gemms(self, tp: int = 1) -> tuple[Gemm, ...]:
-        """The four GEMMs of a layer on one of `tp` workers, split as Megatron and vLLM do."""
-        self.check_tp(tp)
-        query, kv = self.query_size // tp, max(self.kv_size // tp, self.head_dim)
-        ffn = self.intermediate // tp
-        return (
-            Gemm("qkv", query + 2 * kv, self.hidden),
-            Gemm("o", self.hidden, query),
-            Gemm("gate_up" if self.gated_mlp else "fc1", (2 if self.gated_mlp else 1) * ffn, self.hidden),
-            Gemm("down" if self.gated_mlp else "fc2", self.hidden, ffn),
-        )
+        """The GEMMs of a layer on one of `tp` workers, of a model whose layers are alike."""
+        return tuple(product.gemm for product in self.products(tp))
 
     def lm_head_gemm(self, tp: int = 1) -> Gemm:
         """The sampling matrix; its rows are padded up where they do not divide."""
         return Gemm("lm_head", -(-self.vocab // tp), self.hidden)
 
-    def elementwise(self, tp: int = 1) -> tuple[int, int]:
+    def elementwise(self, split: Split = 1) -> tuple[int, float]:
         """(kernels, elements read or written per token) of a layer outside GEMMs, attention and network.
 
         Two norms (read and write d each), the residual add (3d), the activation (2 or 3 times f/t) and,
-        where the model has them, rotation and query-key norm (read and write q and k).
+        where the model has them, rotation and query-key norm (read and write q and k). Experts activate
+        within their own kernel. Where layers differ it is their mean.
         """
+        tp = layout_of(split).tp
+        width: float = self.intermediate // tp
+        if self.experts:
+            whole = self.dense_layers * self.intermediate + self.expert_layers * self.experts.shared
+            width = whole / tp / self.layers
+        activated = (3 if self.gated_mlp else 2) * width
+        if of := self.latent:
+            # Norms of both low ranks, and rotation of the part that is rotated.
+            turned = 2 * (self.heads // tp + 1) * of.rotary + 2 * (of.q_rank + of.kv_rank)
+            return 6 + bool(of.q_rank), 7 * self.hidden + activated + turned
         query_key = 2 * (self.query_size // tp + max(self.kv_size // tp, self.head_dim))
         kernels = 4 + self.rotary + self.qk_norm
-        elements = 7 * self.hidden + (3 if self.gated_mlp else 2) * self.intermediate // tp
-        return kernels, elements + (self.rotary + self.qk_norm) * query_key
+        return kernels, 7 * self.hidden + activated + (self.rotary + self.qk_norm) * query_key
 
     def operators(self, tp: int = 1) -> tuple[tuple[str, int, int], ...]:
         """(name, width, how often in a step) of what `elementwise` counts, and of the last norm."""
@@ -205,28 +350,63 @@ class ModelShape:
 
     def tp_degrees(self, limit: int = 64) -> tuple[int, ...]:
         """Legal tensor-parallel degrees of the model workers."""
-        return tuple(tp for tp in range(1, limit + 1) if self._tp_is_legal(tp))
+        return tuple(tp for tp in range(1, limit + 1) if not self._problem(Layout(tp)))
+
+    def layouts(self, devices: int, node: int = 8) -> tuple[Layout, ...]:
+        """The legal ways in which so many devices share the model, tensor parallelism within a node.
+
+        Data parallelism of dense models is instances; experts are split, or dealt out over the whole stage.
+        """
+        found = []
+        for pp in (each for each in range(1, devices + 1) if devices % each == 0):
+            stage = devices // pp
+            for tp in (each for each in range(1, min(node, stage) + 1) if stage % each == 0):
+                dp = stage // tp
+                degrees = {1, stage} if self.experts else {1}
+                found += [Layout(tp, dp, ep, pp) for ep in sorted(degrees) if self.experts or dp == 1]
+        return tuple(each for each in found if not self._problem(each))
 
     def head_splits(self) -> tuple[int, ...]:
         """Numbers of attention workers that get equal shares when KV heads are dealt out."""
         return tuple(b for b in range(1, self.kv_heads + 1) if self.kv_heads % b == 0)
 
-    def check_tp(self, tp: int) -> None:
-        if not self._tp_is_legal(tp):
+    def check_split(self, split: Split) -> None:
+        layout = layout_of(split)
+        if why := self._problem(layout):
             legal = ", ".join(map(str, self.tp_degrees()))
             raise UserError(
                 "model-cannot-split",
-                f"{self.name} cannot be split over {tp} model workers; possible: {legal}",
+                f"{self.name} cannot be split as {layout}: {why}; possible by tensor parallelism: {legal}",
             )
 
-    def _tp_is_legal(self, tp: int) -> bool:
-        even = tp >= 1 and self.heads % tp == 0 and self.intermediate % tp == 0
-        return even and (self.kv_heads % tp == 0 or tp % self.kv_heads == 0)
+    def _problem(self, layout: Layout) -> str:
+        """Why it cannot be split so; nothing if it can."""
+        tp = layout.tp
+        widths = {"heads": self.heads, "feed-forward width": self.intermediate * bool(self.dense_layers)}
+        if self.experts:
+            widths["shared experts' width"] = self.experts.shared
+        for what, size in widths.items():
+            if tp < 1 or size % tp:
+                return f"{what} {size} is not divisible by {tp}"
+        if not self.latent and self.kv_heads % tp and tp % self.kv_heads:
+            return f"{self.kv_heads} KV heads do not divide"
+        if layout.pp > self.layers:
+            return f"{self.layers} layers are fewer than {layout.pp} stages"
+        if self.experts is None:
+            return "it has no experts" if layout.ep > 1 else ""
+        width, block = self.experts.intermediate, BLOCK_SIZE.get(self.expert_dtype, 1)
+        if layout.ep > self.experts.count:
+            return f"{self.experts.count} experts are fewer than {layout.ep} devices"
+        if layout.expert_tp > 1 and self.expert_dtype == "fp8_block" and width // layout.expert_tp % block:
+            return f"experts of width {width} in blocks of {block} do not divide over {layout.expert_tp}"
+        if width % layout.expert_tp:
+            return f"experts of width {width} do not divide over {layout.expert_tp}"
+        return ""
 
     def describe(self) -> Table:
-        facts = asdict(self)
-        if not self.relative_positions:
-            del facts["relative_positions"]  # one family's: goldens of all the others do without
+        # What only some families have, the others' goldens do without.
+        few = ("relative_positions", "output_bias", "sinks", "experts", "latent", "window")
+        facts = {name: value for name, value in asdict(self).items() if value or name not in few}
         return {
             **facts,
             "parameters": self.parameters,
@@ -248,6 +428,8 @@ class Traits(TypedDict, total=False):
     rotary: bool
     relative_positions: bool
     tied_embeddings: bool
+    output_bias: bool
+    sinks: bool
 
 
 # By transformers' names: these can be read from a config.json and written as one.
@@ -257,6 +439,14 @@ FAMILIES: Mapping[str, Traits] = {
     "opt": {"gated_mlp": False, "all_biases": True, "rotary": False, "tied_embeddings": True},
     "qwen2": {"qkv_bias": True},
     "qwen3": {"qk_norm": True},
+    "mixtral": {},
+    "qwen3_moe": {"qk_norm": True},
+    "gpt_oss": {"qkv_bias": True, "output_bias": True, "sinks": True},
+    "llama4_text": {},
+    "glm4_moe": {"qkv_bias": True},
+    "minimax_m2": {"qk_norm": True},
+    "deepseek_v2": {},
+    "deepseek_v3": {},
 }
 
 # Known from papers alone: nobody released a model of them.
@@ -279,8 +469,14 @@ def load_models() -> Mapping[str, ModelShape]:
         fields = {key: value for key, value in row.items() if key != "family"}
         fields.setdefault("kv_heads", fields["heads"])
         fields.setdefault("head_dim", fields["hidden"] // fields["heads"])
+        for key, part in PARTS.items():
+            if key in fields:
+                fields[key] = part(**fields[key])
         models[name] = ModelShape(name=name, **{**families[row["family"]], **fields})
     return models
+
+
+PARTS = {"experts": Experts, "latent": Latent, "window": Window}
 
 
 def released_models() -> Mapping[str, ModelShape]:

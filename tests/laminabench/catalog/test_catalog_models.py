@@ -9,6 +9,7 @@ import pytest
 
 from laminabench.catalog.find_model import from_config_json, model, modelled, to_hf_config
 from laminabench.catalog.hardware import device
+from laminabench.catalog.layout import Layout
 from laminabench.catalog.models import load_models
 from laminabench.errors import UserError
 
@@ -48,6 +49,78 @@ def test_parameters_are_the_published_count(name, parameters):
 )
 def test_the_rest_are_as_large_as_their_names(name, billion):
     assert model(name).parameters == pytest.approx(billion * 1e9, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "billion", "active"),
+    [  # as their model cards round them; of gpt-oss without the embedding, Llama-4 without its vision part
+        ("mixtral-8x7b", 46.7, 12.9),
+        ("qwen3-30b-a3b", 30.5, 3.3),
+        ("qwen3-235b-a22b", 235, 22),
+        ("gpt-oss-20b", 20.91, 3.61),
+        ("gpt-oss-120b", 116.83, 5.13),
+        ("llama4-scout", 109, 17),
+        ("llama4-maverick", 400, 17),
+        ("glm-4.5-air", 106, 12),
+        ("minimax-m2.5", 230, 10),
+        ("deepseek-v3", 671, 37),
+        ("kimi-k2", 1026, 32),
+        ("kimi-k2.5", 1026, 32),
+    ],
+)
+def test_mixtures_of_experts_have_the_parameters_of_their_cards(name, billion, active):
+    shape = model(name)
+    without = shape.vocab * shape.hidden * name.startswith("gpt-oss")
+    assert shape.parameters == pytest.approx(billion * 1e9, rel=0.013)
+    # Cards round what is active, and some leave an embedding out.
+    embedding = shape.vocab * shape.hidden
+    assert active * 0.97 <= (shape.active_parameters - without) / 1e9 <= active * 1.07 + embedding / 1e9
+
+
+def test_experts_are_split_or_dealt_out():
+    deepseek = model("deepseek-v3")
+    whole = deepseek.weights().experts
+    assert whole == 58 * 256 * 3 * 7168 * 2048
+    dealt = deepseek.weight_bytes_per_worker(Layout(1, dp=8, ep=8))
+    split = deepseek.weight_bytes_per_worker(8)
+    # What differs is attention, dense layers, shared experts and embeddings, which data parallelism copies.
+    assert split == deepseek.weight_bytes_per_worker(Layout(8, ep=8))
+    rest = deepseek.weight_bytes - whole - split + whole / 8
+    assert dealt == pytest.approx(whole / 8 + deepseek.weight_bytes - whole)
+    assert 0.8 * 7 / 8 < rest / (deepseek.weight_bytes - whole) < 7 / 8
+
+
+def test_latent_attention_stores_one_vector_which_every_tensor_parallel_worker_has():
+    deepseek = model("deepseek-v3")
+    assert deepseek.kv_bytes_per_token == 61 * 576 * 2
+    assert deepseek.kv_share(8) == deepseek.kv_share(1) == 1
+    assert model("llama3-70b").kv_share(4) == 0.25
+    shapes = {product.gemm.name: (*product.gemm[1:], product.heads) for product in deepseek.products(8)}
+    assert shapes["qkv_a"] == (2112, 7168, 0)
+    assert shapes["q_b"] == (3072, 1536, 0)
+    assert shapes["absorb"] == (512, 128, 16)
+    assert shapes["expand"] == (128, 512, 16)
+    assert shapes["o"] == (7168, 2048, 0)
+    assert (deepseek.query_size, deepseek.output_size) == (128 * 576, 128 * 512)
+
+
+def test_windows_give_back_what_they_no_longer_look_at():
+    found = model("gpt-oss-120b")
+    assert found.kv_bytes_per_token == 18 * 2 * 8 * 64 * 2
+    assert found.kv_tokens_per_request == 128
+    # Of 8192 tokens: counted as if it kept them.
+    assert model("llama4-scout").kv_bytes_per_token == 48 * 2 * 8 * 128 * 2
+    assert model("llama4-scout").kv_tokens_per_request == 0
+
+
+def test_layouts_that_a_model_can_have():
+    assert set(map(str, model("qwen3-235b-a22b").layouts(8))) >= {"tp8ep8", "dp8ep8", "tp4dp2ep8"}
+    # Blocks of 128 do not divide further.
+    assert "tp8" not in map(str, model("qwen3-235b-a22b").layouts(8))
+    assert list(map(str, model("llama3-70b").layouts(4))) == ["tp4", "tp2pp2", "pp4"]
+    assert all(layout.tp <= 8 for layout in model("deepseek-v3").layouts(32))
+    with pytest.raises(UserError, match="model-cannot-split"):
+        model("qwen3-235b-a22b").products(8)
 
 
 def test_gpt3_has_the_parameters_of_its_paper_s_table():
@@ -114,7 +187,7 @@ def test_kv_heads_are_copied_where_they_are_fewer_than_workers():
     assert model("qwen2.5-1.5b").layer_gemms(4)[0].n == (3 + 2) * 128
 
 
-@pytest.mark.parametrize("name", load_models())
+@pytest.mark.parametrize("name", [name for name, shape in load_models().items() if not shape.experts])
 def test_shards_add_up_to_the_model(name):
     shape = model(name)
     whole = sum(gemm.n * gemm.k for gemm in shape.layer_gemms(1))

@@ -66,7 +66,7 @@ class VllmSetup(LocalSetup):
         return self.tensor_parallel or (1 if self.kind == "cpu" else self.devices)
 
     @property
-    def kv_bytes_per_token(self) -> int:
+    def kv_bytes_per_token(self) -> float:
         """Of all workers together: where they are more than the heads of KV, several hold the same one."""
         return self.model.kv_bytes_per_token * max(1, self.workers // self.model.kv_heads)
 
