@@ -124,6 +124,7 @@ Costs costs_of(const nb::dict& d, std::int64_t most, std::int64_t rows) {
   column("kv_transfer", &Load::kv_transfer);
   column("out_transfer", &Load::out_transfer);
   column("migration", &Load::migration);
+  column("attention_rows", &Load::attention);
   const auto combine = nb::cast<Ticks>(d["combine"]);
   for (Load& load : costs.loads) {
     load.active = true;

@@ -34,7 +34,7 @@ struct PromptCosts {
 struct Costs {
   ServingCosts serving;
   PromptCosts prompts;
-  std::vector<Load> loads;                    // all but attention, which depends on KV tokens too
+  std::vector<Load> loads;                    // of attention what depends on rows alone, not on KV tokens
   std::vector<Ticks> attention_fixed;         // per layer
   std::vector<double> attention_per_token;    // ticks per layer and KV token of the fullest pool
   std::optional<MeasuredAttention> measured;  // in place of these, and of prompts' attention
@@ -60,7 +60,7 @@ inline Ticks chunk_ticks(const PromptCosts& costs, std::int64_t tokens, std::int
   return to_ticks(std::max(compute, static_cast<double>(before + tokens) * costs.per_token));
 }
 
-// What one batch's iteration computes.
+// What one batch's iteration computes; `attention` of KV tokens alone.
 struct Composition {
   std::int64_t rows;    // tokens that pass through the model
   std::int64_t made;    // with prompts: requests that a token is made for
@@ -87,7 +87,7 @@ inline Load load_of(const Costs& costs, const Composition& batch) {
   Load load = costs.loads[static_cast<std::size_t>(size)];
   if (!costs.prompts.head.empty())
     load.last_slice += costs.prompts.head[static_cast<std::size_t>(batch.made)];
-  load.attention = batch.attention;
+  load.attention += batch.attention;
   if (stored > costs.device_tokens) {
     const double paged = static_cast<double>(stored - costs.device_tokens) / static_cast<double>(stored);
     load.attention += to_ticks(static_cast<double>(kv) * paged * costs.paged_per_token);

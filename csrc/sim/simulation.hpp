@@ -128,7 +128,7 @@ public:
     Load load = steady_load(size);
     // Measured attention grows as it does: it may take nothing.
     const Costs& costs = *hardware_.steady();
-    load.attention = costs.measured ? 0 : formula_of(costs, size, kv) - 1;
+    if (!costs.measured) load.attention += formula_of(costs, size, kv) - 1;
     return finished_[j] + boundaries * pipeline_.alone(load);
   }
 
@@ -217,7 +217,7 @@ private:
     return scheduler_.steady(static_cast<int>(j), most);
   }
 
-  // Of such iterations, but for their attention.
+  // Of such iterations, but for attention of their KV tokens.
   Load steady_load(std::int64_t size) const {
     const Costs& costs = *hardware_.steady();
     const auto of = static_cast<std::size_t>(size);
@@ -243,6 +243,7 @@ private:
     const std::int64_t size = scheduler_.size(batch);
     const Ticks host = host_of(costs.serving, size);
     Load load = steady_load(size);
+    const Ticks of_rows = load.attention;
     Attended all = scheduler_.attended(batch, 0);
     std::int64_t done = 0;
     Ticks attention = 0;
@@ -254,7 +255,7 @@ private:
         all.kv += size;
         ++all.least;
         ++all.most;
-        load.attention = attention_of(costs, all);
+        load.attention = of_rows + attention_of(costs, all);
         attention += load.attention + load.combine;
         until = start + waited + pipeline_.alone(load);
         keep(waited);

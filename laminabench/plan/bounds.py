@@ -212,7 +212,7 @@ def _least_p99_of_arrivals(tables: Tables, demand: Demand, room: Room, most: int
     asked = demand.prompts
     work = asked.all.without(asked.late, asked.last, asked.begun(room.prompts_begun, tables.prompts.budget))
     for line in path_lines(tables.prompts, len(tables.chain)):
-        left_s = time_s - line.per_request * work.rows - tables.prompts.attention(work)
+        left_s = time_s - line.per_request * work.rows - tables.prompts.chunks(work)
         requests = np.arange(1, len(tables.chain) + 1, dtype=np.float64)
         chain = line.base + line.per_request * requests + tables.beside
         least = float(chain.min())

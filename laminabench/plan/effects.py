@@ -21,6 +21,7 @@ from laminabench.systems.registry import system
 BETTER = 1.1
 
 _HOST = ("host_fixed", "host_per_request")
+_BY_ROWS = ("first_slice", "mid_slice", "last_slice", "attention_rows")
 
 Gain = Literal["throughput_gain", "tbt_p99_gain", "ttft_p99_gain"]
 Whole = TypeVar("Whole", Timing, BoardTiming, PromptTiming, PromptPool, Device, Board, BoardMemory, Network)
@@ -119,8 +120,8 @@ def _sooner(timing: Timing, prompts: PromptTiming, spec: Spec, point: Point) -> 
     decoding = min(round(point.mean_batch / spec.batches), spec.prompt_budget)
 
     slices: dict[str, Any] = {}
-    for name in ("first_slice", "mid_slice", "last_slice"):
-        table = slices[name] = np.array(getattr(timing, name))
+    for name in _BY_ROWS:
+        table = slices[name] = np.array(np.broadcast_to(getattr(timing, name), len(timing.first_slice)))
         table[decoding:] = table[decoding] + (table[decoding:] - table[decoding]) / BETTER
     less = _less(prompts, "fixed", "per_row", "per_pair", "per_token")
     measured = timing.measured and timing.measured.faster(BETTER, "prompt")
@@ -139,7 +140,7 @@ def _faster(pool: PromptPool) -> PromptPool:
     assert isinstance(timing, Timing)
     assert timing.prompts is not None
     prompts = _less(timing.prompts, "head", "fixed", "per_row", "per_pair", "per_token")
-    sooner = _less(replace(timing, prompts=prompts), "first_slice", "mid_slice", "last_slice", *_HOST)
+    sooner = _less(replace(timing, prompts=prompts), *_BY_ROWS, *_HOST)
     return replace(pool, engine=replace(pool.engine, timing=sooner))
 
 

@@ -35,7 +35,7 @@ def least_with_prompts(tables: Tables, cycles: float, tokens: float, read: float
         line = below(table, rows / iterations, through_zero=True)
         return line.base * iterations + line.per_request * rows
 
-    attention = prompts.attention(work) + tables.per_token * read
+    attention = prompts.chunks(work) + tables.per_token * read
     if cycles > 0:
         line = below(tables.attention, tokens / cycles, through_zero=True)
         attention += line.base * cycles + line.per_request * tokens
@@ -44,7 +44,7 @@ def least_with_prompts(tables: Tables, cycles: float, tokens: float, read: float
     return max(
         (spent(prompts.path) + head + host + attention) / tables.batches,
         (spent(prompts.model) + head) / tables.replicas,
-        attention,
+        spent(prompts.attention) + attention,
         cycles * float(tables.chain.min()),
     )
 

@@ -42,7 +42,8 @@ class PromptTables:
     """Seconds an iteration by its rows, 1 up to the budget, all layers; none is above a later one."""
 
     model: Float64  # without the LM head
-    path: Float64  # and with the way to attention and back
+    attention: Float64  # of it what depends on rows alone
+    path: Float64  # both, and the way to attention and back
     head: float  # the LM head, for each request that gets a token
     host_fixed: float
     host_each: float
@@ -54,7 +55,8 @@ class PromptTables:
     def budget(self) -> int:
         return len(self.path)
 
-    def attention(self, work: Work) -> float:
+    def chunks(self, work: Work) -> float:
+        """Of attention."""
         return self.fixed * work.rows / self.budget + self.per_row * work.rows + self.per_pair * work.pairs
 
 
@@ -67,7 +69,8 @@ class Tables:
     replicas: int
     mid: Float64
     model: Float64
-    # As one attention: the fixed part of all layers, and seconds a KV token of the batch.
+    # As one attention: what KV tokens have no part in, of all layers (prompts' by rows is apart), and seconds
+    # a KV token of the batch.
     attention: Float64
     per_token: float
     chain: Float64  # all of it, one after the other
@@ -100,6 +103,8 @@ def tables_of_costs(spec: Spec, timing: Timing, most: int) -> Tables:
     mid = table(timing.mid_slice)
     model = table(timing.first_slice) + (layers - 1) * mid + table(timing.last_slice)
     attention = layers * (table(timing.attention_fixed) + timing.combine)
+    if timing.prompts is None:
+        attention += layers * table(timing.attention_rows)
     per_token = layers * float(table(timing.attention_per_token).min()) / spec.pools
     host = requests * 0.0 if timing.host_async else timing.host_fixed + requests * timing.host_per_request
     crossing = crossing_of(timing, table(timing.q_transfer), table(timing.out_transfer))
@@ -135,12 +140,14 @@ def prompt_tables_of(spec: Spec, timing: Timing, prompts: PromptTiming) -> Promp
         return np.broadcast_to(np.asarray(values, np.float64), rows)[1 : spec.prompt_budget + 1]
 
     model = table(timing.first_slice) + (layers - 1) * table(timing.mid_slice) + table(timing.last_slice)
+    attention = layers * table(timing.attention_rows)
     crossing = crossing_of(timing, table(timing.q_transfer), table(timing.out_transfer))
-    path = model + layers * (crossing - table(timing.q_lead))
+    path = model + attention + layers * (crossing - table(timing.q_lead))
     made = np.arange(1, len(prompts.head))
     waits = not timing.host_async
     return PromptTables(
         _rising(model),
+        _rising(attention),
         _rising(path),
         float((prompts.head[1:] / made).min()),
         waits * timing.host_fixed,

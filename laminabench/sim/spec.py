@@ -53,7 +53,7 @@ class PromptTiming:
 class Timing:
     """Seconds, as docs/simulator.md names them; arrays have entry B for a batch of B requests.
 
-    With prompts, those of slices and transfers have it for B tokens.
+    With prompts, those of slices and transfers and `attention_rows` have it for B tokens.
     """
 
     first_slice: Float64
@@ -66,6 +66,8 @@ class Timing:
     kv_transfer: Float64 | float = 0.0
     out_transfer: Float64 | float = 0.0
     migration: Float64 | float = 0.0
+    # Of the attention workers, in a layer, beside attention and before it.
+    attention_rows: Float64 | float = 0.0
     combine: float = 0.0
     stream_chunks: int = 1
     stream_by_request: bool = True
@@ -96,6 +98,7 @@ class Timing:
                 "kv_transfer",
                 "out_transfer",
                 "migration",
+                "attention_rows",
             )
         }
         for name in ("combine", "transfer_latency", "chunk_overhead", "host_fixed"):

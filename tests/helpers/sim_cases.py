@@ -10,7 +10,7 @@ from laminabench import _sim
 
 TABLES = (
     *("first_slice", "mid_slice", "last_slice", "q_lead", "q_transfer", "kv_transfer", "out_transfer"),
-    *("migration", "attention_fixed"),
+    *("migration", "attention_rows", "attention_fixed"),
 )
 
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 TABLES = ("first_slice", "mid_slice", "last_slice", "q_transfer", "kv_transfer", "out_transfer")
-TABLES += ("migration", "attention_fixed")
+TABLES += ("migration", "attention_rows", "attention_fixed")
 
 # `make test` draws fewer. A soak is the same tests with LAMINABENCH_SIM_EXAMPLES=20000.
 EXAMPLES = int(os.environ.get("LAMINABENCH_SIM_EXAMPLES", "80"))

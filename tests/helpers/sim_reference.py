@@ -347,6 +347,7 @@ class Cluster:
         """An iteration of so many rows and sequences, whose attention takes so long without paging."""
         costs = self.costs
         table = {name: int(costs[name][rows]) for name in TABLES if name != "attention_fixed"}
+        attention += table["attention_rows"]
         if stored > costs["device_tokens"]:
             # The share first: the page leaves the order of these floating-point operations open.
             share = (stored - costs["device_tokens"]) / stored
@@ -497,7 +498,7 @@ class Cluster:
 
 TABLES = (
     *("first_slice", "mid_slice", "last_slice", "q_lead", "q_transfer", "kv_transfer", "out_transfer"),
-    *("migration", "attention_fixed"),
+    *("migration", "attention_rows", "attention_fixed"),
 )
 ITERATION_COLUMNS = (
     *("batch", "iteration", "start_s", "duration_s", "size", "joined", "kv_tokens"),

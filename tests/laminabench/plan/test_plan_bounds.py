@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +19,10 @@ from laminabench.errors import UserError
 from laminabench.plan.bounds import Bound
 from laminabench.plan.measure import Point
 from laminabench.plan.question import NO_PROMPTS, Candidate, Limits, Prompts, Question, candidates
-from laminabench.plan.stages import bounds, points, stage_of
+from laminabench.plan.stages import Stage, bounds, points, stage_of
 from laminabench.plan.tables import below, tables_of_boards
 from laminabench.sim.h2m2 import plan, uniform
-from laminabench.sim.spec import POLICIES, BoardTiming, Spec
+from laminabench.sim.spec import POLICIES, BoardTiming, Spec, Timing
 from laminabench.traces.table import PrefixBlocks, Trace, TraceMeta, make_trace
 
 SYSTEMS = ("vllm", "lamina", "lamina-v1")
@@ -173,6 +174,61 @@ def test_no_replay_with_prompts_is_better_than_its_bound(
     found = zip(some, bounds(stage, some, 1, lambda _: None), strict=True)
     behind = [each for each, of in found if of == "falls_behind"]
     assert not any(point.keeps_up for point in points(stage, behind, 1, lambda _: None))
+
+
+def change_cluster(monkeypatch: pytest.MonkeyPatch, change: Callable[[Spec, Timing], Spec]) -> None:
+    """Every candidate's, to what no system asks for of these models."""
+    built = Stage.cluster
+
+    def changed(stage: Stage, candidate: Candidate) -> Spec | None:
+        spec = built(stage, candidate)
+        if spec is None:
+            return None
+        assert isinstance(spec.timing, Timing)
+        return change(spec, spec.timing)
+
+    monkeypatch.setattr(Stage, "cluster", changed)
+
+
+def attention_rows(spec: Spec, timing: Timing) -> Spec:
+    """Attention workers that have a third of the model's work."""
+    return replace(
+        spec, timing=replace(timing, mid_slice=timing.mid_slice * 2 / 3, attention_rows=timing.mid_slice / 3)
+    )
+
+
+@pytest.mark.parametrize("change", [attention_rows])
+@pytest.mark.parametrize("prefill", ["off", "colocated"])
+@pytest.mark.parametrize("mode", ["saturate", "open"])
+def test_bounds_hold_of_other_layers(
+    change: Any, prefill: Any, mode: Any, draw_trace: Any, ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change_cluster(monkeypatch, change)
+    trace = draw_trace(7, requests=250, prompt=1000, output=40, spread=0.7, rate=3)
+    question = ask(trace, mode=mode, prefill=prefill, slo_queueing_p99_s=2.0)
+    some = a_dozen(7, question.model, NO_PROMPTS if prefill == "off" else PROMPTS[mode])[:6]
+    found = judged(question, some)
+    assert found
+    for bound, point in found:
+        assert point.tokens_per_s <= bound.tokens_per_s, point.candidate
+        assert point.tbt_p99_ms >= bound.tbt_p99_s * 1000 or not point.keeps_up, point.candidate
+        assert (point.ttft_p99_ms or 0) >= bound.ttft_p99_s * 1000, point.candidate
+
+
+@pytest.mark.parametrize("change", [attention_rows])
+@pytest.mark.parametrize("prefill", ["off", "colocated"])
+def test_bounds_are_near_with_other_layers(
+    change: Any, prefill: Any, draw_trace: Any, ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change_cluster(monkeypatch, change)
+    requests, output, budget, most = (2000, 100, 0, 1.1) if prefill == "off" else (1000, 20, 2048, 1.35)
+    trace = draw_trace(1, requests=requests, prompt=4000, output=output, spread=0.3)
+    question = ask(trace, prefill=prefill)
+    some = [replace(each, prompt_budget=budget) for each in all_of_vllm(question.model)]
+    found = judged(question, some)
+    assert len(found) >= 2
+    for bound, point in found:
+        assert bound.tokens_per_s <= most * point.tokens_per_s, point.candidate
 
 
 def test_bounds_with_prompts_say_something(draw_trace: Any, ask: Any) -> None:
