@@ -139,6 +139,11 @@ Costs costs_of(const nb::dict& d, std::int64_t most, std::int64_t rows) {
   costs.device_tokens = nb::cast<std::int64_t>(d["device_tokens"]);
   costs.paged_per_token = nb::cast<double>(d["paged_per_token"]);
   costs.serving = serving_costs_of(d);
+  if (d.contains("windowed")) {
+    const auto windowed = nb::cast<nb::dict>(d["windowed"]);
+    costs.windows = {nb::cast<std::int64_t>(windowed["window"]),
+                     table_of<double>(windowed, "per_token", most), nb::cast<double>(windowed["per_pair"])};
+  }
   if (d.contains("measured")) costs.measured = measured_of(nb::cast<nb::dict>(d["measured"]));
   if (d.contains("prompts")) {
     const auto prompts = nb::cast<nb::dict>(d["prompts"]);

@@ -58,7 +58,7 @@ private:
     in_pool_.assign(static_cast<std::size_t>(scheduler.pools_of_kv()), 0);
     for (const PromptScheduler::Chunk& chunk : chunks)
       in_pool_[static_cast<std::size_t>(scheduler.pool(chunk.request))] +=
-          chunk_ticks(costs_.prompts, chunk.tokens, chunk.before);
+          chunk_ticks(costs_, chunk.tokens, chunk.before);
     return std::ranges::max(in_pool_) + costs_.prompts.fixed;
   }
 

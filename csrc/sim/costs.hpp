@@ -29,11 +29,19 @@ struct PromptCosts {
   std::vector<Ticks> head{};  // LM head and sampling, by requests that a token is made for
 };
 
+// What layers whose tokens look at no more than so many add to attention, on average over all layers.
+struct Windows {
+  std::int64_t tokens = 0;          // 0 is no such layers
+  std::vector<double> per_token{};  // ticks per KV token that is looked at, by requests that decode
+  double per_pair = 0;              // of chunks of prompts
+};
+
 // How long things take on a deployment, worked out beforehand: tables by batch size (entry B for B requests;
 // with prompts, for B tokens where a slice or a transfer is meant), straight lines in KV tokens.
 struct Costs {
   ServingCosts serving;
   PromptCosts prompts;
+  Windows windows;
   std::vector<Load> loads;                    // of attention what depends on rows alone, not on KV tokens
   std::vector<Ticks> attention_fixed;         // per layer
   std::vector<double> attention_per_token;    // ticks per layer and KV token of the fullest pool
@@ -52,12 +60,23 @@ struct Costs {
 
 inline Ticks to_ticks(double ticks) { return static_cast<Ticks>(ticks + 0.5); }
 
+// Pairs of a token with itself and each before it, of tokens that come after `before` others.
+inline std::int64_t pairs_of(std::int64_t tokens, std::int64_t before) {
+  return tokens * before + tokens * (tokens + 1) / 2;
+}
+
 // A chunk of `tokens` that come after `before` others.
-inline Ticks chunk_ticks(const PromptCosts& costs, std::int64_t tokens, std::int64_t before) {
-  const std::int64_t pairs = tokens * before + tokens * (tokens + 1) / 2;
-  const double compute =
-      static_cast<double>(tokens) * costs.per_row + static_cast<double>(pairs) * costs.per_pair;
-  return to_ticks(std::max(compute, static_cast<double>(before + tokens) * costs.per_token));
+inline Ticks chunk_ticks(const Costs& costs, std::int64_t tokens, std::int64_t before) {
+  const PromptCosts& prompts = costs.prompts;
+  double compute = static_cast<double>(tokens) * prompts.per_row +
+                   static_cast<double>(pairs_of(tokens, before)) * prompts.per_pair;
+  if (const std::int64_t window = costs.windows.tokens; window > 0) {
+    // The first of them see all that is before them.
+    const std::int64_t all = std::clamp<std::int64_t>(window - before, 0, tokens);
+    const std::int64_t seen = pairs_of(all, before) + (tokens - all) * window;
+    compute += static_cast<double>(seen) * costs.windows.per_pair;
+  }
+  return to_ticks(std::max(compute, static_cast<double>(before + tokens) * prompts.per_token));
 }
 
 // What one batch's iteration computes; `attention` of KV tokens alone.
@@ -73,7 +92,11 @@ struct Composition {
 inline Ticks formula_of(const Costs& costs, std::int64_t decoding, std::int64_t kv) {
   if (decoding == 0) return 0;
   const auto b = static_cast<std::size_t>(decoding);
-  return costs.attention_fixed[b] + to_ticks(static_cast<double>(kv) * costs.attention_per_token[b]);
+  const Ticks all =
+      costs.attention_fixed[b] + to_ticks(static_cast<double>(kv) * costs.attention_per_token[b]);
+  if (costs.windows.tokens == 0) return all;
+  const std::int64_t seen = std::min(kv, decoding * costs.windows.tokens);
+  return all + to_ticks(static_cast<double>(seen) * costs.windows.per_token[b]);
 }
 
 // Of those who decode, all in one pool.

@@ -120,15 +120,18 @@ public:
     // Who was delivered changes what iterations take.
     const std::int64_t boundaries = turn_ == 0 && next_ == part_.arrivals.size() ? steady(kFarthest) : 0;
     if (boundaries == 0) return next();
-    // What an iteration takes is convex in its attention, which grows evenly but for a tick of rounding: so
-    // many take no less than as many of the one in their middle.
+    // What an iteration takes is convex in its attention. This grows ever more slowly, but for two ticks of
+    // rounding: all take no less than as many whose attention is the mean of the first one's and the last's.
     const std::size_t j = first_active();
     const std::int64_t size = scheduler_.size(static_cast<int>(j));
-    const std::int64_t kv = scheduler_.kv(static_cast<int>(j)) + size * (boundaries + 1) / 2;
+    const std::int64_t kv = scheduler_.kv(static_cast<int>(j));
     Load load = steady_load(size);
     // Measured attention grows as it does: it may take nothing.
     const Costs& costs = *hardware_.steady();
-    if (!costs.measured) load.attention += formula_of(costs, size, kv) - 1;
+    if (!costs.measured) {
+      const Ticks first = formula_of(costs, size, kv + size);
+      load.attention += (first + formula_of(costs, size, kv + size * boundaries)) / 2 - 2;
+    }
     return finished_[j] + boundaries * pipeline_.alone(load);
   }
 

@@ -62,7 +62,7 @@ def room_of(spec: Spec) -> Room:
 def bound(spec: Spec, demand: Demand, room: Room) -> Bound:
     """Of a saturated replay, in its steady window or in the whole run if that is next to nothing."""
     most = min(room.most_requests, demand.can_run(room.tokens))
-    tables = tables_of(spec, most)
+    tables = tables_of(spec, most, demand.lengths)
     if tables is None:
         return Bound(float("inf"), 0.0)
     cycles = max(demand.mean_charge(room.running(demand)) / room.tokens, 1 / room.most_requests)
@@ -82,7 +82,7 @@ def bound(spec: Spec, demand: Demand, room: Room) -> Bound:
 def bound_of_arrivals(spec: Spec, demand: Demand, room: Room) -> Bound:
     """Of an open replay that keeps up: no more than comes, and no faster than so much work allows."""
     most = min(room.most_requests, demand.can_run(room.tokens))
-    tables = tables_of(spec, most)
+    tables = tables_of(spec, most, demand.lengths)
     if tables is None:
         return Bound(demand.rate, 0.0)
     ttft_s = 0.0
@@ -104,9 +104,9 @@ def bound_with_pool(
     blocks = -(-(asked.longest.rows + 1) // engine.block_tokens)
     if blocks * engine.block_tokens > room_of(engine).pool_tokens:
         return "too_small"
-    tables = tables_of_costs(spec, spec.timing, spec.max_requests)
+    tables = tables_of_costs(spec, spec.timing, spec.max_requests, demand.lengths)
     assert isinstance(engine.timing, Timing)
-    of_pool = tables_of_costs(engine, engine.timing, engine.max_requests)
+    of_pool = tables_of_costs(engine, engine.timing, engine.max_requests, demand.lengths)
     assert of_pool.prompts is not None
     engines = spec.copies * engine.copies
     begun = asked.begun(engines, of_pool.prompts.budget)
@@ -128,7 +128,7 @@ def falls_behind(spec: Spec, demand: Demand, room: Room, waiting_s: float) -> bo
 
     What was let in and is not done yet holds memory, so it is not much.
     """
-    tables = tables_of(spec, min(room.most_requests, demand.can_run(room.tokens)))
+    tables = tables_of(spec, min(room.most_requests, demand.can_run(room.tokens)), demand.lengths)
     if tables is None:
         return False
     late_tokens, late_charged = demand.late

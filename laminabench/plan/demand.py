@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from laminabench.plan.prompt_demand import PromptDemand, largest, prompt_demand_of
+from laminabench.plan.tables import Lengths
 from laminabench.sim.spec import Float64
 from laminabench.traces.table import Trace
 
@@ -51,6 +52,10 @@ class Demand:
     dense_charged: FractionalKnapsack  # beyond the mean, to bound a mean that they are missing from
     dense_read: FractionalKnapsack
     prompts: PromptDemand | None = None  # where they are computed
+
+    @property
+    def lengths(self) -> Lengths:
+        return Lengths(self.shortest_mean[1], self.longest)
 
     @property
     def rate(self) -> float:

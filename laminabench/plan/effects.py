@@ -21,6 +21,7 @@ from laminabench.systems.registry import system
 BETTER = 1.1
 
 _HOST = ("host_fixed", "host_per_request")
+_CHUNKS = ("fixed", "per_row", "per_pair", "per_token", "windowed_per_pair")
 _BY_ROWS = ("first_slice", "mid_slice", "last_slice", "attention_rows")
 
 Gain = Literal["throughput_gain", "tbt_p99_gain", "ttft_p99_gain"]
@@ -123,7 +124,7 @@ def _sooner(timing: Timing, prompts: PromptTiming, spec: Spec, point: Point) -> 
     for name in _BY_ROWS:
         table = slices[name] = np.array(np.broadcast_to(getattr(timing, name), len(timing.first_slice)))
         table[decoding:] = table[decoding] + (table[decoding:] - table[decoding]) / BETTER
-    less = _less(prompts, "fixed", "per_row", "per_pair", "per_token")
+    less = _less(prompts, *_CHUNKS)
     measured = timing.measured and timing.measured.faster(BETTER, "prompt")
     return replace(timing, prompts=less, measured=measured, **slices)
 
@@ -131,7 +132,7 @@ def _sooner(timing: Timing, prompts: PromptTiming, spec: Spec, point: Point) -> 
 def _read_sooner(timing: Timing) -> Timing:
     """With attention of those who decode faster."""
     measured = timing.measured and timing.measured.faster(BETTER, "decode", "mixed")
-    return replace(_less(timing, "attention_per_token"), measured=measured)
+    return replace(_less(timing, "attention_per_token", "windowed_per_token"), measured=measured)
 
 
 def _faster(pool: PromptPool) -> PromptPool:
@@ -139,7 +140,7 @@ def _faster(pool: PromptPool) -> PromptPool:
     timing = pool.engine.timing
     assert isinstance(timing, Timing)
     assert timing.prompts is not None
-    prompts = _less(timing.prompts, "head", "fixed", "per_row", "per_pair", "per_token")
+    prompts = _less(timing.prompts, "head", *_CHUNKS)
     sooner = _less(replace(timing, prompts=prompts), *_BY_ROWS, *_HOST)
     return replace(pool, engine=replace(pool.engine, timing=sooner))
 

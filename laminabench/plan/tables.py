@@ -80,14 +80,27 @@ class Tables:
     copies: int = 1
 
 
-def tables_of(spec: Spec, most: int) -> Tables | None:
+class Lengths(NamedTuple):
+    """KV tokens of those who decode: no fewer and no more."""
+
+    least: float
+    most: float
+
+    def within(self, window: int) -> tuple[float, float]:
+        """Base and slope of a line below the tokens of a request that are in a window, by how many it has."""
+        least, most = min(self.least, window), min(self.most, window)
+        slope = (most - least) / (self.most - self.least) if self.most > self.least else 0.0
+        return least - slope * self.least, slope
+
+
+def tables_of(spec: Spec, most: int, lengths: Lengths) -> Tables | None:
     """Of a deployment of either kind; None where there is nothing to bound its times by."""
     if isinstance(spec.timing, BoardTiming):
         return tables_of_boards(spec, spec.timing, most)
-    return tables_of_costs(spec, spec.timing, most)
+    return tables_of_costs(spec, spec.timing, most, lengths)
 
 
-def tables_of_costs(spec: Spec, timing: Timing, most: int) -> Tables:
+def tables_of_costs(spec: Spec, timing: Timing, most: int, lengths: Lengths) -> Tables:
     """As the simulator reads them."""
     timing = _at_least(timing)
     layers = spec.layers
@@ -105,7 +118,12 @@ def tables_of_costs(spec: Spec, timing: Timing, most: int) -> Tables:
     attention = layers * (table(timing.attention_fixed) + timing.combine)
     if timing.prompts is None:
         attention += layers * table(timing.attention_rows)
-    per_token = layers * float(table(timing.attention_per_token).min()) / spec.pools
+    per_kv = table(timing.attention_per_token)
+    if timing.window is not None:
+        (base, slope), windowed = lengths.within(timing.window), table(timing.windowed_per_token)
+        per_kv = per_kv + slope * windowed
+        attention += layers * base * requests * windowed / spec.pools
+    per_token = layers * float(per_kv.min()) / spec.pools
     host = requests * 0.0 if timing.host_async else timing.host_fixed + requests * timing.host_per_request
     crossing = crossing_of(timing, table(timing.q_transfer), table(timing.out_transfer))
     chain = host + model + attention + layers * (crossing - table(timing.q_lead))
@@ -113,7 +131,7 @@ def tables_of_costs(spec: Spec, timing: Timing, most: int) -> Tables:
     tables = Tables(*workers, mid, model, attention, per_token, chain, copies=spec.copies)
     if timing.prompts is None:
         return tables
-    prompts = prompt_tables_of(spec, timing, timing.prompts)
+    prompts = prompt_tables_of(spec, timing, timing.prompts, lengths)
     # Beside prompts no row costs less than it does alone.
     beside = host + np.minimum.accumulate(attention[::-1])[::-1] + prompts.head * requests
     return replace(tables, chain=prompts.path[:most] + beside, beside=beside, prompts=prompts)
@@ -126,12 +144,12 @@ def _at_least(timing: Timing) -> Timing:
     zero = np.zeros(len(timing.attention_fixed))
     if timing.prompts is None:
         least = zero + timing.measured.least_per_kv_token()
-        return replace(timing, attention_fixed=zero, attention_per_token=least)
+        return replace(timing, attention_fixed=zero, attention_per_token=least, window=None)
     prompts = replace(timing.prompts, fixed=0.0, per_row=0.0, per_pair=0.0)
-    return replace(timing, attention_fixed=zero, attention_per_token=zero, prompts=prompts)
+    return replace(timing, attention_fixed=zero, attention_per_token=zero, window=None, prompts=prompts)
 
 
-def prompt_tables_of(spec: Spec, timing: Timing, prompts: PromptTiming) -> PromptTables:
+def prompt_tables_of(spec: Spec, timing: Timing, prompts: PromptTiming, lengths: Lengths) -> PromptTables:
     """As the simulator reads them."""
     layers = spec.layers
 
@@ -144,6 +162,8 @@ def prompt_tables_of(spec: Spec, timing: Timing, prompts: PromptTiming) -> Promp
     crossing = crossing_of(timing, table(timing.q_transfer), table(timing.out_transfer))
     path = model + attention + layers * (crossing - table(timing.q_lead))
     made = np.arange(1, len(prompts.head))
+    # Of the longest a window has this share, and no less of any other.
+    within = min(1.0, timing.window / lengths.most) if timing.window else 0.0
     waits = not timing.host_async
     return PromptTables(
         _rising(model),
@@ -154,7 +174,7 @@ def prompt_tables_of(spec: Spec, timing: Timing, prompts: PromptTiming) -> Promp
         waits * timing.host_per_request,
         layers * prompts.fixed,
         layers * prompts.per_row / spec.pools,
-        layers * prompts.per_pair / spec.pools,
+        layers * (prompts.per_pair + within * prompts.windowed_per_pair) / spec.pools,
     )
 
 

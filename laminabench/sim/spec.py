@@ -42,6 +42,7 @@ class PromptTiming:
     per_row: float
     per_pair: float
     per_token: float
+    windowed_per_pair: float = 0.0
 
     def tables(self) -> dict[str, object]:
         """As the native module takes it."""
@@ -80,7 +81,10 @@ class Timing:
     host_async: bool = False
     recompute_per_token: float = 0.0
     prompts: PromptTiming | None = None
-    # In place of `attention_fixed` and `attention_per_token`, and of prompts' attention.
+    # Layers whose tokens look at no more than so many: what they add to all layers' average, as the others'.
+    window: int | None = None
+    windowed_per_token: Float64 | float = 0.0
+    # In place of attention of KV tokens, windows' too, and of prompts' attention.
     measured: MeasuredAttention | None = None
 
     def tables(self) -> dict[str, object]:
@@ -112,6 +116,13 @@ class Timing:
             tables[name] = getattr(self, name)
         if self.prompts:
             tables["prompts"] = self.prompts.tables()
+        if self.window is not None:
+            per_token = np.broadcast_to(self.windowed_per_token, len(self.attention_per_token))
+            tables["windowed"] = {
+                "window": self.window,
+                "per_token": per_token * TICKS_PER_S,
+                "per_pair": self.prompts.windowed_per_pair * TICKS_PER_S if self.prompts else 0.0,
+            }
         if self.measured:
             tables["measured"] = self.measured.native(TICKS_PER_S)
         return tables
@@ -119,7 +130,7 @@ class Timing:
     def check(self) -> None:
         """A UserError if a time is no time: a coefficient somewhere is wrong."""
         times = {each.name: getattr(self, each.name) for each in fields(self)}
-        del times["device_tokens"], times["measured"]
+        del times["device_tokens"], times["window"], times["measured"]
         if prompts := times.pop("prompts"):
             times |= {f"prompts' {each.name}": getattr(prompts, each.name) for each in fields(prompts)}
         for name, time in times.items():

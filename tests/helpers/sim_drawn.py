@@ -45,6 +45,10 @@ def costs(draw: st.DrawFn, most: int) -> dict[str, Any]:
     chosen["q_lead"] = np.minimum(table(20), chosen["mid_slice"])  # q cannot leave before its slice begins
     if draw(st.integers(0, 2)) == 0:
         chosen["measured"] = draw(measured())
+    if draw(st.booleans()):
+        per_token = np.where(sizes % 2 == 0, draw(rates), draw(rates)).astype(np.float64)
+        window, per_pair = draw(st.integers(1, 40)), draw(rates)
+        chosen["windowed"] = {"window": window, "per_token": per_token, "per_pair": per_pair}
     return chosen | {
         "attention_per_token": np.where(sizes % 2 == 0, draw(rates), draw(rates)).astype(np.float64),
         "combine": draw(st.integers(0, 5)),

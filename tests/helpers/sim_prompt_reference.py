@@ -307,8 +307,10 @@ class PromptCluster(sim_reference.Cluster):
             kv[r.pool] += r.computed
         chunks = [0] * len(self.pools)
         for r, tokens, before in self.chunks[j]:
-            pairs = sum(range(before + 1, before + tokens + 1))
-            compute = tokens * prompts["per_row"] + pairs * prompts["per_pair"]
+            seen = range(before + 1, before + tokens + 1)
+            compute = tokens * prompts["per_row"] + sum(seen) * prompts["per_pair"]
+            if windowed := costs.get("windowed"):
+                compute += sum(min(windowed["window"], each) for each in seen) * windowed["per_pair"]
             chunks[r.pool] += sim_reference.nearest(max(compute, (before + tokens) * prompts["per_token"]))
         attention = max(chunks) + (prompts["fixed"] if self.chunks[j] else 0)
         if "measured" in costs:
@@ -317,8 +319,7 @@ class PromptCluster(sim_reference.Cluster):
                 [(r.pool, tokens, before) for r, tokens, before in self.chunks[j]],
             )
         elif decoding:
-            per_token = float(costs["attention_per_token"][decoding])
-            attention += int(costs["attention_fixed"][decoding]) + sim_reference.nearest(max(kv) * per_token)
+            attention += self.attention_of(decoding, max(kv))
         return self.work_of(
             rows=rows,
             made=made,

@@ -307,6 +307,16 @@ class Cluster:
             for here in range(len(self.pools))
         )
 
+    def attention_of(self, decoding: int, kv: int) -> int:
+        """Of so many requests that decode, without prompts."""
+        costs = self.costs
+        attention = int(costs["attention_fixed"][decoding])
+        attention += nearest(kv * float(costs["attention_per_token"][decoding]))
+        if "windowed" in costs:
+            seen = min(kv, decoding * costs["windowed"]["window"])
+            attention += nearest(seen * float(costs["windowed"]["per_token"][decoding]))
+        return attention
+
     def work(self, batch: Batch, joined: int, lost: int, stored: int, prepared: int) -> Work:
         costs, size = self.costs, len(batch.requests)
         kv = [0] * len(self.pools)
@@ -315,8 +325,7 @@ class Cluster:
         if "measured" in costs:
             attention = self.measured_attention([(r.pool, r.prompt + r.made) for r in batch.requests], [])
         else:
-            attention = int(costs["attention_fixed"][size])
-            attention += nearest(max(kv) * float(costs["attention_per_token"][size]))
+            attention = self.attention_of(size, max(kv))
         return self.work_of(
             rows=size,
             made=size,

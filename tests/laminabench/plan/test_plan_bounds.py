@@ -197,7 +197,25 @@ def attention_rows(spec: Spec, timing: Timing) -> Spec:
     )
 
 
-@pytest.mark.parametrize("change", [attention_rows])
+def windows(spec: Spec, timing: Timing) -> Spec:
+    """Five layers of six look at no more than a thousand tokens."""
+    prompts = timing.prompts
+    if prompts is not None:
+        prompts = replace(prompts, per_pair=prompts.per_pair / 6, windowed_per_pair=prompts.per_pair * 5 / 6)
+    per_token = timing.attention_per_token
+    return replace(
+        spec,
+        timing=replace(
+            timing,
+            attention_per_token=per_token / 6,
+            window=1024,
+            windowed_per_token=per_token * 5 / 6,
+            prompts=prompts,
+        ),
+    )
+
+
+@pytest.mark.parametrize("change", [attention_rows, windows])
 @pytest.mark.parametrize("prefill", ["off", "colocated"])
 @pytest.mark.parametrize("mode", ["saturate", "open"])
 def test_bounds_hold_of_other_layers(
@@ -215,7 +233,7 @@ def test_bounds_hold_of_other_layers(
         assert (point.ttft_p99_ms or 0) >= bound.ttft_p99_s * 1000, point.candidate
 
 
-@pytest.mark.parametrize("change", [attention_rows])
+@pytest.mark.parametrize("change", [attention_rows, windows])
 @pytest.mark.parametrize("prefill", ["off", "colocated"])
 def test_bounds_are_near_with_other_layers(
     change: Any, prefill: Any, draw_trace: Any, ask: Any, monkeypatch: pytest.MonkeyPatch

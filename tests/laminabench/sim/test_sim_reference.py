@@ -147,6 +147,18 @@ def test_what_can_never_fit_stands_in_no_ones_way(admission: str) -> None:
     assert [at >= 0 for at in result["requests"]["finished_s"]] == [False, True]
 
 
+@pytest.mark.parametrize(("prompt", "layer"), [(3, 3 + 2 + 3), (4, 3 + 2 + 4), (9, 3 + 5 + 4)])
+def test_a_window_is_all_that_some_layers_read(prompt: int, layer: int) -> None:
+    # Of two requests all KV tokens are read for 0.25 each, and for 0.5 no more than 8 of them together.
+    costs = {
+        "attention_rows": 3,
+        "attention_per_token": 0.25,
+        "windowed": {"window": 4, "per_token": np.full(65, 0.5), "per_pair": 0.0},
+    }
+    result = as_the_reference(**arguments(prompt=[prompt] * 2, output=[1] * 2, layers=3, costs=costs))
+    assert result["iterations"]["attention_s"] == [3 * layer]
+
+
 def test_growing_admission_keeps_a_hundredth_free() -> None:
     # The first takes 991 of 1000 tokens; 9 are left, and the second's 1 + 1 would leave 7, below 10.
     memory = {"admission": "grow", "tokens_per_pool": 1000}
