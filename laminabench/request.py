@@ -76,6 +76,7 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     batches: UpTo64 | Literal["auto"] | None = None
     pipelining: Literal["serial", "rotational", "fixed"] | None = None
     pipeline_parallel: UpTo64 | None = None
+    experts: Literal["tp", "ep"] | None = None
     partition: Literal["heads", "requests"] | None = None
     overlap: bool | None = None
     stream_chunks: UpTo64 | None = None
@@ -215,6 +216,9 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
         "batches": Flag("lamina: how many take turns, 1 is serial; 2. Live: or auto."),
         "pipelining": Flag("lamina: how they take turns."),
         "pipeline_parallel": Flag("lamina: stages the model workers' layers are split in; 1."),
+        "experts": Flag(
+            "Live lamina: a replica's workers split experts (tp, default) or deal them out (ep)."
+        ),
         "partition": Flag("lamina: what attention workers share out."),
         "overlap": Flag("lamina: send q before k and v exist; live not unless asked for.", opposite=True),
         "stream_chunks": Flag("Mini-batches of a transfer: v1 4, lamina 1."),

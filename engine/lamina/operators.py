@@ -1,11 +1,14 @@
-"""A model's attention operators, for those who have nothing else of it: here is no need of transformers."""
+"""What those must know of a model who have nothing else of it: here is no need of transformers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
+
+# Of a layer's experts every rank has a share of each ("tp"), or some of them whole ("ep").
+Experts = Literal["tp", "ep"]
 
 
 @dataclass(frozen=True)

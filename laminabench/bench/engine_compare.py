@@ -7,7 +7,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,7 @@ from laminabench.bench.frame import (
     ratios,
     spread,
 )
-from laminabench.bench.mini import MODEL, mini_config, users_load
+from laminabench.bench.mini import MODEL, MOE, mini_config, moe_config, users_load
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.errors import UserError
@@ -47,7 +47,13 @@ LAYOUTS: dict[str, Layout | None] = {
     "rotational": Layout(pipelining="rotational", batches=2),
     "one-process": None,
 }
-CONTENDERS = (*LAYOUTS, "vllm")
+# These decode MOE instead of MODEL. Two model workers of a replica and the attention worker share two cores.
+_RANKS = Layout(2, 1, pipelining="serial", oversubscribe=True)
+EXPERTS: dict[str, Layout] = {
+    "tensor-parallel": _RANKS,
+    "expert-parallel": replace(_RANKS, experts="ep"),
+}
+CONTENDERS = (*LAYOUTS, *EXPERTS, "vllm")
 # A ratio's target is for the first's throughput over the second's.
 TARGETS = {("rotational", "serial"): 1.25, ("rotational", "vllm"): 1.2}
 # Where one of the two takes more than twice the other's time, taking turns cannot give that much.
@@ -94,6 +100,9 @@ def run(
     if unknown := [name for name in chosen if name not in CONTENDERS]:
         why = f"'{unknown[0]}' is unknown; known are {', '.join(CONTENDERS)}"
         raise UserError("bench-contender-unknown", f"--compare {names}: {why}")
+    if len({name in EXPERTS for name in chosen}) > 1:
+        why = f"{' and '.join(EXPERTS)} decode another model than others; compare them with each other"
+        raise UserError("bench-contender-model", f"--compare {names}: {why}")
     what = f"--compare {names}, batch {load.batch:,}, context {load.prompt:,}"
     with users_load(what), contextlib.ExitStack() as stack:
         machine = stack.enter_context(Machine())
@@ -114,8 +123,8 @@ def run(
 def our_engine(name: str, load: Load, machine: Machine) -> Iterator[Contender]:
     """Slices on one core and attention on another, or all in one process on both."""
     engine = Engine(
-        mini_config(),
-        layout=LAYOUTS[name],
+        moe_config() if name in EXPERTS else mini_config(),
+        layout=(LAYOUTS | EXPERTS)[name],
         machine=machine,
         max_sequences=load.batch,
         dtype=torch.bfloat16,
@@ -246,13 +255,14 @@ def bookkeeping(requests: int, iterations: int) -> Callable[[], float]:
 def _report(turns: Mapping[str, list[Turn]], books: Spread, load: Load, rounds: int) -> Report:
     rows = {name: _row(name, of_one, load) for name, of_one in turns.items()}
     pairs = [_ratio(first, second, turns) for (first, second) in _pairs(list(turns))]
+    decoded = MOE if turns.keys() <= EXPERTS.keys() else MODEL
     serial = turns.get("serial", ())
     boundary = spread([turn.parts["boundary_s"] for turn in serial]) if serial else None
     boundary_met = None if boundary is None else boundary.median <= TARGET_BOUNDARY_S
     books_met = books.median <= TARGET_BOOKKEEPING_S
     facts = {
         "benchmark": "engine-compare",
-        "model": MODEL,
+        "model": decoded,
         "batch": load.batch,
         "prompt_tokens": load.prompt,
         "output_tokens": load.output,
@@ -269,7 +279,7 @@ def _report(turns: Mapping[str, list[Turn]], books: Spread, load: Load, rounds: 
         "met": all_met(pairs) and boundary_met is not False and books_met,
     }
     text: list[Text] = [
-        f"{MODEL}, bfloat16, decoding only: {load.batch} requests of {load.prompt:,} tokens make "
+        f"{decoded}, bfloat16, decoding only: {load.batch} requests of {load.prompt:,} tokens make "
         f"{load.output} each, {rounds} rounds",
         Table(
             ("<", "tokens/s", "min to max", "a token of all", "slices", "attention", "host"),

@@ -1,4 +1,6 @@
-"""The model that the engine is measured with: 246 million parameters of LLaMA's shape, made up."""
+"""The models that the engine is measured with, made up: 246 million parameters of LLaMA's shape, and 264
+million of Qwen3-MoE's.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,29 @@ from laminabench.catalog.find_model import to_hf_config
 from laminabench.errors import UserError
 
 MODEL = "llama-mini"
+MOE = "moe-mini"
 LONGEST_TEXT = 65536
 
 
 def mini_config() -> transformers.PreTrainedConfig:
     return config_of(MODEL)
+
+
+def moe_config() -> transformers.PreTrainedConfig:
+    """16 experts a layer, of which a token has 2."""
+    return transformers.Qwen3MoeConfig(
+        hidden_size=512,
+        num_hidden_layers=8,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=64,
+        num_experts=16,
+        num_experts_per_tok=2,
+        moe_intermediate_size=256,
+        vocab_size=32000,
+        tie_word_embeddings=True,
+        max_position_embeddings=LONGEST_TEXT,
+    )
 
 
 def config_of(name: str) -> transformers.PreTrainedConfig:

@@ -19,6 +19,7 @@ _SIZES: dict[str, object] = {
 }
 _GQA = _SIZES | {"num_key_value_heads": 2}
 _MOE = _GQA | {"num_experts_per_tok": 2}
+_QWEN_MOE = _MOE | {"num_experts": 4, "moe_intermediate_size": 352}
 _ALTERNATING = {"sliding_window": 256, "layer_types": ["sliding_attention", "full_attention"] * 2}
 _GEMMA = _GQA | {"head_dim": 64}
 
@@ -44,6 +45,11 @@ SMALL_MODELS: Mapping[str, dict[str, object]] = {
     "cohere": _GQA | {"model_type": "cohere"},
     "stablelm": _GQA | {"model_type": "stablelm"},
     "mixtral": _MOE | {"model_type": "mixtral", "num_local_experts": 4},
-    "qwen3-moe": _MOE
-    | {"model_type": "qwen3_moe", "head_dim": 64, "num_experts": 4, "moe_intermediate_size": 352},
+    "qwen2-moe": _QWEN_MOE | {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 704},
+    "qwen3-moe": _QWEN_MOE | {"model_type": "qwen3_moe", "head_dim": 64},
+    "olmoe": _MOE | {"model_type": "olmoe", "num_experts": 4, "intermediate_size": 352},
+    "glm4-moe": _MOE
+    | {"model_type": "glm4_moe", "head_dim": 64, "n_routed_experts": 4, "moe_intermediate_size": 352},
+    "minimax-m2": _MOE
+    | {"model_type": "minimax_m2", "head_dim": 64, "num_local_experts": 4, "intermediate_size": 352},
 }

@@ -155,7 +155,8 @@ def endpoint(
 @option(
     "--compare",
     None,
-    "Let serial, rotational, one-process and vllm decode in turns instead, as serial,rotational.",
+    "Let serial, rotational, one-process and vllm decode in turns instead, as serial,rotational; or "
+    "tensor-parallel and expert-parallel, of a model with experts.",
     metavar="NAMES",
 )
 @option("--output-tokens", COUNT, "With --compare: of each request.", 64)

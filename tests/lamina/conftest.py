@@ -78,6 +78,11 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "stablelm": ("StableLm", GQA),
     "mixtral": ("Mixtral", MOE | {"num_local_experts": 4}),
     "qwen3-moe": ("Qwen3Moe", MOE | {"head_dim": 16, "num_experts": 4, "moe_intermediate_size": 32}),
+    "glm4-moe": (
+        "Glm4Moe",
+        MOE | {"head_dim": 16, "n_routed_experts": 4, "moe_intermediate_size": 32, "n_group": 2},
+    ),
+    "minimax-m2": ("MiniMaxM2", MOE | {"head_dim": 16, "num_local_experts": 4, "intermediate_size": 32}),
 }
 
 SmallModel = Callable[..., "transformers.PreTrainedModel"]

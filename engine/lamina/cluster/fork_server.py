@@ -59,9 +59,11 @@ class ForkServer:
         raise messages.unexpected(message, "the front end")
 
     def _fork(self, config: WorkerConfig, model: ModelSource) -> int:
-        conversion, weights = self._models.conversion(model), self._models.weights(model)
+        conversion = self._models.conversion(model)
         if config.kind == "model" and config.partition.ranks > 1:
-            conversion.sharded(config.partition.ranks).compile()  # here once, and not in every rank
+            # Here once, and not in every rank; and refused, if it cannot be, before weights are loaded.
+            conversion.sharded(config.partition.ranks, config.layout.experts).compile()
+        weights = self._models.weights(model)
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:

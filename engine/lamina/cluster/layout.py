@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from lamina.fhbn import NETWORKS
+from lamina.operators import Experts
 from lamina.pipeline import BatchDelta, Joined
 from lamina.pipeline.batch_rows import NO_LOGPROBS, NO_PARENT, Ints
 from lamina.pipeline.options import EngineError, ModelFacts, require_count
@@ -26,7 +27,8 @@ class Layout:
     `prefill_workers` compute prompts while others decode; without them model workers do, in a batch's turn.
     `pipelining` is how `batches` take turns: `serial` (one batch), `fixed` (each has a replica of its own) or
     `rotational` (n batches go round n - 1 replicas). The model workers divide into the replicas; those of a
-    replica are tensor-parallel, or with `pipeline_parallel` stages that follow each other. `batches` "auto"
+    replica are tensor-parallel, or with `pipeline_parallel` stages that follow each other; `experts` "ep"
+    gives each of a replica's workers some experts of every layer instead of a share of all. `batches` "auto"
     measures slices and attention first. `partition` is what attention workers share out. `stream_chunks`
     above 1 splits each message, along requests or heads, so that attention begins on the first part.
     """
@@ -37,6 +39,7 @@ class Layout:
     pipelining: Pipelining | None = None
     batches: int | Literal["auto"] | None = None
     pipeline_parallel: int = 1
+    experts: Experts = "tp"
     partition: Along = "heads"
     stream_chunks: int = 1
     stream_along: Along = "requests"
@@ -58,6 +61,8 @@ class Layout:
                 raise EngineError(
                     "layout-partition-unknown", f"{name} '{getattr(self, name)}': known are heads, requests"
                 )
+        if self.experts not in get_args(Experts):
+            raise EngineError("layout-experts-unknown", f"experts '{self.experts}': known are tp, ep")
         if self.network not in NETWORKS:
             raise EngineError(
                 "layout-network-unknown",
@@ -92,6 +97,11 @@ class Layout:
                 "layout-replicas-uneven",
                 f"{self.model_workers} model workers do not divide into the {self.places} {what}: give a "
                 f"multiple of {self.places}",
+            )
+        if self.experts == "ep" and self.ranks == 1:
+            raise EngineError(
+                "layout-experts-alone",
+                'experts "ep": there is one model worker a replica, which has all experts; give more of them',
             )
 
     @property

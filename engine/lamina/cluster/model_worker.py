@@ -44,7 +44,7 @@ class ModelRole:
         self._schedule, self._partition = config.schedule, config.partition
         self._place, self._rank = divmod(config.number, self._partition.ranks)
         self._group = TensorParallelGroup(self._rank, self._partition.ranks, self._heartbeat)
-        sharded = conversion.sharded(self._partition.ranks)
+        sharded = conversion.sharded(self._partition.ranks, config.layout.experts)
         self._attentions = sharded.attentions
         if isinstance(weights, list):
             self._slices = weights

@@ -22,7 +22,7 @@ from lamina.convert.sliced import SlicedModel
 from lamina.convert.slices import slices_of
 from lamina.convert.source import Source, build_on_meta, check_tables, open_source
 from lamina.convert.trace import Traced, trace
-from lamina.operators import Attended, AttentionOp
+from lamina.operators import Attended, AttentionOp, Experts
 
 # Building and tracing set what a process has only one of: torch's default dtype, fx's options, a logger.
 _one_at_a_time = threading.Lock()
@@ -41,11 +41,14 @@ class Conversion(SlicedModel):
     eos_token_ids: tuple[int, ...]
     config: Any = field(repr=False)
 
-    def sharded(self, degree: int) -> Sharded:
-        """The same slices for `degree` ranks that share every layer's work and weights; made once."""
-        if degree not in self._sharded:
-            self._sharded[degree] = shard(self, degree)
-        return self._sharded[degree]
+    def sharded(self, degree: int, experts: Experts = "tp") -> Sharded:
+        """The same slices for `degree` ranks that share every layer's work and weights; made once.
+
+        Of a layer's experts each rank has a share of all ("tp"), or some of them ("ep").
+        """
+        if (degree, experts) not in self._sharded:
+            self._sharded[degree, experts] = shard(self, degree, experts)
+        return self._sharded[degree, experts]
 
     @property
     def attended(self) -> Attended:
@@ -53,7 +56,7 @@ class Conversion(SlicedModel):
         return Attended(self.attentions, self.dtype)
 
     @cached_property
-    def _sharded(self) -> dict[int, Sharded]:
+    def _sharded(self) -> dict[tuple[int, Experts], Sharded]:
         return {}
 
 

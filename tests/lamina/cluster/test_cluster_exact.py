@@ -78,6 +78,17 @@ def test_every_family(
     check(shared(model_workers, attention_workers, batches=2), family, overlap=overlap)
 
 
+@pytest.mark.long(but=["mixtral-rotational-3"])
+@pytest.mark.parametrize(
+    "more",
+    [{"batches": 3}, {"pipeline_parallel": 2, "partition": "requests"}],
+    ids=["rotational-3", "stages"],
+)
+@pytest.mark.parametrize("family", ["mixtral", "qwen3-moe", "glm4-moe", "minimax-m2"])
+def test_experts_dealt_out(family: str, more: dict[str, Any], check: Check) -> None:
+    check(shared(4, 2, experts="ep", timeout_s=20, **more), family, overlap=True)
+
+
 @pytest.mark.parametrize("family", ["gemma2", "mistral", "qwen2", "gemma3"])
 def test_windows_and_caps_by_requests(family: str, check: Check) -> None:
     """Layers that see the last few tokens only, each request in one memory."""

@@ -38,6 +38,7 @@ LAYOUTS = {
     "heads": shared(2, 2, batches=3),
     "requests": shared(2, 2, batches=3, partition="requests"),
     "ranks": shared(2, 1, pipelining="serial"),
+    "experts": shared(2, 1, pipelining="serial", experts="ep"),
     "stages": shared(2, 2, pipeline_parallel=2),
     "streamed": shared(1, 2, stream_chunks=2),
     "softnic": shared(1, 2, network="softnic"),
@@ -53,8 +54,9 @@ def load() -> Load:
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "rotational"])
 def test_workers_killed_between_steps(layout: str, load: Load, start: Start) -> None:
     """Each of them in turn, again and again."""
-    wanted = play(start(LAYOUTS[layout]), load)
-    engine = start(LAYOUTS[layout])
+    family = "mixtral" if layout == "experts" else "llama-gqa"
+    wanted = play(start(LAYOUTS[layout], family), load)
+    engine = start(LAYOUTS[layout], family)
 
     def strike(step: int) -> None:
         if step % 5 == 3:

@@ -29,6 +29,8 @@ from lamina.serve import EngineError
         ({"pipelining": "round"}, "layout-pipelining-unknown"),
         ({"partition": "layers"}, "layout-partition-unknown"),
         ({"stream_along": "layers"}, "layout-partition-unknown"),
+        ({"experts": "dp"}, "layout-experts-unknown"),
+        ({"experts": "ep"}, "layout-experts-alone"),
         ({"network": "carrier pigeon"}, "layout-network-unknown"),
         ({"network": "nccl"}, "layout-network-unknown"),
         ({"pipelining": "serial", "batches": 2}, "layout-serial-batches"),

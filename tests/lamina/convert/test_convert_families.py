@@ -21,6 +21,7 @@ _YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_ma
 _LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
 _LAYERS = ["sliding_attention", "full_attention"]
 _MOE = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
+_GLM_MOE = {"moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
@@ -61,7 +62,15 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         {"use_parallel_residual": True, "qk_layernorm": True, "use_qkv_bias": True},
     ),
     "mixtral": ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}),
+    "qwen2-moe": ("Qwen2Moe", {**_MOE, "shared_expert_intermediate_size": 48}),
     "qwen3-moe": ("Qwen3Moe", {**_MOE, "head_dim": 16}),
+    "olmoe": ("Olmoe", {**_MOE, "intermediate_size": 32}),
+    # A dense layer, then groups of experts beside a shared one.
+    "glm4-moe": ("Glm4Moe", {**_GLM_MOE, "use_qk_norm": True, "n_group": 2, "topk_group": 1}),
+    "minimax-m2": (
+        "MiniMaxM2",
+        {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "intermediate_size": 32},
+    ),
 }
 
 
@@ -85,6 +94,7 @@ _CASES = [
             "llama-yarn-*",
             "gemma2-*",
             "mixtral-*",
+            "glm4-moe-carry",
             "gpt2-*",
         ),
         *("phi3-carry", "cohere-carry"),

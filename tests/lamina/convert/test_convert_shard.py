@@ -14,6 +14,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from lamina.convert import AttentionOp, BoundSlice, ConversionError, Sharded, convert
+from lamina.convert.sharding.experts import experts_of
+from lamina.operators import Experts
 
 SMALL = Callable[..., PreTrainedModel]
 
@@ -64,9 +66,9 @@ def check() -> Check:
         steps = [running.step(range(3), now.tolist(), [step] * 3) for step, now in enumerate(tokens)]
         return torch.stack(steps), running.contexts
 
-    def checked(model: PreTrainedModel, degree: int) -> tuple[Sharded, Meeting]:
+    def checked(model: PreTrainedModel, degree: int, experts: Experts = "tp") -> tuple[Sharded, Meeting]:
         conversion = convert(model)
-        sharded, meeting = conversion.sharded(degree), Meeting(degree)
+        sharded, meeting = conversion.sharded(degree, experts), Meeting(degree)
 
         def run(rank: int) -> tuple[Tensor, list[Any]]:
             return decode(sharded.attentions, sharded.bind(model, rank, meeting.ranks[rank]))
@@ -96,9 +98,10 @@ def test_two_ranks_decode_what_one_does(check: Check, family: str, small_model: 
                 parameter.add_(torch.randn(parameter.shape, generator=noise) * 0.1)
     sharded, meeting = check(model, 2)
     layers, steps = len(sharded.attentions), 4
-    # GPT-NeoX adds attention and MLP before anything else; experts looked up by token are kept whole.
-    batched = family in {"mixtral", "qwen3-moe"}
-    a_layer = 1 if family == "gpt-neox" or batched else 2
+    # GPT-NeoX adds attention and MLP before anything else; experts looked up by token are kept whole, and
+    # need a sum only for others beside them.
+    batched = hasattr(model.config, "num_experts_per_tok")
+    a_layer = 1 if family == "gpt-neox" or (batched and family != "glm4-moe") else 2
     # OPT-350M's embedding is projected, and its two last products need one sum instead of a gathering.
     last = (1, 0) if family == "opt-350m" else (0, 1)
     for rank in meeting.ranks:
@@ -118,6 +121,70 @@ def test_grouped_experts_are_split_where_their_rows_stay_aligned(
     assert any("experts" in name for name in said["rows"]) == (experts == "split")
     assert any("experts" in name for name in said["whole"]) == (experts == "whole")
     assert meeting.ranks[0].reduced == 4 * 2 * (2 if experts == "split" else 1)
+
+
+_MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_GLM_MOE = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16}
+
+
+@pytest.mark.long(but=["Mixtral-changes0-*", "Glm4Moe-*"])
+@pytest.mark.parametrize("form", ["grouped_mm", "batched_mm"])
+@pytest.mark.parametrize(
+    ("family", "changes", "degree"),
+    [
+        ("Mixtral", {"num_local_experts": 5, "num_experts_per_tok": 2}, 2),
+        ("Mixtral", {"num_local_experts": 6, "num_experts_per_tok": 2, "num_key_value_heads": 4}, 4),
+        ("Mixtral", {"num_local_experts": 8, "num_experts_per_tok": 1, "num_key_value_heads": 4}, 4),
+        ("Qwen2Moe", {**_MOE, "shared_expert_intermediate_size": 48}, 2),
+        ("Qwen3Moe", {**_MOE, "head_dim": 16}, 2),
+        ("Olmoe", _MOE, 2),
+        ("Glm4Moe", _GLM_MOE, 2),
+        ("GraniteMoeShared", {"num_local_experts": 4, "shared_intermediate_size": 32}, 2),
+        ("MiniMaxM2", {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}, 2),
+    ],
+)
+def test_experts_dealt_out_decode_what_one_rank_does(
+    check: Check, family: str, changes: dict[str, Any], degree: int, form: str
+) -> None:
+    model = seeded(tiny(family, **changes))
+    model.set_experts_implementation(form)
+    sharded, meeting = check(model, degree, "ep")
+    assert any("_grouped_mm" in kind.source for kind in sharded.classes) == (form == "grouped_mm")
+    said = sharded.describe().weights
+    mixed = [name for name, layer in model.named_modules() if hasattr(layer, "experts")]
+    assert len(said["experts"]) == 2 * len(mixed)
+    assert all("experts.gate_up_proj" in name or "experts.down_proj" in name for name in said["experts"])
+    # One sum after attention, one after the experts, with those beside them.
+    assert meeting.ranks[0].reduced == 4 * 2 * len(sharded.attentions)
+
+
+def test_ranks_have_their_own_experts_only() -> None:
+    experts = 7
+    model = seeded(tiny("Mixtral", num_local_experts=experts, num_key_value_heads=4))
+    sharded = convert(model).sharded(4, "ep")
+    assert [list(experts_of(rank, 4, experts)) for rank in range(4)] == [[0], [1, 2], [3, 4], [5, 6]]
+    table: Any = model.get_parameter("model.layers.0.mlp.experts.down_proj").transpose(-1, -2)
+    for rank in range(4):
+        own = experts_of(rank, 4, experts)
+        (held,) = (
+            weight
+            for weight in sharded.bind(model, rank, Meeting(4).ranks[rank])[1].weights
+            if weight.shape[1:] == table.shape[1:]
+        )
+        assert torch.equal(held, table[own.start : own.stop])
+        assert held.untyped_storage().nbytes() == len(own) * table[0].nbytes
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "code"),
+    [
+        ("Llama", {}, "convert-no-experts"),
+        ("Mixtral", {"num_local_experts": 3, "num_experts_per_tok": 2}, "convert-experts-few"),
+    ],
+)
+def test_experts_that_cannot_be_dealt_out(family: str, changes: dict[str, Any], code: str) -> None:
+    with pytest.raises(ConversionError, match=code):
+        converted(family, num_key_value_heads=4, **changes).sharded(4, "ep")
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gpt-neox"])

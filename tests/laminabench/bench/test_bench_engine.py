@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import transformers
 
 from laminabench.bench import engine, engine_compare
+from laminabench.bench.mini import moe_config
 
 Facts = Callable[..., dict[str, Any]]
 Shell = Callable[..., tuple[int, str, str]]
@@ -54,6 +56,7 @@ def test_the_table_has_the_targets(shell: Shell) -> None:
         (["--context", "70000"], "[bench-load-impossible]"),
         (["--batch", "1000000000000"], "[bench-load-impossible]"),
         (["--compare", "serial,parallel"], "[bench-contender-unknown]"),
+        (["--compare", "serial,expert-parallel"], "[bench-contender-model]"),
         (["--compare", "vllm", "--vllm", "nowhere/python"], "[baseline-python-unusable]"),
         (["--compare", "serial", "--context", "70000", "--batch", "2"], "[bench-load-impossible]"),
     ],
@@ -84,6 +87,18 @@ def test_layouts_take_turns(facts: Facts) -> None:
     assert result["boundary_s"]["median"] > 0
     assert result["bookkeeping_requests"] == 20
     assert result["bookkeeping_met"] == (result["bookkeeping_s"]["median"] <= 0.5e-3)
+
+
+def test_experts_are_split_and_dealt_out_in_turns(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "moe_intermediate_size": 32}
+    small = transformers.Qwen3MoeConfig(**moe_config().to_dict() | sizes | {"vocab_size": 100})
+    monkeypatch.setattr(engine_compare, "moe_config", lambda: small)
+    result = facts("engine", "--compare", "tensor-parallel,expert-parallel", "--batch", "4",
+                   "--context", "20", "--output-tokens", "5", "--rounds", "1")  # fmt: skip
+    assert result["model"] == "moe-mini"
+    assert [(ratio["of"], ratio["over"]) for ratio in result["ratios"]] == [
+        ("expert-parallel", "tensor-parallel")
+    ]
 
 
 @pytest.mark.skipif(CORES < 2, reason="model worker and attention worker have a core each")

@@ -1,4 +1,4 @@
-"""Tensor parallelism: a model's slices rewritten for several ranks."""
+"""A model's slices rewritten for several ranks."""
 
 from lamina.convert.sharding.sharded import Sharded, shard
 

@@ -43,20 +43,36 @@ class Split:
         return make_spec((*spec.dims[: self.dim], size // degree, *spec.dims[self.dim + 1 :]), spec.dtype)
 
 
-Place = Whole | Partial | Split
+@dataclass(frozen=True)
+class Routed:
+    """Every rank has the rows that its experts compute; `rows` says which."""
+
+    rows: Name
+
+
+Place = Whole | Partial | Split | Routed
 WHOLE, PARTIAL = Whole(), Partial()
+
+
+# columns: outputs of its product; rows: what it sums over; first: rank 0 has it, others have zeros; experts:
+# some of them, whole.
+Kind = Literal["columns", "rows", "first", "experts", "whole"]
 
 
 @dataclass(frozen=True)
 class WeightPart:
     """What one rank holds of a weight."""
 
-    # columns: outputs of its product; rows: what it sums over; first: rank 0 has it, others have zeros
-    kind: Literal["columns", "rows", "first", "whole"]
+    kind: Kind
     dim: int = 0
     blocks: tuple[int, ...] = ()
 
     def local(self, spec: Spec, degree: int) -> Spec:
+        """What one rank has of it; of experts, the rank that has most."""
+        if self.kind == "experts":
+            experts, *rest = spec.dims
+            assert isinstance(experts, int)
+            return make_spec((-(-experts // degree), *rest), spec.dtype)
         if not self.blocks:
             return spec
         return Split(self.dim, self.blocks, frozenset()).local(spec, degree)

@@ -28,17 +28,21 @@ from lamina.convert.program import (
     own_part,
     with_names,
 )
+from lamina.convert.sharding.experts import Routing, among_all
 from lamina.convert.sharding.places import (
+    PARTIAL,
     WHOLE,
     ConflictError,
     Partial,
     Place,
+    Routed,
     Split,
     WeightPart,
     Whole,
     unsplit,
 )
 from lamina.convert.sharding.rules import Choices, multiply, pass_on, product_of
+from lamina.operators import Experts
 
 _aten = torch.ops.aten
 
@@ -52,12 +56,12 @@ class ShardedProgram:
     collectives: dict[str, list[str]]  # of each piece, in order
 
 
-def shard_program(program: Program, degree: int) -> ShardedProgram:
-    """Split a slice's program over `degree` ranks."""
+def shard_program(program: Program, degree: int, experts: Experts = "tp") -> ShardedProgram:
+    """Split a slice's program over `degree` ranks; its experts like everything else, or dealt out whole."""
     choices = Choices()
     while True:
         try:
-            return Rewriting(program, degree, choices).run()
+            return Rewriting(program, degree, choices, experts).run()
         except ConflictError as conflict:
             choices.learn(conflict, None if program.attended is None else program.attended.name)
 
@@ -65,8 +69,9 @@ def shard_program(program: Program, degree: int) -> ShardedProgram:
 class Rewriting:
     """One attempt: the program from front to back, with what is split decided."""
 
-    def __init__(self, program: Program, degree: int, choices: Choices) -> None:
+    def __init__(self, program: Program, degree: int, choices: Choices, experts: Experts) -> None:
         self.degree = degree
+        self._routing = Routing(self) if experts == "ep" else None
         self._program, self._choices = program, choices
         self._places: dict[Name, Place | tuple[Place, ...]] = {}
         self._weights: dict[Name, tuple[WeightPart, frozenset[tuple[Name, Fraction]]]] = {}
@@ -131,9 +136,25 @@ class Rewriting:
 
     def settle(self, name: Name) -> None:
         """See that a value is no longer partial: all ranks sum it."""
+        self._spread(name)
         if isinstance(self._places.get(name), Partial):
-            self._now[name] = self._append(Collective.all_reduce, (COLLECTIVE, name), self.spec(name))
+            self._now[name] = self.append(Collective.all_reduce, (COLLECTIVE, name), self.spec(name))
             self._places[name] = WHOLE
+
+    def routed(self, name: Name) -> Routed | None:
+        """Which rows of a value a rank has, if it has those only that its experts compute."""
+        place = self._places.get(name)
+        return place if isinstance(place, Routed) else None
+
+    def _spread(self, name: Name) -> None:
+        """Make a value of a rank's rows one of all rows: a summand."""
+        if place := self.routed(name):
+            self._now[name] = self.append(among_all, (name, place.rows), self.spec(name))
+            self._places[name] = PARTIAL
+
+    def deal_out(self, table: Name) -> None:
+        """Give every rank some of a layer's experts."""
+        self._hold(table, WeightPart("experts"), frozenset())
 
     def split_weight(self, name: Name, dim: int, split: Split, *, rows: bool = False) -> None:
         """Give every rank its share of a weight."""
@@ -168,21 +189,26 @@ class Rewriting:
         assert isinstance(width, int)
         shapes = [heads // self.degree * width, heads * width]
         flat = [make_spec((batch, shape), value.spec.dtype) for shape in shapes]
-        name = self._append(_aten.reshape.default, (value.name, [-1, shapes[0]]), flat[0])
-        name = self._append(Collective.all_gather, (COLLECTIVE, name), flat[1])
-        self._now[value.name] = self._append(_aten.reshape.default, (name, [-1, heads, width]), value.spec)
+        name = self.append(_aten.reshape.default, (value.name, [-1, shapes[0]]), flat[0])
+        name = self.append(Collective.all_gather, (COLLECTIVE, name), flat[1])
+        self._now[value.name] = self.append(_aten.reshape.default, (name, [-1, heads, width]), value.spec)
         return local
 
     def _write(self, one: Instruction) -> None:
         product = product_of(one, self)
         place: Place | tuple[Place, ...]
         args = one.args
-        if one.op_name == "getitem" and isinstance(parts := self._places.get(one.args[0]), tuple):
-            place = parts[one.args[1]]
-        elif product is not None:
-            place = multiply(one, product, self, self._choices)
+        if self._routing and (routed := self._routing.apply(one)):
+            place, args = routed
         else:
-            place, args = pass_on(one, self)
+            for name in one.uses():
+                self._spread(name)
+            if one.op_name == "getitem" and isinstance(parts := self._places.get(one.args[0]), tuple):
+                place = parts[one.args[1]]
+            elif product is not None:
+                place = multiply(one, product, self, self._choices)
+            else:
+                place, args = pass_on(one, self)
         spec = one.spec
         if isinstance(place, Split):
             assert spec is not None
@@ -201,7 +227,7 @@ class Rewriting:
     def _renamed(self, value: Any) -> Any:
         return with_names(value, lambda name: self._now.get(name, name))
 
-    def _append(self, op: Any, args: tuple[Any, ...], spec: Spec) -> Name:
+    def append(self, op: Any, args: tuple[Any, ...], spec: Spec | None) -> Name:
         """An instruction that the whole program has not."""
         stem = getattr(op, "_opname", op.__name__)
         taken = self._program.specs.keys() | self._specs.keys()
@@ -211,7 +237,8 @@ class Rewriting:
             if name not in taken:
                 break
         self._code.append(Instruction(name, op, self._renamed(args), {}, spec))
-        self._specs[name] = spec
+        if spec is not None:
+            self._specs[name] = spec
         return name
 
     def _give(self, piece: str, name: Name) -> Name:
@@ -225,7 +252,7 @@ class Rewriting:
             heads = spec.dims[1]
             assert isinstance(heads, int)
             own = Split(1, (heads,), frozenset()).local(spec, self.degree)
-            return self._append(own_part, (name, RANK, self.degree), own)
+            return self.append(own_part, (name, RANK, self.degree), own)
         assert isinstance(place, Split)
         if len(place.blocks) > 1 or place.dim != (1 if sent else len(spec.dims) - 1):
             raise unsplit([place])
@@ -233,4 +260,4 @@ class Rewriting:
             return name
         if piece == "rest":  # what is handed on is the same on all ranks, whatever follows
             raise unsplit([place])
-        return self._append(Collective.all_gather, (COLLECTIVE, name), spec)
+        return self.append(Collective.all_gather, (COLLECTIVE, name), spec)

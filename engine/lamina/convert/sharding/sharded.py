@@ -1,10 +1,12 @@
-"""Tensor parallelism: the slices of a conversion for several ranks, which share every layer."""
+"""The slices of a conversion for several ranks, which share every layer: by tensor parallelism, and its
+experts on request by expert parallelism."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import gcd, prod
+from typing import get_args
 
 import torch
 from torch import Tensor
@@ -14,21 +16,22 @@ from lamina.convert.bind import BoundSlice, bind_python, tensors_by_name, usable
 from lamina.convert.codegen import slice_source
 from lamina.convert.constants import BoundConstants, Constant, weight_name
 from lamina.convert.errors import ConversionError
-from lamina.convert.program import COLLECTIVE, RANK, Collective, Name
-from lamina.convert.sharding.places import WeightPart
+from lamina.convert.program import COLLECTIVE, RANK, Collective, Name, Spec
+from lamina.convert.sharding.experts import experts_of
+from lamina.convert.sharding.places import Kind, WeightPart
 from lamina.convert.sharding.program import ShardedProgram, shard_program
 from lamina.convert.sliced import SlicedModel
 from lamina.convert.slices import SliceClass
-from lamina.operators import AttentionOp
+from lamina.operators import AttentionOp, Experts
 
 
 @dataclass(frozen=True)
 class Sharing:
     """What ranks share out and what each of them has."""
 
-    weights: dict[str, list[str]]  # names by how they are split: columns, rows, first, whole
+    weights: dict[str, list[str]]  # names by how they are split: columns, rows, first, experts, whole
     weight_bytes: int
-    rank_weight_bytes: int
+    rank_weight_bytes: int  # where ranks differ, of the one that has most
     collectives: tuple[tuple[tuple[int, ...], dict[str, list[str]]], ...]  # of slices alike, by part
 
 
@@ -98,18 +101,18 @@ class Sharded:
         """What is split and how, and which collectives the ranks call.
 
         A weight split by "columns" has its outputs shared out, by "rows" what it sums over; of a "first" one
-        rank 0 has all and the others zeros; "whole" ones are on every rank.
+        rank 0 has all and the others zeros; "experts" are dealt out; "whole" ones are on every rank.
         """
-        split: dict[str, list[str]] = {"columns": [], "rows": [], "first": [], "whole": []}
+        split: dict[str, list[str]] = {kind: [] for kind in get_args(Kind)}
         total = mine = 0
         kept = {name for name, part in self._held() if part.kind == "whole"}
         specs = self._specs()
         for name, part in self._held():
             split[part.kind].append(weight_name(self.whole.constants, name))
-            total += 0 if name in kept and part.kind != "whole" else specs[name]
+            total += 0 if name in kept and part.kind != "whole" else _bytes(specs[name])
             # A share of the rows of what is there anyway costs nothing.
             shared = name in kept and part.dim == 0 and len(part.blocks) == 1
-            mine += 0 if shared else specs[name] // (self.degree if part.blocks else 1)
+            mine += 0 if shared else _bytes(part.local(specs[name], self.degree))
         return Sharing(
             split,
             total,
@@ -130,10 +133,10 @@ class Sharded:
             )
         )
 
-    def _specs(self) -> dict[Name, int]:
-        """Bytes of every constant."""
+    def _specs(self) -> dict[Name, Spec]:
+        """Every constant's."""
         return {
-            name: prod(value.spec.row_shape) * value.spec.dtype.itemsize
+            name: value.spec
             for piece in self.whole.slices
             for name, value in zip(piece.weights, piece.program.weights, strict=True)
         }
@@ -146,13 +149,17 @@ class Sharded:
         return range(rank * size, (rank + 1) * size)
 
 
-def shard(whole: SlicedModel, degree: int) -> Sharded:
+def shard(whole: SlicedModel, degree: int, experts: Experts = "tp") -> Sharded:
     """Split a conversion's slices over `degree` ranks; a ConversionError lists the possible degrees."""
     _check_degree(whole, degree)
     if degree == 1:
         programs = tuple(_unsplit(kind) for kind in whole.classes)
         return Sharded(whole, 1, whole.attentions, whole.classes, programs)
-    programs = tuple(shard_program(kind.program, degree) for kind in whole.classes)
+    programs = tuple(shard_program(kind.program, degree, experts) for kind in whole.classes)
+    if experts == "ep" and not any(part.kind == "experts" for one in programs for part in one.weights):
+        raise ConversionError(
+            "convert-no-experts", 'this model has no experts to deal out over ranks: leave out experts "ep"'
+        )
     classes = tuple(
         SliceClass(kind.index, sharded.program, slice_source(sharded.program), kind.members)
         for kind, sharded in zip(whole.classes, programs, strict=True)
@@ -161,6 +168,10 @@ def shard(whole: SlicedModel, degree: int) -> Sharded:
         replace(op, heads=op.heads // degree, kv_heads=op.kv_heads // degree) for op in whole.attentions
     )
     return Sharded(whole, degree, attentions, classes, programs)
+
+
+def _bytes(spec: Spec) -> int:
+    return prod(spec.row_shape) * spec.dtype.itemsize
 
 
 def _unsplit(kind: SliceClass) -> ShardedProgram:
@@ -213,6 +224,10 @@ class _RankWeights:
         if part.kind == "whole":
             whole = self._whole_tensor(name)
             return whole if whole.untyped_storage().nbytes() <= whole.nbytes else whole.clone()
+        if part.kind == "experts":
+            whole = self._whole_tensor(name)
+            own = experts_of(self._rank, self._degree, len(whole))
+            return whole[own.start : own.stop].clone()
         if part.kind == "first":
             whole = self._whole_tensor(name)
             return whole.clone() if self._rank == 0 else torch.zeros_like(whole)

@@ -8,8 +8,17 @@ SYSTEM = Live(
     __name__,
     frozenset(
         {
-            *("batches", "pipelining", "pipeline_parallel", "partition", "overlap", "stream_chunks"),
-            *("stream_along", "admission", "kv_tokens", "max_num_seqs", "network", "policy", "prefill"),
+            *("batches", "pipelining", "pipeline_parallel", "experts", "partition", "overlap"),
+            *(
+                "stream_chunks",
+                "stream_along",
+                "admission",
+                "kv_tokens",
+                "max_num_seqs",
+                "network",
+                "policy",
+                "prefill",
+            ),
             *("slo_ttft_ms", "oversubscribe", "ray", "dtype", "chaos", "timeline", "timeline_window"),
             *("instances", "router", "queue"),
         }

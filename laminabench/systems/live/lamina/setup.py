@@ -38,8 +38,8 @@ PROCESS_BYTES = 0.4e9
 _DEVICES = ("cpu",)
 # What an engine in one process has no use for.
 _OF_WORKERS = (
-    *("batches", "pipelining", "pipeline_parallel", "partition", "stream_chunks", "stream_along"),
-    *("network", "oversubscribe", "ray"),
+    *("batches", "pipelining", "pipeline_parallel", "experts", "partition", "stream_chunks"),
+    *("stream_along", "network", "oversubscribe", "ray"),
 )
 
 # Softnic is a test bench: its times would say nothing.
@@ -54,6 +54,7 @@ class LiveSetup(LocalSetup):
     batches: int | Literal["auto"] | None = None
     pipelining: Pipelining | None = None
     pipeline_parallel: int = 1
+    experts: Literal["tp", "ep"] = "tp"
     partition: Literal["heads", "requests"] = "heads"
     stream_chunks: int = 1
     stream_along: Literal["requests", "heads"] = "requests"
@@ -125,7 +126,7 @@ class LiveSetup(LocalSetup):
             return self._facts_of_all(cast("Fleet", serving))
         engine = cast("Engine", serving)
         same = (
-            *("pipeline_parallel", "overlap", "stream_chunks", "admission"),
+            *("pipeline_parallel", "experts", "overlap", "stream_chunks", "admission"),
             *("oversubscribe", "prefill", "ray"),
         )
         return {
@@ -159,7 +160,7 @@ class LiveSetup(LocalSetup):
     def layout(self) -> dict[str, Any]:
         """The arguments of lamina.Layout."""
         same = (
-            *("pipelining", "batches", "pipeline_parallel", "partition"),
+            *("pipelining", "batches", "pipeline_parallel", "experts", "partition"),
             *("stream_chunks", "stream_along", "network", "oversubscribe"),
         )
         return {
