@@ -23,6 +23,7 @@ PromptScheduler::PromptScheduler(RequestTable requests, SchedulerLimits limits, 
       priority_(std::move(priority)),
       pools_(static_cast<std::size_t>(limits.pools), BlockPool(limits.tokens_per_pool / limits.block_tokens)),
       prefix_blocks_(ceil_div(requests.prefix_block_tokens, limits.block_tokens)),
+      request_blocks_(ceil_div(limits.request_tokens, limits.block_tokens)),
       lanes_(static_cast<std::size_t>(limits.batches)) {
   if (requests_.prefix_block_tokens < 1) throw std::invalid_argument("a prefix block has at least one token");
   for (Lane& lane : lanes_) {
@@ -57,7 +58,7 @@ void PromptScheduler::widen_ring(std::int32_t longest) {
 
 bool PromptScheduler::fits(const RequestTable& requests, Index request) const {
   const std::int64_t last = requests.prompt[request] + requests.output[request];
-  return blocks_for(requests, request, last) <= pools_.front().capacity();
+  return blocks_for(requests, request, last) + request_blocks_ <= pools_.front().capacity();
 }
 
 RequestState PromptScheduler::enqueue(Index request) {
@@ -193,7 +194,8 @@ std::int64_t PromptScheduler::blocks_for(const RequestTable& requests, Index req
 
 // What it holds beside prefix blocks.
 std::int64_t PromptScheduler::own_blocks(Index request, std::int64_t computed) const {
-  return blocks_for(request, grows() ? computed : final_tokens(request)) - shared_[request] * prefix_blocks_;
+  return blocks_for(request, grows() ? computed : final_tokens(request)) - shared_[request] * prefix_blocks_ +
+         request_blocks_;
 }
 
 // A member needs a block when its own tokens fill those that it has.
@@ -345,7 +347,7 @@ bool PromptScheduler::try_admit(Index request) {
   const std::int64_t own = kept ? pool.kept(request) : 0;
   const std::int64_t all = blocks_for(request, grows() ? known(request) : final_tokens(request));
   const std::int64_t more = all - hits * prefix_blocks_ - own;
-  if (more + from_line + own > pool.free()) return false;
+  if (more + request_blocks_ + from_line + own > pool.free()) return false;
   if (kept) {
     pool.take_kept(request);
   } else {
@@ -356,7 +358,7 @@ bool PromptScheduler::try_admit(Index request) {
   shared_[request] = static_cast<std::int32_t>(hits);
   computed_[request] =
       static_cast<std::int32_t>(hits * requests_.prefix_block_tokens + own * limits_.block_tokens);
-  if (!grows()) pool.take(more);
+  pool.take(request_blocks_ + (grows() ? 0 : more));
   states_[request] = RequestState::kRunning;
   ++running_;
   return true;

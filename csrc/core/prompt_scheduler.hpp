@@ -150,7 +150,8 @@ private:
   PromptLimits prompts_;
   Scheduler::Priority priority_;
   std::vector<BlockPool> pools_;
-  std::int64_t prefix_blocks_;  // KV blocks of a prefix block
+  std::int64_t prefix_blocks_;   // KV blocks of a prefix block
+  std::int64_t request_blocks_;  // that each request has beside its tokens
   RequestQueue queue_;
   std::vector<Lane> lanes_;
   std::int64_t running_ = 0;

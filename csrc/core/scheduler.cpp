@@ -11,6 +11,7 @@ Scheduler::Scheduler(RequestTable requests, SchedulerLimits limits, Priority pri
       limits_(limits),
       priority_(std::move(priority)),
       pools_(limits.pools, limits.tokens_per_pool, limits.block_tokens),
+      request_tokens_(pools_.rounded(limits.request_tokens)),
       lanes_(static_cast<std::size_t>(limits.batches)) {
   for (Lane& lane : lanes_) {
     lane.kv.assign(static_cast<std::size_t>(limits.pools), 0);
@@ -47,7 +48,7 @@ bool Scheduler::fits(const RequestTable& requests, Index request) const {
   const std::int64_t shared = static_cast<std::int64_t>(ids) * requests.prefix_block_tokens;
   const std::int64_t own = std::max<std::int64_t>(0, prompt - shared) + width * requests.output[request];
   const std::int64_t prefix = pools_.prefix_tokens_alone(ids, prompt, requests.prefix_block_tokens);
-  return pools_.rounded(own) + prefix <= pools_.capacity() && width <= limits_.max_requests;
+  return pools_.rounded(own) + prefix + request_tokens_ <= pools_.capacity() && width <= limits_.max_requests;
 }
 
 RequestState Scheduler::enqueue(Index request) {
@@ -152,7 +153,10 @@ std::int64_t Scheduler::fullest_pool() const {
   std::int64_t fullest = 0;
   for (int pool = 0; pool < limits_.pools; ++pool) {
     std::int64_t read = 0;
-    for (const Lane& lane : lanes_) read += lane.kv[static_cast<std::size_t>(pool)];
+    for (const Lane& lane : lanes_) {
+      const auto p = static_cast<std::size_t>(pool);
+      read += lane.kv[p] + lane.members[p] * request_tokens_;
+    }
     // A shared prefix is read by several and written once.
     fullest = std::max(fullest, std::min(read, pools_.capacity() - pools_.free(pool)));
   }
@@ -173,7 +177,7 @@ std::int64_t Scheduler::own_tokens(Index request) const {
 std::int64_t Scheduler::charge(Index request) const {
   const std::int64_t own = own_tokens(request);
   const std::int64_t to_come = grows() ? 1 : requests_.output[request] - produced(request);
-  return pools_.rounded(own + requests_.width_of(request) * to_come);
+  return pools_.rounded(own + requests_.width_of(request) * to_come) + request_tokens_;
 }
 
 // Room for one more token of each member, in the pools where that takes a new block.
@@ -282,7 +286,7 @@ void Scheduler::leave(Lane& lane, Index request) {
   if (grows()) lane.phases[pool][phase_of(request)] -= width;
   // In an iteration it has room for the tokens being made.
   const std::int64_t grown = own_tokens(request) + width * (made + (lane.midway ? 1 : 0));
-  give_back(request, grows() ? pools_.rounded(grown) : charge(request));
+  give_back(request, grows() ? pools_.rounded(grown) + request_tokens_ : charge(request));
 }
 
 void Scheduler::give_back(Index request, std::int64_t tokens) {

@@ -49,6 +49,8 @@ struct SchedulerLimits {
   std::int64_t max_requests = 0;  // sequences running at once, all batches together
   bool staged = false;   // who is admitted joins its batch only after ready(): its KV comes meanwhile
   bool lengths = false;  // the least and the most KV of those in a batch are known
+  // Charged for each request that is admitted, beside its own and rounded up to blocks; nobody attends to it.
+  std::int64_t request_tokens = 0;
 };
 
 // Continuous batching over shared KV memory: who waits, who runs in which batch, who makes room. One
@@ -180,6 +182,7 @@ private:
   SchedulerLimits limits_;
   Priority priority_;
   KvPools pools_;
+  const std::int64_t request_tokens_;  // whole blocks
   RequestQueue queue_;
   std::vector<Lane> lanes_;
   std::int64_t running_ = 0;

@@ -31,7 +31,7 @@ void Scheduler::check_integrity() const {
     // In an iteration a growing request holds room for the tokens being made.
     const std::int64_t ahead = state == RequestState::kAdmitted || lane.midway ? 1 : 0;
     const std::int64_t grown = own_tokens(request) + width * (made + ahead);
-    used[pool] += grows() ? pools_.rounded(grown) : charge(request);
+    used[pool] += grows() ? pools_.rounded(grown) + request_tokens_ : charge(request);
     for (const std::int64_t id : requests_.prefix(row)) ++prefixes[pool][id];
     if (state == RequestState::kRunning) {
       size[batch_[row]] += width;

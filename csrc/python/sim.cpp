@@ -297,12 +297,14 @@ std::pair<std::int64_t, std::int64_t> board_kv(const nb::dict& costs) {
 }
 
 SchedulerLimits limits_of(const nb::dict& d) {
-  return {nb::cast<int>(d["batches"]),
-          nb::cast<int>(d["pools"]),
-          nb::cast<std::int64_t>(d["tokens_per_pool"]),
-          nb::cast<int>(d["block_tokens"]),
-          admission_named(nb::cast<std::string>(d["admission"])),
-          nb::cast<std::int64_t>(d["max_requests"])};
+  SchedulerLimits limits{nb::cast<int>(d["batches"]),
+                         nb::cast<int>(d["pools"]),
+                         nb::cast<std::int64_t>(d["tokens_per_pool"]),
+                         nb::cast<int>(d["block_tokens"]),
+                         admission_named(nb::cast<std::string>(d["admission"])),
+                         nb::cast<std::int64_t>(d["max_requests"])};
+  limits.request_tokens = nb::cast<std::int64_t>(d["request_tokens"]);
+  return limits;
 }
 
 // One deployment of a fleet, with all that it is made of, and how many there are of it.

@@ -100,8 +100,9 @@ def bound_with_pool(
     engine, asked = pool.engine, demand.prompts
     assert asked is not None
     assert isinstance(spec.timing, Timing)
-    # An engine has a prompt and its first token.
-    blocks = -(-(asked.longest.rows + 1) // engine.block_tokens)
+    # An engine has a prompt and its first token, and what each request has beside.
+    parts = (asked.longest.rows + 1, engine.request_tokens)
+    blocks = sum(-(-tokens // engine.block_tokens) for tokens in parts)
     if blocks * engine.block_tokens > room_of(engine).pool_tokens:
         return "too_small"
     tables = tables_of_costs(spec, spec.timing, spec.max_requests, demand.lengths)
@@ -131,11 +132,12 @@ def falls_behind(spec: Spec, demand: Demand, room: Room, waiting_s: float) -> bo
     tables = tables_of(spec, min(room.most_requests, demand.can_run(room.tokens)), demand.lengths)
     if tables is None:
         return False
-    late_tokens, late_charged = demand.late
+    late_tokens, late_kv = demand.late
     running = room.running(demand)
-    tokens = demand.tokens - late_tokens - demand.missing_tokens.most(running)
-    unread = late_charged + demand.missing_charged.most(running)
-    charged, read = demand.charged - unread, demand.read - unread
+    missing = late_tokens + demand.missing_tokens.most(running)
+    unread = late_kv + demand.missing_kv.most(running)
+    tokens, read = demand.tokens - missing, demand.read - unread
+    charged = demand.charged - unread - demand.beside * missing
     limit_s = demand.span_s + waiting_s
     cycles = max(charged / room.tokens, tokens / room.most_requests)
     if tables.prompts is not None and demand.prompts is not None:
@@ -182,7 +184,7 @@ def _least_p99(tables: Tables, demand: Demand, room: Room, most: int) -> float:
     if tables.batches == 1:
         pending = 0.0  # who is let in joins at once
     size = gaps / (taken + pending)
-    read = max(0.0, demand.read - demand.largest_charged(demand.tokens - gaps)) / (all_taken + pending)
+    read = max(0.0, demand.read - demand.largest_read(demand.tokens - gaps)) / (all_taken + pending)
     reading = tables.per_token * read
     if tables.batches == 1:
         return max(alone, below(tables.chain, size).at(size) + reading)
@@ -204,7 +206,7 @@ def _least_p99_of_arrivals(tables: Tables, demand: Demand, room: Room, most: int
     if made < FEWEST_MOMENTS * most or gaps <= 0:
         return least_s
     time_s = tables.copies * tables.batches * demand.span_s
-    reading = tables.per_token * max(0.0, demand.read - demand.largest_charged(demand.tokens - gaps))
+    reading = tables.per_token * max(0.0, demand.read - demand.largest_read(demand.tokens - gaps))
     found = _mean_at_least(tables.chain, gaps, reading, time_s, least_s)
     if tables.prompts is None or demand.prompts is None:
         return found

@@ -27,8 +27,8 @@ class FractionalKnapsack:
 @dataclass(frozen=True)
 class Demand:
     """Sums over all requests, and over those of them that can be chosen worst. `charge` is a request's final
-    length in whole blocks, `held` the KV that it surely has while it decodes: all of its charge where that is
-    reserved; `read` is KV tokens that its tokens read, all of them together.
+    length in whole blocks and what each has `beside`, `held` what surely is charged for it while it decodes:
+    all of its charge where that is reserved; `read` is KV tokens that its tokens read, all of them together.
 
     With prompts, `tokens` are those that are made by decoding: the first one of each request is not.
     """
@@ -38,7 +38,9 @@ class Demand:
     firsts: int  # requests whose first token is one of `tokens`
     charged: float  # held times tokens: how long how much of the memory is taken
     read: float
+    beside: int  # its tokens, charged for each request
     longest: int  # charge
+    lengths: Lengths
     shortest_mean: tuple[float, float]  # least held, and least KV length, of any token
     span_s: float  # from the first arrival to the last
     by_charge: tuple[Float64, Float64, Float64]  # from the largest down: charges; sums of tokens, of charged
@@ -46,16 +48,14 @@ class Demand:
     smallest_sums: Float64  # of held, from the smallest up
     # Of requests who hold so much together: what they lack at most.
     missing_tokens: FractionalKnapsack
-    missing_charged: FractionalKnapsack
-    late: tuple[float, float]  # tokens and charged of the hundredth of requests that have the most of each
+    missing_kv: FractionalKnapsack  # final length times tokens
+    late: tuple[
+        float, float
+    ]  # tokens, and final length times tokens, of the hundredth of requests that have the most of each
     last_tokens: float  # of requests that come so late that they may still wait when the last one comes
     dense_charged: FractionalKnapsack  # beyond the mean, to bound a mean that they are missing from
     dense_read: FractionalKnapsack
     prompts: PromptDemand | None = None  # where they are computed
-
-    @property
-    def lengths(self) -> Lengths:
-        return Lengths(self.shortest_mean[1], self.longest)
 
     @property
     def rate(self) -> float:
@@ -96,21 +96,30 @@ class Demand:
         once = self.charge_sums[large] / full + (self.requests - large) / most_requests
         return share(tokens), share(self.tokens), float(once)
 
-    def largest_charged(self, tokens: float) -> float:
-        """Charge times tokens, of so many tokens of the requests that are charged most."""
+    def largest_read(self, tokens: float) -> float:
+        """Final length times tokens, of so many tokens of the requests that are charged most."""
         _, counts, sums = self.by_charge
-        return float(np.interp(tokens, counts, sums))
+        return float(np.interp(tokens, counts, sums)) - self.beside * tokens
 
 
-def demand_of(trace: Trace, block_tokens: int, waiting_s: float = 0.0, *, prompts: bool = False) -> Demand:
+def demand_of(
+    trace: Trace,
+    block_tokens: int,
+    request_tokens: int = 0,
+    waiting_s: float = 0.0,
+    *,
+    prompts: bool = False,
+) -> Demand:
     """With charges in blocks of that size, as admission by reservation has them, and waits no longer.
 
     With prompts that are computed, KV grows and prefixes may be shared.
     """
     prompt, output = (tokens.astype(np.float64) for tokens in (trace.prompt_tokens, trace.output_tokens))
-    charge = np.ceil((prompt + output) / block_tokens) * block_tokens
+    kv = np.ceil((prompt + output) / block_tokens) * block_tokens
+    beside = -(-request_tokens // block_tokens) * block_tokens
+    charge = kv + beside
     asked = prompt_demand_of(trace, waiting_s) if prompts else None
-    held = charge if asked is None else asked.held
+    held = charge if asked is None else asked.held + beside
     made = output if asked is None else output - 1
     charged = made * held
     read = made * (prompt + (made - 1) / 2)
@@ -123,19 +132,21 @@ def demand_of(trace: Trace, block_tokens: int, waiting_s: float = 0.0, *, prompt
         firsts=0 if prompts else len(trace),
         charged=float(charged.sum()),
         read=float(read.sum()),
+        beside=beside,
         longest=int(charge.max()),
+        lengths=Lengths(float(prompt.min()), float(kv.max())),
         shortest_mean=(float(held.min()), float(prompt.min())),
         span_s=float(trace.arrival_s[-1] - trace.arrival_s[0]),
         by_charge=(charge[down], _sums(made[down]), _sums((made * charge)[down])),
         charge_sums=_sums(charge[down]),
         smallest_sums=np.cumsum(np.sort(held)),
         missing_tokens=FractionalKnapsack(held, made),
-        missing_charged=FractionalKnapsack(held, made * charge),
-        late=(largest(made), largest(made * charge)),
+        missing_kv=FractionalKnapsack(held, made * kv),
+        late=(largest(made), largest(made * kv)),
         last_tokens=float(made[trace.arrival_s > trace.arrival_s[-1] - waiting_s].sum()),
         dense_charged=FractionalKnapsack(held, made * np.maximum(held - mean_charged, 0)),
-        # Of a request's tokens the last ones are missing, which read nearly all of what is charged.
-        dense_read=FractionalKnapsack(held, made * np.maximum(charge - mean_read, 0)),
+        # Of a request's tokens the last ones are missing, which read nearly all that it ever has.
+        dense_read=FractionalKnapsack(held, made * np.maximum(kv - mean_read, 0)),
         prompts=asked,
     )
 

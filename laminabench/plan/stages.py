@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -41,7 +41,14 @@ class Stage:
 
     question: Question
     trace: Trace
-    demands: Mapping[int, Demand]  # by block size
+    demands: dict[tuple[int, int], Demand]  # by block size, and what each request has beside its tokens
+
+    def demand(self, block_tokens: int, request_tokens: int = 0) -> Demand:
+        key, question = (block_tokens, request_tokens), self.question
+        if key not in self.demands:
+            waiting_s = question.slo_queueing_p99_s
+            self.demands[key] = demand_of(self.trace, *key, waiting_s, prompts=question.prompts)
+        return self.demands[key]
 
     def cluster(self, candidate: Candidate) -> Spec | None:
         """With tables no longer than the batches that memory has room for: the same replay, made sooner.
@@ -54,18 +61,17 @@ class Stage:
             return cluster(self.question, candidate)
         part = candidate.deployment.attention or candidate.deployment.model
         tokens = part.memory_bytes / self.question.model.kv_bytes_per_token
-        most = max(1, self.demands[1].can_run(tokens))
+        most = max(1, self.demand(1).can_run(tokens))
         return cluster(self.question, candidate, min(most, own.MAX_REQUESTS))
 
 
 def stage_of(question: Question) -> Stage:
     """The whole trace, for the block sizes that systems have."""
     blocks = {system(name).BLOCK_TOKENS for name in MODULES}
-    trace, waiting_s = question.trace, question.slo_queueing_p99_s
-    demands = {
-        block: demand_of(trace, block, waiting_s, prompts=question.prompts) for block in sorted(blocks)
-    }
-    return Stage(question, trace, demands)
+    stage = Stage(question, question.trace, {})
+    for block in sorted(blocks):
+        stage.demand(block)
+    return stage
 
 
 def bounds(stage: Stage, some: Sequence[Candidate], jobs: int | None, told: Told) -> list[Bound | Why]:
@@ -94,7 +100,7 @@ def _bound(stage: Stage, candidate: Candidate) -> Bound | Why:
     spec = stage.cluster(candidate)
     if spec is None:
         return "does_not_fit"
-    demand, room = stage.demands[spec.block_tokens], room_of(spec)
+    demand, room = stage.demand(spec.block_tokens, spec.request_tokens), room_of(spec)
     if demand.longest > room.pool_tokens:
         return "too_small"
     if spec.pool is not None:

@@ -248,6 +248,8 @@ class Spec:
     max_requests: int
     pools: int = 1
     block_tokens: int = 1
+    # Of KV, for each request that is admitted, beside its own tokens: what layers keep that look at a window.
+    request_tokens: int = 0
     batches: int = 1
     pipelining: Pipelining = "serial"
     admission: Admission = "reserve"
@@ -277,8 +279,8 @@ class Spec:
     def tables(self) -> dict[str, object]:
         """As the native module takes it."""
         names = (
-            *("layers", "tokens_per_pool", "max_requests", "pools", "block_tokens", "batches", "pipelining"),
-            *("admission", "prefix_sharing", "prompt_budget", "copies"),
+            *("layers", "tokens_per_pool", "max_requests", "pools", "block_tokens", "request_tokens"),
+            *("batches", "pipelining", "admission", "prefix_sharing", "prompt_budget", "copies"),
         )
         tables = {name: getattr(self, name) for name in names} | {"costs": self.timing.tables()}
         return tables | ({"pool": self.pool.tables()} if self.pool else {})

@@ -37,8 +37,8 @@ def in_ticks(result: dict[str, Any]) -> dict[str, Any]:
 
 # Of these, `_sim.run` wants those of each deployment apart.
 OF_DEPLOYMENT = (
-    *("batches", "pipelining", "layers", "pools", "tokens_per_pool", "block_tokens", "admission"),
-    *("max_requests", "prompt_budget", "prefix_sharing", "costs"),
+    *("batches", "pipelining", "layers", "pools", "tokens_per_pool", "block_tokens", "request_tokens"),
+    *("admission", "max_requests", "prompt_budget", "prefix_sharing", "costs"),
 )
 
 
@@ -91,6 +91,7 @@ def arguments(**given: Any) -> dict[str, Any]:
         "pools": 1,
         "tokens_per_pool": 2**40,
         "block_tokens": 1,
+        "request_tokens": 0,
         "admission": "reserve",
         "max_requests": 64,
         "prompt_budget": 0,

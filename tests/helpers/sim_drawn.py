@@ -147,6 +147,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
         # From too little for some to enough for all.
         "tokens_per_pool": draw(st.one_of(st.integers(30, 150), st.integers(30, 600))),
         "block_tokens": draw(st.sampled_from([1, 4, 16])),
+        "request_tokens": draw(st.one_of(st.just(0), st.integers(1, 30))),
         "admission": draw(st.sampled_from(["reserve", "grow"])),
         "max_requests": most,
         "costs": draw(costs(most)),

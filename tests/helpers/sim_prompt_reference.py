@@ -80,11 +80,11 @@ class PromptCluster(sim_reference.Cluster):
         return int(shared * self.unit_blocks + -(-(tokens - shared * self.unit) // self.block))
 
     def fits_alone(self, r: Prompted) -> bool:
-        return self.blocks_for(r, r.prompt + r.output) * self.block <= self.capacity
+        return self.blocks_for(r, r.prompt + r.output) * self.block + self.beside <= self.capacity
 
     def give_back(self, r: Prompted, kept: int) -> None:
         memory = self.memory[r.pool]
-        memory.line += [None] * (r.own - kept)
+        memory.line += [None] * (r.own - kept + self.beside // self.block)
         # What was written last is taken first.
         memory.line += [("request", r.row, place) for place in reversed(range(kept))]
         r.own = 0
@@ -199,7 +199,8 @@ class PromptCluster(sim_reference.Cluster):
         own = memory.kept(r.row) if hits == self.shareable(r) else 0
         held = sum(r.prefix[i] in memory.holders for i in range(hits)) * self.unit_blocks
         needed = self.blocks_for(r, known if grows else r.prompt + r.output)
-        if needed - held > len(memory.line):
+        beside = self.beside // self.block
+        if needed + beside - held > len(memory.line):
             return False
         for other in self.memory:  # nobody has it as it was from now on
             kept = [held for held in other.line if held and held[:2] == ("request", r.row)]
@@ -211,6 +212,7 @@ class PromptCluster(sim_reference.Cluster):
             memory.hold(r.prefix[i])
         r.pool, r.batch, r.shared, r.own, r.seated = pool, batch.number, hits, own, True
         r.computed = hits * self.unit + own * self.block
+        memory.take(beside)
         if not grows:
             memory.take(needed - hits * self.unit_blocks - own)
             r.own = needed - hits * self.unit_blocks

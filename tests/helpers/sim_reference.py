@@ -92,6 +92,7 @@ class Cluster:
         self.costs = given["costs"]
         self.layers = given["layers"]
         self.block: int = given["block_tokens"]
+        self.beside = blocks_up(given["request_tokens"], self.block)  # charged for each request
         self.capacity: int = given["tokens_per_pool"] // self.block * self.block
         offsets = [int(x) for x in given["prefix_offsets"]] or [0] * (len(given["prompt"]) + 1)
         ids = [int(x) for x in given["prefix_ids"]]
@@ -144,7 +145,7 @@ class Cluster:
         """What the request is charged beside its shared blocks."""
         of_prompt = request.prompt - sum(self.shared_lengths(request).values())
         generated = request.output if self.given["admission"] == "reserve" else request.made + 1
-        return blocks_up(of_prompt + generated, self.block)
+        return blocks_up(of_prompt + generated, self.block) + self.beside
 
     def fits(self, request: Request, pool: Pool) -> bool:
         lengths = self.shared_lengths(request)
@@ -156,7 +157,7 @@ class Cluster:
         """Whether a pool that holds nothing else has room for the request and its last token."""
         lengths = self.shared_lengths(request).values()
         own = blocks_up(request.prompt - sum(lengths) + request.output, self.block)
-        return own + sum(blocks_up(length, self.block) for length in lengths) <= self.capacity
+        return self.beside + own + sum(blocks_up(length, self.block) for length in lengths) <= self.capacity
 
     def charge(self, request: Request, pool: Pool) -> None:
         request.charged = self.own_tokens(request)
@@ -294,7 +295,8 @@ class Cluster:
     def written(self, number: int) -> int:
         """Tokens in a pool, without those that are charged but still to come."""
         here = [r for batch in self.batches for r in batch.requests if r.pool == number]
-        return min(self.capacity - self.free_tokens(self.pools[number]), sum(r.prompt + r.made for r in here))
+        tokens = sum(r.prompt + r.made + self.beside for r in here)
+        return min(self.capacity - self.free_tokens(self.pools[number]), tokens)
 
     def measured_attention(self, attended: list[tuple[int, int]], chunks: list[tuple[int, int, int]]) -> int:
         """The slowest worker's; all come with their pools."""

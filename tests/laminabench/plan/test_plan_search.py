@@ -290,3 +290,7 @@ def test_demand_counts_what_the_scheduler_charges(draw_trace: Any) -> None:
     assert demand.longest == blocks.max()
     assert demand.can_run(float(sorted(blocks)[0] + sorted(blocks)[1])) == 2
     assert demand.can_run(float(blocks.sum())) == 50
+    beside = demand_of(trace, 16, 20)
+    assert beside.charged == ((blocks + 32) * output).sum()
+    assert (beside.read, beside.lengths) == (demand.read, demand.lengths)
+    assert beside.largest_read(beside.tokens) == pytest.approx(demand.charged)

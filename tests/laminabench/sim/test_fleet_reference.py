@@ -36,6 +36,7 @@ def pools(draw: st.DrawFn) -> dict[str, Any]:
         "pools": 1,
         "tokens_per_pool": draw(st.integers(30, 300)),
         "block_tokens": draw(st.sampled_from([1, 4, 16])),
+        "request_tokens": draw(st.sampled_from([0, 0, 5])),
         "admission": "reserve",
         "max_requests": most,
         "prompt_budget": budget,

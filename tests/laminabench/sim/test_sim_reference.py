@@ -159,6 +159,20 @@ def test_a_window_is_all_that_some_layers_read(prompt: int, layer: int) -> None:
     assert result["iterations"]["attention_s"] == [3 * layer]
 
 
+@pytest.mark.parametrize("admission", ["reserve", "grow"])
+@pytest.mark.parametrize(("beside", "at_once"), [(0, 3), (1, 2), (4, 2), (5, 1), (13, 0)])
+def test_what_each_request_has_beside_its_tokens_is_charged(
+    admission: str, beside: int, at_once: int
+) -> None:
+    # Of 16 tokens each request is charged 4 for its 2 + 2, and whole blocks for what it has beside.
+    memory = {"admission": admission, "tokens_per_pool": 17, "block_tokens": 4, "request_tokens": beside}
+    given_ = arguments(prompt=[2] * 3, output=[2] * 3, max_requests=3, check=True, **memory)
+    result = as_the_reference(**given_)
+    assert max(result["iterations"]["size"], default=0) == at_once
+    assert result["peak_kv_tokens"] == at_once * (4 + -(-beside // 4) * 4)
+    assert result["iterations"]["kv_tokens"][:1] == [2 * at_once][: at_once > 0]
+
+
 def test_growing_admission_keeps_a_hundredth_free() -> None:
     # The first takes 991 of 1000 tokens; 9 are left, and the second's 1 + 1 would leave 7, below 10.
     memory = {"admission": "grow", "tokens_per_pool": 1000}
