@@ -99,7 +99,8 @@ inline int scratch_floats(const Shape& shape, int kv_heads) {
   return kv_heads * shape.group() * (padded(shape.head_dim) + kBlock + 1);
 }
 
-// Partials of one request's consecutive ranges, for the query heads [first, last), into its output.
+// Partials of one request's consecutive ranges, for the query heads [first, last), into its output. A head's
+// sink is one more score in the softmax's denominator, of no value.
 struct MergeTask {
   Shape shape;
   int first;
@@ -107,9 +108,10 @@ struct MergeTask {
   const Partial* partials;  // [ranges][heads]
   const float* rows;        // [ranges][heads][padded(head_dim)]
   int ranges;
-  std::byte* out;  // [heads][head_dim] in the worker's dtype, or null
-  float* out_f32;  // [heads][head_dim], or null
-  float* lse;      // [heads], or null
+  const float* sinks;  // [heads], or null
+  std::byte* out;      // [heads][head_dim] in the worker's dtype, or null
+  float* out_f32;      // [heads][head_dim], or null
+  float* lse;          // [heads], or null
 };
 
 // The functions of one instruction set and dtype.

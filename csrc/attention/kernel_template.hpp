@@ -387,9 +387,11 @@ private:
     const int dim = task.shape.head_dim;
     const std::size_t heads = static_cast<std::size_t>(task.shape.heads);
     const Partial* partial = task.partials + head;
-    float max = -std::numeric_limits<float>::infinity();
+    constexpr float kNone = -std::numeric_limits<float>::infinity();
+    const float sink = task.sinks == nullptr ? kNone : task.sinks[head];
+    float max = sink;
     for (int r = 0; r < task.ranges; ++r) max = std::max(max, partial[r * heads].max);
-    float sum = 0;
+    float sum = sink == kNone ? 0.0f : std::exp(sink - max);
     alignas(64) float row[kMaxHeadDim] = {};
     for (int r = 0; r < task.ranges; ++r) {
       const float weight = std::exp(partial[r * heads].max - max);

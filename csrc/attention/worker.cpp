@@ -110,7 +110,7 @@ Worker::Worker(DType dtype, Shape shape, int threads, std::string_view isa)
       plan_(kRangeTokens),
       pool_(threads) {}
 
-int Worker::add_layer(const LayerView& layer) {
+int Worker::add_layer(LayerView layer) {
   require_idle("add_layer");
   if (layer.slots < 1 || layer.slots > Slab::kMaxCapacity) {
     throw std::invalid_argument("slots is " + std::to_string(layer.slots) + " but must be from 1 to " +
@@ -128,7 +128,11 @@ int Worker::add_layer(const LayerView& layer) {
   if (!std::isfinite(layer.scale) || !std::isfinite(layer.softcap) || layer.softcap < 0) {
     throw std::invalid_argument("scale and softcap must be finite, and softcap 0, for none, or more");
   }
-  layers_.push_back(layer);
+  if (!layer.sinks.empty() && layer.sinks.size() != size(shape_.heads)) {
+    throw std::invalid_argument("there are " + std::to_string(layer.sinks.size()) + " sinks for " +
+                                std::to_string(shape_.heads) + " heads");
+  }
+  layers_.push_back(std::move(layer));
   return static_cast<int>(layers_.size()) - 1;
 }
 
@@ -301,11 +305,12 @@ void Worker::merge_unit(void* worker, std::size_t unit, std::size_t thread) noex
     const Slab::View& list = self.plan_.list(size(request));
     self.store(*job.layer, list.slots[list.size - 1], size(request), first, last, job.k, job.v);
   }
+  const float* sinks = job.out == nullptr || job.layer->sinks.empty() ? nullptr : job.layer->sinks.data();
   const int group = self.shape_.group();
   const std::size_t at = size(request) * size(self.shape_.heads);
   const std::size_t numbers = at * size(self.shape_.head_dim);
   self.kernels_.merge({self.shape_, first * group, last * group, self.partials(row), self.rows(row), ranges,
-                       job.out == nullptr ? nullptr : job.out + numbers * bytes_of(self.dtype_),
+                       sinks, job.out == nullptr ? nullptr : job.out + numbers * bytes_of(self.dtype_),
                        job.out_f32 == nullptr ? nullptr : job.out_f32 + numbers,
                        job.lse == nullptr ? nullptr : job.lse + at});
 }

@@ -114,8 +114,9 @@ struct LayerView {
   std::int64_t slot_stride;
   std::int64_t head_stride;
   float scale;
-  int window;     // how many tokens a token may see, itself included; 0: all
-  float softcap;  // 0: none
+  int window;                  // how many tokens a token may see, itself included; 0: all
+  float softcap;               // 0: none
+  std::vector<float> sinks{};  // of each query head a score that counts, and has no value; or none
 };
 
 // Decode attention of one model's heads over a KV arena that belongs to somebody else.
@@ -127,7 +128,7 @@ public:
   // threads 0: all usable cores. isa "": the best one, or $LAMINA_ISA.
   Worker(DType dtype, Shape shape, int threads, std::string_view isa);
 
-  int add_layer(const LayerView& layer);
+  int add_layer(LayerView layer);
 
   void plan(const Slab& slab, std::span<const RequestId> requests);
   void plan(std::span<const std::int64_t> offsets, std::span<const Slot> slots);
@@ -136,7 +137,8 @@ public:
   void begin(int layer, const std::byte* q);
   // k, v [requests][kv_heads][head_dim] go into the newest slots; out as q.
   void finish(int layer, const std::byte* k, const std::byte* v, std::byte* out);
-  // Over all tokens that are planned, the newest one's keys and values being in the arena already.
+  // Over all tokens that are planned, the newest one's keys and values being in the arena already. Without
+  // sinks: they count once, when all is joined.
   void partial(int layer, const std::byte* q, float* out, float* lse);
   // Rows k, v [slots][kv_heads][head_dim] into these slots.
   void append(int layer, const std::byte* k, const std::byte* v, std::span<const Slot> slots);

@@ -1,11 +1,15 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "attention/worker.hpp"
 #include "python/arrays.hpp"
@@ -54,17 +58,22 @@ threads at once. Results do not depend on `threads`, to the last bit, nor on the
       .def(
           "add_layer",
           [](Worker& worker, Address k, Address v, std::int64_t slots, std::int64_t slot_stride,
-             std::int64_t head_stride, float scale, int window, float softcap) {
-            return worker.add_layer(
-                {pointer(k), pointer(v), slots, slot_stride, head_stride, scale, window, softcap});
+             std::int64_t head_stride, float scale, int window, float softcap,
+             const std::optional<Input<float>>& sinks) {
+            std::vector<float> kept;
+            if (sinks) kept.assign(sinks->data(), sinks->data() + sinks->size());
+            return worker.add_layer({pointer(k), pointer(v), slots, slot_stride, head_stride, scale, window,
+                                     softcap, std::move(kept)});
           },
           "k_ptr"_a, "v_ptr"_a, "slots"_a, "slot_stride"_a, "head_stride"_a, "scale"_a, "window"_a,
-          "softcap"_a, R"(Describe the next layer's part of the arena; return its number, counted from 0.
+          "softcap"_a, "sinks"_a.noconvert() = nb::none(),
+          R"(Describe the next layer's part of the arena; return its number, counted from 0.
 
 Token `slot`'s key for KV head h is the head_dim numbers at k_ptr + (slot * slot_stride + h * head_stride), strides
 counted in numbers, and its value likewise at v_ptr. Scores are scaled, and then capped to
 softcap * tanh(score / softcap) unless softcap is 0. window: how many tokens a token may see, itself included;
-0 for all. The arena must live as long as the worker.)")
+0 for all. sinks: a float32 for each query head, a score without a value that finish() adds once to the softmax, whatever
+the layer attends to. The arena must live as long as the worker.)")
       .def(
           "plan",
           [](Worker& worker, const Slab& slab, const Input<RequestId>& requests) {
@@ -115,7 +124,7 @@ k_ptr, v_ptr: [requests, kv_heads, head_dim]. out_ptr: [requests, heads, head_di
 
 q_ptr: [requests, heads, head_dim]. out_ptr: float32 [requests, heads, head_dim] and lse_ptr: float32
 [requests, heads] are written: the normalised output, and the logarithm of the softmax's denominator, 0 and
--infinity for a request without tokens. A layer's window counts from the end of each list.)")
+-infinity for a request without tokens; a layer's sinks are not in it. A layer's window counts from the end of each list.)")
       .def(
           "append",
           [](Worker& worker, int layer, Address k, Address v, const Input<Slot>& slots) {

@@ -24,7 +24,7 @@ _SIGNATURES: dict[str, list[type]] = {
     "workspace_bytes": [_POINTER, _INT, _POINTER],
     "plan": [_POINTER, _POINTER, _INT, _INT, _POINTER, _POINTER],
     "begin": [_POINTER] * 7,
-    "finish": [_POINTER] * 9,
+    "finish": [_POINTER] * 10,
     "partial_of": [_POINTER, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER],
     "combine": [_POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER],
     "allocate_managed": [ctypes.c_size_t, _POINTER],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -22,6 +23,7 @@ class AttentionOp:
     scale: float
     window: int  # tokens a token may see, itself included; 0 = all before it
     softcap: float  # 0 = none
+    sinks: str = ""  # the constant with each head's sink, a score of no value that counts in the softmax
 
 
 class Attended(NamedTuple):
@@ -29,3 +31,8 @@ class Attended(NamedTuple):
 
     attentions: tuple[AttentionOp, ...]
     dtype: torch.dtype
+    sinks: tuple[torch.Tensor | None, ...]  # of each operator, float32, one for each of its heads
+
+    def sinks_of(self, attentions: Sequence[AttentionOp], heads: slice) -> list[torch.Tensor | None]:
+        """Those of some heads of some layers."""
+        return [None if (sinks := self.sinks[op.layer]) is None else sinks[heads] for op in attentions]

@@ -52,4 +52,7 @@ SMALL_MODELS: Mapping[str, dict[str, object]] = {
     | {"model_type": "glm4_moe", "head_dim": 64, "n_routed_experts": 4, "moe_intermediate_size": 352},
     "minimax-m2": _MOE
     | {"model_type": "minimax_m2", "head_dim": 64, "num_local_experts": 4, "intermediate_size": 352},
+    "gpt-oss": _MOE
+    | _ALTERNATING
+    | {"model_type": "gpt_oss", "head_dim": 64, "num_local_experts": 4, "sliding_window": 128},
 }

@@ -154,13 +154,27 @@ def _model(console: Console, facts: ConversionReport) -> None:
 
 
 def _attentions(console: Console, facts: ConversionReport) -> None:
-    groups = _grouped(facts["attentions"], lambda op: tuple(op.values())[1:], lambda op: int(op["layer"]))
-    titles = ("attention of layers", ">heads", ">KV heads", ">head dim", ">scale", ">window", ">softcap")
+    groups = _grouped(
+        facts["attentions"],
+        lambda op: (*tuple(op.values())[1:-1], bool(op["sinks"])),
+        lambda op: int(op["layer"]),
+    )
+    titles = (
+        "attention of layers",
+        ">heads",
+        ">KV heads",
+        ">head dim",
+        ">scale",
+        ">window",
+        ">softcap",
+        "sinks",
+    )
     drawn = _table(titles)
-    for (heads, kv_heads, head_dim, scale, window, softcap), layers in groups:
+    for (heads, kv_heads, head_dim, scale, window, softcap, sinks), layers in groups:
         drawn.add_row(
             _ranges(layers), f"{heads}", f"{kv_heads}", f"{head_dim}", f"{scale:.4g}",
             f"{window:,}" if window else "all", f"{softcap:g}" if softcap else "none",
+            "one a head" if sinks else "none",
         )  # fmt: skip
     _titled(console, "Attention operators", drawn)
 

@@ -29,6 +29,7 @@ struct Case {
   float soft_cap;
   std::vector<int> lengths;
   Which which = Which::kPrevious;
+  bool sinks = false;
 };
 
 template <typename Element>
@@ -79,23 +80,25 @@ struct Data {
     for (auto* const some : {&q, &new_k, &new_v}) {
       for (Storage& one : *some) one = draw();
     }
+    for (int head = 0; c.sinks && head < heads; ++head) sinks.push_back(5 * normal(random));
   }
 
   int heads, slot_elements;
   std::int32_t capacity;
   std::vector<std::int32_t> lists, slots;
   std::vector<Storage> q, k, v, new_k, new_v;
+  std::vector<float> sinks;
 };
 
 // Attention of one head over these tokens as the textbook has it; for all of them the newest one's K and V
 // are taken from the arena, where they must be by then.
 template <typename Element>
 std::vector<double> reference(const Case& c, const Data<Element>& data, int request, int head, Tokens tokens,
-                              double* lse) {
+                              double* lse, const std::vector<float>& sinks = {}) {
   const auto dims = static_cast<std::size_t>(c.head_dim);
   const auto* const q = &data.q[static_cast<std::size_t>((request * data.heads + head) * c.head_dim)];
   std::vector<double> scores;
-  double sum = 0;
+  double sum = sinks.empty() ? 0 : std::exp(double{sinks[static_cast<std::size_t>(head)]});
   std::vector<double> out(dims, 0);
   const auto row = [&](const auto& arena, std::int32_t at) {
     const std::int32_t slot = data.slots[static_cast<std::size_t>(at)];
@@ -211,6 +214,7 @@ void check(const Case& c, Random& random) {
   finish_args.slots = data.slots.data();
   finish_args.out = out.data();
   finish_args.lse = lse.data();
+  finish_args.sinks = c.sinks ? data.sinks.data() : nullptr;
   finish_args.result = result.data();
   finish_args.k = reinterpret_cast<char*>(data.k.data());
   finish_args.v = reinterpret_cast<char*>(data.v.data());
@@ -226,7 +230,7 @@ void check(const Case& c, Random& random) {
     const auto row = static_cast<std::size_t>(request * data.heads + head);
     // The reference finds the new rows in the arena only if they have been stored.
     const auto wanted =
-        reference(c, data, request, head, visible(listed, c.window, Which::kAll), &wanted_lse);
+        reference(c, data, request, head, visible(listed, c.window, Which::kAll), &wanted_lse, data.sinks);
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       expect_near(c, Element::load(result[row * wanted.size() + i]), wanted[i], near * 2, "the result");
     }
@@ -319,6 +323,8 @@ int main() {
   check<F32, WarpSimt<64, 8>>({2, 4, 16, 3, 0, 0, {40, 90}}, random);
   check<Bf16, WarpMma<Bf16, 64, 8>>({2, 2, 16, 6, 9, 0, {40, 9, 8, 500}}, random);
   check<F32, WarpSimt<256, 8>>({1, 1, 160, 2, 0, 0, {75, 20}}, random);
+  check<Bf16, WarpMma<Bf16, 64, 8>>({2, 8, 64, 4, 100, 0, {300, 17, 1, 0}, Which::kPrevious, true}, random);
+  check<F32, WarpSimt<64, 8>>({2, 2, 64, 5, 0, 0, {100, 1, 31, 33}, Which::kPrevious, true}, random);
   check_combine(random);
   check_append(random);
   std::puts("cuda_kernel_emulated: the kernels calculate what they should");

@@ -7,13 +7,20 @@ from torch import Tensor
 
 
 def plain_partial(
-    q: Tensor, k: Tensor, v: Tensor, *, scale: float, window: int = 0, softcap: float = 0.0
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Attention of one token's queries [heads, dim] over keys and values [tokens, kv_heads, dim].
 
     Returns the normalised output [heads, dim] and the logarithm of the softmax's denominator [heads], both
     computed in the inputs' precision; 0 and -infinity if there is no token. Only the last `window` tokens
-    count, unless it is 0.
+    count, unless it is 0. `sinks` [heads] are scores of no value.
     """
     if window:
         k, v = k[-window:], v[-window:]
@@ -23,6 +30,8 @@ def plain_partial(
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)
     lse = scores.logsumexp(dim=1)
+    if sinks is not None:
+        lse = torch.logaddexp(lse, sinks.to(lse.dtype))
     if not len(k):
         return torch.zeros_like(q), lse
     return torch.einsum("ht,thd->hd", torch.exp(scores - lse[:, None]), v), lse

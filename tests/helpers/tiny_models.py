@@ -76,8 +76,14 @@ def custom(compute: Callable[[Tensor, Tensor], Tensor]) -> PreTrainedModel:
 class Decoder:
     """Runs bound slices with a KV cache in lists and attention in a few lines."""
 
-    def __init__(self, attentions: Sequence[AttentionOp], bound: Sequence[BoundSlice]) -> None:
+    def __init__(
+        self,
+        attentions: Sequence[AttentionOp],
+        bound: Sequence[BoundSlice],
+        sinks: Sequence[Tensor | None] = (),
+    ) -> None:
         self.attentions, self.bound = attentions, bound
+        self.sinks = sinks or [None] * len(attentions)
         self.contexts: list[tuple[Tensor, ...]] = []  # that slices have handed on
         self.keys: dict[tuple[int, int], list[Tensor]] = {}
         self.values: dict[tuple[int, int], list[Tensor]] = {}
@@ -103,7 +109,7 @@ class Decoder:
         self.values.setdefault(place, []).append(v)
         keys, values = torch.stack(self.keys[place]), torch.stack(self.values[place])
         scoring = {"scale": op.scale, "window": op.window, "softcap": op.softcap}
-        return plain_partial(q, keys, values, **scoring)[0]
+        return plain_partial(q, keys, values, sinks=self.sinks[op.layer], **scoring)[0]
 
 
 def decodes(
@@ -113,7 +119,7 @@ def decodes(
     conversion, prompts = conversion or convert(model), (2, 9, 6)
     bound = bound or conversion.bind(model)
     generator = torch.Generator().manual_seed(1)
-    decoder = Decoder(conversion.attentions, bound)
+    decoder = Decoder(conversion.attentions, bound, conversion.attended(model).sinks)
     requests = range(len(prompts))
     texts = [torch.randint(3, 99, (1, length), generator=generator) for length in prompts]
     caches, expected = [], []

@@ -34,6 +34,15 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 64,
+}
 GEMMA = GQA | {"head_dim": 16, "query_pre_attn_scalar": 16}
 MOE = GQA | {"num_experts_per_tok": 2, "experts_implementation": "batched_mm"}
 
@@ -76,6 +85,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2", GPT2),
     "cohere": ("Cohere", GQA),
     "stablelm": ("StableLm", GQA),
+    "gpt-oss": (
+        "GptOss",
+        MOE | {"head_dim": 16, "num_local_experts": 4, "sliding_window": 10, "rope_parameters": YARN_ROPE},
+    ),
     "mixtral": ("Mixtral", MOE | {"num_local_experts": 4}),
     "qwen3-moe": ("Qwen3Moe", MOE | {"head_dim": 16, "num_experts": 4, "moe_intermediate_size": 32}),
     "glm4-moe": (

@@ -88,8 +88,8 @@ lamina_cuda_status lamina_cuda_begin(const lamina_cuda_attention* attention, con
 
 lamina_cuda_status lamina_cuda_finish(const lamina_cuda_attention* attention, const lamina_cuda_arena* arena,
                                       const lamina_cuda_lists* lists, const void* q, const void* k,
-                                      const void* v, const lamina_cuda_partial* partial, void* out,
-                                      lamina_cuda_stream stream) {
+                                      const void* v, const float* sinks, const lamina_cuda_partial* partial,
+                                      void* out, lamina_cuda_stream stream) {
   return guarded([&] {
     const Problem problem(attention);
     const Arena where(arena, problem);
@@ -108,6 +108,7 @@ lamina_cuda_status lamina_cuda_finish(const lamina_cuda_attention* attention, co
                           .slots = lists->slots,
                           .out = partial->out,
                           .lse = partial->lse,
+                          .sinks = sinks,
                           .result = out,
                           .k = where.k,
                           .v = where.v,

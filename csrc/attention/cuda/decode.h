@@ -86,11 +86,12 @@ LAMINA_CUDA_API lamina_cuda_status lamina_cuda_begin(const lamina_cuda_attention
                                                      lamina_cuda_stream stream);
 
 // Stores the newest tokens' k and v [batch][kv_heads][head_dim] in their slots, and makes `out`
-// [batch][heads][head_dim] of the partial over the previous tokens and of them.
+// [batch][heads][head_dim] of the partial over the previous tokens and of them. `sinks` [heads], or null: of
+// each head a score that counts in the softmax's denominator and has no value.
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_finish(const lamina_cuda_attention* attention,
                                                       const lamina_cuda_arena* arena,
                                                       const lamina_cuda_lists* lists, const void* q,
-                                                      const void* k, const void* v,
+                                                      const void* k, const void* v, const float* sinks,
                                                       const lamina_cuda_partial* partial, void* out,
                                                       lamina_cuda_stream stream);
 

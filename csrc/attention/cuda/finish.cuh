@@ -17,8 +17,9 @@ struct FinishArgs {
   const std::int32_t* slots;  // the lists, whose last entries are the new tokens'
   const float* out;           // the partial over the previous tokens
   const float* lse;
-  void* result;  // [requests][heads][head_dim]
-  char* k;       // the arena's
+  const float* sinks;  // [heads], each a score of no value; or null
+  void* result;        // [requests][heads][head_dim]
+  char* k;             // the arena's
   char* v;
   std::int32_t slot_bytes;
   std::int64_t head_bytes;
@@ -60,7 +61,12 @@ finish(const FinishArgs args) {
       dot += Element::load(static_cast<const Storage*>(args.q)[row + dim]) * Element::load(k[dim]);
     }
     for (int mask = 1; mask < 32; mask *= 2) dot += shuffle_xor(dot, mask);
-    const Merge merged = merge(args.lse[head], args.scoring(dot) * kLn2);
+    Merge merged = merge(args.lse[head], args.scoring(dot) * kLn2);
+    if (args.sinks != nullptr) {
+      const float heard = merge(merged.lse, args.sinks[kv_head * args.group + member]).first;
+      merged.first *= heard;
+      merged.second *= heard;
+    }
     for (int dim = lane; dim < args.head_dim; dim += 32) {
       const float both = merged.first * args.out[row + dim] + merged.second * Element::load(v[dim]);
       static_cast<Storage*>(args.result)[row + dim] = Element::store(slot >= 0 ? both : 0.0f);

@@ -65,13 +65,33 @@ class TensorWorker(Heads):
         self._kept: list[Tensor] = []  # the arena; the worker knows only its address
         self._q: Tensor | None = None  # likewise, from begin() to finish()
 
-    def add_layer(self, k: Tensor, v: Tensor, *, scale: float, window: int = 0, softcap: float = 0.0) -> int:
-        """The next layer's keys and values: views [slots, kv_heads, head_dim] with the same strides."""
+    def add_layer(
+        self,
+        k: Tensor,
+        v: Tensor,
+        *,
+        scale: float,
+        window: int = 0,
+        softcap: float = 0.0,
+        sinks: Tensor | None = None,
+    ) -> int:
+        """The next layer's keys and values: views [slots, kv_heads, head_dim] with the same strides.
+
+        `sinks` [heads], float32: of each head a score without a value, which counts in the softmax.
+        """
         self.require_views(k, v)
         self._kept += [k, v]
         slots = min(len(k), len(v))
         return self.native.add_layer(
-            k.data_ptr(), v.data_ptr(), slots, k.stride(0), k.stride(1), scale, window, softcap
+            k.data_ptr(),
+            v.data_ptr(),
+            slots,
+            k.stride(0),
+            k.stride(1),
+            scale,
+            window,
+            softcap,
+            None if sinks is None else sinks.contiguous().numpy(),
         )
 
     def plan(self, slab: Slab, requests: NDArray[np.int64]) -> None:
@@ -160,6 +180,7 @@ class _Layer:
     attention: ctypes.Structure
     arena: ctypes.Structure
     window: int
+    sinks: Tensor | None
     kept: tuple[Tensor, Tensor]  # the kernels know only addresses
 
 
@@ -207,15 +228,29 @@ class CudaAttentionWorker(Heads):
         self._all = self._empty((needed.value,), torch.uint8)  # partial()'s
         self._previous: dict[int, Tensor] = {}  # begin()'s, one for each window
 
-    def add_layer(self, k: Tensor, v: Tensor, *, scale: float, window: int = 0, softcap: float = 0.0) -> int:
-        """The next layer's keys and values: views [slots, kv_heads, head_dim] with the same strides."""
+    def add_layer(
+        self,
+        k: Tensor,
+        v: Tensor,
+        *,
+        scale: float,
+        window: int = 0,
+        softcap: float = 0.0,
+        sinks: Tensor | None = None,
+    ) -> int:
+        """The next layer's keys and values: views [slots, kv_heads, head_dim] with the same strides.
+
+        `sinks` [heads], float32: of each head a score without a value, which counts in the softmax.
+        """
         self.require_views(k, v)
+        assert sinks is None or (sinks.dtype == torch.float32 and sinks.shape == (self.heads,))
         assert k.is_cuda
         assert v.is_cuda
         heads = self.heads, self.kv_heads, self.head_dim
         attention = _Attention(self.dtypes[self.dtype], *heads, scale, softcap)
         arena = _Arena(k.data_ptr(), v.data_ptr(), k.stride(0), k.stride(1))
-        self._layers.append(_Layer(attention, arena, window, (k, v)))
+        sinks = None if sinks is None else sinks.to(self.device).contiguous()
+        self._layers.append(_Layer(attention, arena, window, sinks, (k, v)))
         if window not in self._previous:
             self._previous[window] = self._empty((self._workspace_bytes,), torch.uint8)
         return len(self._layers) - 1
@@ -267,8 +302,10 @@ class CudaAttentionWorker(Heads):
         known = self._layers[layer]
         out = torch.empty_like(self._q)
         q, k_at, v_at, out_at = (tensor.data_ptr() for tensor in (self._q, k, v, out))
+        sinks = None if known.sinks is None else known.sinks.data_ptr()
         partial = self._partial(self._out, self._lse)
-        self._launch("finish", known.attention, known.arena, self._lists(), q, k_at, v_at, partial, out_at)
+        lists = self._lists()
+        self._launch("finish", known.attention, known.arena, lists, q, k_at, v_at, sinks, partial, out_at)
         self._q = None
         return out
 

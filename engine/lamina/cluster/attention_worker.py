@@ -40,7 +40,7 @@ class AttentionRole:
         front.check = self._check
         self._schedule, self._partition = config.schedule, config.partition
         batches = self._schedule.batches
-        self._ops = attended.attentions
+        self._attended, self._ops = attended, attended.attentions
         self._heads = self._partition.of_worker(config.number)
         self._arena = Arena(arena_shape(attended, len(self._heads)), config.arena_tokens)
         if config.decode_only:
@@ -68,7 +68,9 @@ class AttentionRole:
         arena, kv_heads = self._arena, len(piece.kv_heads)
         heads = kv_heads * self._partition.group
         worker = TensorWorker(arena.shape.dtype, heads, kv_heads, arena.shape.head_dim, threads=1)
-        attend_over(worker, arena, self._ops, self._local(piece.kv_heads))
+        group, first = self._partition.group, piece.kv_heads.start
+        of_model = slice(first * group, first * group + heads)
+        attend_over(worker, arena, self._attended, self._local(piece.kv_heads), of_model)
         return worker
 
     def _local(self, kv_heads: range) -> slice:

@@ -20,6 +20,7 @@ import torch
 from lamina.cluster import messages, worker
 from lamina.cluster.messages import ModelSource, Weights, WorkerConfig
 from lamina.cluster.models import Models, without_scipy
+from lamina.operators import Attended
 from lamina.pipeline.options import ModelFacts
 
 if TYPE_CHECKING:
@@ -63,11 +64,11 @@ class ForkServer:
         if config.kind == "model" and config.partition.ranks > 1:
             # Here once, and not in every rank; and refused, if it cannot be, before weights are loaded.
             conversion.sharded(config.partition.ranks, config.layout.experts).compile()
-        weights = self._models.weights(model)
+        weights, attended = self._models.weights(model), self._models.attended(model)
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _become(parent, config, conversion, weights)
+            _become(parent, config, attended, conversion, weights)
         self.alive.add(pid)
         self._ended.pop(pid, None)  # of an earlier process with this number
         return pid
@@ -87,7 +88,9 @@ class ForkServer:
         self.reap(kill=tuple(self.alive))
 
 
-def _become(parent: int, config: WorkerConfig, conversion: Conversion, weights: Weights) -> NoReturn:
+def _become(
+    parent: int, config: WorkerConfig, attended: Attended, conversion: Conversion, weights: Weights
+) -> NoReturn:
     """The child's whole life. It never returns to the loop that its parent is in."""
     status = 1
     try:
@@ -99,7 +102,7 @@ def _become(parent: int, config: WorkerConfig, conversion: Conversion, weights: 
             os.close(descriptor)
         os.open(os.devnull, os.O_RDWR)
         os.dup(0)
-        status = worker.run(config, conversion, weights)
+        status = worker.run(config, attended, conversion, weights)
     except BaseException:
         traceback.print_exc()
     with contextlib.suppress(BaseException):

@@ -15,6 +15,7 @@ from lamina.cluster.messages import ChosenTokens, Plan, Weights
 from lamina.convert import Conversion
 from lamina.model import Prefill
 from lamina.model.prefill import CHUNK, Passed
+from lamina.operators import Attended
 from lamina.pipeline import BatchRows, Choice, Turn
 from lamina.pipeline.batch_rows import Ints
 
@@ -38,7 +39,9 @@ class Lane:
 class ModelRole:
     """Does the turns of its place: takes what attention gave, runs a slice, sends q, k and v."""
 
-    def __init__(self, context: Context, conversion: Conversion, weights: Weights) -> None:
+    def __init__(
+        self, context: Context, attended: Attended, conversion: Conversion, weights: Weights
+    ) -> None:
         self._config, self._front, self._recorder, self._heartbeat = context
         config = self._config
         self._schedule, self._partition = config.schedule, config.partition
@@ -54,7 +57,7 @@ class ModelRole:
         self._dtype = conversion.dtype
         mine = self._schedule.slices_of(self._place)
         self._layers = range(mine.start, min(mine.stop, len(self._attentions)))
-        self._prefill = self._prefilling(conversion, weights)
+        self._prefill = self._prefilling(attended, conversion, weights)
         self._lanes = self._begun()
         self._attention_channels = AttentionChannels(self._partition, self._rank)
         self._stage_channels = StageChannels(conversion, self._heads[0], config.most_rows)
@@ -62,7 +65,7 @@ class ModelRole:
     def _begun(self) -> list[Lane]:
         return [Lane(self._front.call.cycle - 1) for _ in range(self._schedule.batches)]
 
-    def _prefilling(self, conversion: Conversion, weights: Weights) -> Prefill | None:
+    def _prefilling(self, attended: Attended, conversion: Conversion, weights: Weights) -> Prefill | None:
         if self._config.decode_only:
             return None
         # Compiled for a batch's size, slices would be compiled again for every prompt's length.
@@ -71,7 +74,9 @@ class ModelRole:
             assert not isinstance(weights, list)
             plain = conversion.bind(weights)
         part = slice(self._layers.start, self._layers.stop)
-        return Prefill(plain[part], self._attentions[part])
+        heads, mine = self._attentions[0].heads, self._attentions[part]
+        of_rank = slice(self._rank * heads, (self._rank + 1) * heads)
+        return Prefill(plain[part], mine, attended.sinks_of(mine, of_rank))
 
     def meet(self, meeting: Meeting) -> None:
         meeting.of_model_worker(self._attention_channels, self._group, self._stage_channels)

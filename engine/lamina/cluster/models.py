@@ -12,6 +12,7 @@ import msgspec
 import torch
 
 from lamina.cluster.messages import ModelSource, Weights
+from lamina.operators import Attended
 from lamina.pipeline.arenas import arena_shape
 from lamina.pipeline.options import CoreOptions, EngineError, original_of
 
@@ -60,6 +61,7 @@ class Models:
     def __init__(self) -> None:
         self._conversions: dict[str, Conversion] = {}
         self._weights: dict[str, Weights] = {}
+        self._attended: dict[str, Attended] = {}  # of those with weights
 
     def conversion(self, model: ModelSource) -> Conversion:
         from lamina.convert import convert
@@ -78,12 +80,22 @@ class Models:
         if key not in self._weights:
             # One at a time: a front end that serves another model has no use for the last one's weights.
             self._weights.clear()
+            self._attended.clear()
             conversion = self.conversion(model)
             options = CoreOptions(load_format=model.load_format)
             original = original_of(_loadable(model), conversion, options)
             # Slices that all workers have alike are bound once, and in memory once.
             self._weights[key] = conversion.bind(original) if model.whole else original
+            self._attended[key] = conversion.attended(original)
         return self._weights[key]
+
+    def attended(self, model: ModelSource) -> Attended:
+        """What attention workers have of it; weights are loaded only where there are sinks among them."""
+        conversion = self.conversion(model)
+        if not any(op.sinks for op in conversion.attentions):
+            return conversion.attended({})
+        self.weights(model)
+        return self._attended[_key(model)]
 
     def has_weights(self, model: ModelSource) -> bool:
         return _key(model) in self._weights

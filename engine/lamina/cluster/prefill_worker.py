@@ -16,6 +16,7 @@ from lamina.cluster.messages import Compute, Forget, PrefillFailed, Weights
 from lamina.convert import Conversion
 from lamina.fhbn import ChannelError
 from lamina.model import Prefill
+from lamina.operators import Attended
 
 # Attention workers take what is sent when they have nothing else to do, which may be any time later.
 _FOREVER_S = 1e9
@@ -39,11 +40,13 @@ class PrefillRole:
     They take it when they have nothing else to do; until then a send waits, and the prompt with it.
     """
 
-    def __init__(self, context: Context, conversion: Conversion, weights: Weights) -> None:
+    def __init__(
+        self, context: Context, attended: Attended, conversion: Conversion, weights: Weights
+    ) -> None:
         self._config, self._front, _, self._heartbeat = context
         self._partition = self._config.partition
         slices = weights if isinstance(weights, list) else conversion.bind(weights)
-        self._prefill = Prefill(slices[:-1], conversion.attentions)
+        self._prefill = Prefill(slices[:-1], attended.attentions, attended.sinks)
         self._layers = len(conversion.attentions)
         self.channels: Channels[int] = Channels()
         # What the front end has asked for, in that order, and what of it is being computed.

@@ -32,14 +32,14 @@ Role: TypeAlias = "AttentionRole | ModelRole | PrefillRole"
 LOST = (PeerLostError, ChannelClosedError, ChannelTimeoutError, HandshakeError)
 
 
-def run(config: WorkerConfig, model: Conversion | Attended, weights: Weights) -> int:
-    """A worker's life; the status it ends with. An attention worker is given no more than it attends to."""
+def run(config: WorkerConfig, attended: Attended, conversion: Conversion | None, weights: Weights) -> int:
+    """A worker's life; the status it ends with. An attention worker needs no conversion and no weights."""
     os.sched_setaffinity(0, {config.core})
     torch.set_num_threads(1)
     with connect(config.address, name=config.name, secret=config.secret, timeout_s=MEETING_S) as link:
         try:
             with torch.inference_mode():
-                _work(config, model, weights, link)
+                _work(config, attended, conversion, weights, link)
         except EndedError:
             return 0
         except BaseException as error:
@@ -50,12 +50,14 @@ def run(config: WorkerConfig, model: Conversion | Attended, weights: Weights) ->
     return 0
 
 
-def _work(config: WorkerConfig, model: Conversion | Attended, weights: Weights, link: Link) -> None:
+def _work(
+    config: WorkerConfig, attended: Attended, conversion: Conversion | None, weights: Weights, link: Link
+) -> None:
     recorder = Recorder()
     first = Regroup(config.epoch, config.cycle, frozenset(), config.partition)
     front = FrontEnd(link.control, recorder, first)
     with Heartbeat(config) as heartbeat:
-        role = _role(Context(config, front, recorder, heartbeat), model, weights)
+        role = _role(Context(config, front, recorder, heartbeat), attended, conversion, weights)
         while True:
             try:
                 _meet(config, front, role)
@@ -70,18 +72,18 @@ def _work(config: WorkerConfig, model: Conversion | Attended, weights: Weights, 
             role.regroup()
 
 
-def _role(context: Context, model: Conversion | Attended, weights: Weights) -> Role:
+def _role(context: Context, attended: Attended, conversion: Conversion | None, weights: Weights) -> Role:
     if context.config.kind == "attention":
         from lamina.cluster.attention_worker import AttentionRole
 
-        return AttentionRole(context, Attended(model.attentions, model.dtype))
+        return AttentionRole(context, attended)
     # These bring transformers too.
     from lamina.cluster.model_worker import ModelRole
     from lamina.cluster.prefill_worker import PrefillRole
 
-    assert not isinstance(model, Attended)
+    assert conversion is not None
     role = ModelRole if context.config.kind == "model" else PrefillRole
-    return role(context, model, weights)
+    return role(context, attended, conversion, weights)
 
 
 def _meet(config: WorkerConfig, front: FrontEnd, role: Role) -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 from transformers import PreTrainedModel
 
-from lamina.convert.constants import constants_of, tables_in
+from lamina.convert.bind import tensors_by_name
+from lamina.convert.constants import BoundConstants, constants_of, tables_in
 from lamina.convert.errors import ConversionError, named
 from lamina.convert.fused import split_fused
 from lamina.convert.normalise import normalise
 from lamina.convert.partition import partition
-from lamina.convert.program import BATCH, known_spec, spec_of
+from lamina.convert.program import BATCH, Name, known_spec, spec_of
 from lamina.convert.sharding import Sharded, shard
 from lamina.convert.sliced import SlicedModel
 from lamina.convert.slices import slices_of
@@ -50,10 +52,11 @@ class Conversion(SlicedModel):
             self._sharded[degree, experts] = shard(self, degree, experts)
         return self._sharded[degree, experts]
 
-    @property
-    def attended(self) -> Attended:
-        """What attention workers have of it."""
-        return Attended(self.attentions, self.dtype)
+    def attended(self, tensors: Mapping[str, Tensor] | PreTrainedModel) -> Attended:
+        """What attention workers have of it; of `tensors` the sinks, if it has any."""
+        constants = BoundConstants(self.constants, tensors_by_name(tensors), torch.device("cpu"))
+        sinks = (constants[Name(op.sinks)].float() if op.sinks else None for op in self.attentions)
+        return Attended(self.attentions, self.dtype, tuple(sinks))
 
     @cached_property
     def _sharded(self) -> dict[tuple[int, Experts], Sharded]:
@@ -129,7 +132,7 @@ def _cut_anew(
     return SlicedModel(
         slices=slices,
         classes=classes,
-        attentions=tuple(_attention(node) for node in parts.attentions),
+        attentions=tuple(_attention(node, parts.constant) for node in parts.attentions),
         cut_bytes=parts.cut_bytes,
         constants=constants,
         tables=tables_in(constants, traced),
@@ -147,8 +150,17 @@ def _check_logits(node: fx.Node, source: Source) -> None:
         )
 
 
-def _attention(node: fx.Node) -> AttentionOp:
-    query, key, _, layer, *numbers = node.args
+def _attention(node: fx.Node, constant: set[fx.Node]) -> AttentionOp:
+    query, key, _, layer, *numbers, sinks = node.args
+    if isinstance(sinks, fx.Node) and sinks not in constant:
+        raise ConversionError("convert-sinks", f"attention {layer} has sinks that depend on the tokens")
     _, heads, _, head_dim = known_spec(query).row_shape
-    scoring: Any = numbers  # scale, window, softcap
-    return AttentionOp(int(str(layer)), heads, known_spec(key).row_shape[1], head_dim, *scoring)
+    scoring: Any = dict(zip(("scale", "window", "softcap"), numbers, strict=True))
+    return AttentionOp(
+        layer=int(str(layer)),
+        heads=heads,
+        kv_heads=known_spec(key).row_shape[1],
+        head_dim=head_dim,
+        sinks=sinks.name if isinstance(sinks, fx.Node) else "",
+        **scoring,
+    )

@@ -114,7 +114,7 @@ class ConversionOverview(TypedDict):
     vocab_size: int
     max_positions: int | None  # None where the model's own is not known
     eos_token_ids: list[int] | None
-    attentions: list[dict[str, float]]  # the fields of each AttentionOp
+    attentions: list[dict[str, float | str]]  # the fields of each AttentionOp; sinks as the model calls them
     transfer: list[TransferFacts]
     classes: list[ClassFacts]
 
@@ -136,7 +136,7 @@ def describe(conversion: Conversion) -> ConversionFacts:
         "vocab_size": conversion.vocab_size,
         "max_positions": conversion.max_positions,
         "eos_token_ids": list(conversion.eos_token_ids),
-        "attentions": [asdict(op) for op in conversion.attentions],
+        "attentions": [_attention(conversion, op) for op in conversion.attentions],
         "transfer": [transfer(conversion, op, conversion.dtype.itemsize) for op in conversion.attentions],
         "classes": [
             {"index": kind.index, "slices": list(kind.members), "source": kind.source}
@@ -144,6 +144,11 @@ def describe(conversion: Conversion) -> ConversionFacts:
         ],
         "slices": slices,
     }
+
+
+def _attention(conversion: Conversion, op: AttentionOp) -> dict[str, float | str]:
+    sinks = weight_name(conversion.constants, Name(op.sinks)) if op.sinks else ""
+    return {**asdict(op), "sinks": sinks}
 
 
 def _slice(conversion: Conversion, piece: Slice) -> SliceFacts:

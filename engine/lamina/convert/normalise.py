@@ -291,7 +291,14 @@ def _pure(target: torch._ops.OpOverload, name: str) -> torch._ops.OpOverload | N
 
 def _owns_its_memory(node: fx.Node) -> bool:
     source = node.args[0] if getattr(node.target, "__name__", "") == "getitem" else node
-    return isinstance(source, fx.Node) and source.op == "call_function" and not _may_alias(source)
+    if not isinstance(source, fx.Node) or source.op != "call_function":
+        return False
+    if not _may_alias(source):
+        return True
+    # A view owns what it shows if nothing else looks at that.
+    return len(source.all_input_nodes) == 1 and all(
+        len(given.users) == 1 and _owns_its_memory(given) for given in source.all_input_nodes
+    )
 
 
 def _may_alias(node: fx.Node) -> bool:

@@ -41,6 +41,7 @@ def attention(
     scale: float,  # noqa: ARG001
     window: int,  # noqa: ARG001
     softcap: float,  # noqa: ARG001
+    sinks: Tensor | None,  # noqa: ARG001
 ) -> Tensor:
     """The one opaque node that stands for an attention operator; it is cut out and never run."""
     raise AssertionError(f"attention {layer} was cut out, yet is run on {tuple(q.shape)}")
@@ -193,6 +194,7 @@ def _attend(
     dropout: float = 0.0,
     sliding_window: int | None = None,
     softcap: float | None = None,
+    s_aux: Tensor | None = None,  # attention sinks
     **others: object,
 ) -> tuple[Tensor, None]:
     """Replace one attention operator by the opaque node, after checking that it is nothing else."""
@@ -238,7 +240,9 @@ def _attend(
             f"{where} uses {', '.join(unknown)}, which the attention worker does not know",
         )
     _check_shapes(where, query, key, value)
-    return attention(query, key, value, layer, float(scaling), window, float(softcap or 0.0)), None
+    if s_aux is not None and s_aux.shape != query.shape[1:2]:
+        raise ConversionError("convert-sinks", f"{where} has attention sinks that are not one for each head")
+    return attention(query, key, value, layer, float(scaling), window, float(softcap or 0.0), s_aux), None
 
 
 def _check_shapes(where: str, query: Tensor, key: Tensor, value: Tensor) -> None:

@@ -35,9 +35,14 @@ class Prefill:
     is causal, in plain torch. One prompt at a time: what it gives does not depend on which others came.
     """
 
-    def __init__(self, slices: Sequence[BoundSlice], attentions: Sequence[AttentionOp]) -> None:
+    def __init__(
+        self,
+        slices: Sequence[BoundSlice],
+        attentions: Sequence[AttentionOp],
+        sinks: Sequence[Tensor | None],
+    ) -> None:
         """Those of one stage: all, or some that follow one another, without the last one."""
-        self._layers = list(zip(slices, attentions, strict=True))
+        self._layers = list(zip(slices, attentions, sinks, strict=True))
 
     def run(self, tokens: Tensor, passed: Iterator[Passed] | None, deliver: Deliver) -> Iterator[Passed]:
         """Go through a prompt chunk by chunk; yields what the next stage has to be given for each.
@@ -64,7 +69,7 @@ class Prefill:
         deliver: Deliver,
     ) -> Passed:
         context, attended = came.context, came.attended
-        for number, (piece, op) in enumerate(self._layers):
+        for number, (piece, op, sinks) in enumerate(self._layers):
             q, state = piece.query(context, attended)
             k, v, state = piece.keyvalue(state)
             context = piece.rest(state)
@@ -73,11 +78,11 @@ class Prefill:
             keys, values = kept[number]
             keys[begin:end], values[begin:end] = k, v
             deliver(op.layer, begin, k, v)
-            attended = causal(q, keys[:end], values[:end], op)
+            attended = causal(q, keys[:end], values[:end], op, sinks)
         return Passed(context, attended)
 
 
-def causal(q: Tensor, keys: Tensor, values: Tensor, op: AttentionOp) -> Tensor:
+def causal(q: Tensor, keys: Tensor, values: Tensor, op: AttentionOp, sinks: Tensor | None = None) -> Tensor:
     """Attention of a text's last tokens [n, heads, dim] over keys and values of all of it."""
     whole, last = len(keys), len(q)
     at = torch.arange(whole - last, whole, device=q.device)[:, None]
@@ -86,8 +91,8 @@ def causal(q: Tensor, keys: Tensor, values: Tensor, op: AttentionOp) -> Tensor:
     if op.window:
         seen &= others > at - op.window
     queries, keys, values = (tensor.transpose(0, 1) for tensor in (q, keys, values))
-    if op.softcap:
-        out = _softcapped(queries, keys, values, op, seen)
+    if op.softcap or sinks is not None:
+        out = _written_out(queries, keys, values, op, seen, sinks)
     else:
         out = torch.nn.functional.scaled_dot_product_attention(
             queries[None], keys[None], values[None], seen, scale=op.scale, enable_gqa=op.heads != op.kv_heads
@@ -95,9 +100,16 @@ def causal(q: Tensor, keys: Tensor, values: Tensor, op: AttentionOp) -> Tensor:
     return out.transpose(0, 1).contiguous()
 
 
-def _softcapped(queries: Tensor, keys: Tensor, values: Tensor, op: AttentionOp, seen: Tensor) -> Tensor:
+def _written_out(
+    queries: Tensor, keys: Tensor, values: Tensor, op: AttentionOp, seen: Tensor, sinks: Tensor | None
+) -> Tensor:
     group = op.heads // op.kv_heads
     keys, values = keys.repeat_interleave(group, dim=0), values.repeat_interleave(group, dim=0)
-    scores = op.softcap * torch.tanh(queries @ keys.transpose(1, 2) * (op.scale / op.softcap))
-    shares = torch.softmax(scores.float().masked_fill(~seen, -torch.inf), dim=-1)
+    scores = queries @ keys.transpose(1, 2) * op.scale
+    if op.softcap:
+        scores = op.softcap * torch.tanh(scores / op.softcap)
+    scores = scores.float().masked_fill(~seen, -torch.inf)
+    if sinks is not None:  # as the score of one more token, whose value is nothing
+        scores = torch.cat([scores, sinks.to(scores)[:, None, None].expand(-1, len(seen), 1)], dim=-1)
+    shares = torch.softmax(scores, dim=-1)[..., : len(values[0])]
     return shares.to(values.dtype) @ values

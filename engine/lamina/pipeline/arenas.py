@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,7 +9,7 @@ import torch
 from lamina import host_memory
 from lamina.attention.worker import CudaAttentionWorker, TensorWorker
 from lamina.kv import Arena, ArenaShape
-from lamina.operators import Attended, AttentionOp
+from lamina.operators import Attended
 from lamina.pipeline.options import CoreOptions, EngineError
 
 if TYPE_CHECKING:
@@ -49,13 +48,15 @@ def arena_tokens(shape: ArenaShape, options: CoreOptions, most_tokens: int) -> i
 def attend_over(
     worker: TensorWorker | CudaAttentionWorker,
     arena: Arena,
-    attentions: Iterable[AttentionOp],
+    attended: Attended,
     kv_heads: slice = ALL_HEADS,
+    heads: slice = ALL_HEADS,
 ) -> None:
-    """Give a worker every layer of the arena, or some KV heads of it."""
-    for op in attentions:
+    """Give a worker every layer of the arena, or some KV heads of it, which are these heads' of the model."""
+    attentions = attended.attentions
+    for op, sinks in zip(attentions, attended.sinks_of(attentions, heads), strict=True):
         keys, values = arena.keys(op.layer)[:, kv_heads], arena.values(op.layer)[:, kv_heads]
-        worker.add_layer(keys, values, scale=op.scale, window=op.window, softcap=op.softcap)
+        worker.add_layer(keys, values, scale=op.scale, window=op.window, softcap=op.softcap, sinks=sinks)
 
 
 def _free_bytes(place: torch.device) -> int:

@@ -14,6 +14,7 @@ from lamina.cluster import ClusterCore, LostError, Replaced, Scaled
 from lamina.cluster.prefill_dispatch import PrefillDispatch
 from lamina.kv import Arena
 from lamina.model import Prefill
+from lamina.operators import Attended
 from lamina.pipeline import (
     BatchDelta,
     BatchRows,
@@ -58,7 +59,8 @@ class LocalCore:
         )
         original = original_of(model, self.conversion, options)
         self.slices = self.conversion.bind(original, backend=options.backend, device=options.device)
-        self.attention = _attention(self.conversion, self.arena, options, max_sequences)
+        attended = self.conversion.attended(original)
+        self.attention = _attention(self.conversion, attended, self.arena, options, max_sequences)
         self.pool_tokens = self.arena.capacity
         self.schedule = Schedule("serial", 1, len(self.slices))
         self._overlap = options.overlap
@@ -72,7 +74,7 @@ class LocalCore:
             plain = self.slices
             if options.backend != "python":
                 plain = self.conversion.bind(original, device=options.device)
-            self._prefill = Prefill(plain[:-1], self.conversion.attentions)
+            self._prefill = Prefill(plain[:-1], attended.attentions, attended.sinks)
         self._spent = Spent()
         self._failed: dict[int, str] = {}
 
@@ -188,7 +190,7 @@ Core: TypeAlias = LocalCore | ClusterCore
 
 
 def _attention(
-    conversion: Conversion, arena: Arena, options: CoreOptions, max_sequences: int
+    conversion: Conversion, attended: Attended, arena: Arena, options: CoreOptions, max_sequences: int
 ) -> TensorWorker | CudaAttentionWorker:
     first = conversion.attentions[0]
     heads = (conversion.dtype, first.heads, first.kv_heads, first.head_dim)
@@ -201,5 +203,5 @@ def _attention(
         worker = CudaAttentionWorker(
             *heads, max_batch=max_sequences, max_tokens=listed, device=options.device
         )
-    attend_over(worker, arena, conversion.attentions)
+    attend_over(worker, arena, attended)
     return worker

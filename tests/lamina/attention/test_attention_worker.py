@@ -22,16 +22,26 @@ ROUNDED = {torch.float32: EXACT, torch.bfloat16: 2e-2, torch.float16: 3e-3}  # a
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim"), [(8, 1, 128), (14, 2, 80), (3, 3, 64), (4, 2, 256)]
 )
-@pytest.mark.parametrize(("window", "softcap"), [(0, 0.0), (33, 20.0)])
+@pytest.mark.parametrize(("window", "softcap", "sunk"), [(0, 0.0, False), (33, 20.0, False), (0, 0.0, True)])
 def test_an_iteration_is_what_the_reference_says(
-    isa: str, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int, window: int, softcap: float
+    isa: str,
+    dtype: torch.dtype,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    window: int,
+    softcap: float,
+    sunk: bool,
 ) -> None:
     torch.manual_seed(head_dim)
     batch, scale = len(LENGTHS), head_dim**-0.5
     slab = Slab(sum(LENGTHS) + 10)
     arena = torch.randn(slab.capacity, 2, kv_heads, head_dim).to(dtype)
     worker = TensorWorker(dtype, heads, kv_heads, head_dim, threads=2, isa=isa)
-    layer = worker.add_layer(arena[:, 0], arena[:, 1], scale=scale, window=window, softcap=softcap)
+    sinks = 3 * torch.randn(heads) if sunk else None  # some outweigh all tokens
+    layer = worker.add_layer(
+        arena[:, 0], arena[:, 1], scale=scale, window=window, softcap=softcap, sinks=sinks
+    )
     q = torch.randn(batch, heads, head_dim).to(dtype)
     k, v = torch.randn(2, batch, kv_heads, head_dim).to(dtype)
     for request, length in enumerate(LENGTHS):
@@ -51,7 +61,10 @@ def test_an_iteration_is_what_the_reference_says(
         wanted, wanted_lse = plain_partial(
             q[request].double(), keys, values, scale=scale, window=window, softcap=softcap
         )
-        torch.testing.assert_close(out[request].double(), wanted, rtol=0, atol=ROUNDED[dtype])
+        heard = torch.ones(heads) if sinks is None else torch.sigmoid(wanted_lse - sinks)
+        torch.testing.assert_close(
+            out[request].double(), wanted * heard[:, None], rtol=0, atol=ROUNDED[dtype]
+        )
         torch.testing.assert_close(whole[request].double(), wanted, rtol=0, atol=1e-2 if rounds else EXACT)
         torch.testing.assert_close(lse[request].double(), wanted_lse, rtol=0, atol=EXACT)
 

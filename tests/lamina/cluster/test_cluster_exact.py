@@ -89,7 +89,7 @@ def test_experts_dealt_out(family: str, more: dict[str, Any], check: Check) -> N
     check(shared(4, 2, experts="ep", timeout_s=20, **more), family, overlap=True)
 
 
-@pytest.mark.parametrize("family", ["gemma2", "mistral", "qwen2", "gemma3"])
+@pytest.mark.parametrize("family", ["gemma2", "mistral", "qwen2", "gemma3", "gpt-oss"])
 def test_windows_and_caps_by_requests(family: str, check: Check) -> None:
     """Layers that see the last few tokens only, each request in one memory."""
     check(shared(2, 3, batches=3, partition="requests", stream_chunks=2), family)

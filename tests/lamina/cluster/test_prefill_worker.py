@@ -102,7 +102,7 @@ def role_of(served: Served, along: Along, front: ScriptedFrontEnd, heartbeat: Wo
     first = conversion.attentions[0]
     config = SimpleNamespace(partition=Partition(along, 1, WORKERS, first.heads, first.kv_heads))
     context: Any = (config, front, Recorder(), heartbeat)
-    return PrefillRole(Context(*context), conversion, model)
+    return PrefillRole(Context(*context), conversion.attended(model), conversion, model)
 
 
 class Cast:

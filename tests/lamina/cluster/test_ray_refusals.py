@@ -180,6 +180,6 @@ def test_a_model_that_a_node_has_not(tmp_path: Path) -> None:
     model = ModelSource(str(tmp_path / "nowhere"), None, "carry", "safetensors")
     actor = RayWorker()
     assert "nowhere" in str(actor.prepare(model, "model"))
-    status, text = actor.run(CONFIG, model, Attended((), torch.float32))
+    status, text = actor.run(CONFIG, model, Attended((), torch.float32, ()))
     assert status == 1
     assert "nowhere" in last_sentence(text)

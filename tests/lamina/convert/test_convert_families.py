@@ -71,6 +71,16 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "MiniMaxM2",
         {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "intermediate_size": 32},
     ),
+    "gpt-oss": (
+        "GptOss",
+        {
+            "head_dim": 16,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 5,
+            "rope_parameters": _YARN,
+        },
+    ),
 }
 
 
@@ -95,6 +105,7 @@ _CASES = [
             "gemma2-*",
             "mixtral-*",
             "glm4-moe-carry",
+            "gpt-oss-carry",
             "gpt2-*",
         ),
         *("phi3-carry", "cohere-carry"),
@@ -110,7 +121,7 @@ def test_slices_decode_as_the_model(name: str, rope: str) -> None:
 
 @pytest.mark.long(but=["mixtral-*"])
 @pytest.mark.parametrize("experts", ["batched_mm", "grouped_mm"])
-@pytest.mark.parametrize("name", ["mixtral", "qwen3-moe"])
+@pytest.mark.parametrize("name", ["mixtral", "qwen3-moe", "gpt-oss"])
 def test_experts_in_either_batched_form(name: str, experts: str) -> None:
     family, changes = MODELS[name]
     model = seeded(tiny(family, **changes))

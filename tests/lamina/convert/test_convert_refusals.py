@@ -44,7 +44,6 @@ _MLA = {
         ("Llama", _rope("dynamic"), "convert-rope-depends-on-batch"),
         ("Llama", _rope("mrope"), "convert-rope-unknown"),
         ("Phi3", _rope("longrope", **_LONG), "convert-rope-depends-on-batch"),
-        ("GptOss", {"num_local_experts": 4, "head_dim": 16}, "convert-attention-arguments"),
         ("DeepseekV3", _MLA, "convert-changes-stored-keys"),
         ("DiffLlama", {}, "convert-changes-stored-keys"),
         ("Gemma3Text", {"use_bidirectional_attention": True}, "convert-not-causal"),
@@ -191,7 +190,7 @@ def test_plain_attention_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
-        ({"s_aux": torch.zeros(4)}, "convert-attention-arguments"),
+        ({"s_aux": torch.zeros(3)}, "convert-sinks"),
         ({"head_mask": torch.zeros(4), "bias": 1}, "convert-attention-arguments"),
         ({"dropout": 0.1}, "convert-drops-out"),
         ({"scaling": None}, "convert-no-scale"),

@@ -49,10 +49,16 @@ class Collected:
         }
 
 
+def prefill_of(conversion: Conversion, model: transformers.PreTrainedModel, layers: slice) -> Prefill:
+    attended = conversion.attended(model)
+    return Prefill(conversion.bind(model)[layers], attended.attentions[layers], attended.sinks[layers])
+
+
 def run(conversion: Conversion, model: transformers.PreTrainedModel, tokens: torch.Tensor) -> KV:
     collected = Collected()
     with torch.inference_mode():
-        for _ in Prefill(conversion.bind(model)[:-1], conversion.attentions).run(tokens, None, collected):
+        whole = prefill_of(conversion, model, slice(len(conversion.attentions)))
+        for _ in whole.run(tokens, None, collected):
             pass
     return collected.kv
 
@@ -84,11 +90,11 @@ def test_stages_pass_a_prompt_on(
     monkeypatch.setattr(prefill, "CHUNK", 8)
     model = small_model("gemma2")
     conversion = convert(model)
-    slices, collected = conversion.bind(model), Collected()
+    collected = Collected()
     with torch.inference_mode():
         passed: Iterator[Passed] | None = None
         for stage in (slice(0, 1), slice(1, 3)):
-            passed = Prefill(slices[stage], conversion.attentions[stage]).run(tokens, passed, collected)
+            passed = prefill_of(conversion, model, stage).run(tokens, passed, collected)
         assert passed is not None
         last = list(passed)
     assert [len(each.context[0]) for each in last] == [8, 8, 8, 8, 5]

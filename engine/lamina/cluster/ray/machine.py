@@ -130,7 +130,7 @@ class RayMachine:
 
     def _run(self, model: ModelSource, config: WorkerConfig, slot: Slot, spot: Spot) -> int:
         handle = len(self._started) + 1
-        run = slot.actor.run.remote(config, model, self._models.conversion(model).attended)
+        run = slot.actor.run.remote(config, model, self._models.attended(model))
         self._started[handle] = _Started(config, slot, spot, run)
         return handle
 
