@@ -140,6 +140,7 @@ class PromptTerms(NamedTuple):
     fixed_s: float
     per_row_s: float
     per_pair_s: float
+    windowed_per_pair_s: float = 0.0  # of layers with windows, of the pairs within these
 
     def seconds(self, rows: ArrayLike, pairs: ArrayLike) -> Float64:
         return self.fixed_s + self.per_row_s * np.asarray(rows) + self.per_pair_s * np.asarray(pairs)

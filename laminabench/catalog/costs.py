@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -12,6 +13,7 @@ from numpy.typing import ArrayLike
 
 from laminabench.catalog.cost_terms import (
     ACTIVATION_BYTES,
+    DISPATCH_BYTES,
     AllReduceCost,
     AttentionCost,
     AttentionTerms,
@@ -31,6 +33,7 @@ from laminabench.catalog.cost_terms import (
 )
 from laminabench.catalog.entries import Table
 from laminabench.catalog.hardware import Device, canonical_dtype, load_devices
+from laminabench.catalog.layout import Layout, Split, layout_of
 from laminabench.catalog.measured import AttentionGrids, Curve, Measured, MeasuredAttention, nearby
 from laminabench.catalog.models import DTYPE_BYTES, ModelShape
 from laminabench.catalog.network import Network
@@ -46,19 +49,6 @@ class Borrowed(NamedTuple):
 
     device: str
     reason: str
-
-
-class StepTime(NamedTuple):
-    """A decode step of the model workers by part, without attention and host."""
-
-    gemm_s: Float64
-    elementwise_s: Float64
-    allreduce_s: Float64
-    lm_head_s: Float64
-
-    @property
-    def total_s(self) -> Float64:
-        return self.gemm_s + self.elementwise_s + self.allreduce_s + self.lm_head_s
 
 
 class CostSet(msgspec.Struct, frozen=True):
@@ -125,29 +115,54 @@ class CostSet(msgspec.Struct, frozen=True):
         last = float(cost.seconds(catalogued, curve.rows[-1], n, k, key))
         return curve.at(m, there, last) * (formula / there)
 
-    def attention_terms(self, model: ModelShape, device: Device, workers: int = 1) -> AttentionTerms:
-        """All layers of decode attention on one of `workers` that share the heads, as a sum of products.
+    def layer_attention(
+        self, model: ModelShape, device: Device, workers: int = 1, window: int = 0
+    ) -> AttentionTerms:
+        """One layer of decode attention on one of `workers` that share the heads, as a sum of products.
 
         With an uneven split this is the worker with the most KV heads. Where requests are dealt out
         instead of heads, use one worker and give its own requests and KV tokens.
         """
-        query_heads, kv_heads = _heads_of_worker(model, workers)
+        heads, kv_heads = model.heads_of_worker(workers)
+        if of := model.latent:
+            latent = self.latent_cost(device, model.kv_dtype)
+            return latent.terms(device, heads, model.kv_dtype, of.width, of.kv_rank)
         kv_bytes = 2 * kv_heads * model.head_dim * DTYPE_BYTES[model.kv_dtype]
-        cost = self._term(self.attention, device, "decode attention")
-        return cost.terms(device.bandwidth_bytes_per_s, query_heads, kv_heads, kv_bytes).times(model.layers)
+        cost = self.attention_cost(device, model.head_dim, model.kv_dtype, window)
+        return cost.terms(device.bandwidth_bytes_per_s, heads, kv_heads, kv_bytes)
+
+    def attention_terms(self, model: ModelShape, device: Device, workers: int = 1) -> AttentionTerms:
+        """All layers of it, where no layer has a window."""
+        return self.layer_attention(model, device, workers).times(model.layers)
 
     def prompt_terms(self, model: ModelShape, device: Device, workers: int = 1) -> PromptTerms:
-        """One layer of attention of prompts on one of `workers` that share the heads."""
-        cost = self._term(self.prompt_attention, device, "attention of prompts")
-        return cost.terms(device, _heads_of_worker(model, workers)[0], model.head_dim)
+        """One layer of attention of prompts on one of `workers` that share the heads; their mean."""
+        heads = model.heads_of_worker(workers)[0]
+        if of := model.latent:
+            return self.latent_prompt_cost(device).terms(device, heads, of.query, of.value)
+        fixed = row = pair = windowed = 0.0
+        for layers, window in model.layer_kinds():
+            cost = self.prompt_attention_cost(device, model.head_dim, model.kv_dtype, window)
+            share, terms = layers / model.layers, cost.terms(device, heads, model.head_dim)
+            fixed, row = fixed + share * terms.fixed_s, row + share * terms.per_row_s
+            pair += (not window) * share * terms.per_pair_s
+            windowed += bool(window) * share * terms.per_pair_s
+        return PromptTerms(fixed, row, pair, windowed)
+
+    def prompt_token_seconds(self, model: ModelShape, device: Device, workers: int = 1) -> float:
+        """At least this for each token that a chunk looks at, in a layer: its KV is read once."""
+        if of := model.latent:
+            return of.width * DTYPE_BYTES[model.kv_dtype] / device.bandwidth_bytes_per_s
+        whole = model.layers - (model.window.layers if model.window else 0)
+        return self.layer_attention(model, device, workers).per_kv_token_s * whole / model.layers
 
     def measured_attention(
         self, model: ModelShape, device: Device, workers: int = 1
     ) -> MeasuredAttention | None:
         """Attention of a worker as it was measured; None where it was not."""
-        shape = (device.name, *_heads_of_worker(model, workers), model.head_dim)
+        shape = (device.name, *model.heads_of_worker(workers), model.head_dim)
         grids = self.measured.attention.get(shape)
-        if grids is None or model.kv_dtype != "bf16":
+        if grids is None or model.kv_dtype != "bf16" or model.window:
             return None
         terms = self.attention_terms(replace(model, layers=1), device, workers)
         return MeasuredAttention(grids, terms, self.prompt_terms(model, device, workers))
@@ -202,38 +217,9 @@ class CostSet(msgspec.Struct, frozen=True):
         """Of `dispatch` or `combine` over the devices of so many nodes."""
         return self._of_degree(self.dispatch, device, op, nodes)
 
-    # A step
-
-    def model_step(self, model: ModelShape, device: Device, tp: int, batch: ArrayLike) -> StepTime:
-        """A decode step of the model workers: all layers and the LM head, by part.
-
-        Not counted: attention, the network to attention workers, the host, gathering logits over TP.
-        """
-        m = np.asarray(batch, np.float64)
-        if np.any(m < 0):
-            raise UserError("costs-negative-batch", "a batch has at least 0 requests")
-        some = m > 0
-        rows = np.maximum(m, 1)
-        padded = self.measured.padded(rows)
-        layer = sum(
-            (
-                self.gemm_seconds(device, padded, gemm.n, gemm.k, model.dtype)
-                for gemm in model.layer_gemms(tp)
-            ),
-            np.zeros_like(rows),
-        )
-        elementwise = self._elementwise(model, device, tp, padded)
-        reduce = 2 * self.allreduce_seconds(device, tp, ACTIVATION_BYTES * model.hidden * padded)
-        head = model.lm_head_gemm(tp)
-        last = self.gemm_seconds(device, rows, head.n, head.k, model.dtype)
-        sampler = self._operator(device, "sampler", head.n)
-        if sampler:
-            last = last + sampler.at(rows)
-        parts = (model.layers * layer, elementwise, model.layers * reduce, last)
-        return StepTime(*(np.where(some, part, 0.0) for part in parts))
-
-    def model_step_seconds(self, model: ModelShape, device: Device, tp: int, batch: ArrayLike) -> Float64:
-        return self.model_step(model, device, tp, batch).total_s
+    def hop_seconds(self, device: Device, size_bytes: Float64) -> Float64:
+        """From a pipeline stage to the next: half of an all-reduce's latency, and the bytes."""
+        return self._allreduce(device, 2).latency_s / 2 + size_bytes / device.interchip_bytes_per_s
 
     # Provenance
 
@@ -259,20 +245,33 @@ class CostSet(msgspec.Struct, frozen=True):
         )
 
     def provenance(
-        self, device: Device, tp: int = 1, dtype: str = "bf16", *, prompts: bool = False
+        self,
+        device: Device,
+        split: Split = 1,
+        dtype: str = "bf16",
+        *,
+        prompts: bool = False,
+        model: ModelShape | None = None,
     ) -> list[Table]:
         """Every coefficient used for `device` and where it is from: for manifests and `costs show`."""
+        layout = layout_of(split)
+        attention: Any = self.latent_cost if model and model.latent else self.attention_cost
+        of_prompts: Any = self.latent_prompt_cost if model and model.latent else self.prompt_attention_cost
+        sizes = {"head_dim": model.head_dim} if model and not model.latent else {}
+        kv = {"kv_dtype": model.kv_dtype} if model else {}
         terms: list[tuple[str, Any]] = [
             ("gemm", self._gemm(device, dtype)),
-            ("attention", self._term(self.attention, device, "decode attention")),
+            ("attention", attention(device, **sizes, **kv)),
+        ]
+        if layout.tp > 1:
+            terms.append((f"allreduce over {layout.tp}", self._allreduce(device, layout.tp)))
+        if prompts:
+            terms.append(("prompts", of_prompts(device, **sizes)))
+        terms += self._own_terms(model, device, layout) if model else []
+        terms += [
             ("elementwise", self._term(self.elementwise, device, "element-wise operations")),
             ("host", self.host),
         ]
-        if prompts:
-            cost = self._term(self.prompt_attention, device, "attention of prompts")
-            terms.insert(2, ("prompts", cost))
-        if tp > 1:
-            terms.insert(2, (f"allreduce over {tp}", self._allreduce(device, tp)))
         borrowed = self.borrowed.get(device.name)
         rows = []
         for name, term in terms:
@@ -284,18 +283,39 @@ class CostSet(msgspec.Struct, frozen=True):
             rows.append(row)
         return rows
 
-    def step_sources(self, model: ModelShape, device: Device, tp: int) -> list[Table]:
+    def _own_terms(self, model: ModelShape, device: Device, layout: Layout) -> list[tuple[str, Any]]:
+        """The terms that only some models and layouts have, by name."""
+        found: list[tuple[str, Any]] = []
+        if model.experts:
+            found.append((f"experts in {model.expert_dtype}", self.expert_cost(device, model.expert_dtype)))
+        if model.latent:
+            found.append(("batched", self.batched_cost(device)))
+        if model.window:
+            size = (model.head_dim, model.kv_dtype, model.window.tokens)
+            found.append(("windows", self.attention_cost(device, *size)))
+        if layout.nodes > 1:
+            sent = ((op, self.dispatch_cost(device, op, layout.nodes)) for op in DISPATCH_BYTES)
+            found += [(f"{op} over {layout.nodes} nodes", cost) for op, cost in sent]
+        elif layout.dp > 1:
+            for op in ("all_gather", "reduce_scatter"):
+                found.append((f"{op} over {layout.dp}", self.collective_cost(device, op, layout.dp)))
+        return found
+
+    def step_sources(self, model: ModelShape, device: Device, split: Split) -> list[Table]:
         """What each GEMM and operator of a step is priced by: as it was measured, or by the formula."""
-        key = canonical_dtype(model.dtype)
+        tp = layout_of(split).tp
+        products = [each for each in model.products(split) if not each.heads]
+        gemms = [(each.gemm, each.dtype) for each in products]
+        gemms.append((model.lm_head_gemm(tp), model.rest_dtype))
         rows = [
             self._source(
                 f"{gemm.name} {gemm.n}x{gemm.k}",
-                self.measured.gemm.get((device.name, key, gemm.n, gemm.k)),
-                lambda: self._gemm(device, model.dtype),
+                self.measured.gemm.get((device.name, canonical_dtype(dtype), gemm.n, gemm.k)),
+                partial(self._gemm, device, dtype),
             )
-            for gemm in (*model.layer_gemms(tp), model.lm_head_gemm(tp))
+            for gemm, dtype in gemms
         ]
-        if self.measured.nearest and self.measured.of(device.name, key):
+        if self.measured.nearest and self.measured.of(device.name, canonical_dtype(model.dtype)):
             for row in rows:
                 row["priced_by"] = row["priced_by"].replace("formula", "formula, nearest")
         curves = self._operators(model, device, tp)
@@ -311,7 +331,7 @@ class CostSet(msgspec.Struct, frozen=True):
 
     def attention_sources(self, model: ModelShape, device: Device, workers: int) -> list[Table]:
         """The same of attention on one of so many workers."""
-        heads, kv_heads = _heads_of_worker(model, workers)
+        heads, kv_heads = model.heads_of_worker(workers)
         found = self.measured_attention(model, device, workers)
         name = f"attention {heads} heads, {kv_heads} of KV, size {model.head_dim}"
         return [
@@ -375,16 +395,18 @@ class CostSet(msgspec.Struct, frozen=True):
 
     # Look-up
 
-    def _elementwise(self, model: ModelShape, device: Device, tp: int, rows: Float64) -> Float64:
+    def elementwise_seconds(self, model: ModelShape, device: Device, split: Split, rows: Float64) -> Float64:
         """All layers, and what is there once in a step: measured if every operator of the model was."""
-        if curves := self._operators(model, device, tp):
+        if curves := self._operators(model, device, layout_of(split).tp):
             return sum((times * curve.at(rows) for times, curve in curves), np.zeros_like(rows))
-        kernels, elements = model.elementwise(tp)
+        kernels, elements = model.elementwise(split)
         cost = self._term(self.elementwise, device, "element-wise operations")
         return model.layers * cost.seconds(device, kernels, ACTIVATION_BYTES * elements * rows)
 
     def _operators(self, model: ModelShape, device: Device, tp: int) -> list[tuple[int, Curve]]:
         """How often each is in a step, the embedding's last; none where not all were measured."""
+        if model.experts or model.latent:
+            return []  # which have others
         every = (*model.operators(tp), ("embedding", model.hidden, 1))
         found = [(times, self._operator(device, name, width)) for name, width, times in every]
         known = [(times, curve) for times, curve in found if curve]
@@ -453,13 +475,3 @@ def known_devices(sets: Iterable[CostSet]) -> Mapping[str, Device]:
                 )
         found = {**found, **each.devices}
     return found
-
-
-def _heads_of_worker(model: ModelShape, workers: int) -> tuple[int, int]:
-    """Query heads and KV heads of the attention worker that has most of them."""
-    if workers < 1:
-        raise UserError("costs-no-attention-workers", f"{workers} attention workers: at least 1 is needed")
-    kv_heads = -(-model.kv_heads // workers)
-    # More workers than KV heads (tensor parallelism): each holds a copy of one and fewer query heads.
-    shared = workers > model.kv_heads
-    return -(-model.heads // workers) if shared else kv_heads * model.group, kv_heads

@@ -1,4 +1,7 @@
-"""Deployments: counted devices, written `4xh100` or, with attention workers of their own, `2xh100+4xh20`."""
+"""Deployments: counted devices, written `4xh100` or, with attention workers of their own, `2xh100+4xh20`.
+
+How devices share a model is written after a colon, such as `8xh200:dp8ep8`; else it is tensor parallelism.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from laminabench.catalog.hardware import Device, device
+from laminabench.catalog.layout import Layout, parse_layout
 from laminabench.errors import UserError
 
-_PART = re.compile(r"(?:(\d+)\s*[x×*]\s*)?([a-z0-9][a-z0-9._-]*)", re.IGNORECASE)  # noqa: RUF001
+_PART = re.compile(r"(?:(\d+)\s*[x×*]\s*)?([a-z0-9][a-z0-9._-]*)(?::([a-z0-9]+))?", re.IGNORECASE)  # noqa: RUF001
 MAX_COUNT = 4096
 
 
@@ -21,6 +25,16 @@ class Workers:
 
     device: Device
     count: int
+    layout: Layout | None = None  # how they share a model, where that was said
+
+    def shared(self, replicas: int = 1) -> Layout:
+        """How each of so many replicas of them shares the model: tensor parallelism unless it was said."""
+        if self.layout and not self.layout.plain and replicas > 1:
+            raise UserError(
+                "deployment-bad-layout",
+                f"{self} are one replica, and {replicas} were asked for; leave the layout or --batches out",
+            )
+        return self.layout if replicas == 1 and self.layout else Layout(self.count // replicas)
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -37,7 +51,8 @@ class Workers:
         return self.count * self.device.memory_bytes
 
     def __str__(self) -> str:
-        return f"{self.count}x{self.device.name}"
+        said = f":{self.layout}" if self.layout and not self.layout.plain else ""
+        return f"{self.count}x{self.device.name}{said}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +229,8 @@ def _workers(piece: str, text: str, devices: Mapping[str, Device] | None) -> Wor
     if match is None:
         raise UserError(
             "deployment-unreadable",
-            f"deployment {text!r}: cannot read {piece.strip()!r}; write COUNTxDEVICE, such as 4xh20",
+            f"deployment {text!r}: cannot read {piece.strip()!r}; write COUNTxDEVICE, such as 4xh20, "
+            "with a layout after a colon where that is not tensor parallelism, such as 8xh200:dp8ep8",
         )
     count = int(match[1] or 1)
     if not 1 <= count <= MAX_COUNT:
@@ -222,4 +238,5 @@ def _workers(piece: str, text: str, devices: Mapping[str, Device] | None) -> Wor
             "deployment-bad-count",
             f"deployment {text!r}: {count} devices; a count is between 1 and {MAX_COUNT}",
         )
-    return Workers(device(match[2], devices), count)
+    layout = parse_layout(match[3].lower(), count) if match[3] else None
+    return Workers(device(match[2], devices), count, layout)

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from laminabench.errors import UserError
 
+# Tensor parallelism stays within a node: the cost sets' collectives were measured there.
+NODE_DEVICES = 8
+
 _PIECE = re.compile(r"(tp|dp|ep|pp)(\d{1,4})")
 
 
@@ -26,6 +29,11 @@ class Layout:
     def stage(self) -> int:
         """Devices of a pipeline stage."""
         return self.tp * self.dp
+
+    @property
+    def nodes(self) -> int:
+        """That a stage is spread over."""
+        return -(-self.stage // NODE_DEVICES)
 
     @property
     def devices(self) -> int:

@@ -101,7 +101,7 @@ class MeasuredAttention(msgspec.Struct, frozen=True):
     def native(self, ticks_per_s: float) -> dict[str, object]:
         """As the native module takes it."""
         fixed, per_request, per_kv_token, per_mean_token = self.terms
-        prompt_fixed, per_row, per_pair = self.prompts
+        prompt_fixed, per_row, per_pair, _ = self.prompts
         beyond = {
             "fixed": fixed,
             "per_request": per_request,

@@ -167,6 +167,24 @@ class ModelShape:
     def dense_layers(self) -> int:
         return self.layers - self.expert_layers
 
+    def heads_of_worker(self, workers: int) -> tuple[int, int]:
+        """Query heads and KV heads of that of so many attention workers which has most of them."""
+        if workers < 1:
+            raise UserError(
+                "costs-no-attention-workers", f"{workers} attention workers: at least 1 is needed"
+            )
+        kv_heads = -(-self.kv_heads // workers)
+        # More workers than KV heads (tensor parallelism): each holds a copy of one and fewer query heads.
+        shared = workers > self.kv_heads
+        return -(-self.heads // workers) if shared else kv_heads * self.group, kv_heads
+
+    def layer_kinds(self) -> list[tuple[int, int]]:
+        """How many layers attend to how many tokens at most; 0 is all."""
+        if self.window is None:
+            return [(self.layers, 0)]
+        whole = self.layers - self.window.layers
+        return [(whole, 0)] * bool(whole) + [(self.window.layers, self.window.tokens)]
+
     def require_plain(self, who: str) -> None:
         """A UserError for who knows of dense models with usual attention alone."""
         parts = {"experts": self.experts, "latent attention": self.latent, "windows": self.window}

@@ -11,9 +11,10 @@ from typing import Literal
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment, Instances, Workers
 from laminabench.catalog.hardware import Device
+from laminabench.catalog.layout import NODE_DEVICES
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network, network_of
-from laminabench.systems.modelled.setup import NODE_DEVICES, Setup, with_prompts
+from laminabench.systems.modelled.setup import Setup, with_prompts
 from laminabench.systems.registry import deployments, system
 from laminabench.traces.table import Trace
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from laminabench.catalog.models import DTYPE_BYTES
 from laminabench.errors import UserError
 from laminabench.sim.spec import Spec
 from laminabench.systems.modelled.setup import (
@@ -37,37 +36,44 @@ def build(setup: Setup) -> Modelled:
             "deployment-not-for-system",
             f"vllm runs on one kind of device, not on {deployment}; write for example 4xh100",
         )
-    tp = deployment.model.count
-    device = deployment.model.device
+    layout, device = deployment.model.shared(), deployment.model.device
+    # Every data-parallel group has a scheduler of its own.
+    setup = replace(setup, prompt_budget=layout.dp * setup.prompt_budget)
     usable = setup.memory_utilization * device.memory_bytes - WORKING_BYTES
-    weights = check_weights(setup, deployment.model, tp, usable)
-    # With fewer KV heads than devices several devices hold the same one.
-    kv_heads = max(1, model.kv_heads // tp)
-    per_token = 2 * model.layers * kv_heads * model.head_dim * DTYPE_BYTES[model.kv_dtype]
-    tokens = kv_tokens(usable - weights, per_token, setup, str(deployment), device.memory_bytes - usable)
-    most, rows = limits_of(setup, MAX_NUM_SEQS)
-    cut = slices(setup, deployment.model, tp, rows)
-    terms = setup.costs.attention_terms(model, device, tp)
+    weights = check_weights(setup, deployment.model, layout, usable)
+    per_token = model.kv_bytes_per_token * model.kv_share(layout.tp) / layout.pp
+    tokens = kv_tokens(
+        *(usable - weights, per_token, setup, str(deployment), device.memory_bytes - usable), pools=layout.dp
+    )
+    most, rows = limits_of(setup, layout.dp * MAX_NUM_SEQS, layout.pp)
+    cut = slices(setup, deployment.model, layout, rows)
+    requests = -(-np.arange(most + 1) // layout.dp)
+    stages = [f" stage {stage}" for stage in range(layout.pp)] if layout.pp > 1 else [""]
     spec = Spec(
         layers=model.layers,
         timing=replace(
-            device_timing(setup, device, tp, cut, np.arange(most + 1), tp),
-            prompts=prompt_timing(setup, device, terms, most, tp, tp),
+            device_timing(setup, device, layout.tp, cut, requests, layout),
+            prompts=prompt_timing(setup, device, most, layout, layout.tp),
         ),
         tokens_per_pool=tokens,
         max_requests=most,
+        pools=layout.dp,
         block_tokens=setup.block_tokens or BLOCK_TOKENS,
+        # Every stage works on the batch that is with it.
+        batches=layout.pp,
+        pipelining="fixed" if layout.pp > 1 else "serial",
         admission=setup.admission,
         prefix_sharing=setup.prefix_sharing,
         prompt_budget=setup.prompt_budget,
-        replica_names=(str(deployment.model),),
+        request_tokens=model.kv_tokens_per_request,
+        replica_names=tuple(f"{deployment.model}{stage}" for stage in stages),
         attention_name=f"{deployment.model} (attention)",
         shared_devices=True,
     )
-    provenance = setup.costs.provenance(device, tp, model.dtype, prompts=setup.prompt_budget > 0)
     facts = {
-        "tensor_parallel": tp,
-        "kv_capacity_tokens": tokens // spec.block_tokens * spec.block_tokens,
+        "tensor_parallel": layout.tp,
+        **({} if layout.plain else {"layout": str(layout)}),
+        "kv_capacity_tokens": tokens // spec.block_tokens * spec.block_tokens * spec.pools,
         "weight_bytes_per_worker": weights,
         "block_tokens": spec.block_tokens,
         "gpu_memory_utilization": setup.memory_utilization,
@@ -76,6 +82,9 @@ def build(setup: Setup) -> Modelled:
         "max_num_seqs": most,
         **prompt_facts(setup),
     }
+    prompts = setup.prompt_budget > 0
+    provenance = setup.costs.provenance(device, layout, model.dtype, prompts=prompts, model=model)
     coefficients = [{**row, "device": device.name} for row in provenance]
-    sources = setup.costs.step_sources(model, device, tp) + setup.costs.attention_sources(model, device, tp)
+    sources = setup.costs.step_sources(model, device, layout)
+    sources += setup.costs.attention_sources(model, device, layout.tp)
     return Modelled(spec, facts, [*coefficients, *measured_rows(sources, device), *assumptions(setup)])

@@ -8,12 +8,20 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from laminabench.catalog.cost_terms import AttentionTerms
+from laminabench.catalog.cost_terms import ACTIVATION_BYTES
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment, Workers
 from laminabench.catalog.hardware import Device
+from laminabench.catalog.layout import Layout
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network
+from laminabench.catalog.step import (
+    Routing,
+    decode_attention,
+    lm_head_seconds,
+    model_step,
+    model_step_seconds,
+)
 from laminabench.errors import UserError
 from laminabench.sim.spec import Admission, Float64, Pipelining, PromptTiming, Spec, Timing
 
@@ -23,8 +31,6 @@ MEMORY_SHARE = 0.9
 # Activations, CUDA graphs and communication buffers, per device. Assumed: they differ between versions.
 WORKING_BYTES = 2e9
 ATTENTION_WORKING_BYTES = 1e9
-# Tensor parallelism stays within a node: the cost sets' all-reduce was measured there.
-NODE_DEVICES = 8
 # Enough rows for GEMMs to be as efficient as in a prefill.
 PREFILL_ROWS = 2048
 
@@ -65,6 +71,8 @@ class Setup:
     kv_capacity: int | None = None  # tokens, of all workers together; what fits, if None
     mapping: str | None = None  # h2m2: the policy that says what is on which side of a board
     board: str | None = None  # h2m2: another board than the device's, by name or TOML file
+    routing: Routing = "skewed"  # how tokens choose experts
+    absorb: Literal["model", "attention"] = "model"  # MLA: where queries and outputs are multiplied
 
 
 def with_prompts(
@@ -120,100 +128,126 @@ class Slices(NamedTuple):
     kv_projection: Float64
 
 
-def slices(setup: Setup, workers: Workers, tp: int, most: int) -> Slices:
+def slices(setup: Setup, workers: Workers, layout: Layout, most: int) -> Slices:
     """Cut the step that the cost set knows into the pieces between attentions.
 
-    The piece before an attention is the QKV projection; what remains of a layer, norms and rotation too, is
-    the piece after. K and V come after Q in it, in proportion to their rows (v2 paper 4.2.2). With prompts
-    there are more rows than the LM head has: its time is apart.
+    The piece before an attention is what makes q, k and v; what remains of a layer, norms and rotation too,
+    is the piece after. K and V come after Q in it, in proportion to their rows (v2 paper 4.2.2), but for
+    those of latent attention, which come first. With prompts there are more rows than the LM head has: its
+    time is apart.
     """
-    return _slices(setup.costs, setup.model, workers.device, tp, most, head=not setup.prompt_budget)
+    head = not setup.prompt_budget
+    absorbed = setup.absorb == "model"
+    return _slices(
+        *(setup.costs, setup.model, workers.device, layout, most, setup.routing), head=head, absorbed=absorbed
+    )
 
 
 # A plan has thousands of candidates, of which many have the same model workers.
 @lru_cache(maxsize=128)
-def _slices(costs: CostSet, model: ModelShape, device: Device, tp: int, most: int, *, head: bool) -> Slices:
+def _slices(
+    costs: CostSet,
+    model: ModelShape,
+    device: Device,
+    layout: Layout,
+    most: int,
+    routing: Routing,
+    *,
+    head: bool,
+    absorbed: bool,
+) -> Slices:
     batch = np.arange(most + 1)
-    step = costs.model_step(model, device, tp, batch)
-    layer = (step.gemm_s + step.elementwise_s + step.allreduce_s) / model.layers
-    qkv = model.layer_gemms(tp)[0]
-    projection = costs.gemm_seconds(device, np.maximum(batch, 1), qkv.n, qkv.k, model.dtype)
-    projection = np.where(batch > 0, np.minimum(projection, layer), 0.0)
-    kv_rows = qkv.n - model.query_size // tp
+    step = model_step(costs, model, device, layout, batch, routing)
+    layer, before = step.layers_s / model.layers, step.before_s / model.layers
+    if not absorbed:
+        layer = layer - (step.absorb_s + step.expand_s) / model.layers
+        before = before - step.absorb_s / model.layers
+    projection = np.minimum(before, layer)
     last = layer - projection + costs.host.gap_s * (batch > 0)
+    if layout.pp > 1:
+        size = ACTIVATION_BYTES * model.hidden * np.ceil(batch / layout.dp)
+        hop = costs.hop_seconds(device, size)
+        last = last + (layout.pp - 1) * np.where(batch > 0, hop, 0.0)
     if head:
         last = last + step.lm_head_s
-    found = Slices(projection, layer, last, projection * kv_rows / qkv.n)
+    kv_rows = 0.0
+    if model.latent is None:
+        qkv = model.products(layout)[0].gemm
+        kv_rows = (qkv.n - model.query_size // layout.tp) / qkv.n
+    found = Slices(projection, layer, last, projection * kv_rows)
     for table in found:
         table.setflags(write=False)
     return found
 
 
 def device_timing(
-    setup: Setup, on: Device, workers: int, cut: Slices, requests: np.ndarray, tp: int
+    setup: Setup, on: Device, workers: int, cut: Slices, requests: np.ndarray, layout: Layout
 ) -> Timing:
     """An iteration without a network, whose attention is on so many workers of a device.
 
     `requests` is how many of a batch are on one of them.
     """
-    layers, host = setup.model.layers, setup.costs.host
-    terms = setup.costs.attention_terms(setup.model, on, workers)
-    per_token = terms.per_kv_token_s + terms.per_mean_token_s / np.maximum(requests, 1)
+    model, host = setup.model, setup.costs.host
+    attention = decode_attention(setup.costs, model, on, workers, requests)
     return Timing(
         first_slice=cut.first,
         mid_slice=cut.mid,
         last_slice=cut.last,
-        attention_fixed=(terms.fixed_s + terms.per_request_s * requests) / layers,
-        attention_per_token=per_token / layers,
+        attention_fixed=attention.fixed_s,
+        attention_per_token=attention.per_token_s,
+        window=model.window.tokens if model.window else None,
+        windowed_per_token=attention.windowed_per_token_s,
         host_fixed=host.per_step_s,
         host_per_request=host.per_request_s,
         host_async=setup.host_async,
-        recompute_per_token=recompute_seconds(setup, setup.deployment.model, tp),
-        measured=setup.costs.measured_attention(setup.model, on, workers),
+        recompute_per_token=recompute_seconds(setup, setup.deployment.model, layout),
+        measured=setup.costs.measured_attention(model, on, workers),
     )
 
 
-def prompt_timing(
-    setup: Setup, on: Device, terms: AttentionTerms, most: int, tp: int, workers: int
-) -> PromptTiming | None:
+def prompt_timing(setup: Setup, on: Device, most: int, layout: Layout, workers: int) -> PromptTiming | None:
     """What prompts add, whose attention is on so many workers of a device; None where there are none."""
     if not setup.prompt_budget:
         return None
     model = setup.model
-    head = _head(setup.costs, model, setup.deployment.model.device, tp, most)
-    of_prompts = setup.costs.prompt_terms(model, on, workers)
-    return PromptTiming(head, *of_prompts, terms.per_kv_token_s / model.layers)
+    head = _head(setup.costs, model, setup.deployment.model.device, layout, most)
+    fixed, per_row, per_pair, windowed = setup.costs.prompt_terms(model, on, workers)
+    return PromptTiming(
+        head,
+        fixed,
+        per_row,
+        per_pair,
+        setup.costs.prompt_token_seconds(model, on, workers),
+        windowed_per_pair=windowed,
+    )
 
 
 @lru_cache(maxsize=128)
-def _head(costs: CostSet, model: ModelShape, device: Device, tp: int, most: int) -> Float64:
-    found = costs.model_step(model, device, tp, np.arange(most + 1)).lm_head_s
+def _head(costs: CostSet, model: ModelShape, device: Device, layout: Layout, most: int) -> Float64:
+    found = lm_head_seconds(costs, model, device, layout, np.arange(most + 1))
     found.setflags(write=False)
     return found
 
 
-def recompute_seconds(setup: Setup, workers: Workers, tp: int) -> float:
+def recompute_seconds(setup: Setup, workers: Workers, layout: Layout) -> float:
     """What one token of a prefill costs the model workers: the price of a preempted token."""
-    step = setup.costs.model_step_seconds(setup.model, workers.device, tp, PREFILL_ROWS)
+    step = model_step_seconds(setup.costs, setup.model, workers.device, layout, PREFILL_ROWS, setup.routing)
     return float(step) / PREFILL_ROWS
 
 
-def check_weights(setup: Setup, workers: Workers, tp: int, usable: float) -> float:
+def check_weights(setup: Setup, workers: Workers, layout: Layout, usable: float) -> float:
     """Bytes of weights on each worker; a UserError if they are more than the usable ones."""
-    model, device, stages = setup.model, workers.device, setup.pipeline_parallel
-    weights = model.weight_bytes_per_worker(tp) / stages
+    model, device = setup.model, workers.device
+    weights = model.weight_bytes_per_worker(layout)
     if weights > usable:
-        fitting = [
-            degree
-            for degree in model.tp_degrees()
-            if degree > tp and model.weight_bytes_per_worker(degree) / stages <= usable
-        ]
+        larger = (Layout(degree, pp=layout.pp) for degree in model.tp_degrees() if degree > layout.tp)
+        fitting = [each for each in larger if model.weight_bytes_per_worker(each) <= usable]
         advice = (
-            f"{fitting[0] * stages}x{device.name} would fit" if fitting else "no number of this device fits"
+            f"{fitting[0].devices}x{device.name} would fit" if fitting else "no number of this device fits"
         )
         raise UserError(
             "model-does-not-fit",
-            f"{model.name} does not fit on {tp * stages}x{device.name}: {weights / 1e9:.1f} GB of weights "
+            f"{model.name} does not fit on {layout.devices}x{device.name}: {weights / 1e9:.1f} GB of weights "
             f"for each is {(weights - usable) / 1e9:.1f} GB more than the {usable / 1e9:.1f} GB usable; "
             f"{advice}",
         )

@@ -9,10 +9,11 @@ from typing import ClassVar
 
 from laminabench.catalog.deployment import Deployment, Workers
 from laminabench.catalog.hardware import Device
+from laminabench.catalog.layout import NODE_DEVICES
 from laminabench.catalog.models import ModelShape
 from laminabench.errors import UserError
 from laminabench.systems.modelled.pool import with_pool
-from laminabench.systems.modelled.setup import NODE_DEVICES, Modelled, Setup
+from laminabench.systems.modelled.setup import Modelled, Setup
 
 # Of any modelled system.
 EVERY = frozenset(

@@ -27,6 +27,7 @@ from laminabench.catalog.cost_terms import (
 )
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device, load_devices
+from laminabench.catalog.step import model_step, model_step_seconds
 from laminabench.errors import UserError
 
 MODELS = ("llama-33b", "llama3-70b", "opt-175b", "qwen3-8b")
@@ -66,14 +67,14 @@ def test_every_set_covers_every_device_and_every_number_has_a_source(name, on):
     if name == "vllm-0.19" and (name, on) != ("vllm-0.19", "rtx-pro-6000"):
         # A step over two needs an all-reduce, which no profile of the other has.
         with pytest.raises(UserError, match="costs-no-coefficients"):
-            load_costs(name).model_step(model("llama-7b"), device(on), 2, [1])
+            model_step(load_costs(name), model("llama-7b"), device(on), 2, [1])
         return
     costs, found = load_costs(name), device(on)
-    step = costs.model_step(model("llama-7b"), found, 2, [0, 1, 64])
+    step = model_step(costs, model("llama-7b"), found, 2, [0, 1, 64])
     assert step.total_s[0] == 0
     assert 0 < step.total_s[1] <= step.total_s[2] < 10
     assert costs.attention_seconds(model("llama-7b"), found, 64 * 1000, 64) > 0
-    for row in costs.provenance(found, tp=2):
+    for row in costs.provenance(found, split=2):
         assert row["source"]
         assert row["kind"] in {"fitted", "published", "assumed", "ideal"}
         assert row["coefficients"]
@@ -83,17 +84,17 @@ def test_every_set_covers_every_device_and_every_number_has_a_source(name, on):
 def test_a_core_has_the_ideal_set_only_and_the_others_name_it(name):
     costs, core = load_costs(name), device("cpu")
     if name == "roofline":
-        step = costs.model_step(model("llama-mini"), core, 1, [1])
+        step = model_step(costs, model("llama-mini"), core, 1, [1])
         # 0.5 GB of weights at 36.9 GB/s, less the embedding, of which one row is read.
         assert float(step.total_s[0]) == pytest.approx((0.4927 - 0.0655) / 36.9, rel=0.01)
     else:
         with pytest.raises(UserError, match="costs-no-coefficients"):
-            costs.model_step(model("llama-mini"), core, 1, [1])
+            model_step(costs, model("llama-mini"), core, 1, [1])
 
 
 def test_h20_is_h100_s_efficiencies_on_h20_s_specification_and_labelled():
     costs, h20, h100 = load_costs(), device("h20"), device("h100")
-    rows = {row["term"]: row for row in costs.provenance(h20, tp=4)}
+    rows = {row["term"]: row for row in costs.provenance(h20, split=4)}
     for term in ("gemm", "attention", "allreduce over 4", "elementwise"):
         assert rows[term]["kind"] == "assumed"
         assert rows[term]["borrowed_from"] == "h100"
@@ -118,7 +119,7 @@ def test_the_roofline_is_the_data_sheet():
     assert costs.host.seconds(100) == 0
     # One token reads the weights once; activations add little.
     weights = shape.weight_bytes_per_worker(2) - 128256 * 8192 * 2 / 2
-    assert costs.model_step(shape, h100, 2, 1).total_s == pytest.approx(weights / 3.35e12, rel=0.01)
+    assert model_step(costs, shape, h100, 2, 1).total_s == pytest.approx(weights / 3.35e12, rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["vllm-0.14", "vidur-2024"])
@@ -160,7 +161,7 @@ def test_fp8_reads_half_the_bytes():
 @pytest.mark.parametrize("shape", MODELS)
 def test_the_table_is_the_step_and_its_parts_add_up(name, shape):
     costs, h100, found = load_costs(name), device("h100"), model(shape)
-    table = costs.model_step_seconds(found, h100, 4, np.arange(301))
+    table = model_step_seconds(costs, found, h100, 4, np.arange(301))
     assert table.shape == (301,)
     assert table.dtype == np.float64
     assert table[0] == 0
@@ -182,7 +183,7 @@ def test_a_table_of_4096_batches_is_fast():
     best = 1.0
     for _ in range(5):
         start = time.perf_counter()
-        costs.model_step_seconds(found, h100, 2, np.arange(4097))
+        model_step_seconds(costs, found, h100, 2, np.arange(4097))
         best = min(best, time.perf_counter() - start)
     assert best < 0.02  # about 1 ms; the limit leaves room for a loaded machine
 
@@ -195,7 +196,7 @@ def test_a_degree_that_was_not_measured_uses_the_next_one():
     )
     assert costs.allreduce_seconds(h100, 16, 1e6) > 0
     # One device needs none.
-    assert np.all(costs.model_step(model("llama3-8b"), h100, 1, [1, 2]).allreduce_s == 0)
+    assert np.all(model_step(costs, model("llama3-8b"), h100, 1, [1, 2]).allreduce_s == 0)
 
 
 @given(
@@ -257,7 +258,7 @@ def test_a_set_without_the_device_says_what_it_has(tmp_path):
     text = to_toml(load_costs())
     path.write_text("\n\n".join(part for part in text.split("\n\n") if "a100" not in part.split("\n")[0]))
     with pytest.raises(UserError, match="costs-no-coefficients"):
-        load_costs(str(path)).model_step_seconds(model("llama-7b"), device("rtx-3090"), 1, 1)
+        model_step_seconds(load_costs(str(path)), model("llama-7b"), device("rtx-3090"), 1, 1)
 
 
 # Mixtures of experts, latent KV

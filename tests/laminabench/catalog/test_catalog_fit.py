@@ -22,6 +22,7 @@ from laminabench.catalog.fit_terms import (
 from laminabench.catalog.fitted import hold_out, layer_errors, layers_in_grid
 from laminabench.catalog.hardware import device
 from laminabench.catalog.profiles import VIDUR_OPS, Samples, vidur_gemm, vllm_allreduce, vllm_gemm
+from laminabench.catalog.step import model_step_seconds
 from laminabench.errors import UserError
 
 TRUTH = Origin("assumed", "made up")
@@ -183,7 +184,7 @@ def test_refitting_gives_the_committed_coefficients(name, real_profiles):
     batch = np.array([1, 32, 256, 1024])
     for on in ("h100", "a100-80g-sxm"):
         ours, theirs = (
-            costs.model_step_seconds(model("llama3-70b"), device(on), 4, batch)
+            model_step_seconds(costs, model("llama3-70b"), device(on), 4, batch)
             for costs in (fresh, committed)
         )
         assert ours == pytest.approx(theirs, rel=0.01)

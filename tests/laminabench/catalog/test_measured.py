@@ -14,6 +14,7 @@ from laminabench.catalog.cost_terms import Origin
 from laminabench.catalog.find_model import model, modelled
 from laminabench.catalog.hardware import device
 from laminabench.catalog.measured import Curve, Measured
+from laminabench.catalog.step import model_step
 from laminabench.errors import UserError
 
 HERE = Origin("measured", "made up")
@@ -37,7 +38,7 @@ def test_rows_are_padded_to_the_sizes_that_vllm_captures():
 
 def test_a_step_is_the_sum_of_what_was_measured():
     costs, shape, on = load_costs(NAME), model("llama3.1-8b"), device(ON)
-    step = costs.model_step(shape, on, 1, [8])
+    step = model_step(costs, shape, on, 1, [8])
     gemm, operators = costs.measured.gemm, costs.measured.operators
     matrices = [gemm[ON, "bf16", each.n, each.k].at(8) for each in shape.layer_gemms(1)]
     assert float(step.gemm_s[0]) == pytest.approx(32 * float(sum(matrices)))

@@ -10,13 +10,14 @@ from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import Device, device
+from laminabench.catalog.layout import NODE_DEVICES
 from laminabench.catalog.models import ModelShape
+from laminabench.catalog.step import model_step_seconds
 from laminabench.figures.claims import Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import band, ends, panels
 from laminabench.figures.style import CYCLE, PAGE, PUBLISHED, powers_of_two, sheet
-from laminabench.systems.modelled.setup import NODE_DEVICES
 
 MODELS = ("llama-7b", "llama-13b", "llama-33b", "llama-65b")
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096)
@@ -115,7 +116,7 @@ def homogeneous(costs: CostSet, model: ModelShape, card: Device, context: int) -
         batch = int(free * tp // (context * model.kv_bytes_per_token))
         if batch < 1:
             continue
-        seconds = costs.model_step_seconds(model, card, tp, batch)
+        seconds = model_step_seconds(costs, model, card, tp, batch)
         seconds = seconds + costs.attention_seconds(model, card, batch * context, batch, tp)
         best = max(best, batch / float(seconds) / tp)
     return best
@@ -138,7 +139,7 @@ def offloaded(
     for tp in model.tp_degrees(NODE_DEVICES):
         if model.weight_bytes_per_worker(tp) > card.memory_bytes:
             continue
-        slices = costs.model_step_seconds(model, card, tp, half)
+        slices = model_step_seconds(costs, model, card, tp, half)
         cycle = np.maximum(2 * np.maximum(slices, attention), slices + attention)
         rates = np.where(batches >= 2, batches / np.maximum(cycle, 1e-12), 0.0)
         best = max(best, float(np.max(rates / (tp + counts / price_ratio))))

@@ -17,6 +17,7 @@ from laminabench.catalog.costs import CostSet
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import GB, Device, device
 from laminabench.catalog.models import ModelShape
+from laminabench.catalog.step import model_step_seconds
 from laminabench.figures.claims import Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
@@ -43,7 +44,7 @@ def mfu(
     costs: CostSet, shape: ModelShape, card: Device, tp: int, batches: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """2 N B over the step's time and the peak rate of all devices."""
-    seconds = costs.model_step_seconds(shape, card, tp, batches)
+    seconds = model_step_seconds(costs, shape, card, tp, batches)
     share: NDArray[np.float64] = (
         2 * parameters(shape) * batches / (seconds * tp * card.flops_for(shape.dtype))
     )
@@ -168,9 +169,9 @@ def fig5(ground: Ground) -> Made:
     rows = []
     for costs in ground.costs():
         for batch in _DEGREE_BATCHES:
-            alone = float(costs.model_step_seconds(shape, card, 1, batch))
+            alone = float(model_step_seconds(costs, shape, card, 1, batch))
             for degree in _DEGREES:
-                seconds = float(costs.model_step_seconds(shape, card, degree, batch))
+                seconds = float(model_step_seconds(costs, shape, card, degree, batch))
                 rows.append((costs.name, batch, degree, 1000 * seconds, alone / seconds))
     frame = pd.DataFrame(rows, columns=["costs", "batch", "devices", "step_ms", "speed_up"])
     how = (
@@ -220,7 +221,7 @@ def fig4(ground: Ground) -> Made:
     for costs in ground.costs():
         for batch in _SHARE_BATCHES:
             attention = costs.attention_seconds(shape, card, batch * contexts, batch)
-            step = attention + costs.model_step_seconds(shape, card, 1, batch)
+            step = attention + model_step_seconds(costs, shape, card, 1, batch)
             columns = {"costs": costs.name, "batch": batch, "context": contexts}
             parts.append({**columns, "attention_percent": 100 * attention / step})
     frame = stacked(parts)

@@ -13,6 +13,7 @@ from laminabench.catalog.costs import CostSet
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import GB, Device, device
 from laminabench.catalog.models import ModelShape
+from laminabench.catalog.step import model_step_seconds
 from laminabench.figures.claims import Claim, Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
@@ -35,7 +36,7 @@ def fig2(ground: Ground) -> Made:
     parts = []
     for degree in DEGREES:
         times = {
-            costs.name: costs.model_step_seconds(shape, card, degree, batches) for costs in ground.costs()
+            costs.name: model_step_seconds(costs, shape, card, degree, batches) for costs in ground.costs()
         }
         times[ROOFLINE] = roofline(shape, card, degree, batches)
         for name, seconds in times.items():
@@ -249,7 +250,7 @@ def least_bandwidth(
     """Section 3.1: (2 + 2/G) e d B L bytes in alpha times a step without network, all links together."""
     h100, h20 = device("h100"), device("h20")
     sent = (2 + 2 / shape.group) * ACTIVATION_BYTES * shape.hidden * batches * shape.layers
-    model_s = costs.model_step_seconds(shape, h100, dop[0], batches)
+    model_s = model_step_seconds(costs, shape, h100, dop[0], batches)
     attention_s = costs.attention_seconds(shape, h20, batches * context, batches, dop[1])
     needed: NDArray[np.float64] = sent / (ALPHA * (model_s + attention_s))
     return needed

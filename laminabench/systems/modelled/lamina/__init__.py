@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from typing import Literal
 
 import numpy as np
 
-from laminabench.catalog.deployment import Deployment
+from laminabench.catalog.cost_terms import ACTIVATION_BYTES, Float64
+from laminabench.catalog.deployment import Workers
+from laminabench.catalog.hardware import Device
+from laminabench.catalog.layout import Layout
 from laminabench.catalog.models import ModelShape
+from laminabench.catalog.step import product_seconds
 from laminabench.errors import UserError
 from laminabench.sim.spec import Pipelining, Spec, Timing
 from laminabench.systems.modelled.lamina.transfers import migration_seconds, transfers
@@ -34,6 +39,8 @@ from laminabench.systems.modelled.system import EVERY, PROMPTS, SplitSystem
 NETWORK = "fhbn"
 MAX_REQUESTS = 8192
 BATCHES = 2
+# Of a cost set's terms, those of attention workers.
+ATTENTION_TERMS = ("attention", "windows", "prompts", "batched")
 
 
 def default_deployment(model: ModelShape) -> str:
@@ -50,18 +57,23 @@ def build(setup: Setup) -> Modelled:
             f"deployment {deployment} has no attention workers; lamina takes MODEL+ATTENTION workers, "
             f"such as {default_deployment(model)}",
         )
+    if deployment.model.layout and deployment.model.layout.pp > 1:
+        setup = replace(setup, pipeline_parallel=deployment.model.layout.pp)
     batches, pipelining = batches_of(setup)
     replicas = replica_count(pipelining, batches)
-    tp = tensor_parallel(deployment, replicas)
+    layout = layout_of_replica(setup, replicas)
     # Model workers hold weights and activations only: all of their memory is theirs.
-    check_weights(setup, deployment.model, tp, deployment.model.device.memory_bytes - WORKING_BYTES)
-    pools = 1 if (setup.partition or "heads") == "heads" else deployment.attention.count
+    check_weights(
+        *(setup, deployment.model, replace(layout, pp=setup.pipeline_parallel)),
+        deployment.model.device.memory_bytes - WORKING_BYTES,
+    )
+    pools = deployment.attention.count if partition_of(setup) == "requests" else 1
     if pools == 1:
         check_heads(model, deployment.attention.count)
     tokens = pool_tokens(setup, pools)
     limits = limits_of(setup, MAX_REQUESTS, batches)
     part = "replica" if setup.pipeline_parallel == 1 else "stage"
-    timing = timing_of(setup, tp, limits, pools, setup.stream_chunks or 1, tokens)
+    timing = timing_of(setup, layout, limits, pools, setup.stream_chunks or 1, tokens)
     spec = Spec(
         layers=model.layers,
         timing=timing,
@@ -74,13 +86,14 @@ def build(setup: Setup) -> Modelled:
         admission=setup.admission,
         prefix_sharing=setup.prefix_sharing,
         prompt_budget=setup.prompt_budget,
+        request_tokens=model.kv_tokens_per_request,
         replica_names=tuple(
-            f"{tp}x{deployment.model.device.name}" + (f" {part} {r}" if replicas > 1 else "")
-            for r in range(replicas)
+            f"{Workers(deployment.model.device, layout.devices, layout)}{part}"
+            for part in ([f" {part} {r}" for r in range(replicas)] if replicas > 1 else [""])
         ),
         attention_name=str(deployment.attention),
     )
-    return Modelled(spec, facts(setup, spec, tp, replicas), coefficients(setup, tp, pools))
+    return Modelled(spec, facts(setup, spec, layout, replicas), coefficients(setup, layout, pools))
 
 
 def batches_of(setup: Setup) -> tuple[int, Pipelining]:
@@ -116,16 +129,31 @@ def replica_count(pipelining: str, batches: int) -> int:
     return {"serial": 1, "rotational": max(1, batches - 1), "fixed": batches}[pipelining]
 
 
-def tensor_parallel(deployment: Deployment, replicas: int) -> int:
-    """Model workers of one replica."""
-    count = deployment.model.count
-    if count % replicas:
+def layout_of_replica(setup: Setup, replicas: int) -> Layout:
+    """How the model workers of one replica, or of a pipeline stage, share the model."""
+    workers = setup.deployment.model
+    if workers.count % replicas:
         raise UserError(
             "deployment-replicas",
-            f"{count} model workers do not divide into the {replicas} replicas that this many batches rotate "
-            f"over; use a multiple of {replicas}, or other --batches",
+            f"{workers.count} model workers do not divide into the {replicas} replicas that this many "
+            f"batches rotate over; use a multiple of {replicas}, or other --batches",
         )
-    return count // replicas
+    if workers.layout and setup.pipeline_parallel == workers.layout.pp:
+        return replace(workers.layout, pp=1)
+    return workers.shared(replicas)
+
+
+def partition_of(setup: Setup) -> Literal["heads", "requests"]:
+    """What attention workers share out; of latent attention, with its one KV head, requests."""
+    if setup.model.latent is None:
+        return setup.partition or "heads"
+    if setup.partition == "heads":
+        raise UserError(
+            "deployment-heads",
+            f"{setup.model.name} stores one vector a token for all heads, which every attention worker would "
+            "have to hold; leave --partition out, or take requests",
+        )
+    return "requests"
 
 
 def check_heads(model: ModelShape, workers: int) -> None:
@@ -143,27 +171,30 @@ def pool_tokens(setup: Setup, pools: int) -> int:
     attention = setup.deployment.attention
     assert attention is not None
     usable = setup.memory_utilization * attention.device.memory_bytes - ATTENTION_WORKING_BYTES
+    usable -= absorbing_bytes(setup)
     share = attention.count if pools == 1 else 1
     reserved = (attention.device.memory_bytes - usable) * share
     per_token = setup.model.kv_bytes_per_token
     return kv_tokens(usable * share, per_token, setup, str(attention), reserved, pools=pools)
 
 
-def timing_of(setup: Setup, tp: int, limits: Limits, pools: int, chunks: int, device_tokens: int) -> Timing:
+def timing_of(
+    setup: Setup, layout: Layout, limits: Limits, pools: int, chunks: int, device_tokens: int
+) -> Timing:
     model, deployment = setup.model, setup.deployment
     assert deployment.attention is not None
-    cut = slices(setup, deployment.model, tp, limits.rows)
+    cut = slices(setup, deployment.model, layout, limits.rows)
     batch, rows = np.arange(limits.requests + 1), np.arange(limits.rows + 1)
     # A worker that has whole requests has its share of them; one that has heads has a part of each.
     per_worker = batch if pools == 1 else -(-batch // pools)
     device, workers = deployment.attention.device, deployment.attention.count if pools == 1 else 1
-    terms = setup.costs.attention_terms(model, device, workers)
-    moved = transfers(setup, tp, rows)
-    hops = migration_seconds(setup, tp, rows)
+    moved = transfers(setup, layout.stage, rows)
+    hops = migration_seconds(setup, layout.stage, rows)
+    timing = device_timing(setup, device, workers, cut, per_worker, layout)
     overlap = overlaps(setup)
     by_request = setup.stream_along != "heads"
     return replace(
-        device_timing(setup, device, workers, cut, per_worker, tp),
+        timing,
         # Between stages the residual stream crosses the network once an iteration and stage.
         last_slice=cut.last + (setup.pipeline_parallel > 1) * hops * setup.pipeline_parallel,
         q_lead=cut.kv_projection if overlap else 0.0,
@@ -173,12 +204,29 @@ def timing_of(setup: Setup, tp: int, limits: Limits, pools: int, chunks: int, de
         migration=hops,
         stream_chunks=chunks if by_request else min(chunks, model.kv_heads),
         stream_by_request=by_request,
-        chunk_overhead=terms.fixed_s / model.layers,
+        attention_rows=absorbing_seconds(setup, device, -(-rows // pools)),
+        chunk_overhead=setup.costs.layer_attention(model, device, workers).fixed_s,
         transfer_latency=moved.latency,
         device_tokens=device_tokens if setup.overcommit > 1 else 2**62,
         paged_per_token=paged_seconds(setup, pools),
-        prompts=prompt_timing(setup, device, terms, limits.requests, tp, workers),
+        prompts=prompt_timing(setup, device, limits.requests, layout, workers),
     )
+
+
+def absorbing_bytes(setup: Setup) -> float:
+    """Of the matrices that an attention worker multiplies queries and outputs by, if it is who does."""
+    if setup.absorb == "model" or setup.model.latent is None:
+        return 0.0
+    return ACTIVATION_BYTES * sum(each.elements for each in setup.model.products() if each.heads)
+
+
+def absorbing_seconds(setup: Setup, device: Device, rows: np.ndarray) -> Float64 | float:
+    """What that takes it in a layer."""
+    if setup.absorb == "model" or setup.model.latent is None:
+        return 0.0
+    batched = [each for each in setup.model.products() if each.heads]
+    each = (product_seconds(setup.costs, device, product, np.maximum(rows, 1)) for product in batched)
+    return np.where(rows > 0, sum(each, np.zeros(len(rows))), 0.0)
 
 
 def overlaps(setup: Setup) -> bool:
@@ -197,11 +245,13 @@ def paged_seconds(setup: Setup, pools: int) -> float:
     return setup.model.kv_bytes_per_token / setup.model.layers / (links * PAGING_BYTES_PER_S)
 
 
-def facts(setup: Setup, spec: Spec, tp: int, replicas: int) -> dict[str, object]:
+def facts(setup: Setup, spec: Spec, layout: Layout, replicas: int) -> dict[str, object]:
     attention = setup.deployment.attention
     assert attention is not None
     return {
-        "tensor_parallel": tp,
+        "tensor_parallel": layout.tp,
+        **({} if layout.plain else {"layout": str(layout)}),
+        **({"absorb": setup.absorb} if setup.model.latent else {}),
         "replicas": 1 if setup.pipeline_parallel > 1 else replicas,
         "pipeline_parallel": setup.pipeline_parallel,
         "batches": spec.batches,
@@ -212,37 +262,39 @@ def facts(setup: Setup, spec: Spec, tp: int, replicas: int) -> dict[str, object]
         "host_async": setup.host_async,
         "network": asdict(setup.network),
         "kv_capacity_tokens": spec.tokens_per_pool * spec.pools,
-        "weight_bytes_per_worker": setup.model.weight_bytes_per_worker(tp) / setup.pipeline_parallel,
+        "weight_bytes_per_worker": setup.model.weight_bytes_per_worker(layout) / setup.pipeline_parallel,
         "admission": spec.admission,
         "max_num_seqs": spec.max_requests,
         **prompt_facts(setup),
     }
 
 
-def coefficients(setup: Setup, tp: int, pools: int) -> list[dict[str, object]]:
+def coefficients(setup: Setup, layout: Layout, pools: int) -> list[dict[str, object]]:
     """Every coefficient used and its source: the model workers' own, and attention's of its devices."""
     assert setup.deployment.attention is not None
-    model_rows = setup.costs.provenance(setup.deployment.model.device, tp, setup.model.dtype)
+    model_rows = setup.costs.provenance(
+        setup.deployment.model.device, layout, setup.model.dtype, model=setup.model
+    )
     # Attention workers run no GEMM: a data type they have no units for is no matter.
     attention_rows = setup.costs.provenance(
-        setup.deployment.attention.device, 1, prompts=setup.prompt_budget > 0
+        setup.deployment.attention.device, 1, prompts=setup.prompt_budget > 0, model=setup.model
     )
     model_device, attention = setup.deployment.model.device, setup.deployment.attention
     workers = attention.count if pools == 1 else 1
     return [
-        *measured_rows(setup.costs.step_sources(setup.model, model_device, tp), model_device),
+        *measured_rows(setup.costs.step_sources(setup.model, model_device, layout), model_device),
         *measured_rows(
             setup.costs.attention_sources(setup.model, attention.device, workers), attention.device
         ),
         *(
             {**row, "device": setup.deployment.model.device.name}
             for row in model_rows
-            if row["term"] != "attention"
+            if row["term"] not in ATTENTION_TERMS
         ),
         *(
             {**row, "device": setup.deployment.attention.device.name}
             for row in attention_rows
-            if row["term"] in ("attention", "prompts")
+            if row["term"] in ATTENTION_TERMS
         ),
         {"term": "network", **asdict(setup.network)},
         *assumptions(setup),

@@ -22,7 +22,7 @@ class Transfers(NamedTuple):
 
 
 def transfers(setup: Setup, tp: int, batch: np.ndarray) -> Transfers:
-    """q, k, v to the attention workers and the output back: (2 + 2/G) e d bytes a request and layer.
+    """q, k, v to the attention workers and the output back, by heads and their size.
 
     Half of the measured round trip each way. Every worker has a NIC of its own, and a transfer between a and
     b workers uses as many links as the smaller side has.
@@ -30,13 +30,17 @@ def transfers(setup: Setup, tp: int, batch: np.ndarray) -> Transfers:
     model = setup.model
     rate = _rate(setup, tp)
     latency = setup.network.rtt_s / 2
-    q_bytes = ACTIVATION_BYTES * model.query_size * batch
-    kv_bytes = ACTIVATION_BYTES * 2 * model.kv_size * batch
+    query, output = model.query_size, model.output_size
+    if model.latent and setup.absorb == "attention":
+        query, output = model.heads * model.latent.query, model.heads * model.latent.value
+    q_bytes = ACTIVATION_BYTES * query * batch
+    kv_bytes = ACTIVATION_BYTES * model.stored_size * batch
+    out_bytes = ACTIVATION_BYTES * output * batch
     return Transfers(
         latency + q_bytes / rate,
         latency + kv_bytes / rate,
         latency + (q_bytes + kv_bytes) / rate,
-        latency + q_bytes / rate,
+        latency + out_bytes / rate,
         latency,
     )
 

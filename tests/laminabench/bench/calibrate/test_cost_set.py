@@ -13,6 +13,7 @@ from laminabench.bench.calibrate.rounds import Point, Repeats
 from laminabench.bench.calibrate.terms import CHUNKS, LONG_SHARES, REQUESTS, SKEWED_REQUESTS, Model
 from laminabench.catalog.cost_file import assumed_host, load_costs, write_costs
 from laminabench.catalog.find_model import model
+from laminabench.catalog.step import model_step
 
 SHAPE = model("llama-tiny")
 ROWS = (1, 4, 16)
@@ -58,7 +59,7 @@ def made(found: Repeats | None = None, between: dict[Point, list[float]] | None 
 def test_a_step_is_as_long_as_it_was() -> None:
     costs = cost_set(made())
     on = costs.devices["my-core"]
-    step = costs.model_step(SHAPE, on, 1, ROWS)
+    step = model_step(costs, SHAPE, on, 1, ROWS)
     assert step.gemm_s + step.elementwise_s + step.lm_head_s == pytest.approx(
         [2e-3 + 1e-3 + rows * 10 * PER_ROW for rows in ROWS]
     )

@@ -10,6 +10,7 @@ from laminabench.bench.calibrate.rounds import Repeats
 from laminabench.bench.calibrate.vllm import WORDS
 from laminabench.catalog.cost_file import assumed_host
 from laminabench.catalog.find_model import model
+from laminabench.catalog.step import model_step
 
 SHAPE = model("llama-tiny")
 REQUESTS, KV = (1, 4, 16), (16, 256, 1024)
@@ -76,7 +77,7 @@ def test_parts_are_what_the_steps_were_made_of() -> None:
 def test_a_step_of_the_set_is_as_long_as_it_was() -> None:
     costs = cost_set(made(found()))
     on = costs.devices["my-cores"]
-    without = costs.model_step(SHAPE, on, 1, REQUESTS)
+    without = model_step(costs, SHAPE, on, 1, REQUESTS)
     grids = costs.measured_attention(SHAPE, on)
     assert grids is not None
     for place, n in enumerate(REQUESTS):
@@ -84,8 +85,8 @@ def test_a_step_of_the_set_is_as_long_as_it_was() -> None:
             attention = SHAPE.layers * grids.grids.decode.values[place, other]
             assert without.total_s[place] + attention == pytest.approx(step(n, k))
     # A chunk's rows, its attention, and the head for the one token that it makes.
-    layers = costs.model_step(SHAPE, on, 1, 64)
-    once = costs.model_step(SHAPE, on, 1, 1).lm_head_s
+    layers = model_step(costs, SHAPE, on, 1, 64)
+    once = model_step(costs, SHAPE, on, 1, 1).lm_head_s
     rows = layers.gemm_s + layers.elementwise_s
     assert rows + once + SHAPE.layers * grids.grids.prompt.values[1, 1] == pytest.approx(chunk(64, 512))
     assert (costs.host.per_step_s, costs.host.per_request_s) == (pytest.approx(1e-4), pytest.approx(1e-6))

@@ -14,6 +14,7 @@ from laminabench.catalog.cost_terms import AllReduceCost, AttentionCost, GemmCos
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
 from laminabench.catalog.importing import imported
+from laminabench.catalog.step import model_step_seconds
 from laminabench.errors import UserError
 
 TRUTH = Origin("assumed", "made up")
@@ -116,7 +117,7 @@ def test_what_was_not_measured_is_the_default_set_s(gpu: Path, tmp_path: Path) -
     )
     write_costs(costs, tmp_path / "mine.toml")
     again = load_costs(str(tmp_path / "mine.toml"))
-    step = [each.model_step_seconds(model("llama3-70b"), device("h200"), 4, 64) for each in (costs, again)]
+    step = [model_step_seconds(each, model("llama3-70b"), device("h200"), 4, 64) for each in (costs, again)]
     assert step[0] == pytest.approx(step[1], rel=1e-3)
 
 
@@ -148,7 +149,7 @@ def test_the_real_tables_of_h100(real_profiles: Path) -> None:
     assert {degree for _, degree in costs.allreduce} == {2, 4, 8}
     # Newer kernels than the default set's, and as fast.
     ours, default = (
-        each.model_step_seconds(model("llama3-70b"), device("h100"), 4, [32, 256])
+        model_step_seconds(each, model("llama3-70b"), device("h100"), 4, [32, 256])
         for each in (costs, load_costs())
     )
     assert ours == pytest.approx(default, rel=0.1)

@@ -16,6 +16,7 @@ from laminabench.catalog.hardware import device
 from laminabench.catalog.importing import imported
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.profiles import VIDUR_OPS, VIDUR_SMALL_OPS
+from laminabench.catalog.step import model_step_seconds
 from laminabench.errors import UserError
 
 TRUTH = Origin("assumed", "made up")
@@ -130,7 +131,7 @@ def test_the_real_file_of_h100(real_profiles: Path, tmp_path: Path) -> None:
         ours, theirs = costs.allreduce["h100", degree], packaged.allreduce["h100", degree]
         assert ours.latency_s == pytest.approx(theirs.latency_s, rel=0.01)
     ours, theirs = (
-        each.model_step_seconds(model("llama2-70b"), device("h100"), 4, [32, 256])
+        model_step_seconds(each, model("llama2-70b"), device("h100"), 4, [32, 256])
         for each in (costs, packaged)
     )
     assert ours == pytest.approx(theirs, rel=0.15)

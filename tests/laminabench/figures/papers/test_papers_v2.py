@@ -10,6 +10,7 @@ import pytest
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
+from laminabench.catalog.step import model_step_seconds
 from laminabench.figures import style
 from laminabench.figures.ground import COST_SETS, Ground
 from laminabench.figures.papers.v2 import analysis, served, tables
@@ -91,7 +92,7 @@ def test_figure_3_reads_every_kv_byte_once(made) -> None:
 def test_figure_4_is_section_3_1s_formula() -> None:
     shape, costs = model("llama3-70b"), load_costs("roofline")
     found = analysis.least_bandwidth(costs, shape, (2, 2), 4096, np.array([300]))
-    model_s = costs.model_step_seconds(shape, device("h100"), 2, 300)
+    model_s = model_step_seconds(costs, shape, device("h100"), 2, 300)
     attention_s = 300 * 4096 * 327680 / 2 / 4e12
     by_hand = 2.25 * 2 * 8192 * 300 * 80 / (0.2 * (model_s + attention_s))
     assert found[0] == pytest.approx(float(by_hand))

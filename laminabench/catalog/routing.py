@@ -1,0 +1,56 @@
+"""How many experts of a rank are active, and how many (token, expert) pairs it computes."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from laminabench.catalog.cost_terms import Float64
+
+DRAWS = 16  # of loads, whose mean is taken
+
+
+class Routed(NamedTuple):
+    """What one rank has of a layer; of skewed loads, the busiest rank."""
+
+    active: Float64
+    pairs: Float64
+
+
+def uniform(experts: int, top_k: int, ep: int, tokens: ArrayLike) -> Routed:
+    """Where every expert is as likely as any other, on average."""
+    rows = np.asarray(tokens, np.float64)
+    return Routed(experts / ep * (1 - (1 - top_k / experts) ** rows), rows * top_k / ep)
+
+
+def skewed(experts: int, top_k: int, ep: int, tokens: ArrayLike, exponent: float) -> Routed:
+    """Where the loads of experts follow a power law, as aiconfigurator draws them for its tables."""
+    rows = np.asarray(tokens, np.int64)
+    found = [_drawn(experts, top_k, ep, each, exponent) for each in rows.ravel().tolist()]
+    active, pairs = np.array(found, np.float64).reshape(-1, 2).T
+    return Routed(active.reshape(rows.shape), pairs.reshape(rows.shape))
+
+
+@cache
+def _drawn(experts: int, top_k: int, ep: int, tokens: int, exponent: float) -> tuple[float, float]:
+    """The active experts and pairs of the busiest rank, the mean of some draws."""
+    total, places = tokens * top_k, np.random.default_rng(tokens).random((DRAWS, experts))
+    least, most = (1, 0.8 * tokens) if total > experts else (0.01, 2)
+    power = 1 - exponent
+    drawn = ((most**power - least**power) * places + least**power) ** (1 / power)
+    loads = np.minimum(np.round(drawn / drawn.sum(axis=1, keepdims=True) * total), tokens)
+    ranks = loads.reshape(DRAWS, ep, experts // ep)
+    for each in ranks:
+        _make_up(each, int(total - each.sum()))
+    busiest = ranks[np.arange(DRAWS), ranks.sum(axis=2).argmax(axis=1)]
+    return float((busiest > 0).sum(axis=1).mean()), float(busiest.sum(axis=1).mean())
+
+
+def _make_up(ranks: Float64, missing: int) -> None:
+    """What rounding left out goes to the idlest expert of each rank in turn, or comes from the busiest."""
+    for turn in range(abs(missing)):
+        loads = ranks[turn % len(ranks)]
+        loads[loads.argmin() if missing > 0 else loads.argmax()] += np.sign(missing)

@@ -1,0 +1,213 @@
+"""A step of the model workers, and attention beside it: which terms of a cost set a layer is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import groupby
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from laminabench.catalog.cost_terms import ACTIVATION_BYTES, DISPATCH_BYTES, Float64
+from laminabench.catalog.costs import CostSet
+from laminabench.catalog.hardware import Device
+from laminabench.catalog.layout import Layout, Split, layout_of
+from laminabench.catalog.models import ModelShape, Place, Product
+from laminabench.catalog.routing import skewed, uniform
+from laminabench.errors import UserError
+
+# How tokens choose experts: each as often as any other, or some far more often than others.
+Routing = Literal["skewed", "uniform"]
+# The power laws of the tables that experts were measured by; that of models whose experts are in groups.
+SKEW, SKEW_OF_GROUPS = 1.2, 1.01
+
+
+class StepTime(NamedTuple):
+    """A decode step of the model workers by part, without attention and host."""
+
+    gemm_s: Float64
+    elementwise_s: Float64
+    allreduce_s: Float64  # and all that model workers send each other
+    lm_head_s: Float64
+    experts_s: Float64
+    before_s: Float64  # of the GEMMs, those before attention
+    after_s: Float64  # and after it, up to the output projection
+    absorb_s: Float64  # of those before it, the part that could be the attention workers'
+    expand_s: Float64  # and of those after it
+
+    @property
+    def total_s(self) -> Float64:
+        return self.layers_s + self.lm_head_s
+
+    @property
+    def layers_s(self) -> Float64:
+        """All layers."""
+        return self.gemm_s + self.elementwise_s + self.allreduce_s + self.experts_s
+
+
+def model_step(
+    costs: CostSet,
+    model: ModelShape,
+    device: Device,
+    split: Split,
+    batch: ArrayLike,
+    routing: Routing = "skewed",
+) -> StepTime:
+    """A decode step of the model workers: all layers and the LM head, by part.
+
+    With data parallelism every group has its share of the rows. Not counted: attention, the network to
+    attention workers, the host, gathering logits over TP.
+    """
+    batch = np.asarray(batch, np.float64)
+    if np.any(batch < 0):
+        raise UserError("costs-negative-batch", "a batch has at least 0 requests")
+    layout = layout_of(split)
+    some = batch > 0
+    rows = np.maximum(batch, 1)
+    own = np.ceil(rows / layout.dp)
+    padded = costs.measured.padded(own)
+    products = model.products(layout)
+
+    def seconds(wanted: Callable[[Product], bool]) -> Float64:
+        total: Float64 = np.zeros(rows.shape)
+        for layers, alike in groupby(filter(wanted, products), key=lambda product: product.layers):
+            each = (product_seconds(costs, device, product, padded) for product in alike)
+            total = total + layers * sum(each, np.zeros_like(rows))
+        return total
+
+    def placed(place: Place) -> Float64:
+        return seconds(lambda product: product.place == place)
+
+    parts = (
+        seconds(lambda product: True),
+        costs.elementwise_seconds(model, device, layout, padded),
+        collective_seconds(costs, model, device, layout, padded),
+        _lm_head_seconds(costs, model, device, layout, own),
+        experts_seconds(costs, model, device, layout, padded * layout.dp, routing),
+        placed("before"),
+        placed("after"),
+        seconds(lambda product: product.place == "before" and product.heads > 0),
+        seconds(lambda product: product.place == "after" and product.heads > 0),
+    )
+    return StepTime(*(np.where(some, part, 0.0) for part in parts))
+
+
+def model_step_seconds(
+    costs: CostSet,
+    model: ModelShape,
+    device: Device,
+    split: Split,
+    batch: ArrayLike,
+    routing: Routing = "skewed",
+) -> Float64:
+    seconds: Float64 = model_step(costs, model, device, split, batch, routing).total_s
+    return seconds
+
+
+def lm_head_seconds(
+    costs: CostSet, model: ModelShape, device: Device, split: Split, batch: ArrayLike
+) -> Float64:
+    """Of so many requests that get a token, sampling too."""
+    layout, rows = layout_of(split), np.asarray(batch, np.float64)
+    own = np.ceil(np.maximum(rows, 1) / layout.dp)
+    return np.where(rows > 0, _lm_head_seconds(costs, model, device, layout, own), 0.0)
+
+
+def product_seconds(costs: CostSet, device: Device, product: Product, rows: Float64) -> Float64:
+    """Once."""
+    gemm = product.gemm
+    if product.heads:
+        return costs.batched_cost(device).seconds(device, product.heads, rows, gemm.n, gemm.k)
+    return costs.gemm_seconds(device, rows, gemm.n, gemm.k, product.dtype)
+
+
+def _lm_head_seconds(
+    costs: CostSet, model: ModelShape, device: Device, layout: Layout, rows: Float64
+) -> Float64:
+    head = model.lm_head_gemm(layout.tp)
+    last = costs.gemm_seconds(device, rows, head.n, head.k, model.rest_dtype)
+    sampler = costs.measured.operators.get((device.name, "sampler", head.n))
+    return last + sampler.at(rows) if sampler else last
+
+
+def experts_seconds(
+    costs: CostSet, model: ModelShape, device: Device, layout: Layout, rows: Float64, routing: Routing
+) -> Float64:
+    """All layers' experts on the busiest device, for all rows of the stage."""
+    found = model.experts
+    if found is None:
+        return np.zeros_like(rows)
+    cost = costs.expert_cost(device, model.expert_dtype)
+    # Drawing loads takes a while: at some points, between which what follows from them is smooth.
+    points = np.unique(np.geomspace(1, max(2.0, rows.max()), 40).round())
+    if routing == "uniform":
+        load = uniform(found.count, found.top_k, layout.ep, points)
+    else:
+        skew = SKEW if found.groups == 1 else SKEW_OF_GROUPS
+        load = skewed(found.count, found.top_k, layout.ep, points, skew)
+    inter = found.intermediate // layout.expert_tp
+    each = cost.seconds(device, model.hidden, inter, model.expert_dtype, *load, points)
+    return model.expert_layers * np.interp(rows, points, each)
+
+
+def collective_seconds(
+    costs: CostSet, model: ModelShape, device: Device, layout: Layout, rows: Float64
+) -> Float64:
+    """All layers' exchanges, where every data-parallel group has so many rows.
+
+    Tensor parallelism sums up after attention and after the feed-forward part. Groups gather all tokens for
+    experts and scatter the sums; across nodes tokens go to their experts' devices and back.
+    """
+    size = ACTIVATION_BYTES * model.hidden * rows
+    reduce = costs.allreduce_seconds(device, layout.tp, size)
+    if layout.dp == 1:
+        return model.layers * (2 * reduce)
+    if layout.nodes == 1:
+        whole = layout.dp * size
+        exchange = costs.collective_cost(device, "all_gather", layout.dp).seconds(device, layout.dp, whole)
+        exchange = exchange + costs.collective_cost(device, "reduce_scatter", layout.dp).seconds(
+            device, layout.dp, whole
+        )
+    else:
+        assert model.experts is not None
+        nodes, tokens = layout.nodes, np.ceil(rows / layout.tp)
+        exchange = sum(
+            (
+                costs.dispatch_cost(device, op, nodes).seconds(
+                    tokens * model.experts.top_k * DISPATCH_BYTES[op](model.hidden)
+                )
+                for op in DISPATCH_BYTES
+            ),
+            np.zeros_like(rows),
+        )
+    return (model.layers + model.dense_layers) * reduce + model.expert_layers * exchange
+
+
+class DecodeAttention(NamedTuple):
+    """Of one layer on one worker, by requests: fixed + tokens x per token + those in windows x windowed.
+
+    Of layers that differ it is the mean.
+    """
+
+    fixed_s: Float64
+    per_token_s: Float64
+    windowed_per_token_s: Float64
+
+
+def decode_attention(
+    costs: CostSet, model: ModelShape, device: Device, workers: int, requests: ArrayLike
+) -> DecodeAttention:
+    """On one of `workers` that share the heads; where requests are dealt out, on one worker with so many."""
+    batch = np.asarray(requests, np.float64)
+    fixed, whole, windowed = (np.zeros_like(batch) for _ in range(3))
+    for layers, window in model.layer_kinds():
+        share = layers / model.layers
+        terms = costs.layer_attention(model, device, workers, window)
+        fixed = fixed + share * (terms.fixed_s + terms.per_request_s * batch)
+        per_token = share * (terms.per_kv_token_s + terms.per_mean_token_s / np.maximum(batch, 1))
+        if window:
+            windowed = windowed + per_token
+        else:
+            whole = whole + per_token
+    return DecodeAttention(fixed, whole, windowed)
