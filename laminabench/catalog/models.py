@@ -272,6 +272,13 @@ class ModelShape:
             return 0
         return -(-self.window.tokens * self.window.layers // (self.layers - self.window.layers))
 
+    @property
+    def kv_bytes_per_request(self) -> float:
+        """What the windows of layers hold of a request at most, where they give the rest back."""
+        if not (self.window and self.window.frees):
+            return 0
+        return self.window.tokens * self.window.layers * self.stored_size * DTYPE_BYTES[self.kv_dtype]
+
     def kv_share(self, tp: int) -> float:
         """The part of a token's KV that one of `tp` workers which share its heads holds; MLA's is copied."""
         return max(1, self.kv_heads // tp) / self.kv_heads
@@ -428,9 +435,11 @@ class ModelShape:
         return {
             **facts,
             "parameters": self.parameters,
+            **({"active_parameters": self.active_parameters} if self.experts else {}),
             "weight_gb": self.weight_bytes / 1e9,
             "weight_gb_as_v2_table3": self.table3_bytes / 1e9,
             "kv_bytes_per_token": self.kv_bytes_per_token,
+            **({"kv_bytes_per_request": held} if (held := self.kv_bytes_per_request) else {}),
             "tp_degrees": list(self.tp_degrees()),
             "head_splits": list(self.head_splits()),
         }

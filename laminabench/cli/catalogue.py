@@ -114,6 +114,10 @@ def _board_cells(row: dict[str, object]) -> tuple[str, ...]:
     return (f"[bold]{literal(row['name'])}[/bold]", *numbers, literal(row["title"]))
 
 
+_PRODUCT = ("matrix product", ">n", ">k", ">layers", ">heads", "in")
+_LAYOUT = (">devices", "layout", ">weights GB/device", ">KV bytes/token and device")
+
+
 @click.group()
 def models() -> None:
     """The models of the catalogue, and any Hugging Face config.json: shapes, bytes, ways to split."""
@@ -122,22 +126,25 @@ def models() -> None:
 @models.command("list")
 @reporting
 def list_models(out: Output) -> None:
-    """All models, a line each."""
+    """All models, a line each: parameters in 10^9, of mixtures those that a token goes through, too."""
     from laminabench.catalog.models import load_models
 
     rows = [found.describe() for found in load_models().values()]
-    sizes = (">layers", ">hidden", ">heads", ">KV heads", ">weights GB", ">KV bytes/token", ">head splits")
-    out.result(
-        {"models": rows}, lambda console: console.print(table(("model", *sizes), map(_model_cells, rows)))
-    )
+    sizes = (">layers", ">hidden", ">heads", ">KV heads", ">10^9", ">active", ">weights GB")
+    titles = ("model", *sizes, ">KV bytes/token", ">MB/request", ">head splits")
+    out.result({"models": rows}, lambda console: console.print(table(titles, map(_model_cells, rows))))
 
 
 def _model_cells(row: Table) -> tuple[str, ...]:
+    active, held = row.get("active_parameters"), row.get("kv_bytes_per_request")
     return (
         f"[bold]{row['name']}[/bold]",
         *(f"{row[key]:,}" for key in ("layers", "hidden", "heads", "kv_heads")),
+        f"{row['parameters'] / 1e9:,.1f}",
+        "-" if active is None else f"{active / 1e9:,.1f}",
         f"{row['weight_gb']:,.1f}",
         f"{row['kv_bytes_per_token']:,}",
+        "-" if held is None else f"{held / 1e6:,.1f}",
         " ".join(map(str, row["head_splits"])),
     )
 
@@ -150,9 +157,33 @@ def show_model(name: str, out: Output) -> None:
     from laminabench.catalog.find_model import modelled
 
     found = modelled(name)
-    gemms = [gemm._asdict() for gemm in found.layer_gemms(1)]
-    facts = {**found.describe(), "layer_gemms": gemms}
-    out.result(facts, lambda console: print_facts(console, facts))
+    facts = found.describe()
+    if not found.experts:  # whose layers are not alike
+        facts["layer_gemms"] = [gemm._asdict() for gemm in found.layer_gemms(1)]
+    products = [
+        {**each.gemm._asdict(), "layers": each.layers, "heads": each.heads, "dtype": each.dtype}
+        for each in found.products()
+    ]
+    layouts = [
+        {
+            "devices": devices,
+            "layout": str(layout),
+            "weight_gb_per_device": found.weight_bytes_per_worker(layout) / 1e9,
+            "kv_bytes_per_token_and_device": found.kv_bytes_per_token * found.kv_share(layout.tp) / layout.pp,
+        }
+        for devices in (1, 2, 4, 8, 16)
+        for layout in found.layouts(devices)
+    ]
+    shown = {key: value for key, value in facts.items() if key != "layer_gemms"}
+
+    def render(console: Console) -> None:
+        print_facts(console, shown)
+        console.print(table(_PRODUCT, (map(said, row.values()) for row in products)))
+        # With stages there are many more, whose shares follow: --json has them.
+        flat = [row for row in layouts if "pp" not in str(row["layout"])]
+        console.print(table(_LAYOUT, (map(said, row.values()) for row in flat)))
+
+    out.result({**facts, "products": products, "layouts": layouts}, render)
 
 
 @click.group()

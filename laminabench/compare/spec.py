@@ -25,8 +25,8 @@ from laminabench.traces.table import Trace
 Amount = Literal["cost", "power"]
 # The H2M2 paper's chips have arithmetic for nothing else.
 BOARD_TYPE = "int8"
-# Between the types of weights and of KV, where these differ.
-KV_APART = ", KV in "
+# Before the types of experts and of KV, where these differ from that of the other weights.
+EXPERTS_APART, KV_APART = ", experts in ", ", KV in "
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +132,19 @@ def on_boards(setup: Setup) -> bool:
 
 
 def held_in(setup: Setup) -> str:
-    """The type that weights and KV are in: a board's own, else the model's."""
+    """The type that weights and KV are in: a board's own, else the model's; see `types_in`."""
     model = setup.model
     if on_boards(setup):
         return BOARD_TYPE
-    return model.dtype if model.dtype == model.kv_dtype else f"{model.dtype}{KV_APART}{model.kv_dtype}"
+    experts = "" if model.expert_dtype == model.dtype else f"{EXPERTS_APART}{model.expert_dtype}"
+    return model.dtype + experts + ("" if model.dtype == model.kv_dtype else f"{KV_APART}{model.kv_dtype}")
+
+
+def types_in(held: str) -> tuple[set[str], str]:
+    """Of what `held_in` says: the types of weights, and of KV."""
+    weights, _, kv = held.partition(KV_APART)
+    types = weights.split(EXPERTS_APART)
+    return set(types), kv or types[0]
 
 
 def price_of(name: str, deployment: Hardware) -> float:

@@ -14,7 +14,7 @@ from laminabench.atomic import replacing
 from laminabench.catalog.models import DTYPE_BYTES
 from laminabench.compare.cells import Cell
 from laminabench.compare.sides import Row, Side, SideBySide
-from laminabench.compare.spec import KV_APART
+from laminabench.compare.spec import types_in
 from laminabench.present.numbers import number, share
 from laminabench.present.terminal import literal, table
 from laminabench.runs.summary import number_at
@@ -94,13 +94,14 @@ def _narrow(cell: Cell) -> str:
     kinds: dict[str, list[str]] = {}
     for name, kind in cell.held_in.items():
         kinds.setdefault(kind, []).append(name)
-    wide = [kind for kind in kinds if all(DTYPE_BYTES[each] == 2 for each in kind.split(KV_APART))]
+    types = {kind: types_in(kind) for kind in kinds}
+    wide = [kind for kind, (held, kv) in types.items() if {DTYPE_BYTES[each] for each in {*held, kv}} == {2}]
     if len(wide) == len(kinds):
         return ""
     said = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items())
     narrow = " (--model NAME@fp8 models the others' in 8 bits too)" if wide else ""
-    by_cost_sets = {kind for name, kind in cell.held_in.items() if name not in cell.boards}
-    unmeasured = "" if by_cost_sets <= set(wide) else f" ({_NARROW_KV})"
+    of_sets = {types[kind][1] for name, kind in cell.held_in.items() if name not in cell.boards}
+    unmeasured = "" if all(DTYPE_BYTES[kv] == 2 for kv in of_sets) else f" ({_NARROW_KV})"
     return f"weights and KV of {cell.model} are in {said}{narrow}{unmeasured}"
 
 

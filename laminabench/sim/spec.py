@@ -155,6 +155,7 @@ POLICIES = (
 
 def shape_of(model: ModelShape, *, lm_head: bool = False) -> dict[str, int]:
     """The model as the C++ side takes it: INT8 whatever its own number format, without embedding."""
+    model.require_plain("h2m2")
     return {
         "layers": model.layers,
         "hidden": model.hidden,

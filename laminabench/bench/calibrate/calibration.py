@@ -35,7 +35,8 @@ def require_name(name: str) -> None:
 
 
 def require_dtype(shape: ModelShape, source: str) -> None:
-    """A UserError unless it is the one that is measured."""
+    """A UserError unless it is the one that is measured, of a model whose parts are."""
+    shape.require_plain("calibrate")
     if shape.dtype != "bf16":
         raise UserError(
             "calibrate-dtype",

@@ -11,6 +11,7 @@ from laminabench.catalog.deployment import Deployment, parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import priced_devices
 from laminabench.catalog.models import ModelShape, load_models
+from laminabench.errors import UserError
 from laminabench.request import ReplayRequest
 
 MODEL = "llama-mini"
@@ -52,8 +53,17 @@ class LocalSetup:
 
 
 def in_dtype(shape: ModelShape, dtype: str | None) -> ModelShape:
-    """The model with its weights and KV so, if that was asked for."""
-    return shape if dtype is None else replace(shape, dtype=dtype, kv_dtype=dtype)
+    """The model as it runs here: weights and KV so, if that was asked for; all of KV is kept for windows."""
+    if dtype is not None:
+        experts = shape.experts and replace(shape.experts, dtype="")
+        shape = replace(shape, dtype=dtype, kv_dtype=dtype, experts=experts)
+    if narrow := {shape.dtype, shape.expert_dtype, shape.kv_dtype} - set(DTYPES):
+        raise UserError(
+            "model-narrow-live",
+            f"{shape.name} is in {', '.join(sorted(narrow))}; what runs here is in {', '.join(DTYPES)}: "
+            "--dtype bf16",
+        )
+    return replace(shape, window=None)
 
 
 def looked_up(request: ReplayRequest) -> dict[str, Any]:

@@ -23,7 +23,19 @@ from laminabench.catalog.network import load_networks, parse_network
 from laminabench.errors import UserError
 
 REQUIRED = [
-    *("h100", "h200", "h20", "b200", "a100-40g", "a100-80g", "a100-80g-sxm", "l40s", "tpu-v6e"),
+    *(
+        "h100",
+        "h200",
+        "h800",
+        "h20",
+        "b200",
+        "mi300x",
+        "a100-40g",
+        "a100-80g",
+        "a100-80g-sxm",
+        "l40s",
+        "tpu-v6e",
+    ),
     *("rtx-3090", "rtx-4080", "rx-7900-xtx", "arc-a770"),
 ]
 

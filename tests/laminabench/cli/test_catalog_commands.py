@@ -41,6 +41,7 @@ def test_a_broken_cost_file_is_named(refused: Any, old: str, new: str, said: str
         ["models", "list"],
         ["models", "show", "llama3-70b"],
         ["models", "show", "llama3-70b@fp8"],
+        ["models", "show", "gpt-oss-120b"],
         ["costs", "list"],
         ["costs", "show", "vllm-0.14", "--device", "h20"],
         ["costs", "show", "roofline", "--device", "h100"],
@@ -51,6 +52,32 @@ def test_the_catalogue_can_be_read(shell: Any, as_json: Any, arguments: list[str
     assert (code, err) == (0, "")
     assert len(out.splitlines()) > 3
     assert as_json(*arguments)
+
+
+def test_a_model_s_products_and_layouts(as_json: Any, printed: Any) -> None:
+    facts = as_json("models", "show", "deepseek-v3")
+    assert {row["name"]: row["layers"] for row in facts["products"]} == {
+        **dict.fromkeys(("qkv_a", "q_b", "absorb", "expand", "o"), 61),
+        **dict.fromkeys(("gate_up", "down"), 3),
+        **dict.fromkeys(("router", "shared_gate_up", "shared_down"), 58),
+    }
+    layouts = {row["layout"]: row for row in facts["layouts"]}
+    # MLA's KV is copied to every tensor-parallel worker, and split by stages alone.
+    assert layouts["tp8"]["kv_bytes_per_token_and_device"] == facts["kv_bytes_per_token"]
+    assert layouts["tp8pp2"]["kv_bytes_per_token_and_device"] == facts["kv_bytes_per_token"] / 2
+    assert layouts["dp8ep8"]["weight_gb_per_device"] > layouts["tp8"]["weight_gb_per_device"]
+    assert "dp8ep8" in printed("models", "show", "deepseek-v3")
+    dense = as_json("models", "show", "llama3-8b")
+    assert [row["name"] for row in dense["layer_gemms"]] == ["qkv", "o", "gate_up", "down"]
+    assert {row["layout"] for row in dense["layouts"] if row["devices"] == 2} == {"tp2", "pp2"}
+    rows = {row["name"]: row for row in as_json("models", "list")["models"]}
+    assert rows["gpt-oss-120b"]["kv_bytes_per_request"] == 18 * 128 * 2 * 8 * 64 * 2
+    assert rows["mixtral-8x7b"]["active_parameters"] < 13e9 < rows["mixtral-8x7b"]["parameters"]
+
+
+def test_what_knows_dense_models_alone_refuses_others(refused: Any) -> None:
+    mixture = ("--system", "h2m2", "--model", "mixtral-8x7b")
+    refused("does not know models with experts", "replay", *SMALL, "--no-out", *mixture)
 
 
 def test_a_board_s_parameters_say_where_they_are_from(as_json: Any) -> None:

@@ -16,7 +16,7 @@ from laminabench.catalog.find_model import model, modelled
 from laminabench.catalog.hardware import Device, device, load_devices, priced, rated
 from laminabench.catalog.network import parse_network
 from laminabench.compare.cells import Cell, Grid, cell, grid_cells, made_equal
-from laminabench.compare.spec import ComparisonSpec, Equal, held_by_all, longest_held
+from laminabench.compare.spec import ComparisonSpec, Equal, held_by_all, longest_held, types_in
 from laminabench.errors import UserError
 from laminabench.replay import Workload, replay
 from laminabench.runs.summary import Requests
@@ -257,6 +257,12 @@ def test_what_is_assumed_and_in_which_type_who_is() -> None:
     stated = rated(priced(load_devices(), {"h2m2": 4.0}), {"h2m2": 500.0})
     given = {"h2m2": only("1xh2m2", stated)}
     assert compared(ComparisonSpec(("vllm", "h2m2"), given=given)).assumed == ()
+
+
+def test_types_of_weights_experts_and_kv() -> None:
+    assert types_in("fp8") == ({"fp8"}, "fp8")
+    assert types_in("bf16, experts in mxfp4") == ({"bf16", "mxfp4"}, "bf16")
+    assert types_in("bf16, experts in nvfp4, KV in fp8") == ({"bf16", "nvfp4"}, "fp8")
 
 
 def test_requests_at_once_are_each_system_s_own() -> None:

@@ -77,6 +77,7 @@ def test_a_set_is_written_that_replays_take(
         (("-o", "config.json/set.toml"), "file-not-writable"),
         (("--model", "nowhere.json"), "model-config-unreadable"),
         (("--model", "fp32.json"), "calibrate-dtype"),
+        (("--model", "mixtral-8x7b"), "model-not-plain"),
         (("--deployment", "1xcpu"), "usage"),
         (("--system", "vllm", "--ray", "auto"), "usage"),
     ],

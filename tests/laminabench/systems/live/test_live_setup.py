@@ -11,6 +11,7 @@ from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.errors import UserError
 from laminabench.systems.live.lamina.setup import LiveSetup, check, kv_tokens, on_cores, refused
+from laminabench.systems.live.local import in_dtype
 
 GB = 1e9
 
@@ -36,6 +37,17 @@ def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_deployments_that_this_machine_is_not(deployment: str, code: str) -> None:
     with pytest.raises(UserError, match=code):
         check(a_setup(deployment))
+
+
+def test_models_that_cannot_run_here() -> None:
+    with pytest.raises(UserError, match="model-latent-live"):
+        check(a_setup(name="deepseek-v3"))
+    # Nothing here multiplies by quantized weights, and windows give no KV back.
+    with pytest.raises(UserError, match="model-narrow-live"):
+        in_dtype(model("gpt-oss-20b"), None)
+    held = in_dtype(model("gpt-oss-20b"), "bf16")
+    assert held.expert_dtype == "bf16"
+    assert held.kv_bytes_per_token == 2 * model("gpt-oss-20b").kv_bytes_per_token
 
 
 def test_what_it_is() -> None:
