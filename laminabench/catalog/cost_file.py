@@ -33,11 +33,12 @@ from laminabench.catalog.costs import Borrowed, CostSet
 from laminabench.catalog.entries import Table, from_path, packaged, pick
 from laminabench.catalog.hardware import GB, Device, devices_in
 from laminabench.catalog.measured import AttentionGrids, Curve, Grid, Measured
+from laminabench.catalog.measured_file import packed, unpacked
 from laminabench.catalog.network import Network, networks_in
 from laminabench.errors import UserError
 
 DEFAULT_COSTS = "vllm-0.14"
-COST_SETS = ("vllm-0.14", "vidur-2024", "vllm-0.19", "roofline")
+COST_SETS = ("vllm-0.14", "vidur-2024", "vllm-0.19", "vllm-0.24", "roofline")
 
 US = 1e-6
 # Units of the times that are not in microseconds.
@@ -278,7 +279,7 @@ def _value(value: Any) -> str:
 def _measured_lines(measured: Measured) -> list[str]:
     lines = (
         ["", "[measured]", f"graph_rows = {measured.graph_rows}"]
-        if measured.gemm or measured.attention
+        if measured.gemm or measured.attention or measured.lines or measured.experts
         else []
     )
     lines += [f"nearest = {measured.nearest}"] if measured.nearest else []
@@ -290,7 +291,11 @@ def _measured_lines(measured: Measured) -> list[str]:
         points = [f'rows = "{_numbers(found.rows)}"', f'us = "{_numbers(found.seconds / US)}"']
         return ["", f"[[measured.{kind}]]", *about, *points, *_origin_lines(found.origin)]
 
-    for (device, dtype, n, k), found in measured.gemm.items():
+    # Where there are thousands of curves, TOML would take a second to read.
+    many = bool(measured.lines or measured.latent or measured.experts)
+    if many:
+        lines += ["tables = '''", packed(measured) + "'''"]
+    for (device, dtype, n, k), found in {} if many else measured.gemm.items():
         lines += curve("gemm", found, device=device, dtype=dtype, n=n, k=k)
     for (device, name, width), found in measured.operators.items():
         lines += curve("operator", found, device=device, name=name, width=width)
@@ -342,8 +347,10 @@ def _measured(table: Table, where: str) -> Measured:
         axes = tuple(read(axis) for axis in row["axes"])
         return Grid(axes, read(row["values"]).reshape([len(axis) for axis in axes]) * unit)
 
+    many = unpacked(table["tables"], where) if "tables" in table else {}
     return Measured(
-        {(row["device"], row["dtype"], row["n"], row["k"]): curve(row) for row in table.get("gemm", [])},
+        many.pop("gemm", {})
+        | {(row["device"], row["dtype"], row["n"], row["k"]): curve(row) for row in table.get("gemm", [])},
         {(row["device"], row["name"], row["width"]): curve(row) for row in table.get("operator", [])},
         {
             (row["device"], row["heads"], row["kv_heads"], row["head_dim"]): AttentionGrids(
@@ -353,4 +360,5 @@ def _measured(table: Table, where: str) -> Measured:
         },
         table.get("graph_rows", 0),
         table.get("nearest", 0),
+        **many,
     )

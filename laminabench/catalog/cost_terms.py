@@ -234,8 +234,8 @@ class ExpertCost(msgspec.Struct, frozen=True):
 class LatentCost(msgspec.Struct, frozen=True):
     """Decode attention over a latent KV (MLA, absorbed) of one layer on one device: the kernel alone.
 
-    t = overhead + KV tokens x the longer of reading the latent and computing with it: all heads of the device
-    share one latent of `width`, of which the first `value_width` are also the values.
+    t = overhead + KV tokens x the longer of reading the latent and computing with it + queries and outputs.
+    All heads share one latent of `width`, of which the first `value_width` are also the values.
     """
 
     overhead_s: float
@@ -253,8 +253,10 @@ class LatentCost(msgspec.Struct, frozen=True):
     def terms(
         self, device: Device, heads: int, kv_dtype: str, width: int = 576, value_width: int = 512
     ) -> AttentionTerms:
+        moved = ACTIVATION_BYTES * heads * (width + value_width)
+        per_request = moved / (self.bandwidth_efficiency * device.bandwidth_bytes_per_s)
         per_token = self.per_token_s(device, heads, kv_dtype, width, value_width)
-        return AttentionTerms(self.overhead_s, 0.0, per_token, 0.0)
+        return AttentionTerms(self.overhead_s, per_request, per_token, 0.0)
 
 
 class LatentPromptCost(msgspec.Struct, frozen=True):
@@ -273,7 +275,7 @@ class LatentPromptCost(msgspec.Struct, frozen=True):
 
 
 class BatchedCost(msgspec.Struct, frozen=True):
-    """A product for each head, bf16, as absorption needs: t = overhead + compute + memory."""
+    """A product for each head, bf16, as absorption needs: t = overhead + sqrt(compute^2 + memory^2)."""
 
     overhead_s: float
     flops_efficiency: float
@@ -285,7 +287,8 @@ class BatchedCost(msgspec.Struct, frozen=True):
         m = np.asarray(m, np.float64)
         compute = 2 * heads * m * n * k / (self.flops_efficiency * device.flops_for("bf16"))
         moved = ACTIVATION_BYTES * heads * (k * n + m * (k + n))
-        return self.overhead_s + compute + moved / (self.bandwidth_efficiency * device.bandwidth_bytes_per_s)
+        memory = moved / (self.bandwidth_efficiency * device.bandwidth_bytes_per_s)
+        return self.overhead_s + np.hypot(compute, memory)
 
 
 class ElementwiseCost(msgspec.Struct, frozen=True):

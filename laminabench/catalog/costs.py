@@ -34,7 +34,14 @@ from laminabench.catalog.cost_terms import (
 from laminabench.catalog.entries import Table
 from laminabench.catalog.hardware import Device, canonical_dtype, load_devices
 from laminabench.catalog.layout import Layout, Split, layout_of
-from laminabench.catalog.measured import AttentionGrids, Curve, Measured, MeasuredAttention, nearby
+from laminabench.catalog.measured import (
+    AttentionGrids,
+    AttentionLines,
+    Curve,
+    Measured,
+    MeasuredAttention,
+    nearby,
+)
 from laminabench.catalog.models import DTYPE_BYTES, ModelShape
 from laminabench.catalog.network import Network
 from laminabench.errors import UserError
@@ -221,6 +228,30 @@ class CostSet(msgspec.Struct, frozen=True):
         """From a pipeline stage to the next: half of an all-reduce's latency, and the bytes."""
         return self._allreduce(device, 2).latency_s / 2 + size_bytes / device.interchip_bytes_per_s
 
+    # What of these was measured, on this very device; None where the term prices it
+
+    def measured_experts(
+        self, device: Device, dtype: str, shape: tuple[int, int, int, int], tp: int = 1, ep: int = 1
+    ) -> Curve | None:
+        """By the tokens of the whole group; `shape` is hidden size, expert's width, top k and experts."""
+        return self.measured.experts.get((device.name, canonical_dtype(dtype), *shape, tp, ep))
+
+    def measured_lines(
+        self,
+        device: Device,
+        heads: int,
+        kv_heads: int,
+        head_dim: int = 128,
+        kv_dtype: str = "bf16",
+        window: int = 0,
+    ) -> AttentionLines | None:
+        """Of a worker with so many heads."""
+        key = (device.name, heads, kv_heads, head_dim, canonical_dtype(kv_dtype), window)
+        return self.measured.lines.get(key)
+
+    def measured_latent(self, device: Device, heads: int, kv_dtype: str = "bf16") -> AttentionLines | None:
+        return self.measured.latent.get((device.name, heads, canonical_dtype(kv_dtype)))
+
     # Provenance
 
     def measured_as(self, device: Device) -> str:
@@ -343,7 +374,7 @@ class CostSet(msgspec.Struct, frozen=True):
         ]
 
     def _source(
-        self, term: str, measured: Curve | AttentionGrids | None, formula: Callable[[], Any]
+        self, term: str, measured: Curve | AttentionGrids | AttentionLines | None, formula: Callable[[], Any]
     ) -> Table:
         origin: Origin = (measured or formula()).origin
         return {

@@ -42,17 +42,17 @@ def fit_gemm(device: Device, dtype: str, samples: Samples) -> GemmCost:
 
     def cost(x: Vector) -> GemmCost:
         return GemmCost(
-            overhead_s=_exp(x[0]) * 1e-6,
-            per_k_s=_exp(x[1]) * 1e-9,
-            flops_efficiency=_share(x[2]),
-            bandwidth_efficiency=_share(x[3]),
-            sharpness=1 + _exp(x[4]),
+            overhead_s=positive(x[0]) * 1e-6,
+            per_k_s=positive(x[1]) * 1e-9,
+            flops_efficiency=share(x[2]),
+            bandwidth_efficiency=share(x[3]),
+            sharpness=1 + positive(x[4]),
             origin=UNKNOWN,
-            per_input_s=_exp(x[5]) * 1e-12 if quantised else 0.0,
+            per_input_s=positive(x[5]) * 1e-12 if quantised else 0.0,
         )
 
-    start = np.array([np.log(4), np.log(0.3), _logit(0.8), _logit(0.9), np.log(1.5), np.log(5)])
-    return _fitted(
+    start = np.array([np.log(4), np.log(0.3), logit(0.8), logit(0.9), np.log(1.5), np.log(5)])
+    return fitted_to(
         cost,
         lambda fitted: gemm_times(fitted, device, dtype, samples),
         samples,
@@ -69,16 +69,18 @@ def fit_attention(device: Device, samples: Samples) -> AttentionCost:
 
     def cost(x: Vector) -> AttentionCost:
         us, ns, bandwidth, fill = x
-        return AttentionCost(_exp(us) * 1e-6, _exp(ns) * 1e-9, _share(bandwidth), _exp(fill), UNKNOWN)
+        return AttentionCost(
+            positive(us) * 1e-6, positive(ns) * 1e-9, share(bandwidth), positive(fill), UNKNOWN
+        )
 
-    start = np.array([np.log(11), np.log(1.5), _logit(0.85), np.log(3)])
-    return _fitted(cost, lambda fitted: attention_times(fitted, device, samples), samples, start)
+    start = np.array([np.log(11), np.log(1.5), logit(0.85), np.log(3)])
+    return fitted_to(cost, lambda fitted: attention_times(fitted, device, samples), samples, start)
 
 
 def attention_times(cost: AttentionCost, device: Device, samples: Samples) -> Float64:
-    """One layer: KV of 2 bytes an element, context tokens for every request."""
+    """One layer: context tokens for every request, each of so many bytes of K and V for a KV head."""
     batch, kv_heads = samples["batch"], samples["kv_heads"]
-    kv_bytes = 4 * batch * samples["context"] * kv_heads * samples["head_dim"]
+    kv_bytes = batch * samples["context"] * kv_heads * samples["token_bytes"]
     memory = kv_bytes / (cost.bandwidth_efficiency * device.bandwidth_bytes_per_s)
     heads = cost.per_query_head_s * batch * samples["heads"]
     return cost.overhead_s + heads + memory * (1 + cost.fill / (batch * kv_heads))
@@ -88,10 +90,10 @@ def fit_prompt_attention(device: Device, samples: Samples) -> PromptAttentionCos
     """Overhead, time per row and query head, and the share of the peak rate."""
 
     def cost(x: Vector) -> PromptAttentionCost:
-        return PromptAttentionCost(_exp(x[0]) * 1e-6, _exp(x[1]) * 1e-9, _share(x[2]), UNKNOWN)
+        return PromptAttentionCost(positive(x[0]) * 1e-6, positive(x[1]) * 1e-9, share(x[2]), UNKNOWN)
 
-    start = np.array([np.log(11), np.log(0.5), _logit(0.6)])
-    return _fitted(cost, lambda fitted: prompt_attention_times(fitted, device, samples), samples, start)
+    start = np.array([np.log(11), np.log(0.5), logit(0.6)])
+    return fitted_to(cost, lambda fitted: prompt_attention_times(fitted, device, samples), samples, start)
 
 
 def prompt_attention_times(cost: PromptAttentionCost, device: Device, samples: Samples) -> Float64:
@@ -103,8 +105,8 @@ def prompt_attention_times(cost: PromptAttentionCost, device: Device, samples: S
 
 
 def fit_allreduce(device: Device, degree: int, samples: Samples) -> AllReduceCost:
-    start = np.array([np.log(10), _logit(0.5)])
-    return _fitted(
+    start = np.array([np.log(10), logit(0.5)])
+    return fitted_to(
         _time_and_share(AllReduceCost),
         lambda fitted: fitted.seconds(device, degree, samples["bytes"]),
         samples,
@@ -113,9 +115,9 @@ def fit_allreduce(device: Device, degree: int, samples: Samples) -> AllReduceCos
 
 
 def fit_elementwise(device: Device, model: ModelShape, samples: Samples) -> ElementwiseCost:
-    start = np.array([np.log(2.5), _logit(0.65)])
+    start = np.array([np.log(2.5), logit(0.65)])
     kernels, moved = _elementwise_work(model, samples)
-    return _fitted(
+    return fitted_to(
         _time_and_share(ElementwiseCost),
         lambda fitted: fitted.seconds(device, kernels, moved),
         samples,
@@ -124,7 +126,7 @@ def fit_elementwise(device: Device, model: ModelShape, samples: Samples) -> Elem
 
 
 def _time_and_share(kind: Callable[[float, float, Origin], Cost]) -> Callable[[Vector], Cost]:
-    return lambda x: kind(_exp(x[0]) * 1e-6, _share(x[1]), UNKNOWN)
+    return lambda x: kind(positive(x[0]) * 1e-6, share(x[1]), UNKNOWN)
 
 
 def elementwise_times(cost: ElementwiseCost, device: Device, model: ModelShape, samples: Samples) -> Float64:
@@ -139,7 +141,7 @@ def _elementwise_work(model: ModelShape, samples: Samples) -> tuple[int, Float64
     return kernels, 2 * elements * samples["m"]
 
 
-def _fitted(
+def fitted_to(
     cost: Callable[[Vector], Cost], seconds: Callable[[Cost], Float64], samples: Samples, start: Vector
 ) -> Cost:
     measured = np.log(samples.seconds)
@@ -150,12 +152,12 @@ def _fitted(
     return cost(minimise(loss, start))
 
 
-def _exp(value: float) -> float:
+def positive(value: float) -> float:
     # Clipped: a coefficient that wants to be 0 would otherwise run off to minus infinity.
     return float(np.exp(_clipped(value)))
 
 
-def _share(value: float) -> float:
+def share(value: float) -> float:
     """A number between 0 and 1 from any real one."""
     return float(1 / (1 + np.exp(-_clipped(value))))
 
@@ -165,7 +167,7 @@ def _clipped(value: float) -> float:
     return min(max(value, -12.0), 12.0)
 
 
-def _logit(share: float) -> float:
+def logit(share: float) -> float:
     return float(np.log(share / (1 - share)))
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 from msgspec.structs import replace
 
@@ -33,11 +34,11 @@ from laminabench.catalog.fit_terms import (
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.measured import Grid
 from laminabench.catalog.models import ModelShape, released_models
-from laminabench.catalog.profiles import Samples
+from laminabench.catalog.profiles import FULL, AttentionKind, Samples
 
 Shape = tuple[int, int]  # (n, k)
 Heads = tuple[int, int, int]  # query heads and KV heads of a worker, and their size
-Cost = TypeVar("Cost", GemmCost, AttentionCost, PromptAttentionCost, AllReduceCost, ElementwiseCost)
+Cost = TypeVar("Cost", bound=msgspec.Struct)
 
 
 def sourced(
@@ -67,23 +68,35 @@ def grid_gemm(on: Device, dtype: str, samples: Samples, source: str) -> GemmCost
     return sourced(cost, times, samples, source, "m 1-2048; n, k 512-65536", **errors)
 
 
-def decode_attention(on: Device, samples: Samples, source: str) -> AttentionCost:
+def decode_attention(on: Device, samples: Samples, source: str, kind: AttentionKind = FULL) -> AttentionCost:
     held = _held_out_heads(samples, fit_attention, attention_times, on)
     cost = fit_attention(on, samples)
     times = attention_times(cost, on, samples)
     busy = samples["batch"] * samples["kv_heads"] >= 64
     errors = {"op_from_64_kv_heads": mape(times[busy], samples.seconds[busy]), "held_out_op": held}
     source = f"{source}; held out: a fifth of the head counts"
-    heads = "1-8 KV heads of size 128, up to 16 query heads each, at least 8 of them in a batch"
-    return sourced(cost, times, samples, source, f"{heads}; context 256-32768", **errors)
+    heads = (
+        f"1-8 KV heads of size {kind.head_dim}{_besides(kind)}, up to 16 query heads each, at least 8 of them"
+    )
+    return sourced(cost, times, samples, source, f"{heads} in a batch; context 256-32768", **errors)
 
 
-def prompt_attention(on: Device, samples: Samples, source: str) -> PromptAttentionCost:
+def _besides(kind: AttentionKind) -> str:
+    kv = "" if kind.kv_dtype == "bf16" else f", KV in {kind.kv_dtype}"
+    return f"{kv}, a window of {kind.window}" if kind.window else kv
+
+
+def prompt_attention(
+    on: Device, samples: Samples, source: str, kind: AttentionKind = FULL
+) -> PromptAttentionCost:
     held = _held_out_heads(samples, fit_prompt_attention, prompt_attention_times, on)
     cost = fit_prompt_attention(on, samples)
     times = prompt_attention_times(cost, on, samples)
     source = f"{source}; held out: a fifth of the head counts"
-    covered = "4-64 heads of size 128; whole prompts of 16-16384 tokens, 65536 in all; no chunk after others"
+    covered = (
+        f"4-64 heads of size {kind.head_dim}{_besides(kind)}; whole prompts of 16-16384 tokens, "
+        "65536 in all; no chunk after others"
+    )
     return sourced(cost, times, samples, source, covered, held_out_op=held)
 
 
@@ -96,7 +109,7 @@ def _held_out_heads(
     """The error on a fifth of the head counts of a fit to the others, on average."""
     _, group = np.unique(samples["heads"] * 1000 + samples["kv_heads"], return_inverse=True)
     held = []
-    for fold in range(5):
+    for fold in range(min(5, int(group.max()) + 1)):
         trial = fit_cost(on, samples.where(group % 5 != fold))
         unseen = samples.where(group % 5 == fold)
         held.append(mape(times(trial, on, unseen), unseen.seconds))
@@ -128,9 +141,10 @@ def decode_samples(grids: Mapping[Heads, Grid]) -> Samples:
     columns: list[tuple[Float64, ...]] = []
     for heads, grid in grids.items():
         batch, context = (each.ravel() for each in np.meshgrid(*grid.axes, indexing="ij"))
-        sizes = (np.full(len(batch), size, np.float64) for size in heads)
-        columns.append((batch, context, *sizes, grid.values.ravel()))
-    return _samples(("batch", "context", "heads", "kv_heads", "head_dim"), columns)
+        sizes = (np.full(len(batch), size, np.float64) for size in heads[:2])
+        token_bytes = np.full(len(batch), 4 * heads[2], np.float64)  # K and V in bf16
+        columns.append((batch, context, *sizes, token_bytes, grid.values.ravel()))
+    return _samples(("batch", "context", "heads", "kv_heads", "token_bytes"), columns)
 
 
 def prompt_samples(grids: Mapping[Heads, Grid]) -> Samples:

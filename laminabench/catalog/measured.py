@@ -74,6 +74,37 @@ class AttentionGrids(msgspec.Struct, frozen=True):
     origin: Origin
 
 
+class AttentionLines(msgspec.Struct, frozen=True, eq=False):
+    """Decode attention of one layer on one worker: for each number of requests a line in their KV tokens.
+
+    KV tokens are those that are attended to: of windowed layers, no more than the window for each request.
+    """
+
+    requests: Float64
+    fixed_s: Float64
+    per_token_s: Float64
+    origin: Origin
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AttentionLines) and _same(
+            (self.requests, self.fixed_s, self.per_token_s),
+            (other.requests, other.fixed_s, other.per_token_s),
+        )
+
+    def at(self, requests: ArrayLike) -> tuple[Float64, Float64]:
+        """(fixed, per KV token) for so many requests: between two lines, or beyond the last in proportion."""
+        count = np.asarray(requests, np.float64)
+        grown = np.maximum(count / self.requests[-1], 1)
+        fixed = np.interp(count, self.requests, self.fixed_s) * grown
+        return fixed, np.interp(count, self.requests, self.per_token_s)
+
+    def seconds(self, kv_tokens: ArrayLike, requests: ArrayLike) -> Float64:
+        fixed, per_token = self.at(requests)
+        return np.where(np.asarray(requests) > 0, fixed + per_token * np.asarray(kv_tokens, np.float64), 0.0)
+
+
 class MeasuredAttention(msgspec.Struct, frozen=True):
     """The grids of a worker, with the formulas by which what lies beyond them grows; of one layer."""
 
@@ -162,6 +193,15 @@ class Measured(msgspec.Struct, frozen=True):
     graph_rows: int = 0
     # Of so many matrices the formula of one that was not measured is corrected by; 0 where there are too few.
     nearest: int = 0
+    # Query heads, KV heads and head size of a worker, KV's type, window (0: none).
+    lines: Mapping[tuple[str, int, int, int, str, int], AttentionLines] = msgspec.field(default_factory=dict)
+    # Attention over a latent KV: heads of a worker, KV's type.
+    latent: Mapping[tuple[str, int, str], AttentionLines] = msgspec.field(default_factory=dict)
+    # Routed experts of a layer by the tokens of the whole group: format of the weights, hidden size, width of
+    # an expert, experts of a token, all of them; over how many each is split, over how many they are dealt.
+    experts: Mapping[tuple[str, str, int, int, int, int, int, int], Curve] = msgspec.field(
+        default_factory=dict
+    )
 
     def of(self, device: str, dtype: str) -> dict[tuple[int, int], Curve]:
         """The matrices of a device, by n and k."""

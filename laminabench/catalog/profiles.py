@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from laminabench.catalog.cost_terms import Float64
-from laminabench.catalog.models import ModelShape
+from laminabench.catalog.models import DTYPE_BYTES, ModelShape
 from laminabench.errors import UserError
 
 if TYPE_CHECKING:
@@ -45,65 +45,97 @@ class Samples:
 
 def vllm_gemm(path: Path, dtype: str) -> Samples:
     """GEMM times by m, n, k: matrices a layer can have (n, k >= 512) at decode batch sizes."""
-    table = _read(path, "gemm_dtype", "m", "n", "k", "latency")
-    named = {"bf16": "bfloat16"}.get(dtype, dtype)
+    table = read(path, "gemm_dtype", "m", "n", "k", "latency")
+    named = CALLED.get(dtype, dtype)
     table = table[(table.gemm_dtype == named) & (table.n >= 512) & (table.k >= 512) & (table.m <= MAX_ROWS)]
     # No model has a 65536 x 65536 matrix; the pair is an accident of the measuring grid.
     table = table[(table.n < 65536) | (table.k < 65536)]
-    return _samples(table, {"m": "m", "n": "n", "k": "k"}, _latency_s(table))
+    return samples_of(table, {"m": "m", "n": "n", "k": "k"}, latency_s(table))
 
 
+# What aiconfigurator's tables call the formats.
+CALLED = {"bf16": "bfloat16", "int4": "int4_wo", "mxfp4": "w4a16_mxfp4"}
 HEADS = {"heads": "num_heads", "kv_heads": "num_key_value_heads"}
 
 
-def vllm_attention(path: Path) -> Samples:
+class AttentionKind(NamedTuple):
+    """What kind of attention a table has next to the numbers of heads."""
+
+    head_dim: int = 128
+    kv_dtype: str = "bf16"
+    window: int = 0  # 0: to all tokens
+
+
+FULL = AttentionKind()
+
+
+def vllm_attention(path: Path, kind: AttentionKind = FULL) -> Samples:
     """Decode attention by batch, context, heads: at least 8 requests x KV heads, 256 to 32768 tokens."""
-    table = _full_attention(path, "step")
-    table = table.assign(context=table.isl + table.step)
-    busy = table.batch_size * table.num_key_value_heads >= 8
-    usual = table.context.between(256, 32768) & (table.num_heads <= 16 * table.num_key_value_heads)
-    table = table[busy & usual]
-    names = {"batch": "batch_size", "context": "context", "head_dim": "head_dim", **HEADS}
-    return _samples(table, names, _latency_s(table))
+    table = vllm_decode(path, kind)
+    busy = table["batch"] * table["kv_heads"] >= 8
+    usual = (table["step"] >= 256) & (table["step"] <= 32768) & (table["heads"] <= 16 * table["kv_heads"])
+    return table.where(busy & usual)
 
 
-def vllm_prompt_attention(path: Path) -> Samples:
+def vllm_decode(path: Path, kind: AttentionKind = FULL) -> Samples:
+    """All rows of decode attention: `context` are the tokens attended to, `step` all before."""
+    table = _attention_of(path, kind, "step")
+    table = table.assign(step=table.isl + table.step)
+    table = table.assign(
+        context=table.step.clip(upper=kind.window or None),
+        token_bytes=2 * kind.head_dim * DTYPE_BYTES[kind.kv_dtype],
+    )
+    names = {
+        "batch": "batch_size",
+        "context": "context",
+        "step": "step",
+        "token_bytes": "token_bytes",
+        **HEADS,
+    }
+    return samples_of(table, names, latency_s(table))
+
+
+def vllm_prompt_attention(path: Path, kind: AttentionKind = FULL) -> Samples:
     """Attention of whole prompts by batch, length and heads, of 16 tokens and more, 65,536 in all at most."""
-    table = _full_attention(path)
+    table = _attention_of(path, kind)
     usual = (table.num_heads >= 4) & (table.isl >= 16) & (table.batch_size * table.isl <= 65536)
     keys = ["batch_size", "isl", "num_heads", "num_key_value_heads"]
     table = table[usual].groupby(keys, as_index=False).latency.median()
     table = table.assign(rows=table.batch_size * table.isl)
-    table = table.assign(pairs=table.rows * (table.isl + 1) / 2)
-    return _samples(table, {"rows": "rows", "pairs": "pairs", **HEADS}, _latency_s(table))
+    seen = table.isl.clip(upper=kind.window or None)
+    pairs = table.batch_size * (seen * (seen + 1) / 2 + (table.isl - seen) * seen)
+    # The fit is for heads of 128; what others compute is in proportion.
+    table = table.assign(pairs=pairs * (kind.head_dim / 128))
+    return samples_of(table, {"rows": "rows", "pairs": "pairs", **HEADS}, latency_s(table))
 
 
-def _full_attention(path: Path, *more: str) -> pd.DataFrame:
-    """A table of attention: to all tokens, with heads of 128 and KV in bf16."""
-    table = _read(path, "batch_size", "isl", *HEADS.values(), "head_dim", "kv_cache_dtype", "latency", *more)
-    if "window_size" in table:
-        table = table[table.window_size == 0]
-    return table[(table.head_dim == 128) & (table.kv_cache_dtype == "bfloat16")]
+def _attention_of(path: Path, kind: AttentionKind, *more: str) -> pd.DataFrame:
+    table = read(path, "batch_size", "isl", *HEADS.values(), "head_dim", "kv_cache_dtype", "latency", *more)
+    if "window_size" not in table:
+        table = table.assign(window_size=0)
+    named = CALLED.get(kind.kv_dtype, kind.kv_dtype)
+    of_kind = (table.head_dim == kind.head_dim) & (table.window_size == kind.window)
+    return table[of_kind & (table.kv_cache_dtype == named)]
 
 
 def vllm_allreduce(path: Path, degree: int) -> Samples:
     """vLLM's custom all-reduce inside a CUDA graph, up to 32 MiB (a batch of 2048 at hidden 8192)."""
-    table = _read(path, "message_size", "backend", "num_gpus", "latency")
+    table = read(path, "message_size", "backend", "num_gpus", "latency")
     # message_size counts bf16 elements, not bytes: only then does the bus bandwidth agree with Vidur's.
     table = table.assign(bytes=2 * table.message_size)
     keep = (table.backend == "vllm_graph") & (table.num_gpus == degree) & (table.bytes <= 2**25)
     table = table[keep].groupby("bytes", as_index=False).latency.median()
-    return _samples(table, {"bytes": "bytes"}, _latency_s(table))
+    return samples_of(table, {"bytes": "bytes"}, latency_s(table))
 
 
 def vidur_allreduce(path: Path, degree: int) -> Samples:
     """NCCL all-reduce in one node: the fastest repetition, as the slower ones include waiting for ranks."""
     fastest = "time_stats.all_reduce.min"
-    table = _read(path, "num_workers", "devices_per_node", "size", fastest)
+    table = read(path, "num_workers", "devices_per_node", "size", fastest)
     one_node = (table.num_workers == degree) & (table.devices_per_node == degree)
     table = table[one_node & (table["size"] <= 2**25)]
     table = table.groupby("size", as_index=False)[fastest].median()
-    return _samples(table, {"bytes": "size"}, table[fastest].to_numpy(np.float64) * 1e-3)
+    return samples_of(table, {"bytes": "size"}, table[fastest].to_numpy(np.float64) * 1e-3)
 
 
 def vidur_gemm(path: Path, model: ModelShape) -> Samples:
@@ -140,7 +172,7 @@ def vidur_layers(path: Path) -> dict[int, Columns]:
     Repetitions are merged by their median.
     """
     degree, ending = "num_tensor_parallel_workers", ".median"
-    table = _read(path, degree, "num_tokens", *(f"time_stats.{name}{ending}" for name in VIDUR_OPS))
+    table = read(path, degree, "num_tokens", *(f"time_stats.{name}{ending}" for name in VIDUR_OPS))
     table = table[table.num_tokens <= MAX_ROWS]
     table = table.groupby([degree, "num_tokens"], as_index=False).median(numeric_only=True)
     named = {
@@ -160,7 +192,7 @@ def vidur_layers(path: Path) -> dict[int, Columns]:
 def vidur_model(path: Path) -> ModelShape:
     """The model of a file of operators, whose sizes are in it: one layer of it, all that was measured."""
     sizes = ("n_head", "n_kv_head", "n_embd", "n_expanded_embd", "vocab_size")
-    row = _read(path, *sizes, "use_gated_mlp").iloc[0]
+    row = read(path, *sizes, "use_gated_mlp").iloc[0]
     heads, kv_heads, hidden, intermediate, vocab = (int(row[name]) for name in sizes)
     return ModelShape(
         name=path.parent.name,
@@ -175,16 +207,16 @@ def vidur_model(path: Path) -> ModelShape:
     )
 
 
-def _latency_s(table: pd.DataFrame) -> Float64:
+def latency_s(table: pd.DataFrame) -> Float64:
     seconds: Float64 = table["latency"].to_numpy(np.float64) * 1e-3
     return seconds
 
 
-def _samples(table: pd.DataFrame, names: dict[str, str], seconds: Float64) -> Samples:
+def samples_of(table: pd.DataFrame, names: dict[str, str], seconds: Float64) -> Samples:
     return Samples({name: table[column].to_numpy(np.float64) for name, column in names.items()}, seconds)
 
 
-def _read(path: Path, *columns: str) -> pd.DataFrame:
+def read(path: Path, *columns: str) -> pd.DataFrame:
     import pandas as pd
 
     if not path.is_file():

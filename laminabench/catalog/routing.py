@@ -44,13 +44,15 @@ def _drawn(experts: int, top_k: int, ep: int, tokens: int, exponent: float) -> t
     loads = np.minimum(np.round(drawn / drawn.sum(axis=1, keepdims=True) * total), tokens)
     ranks = loads.reshape(DRAWS, ep, experts // ep)
     for each in ranks:
-        _make_up(each, int(total - each.sum()))
+        _make_up(each, int(total - each.sum()), tokens)
     busiest = ranks[np.arange(DRAWS), ranks.sum(axis=2).argmax(axis=1)]
     return float((busiest > 0).sum(axis=1).mean()), float(busiest.sum(axis=1).mean())
 
 
-def _make_up(ranks: Float64, missing: int) -> None:
+def _make_up(ranks: Float64, missing: int, most: int) -> None:
     """What rounding left out goes to the idlest expert of each rank in turn, or comes from the busiest."""
     for turn in range(abs(missing)):
         loads = ranks[turn % len(ranks)]
+        if missing > 0 and loads.min() >= most:
+            loads = ranks.reshape(-1)
         loads[loads.argmin() if missing > 0 else loads.argmax()] += np.sign(missing)

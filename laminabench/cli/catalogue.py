@@ -276,7 +276,7 @@ def import_costs(
 
 
 @costs.command()
-@option("--set set_name", None, "Which set to fit: vllm-0.14 or vidur-2024.", required=True)
+@option("--set set_name", None, "Which set to fit, such as vllm-0.24.", required=True)
 @option("--from folder", PATH, "Folder of the measurement files; $LAMINABENCH_PROFILES by default.")
 @option("-o --output target", FILE, "Write the set here (.toml).")
 @reporting

@@ -23,6 +23,7 @@ def imported(
 ) -> CostSet:
     """The set that the folders make; names as `costs import` takes them."""
     from laminabench.catalog.importing import aiconfigurator, llmservingsim, vidur
+    from laminabench.catalog.importing.tables import tables_in
 
     called = dict(_pair("--device", each) for each in devices)
     allreduce = dict(_link(each) for each in links)
@@ -33,7 +34,7 @@ def imported(
         title = f"measured by LLMServingSim's profiler: {', '.join(each.folder.name for each in profiles)}"
         return llmservingsim.cost_set(name, title, profiles, allreduce)
     if form == "aiconfigurator":
-        tables = [table for each in folders for table in aiconfigurator.tables_in(each, called)]
+        tables = [table for each in folders for table in tables_in(each, called)]
         return aiconfigurator.cost_set(name, tables, [model(each) for each in models], allreduce)
     assert form == "vidur"
     if models:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from laminabench.catalog import fitted
 from laminabench.catalog.cost_file import assumed_borrowing, assumed_host
 from laminabench.catalog.cost_terms import (
     AllReduceCost,
+    AttentionCost,
     GemmCost,
     Origin,
 )
@@ -22,8 +21,9 @@ from laminabench.catalog.costs import CostSet
 from laminabench.catalog.fitted import Shape
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.importing.curves import DEGREES, GRAPH_ROWS, NEAREST, Layers, curve, held_out_layers
-from laminabench.catalog.importing.names import device_called
+from laminabench.catalog.importing.kernels import Kernels
 from laminabench.catalog.importing.stand_ins import packaged
+from laminabench.catalog.importing.tables import SOURCE, Tables
 from laminabench.catalog.measured import Curve, Measured
 from laminabench.catalog.models import ModelShape, released_models
 from laminabench.catalog.profiles import (
@@ -35,38 +35,9 @@ from laminabench.catalog.profiles import (
 )
 from laminabench.errors import UserError
 
-SOURCE = "ai-dynamo/aiconfigurator (Apache-2.0)"
-# What a replay can hold weights in. Block-wise fp8, int4 and nvfp4 are other kernels, of no model here.
-DTYPES = ("bf16", "fp8")
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """All tables of one GPU."""
-
-    folder: Path
-    device: Device
-
-    def newest(self, family: str, name: str) -> Path | None:
-        """The table of the newest version that has it: not every version measured everything."""
-        found = self.folder.glob(f"{family}/vllm/*/{name}_perf.parquet")
-        return max(
-            found, key=lambda path: [int(part) for part in re.findall(r"\d+", path.parent.name)], default=None
-        )
-
-    def source(self, table: Path) -> str:
-        family, version = table.parents[2].name, table.parent.name
-        return f"{SOURCE}, vLLM {version}, {self.folder.name}/{family}"
-
-
-def tables_in(folder: Path, devices: Mapping[str, str]) -> list[Tables]:
-    """Those of every GPU whose folder is this one or under it."""
-    found = {path.parents[3] for path in folder.resolve().rglob("gemm/vllm/*/gemm_perf.parquet")}
-    if not found:
-        raise UserError(
-            "costs-no-measurements", f"{folder}: there is no GPU/gemm/vllm/VERSION/gemm_perf.parquet in it"
-        )
-    return [Tables(each, device_called(each.name, devices, each)) for each in sorted(found)]
+DTYPES = ("bf16", "fp8", "fp8_block", "nvfp4")
+# Of block-wise fp8 these versions timed the launch of the kernel.
+LAUNCH_BOUND = ("0.18.", "0.22.", "0.24.")
 
 
 def cost_set(
@@ -81,12 +52,13 @@ def cost_set(
     formulas: dict[tuple[str, str], GemmCost] = {}
     curves: dict[tuple[str, str, int, int], Curve] = {}
     reduced: dict[tuple[str, int], AllReduceCost] = {}
+    attention: dict[str, AttentionCost] = {}
+    kernels = Kernels()
     for each in tables:
-        table = each.newest("gemm", "gemm")
-        assert table is not None, "it was found by this table"
         for dtype in DTYPES:
-            samples = vllm_gemm(table, dtype)
-            if not len(samples):
+            table = each.newest("gemm", "gemm", without=LAUNCH_BOUND if dtype == "fp8_block" else ())
+            samples = vllm_gemm(table, dtype) if table else None
+            if table is None or not samples:
                 continue
             formulas[each.device.name, dtype] = fitted.grid_gemm(
                 each.device, dtype, samples, each.source(table)
@@ -98,10 +70,22 @@ def cost_set(
         if not any(on == each.device.name for on, _ in formulas):
             raise UserError(
                 "costs-no-measurements",
-                f"{table}: has no matrix of 512 and more in {' or '.join(DTYPES)}, which a set needs",
+                f"{each.folder}/gemm: has no matrix of 512 and more in {', '.join(DTYPES)}; a set needs one",
             )
+        attention[each.device.name] = _attention(
+            each, "generation_attention", "attention", vllm_attention, fitted.decode_attention
+        )
+        if gemm := formulas.get((each.device.name, "bf16")):
+            kernels.read(each, attention[each.device.name], gemm)
         reduced |= _allreduce(each)
-    measured = Measured(curves, graph_rows=GRAPH_ROWS, nearest=NEAREST)
+    measured = Measured(
+        curves,
+        graph_rows=GRAPH_ROWS,
+        nearest=NEAREST,
+        lines=kernels.lines,
+        latent=kernels.latent_lines,
+        experts=kernels.curves,
+    )
     for each in tables:
         for dtype in DTYPES:
             if (each.device.name, dtype) in formulas:
@@ -113,12 +97,7 @@ def cost_set(
         name=name,
         title=f"vLLM's kernels as aiconfigurator measured them: {gpus}",
         gemm=formulas,
-        attention={
-            each.device.name: _attention(
-                each, "generation_attention", "attention", vllm_attention, fitted.decode_attention
-            )
-            for each in tables
-        },
+        attention=attention,
         prompt_attention={
             each.device.name: _attention(
                 each, "context_attention", "prompt_attention", vllm_prompt_attention, fitted.prompt_attention
@@ -129,6 +108,14 @@ def cost_set(
         elementwise={each.device.name: packaged("elementwise", each.device, no_table) for each in tables},
         host=assumed_host(),
         borrowed=assumed_borrowing(),
+        attention_of=kernels.attention,
+        prompt_attention_of=kernels.prompts,
+        experts=kernels.experts,
+        latent=kernels.latent,
+        latent_prompts=kernels.latent_prompts,
+        batched=kernels.batched,
+        collectives=kernels.collectives,
+        dispatch=kernels.dispatch,
         measured=measured,
     )
 
@@ -157,6 +144,8 @@ def _held_out(
 
 
 def _curves(samples: Samples, shapes: set[Shape], source: str) -> Iterable[tuple[Shape, Curve]]:
+    # Rows of steps are padded: of the smallest only these are ever computed.
+    samples = samples.where((samples["m"] >= 16) | np.isin(samples["m"], (1, 2, 4, 8)))
     order = np.lexsort((samples["m"], samples["k"], samples["n"]))
     m, n, k = (samples[name][order] for name in ("m", "n", "k"))
     starts = np.flatnonzero((np.diff(n, prepend=-1) != 0) | (np.diff(k, prepend=-1) != 0))

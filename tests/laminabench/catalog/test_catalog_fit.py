@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.cost_file import load_costs, to_toml
 from laminabench.catalog.cost_terms import AllReduceCost, AttentionCost, GemmCost, Origin
 from laminabench.catalog.find_model import model
 from laminabench.catalog.fit_costs import error_rows, fit
@@ -70,7 +70,7 @@ def test_a_gemm_fit_recovers_what_made_the_times():
 def test_an_attention_fit_recovers_what_made_the_times():
     truth = AttentionCost(10e-6, 1.5e-9, 0.8, 4.0, TRUTH)
     columns = _grid(batch=[8, 32, 128, 512], context=[256, 1024, 4096], heads=[8, 64], kv_heads=[1, 8])
-    columns["head_dim"] = np.full(len(columns["batch"]), 128.0)
+    columns["token_bytes"] = np.full(len(columns["batch"]), 512.0)
     samples = Samples(columns, columns["batch"])
     samples = Samples(columns, attention_times(truth, device("h100"), samples))
     found = fit_attention(device("h100"), samples)
@@ -188,3 +188,12 @@ def test_refitting_gives_the_committed_coefficients(name, real_profiles):
             for costs in (fresh, committed)
         )
         assert ours == pytest.approx(theirs, rel=0.01)
+
+
+@pytest.mark.long
+def test_refitting_gives_the_committed_tables(real_profiles):
+    made = to_toml(fit(real_profiles, "vllm-0.24")).splitlines()
+    kept = to_toml(load_costs("vllm-0.24")).splitlines()
+    assert len(made) == len(kept)
+    # Numbers may differ in the last digit that is written.
+    assert sum(one != other for one, other in zip(made, kept, strict=True)) < 0.02 * len(kept)

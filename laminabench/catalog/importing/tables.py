@@ -1,0 +1,55 @@
+"""The folder that aiconfigurator has of a GPU: GPU/FAMILY/FRAMEWORK/VERSION/NAME_perf.parquet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from laminabench.catalog.hardware import Device
+from laminabench.catalog.importing.names import device_called
+from laminabench.errors import UserError
+
+SOURCE = "ai-dynamo/aiconfigurator (Apache-2.0)"
+FRAMEWORKS = {"vllm": "vLLM", "nccl": "NCCL", "sglang": "SGLang"}
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """All tables of one GPU."""
+
+    folder: Path
+    device: Device
+
+    def newest(
+        self, family: str, name: str, framework: str = "vllm", without: Iterable[str] = ()
+    ) -> Path | None:
+        """The table of the newest version that has it: not every version measured everything."""
+        return next(iter(self.versions(family, name, framework, without)), None)
+
+    def versions(
+        self, family: str, name: str, framework: str = "vllm", without: Iterable[str] = ()
+    ) -> list[Path]:
+        """All of them, the newest first."""
+        found = self.folder.glob(f"{family}/{framework}/*/{name}_perf.parquet")
+        usable = (path for path in found if not path.parent.name.startswith(tuple(without)))
+        return sorted(
+            usable,
+            key=lambda path: [int(part) for part in re.findall(r"\d+", path.parent.name)],
+            reverse=True,
+        )
+
+    def source(self, table: Path) -> str:
+        family, framework, version = table.parents[2].name, table.parents[1].name, table.parent.name
+        return f"{SOURCE}, {FRAMEWORKS[framework]} {version}, {self.folder.name}/{family}"
+
+
+def tables_in(folder: Path, devices: Mapping[str, str]) -> list[Tables]:
+    """Those of every GPU whose folder is this one or under it."""
+    found = {path.parents[3] for path in folder.resolve().rglob("gemm/vllm/*/gemm_perf.parquet")}
+    if not found:
+        raise UserError(
+            "costs-no-measurements", f"{folder}: there is no GPU/gemm/vllm/VERSION/gemm_perf.parquet in it"
+        )
+    return [Tables(each, device_called(each.name, devices, each)) for each in sorted(found)]
