@@ -4,14 +4,15 @@
 
 namespace lamina {
 
-enum class Pipelining { kSerial, kRotational, kFixed };
+enum class Pipelining { kSerial, kRotational, kFixed, kPingPong };
 
 // Which replica runs which slice: the one definition that the simulator and the engine share.
 //
 // Rotational (v2 paper 4.3): n batches on n - 1 replicas, slice k of batch j on replica (j + k) mod (n - 1),
 // counted from 0, k counting slices from the start of the cluster, the same for every batch. Fixed (v1
-// paper 5.1.2): every batch has a replica of its own. Serial: one batch, one replica. In all of them the
-// order of work, on every replica and on the attention workers, is by k and then by j.
+// paper 5.1.2): every batch has a replica of its own. Serial: one batch, one replica. Ping-pong: all batches
+// take turns on one replica. In all of them the order of work, on every replica and on the attention workers,
+// is by k and then by j.
 struct Rotation {
   Pipelining pipelining = Pipelining::kSerial;
   int batches = 1;
@@ -23,6 +24,7 @@ struct Rotation {
       case Pipelining::kFixed:
         return batches;
       case Pipelining::kSerial:
+      case Pipelining::kPingPong:
         return 1;
     }
     return 1;
@@ -36,6 +38,7 @@ struct Rotation {
       case Pipelining::kFixed:
         return batch;
       case Pipelining::kSerial:
+      case Pipelining::kPingPong:
         return 0;
     }
     return 0;

@@ -41,7 +41,8 @@ inline Pipelining pipelining_named(const std::string& name) {
   return named<Pipelining>("pipelining", name,
                            {{"serial", Pipelining::kSerial},
                             {"rotational", Pipelining::kRotational},
-                            {"fixed", Pipelining::kFixed}});
+                            {"fixed", Pipelining::kFixed},
+                            {"pingpong", Pipelining::kPingPong}});
 }
 
 }  // namespace lamina

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from laminabench.catalog.measured import MeasuredAttention
     from laminabench.catalog.models import ModelShape
 
-Pipelining = Literal["serial", "rotational", "fixed"]
+Pipelining = Literal["serial", "rotational", "fixed", "pingpong"]
 Admission = Literal["reserve", "grow"]
 Mode = Literal["saturate", "open", "closed"]
 

@@ -141,7 +141,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     record_from = draw(st.integers(0, 2000))
     return draw(workloads()) | {
         "batches": draw(st.integers(1, 4)),
-        "pipelining": draw(st.sampled_from(["serial", "rotational", "fixed"])),
+        "pipelining": draw(st.sampled_from(["serial", "rotational", "fixed", "pingpong"])),
         "layers": draw(st.integers(1, 6)),
         "pools": draw(st.integers(1, 3)),
         # From too little for some to enough for all.

@@ -110,7 +110,8 @@ class Cluster:
         self.pools = [Pool() for _ in range(given["pools"])]
         self.batches = [Batch(j) for j in range(given["batches"])]
         n = len(self.batches)
-        self.replicas = {"serial": 1, "rotational": max(n - 1, 1), "fixed": n}[given["pipelining"]]
+        own = {"serial": 1, "rotational": max(n - 1, 1), "fixed": n, "pingpong": 1}
+        self.replicas = own[given["pipelining"]]
         self.migrates = given["pipelining"] == "rotational" and self.replicas > 1
         self.replica_free = [0] * self.replicas
         self.replica_busy = [0] * self.replicas
@@ -417,7 +418,8 @@ class Cluster:
         self.slices += self.layers + 1
 
     def replica_of(self, j: int, k: int) -> int:
-        return {"serial": 0, "rotational": (j + k) % self.replicas, "fixed": j}[self.given["pipelining"]]
+        own = {"serial": 0, "rotational": (j + k) % self.replicas, "fixed": j, "pingpong": 0}
+        return own[self.given["pipelining"]]
 
     def record(self, batch: int, worker: int, cycle: int, k: int, start: int, end: int) -> None:
         if self.given["record_from"] <= start < self.given["record_to"]:

@@ -29,15 +29,23 @@ def test_fixed_batches_have_a_replica_each(batches: int, tick: int) -> None:
     assert not rotation.migrates
 
 
+@given(BATCHES, TICKS)
+def test_batches_in_ping_pong_share_a_replica(batches: int, tick: int) -> None:
+    rotation = Rotation("pingpong", batches)
+    assert rotation.replicas == 1
+    assert {rotation.replica(batch, tick) for batch in range(batches)} == {0}
+    assert not rotation.migrates
+
+
 @given(TICKS)
 def test_one_batch_has_one_replica_however_it_is_called(tick: int) -> None:
-    for pipelining in ("serial", "rotational", "fixed"):
+    for pipelining in ("serial", "rotational", "fixed", "pingpong"):
         rotation = Rotation(pipelining, 1)
         assert (rotation.replicas, rotation.replica(0, tick), rotation.migrates) == (1, 0, False)
 
 
 def test_what_is_no_rotation_is_refused() -> None:
-    with pytest.raises(ValueError, match="'serial', 'rotational' or 'fixed', not 'diagonal'"):
+    with pytest.raises(ValueError, match="'serial', 'rotational', 'fixed' or 'pingpong', not 'diagonal'"):
         Rotation("diagonal", 2)
     for pipelining, batches in (("serial", 2), ("rotational", 0), ("fixed", -1)):
         with pytest.raises(ValueError, match="serial has one batch, the others one or more"):

@@ -120,7 +120,8 @@ def test_a_request_admitted_to_a_batch_whose_turn_has_passed_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batches", "pipelining"), [(1, "rotational"), (2, "rotational"), (2, "serial"), (2, "fixed")]
+    ("batches", "pipelining"),
+    [(1, "rotational"), (2, "rotational"), (2, "serial"), (2, "fixed"), (3, "pingpong")],
 )
 def test_only_rotation_over_replicas_sends_contexts(batches: int, pipelining: str) -> None:
     costs = {"mid_slice": 1, "migration": 9}
