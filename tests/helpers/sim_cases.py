@@ -125,7 +125,8 @@ def random_arguments(seed: int, **fixed: Any) -> dict[str, Any]:
     block = int(rng.choice([1, 4, 16]))
     most = int(rng.integers(8, 200))
     sizes = np.arange(most + 1)
-    tables = {name: rng.integers(0, 300) + rng.integers(0, 20) * sizes for name in TABLES}
+    own = [name for name in TABLES if name != "attention_rows"]
+    tables = {name: rng.integers(0, 300) + rng.integers(0, 20) * sizes for name in own}
     tables["q_lead"] = np.minimum(tables["q_lead"], tables["mid_slice"])
     costs = tables | {
         "attention_per_token": rng.random(most + 1),
@@ -151,4 +152,5 @@ def random_arguments(seed: int, **fixed: Any) -> dict[str, Any]:
         "costs": costs,
         "check": True,
     }
+    costs["attention_rows"] = rng.integers(0, 300) + rng.integers(0, 20) * sizes
     return arguments(**(given | fixed))
