@@ -16,6 +16,8 @@ enum class Pipelining { kSerial, kRotational, kFixed, kPingPong };
 struct Rotation {
   Pipelining pipelining = Pipelining::kSerial;
   int batches = 1;
+  // Fixed: every replica does the attention of its batch, not the attention workers for all.
+  bool own_attention = false;
 
   int replicas() const {
     switch (pipelining) {

@@ -312,7 +312,10 @@ struct Kept {
   explicit Kept(const nb::dict& d) : copies(nb::cast<int>(d["copies"])) {
     const auto costs = nb::cast<nb::dict>(d["costs"]);
     its.limits = limits_of(d);
-    its.rotation = {pipelining_named(nb::cast<std::string>(d["pipelining"])), its.limits.batches};
+    its.rotation = {pipelining_named(nb::cast<std::string>(d["pipelining"])), its.limits.batches,
+                    nb::cast<bool>(d["own_attention"])};
+    if (its.rotation.own_attention && its.rotation.pipelining != Pipelining::kFixed)
+      throw std::invalid_argument("replicas do attention of their own only with fixed pipelining");
     its.layers = nb::cast<int>(d["layers"]);
     its.prompt_budget = nb::cast<std::int64_t>(d["prompt_budget"]);
     its.prefix_sharing = nb::cast<bool>(d["prefix_sharing"]);

@@ -18,6 +18,8 @@ void Pipeline::run(std::span<const Load> loads, std::span<const Ticks> ready, st
   if (loads.size() == 1 && alone_from(ready_[0], loads[0])) {
     slice_end_[0] = replica_free_[0] = ready_[0] + alone(loads[0]);
     attention_free_ = slice_end_[0] - loads[0].last_slice - loads[0].out_transfer;
+  } else if (rotation_.own_attention && !recording()) {
+    run_apart(loads);
   } else if (replica_free_.size() == 1 && !recording()) {
     run_on_one_replica(loads);
   } else {
@@ -31,6 +33,16 @@ void Pipeline::run(std::span<const Load> loads, std::span<const Ticks> ready, st
     ++iterations_[j];
   }
   ++cycle_;
+}
+
+// Nobody waits for anybody: q does not leave a slice that attention has to wait for.
+void Pipeline::run_apart(std::span<const Load> loads) {
+  for (std::size_t j = 0; j < loads.size(); ++j) {
+    if (!loads[j].active) continue;
+    Load load = loads[j];
+    load.q_lead = std::min(load.q_lead, load.q_transfer);
+    slice_end_[j] = replica_free_[j] = std::max(ready_[j], replica_free_[j]) + alone(load);
+  }
 }
 
 void Pipeline::run_in_rounds(std::span<const Load> loads) {
@@ -133,9 +145,10 @@ inline void Pipeline::attend(int batch, const Load& load, int layer) {
   const auto j = static_cast<std::size_t>(batch);
   const Ticks q_there = slice_end_[j] - load.q_lead + load.q_transfer;
   const Ticks kv_there = slice_end_[j] + load.kv_transfer;
-  const Ticks start = std::max(q_there, attention_free_);
+  Ticks& free = rotation_.own_attention ? replica_free_[j] : attention_free_;
+  const Ticks start = std::max(q_there, free);
   const Ticks end = std::max(start + load.attention, kv_there) + load.combine;
-  attention_free_ = end;
+  free = end;
   ready_[j] = end + load.out_transfer;
   if (rotation_.migrates()) ready_[j] = std::max(ready_[j], slice_end_[j] + load.migration);
   if (recording()) keep(batch, -1, layer, start, end);

@@ -47,8 +47,9 @@ public:
 
   // Whether iterations of one batch alone, from a moment on, take what `alone()` says, whatever was before.
   bool alone_from(Ticks moment, const Load& load) const {
-    return replica_free_.size() == 1 && !recording() && replica_free_[0] <= moment &&
-           attention_free_ <= moment && load.q_lead <= std::min(load.first_slice, load.mid_slice);
+    return replica_free_.size() == 1 && !rotation_.own_attention && !recording() &&
+           replica_free_[0] <= moment && attention_free_ <= moment &&
+           load.q_lead <= std::min(load.first_slice, load.mid_slice);
   }
   // From when a batch may start to the end of its last slice.
   Ticks alone(const Load& load) const {
@@ -76,6 +77,7 @@ private:
     Ticks q_delay;
   };
 
+  void run_apart(std::span<const Load> loads);
   void run_in_rounds(std::span<const Load> loads);
   void run_on_one_replica(std::span<const Load> loads);
   void round(std::span<const Load> loads, int slice);

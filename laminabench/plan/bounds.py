@@ -162,7 +162,7 @@ def least_seconds(tables: Tables, cycles: float, tokens: float, read: float) -> 
 
     reading = tables.per_token * read
     chains = spent(tables.chain, reading) / tables.batches
-    attention = spent(tables.attention, reading)
+    attention = spent(tables.attention, reading) / tables.attentions
     model = spent(tables.model, 0.0) / tables.replicas
     # A cycle begins when the first batch of the one before has ended.
     return max(chains, attention, model, cycles * float(tables.chain.min()))
@@ -188,6 +188,8 @@ def _least_p99(tables: Tables, demand: Demand, room: Room, most: int) -> float:
     reading = tables.per_token * read
     if tables.batches == 1:
         return max(alone, below(tables.chain, size).at(size) + reading)
+    if tables.attentions > 1:
+        return alone
     # Between two tokens the workers serve all other batches too, but for the layers at both ends.
     layers = tables.layers
     attention = below(tables.attention, size, through_zero=True).at(size) + reading

@@ -44,7 +44,7 @@ def least_with_prompts(tables: Tables, cycles: float, tokens: float, read: float
     return max(
         (spent(prompts.path) + head + host + attention) / tables.batches,
         (spent(prompts.model) + head) / tables.replicas,
-        spent(prompts.attention) + attention,
+        (spent(prompts.attention) + attention) / tables.attentions,
         cycles * float(tables.chain.min()),
     )
 

@@ -76,6 +76,7 @@ class Tables:
     chain: Float64  # all of it, one after the other
     beside: Float64 | float = 0.0  # of that, what the rows of prompts add nothing to
     prompts: PromptTables | None = None
+    attentions: int = 1  # done side by side: by the attention workers as one, or by each replica
     # So many side by side, of which each has its part of all sums; of boards they are in the times.
     copies: int = 1
 
@@ -128,7 +129,11 @@ def tables_of_costs(spec: Spec, timing: Timing, most: int, lengths: Lengths) -> 
     crossing = crossing_of(timing, table(timing.q_transfer), table(timing.out_transfer))
     chain = host + model + attention + layers * (crossing - table(timing.q_lead))
     workers = (spec.batches, layers, len(spec.replica_names))
-    tables = Tables(*workers, mid, model, attention, per_token, chain, copies=spec.copies)
+    tables = Tables(
+        *(*workers, mid, model, attention, per_token, chain),
+        attentions=spec.batches if spec.own_attention else 1,
+        copies=spec.copies,
+    )
     if timing.prompts is None:
         return tables
     prompts = prompt_tables_of(spec, timing, timing.prompts, lengths)

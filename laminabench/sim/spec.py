@@ -262,6 +262,8 @@ class Spec:
     attention_name: str = "attention workers"
     # Attention runs on the model workers' own devices: one pool of devices, not two.
     shared_devices: bool = False
+    # With fixed pipelining each replica does the attention of its batch; one for all does it without.
+    own_attention: bool = False
     # Where prompts are computed elsewhere.
     pool: PromptPool | None = None
     # So many of this deployment side by side.
@@ -281,7 +283,8 @@ class Spec:
         """As the native module takes it."""
         names = (
             *("layers", "tokens_per_pool", "max_requests", "pools", "block_tokens", "request_tokens"),
-            *("batches", "pipelining", "admission", "prefix_sharing", "prompt_budget", "copies"),
+            *("batches", "pipelining", "own_attention", "admission", "prefix_sharing", "prompt_budget"),
+            "copies",
         )
         tables = {name: getattr(self, name) for name in names} | {"costs": self.timing.tables()}
         return tables | ({"pool": self.pool.tables()} if self.pool else {})

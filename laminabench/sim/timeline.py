@@ -43,7 +43,7 @@ class Lanes(msgspec.Struct, frozen=True):
 def lanes_of(outcome: Outcome, fleet: Fleet) -> Lanes:
     """The virtual cluster's: the replicas, and at the end the attention workers, which move as one.
 
-    On shared devices attention is work of the (only) replica of the batch's instance.
+    On shared devices attention is work of the batch's replica, where each does its own, or of the only one.
     """
     several = len(fleet.batches) > 1
     names: list[str] = []
@@ -56,9 +56,12 @@ def lanes_of(outcome: Outcome, fleet: Fleet) -> Lanes:
             names += [f"{name}{number}" for name in spec.replica_names]
             if not spec.shared_devices:
                 attention.append(f"{spec.attention_name}{number}")
-    instance = np.repeat(np.arange(len(first)), fleet.batches)[outcome.timeline["batch"]]
+    batch = outcome.timeline["batch"]
+    instance = np.repeat(np.arange(len(first)), fleet.batches)[batch]
+    specs = [spec for spec in fleet.specs for _ in range(spec.copies)]
+    own = np.concatenate([np.arange(spec.batches) * spec.own_attention for spec in specs])[batch]
     worker = outcome.timeline["worker"].astype(np.int64)
-    of_attention = len(names) + instance if attention else np.asarray(first, np.int64)[instance]
+    of_attention = len(names) + instance if attention else np.asarray(first, np.int64)[instance] + own
     worker = np.where(worker == ATTENTION, of_attention, worker)
     return Lanes("virtual cluster", (*names, *attention), worker, sum(fleet.batches))
 

@@ -37,8 +37,8 @@ def in_ticks(result: dict[str, Any]) -> dict[str, Any]:
 
 # Of these, `_sim.run` wants those of each deployment apart.
 OF_DEPLOYMENT = (
-    *("batches", "pipelining", "layers", "pools", "tokens_per_pool", "block_tokens", "request_tokens"),
-    *("admission", "max_requests", "prompt_budget", "prefix_sharing", "costs"),
+    *("batches", "pipelining", "own_attention", "layers", "pools", "tokens_per_pool", "block_tokens"),
+    *("request_tokens", "admission", "max_requests", "prompt_budget", "prefix_sharing", "costs"),
 )
 
 
@@ -87,6 +87,7 @@ def arguments(**given: Any) -> dict[str, Any]:
         "concurrency": 1,
         "batches": 1,
         "pipelining": "rotational",
+        "own_attention": False,
         "layers": 1,
         "pools": 1,
         "tokens_per_pool": 2**40,

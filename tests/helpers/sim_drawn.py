@@ -139,9 +139,11 @@ PRIORITIES: dict[str, Callable[[int], int] | None] = {
 def cases(draw: st.DrawFn) -> dict[str, Any]:
     most = draw(st.integers(1, 25))
     record_from = draw(st.integers(0, 2000))
+    pipelining = draw(st.sampled_from(["serial", "rotational", "fixed", "pingpong"]))
     return draw(workloads()) | {
         "batches": draw(st.integers(1, 4)),
-        "pipelining": draw(st.sampled_from(["serial", "rotational", "fixed", "pingpong"])),
+        "pipelining": pipelining,
+        "own_attention": pipelining == "fixed" and draw(st.booleans()),
         "layers": draw(st.integers(1, 6)),
         "pools": draw(st.integers(1, 3)),
         # From too little for some to enough for all.

@@ -409,9 +409,14 @@ class Cluster:
                 if k == self.layers:
                     self.batches[j].end = end
                     continue
-                start = max(end - work.q_lead + work.q, self.attention_free)
+                own = self.given["own_attention"]
+                free = self.replica_free[replica] if own else self.attention_free
+                start = max(end - work.q_lead + work.q, free)
                 done = max(start + work.attention, end + work.kv_transfer) + work.combine
-                self.attention_free = done
+                if own:
+                    self.replica_free[replica] = done
+                else:
+                    self.attention_free = done
                 self.attention_busy += work.attention + work.combine
                 self.record(j, -1, cycle, k, start, done)
                 ready[j] = max(done + work.out, end + work.migration)

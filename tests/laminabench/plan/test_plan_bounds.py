@@ -216,7 +216,13 @@ def windows(spec: Spec, timing: Timing) -> Spec:
     )
 
 
-@pytest.mark.parametrize("change", [attention_rows, windows])
+def stages(spec: Spec, _: Timing) -> Spec:
+    """Three, each of which does the attention of the batch that is with it."""
+    names = tuple(f"stage {i}" for i in range(3))
+    return replace(spec, batches=3, pipelining="fixed", own_attention=True, replica_names=names)
+
+
+@pytest.mark.parametrize("change", [attention_rows, windows, stages])
 @pytest.mark.parametrize("prefill", ["off", "colocated"])
 @pytest.mark.parametrize("mode", ["saturate", "open"])
 def test_bounds_hold_of_other_layers(

@@ -32,6 +32,7 @@ def pools(draw: st.DrawFn) -> dict[str, Any]:
         "copies": draw(st.integers(1, 3)),
         "batches": 1,
         "pipelining": "serial",
+        "own_attention": False,
         "layers": draw(st.integers(1, 4)),
         "pools": 1,
         "tokens_per_pool": draw(st.integers(30, 300)),

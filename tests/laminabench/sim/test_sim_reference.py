@@ -174,6 +174,18 @@ def test_what_each_request_has_beside_its_tokens_is_charged(
     assert result["iterations"]["kv_tokens"][:1] == [2 * at_once][: at_once > 0]
 
 
+def test_replicas_that_do_attention_themselves_do_not_wait_for_each_other() -> None:
+    costs = {"mid_slice": 2, "attention_fixed": 5, "out_transfer": 1, "q_lead": 1}
+    fixed = {"batches": 3, "pipelining": "fixed", "layers": 3, "costs": costs}
+    several = as_the_reference(**arguments(prompt=[1] * 3, output=[4] * 3, own_attention=True, **fixed))
+    alone = as_the_reference(**arguments(prompt=[1], output=[4], own_attention=True, **fixed))
+    assert several["end_s"] == alone["end_s"] == 4 * (2 * 2 + 3 * (5 + 1))
+    assert several["replica_busy_s"] == [4 * 2 * 2] * 3
+    assert several["attention_busy_s"] == 3 * 4 * 3 * 5
+    with pytest.raises(ValueError, match="only with fixed"):
+        native(**arguments(prompt=[1], output=[1], own_attention=True))
+
+
 def test_growing_admission_keeps_a_hundredth_free() -> None:
     # The first takes 991 of 1000 tokens; 9 are left, and the second's 1 + 1 would leave 7, below 10.
     memory = {"admission": "grow", "tokens_per_pool": 1000}

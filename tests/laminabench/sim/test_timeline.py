@@ -67,6 +67,19 @@ def work_in(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [event for event in events if event["ph"] == "X"]
 
 
+def test_attention_of_replicas_that_do_their_own_is_in_their_lanes() -> None:
+    _, one = recorded(2)
+    names = ("stage 0", "stage 1")
+    staged = replace(one, pipelining="fixed", own_attention=True, shared_devices=True, replica_names=names)
+    fleet = Fleet((replace(staged, copies=2),))
+    trace = trace_of([5] * 12, [30] * 12)
+    outcome = simulate(trace, fleet, Offered(), record_s=(0.0, 0.02))
+    lanes = lanes_of(outcome, fleet)
+    assert lanes.names == ("stage 0 0", "stage 1 0", "stage 0 1", "stage 1 1")
+    assert set(lanes.of.tolist()) == {0, 1, 2, 3}
+    assert lanes.of.tolist() == outcome.timeline["batch"].tolist(), "each batch stays with its replica"
+
+
 @pytest.mark.parametrize("batches", [1, 2, 3])
 @pytest.mark.parametrize("name", ["timeline.json", "timeline.json.gz"])
 def test_a_lane_does_one_thing_at_a_time(tmp_path: Path, batches: int, name: str) -> None:
