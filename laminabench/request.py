@@ -81,6 +81,8 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     overlap: bool | None = None
     stream_chunks: UpTo64 | None = None
     stream_along: Literal["requests", "heads"] | None = None
+    absorb: Literal["model", "attention"] | None = None
+    routing: Literal["skewed", "uniform"] | None = None
     kv_overcommit: Annotated[float, Meta(ge=1, le=100)] | None = None
     host_async: bool | None = None
     admission: Literal["reserve", "grow"] | None = None
@@ -206,10 +208,13 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
     },
     SYSTEM: {
         "system": Flag("What to replay against."),
-        "deployment": Flag("4xh100, or model+attention workers: 2xh100+4xh20; v2 Table 5's or 1xcpu+1xcpu."),
+        "deployment": Flag(
+            "4xh100, or model+attention workers: 2xh100+4xh20; with a layout: 8xh200:dp8ep8. "
+            "v2 Table 5's, or 1xcpu+1xcpu."
+        ),
         "model": Flag("Name, config.json or folder; llama3-70b, or live llama-mini."),
         "backend": Flag("Hardware one need not have (modelled, default), or the engine on this machine."),
-        "costs": Flag("Cost set, or a TOML file; vllm-0.14."),
+        "costs": Flag("Cost set, or a TOML file; vllm-0.14, or vllm-0.24 for models and devices of today."),
         "network": Flag(
             "fhbn, nccl, shm, ..., or 40us,42GB/s; the paper's. Live: auto, shm, gloo, verbs, mlx5."
         ),
@@ -223,6 +228,8 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
         "overlap": Flag("lamina: send q before k and v exist; live not unless asked for.", opposite=True),
         "stream_chunks": Flag("Mini-batches of a transfer: v1 4, lamina 1."),
         "stream_along": Flag("What a mini-batch is a part of."),
+        "absorb": Flag("lamina with MLA: who multiplies queries and outputs to and from the latent; model."),
+        "routing": Flag("Mixtures of experts: loads as a power law (skewed, default), or all alike."),
         "kv_overcommit": Flag("lamina: KV beyond device memory, paged to the host; 1."),
         "host_async": Flag("The host prepares an iteration while the one before it runs."),
         "admission": Flag(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -34,6 +34,7 @@ from laminabench.catalog.entries import Table, from_path, packaged, pick
 from laminabench.catalog.hardware import GB, Device, devices_in
 from laminabench.catalog.measured import AttentionGrids, Curve, Grid, Measured
 from laminabench.catalog.measured_file import packed, unpacked
+from laminabench.catalog.models import BLOCKS, ModelShape
 from laminabench.catalog.network import Network, networks_in
 from laminabench.errors import UserError
 
@@ -95,6 +96,17 @@ SECTIONS: Mapping[str, Section] = {
     "collectives": Section(CollectiveCost, ("", "over")),
     "dispatch": Section(DispatchCost, ("", "nodes")),
 }
+
+
+# The default for what the other default knows nothing of, or has from another device alone.
+COSTS_OF_TODAY = "vllm-0.24"
+DEVICES_OF_TODAY = ("h200", "b200")
+
+
+def usual_costs(model: ModelShape, devices: str | Iterable[str] = ()) -> str:
+    """The set that is taken where nobody asks for one; of `devices` their names, or text with them."""
+    today = model.experts or model.latent or model.window or model.dtype in BLOCKS
+    return COSTS_OF_TODAY if today or any(name in devices for name in DEVICES_OF_TODAY) else DEFAULT_COSTS
 
 
 def load_costs(name: str = DEFAULT_COSTS) -> CostSet:

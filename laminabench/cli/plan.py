@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 @option("--devices", None, "Comma-separated names; a100 is all of its kind. h100,h20,a100-80g.")
 @option("--systems", None, f"Comma-separated.  [default: {','.join(MODULES)}]")
 @option("--most-devices", COUNT, "Most devices, those of all instances and of pools for prompts together.")
-@option("--costs cost_names", None, "Repeatable: a winner for each set; vllm-0.14 by default.", multiple=True)
+@option(
+    "--costs cost_names", None, "Repeatable: a winner for each set; as for replay by default.", multiple=True
+)
 @option(
     "--mode",
     click.Choice(["saturate", "open"]),
@@ -119,7 +121,7 @@ def asked(
     **choices: Any,
 ) -> PlanRequest:
     """The flags as a request, with what has a default that costs something to know."""
-    from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
+    from laminabench.catalog.cost_file import load_costs, usual_costs
     from laminabench.catalog.costs import known_devices
     from laminabench.catalog.find_model import modelled
     from laminabench.catalog.hardware import priced_devices
@@ -159,9 +161,9 @@ def asked(
         names = with_prompts(names, named=systems is not None)
     if plot:
         check_target(plot)
-    cost_names = tuple(dict.fromkeys(cost_names or (DEFAULT_COSTS,)))
-    known = priced_devices(price, price_basis, power, known_devices(map(load_costs, cost_names)))
     model = modelled(model_name)
+    cost_names = tuple(dict.fromkeys(cost_names or (usual_costs(model, devices or DEVICES),)))
+    known = priced_devices(price, price_basis, power, known_devices(map(load_costs, cost_names)))
     chosen = devices_of(DEVICES if devices is None else devices, known)
     if note := price_note(chosen):
         out.note(note)

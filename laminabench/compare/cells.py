@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import assumed_amounts, kinds_of_prices
@@ -26,6 +26,7 @@ from laminabench.replay import replay
 from laminabench.runs.summary import Summary, number_at
 from laminabench.spread import spread
 from laminabench.systems.modelled.prepared import require_requests
+from laminabench.systems.modelled.system import worth_trying
 from laminabench.systems.registry import deployments, system
 from laminabench.traces.table import Trace
 
@@ -206,8 +207,10 @@ def made_equal(
     """
     first, *others = given
     reference = given[first]
-    amount = asked.of(first, reference.hardware)
     held = held_by_all(trace, {first: reference})
+    if first not in spec.given:
+        reference = _best(first, _laid_out(first, reference, spec), spec, held)
+    amount = asked.of(first, reference.hardware)
     known = {each.name: each for each in _devices(given)}
     devices = asked.devices or tuple(known.values())
     model, costs = reference.setup.model, reference.setup.costs
@@ -226,9 +229,26 @@ def made_equal(
             raise UserError(
                 "compare-no-equal-deployment", _nothing_near(name, fitting, amount, asked, devices)
             )
-        served = [_served(name, each, spec, held) for each in near]
-        found[name] = near[served.index(max(served))]
+        found[name] = _best(name, near, spec, held)
     return found
+
+
+def _laid_out(name: str, on: Deployed, spec: ComparisonSpec) -> list[Deployed]:
+    """The same devices in every way in which they can share a mixture of experts, as it was first."""
+    model, workers = on.setup.model, on.setup.deployment.model
+    if model.experts is None:
+        return [on]
+    instances, costs = len(on.routed.instances), on.setup.costs
+    layouts = [each for each in worth_trying(model) if each.devices == workers.count]
+    others = [replace(on.setup.deployment, model=replace(workers, layout=layout)) for layout in layouts]
+    return _fitting(name, [on, *(spec.on(name, model, costs, (each,) * instances) for each in others)])
+
+
+def _best(name: str, some: list[Deployed], spec: ComparisonSpec, held: Trace) -> Deployed:
+    if len(some) == 1:
+        return some[0]
+    served = [_served(name, each, spec, held) for each in some]
+    return some[served.index(max(served))]
 
 
 def _fitting(name: str, some: Iterable[Deployed]) -> list[Deployed]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.cost_file import COSTS_OF_TODAY, load_costs, usual_costs
 from laminabench.catalog.costs import CostSet, known_devices
 from laminabench.catalog.deployment import Deployment, parse_deployments
 from laminabench.catalog.entries import pick
@@ -105,10 +105,14 @@ def of_systems(flags: Mapping[str, Any], workload: ReplayRequest, out: Output) -
         raise UserError(
             "compare-too-few", f"--systems {flags['systems']} is nothing to compare; name at least two"
         )
-    cost_sets = [load_costs(name) for name in flags["costs"] or COSTS]
+    models = [modelled(name) for name in flags["models"] or MODELS]
+    named = f"{flags['devices'] or ''} {flags['deployments']}"
+    usual = dict.fromkeys(usual_costs(each, named) for each in models)
+    # One set for all, so that no era is compared with another.
+    names = (COSTS_OF_TODAY,) if COSTS_OF_TODAY in usual else COSTS
+    cost_sets = [load_costs(name) for name in flags["costs"] or names]
     spec = _terms(flags, systems, cost_sets)
     base = _base(flags["base"], systems)
-    models = [modelled(name) for name in flags["models"] or MODELS]
     traces = [load(changed(workload, {"trace": name}), out) for name in flags["traces"] or TRACES]
     _require_names_apart("--model", [each.name for each in models])
     _require_names_apart("--costs", [each.name for each in cost_sets])

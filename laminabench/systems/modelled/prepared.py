@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
-from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
+from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs, usual_costs
 from laminabench.catalog.costs import CostSet, known_devices
 from laminabench.catalog.deployment import (
     Deployment,
@@ -20,6 +20,7 @@ from laminabench.catalog.deployment import (
 )
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import Device, priced_devices
+from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
 from laminabench.errors import UserError
 from laminabench.json_safe import JsonObject
@@ -206,14 +207,15 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
             "none; leave one of the two out",
         )
     budget = prompt_budget(request)
-    shape, costs = modelled(request.model or MODEL), load_costs(request.costs or DEFAULT_COSTS)
-    request = defaulted(
-        request,
-        model=MODEL,
-        deployment=found.default_deployment(shape),
-        network=next(iter(costs.networks), found.NETWORK),
-        costs=DEFAULT_COSTS,
-    )
+    shape = modelled(request.model or MODEL)
+    _require_parts(request, shape)
+    request = defaulted(request, model=MODEL, deployment=found.default_deployment(shape))
+    usual = usual_costs(shape, str(request.deployment))
+    if request.costs is None and usual != DEFAULT_COSTS:
+        listener.note(f"{usual} is the cost set of models and devices of today; --costs names another")
+    costs = load_costs(request.costs or usual)
+    network = next(iter(costs.networks), found.NETWORK)
+    request = defaulted(request, network=network, costs=usual)
     assert request.deployment
     assert request.network
     basis = request.price_basis or found.PRICE_BASIS
@@ -249,6 +251,19 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
     for said in filter(None, (note, Instances(tuple(several)).price_note)):
         listener.note(said)
     return prepared
+
+
+def _require_parts(request: ReplayRequest, model: ModelShape) -> None:
+    """A UserError for a choice about a part that the model does not have."""
+    for flag, chosen, part in (
+        ("--routing", request.routing, model.experts),
+        ("--absorb", request.absorb, model.latent),
+    ):
+        if chosen is not None and part is None:
+            what = "mixtures of experts" if flag == "--routing" else "models with latent attention (MLA)"
+            raise UserError(
+                "replay-flag-unused", f"{flag} is for {what}, which {model.name} is not; leave it out"
+            )
 
 
 def prompt_budget(request: ReplayRequest) -> int:

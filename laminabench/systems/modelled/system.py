@@ -8,12 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from laminabench.catalog.deployment import Deployment, Workers
-from laminabench.catalog.hardware import Device
-from laminabench.catalog.layout import NODE_DEVICES
+from laminabench.catalog.hardware import Device, device
+from laminabench.catalog.layout import NODE_DEVICES, Layout
 from laminabench.catalog.models import ModelShape
 from laminabench.errors import UserError
 from laminabench.systems.modelled.pool import with_pool
 from laminabench.systems.modelled.setup import Modelled, Setup
+
+# Devices of which deployments of mixtures of experts are made, and attention workers beside them.
+COUNTS = (1, 2, 4, 8, 16)
+ATTENTION_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 # Of any modelled system.
 EVERY = frozenset(
@@ -104,15 +108,44 @@ class System(ABC):
         return (Deployment(each) for each in self.model_workers(model, devices, replicas))
 
     def model_workers(self, model: ModelShape, devices: Sequence[Device], replicas: int) -> list[Workers]:
-        """Of each kind that it runs on, in every number that tensor parallelism can be over."""
-        degrees = model.tp_degrees(NODE_DEVICES)
+        """Of each kind that it runs on, in every number and layout that is worth trying."""
+        layouts = [each for each in worth_trying(model) if replicas == 1 or each.plain]
         kinds = [device for device in devices if self.runs_on(device)]
-        return [Workers(device, degree * replicas) for device in kinds for degree in degrees]
+        return [
+            Workers(device, layout.devices * replicas, None if layout.plain else layout)
+            for device in kinds
+            for layout in layouts
+        ]
 
     def limits(self, device: Device) -> tuple[int | None, ...]:
         """Most requests at once that are worth trying on this device; None is its own limit."""
         del device
         return (None,)
+
+
+def worth_trying(model: ModelShape) -> list[Layout]:
+    """Tensor parallelism; of mixtures of experts every way to share these out, over two nodes too."""
+    if model.experts is None:
+        return [Layout(degree) for degree in model.tp_degrees(NODE_DEVICES)]
+    return [each for count in COUNTS for each in model.layouts(count) if each.pp == 1]
+
+
+def of_today(model: ModelShape, share: float) -> Workers:
+    """As few H200 as hold a mixture of experts in this share of their memory, as it is usually laid out.
+
+    Experts are dealt out where they cannot be split. KV of latent attention would be copied by tensor
+    parallelism, so that is replaced by data parallelism.
+    """
+    h200 = device("h200")
+    for count in COUNTS:
+        legal = model.layouts(count)
+        wanted = [Layout(1, count, count)] if model.latent else [Layout(count), Layout(count, ep=count)]
+        for layout in wanted:
+            if layout in legal and model.weight_bytes_per_worker(layout) <= share * h200.memory_bytes:
+                return Workers(h200, count, None if layout.plain else layout)
+    raise UserError(
+        "model-does-not-fit", f"{model.name} does not fit on {COUNTS[-1]}xh200; name a --deployment"
+    )
 
 
 class SplitSystem(System):
@@ -125,8 +158,12 @@ class SplitSystem(System):
     def deployments(
         self, model: ModelShape, devices: Sequence[Device], *, most_attention: int, replicas: int
     ) -> Iterator[Deployment]:
-        """As many attention workers as KV heads divide over, which lamina-v1 deals requests out to."""
-        shares = [share for share in model.head_splits() if share <= most_attention]
+        """As many attention workers as KV heads divide over, which lamina-v1 deals requests out to.
+
+        Mixtures of experts have few KV heads: requests are dealt out where these do not suffice.
+        """
+        counts = ATTENTION_COUNTS if model.experts else model.head_splits()
+        shares = [share for share in counts if share <= most_attention]
         attention = [Workers(device, share) for device in devices if self.runs_on(device) for share in shares]
         pairs = itertools.product(self.model_workers(model, devices, replicas), attention)
         return (Deployment(*pair) for pair in pairs)

@@ -5,19 +5,21 @@ from __future__ import annotations
 from laminabench.catalog.models import ModelShape
 from laminabench.systems.modelled.homogeneous import BLOCK_TOKENS, MAX_NUM_SEQS, build
 from laminabench.systems.modelled.setup import Modelled, Setup, by_size
-from laminabench.systems.modelled.system import EVERY, PROMPTS, System
+from laminabench.systems.modelled.system import EVERY, PROMPTS, System, of_today
 
 
 class Vllm(System):
     """One batch on one kind of device."""
 
     NAME = "vllm"
-    TAKES = EVERY | PROMPTS | {"prefix_sharing", "block_size", "gpu_memory_utilization"}
+    TAKES = EVERY | PROMPTS | {"prefix_sharing", "block_size", "gpu_memory_utilization", "routing"}
     MAX_REQUESTS = MAX_NUM_SEQS
     BLOCK_TOKENS = BLOCK_TOKENS
 
     def default_deployment(self, model: ModelShape) -> str:
-        """v2 Table 5."""
+        """v2 Table 5; of mixtures of experts H200, with about half of their memory for KV."""
+        if model.experts:
+            return str(of_today(model, 0.6))
         return by_size(model, "2xh100", "4xh100")
 
     def _build(self, setup: Setup) -> Modelled:

@@ -33,7 +33,7 @@ from laminabench.systems.modelled.setup import (
     prompt_timing,
     slices,
 )
-from laminabench.systems.modelled.system import EVERY, PROMPTS, SplitSystem
+from laminabench.systems.modelled.system import EVERY, PROMPTS, SplitSystem, of_today
 
 # What the v2 paper measured.
 NETWORK = "fhbn"
@@ -44,7 +44,10 @@ ATTENTION_TERMS = ("attention", "windows", "prompts", "batched")
 
 
 def default_deployment(model: ModelShape) -> str:
-    """v2 Table 5: LLaMA-33B on (1, 2), the larger ones on (2, 4)."""
+    """v2 Table 5: LLaMA-33B on (1, 2), the larger ones on (2, 4); of experts H200, and as many H20."""
+    if model.experts:
+        workers = of_today(model, 0.9)
+        return f"{workers}+{workers.count}xh20"
     return by_size(model, "1xh100+2xh20", "2xh100+4xh20")
 
 
@@ -144,9 +147,15 @@ def layout_of_replica(setup: Setup, replicas: int) -> Layout:
 
 
 def partition_of(setup: Setup) -> Literal["heads", "requests"]:
-    """What attention workers share out; of latent attention, with its one KV head, requests."""
+    """What attention workers share out; of latent attention, with its one KV head, requests.
+
+    So it is where mixtures of experts have fewer KV heads than workers, unless asked otherwise.
+    """
+    attention = setup.deployment.attention
+    assert attention is not None
     if setup.model.latent is None:
-        return setup.partition or "heads"
+        few = setup.model.experts and attention.count not in setup.model.head_splits()
+        return setup.partition or ("requests" if few else "heads")
     if setup.partition == "heads":
         raise UserError(
             "deployment-heads",
@@ -316,7 +325,15 @@ class Lamina(SplitSystem):
         | PROMPTS
         | {
             *("batches", "pipelining", "pipeline_parallel", "partition", "overlap", "stream_chunks"),
-            *("stream_along", "kv_overcommit", "prefix_sharing", "block_size", "gpu_memory_utilization"),
+            *(
+                "routing",
+                "absorb",
+                "stream_along",
+                "kv_overcommit",
+                "prefix_sharing",
+                "block_size",
+                "gpu_memory_utilization",
+            ),
         }
     )
     NETWORK = NETWORK
