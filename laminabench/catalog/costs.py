@@ -109,7 +109,7 @@ class CostSet(msgspec.Struct, frozen=True):
         if curve is None and not self.measured.nearest:
             return formula
         # Of the device as it is in the catalogue; of one that is thought faster, in the ratio of the formula.
-        catalogued = known_devices([self]).get(device.name, device)
+        catalogued = self.as_measured(device)
         if curve is None:
             return formula * nearby(
                 self.measured.of(device.name, key),
@@ -223,6 +223,19 @@ class CostSet(msgspec.Struct, frozen=True):
     def dispatch_cost(self, device: Device, op: str, nodes: int = 1) -> DispatchCost:
         """Of `dispatch` or `combine` over the devices of so many nodes."""
         return self._of_degree(self.dispatch, device, op, nodes)
+
+    def as_measured(self, device: Device) -> Device:
+        """The catalogue's device of this name, which was measured; the other may be thought faster."""
+        return known_devices([self]).get(device.name, device)
+
+    def attention_lines(
+        self, model: ModelShape, device: Device, workers: int, window: int
+    ) -> AttentionLines | None:
+        """A layer of a worker's attention as it was measured; None where the term prices it."""
+        heads, kv_heads = model.heads_of_worker(workers)
+        if model.latent:
+            return self.measured_latent(device, heads, model.kv_dtype)
+        return self.measured_lines(device, heads, kv_heads, model.head_dim, model.kv_dtype, window)
 
     def hop_seconds(self, device: Device, size_bytes: Float64) -> Float64:
         """From a pipeline stage to the next: half of an all-reduce's latency, and the bytes."""

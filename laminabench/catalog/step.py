@@ -139,15 +139,29 @@ def experts_seconds(
     if found is None:
         return np.zeros_like(rows)
     cost = costs.expert_cost(device, model.expert_dtype)
+    shape = (model.hidden, found.intermediate, found.top_k, found.count)
+    curve = costs.measured_experts(device, model.expert_dtype, shape, layout.expert_tp, layout.ep)
     # Drawing loads takes a while: at some points, between which what follows from them is smooth.
-    points = np.unique(np.geomspace(1, max(2.0, rows.max()), 40).round())
+    most = max(2.0, float(rows.max()))
+    points = np.unique(np.geomspace(1, most, 40).round())
+    if curve:
+        points = np.union1d(points, curve.rows[curve.rows <= most])
     if routing == "uniform":
         load = uniform(found.count, found.top_k, layout.ep, points)
     else:
         skew = SKEW if found.groups == 1 else SKEW_OF_GROUPS
         load = skewed(found.count, found.top_k, layout.ep, points, skew)
     inter = found.intermediate // layout.expert_tp
-    each = cost.seconds(device, model.hidden, inter, model.expert_dtype, *load, points)
+
+    def formula(on: Device) -> Float64:
+        return cost.seconds(on, model.hidden, inter, model.expert_dtype, *load, points)
+
+    each = formula(device)
+    if routing == "skewed" and curve:
+        # Of the device as it is in the catalogue; of one that is thought faster, in the ratio of the formula.
+        there = formula(costs.as_measured(device))
+        last = float(np.interp(curve.rows[-1], points, there))
+        each = curve.at(points, there, last) * (each / there)
     return model.expert_layers * np.interp(rows, points, each)
 
 
@@ -204,8 +218,14 @@ def decode_attention(
     for layers, window in model.layer_kinds():
         share = layers / model.layers
         terms = costs.layer_attention(model, device, workers, window)
-        fixed = fixed + share * (terms.fixed_s + terms.per_request_s * batch)
-        per_token = share * (terms.per_kv_token_s + terms.per_mean_token_s / np.maximum(batch, 1))
+        if lines := costs.attention_lines(model, device, workers, window):
+            of_layer, each = lines.at(batch)
+            there = costs.layer_attention(model, costs.as_measured(device), workers, window)
+            each = each * (terms.per_kv_token_s / there.per_kv_token_s)
+        else:
+            of_layer = terms.fixed_s + terms.per_request_s * batch
+            each = terms.per_kv_token_s + terms.per_mean_token_s / np.maximum(batch, 1)
+        fixed, per_token = fixed + share * of_layer, share * each
         if window:
             windowed = windowed + per_token
         else:
