@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from laminabench.analysis.binding import binding_of
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import assumed_amounts, kinds_of_prices
 from laminabench.catalog.hardware import Device
@@ -122,6 +123,7 @@ class Cell:
             "tbt_ms": self.tbt_ms,
             "gain": {name: self.gain_of(name, base) for name in others},
             "gain_per_dollar": {name: self.gain_per_dollar_of(name, base) for name in others},
+            "binds": {name: binding_of(summary)._asdict() for name, summary in self.summaries.items()},
             "batch_ratio": {name: batch[name] / batch[base] for name in others},
             "break_even_usd_per_board_hour": self.break_evens(base),
             "assumed": list(self.assumed),

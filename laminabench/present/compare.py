@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from laminabench import markdown
+from laminabench.analysis.binding import binding_of
 from laminabench.analysis.estimate import Estimate, Interval
 from laminabench.analysis.metrics_table import Metric
 from laminabench.atomic import replacing
@@ -55,7 +56,8 @@ def sheet_of_cell(cell: Cell, base: str) -> Sheet:
     """Metrics by systems."""
     left_out = f"{cell.dropped:,} requests" if cell.dropped else "no request"
     title = f"{cell.model} on {cell.trace}, modelled with {cell.costs}, {left_out} left out"
-    return _by_metric(cell.sides(base), title, list(behind([cell], base)))
+    binds = [f"what binds {name}: {binding_of(summary)}" for name, summary in cell.summaries.items()]
+    return _by_metric(cell.sides(base), title, [*binds, *behind([cell], base)])
 
 
 def sheets_of_grid(cells: list[Cell], base: str, *, as_published: bool) -> list[Sheet]:

@@ -17,9 +17,9 @@ class Vllm(System):
     BLOCK_TOKENS = BLOCK_TOKENS
 
     def default_deployment(self, model: ModelShape) -> str:
-        """v2 Table 5; of mixtures of experts H200, with about half of their memory for KV."""
+        """v2 Table 5; of mixtures of experts H200, with a quarter of their memory and more for KV."""
         if model.experts:
-            return str(of_today(model, 0.6))
+            return str(of_today(model, 0.75))
         return by_size(model, "2xh100", "4xh100")
 
     def _build(self, setup: Setup) -> Modelled:
