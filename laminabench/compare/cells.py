@@ -209,10 +209,10 @@ def made_equal(
     """
     first, *others = given
     reference = given[first]
+    amount = asked.of(first, reference.hardware)
     held = held_by_all(trace, {first: reference})
     if first not in spec.given:
         reference = _best(first, _laid_out(first, reference, spec), spec, held)
-    amount = asked.of(first, reference.hardware)
     known = {each.name: each for each in _devices(given)}
     devices = asked.devices or tuple(known.values())
     model, costs = reference.setup.model, reference.setup.costs

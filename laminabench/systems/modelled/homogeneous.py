@@ -62,6 +62,7 @@ def build(setup: Setup) -> Modelled:
         # Every stage works on the batch that is with it.
         batches=layout.pp,
         pipelining="fixed" if layout.pp > 1 else "serial",
+        own_attention=layout.pp > 1,
         admission=setup.admission,
         prefix_sharing=setup.prefix_sharing,
         prompt_budget=setup.prompt_budget,

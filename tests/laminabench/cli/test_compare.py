@@ -347,7 +347,7 @@ def test_a_narrow_model_says_what_was_not_measured(refused: Any, printed: Any) -
     out = printed(*narrow, "vllm,h2m2", "--costs", "vllm-0.14", "--max-num-seqs", "h2m2=16")
     said = " ".join(out.split())
     assert "are in fp8: vllm; int8: h2m2 (cost sets measured attention on 16 bits" in said
-    refused("no fp8 GEMM coefficients", *narrow, "vllm,h2m2", "--costs", "vidur-2024")
+    refused("no coefficients of fp8 GEMMs", *narrow, "vllm,h2m2", "--costs", "vidur-2024")
 
 
 @pytest.mark.parametrize(

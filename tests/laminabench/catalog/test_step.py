@@ -1,0 +1,93 @@
+"""Steps of mixtures of experts, latent attention and windows: by hand, and as the tables compose."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.find_model import modelled
+from laminabench.catalog.hardware import device
+from laminabench.catalog.layout import Layout
+from laminabench.catalog.step import decode_attention, model_step
+
+H200 = device("h200")
+SHEET, TODAY = load_costs("roofline"), load_costs("vllm-0.24")
+
+
+def test_a_large_batch_reads_all_experts_once_and_computes_their_pairs():
+    shape = modelled("mixtral-8x7b")
+    step = model_step(SHEET, shape, H200, 1, [4096], "uniform")
+    weights = 32 * 8 * 3 * 4096 * 14336
+    memory = 2 * weights / 4.8e12
+    # Two experts of eight for each row, and sixteen rows that tiles of each are padded by.
+    compute = 6 * 32 * 4096 * 14336 * (2 * 4096 + 16 * 8) / 989e12
+    assert float(step.experts_s[0]) == pytest.approx(np.hypot(memory, compute), rel=1e-6)
+
+
+def test_few_rows_wake_few_experts_and_layouts_share_them_out():
+    shape = modelled("qwen3-235b-a22b@bf16")
+    one = model_step(SHEET, shape, H200, 8, [1], "uniform").experts_s[0]
+    weights = 94 * 3 * 4096 * 1536 / 8 * 2
+    assert float(one) == pytest.approx(8 * weights / 4.8e12, rel=0.02)
+    ep = Layout(8, ep=8)
+    dealt, split = (model_step(SHEET, shape, H200, each, [512], "uniform").experts_s[0] for each in (ep, 8))
+    assert float(dealt) == pytest.approx(float(split), rel=1e-6)
+    busiest = model_step(SHEET, shape, H200, ep, [4096]).experts_s[0]
+    assert float(busiest) > 1.3 * float(model_step(SHEET, shape, H200, ep, [4096], "uniform").experts_s[0])
+
+
+def test_data_parallel_groups_have_their_share_of_rows_and_exchange_tokens():
+    shape = modelled("deepseek-v3")
+    whole, shared = (model_step(SHEET, shape, H200, each, [64]) for each in (8, Layout(1, 8, 8)))
+    # Eight times the attention weights each, for an eighth of the rows: reading them is what takes long.
+    assert float(shared.gemm_s[0]) > 3 * float(whole.gemm_s[0])
+    rows = 2 * 7168 * 64
+    # All-gather and reduce-scatter of all rows in each layer with experts; nothing to sum up in the others.
+    assert float(shared.allreduce_s[0]) == pytest.approx(58 * 2 * 7 / 8 * rows / 450e9)
+    assert float(whole.allreduce_s[0]) == pytest.approx(61 * 2 * 2 * 7 / 8 * rows / 450e9)
+    assert float(shared.absorb_s[0] + shared.expand_s[0]) > 0
+
+
+def test_windows_attend_to_no_more_than_they_are_long():
+    shape = modelled("gpt-oss-120b")
+    found = decode_attention(SHEET, shape, H200, 1, np.array([8.0]))
+    per_token = 2 * 8 * 64 * 2 / 4.8e12
+    assert found.per_token_s[0] == pytest.approx(per_token / 2)
+    assert found.windowed_per_token_s[0] == pytest.approx(per_token / 2)
+    assert (
+        decode_attention(SHEET, modelled("mixtral-8x7b"), H200, 1, np.array([8.0])).windowed_per_token_s[0]
+        == 0
+    )
+
+
+def test_latent_attention_reads_one_vector_or_computes_with_all_heads():
+    found = decode_attention(SHEET, modelled("kimi-k2"), H200, 8, np.array([8.0]))
+    assert found.per_token_s[0] == pytest.approx(576 * 2 / 4.8e12)
+    h20 = decode_attention(SHEET, modelled("deepseek-v3"), device("h20"), 1, np.array([8.0]))
+    assert h20.per_token_s[0] == pytest.approx(2 * 128 * (576 + 512) / 148e12)
+
+
+@pytest.mark.parametrize(
+    ("name", "on", "layout", "milliseconds"),
+    [  # kernels alone at a context of 4096, composed of the same tables by a program of their own
+        ("qwen3-235b-a22b", "h200", Layout(8, ep=8), (13.1, 20.9, 34.2)),
+        ("qwen3-235b-a22b@bf16", "h200", Layout(8), (12.8, 24.5, 41.3)),
+        ("deepseek-v3", "h200", Layout(8), (17.4, 33.7, 56.2)),
+        ("gpt-oss-120b", "h100", Layout(1), (9.7, 25.0, 42.2)),
+        ("gpt-oss-120b", "h100", Layout(2), (6.5, 14.8, 24.9)),
+        ("mixtral-8x7b", "h200", Layout(2), (13.5, 19.4, 32.7)),
+    ],
+)
+def test_steps_are_what_the_tables_compose_to(name, on, layout, milliseconds):
+    shape, batch = modelled(name), np.array([8.0, 64.0, 256.0])
+    attention = decode_attention(TODAY, shape, device(on), layout.tp, batch)
+    window = min(4096, shape.window.tokens) if shape.window else 0
+    layer = (
+        attention.fixed_s
+        + attention.per_token_s * batch * 4096
+        + attention.windowed_per_token_s * batch * window
+    )
+    found = 1e3 * (model_step(TODAY, shape, device(on), layout, batch).total_s + shape.layers * layer)
+    assert found == pytest.approx(milliseconds, rel=0.045)
+    assert np.abs(found / milliseconds - 1).mean() < 0.03
