@@ -9,7 +9,6 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from laminabench.catalog.boards import Board, BoardMemory
-from laminabench.catalog.deployment import Workers
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.network import Network
 from laminabench.plan.measure import Point, measure
@@ -93,7 +92,7 @@ def _better(question: Question, point: Point) -> Iterator[tuple[str, Spec]]:
         yield "KV hand-over", replace(spec, pool=_less(spec.pool, "latency", "per_token"))
 
     def built(change: Callable[[Device], Device]) -> Spec:
-        workers = Workers(change(part.device), part.count)
+        workers = replace(part, device=change(part.device))
         return build(replace(setup, deployment=replace(setup.deployment, model=workers))).spec
 
     yield "KV memory", replace(spec, tokens_per_pool=int(spec.tokens_per_pool * BETTER))

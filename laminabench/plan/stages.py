@@ -62,7 +62,7 @@ class Stage:
         part = candidate.deployment.attention or candidate.deployment.model
         tokens = part.memory_bytes / self.question.model.kv_bytes_per_token
         most = max(1, self.demand(1).can_run(tokens))
-        return cluster(self.question, candidate, min(most, own.MAX_REQUESTS))
+        return cluster(self.question, candidate, min(most, own.most_requests(candidate.deployment)))
 
 
 def stage_of(question: Question) -> Stage:

@@ -117,6 +117,11 @@ class System(ABC):
             for layout in layouts
         ]
 
+    def most_requests(self, deployment: Deployment) -> int:
+        """That run at once, unless the user says."""
+        del deployment
+        return self.MAX_REQUESTS
+
     def limits(self, device: Device) -> tuple[int | None, ...]:
         """Most requests at once that are worth trying on this device; None is its own limit."""
         del device

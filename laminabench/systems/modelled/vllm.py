@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from laminabench.catalog.deployment import Deployment
 from laminabench.catalog.models import ModelShape
 from laminabench.systems.modelled.homogeneous import BLOCK_TOKENS, MAX_NUM_SEQS, build
 from laminabench.systems.modelled.setup import Modelled, Setup, by_size
@@ -21,6 +22,10 @@ class Vllm(System):
         if model.experts:
             return str(of_today(model, 0.75))
         return by_size(model, "2xh100", "4xh100")
+
+    def most_requests(self, deployment: Deployment) -> int:
+        """Every data-parallel group has a scheduler of its own."""
+        return deployment.model.shared().dp * self.MAX_REQUESTS
 
     def _build(self, setup: Setup) -> Modelled:
         self.require_runs_on(setup.deployment)
