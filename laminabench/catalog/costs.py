@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -112,7 +112,7 @@ class CostSet(msgspec.Struct, frozen=True):
         catalogued = self.as_measured(device)
         if curve is None:
             return formula * nearby(
-                self.measured.of(device.name, key),
+                _curves_of(self, device.name, key),
                 self.measured.nearest,
                 lambda rows, n, k: cost.seconds(catalogued, rows, n, k, key),
                 m,
@@ -504,6 +504,12 @@ class CostSet(msgspec.Struct, frozen=True):
             )
         above = [each for each in degrees if each >= degree]
         return table[name, op, above[0] if above else degrees[-1]]
+
+
+@lru_cache(maxsize=64)
+def _curves_of(costs: CostSet, device: str, dtype: str) -> Mapping[tuple[int, int], Curve]:
+    """The matrices that were measured: looked for once, as sets of today have hundreds."""
+    return costs.measured.of(device, dtype)
 
 
 def known_devices(sets: Iterable[CostSet]) -> Mapping[str, Device]:

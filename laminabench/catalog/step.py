@@ -23,6 +23,10 @@ Routing = Literal["skewed", "uniform"]
 SKEW, SKEW_OF_GROUPS = 1.2, 1.01
 
 
+# Of a batch, four to each doubling.
+ROWS = np.unique(np.geomspace(1, 2**20, 81).round())
+
+
 class StepTime(NamedTuple):
     """A decode step of the model workers by part, without attention and host."""
 
@@ -141,11 +145,13 @@ def experts_seconds(
     cost = costs.expert_cost(device, model.expert_dtype)
     shape = (model.hidden, found.intermediate, found.top_k, found.count)
     curve = costs.measured_experts(device, model.expert_dtype, shape, layout.expert_tp, layout.ep)
-    # Drawing loads takes a while: at some points, between which what follows from them is smooth.
-    most = max(2.0, float(rows.max()))
-    points = np.unique(np.geomspace(1, most, 40).round())
+    most, there = float(rows.max()), costs.as_measured(device)
+    if routing == "skewed" and curve and most <= curve.rows[-1] and device == there:
+        return model.expert_layers * curve.at(rows)
+    # Drawing loads takes a while: at some points, the same for all, between which times are smooth.
+    points = ROWS[: 1 + int(np.searchsorted(ROWS, most))]
     if curve:
-        points = np.union1d(points, curve.rows[curve.rows <= most])
+        points = np.union1d(points, curve.rows)
     if routing == "uniform":
         load = uniform(found.count, found.top_k, layout.ep, points)
     else:
@@ -159,9 +165,9 @@ def experts_seconds(
     each = formula(device)
     if routing == "skewed" and curve:
         # Of the device as it is in the catalogue; of one that is thought faster, in the ratio of the formula.
-        there = formula(costs.as_measured(device))
-        last = float(np.interp(curve.rows[-1], points, there))
-        each = curve.at(points, there, last) * (each / there)
+        measured = formula(there)
+        last = float(np.interp(curve.rows[-1], points, measured))
+        each = curve.at(points, measured, last) * (each / measured)
     return model.expert_layers * np.interp(rows, points, each)
 
 

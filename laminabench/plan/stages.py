@@ -62,6 +62,8 @@ class Stage:
         part = candidate.deployment.attention or candidate.deployment.model
         tokens = part.memory_bytes / self.question.model.kv_bytes_per_token
         most = max(1, self.demand(1).can_run(tokens))
+        # A power of two, so that many candidates have the same tables.
+        most = 1 << (most - 1).bit_length()
         return cluster(self.question, candidate, min(most, own.most_requests(candidate.deployment)))
 
 

@@ -144,7 +144,7 @@ def slices(setup: Setup, workers: Workers, layout: Layout, most: int) -> Slices:
 
 
 # A plan has thousands of candidates, of which many have the same model workers.
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=256)
 def _slices(
     costs: CostSet,
     model: ModelShape,
