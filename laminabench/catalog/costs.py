@@ -359,7 +359,7 @@ class CostSet(msgspec.Struct, frozen=True):
             )
             for gemm, dtype in gemms
         ]
-        if self.measured.nearest and self.measured.of(device.name, canonical_dtype(model.dtype)):
+        if self.measured.nearest and _curves_of(self, device.name, canonical_dtype(model.dtype)):
             for row in rows:
                 row["priced_by"] = row["priced_by"].replace("formula", "formula, nearest")
         curves = self._operators(model, device, tp)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from heapq import heapify, heapreplace
 from typing import NamedTuple
 
 import numpy as np
@@ -51,8 +52,16 @@ def _drawn(experts: int, top_k: int, ep: int, tokens: int, exponent: float) -> t
 
 def _make_up(ranks: Float64, missing: int, most: int) -> None:
     """What rounding left out goes to the idlest expert of each rank in turn, or comes from the busiest."""
+    sign = 1 if missing > 0 else -1
+    heaps = [[(sign * load, place) for place, load in enumerate(loads)] for loads in ranks.tolist()]
+    for heap in heaps:
+        heapify(heap)
     for turn in range(abs(missing)):
-        loads = ranks[turn % len(ranks)]
-        if missing > 0 and loads.min() >= most:
-            loads = ranks.reshape(-1)
-        loads[loads.argmin() if missing > 0 else loads.argmax()] += np.sign(missing)
+        heap = heaps[turn % len(heaps)]
+        if heap[0][0] >= sign * most > 0:
+            heap = min(heaps, key=lambda each: each[0][0])
+        load, place = heap[0]
+        heapreplace(heap, (load + 1, place))
+    for loads, heap in zip(ranks, heaps, strict=True):
+        for load, place in heap:
+            loads[place] = sign * load
