@@ -90,7 +90,11 @@ _H2M2 = {
     "h2m2-fig19": ("eight_hbm", "Memory energy for a token of GPT3-175B over LPDDR-only, batch 32"),
     "h2m2-sensitivity": ("boards", "Averages of H2M2's models if one assumption were another"),
 }
-V2, V1, H2M2 = PAPERS = (
+_TODAY = {
+    "today-cost": ("cost", "The cheapest tokens of each system for models of today"),
+    "today-price": ("cost", "The cheapest tokens of mixtures of experts by H20's price"),
+}
+V2, V1, H2M2, TODAY = PAPERS = (
     Paper("v2", "Model-attention disaggregation", "https://arxiv.org/abs/2405.01814", _V2),
     Paper(
         "v1",
@@ -104,6 +108,7 @@ V2, V1, H2M2 = PAPERS = (
         "https://arxiv.org/abs/2504.14893",
         _H2M2,
     ),
+    Paper("today", "No paper: models of today", "https://github.com/laminabench/laminabench", _TODAY),
 )
 TITLES = {name: title for paper in PAPERS for name, (_, title) in paper.figures.items()}
 SUFFIXES = (".csv", ".svg", ".png")

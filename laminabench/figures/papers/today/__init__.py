@@ -1,0 +1,1 @@
+"""Figures of no paper: whether splitting attention pays for the models of today."""
