@@ -98,6 +98,39 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "minimax-m2": ("MiniMaxM2", MOE | {"head_dim": 16, "num_local_experts": 4, "intermediate_size": 32}),
 }
 
+# Layers that keep state between tokens, other than keys and values.
+_DELTA = {
+    "layer_types": ["linear_attention", "full_attention"] * 2,
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+}
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
+    # The last layer has none, but comes after attention.
+    "jamba": (
+        "Jamba",
+        GQA
+        | {"num_hidden_layers": 5, "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 4}
+        | {"expert_layer_offset": 0, "mamba_d_state": 8, "mamba_dt_rank": 4},
+    ),
+    "qwen3-next": (
+        "Qwen3Next",
+        GQA
+        | _DELTA
+        | _EXPERTS
+        | {"num_hidden_layers": 4, "head_dim": 16, "linear_key_head_dim": 16}
+        | {"linear_value_head_dim": 16, "shared_expert_intermediate_size": 32},
+    ),
+    "granite-hybrid": (
+        "GraniteMoeHybrid",
+        GQA
+        | {"num_hidden_layers": 4, "layer_types": ["mamba", "attention"] * 2, "mamba_n_heads": 8}
+        | {"mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 16}
+        | {"num_local_experts": 0, "shared_intermediate_size": 96},
+    ),
+    "lfm2": ("Lfm2", GQA | {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]}),
+}
+
 SmallModel = Callable[..., "transformers.PreTrainedModel"]
 
 
@@ -112,7 +145,7 @@ def small_model() -> SmallModel:
     torch.set_num_threads(1)
 
     def make(family: str, dtype: torch.dtype = torch.float32) -> transformers.PreTrainedModel:
-        kind, shape = FAMILIES[family]
+        kind, shape = (FAMILIES | RECURRENT)[family]
         config = getattr(transformers, f"{kind}Config")(**shape)
         with torch.random.fork_rng():
             torch.manual_seed(len(family))

@@ -49,8 +49,9 @@ class WorkerUpdates:
     batch, and model workers nothing either, so that all of them are sent the same.
     """
 
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: Partition, *, stateful: bool) -> None:
         self._partition = partition
+        self._stateful = stateful  # model workers keep state of sequences, which goes with them
         self._pool_of: dict[int, int] = {}
 
     def to_attention(
@@ -77,7 +78,9 @@ class WorkerUpdates:
             return plan
         joined = snapshot.whole.joined
         wanted = np.isin(joined.name, snapshot.new)
-        if self._partition.along == "requests":
+        if self._stateful:
+            wanted[:] = True
+        elif self._partition.along == "requests":
             wanted |= np.isin(joined.pool, list(lacking))
         elif lacking:
             wanted[:] = True
@@ -170,6 +173,8 @@ class ClusterCore:
                 f"{facts.layers} layers are too few for {self.schedule.stages} stages",
             )
         self._partition = layout.dealt(facts.heads, facts.kv_heads)
+        if facts.state_bytes:
+            _require_one_place(layout)
         self.batches, self.pools = self.schedule.batches, self._partition.pools
         if max_sequences < self.batches:
             raise EngineError(
@@ -195,7 +200,7 @@ class ClusterCore:
         # Since when workers have been there, in cycles; and the cycles of batches that came to nothing.
         self._since = [0] * layout.workers
         self._broken_off: set[tuple[int, int]] = set()
-        self._updates = WorkerUpdates(self._partition)
+        self._updates = WorkerUpdates(self._partition, stateful=facts.state_bytes > 0)
 
     def _require_memory(self, shape: ArenaShape) -> None:
         """A model that does not fit is refused before it is loaded."""
@@ -318,7 +323,7 @@ class ClusterCore:
             arena_tokens=to.pool_tokens,
             spin_s=_spin_s(to.cores),
         )
-        self._updates = WorkerUpdates(to.partition)
+        self._updates = WorkerUpdates(to.partition, stateful=self.facts.state_bytes > 0)
         stay = to.layout.model_workers
         self._since = self._since[:stay] + [0] * (to.layout.workers - stay)
         self._workers.become(self._configs(to.cores))
@@ -429,6 +434,20 @@ class ClusterCore:
     def close(self) -> None:
         """End the workers. None is left when this returns."""
         self._own.close()
+
+
+def _require_one_place(layout: Layout) -> None:
+    """What layers keep of a sequence stays on the model worker that runs them."""
+    if (
+        layout.ranks > 1
+        or layout.prefill_workers
+        or (layout.pipelining == "rotational" and layout.places > 1)
+    ):
+        raise EngineError(
+            "layout-model-has-state",
+            "this model's recurrent layers keep state on the model worker that runs them: take one model "
+            "worker a replica, no prefill workers, and rotation of 2 batches, serial or fixed pipelining",
+        )
 
 
 def _spin_s(cores: list[int]) -> float:

@@ -16,7 +16,7 @@ from lamina.convert import Conversion
 from lamina.model import Prefill
 from lamina.model.prefill import CHUNK, Passed
 from lamina.operators import Attended
-from lamina.pipeline import BatchRows, Choice, Turn
+from lamina.pipeline import BatchRows, Choice, SequenceStates, Turn, states_of
 from lamina.pipeline.batch_rows import Ints
 
 
@@ -30,6 +30,7 @@ class Lane:
         self.tokens: Ints | None = None  # chosen here, in this cycle
         self.context: tuple[Tensor, ...] = ()
         self.routes: list[Route] = []
+        self.states: Tensor | None = None  # where those of its sequences are
 
     @property
     def active(self) -> bool:
@@ -53,6 +54,7 @@ class ModelRole:
             self._slices = weights
         else:
             self._slices = sharded.bind(weights, self._rank, self._group, backend=config.backend)
+        self._states = SequenceStates(states_of(self._slices))
         self._heads = (self._attentions[0].heads, self._attentions[0].head_dim)
         self._dtype = conversion.dtype
         mine = self._schedule.slices_of(self._place)
@@ -76,7 +78,8 @@ class ModelRole:
         part = slice(self._layers.start, self._layers.stop)
         heads, mine = self._attentions[0].heads, self._attentions[part]
         of_rank = slice(self._rank * heads, (self._rank + 1) * heads)
-        return Prefill(plain[part], mine, attended.sinks_of(mine, of_rank))
+        last = plain[-1] if self._layers.stop == len(self._attentions) else None
+        return Prefill(plain[part], mine, attended.sinks_of(mine, of_rank), last)
 
     def meet(self, meeting: Meeting) -> None:
         meeting.of_model_worker(self._attention_channels, self._group, self._stage_channels)
@@ -88,6 +91,7 @@ class ModelRole:
     def regroup(self) -> None:
         """Forget the batches: the front end sends their snapshots."""
         self._front.left_over()
+        self._states.clear()
         self._partition = self._front.call.partition
         self._attention_channels = AttentionChannels(self._partition, self._rank)
         self._lanes = self._begun()
@@ -114,11 +118,14 @@ class ModelRole:
                 lane.rows.advance(lane.tokens)
             lane.cycle, lane.plan, lane.tokens = cycle, plan, None
             lane.rows.apply(plan.delta)
+            self._states.apply(plan.delta)
             lane.routes = self._attention_channels.routes(lane.rows.columns.pool)
             if plan.delta.prompts and (
                 self._schedule.stages > 1 or not self._elsewhere(turn.batch, cycle, 0)
             ):
                 self._prompts(plan)
+            self._states.share(plan.delta)
+            lane.states = self._states.rows(lane.rows.columns.name)
 
     def _elsewhere(self, batch: int, cycle: int, slice_: int) -> bool:
         """Whether a slice runs at another place; slice -1 is the last one of the cycle before."""
@@ -138,6 +145,7 @@ class ModelRole:
             to = all_workers if self._partition.along == "heads" else frozenset({pool})
             if name in plan.partial:
                 to &= plan.lacking
+            self._states.select(self._states.rows(np.array([name])))
             tokens = min(CHUNK, len(text))
             self._heartbeat.start("prompt", tokens)
 
@@ -170,6 +178,7 @@ class ModelRole:
             attended = self._attention_channels.collect(
                 lane.routes, (len(lane.rows), *self._heads), self._dtype
             )
+        self._states.select(lane.states)
         self._heartbeat.start("slice", len(lane.rows))
         started = time.monotonic_ns()
         if number < len(self._attentions):

@@ -7,6 +7,7 @@ from lamina.convert.errors import ConversionError
 from lamina.convert.program import Collective
 from lamina.convert.sharding import Sharded
 from lamina.convert.slices import Slice, SliceClass
+from lamina.convert.states import StateMemory
 from lamina.operators import AttentionOp
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Sharded",
     "Slice",
     "SliceClass",
+    "StateMemory",
     "convert",
     "describe",
 ]

@@ -16,6 +16,7 @@ from lamina.convert.codegen import packed
 from lamina.convert.errors import ConversionError, in_short
 from lamina.convert.program import BATCH, Program, Spec
 from lamina.convert.slices import SliceClass
+from lamina.convert.states import StateMemory
 
 Context = tuple[Tensor, ...]
 State = Any
@@ -27,7 +28,7 @@ class BoundSlice:
     They are plain functions set on the instance: nothing stands between the caller and the generated code.
     """
 
-    __slots__ = ("index", "keyvalue", "logits", "pieces", "query", "rest", "source", "weights")
+    __slots__ = ("index", "keyvalue", "logits", "pieces", "query", "rest", "source", "states", "weights")
 
     query: Callable[[Context, Tensor | None], tuple[Tensor, State]]
     keyvalue: Callable[[State], tuple[Tensor, Tensor, State]]
@@ -40,6 +41,7 @@ class BoundSlice:
         self.index = index
         self.source = source
         self.weights = weights
+        self.states: StateMemory | None = None  # what it keeps between tokens, with that of other slices
         self.pieces = tuple(pieces)  # the names of those it has
         for name in ("query", "keyvalue", "rest", "logits"):
             setattr(self, name, pieces.get(name) or _absent(index, name))

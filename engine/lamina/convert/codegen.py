@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lamina.convert.program import Collective, Instruction, Name, Piece, Program, Spec
+from lamina.convert.program import Collective, Instruction, Name, Piece, Program, Spec, States
 
 _aten = torch.ops.aten
 _nn = torch._C._nn
@@ -42,7 +42,7 @@ _METHODS: dict[Any, str] = {
         *(_aten.contiguous.default, _aten.select.int, _aten.to.dtype, _aten.rsqrt.default, _aten.cos.default),
         *(_aten.sin.default, _aten.tanh.default, _aten.sigmoid.default, _aten.mean.dim),
         *(_aten.sum.dim_IntList, _aten.chunk.default, _aten.view.default, _aten.reshape.default),
-        *(_aten.expand.default, Collective.all_reduce, Collective.all_gather),
+        *(_aten.expand.default, Collective.all_reduce, Collective.all_gather, States.read, States.write),
     )
 } | {_aten._unsafe_view.default: "view"}
 _OF_SIZES = frozenset({"view", "reshape", "expand", "permute"})

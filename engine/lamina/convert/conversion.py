@@ -136,6 +136,7 @@ def _cut_anew(
         cut_bytes=parts.cut_bytes,
         constants=constants,
         tables=tables_in(constants, traced),
+        states=traced.states,
     )
 
 

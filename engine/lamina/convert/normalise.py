@@ -15,6 +15,7 @@ from lamina.convert.trace import CACHED, Traced
 
 _aten = torch.ops.aten
 ATTENTION = torch.ops.lamina.attention.default
+READ_STATE, KEEP_STATE = torch.ops.lamina.state.default, torch.ops.lamina.keep.default
 
 _CHECKS = frozenset({"_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range_for_size"})
 _CASTS = frozenset({"to", "_to_copy", "type_as"})
@@ -50,6 +51,11 @@ def normalise(traced: Traced) -> fx.Node:
             graph.erase_node(node)
             continue
         _refuse(node)
+        copies = True in node.args or True in node.kwargs.values()
+        if op_name(node) == "to" and not copies and (itself := _same_value(node)):
+            node.replace_all_uses_with(itself)  # not even a copy: what is written into one is in the other
+            graph.erase_node(node)
+            continue
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
             _make_pure(node)
     batch = _batch_size(traced)
@@ -175,11 +181,13 @@ def _same_value(node: fx.Node) -> fx.Node | None:
     if spec is None or given is None:
         return None
     same_shape = spec.dims == given.dims
+    if name == "copy" and isinstance(node.args[1], fx.Node) and known_spec(node.args[1]) == spec:
+        return node.args[1]  # all of it is written over
     if name in _IDENTITIES or (name == "dropout" and _inactive_dropout(node)):
         return source
     if not same_shape or spec.dtype != given.dtype:
         return None
-    if node.target is _aten.to.dtype or node.target in _RESHAPES:
+    if name == "to" or node.target in _RESHAPES:
         return source
     if name in {"expand", "slice"}:
         return source if name != "slice" or (len(node.args) < 5 or node.args[4] == 1) else None
@@ -250,11 +258,17 @@ def _over_batch(node: fx.Node, target: torch._ops.OpOverload) -> bool:
     return any(isinstance(spec.dims[dim], str) for dim in dims)
 
 
+# Views of a part, and the operators that give the whole with another one there.
+_PARTS = {"select": _aten.select_scatter.default, "slice": _aten.slice_scatter.default}
+
+
 def _make_pure(node: fx.Node) -> None:
     """Let later readers of the changed tensor read the pure operator's result instead."""
     target, name = node.target, op_name(node)
     assert isinstance(target, torch._ops.OpOverload)
     changed = node.args[0] if node.args else None
+    if name == "copy_" and isinstance(changed, fx.Node) and op_name(changed) in _PARTS:
+        changed = _write_part(node, changed)
     pure = _pure(target, name)
     if pure is None or not isinstance(changed, fx.Node) or not _owns_its_memory(changed):
         raise ConversionError("convert-writes-in-place", f"it writes into a tensor in place ({name})")
@@ -270,6 +284,24 @@ def _make_pure(node: fx.Node) -> None:
     for user in later:
         user.replace_input_with(changed, node)
     node.target = pure
+
+
+def _write_part(node: fx.Node, part: fx.Node) -> fx.Node:
+    """Write what is copied into a part of a tensor as a copy into all of it; the tensor."""
+    graph, written = node.graph, node.args[1]
+    if isinstance(written, fx.Node) and known_spec(written) != known_spec(part):
+        raise ConversionError("convert-writes-in-place", "it writes into a part of a tensor in place")
+    while op_name(part) in _PARTS and isinstance(whole := part.args[0], fx.Node):
+        with graph.inserting_before(node):
+            written = graph.call_function(_PARTS[op_name(part)], (whole, written, *part.args[1:]))
+        written.meta["spec"] = known_spec(whole)
+        node.replace_input_with(part, whole)
+        if not part.users:
+            graph.erase_node(part)
+        part = whole
+    node.args = (part, written)
+    node.meta["spec"] = known_spec(part)
+    return part
 
 
 def _pure(target: torch._ops.OpOverload, name: str) -> torch._ops.OpOverload | None:

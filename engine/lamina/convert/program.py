@@ -215,6 +215,22 @@ class Collective(Protocol):
         ...
 
 
+# What keeps state between tokens is given to generated code by this name.
+STATES = Name("states")
+
+
+class States(Protocol):
+    """What a slice keeps of the requests of a batch between tokens; numbers count within the slice."""
+
+    def read(self, number: int) -> Tensor:
+        """A row for each request, as it was after its last token."""
+        ...
+
+    def write(self, number: int, rows: Tensor) -> None:
+        """The same after this token."""
+        ...
+
+
 def own_part(x: Tensor, rank: int, degree: int) -> Tensor:
     """A rank's heads of a value that every rank has whole."""
     heads = x.shape[1] // degree

@@ -14,6 +14,8 @@ from lamina.convert.constants import BoundConstants, Constant
 from lamina.convert.errors import ConversionError
 from lamina.convert.program import Name
 from lamina.convert.slices import Slice, SliceClass
+from lamina.convert.states import SliceStates, StateMemory
+from lamina.convert.trace import StateSpec
 from lamina.operators import AttentionOp
 
 BACKENDS = ("python", "aot", "cudagraph")
@@ -29,6 +31,7 @@ class SlicedModel:
     cut_bytes: tuple[int, ...]  # context for one request, around each attention operator
     constants: Mapping[Name, Constant] = field(repr=False)
     tables: Mapping[str, Tensor] = field(repr=False)  # those that no checkpoint holds, by the buffer's name
+    states: tuple[StateSpec, ...] = field(repr=False)  # kept between tokens, besides keys and values
 
     def bind(
         self,
@@ -45,12 +48,24 @@ class SlicedModel:
             raise ConversionError(
                 "convert-backend-unknown", f"there is no backend {backend!r}; choose {', '.join(BACKENDS)}"
             )
+        if self.states and backend != "python":
+            raise ConversionError(
+                "convert-state-backend",
+                f"the backend {backend!r} cannot run layers that keep state between tokens; choose python",
+            )
         place = usable(device)
+        memory = StateMemory(self.states, place)
         constants = BoundConstants(self.constants, tensors_by_name(tensors), place)
         bound: list[BoundSlice] = []
         for piece in self.slices:
             weights = [constants[name] for name in piece.weights]
-            bound.append(_bind(backend, self.classes[piece.class_index], piece.index, weights, place))
+            kind = self.classes[piece.class_index]
+            if piece.states:
+                keeping = bind_python(kind, piece.index, weights, place, [SliceStates(memory, piece.states)])
+                keeping.states = memory
+                bound.append(keeping)
+            else:
+                bound.append(_bind(backend, kind, piece.index, weights, place))
         return bound
 
 

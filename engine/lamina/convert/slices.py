@@ -15,15 +15,18 @@ import torch
 from torch import fx
 
 from lamina.convert.codegen import Code, describe_spec, slice_source
-from lamina.convert.normalise import op_name
+from lamina.convert.errors import ConversionError
+from lamina.convert.normalise import KEEP_STATE, READ_STATE, op_name
 from lamina.convert.partition import Partition
 from lamina.convert.program import (
     BATCH,
+    STATES,
     Instruction,
     Name,
     Piece,
     Program,
     Spec,
+    States,
     Value,
     known_spec,
     make_spec,
@@ -54,6 +57,7 @@ class Slice:
     program: Program
     weights: tuple[Name, ...]  # the constants that fill the program's weights, in their order
     carried: tuple[Carried, ...]  # what `rest` gives, in its order: the context of the next slice
+    states: tuple[int, ...] = ()  # the model's, in the order in which the slice counts them
     class_index: int = -1  # once slices of the same structure are known
 
 
@@ -132,6 +136,13 @@ class _Builder:
         self._counts: dict[str, int] = {}
         self._specs: dict[Name, Spec] = {}
         self._code: list[Instruction] = []
+        self._keeps = [node for node in members if node.target is KEEP_STATE]
+        self._states = sorted(_number(node) for node in members if node.target is READ_STATE)
+        if self._states != sorted(map(_number, self._keeps)):
+            raise ConversionError(
+                "convert-state-across-attention",
+                "what a layer keeps between tokens depends on an attention operator inside the layer",
+            )
 
     def build(self, following: list[fx.Node]) -> tuple[Slice, list[fx.Node]]:
         """The slice that gives the values of `following`, and the values it must be given itself."""
@@ -156,9 +167,11 @@ class _Builder:
         weights = tuple(Value(name, known_spec(node)) for node, name in self._weights.items())
         for value_ in (*context, *weights):
             self._specs[value_.name] = value_.spec
-        program = Program(context, attended, weights, tuple(pieces), self._specs)
+        bound = (STATES,) if self._states else ()
+        program = Program(context, attended, weights, tuple(pieces), self._specs, bound)
         carried = tuple(self._carried(node) for node in following) if len(pieces) > 1 else ()
-        return Slice(self._index, program, tuple(Name(node.name) for node in self._weights), carried), given
+        named = tuple(Name(node.name) for node in self._weights)
+        return Slice(self._index, program, named, carried, tuple(self._states)), given
 
     def _carried(self, node: fx.Node) -> Carried:
         free = node in {self._traced.tokens, self._traced.positions}
@@ -167,7 +180,8 @@ class _Builder:
 
     def _piece(self, name: str, wanted: list[Any], *, send: bool) -> Piece:
         self._code = []
-        for node in self._missing(wanted):
+        # What is kept is written while attention runs.
+        for node in self._missing(wanted if send else [*wanted, *self._keeps]):
             self._write(node)
         gives = tuple(self._sent(node) if send else self._name(node) for node in wanted)
         return Piece(name, tuple(self._code), gives)
@@ -211,9 +225,21 @@ class _Builder:
             source = self._name(self._traced.tokens) if self._attended is None else ATTENDED
             self._emit(node, node.target, (source, 0), {})
             return
+        if node.target in (READ_STATE, KEEP_STATE):
+            self._write_state(node)
+            return
         direct = node.target in _RESHAPES and node.args[1][0] == -1  # type: ignore[index]
         given: Any = fx.map_arg((node.args, node.kwargs), lambda used: self._name(used, direct=direct))  # type: ignore[arg-type]
         self._emit(node, node.target, given[0], dict(given[1]))
+
+    def _write_state(self, node: fx.Node) -> None:
+        place = self._states.index(_number(node))
+        if node.target is READ_STATE:
+            self._emit(node, States.read, (STATES, place), {})
+        else:
+            kept = node.args[0]
+            assert isinstance(kept, fx.Node)
+            self._emit(node, States.write, (STATES, place, self._name(kept)), {})
 
     def _emit(self, node: fx.Node, op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         name = self._fresh(op_name(node))
@@ -259,6 +285,13 @@ class _Builder:
         self._append(flat, _aten.squeeze.dim, (self._name(node), 2), {}, spec)
         self._append(sent, _aten.contiguous.default, (flat,), {}, spec)
         return sent
+
+
+def _number(node: fx.Node) -> int:
+    """Which state this reads or keeps."""
+    number = node.args[1]
+    assert isinstance(number, int)
+    return number
 
 
 def _row_spec(spec: Spec, dim: int) -> Spec:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import gc
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import torch
 from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram, export
-from torch.export.graph_signature import InputKind
+from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.utils._python_dispatch import _disable_current_modes
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
@@ -51,6 +51,39 @@ def attention(
 def _(q: Tensor, *_: object) -> Tensor:
     batch, heads, length, head_dim = q.shape
     return q.new_empty(batch, length, heads, head_dim)
+
+
+@torch.library.custom_op("lamina::state", mutates_args=())
+def read_state(tokens: Tensor, number: int, shape: list[int], dtype: torch.dtype) -> Tensor:  # noqa: ARG001
+    """Stands for what a layer keeps of each request between tokens, as it was after the token before."""
+    raise AssertionError(f"state {number} is run on {tuple(tokens.shape)}")
+
+
+@read_state.register_fake
+def _(tokens: Tensor, number: int, shape: list[int], dtype: torch.dtype) -> Tensor:  # noqa: ARG001
+    return tokens.new_empty(tokens.shape[0], *shape, dtype=dtype)
+
+
+@torch.library.custom_op("lamina::keep", mutates_args=())
+def keep_state(state: Tensor, number: int) -> Tensor:
+    """Stands for keeping it, as it is after this token."""
+    raise AssertionError(f"state {number} is run on {tuple(state.shape)}")
+
+
+@keep_state.register_fake
+def _(state: Tensor, number: int) -> Tensor:  # noqa: ARG001
+    return state.new_empty(0)
+
+
+@dataclass(frozen=True)
+class StateSpec:
+    """What a layer keeps of each request between tokens, besides keys and values."""
+
+    layer: int  # of the model
+    kind: Literal["conv", "recurrent"]
+    place: int  # of several of a kind
+    shape: tuple[int, ...]
+    dtype: torch.dtype
 
 
 @dataclass(frozen=True)
@@ -119,25 +152,39 @@ class Length:
     __int__ = __float__ = _refuse
 
 
+class UnknownStatesError(Exception):
+    """A layer asks for a state of which nothing is known yet."""
+
+
 class TracedCache:
-    """A KV cache that stores nothing: it records which layer stores what, and refuses any other state."""
+    """A KV cache that stores nothing: it records which layer stores what, and refuses any state but keys and
+    values, and those of convolutions and recurrences that `states` has.
+    """
 
     is_compileable = False
     is_sliding: tuple[bool, ...] = ()  # which layers keep only a window; models read it to size masks
 
-    def __init__(self) -> None:
-        self.layers = 0
+    def __init__(self, states: Sequence[StateSpec] = ()) -> None:
+        self.layers = 0  # with attention, so far
+        self.layer_idx = -1  # of the last one
+        self.states: dict[tuple[int, str, int], int] = {
+            (spec.layer, spec.kind, spec.place): number for number, spec in enumerate(states)
+        }
+        self.specs = states
+        self.tokens: Tensor | None = None
+        self.kept: dict[int, Tensor] = {}  # states, which the layer may write into
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
 
     def update(
         self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object
     ) -> tuple[Tensor, Tensor]:
-        if layer_idx != self.layers:
+        if layer_idx <= self.layer_idx or (layer_idx != self.layers and not self.states):
             raise ConversionError(
                 "convert-layer-order", f"layer {layer_idx} stores its keys where layer {self.layers} should"
             )
         self.layers += 1
+        self.layer_idx = layer_idx
         self.keys, self.values = keys, values
         return keys, values
 
@@ -150,11 +197,84 @@ class TracedCache:
     def get_mask_sizes(self, query_length: int, *_: object) -> tuple[int, int]:
         return CACHED + query_length, 0
 
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        return self._state(layer_idx, "conv", state_idx)
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        return self._state(layer_idx, "recurrent", state_idx)
+
+    def update_recurrent_state(
+        self, state: Tensor, layer_idx: int, state_idx: int = 0, **_: object
+    ) -> Tensor:
+        number = self.states[layer_idx, "recurrent", state_idx]
+        if state.shape != self.kept[number].shape:
+            raise ConversionError(
+                "convert-keeps-other-state", f"layer {layer_idx} keeps a state that grows with the text"
+            )
+        self.kept[number] = state.to(self.specs[number].dtype)
+        return state
+
+    def is_recording_past(self, *_: object) -> bool:
+        return False
+
+    def _state(self, layer: int, kind: str, place: int) -> Tensor | None:
+        if not self.states:
+            raise UnknownStatesError
+        number = self.states.get((layer, kind, place))
+        if number is None:  # of this kind the layer has none
+            return None
+        if number not in self.kept:
+            assert self.tokens is not None
+            spec = self.specs[number]
+            self.kept[number] = read_state(self.tokens, number, list(spec.shape), spec.dtype)
+        return self.kept[number]
+
     def __getattr__(self, name: str) -> object:
         raise ConversionError(
             "convert-keeps-other-state",
             f"it keeps more between tokens than keys and values (it asks the cache for {name!r})",
         )
+
+
+class ScoutingCache(TracedCache):
+    """Finds what layers keep: it has nothing yet, and sees what they want kept after a first token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: dict[tuple[int, str, int], StateSpec] = {}
+
+    def update(
+        self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object
+    ) -> tuple[Tensor, Tensor]:
+        self.layers, self.layer_idx = self.layers + 1, layer_idx
+        self.keys, self.values = keys, values
+        return keys, values
+
+    def update_conv_state(
+        self, states: Tensor, layer_idx: int, state_idx: int = 0, conv_kernel_size: int | None = None
+    ) -> Tensor:
+        width = states.shape[-1] if conv_kernel_size is None else conv_kernel_size
+        self._note(layer_idx, "conv", state_idx, (*states.shape[1:-1], width), states.dtype)
+        return nn.functional.pad(states, (width - states.shape[-1], 0))
+
+    def update_recurrent_state(
+        self, state: Tensor, layer_idx: int, state_idx: int = 0, **_: object
+    ) -> Tensor:
+        self._note(layer_idx, "recurrent", state_idx, tuple(state.shape[1:]), state.dtype)
+        return state
+
+    def _note(
+        self,
+        layer: int,
+        kind: Literal["conv", "recurrent"],
+        place: int,
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+    ) -> None:
+        self.found[layer, kind, place] = StateSpec(layer, kind, place, shape, dtype)
+
+    def _state(self, *_: object) -> None:
+        return None
 
 
 # The cache of the trace that runs in this thread: the interface below is called from deep inside a model.
@@ -201,7 +321,7 @@ def _attend(
     cache = tracing.get()
     layer = cache.layers - 1
     where = f"attention {layer}"
-    if cache.keys is None or module.layer_idx != layer:
+    if cache.keys is None or module.layer_idx != cache.layer_idx:
         raise ConversionError(
             "convert-shared-keys",
             f"{where} does not store the keys it attends to (KV sharing between layers)",
@@ -281,6 +401,7 @@ class Traced:
     parameters: dict[fx.Node, str]  # by the name in model.named_parameters()
     buffers: dict[fx.Node, str]
     literals: dict[fx.Node, Tensor]  # tensors made from numbers in the model's code
+    states: tuple[StateSpec, ...] = ()
 
 
 class _DecodeStep(nn.Module):
@@ -291,7 +412,8 @@ class _DecodeStep(nn.Module):
         self.model = model
         self.cache = cache
 
-    def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, ...]:
+        self.cache.tokens = tokens
         output: Any = self.model(
             input_ids=tokens[:, None],
             position_ids=positions[:, None],
@@ -300,24 +422,52 @@ class _DecodeStep(nn.Module):
         )
         if not isinstance(getattr(output, "logits", None), Tensor):
             raise ConversionError("convert-no-logits", "it gives no logits; give the causal language model")
-        logits: Tensor = output.logits[:, -1]
-        return logits
+        return output.logits[:, -1], *(keep_state(state, number) for number, state in self.cache.kept.items())
 
 
 def trace(model: PreTrainedModel) -> Traced:
     """The graph of `model`, which is on the meta device; a ConversionError says why it has none."""
     cache = TracedCache()
-    exported = _export(_DecodeStep(model, cache), cache)
-    traced = _read(exported)
+    try:
+        exported = _export(_DecodeStep(model, cache), cache)
+    except UnknownStatesError:
+        cache = TracedCache(_scout(model))
+        exported = _export(_DecodeStep(model, cache), cache)
+    traced = _read(exported, tuple(cache.specs))
     layers = model.config.num_hidden_layers
     nodes = [node for node in traced.graph.nodes if node.target is torch.ops.lamina.attention.default]
-    if len(nodes) != layers:
+    fewest = layers - len({spec.layer for spec in cache.specs})
+    if not fewest <= len(nodes) <= layers or not nodes:
         raise ConversionError(
             "convert-attention-missing",
             f"{len(nodes)} attention operators were found in {layers} layers; a model whose "
             "attention does not go through transformers' attention interface cannot be split",
         )
     return traced
+
+
+def _scout(model: PreTrainedModel) -> Sequence[StateSpec]:
+    """What layers keep of a request between tokens, besides keys and values."""
+    cache = ScoutingCache()
+    active = tracing.set(cache)
+    tokens = torch.zeros(_EXAMPLE_BATCH, dtype=torch.int64, device="meta")
+    try:
+        with torch.no_grad():
+            _DecodeStep(model, cache)(tokens, tokens)
+    except ConversionError:
+        raise
+    except Exception as error:  # whatever a model's own code raises
+        raise ConversionError(
+            "convert-keeps-other-state",
+            f"it keeps more between tokens than keys and values, and does not say what: {in_short(error)}",
+        ) from error
+    finally:
+        tracing.reset(active)
+    if not cache.found:
+        raise ConversionError(
+            "convert-keeps-other-state", "it keeps more between tokens than keys and values"
+        )
+    return tuple(cache.found.values())
 
 
 def _export(step: nn.Module, cache: TracedCache) -> ExportedProgram:
@@ -329,7 +479,7 @@ def _export(step: nn.Module, cache: TracedCache) -> ExportedProgram:
         with torch.no_grad(), warnings.catch_warnings(), _without_bookkeeping():
             warnings.simplefilter("ignore")
             return export(step, (example, example.clone()), dynamic_shapes=(batch, batch), strict=False)
-    except ConversionError:
+    except (ConversionError, UnknownStatesError):
         raise
     except Exception as error:  # whatever a model's own code raises under symbolic execution
         raise ConversionError(
@@ -366,7 +516,7 @@ def _without_bookkeeping() -> Iterator[None]:
             fx.config.do_not_emit_stack_traces = traces
 
 
-def _read(exported: ExportedProgram) -> Traced:
+def _read(exported: ExportedProgram, states: tuple[StateSpec, ...]) -> Traced:
     parameters: dict[fx.Node, str] = {}
     buffers: dict[fx.Node, str] = {}
     literals: dict[fx.Node, Tensor] = {}
@@ -387,7 +537,7 @@ def _read(exported: ExportedProgram) -> Traced:
                     "convert-unknown-value", f"it uses {target}, whose value is unknown without its weights"
                 )
             literals[node] = literal
-    if len(exported.graph_signature.output_specs) != 1:
+    if any(spec.kind is not OutputKind.USER_OUTPUT for spec in exported.graph_signature.output_specs):
         raise ConversionError("convert-changes-buffer", "it changes a buffer while decoding")
     tokens, positions = inputs
-    return Traced(exported.graph, tokens, positions, parameters, buffers, literals)
+    return Traced(exported.graph, tokens, positions, parameters, buffers, literals, states)

@@ -40,9 +40,11 @@ class Prefill:
         slices: Sequence[BoundSlice],
         attentions: Sequence[AttentionOp],
         sinks: Sequence[Tensor | None],
+        last: BoundSlice | None = None,
     ) -> None:
-        """Those of one stage: all, or some that follow one another, without the last one."""
+        """Those of one stage: all, or some that follow one another; the last one only for what it keeps."""
         self._layers = list(zip(slices, attentions, sinks, strict=True))
+        self._last = last if last and last.states else None
 
     def run(self, tokens: Tensor, passed: Iterator[Passed] | None, deliver: Deliver) -> Iterator[Passed]:
         """Go through a prompt chunk by chunk; yields what the next stage has to be given for each.
@@ -70,16 +72,44 @@ class Prefill:
     ) -> Passed:
         context, attended = came.context, came.attended
         for number, (piece, op, sinks) in enumerate(self._layers):
-            q, state = piece.query(context, attended)
-            k, v, state = piece.keyvalue(state)
-            context = piece.rest(state)
+            q, k, v, context = _passed(piece, context, attended)
             if begin == 0:
                 kept.append((k.new_empty(tokens, *k.shape[1:]), v.new_empty(tokens, *v.shape[1:])))
             keys, values = kept[number]
             keys[begin:end], values[begin:end] = k, v
             deliver(op.layer, begin, k, v)
             attended = causal(q, keys[:end], values[:end], op, sinks)
+        if self._last:
+            for token in _tokens(context, attended):
+                self._last.logits(*token)
         return Passed(context, attended)
+
+
+def _passed(
+    piece: BoundSlice, context: tuple[Tensor, ...], attended: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
+    """A slice's q, k, v and context of some tokens: together, or one by one where it keeps state."""
+    if piece.states and len(context[0]) > 1:
+        parts = [_passed(piece, *token) for token in _tokens(context, attended)]
+        contexts = zip(*(context for *_, context in parts), strict=True)
+        return (
+            torch.cat([q for q, *_ in parts]),
+            torch.cat([k for _, k, *_ in parts]),
+            torch.cat([v for _, _, v, _ in parts]),
+            tuple(map(torch.cat, contexts)),
+        )
+    q, state = piece.query(context, attended)
+    k, v, state = piece.keyvalue(state)
+    return q, k, v, piece.rest(state)
+
+
+def _tokens(
+    context: tuple[Tensor, ...], attended: Tensor | None
+) -> Iterator[tuple[tuple[Tensor, ...], Tensor | None]]:
+    """What goes into a slice, token by token."""
+    for at in range(len(context[0])):
+        row = slice(at, at + 1)
+        yield tuple(value[row] for value in context), None if attended is None else attended[row]
 
 
 def causal(q: Tensor, keys: Tensor, values: Tensor, op: AttentionOp, sinks: Tensor | None = None) -> Tensor:

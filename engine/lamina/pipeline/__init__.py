@@ -14,6 +14,7 @@ from lamina.pipeline.kv_slots import KvSlots
 from lamina.pipeline.options import CoreOptions, EngineError
 from lamina.pipeline.partition import Partition, Schedule, Turn
 from lamina.pipeline.records import Recorder, Records, check_schedule
+from lamina.pipeline.sequence_states import SequenceStates, states_of
 
 __all__ = [
     "BatchDelta",
@@ -30,7 +31,9 @@ __all__ = [
     "Records",
     "Revealed",
     "Schedule",
+    "SequenceStates",
     "Spent",
     "Turn",
     "check_schedule",
+    "states_of",
 ]

@@ -116,6 +116,7 @@ class ModelFacts(msgspec.Struct, tag=True, frozen=True):
     dtype: str
     dtype_bytes: int
     weight_bytes: int
+    state_bytes: int = 0  # that recurrent layers keep of a sequence
 
     @staticmethod
     def of(conversion: Conversion) -> ModelFacts:
@@ -134,6 +135,7 @@ class ModelFacts(msgspec.Struct, tag=True, frozen=True):
             str(conversion.dtype).removeprefix("torch."),
             conversion.dtype.itemsize,
             sum(_bytes(one) for one in weights.values()),
+            sum(math.prod(one.shape) * one.dtype.itemsize for one in conversion.states),
         )
 
     @property

@@ -24,7 +24,9 @@ from lamina.pipeline import (
     KvSlots,
     Landed,
     Schedule,
+    SequenceStates,
     Spent,
+    states_of,
 )
 from lamina.pipeline.arenas import arena_shape, arena_tokens, attend_over
 from lamina.pipeline.kv_slots import Arrival
@@ -66,6 +68,7 @@ class LocalCore:
         self._overlap = options.overlap
         self._kv_slots = KvSlots(self.arena, 1)
         self._rows = BatchRows()
+        self._states = SequenceStates(states_of(self.slices))
         self._prefill: Prefill | None = None
         if options.decode_only:
             self.arena.fill()
@@ -74,7 +77,7 @@ class LocalCore:
             plain = self.slices
             if options.backend != "python":
                 plain = self.conversion.bind(original, device=options.device)
-            self._prefill = Prefill(plain[:-1], attended.attentions, attended.sinks)
+            self._prefill = Prefill(plain[:-1], attended.attentions, attended.sinks, plain[-1])
         self._spent = Spent()
         self._failed: dict[int, str] = {}
 
@@ -84,16 +87,19 @@ class LocalCore:
         # Slots are handed out on the host's time, as the scheduler works on it.
         arrivals = self._kv_slots.apply(0, delta)
         started = perf_counter()
+        self._states.apply(delta)
         for arrival in arrivals:
             try:
                 self.prompt(arrival, delta)
             except Exception as error:
                 self._failed[arrival.name] = str(error)
+        self._states.share(delta)
         self._spent.prefill_s = perf_counter() - started
 
     def prompt(self, arrival: Arrival, delta: BatchDelta) -> None:
         if self._prefill is None or not arrival.slots.size:
             return
+        self._states.select(self._states.rows(np.array([arrival.name])))
         tokens = torch.from_numpy(delta.prompts[arrival.name][:-1].astype(np.int64))
 
         def deliver(layer: int, begin: int, k: torch.Tensor, v: torch.Tensor) -> None:
@@ -107,6 +113,7 @@ class LocalCore:
     def land(self, batch: int) -> Landed:  # noqa: ARG002 - there is one
         spent, rows = self._spent, self._rows
         self._plan()
+        self._states.select(self._states.rows(rows.columns.name))
         device = self.arena.storage.device
         columns = (rows.columns.token, rows.columns.position)
         logits = self._decode(tuple(torch.from_numpy(column).to(device) for column in columns), spent)

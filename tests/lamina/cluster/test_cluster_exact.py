@@ -89,6 +89,23 @@ def test_experts_dealt_out(family: str, more: dict[str, Any], check: Check) -> N
     check(shared(4, 2, experts="ep", timeout_s=20, **more), family, overlap=True)
 
 
+@pytest.mark.long(but=["jamba-rotational-2", "qwen3-next-stages"])
+@pytest.mark.parametrize(
+    ("model_workers", "more"),
+    [
+        (1, {"pipelining": "serial"}),
+        (1, {"partition": "requests"}),
+        (2, {"pipelining": "fixed"}),
+        (2, {"pipeline_parallel": 2, "timeout_s": 20}),
+    ],
+    ids=["serial", "rotational-2", "fixed", "stages"],
+)
+@pytest.mark.parametrize("family", ["jamba", "qwen3-next"])
+def test_recurrent_layers(family: str, model_workers: int, more: dict[str, Any], check: Check) -> None:
+    """Their state stays on the model worker that runs them."""
+    check(shared(model_workers, 2, **more), family)
+
+
 @pytest.mark.parametrize("family", ["gemma2", "mistral", "qwen2", "gemma3", "gpt-oss"])
 def test_windows_and_caps_by_requests(family: str, check: Check) -> None:
     """Layers that see the last few tokens only, each request in one memory."""

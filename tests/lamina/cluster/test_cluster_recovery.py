@@ -39,6 +39,8 @@ LAYOUTS = {
     "requests": shared(2, 2, batches=3, partition="requests"),
     "ranks": shared(2, 1, pipelining="serial"),
     "experts": shared(2, 1, pipelining="serial", experts="ep"),
+    "recurrent": shared(1, 2, partition="requests"),
+    "recurrent-stages": shared(2, 1, pipeline_parallel=2),
     "stages": shared(2, 2, pipeline_parallel=2),
     "streamed": shared(1, 2, stream_chunks=2),
     "softnic": shared(1, 2, network="softnic"),
@@ -54,7 +56,9 @@ def load() -> Load:
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "rotational"])
 def test_workers_killed_between_steps(layout: str, load: Load, start: Start) -> None:
     """Each of them in turn, again and again."""
-    family = "mixtral" if layout == "experts" else "llama-gqa"
+    family = {"experts": "mixtral", "recurrent": "jamba", "recurrent-stages": "qwen3-next"}.get(
+        layout, "llama-gqa"
+    )
     wanted = play(start(LAYOUTS[layout], family), load)
     engine = start(LAYOUTS[layout], family)
 

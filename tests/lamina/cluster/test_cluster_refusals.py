@@ -106,6 +106,9 @@ def test_before_a_process_starts(
         ("llama-gqa", shared(1, 2, partition="requests"), {"kv_tokens": 1}, "engine-kv-too-small"),
         ("llama-gqa", shared(), {"kv_bytes": 3}, "engine-kv-too-small"),
         ("llama-gqa", shared(prefill_workers=1), {"decode_only": True}, "layout-prefill-without-prompts"),
+        ("lfm2", shared(2, 1, batches=2), {}, "layout-model-has-state"),
+        ("lfm2", shared(2, 1, batches=3), {}, "layout-model-has-state"),
+        ("lfm2", shared(prefill_workers=1), {}, "layout-model-has-state"),
     ],
 )
 def test_once_the_model_is_known_and_before_a_worker_starts(

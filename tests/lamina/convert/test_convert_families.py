@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tiny_models import decodes, seeded, tiny
 
-from lamina.convert import convert
+from lamina.convert import ConversionError, convert
 
 _LLAMA3 = {
     "rope_type": "llama3",
@@ -117,6 +117,51 @@ def test_slices_decode_as_the_model(name: str, rope: str) -> None:
     model = seeded(tiny(family, **changes))
     conversion = convert(model, rope=rope)
     decodes(model, conversion)
+
+
+_MAMBA = {"mamba_d_state": 8, "mamba_d_head": 16, "mamba_n_heads": 8, "mamba_n_groups": 1}
+_HYBRID = {"num_hidden_layers": 4, "shared_intermediate_size": 96, **_MAMBA, "mamba_chunk_size": 16}
+_DELTA = {
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+}
+_JAMBA = {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 8, "mamba_dt_rank": 4}
+# Layers that keep state between tokens; of which slice the model's states then are.
+RECURRENT: dict[str, tuple[str, dict[str, Any], list[int]]] = {
+    "jamba": ("Jamba", {**_JAMBA, "num_experts": 4, "num_hidden_layers": 3}, [2, 2]),
+    "qwen3-next": (
+        "Qwen3Next",
+        {**_MOE, **_DELTA, "head_dim": 16, "shared_expert_intermediate_size": 32, "num_hidden_layers": 4},
+        [6, 0],
+    ),
+    "granite-hybrid": (
+        "GraniteMoeHybrid",
+        {**_HYBRID, "layer_types": ["mamba", "attention"] * 2, "num_local_experts": 0},
+        [2, 2, 0],
+    ),
+    "olmo-hybrid": ("OlmoHybrid", {"num_hidden_layers": 4}, [6, 0]),
+    "lfm2": ("Lfm2", {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]}, [1, 1]),
+}
+
+
+@pytest.mark.long(but=["jamba", "qwen3-next"])
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_layers_keep_their_state_in_slices(name: str) -> None:
+    family, changes, states = RECURRENT[name]
+    model = seeded(tiny(family, **changes))
+    conversion = decodes(model, by_token=True)
+    assert [len(piece.states) for piece in conversion.slices] == states
+    assert sum(states) == len(conversion.states)
+
+
+def test_state_is_for_one_rank_and_plain_code() -> None:
+    conversion = convert(tiny("Lfm2", num_hidden_layers=2, layer_types=["conv", "full_attention"]))
+    with pytest.raises(ConversionError, match="convert-shard-state"):
+        conversion.sharded(2)
+    with pytest.raises(ConversionError, match="convert-state-backend"):
+        conversion.bind({}, "aot")
 
 
 @pytest.mark.long(but=["mixtral-*"])

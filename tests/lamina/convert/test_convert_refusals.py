@@ -48,7 +48,8 @@ _MLA = {
         ("DiffLlama", {}, "convert-changes-stored-keys"),
         ("Gemma3Text", {"use_bidirectional_attention": True}, "convert-not-causal"),
         ("Gemma3nText", {}, "convert-shared-keys"),
-        ("FalconH1", {}, "convert-keeps-other-state"),
+        ("MiniMax", {"num_local_experts": 4, "block_size": 8}, "convert-keeps-other-state"),
+        ("FalconH1", {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16}, "convert-buffer-unknown"),
     ],
 )
 def test_models_that_do_more_than_attend(family: str, changes: dict[str, Any], code: str) -> None:

@@ -152,6 +152,12 @@ class Sharded:
 def shard(whole: SlicedModel, degree: int, experts: Experts = "tp") -> Sharded:
     """Split a conversion's slices over `degree` ranks; a ConversionError lists the possible degrees."""
     _check_degree(whole, degree)
+    if whole.states and degree > 1:
+        raise ConversionError(
+            "convert-shard-state",
+            f"layers that keep state between tokens are not split over ranks (layer "
+            f"{whole.states[0].layer} does): one rank a replica",
+        )
     if degree == 1:
         programs = tuple(_unsplit(kind) for kind in whole.classes)
         return Sharded(whole, 1, whole.attentions, whole.classes, programs)

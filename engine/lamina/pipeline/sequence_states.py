@@ -1,0 +1,54 @@
+"""Whose recurrent state begins, is copied and goes, as batches change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lamina.pipeline.batch_rows import NO_PARENT, BatchDelta, Ints
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lamina.convert import BoundSlice, StateMemory
+
+
+def states_of(slices: Sequence[BoundSlice]) -> StateMemory | None:
+    """What they keep between tokens, all in one."""
+    return next((piece.states for piece in slices if piece.states), None)
+
+
+class SequenceStates:
+    """The states of a worker's slices, which most models have none of."""
+
+    def __init__(self, memory: StateMemory | None) -> None:
+        self._memory = memory
+
+    def apply(self, delta: BatchDelta) -> None:
+        """Before prompts are computed: as with KV, some fork, some go, some come."""
+        if memory := self._memory:
+            for parent, child, _ in delta.forks.tolist():
+                memory.copy(parent, child)
+            memory.release(delta.released.tolist())
+            for name in delta.joined.name.tolist():
+                memory.begin(name)
+
+    def share(self, delta: BatchDelta) -> None:
+        """When prompts are computed: who shares all of one begins as it has ended."""
+        if memory := self._memory:
+            joined = delta.joined
+            for name, parent in zip(joined.name.tolist(), joined.parent.tolist(), strict=True):
+                if parent != NO_PARENT and name not in delta.prompts:
+                    memory.copy(parent, name)
+
+    def rows(self, names: Ints) -> Tensor | None:
+        return self._memory.rows(names.tolist()) if self._memory else None
+
+    def select(self, rows: Tensor | None) -> None:
+        """Slices run with these sequences from now on."""
+        if self._memory and rows is not None:
+            self._memory.selected = rows
+
+    def clear(self) -> None:
+        if self._memory:
+            self._memory.clear()
