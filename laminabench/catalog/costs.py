@@ -42,7 +42,7 @@ from laminabench.catalog.measured import (
     MeasuredAttention,
     nearby,
 )
-from laminabench.catalog.models import DTYPE_BYTES, ModelShape
+from laminabench.catalog.models import DTYPE_BYTES, ModelShape, Side
 from laminabench.catalog.network import Network
 from laminabench.errors import UserError
 
@@ -345,12 +345,16 @@ class CostSet(msgspec.Struct, frozen=True):
                 found.append((f"{op} over {layout.dp}", self.collective_cost(device, op, layout.dp)))
         return found
 
-    def step_sources(self, model: ModelShape, device: Device, split: Split) -> list[Table]:
+    def step_sources(
+        self, model: ModelShape, device: Device, split: Split, side: Side | None = None
+    ) -> list[Table]:
         """What each GEMM and operator of a step is priced by: as it was measured, or by the formula."""
         tp = layout_of(split).tp
-        products = [each for each in model.products(split) if not each.heads]
-        gemms = [(each.gemm, each.dtype) for each in products]
-        gemms.append((model.lm_head_gemm(tp), model.rest_dtype))
+        products = model.attention_products(tp) if side == "attention" else model.products(split)
+        wanted = [each for each in products if not each.heads and (side != "feed" or each.place == "feed")]
+        gemms = [(each.gemm, each.dtype) for each in wanted]
+        if side != "attention":
+            gemms.append((model.lm_head_gemm(tp), model.rest_dtype))
         rows = [
             self._source(
                 f"{gemm.name} {gemm.n}x{gemm.k}",
@@ -362,8 +366,8 @@ class CostSet(msgspec.Struct, frozen=True):
         if self.measured.nearest and _curves_of(self, device.name, canonical_dtype(model.dtype)):
             for row in rows:
                 row["priced_by"] = row["priced_by"].replace("formula", "formula, nearest")
-        curves = self._operators(model, device, tp)
-        for i, (name, width, _) in enumerate(model.operators(tp)):
+        curves = self._operators(model, device, tp, side)
+        for i, (name, width, _) in enumerate(model.operators(tp, side)):
             rows.append(
                 self._source(
                     f"{name} {width}",
@@ -439,19 +443,23 @@ class CostSet(msgspec.Struct, frozen=True):
 
     # Look-up
 
-    def elementwise_seconds(self, model: ModelShape, device: Device, split: Split, rows: Float64) -> Float64:
+    def elementwise_seconds(
+        self, model: ModelShape, device: Device, split: Split, rows: Float64, side: Side | None = None
+    ) -> Float64:
         """All layers, and what is there once in a step: measured if every operator of the model was."""
-        if curves := self._operators(model, device, layout_of(split).tp):
+        if curves := self._operators(model, device, layout_of(split).tp, side):
             return sum((times * curve.at(rows) for times, curve in curves), np.zeros_like(rows))
-        kernels, elements = model.elementwise(split)
+        kernels, elements = model.elementwise(split, side)
         cost = self._term(self.elementwise, device, "element-wise operations")
         return model.layers * cost.seconds(device, kernels, ACTIVATION_BYTES * elements * rows)
 
-    def _operators(self, model: ModelShape, device: Device, tp: int) -> list[tuple[int, Curve]]:
+    def _operators(
+        self, model: ModelShape, device: Device, tp: int, side: Side | None = None
+    ) -> list[tuple[int, Curve]]:
         """How often each is in a step, the embedding's last; none where not all were measured."""
         if model.experts or model.latent:
             return []  # which have others
-        every = (*model.operators(tp), ("embedding", model.hidden, 1))
+        every = [*model.operators(tp, side), *[("embedding", model.hidden, 1)] * (side != "attention")]
         found = [(times, self._operator(device, name, width)) for name, width, times in every]
         known = [(times, curve) for times, curve in found if curve]
         return known if len(known) == len(every) else []

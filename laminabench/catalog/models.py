@@ -42,6 +42,7 @@ class Gemm(NamedTuple):
 
 
 Place = Literal["before", "after", "feed"]
+Side = Literal["attention", "feed"]  # attention with the products around it, and the rest of a layer
 
 
 class Product(NamedTuple):
@@ -259,6 +260,10 @@ class ModelShape:
         whole = matrices + experts + shared * rest
         return whole / layout.pp
 
+    def attention_weight_bytes(self, tp: int = 1) -> float:
+        """Of that the matrices around attention, where `tp` workers share them."""
+        return sum(each.elements * DTYPE_BYTES[each.dtype] for each in self.attention_products(tp))
+
     @property
     def kv_bytes_per_token(self) -> float:
         """KV of one token over all layers that keep it."""
@@ -289,7 +294,7 @@ class ModelShape:
         """The matrix products of all layers on one worker, split as Megatron and vLLM do; experts apart."""
         layout = layout_of(split)
         self.check_split(layout)
-        found = [*self._attention_products(layout.tp)]
+        found = [*self.attention_products(layout.tp)]
         dense, tp = self.dense_layers, layout.tp
 
         def feed(width: int, layers: int, *names: str) -> list[Product]:
@@ -307,7 +312,12 @@ class ModelShape:
                 found += feed(shared, self.expert_layers, "shared_gate_up", "shared_down")
         return tuple(found)
 
-    def _attention_products(self, tp: int) -> list[Product]:
+    def attention_products(self, tp: int = 1) -> list[Product]:
+        """Those around attention alone, on one of `tp` workers."""
+        if why := self._heads_problem(tp):
+            raise UserError(
+                "model-cannot-split", f"attention of {self.name} cannot be split as tp{tp}: {why}"
+            )
         heads, of = self.heads // tp, self.latent
         if of is None:
             query, kv = self.query_size // tp, max(self.kv_size // tp, self.head_dim)
@@ -337,37 +347,42 @@ class ModelShape:
         """The sampling matrix; its rows are padded up where they do not divide."""
         return Gemm("lm_head", -(-self.vocab // tp), self.hidden)
 
-    def elementwise(self, split: Split = 1) -> tuple[int, float]:
+    def elementwise(self, split: Split = 1, side: Side | None = None) -> tuple[int, float]:
         """(kernels, elements read or written per token) of a layer outside GEMMs, attention and network.
 
         Two norms (read and write d each), the residual add (3d), the activation (2 or 3 times f/t) and,
         where the model has them, rotation and query-key norm (read and write q and k). Experts activate
-        within their own kernel. Where layers differ it is their mean.
+        within their own kernel. Where layers differ it is their mean. The add counts with the feed side.
         """
         tp = layout_of(split).tp
         width: float = self.intermediate // tp
         if self.experts:
             whole = self.dense_layers * self.intermediate + self.expert_layers * self.experts.shared
             width = whole / tp / self.layers
-        activated = (3 if self.gated_mlp else 2) * width
+        feed = 3, 5 * self.hidden + (3 if self.gated_mlp else 2) * width
+        if side == "feed":
+            return feed
         if of := self.latent:
             # Norms of both low ranks, and rotation of the part that is rotated.
+            kernels = 3 + bool(of.q_rank)
             turned = 2 * (self.heads // tp + 1) * of.rotary + 2 * (of.q_rank + of.kv_rank)
-            return 6 + bool(of.q_rank), 7 * self.hidden + activated + turned
-        query_key = 2 * (self.query_size // tp + max(self.kv_size // tp, self.head_dim))
-        kernels = 4 + self.rotary + self.qk_norm
-        return kernels, 7 * self.hidden + activated + (self.rotary + self.qk_norm) * query_key
+        else:
+            kernels = 1 + self.rotary + self.qk_norm
+            query_key = 2 * (self.query_size // tp + max(self.kv_size // tp, self.head_dim))
+            turned = (self.rotary + self.qk_norm) * query_key
+        attention = kernels, 2 * self.hidden + turned
+        return attention if side else (feed[0] + attention[0], feed[1] + attention[1])
 
-    def operators(self, tp: int = 1) -> tuple[tuple[str, int, int], ...]:
+    def operators(self, tp: int = 1, side: Side | None = None) -> tuple[tuple[str, int, int], ...]:
         """(name, width, how often in a step) of what `elementwise` counts, and of the last norm."""
         heads = self.query_size // tp + max(self.kv_size // tp, self.head_dim)
-        found = [
-            ("norm", self.hidden, 2 * self.layers + 1),
-            ("activation", self.intermediate // tp, self.layers),
-        ]
-        if self.rotary:
+        norms = {None: 2 * self.layers + 1, "attention": self.layers, "feed": self.layers + 1}
+        found = [("norm", self.hidden, norms[side])]
+        if side != "attention":
+            found.append(("activation", self.intermediate // tp, self.layers))
+        if self.rotary and side != "feed":
             found.append(("rotary", heads, self.layers))
-        if self.qk_norm:
+        if self.qk_norm and side != "feed":
             found.append(("qk_norm", heads, self.layers))
         return tuple(found)
 
@@ -376,6 +391,10 @@ class ModelShape:
     def tp_degrees(self, limit: int = 64) -> tuple[int, ...]:
         """Legal tensor-parallel degrees of the model workers."""
         return tuple(tp for tp in range(1, limit + 1) if not self._problem(Layout(tp)))
+
+    def attention_degrees(self, limit: int) -> tuple[int, ...]:
+        """Over how many workers attention can be split, with the products around it."""
+        return tuple(tp for tp in range(1, limit + 1) if not self._heads_problem(tp))
 
     def layouts(self, devices: int, node: int = 8) -> tuple[Layout, ...]:
         """The legal ways in which so many devices share the model, tensor parallelism within a node.
@@ -407,14 +426,14 @@ class ModelShape:
     def _problem(self, layout: Layout) -> str:
         """Why it cannot be split so; nothing if it can."""
         tp = layout.tp
-        widths = {"heads": self.heads, "feed-forward width": self.intermediate * bool(self.dense_layers)}
+        if why := self._heads_problem(tp):
+            return why
+        widths = {"feed-forward width": self.intermediate * bool(self.dense_layers)}
         if self.experts:
             widths["shared experts' width"] = self.experts.shared
         for what, size in widths.items():
-            if tp < 1 or size % tp:
+            if size % tp:
                 return f"{what} {size} is not divisible by {tp}"
-        if not self.latent and self.kv_heads % tp and tp % self.kv_heads:
-            return f"{self.kv_heads} KV heads do not divide"
         if layout.pp > self.layers:
             return f"{self.layers} layers are fewer than {layout.pp} stages"
         if self.experts is None:
@@ -426,6 +445,13 @@ class ModelShape:
             return f"experts of width {width} in blocks of {block} do not divide over {layout.expert_tp}"
         if width % layout.expert_tp:
             return f"experts of width {width} do not divide over {layout.expert_tp}"
+        return ""
+
+    def _heads_problem(self, tp: int) -> str:
+        if tp < 1 or self.heads % tp:
+            return f"heads {self.heads} is not divisible by {tp}"
+        if not self.latent and self.kv_heads % tp and tp % self.kv_heads:
+            return f"{self.kv_heads} KV heads do not divide"
         return ""
 
     def describe(self) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Literal, NamedTuple
 
@@ -74,11 +74,7 @@ def model_step(
     products = model.products(layout)
 
     def seconds(wanted: Callable[[Product], bool]) -> Float64:
-        total: Float64 = np.zeros(rows.shape)
-        for layers, alike in groupby(filter(wanted, products), key=lambda product: product.layers):
-            each = (product_seconds(costs, device, product, padded) for product in alike)
-            total = total + layers * sum(each, np.zeros_like(rows))
-        return total
+        return products_seconds(costs, device, filter(wanted, products), padded)
 
     def placed(place: Place) -> Float64:
         return seconds(lambda product: product.place == place)
@@ -116,6 +112,15 @@ def lm_head_seconds(
     layout, rows = layout_of(split), np.asarray(batch, np.float64)
     own = np.ceil(np.maximum(rows, 1) / layout.dp)
     return np.where(rows > 0, _lm_head_seconds(costs, model, device, layout, own), 0.0)
+
+
+def products_seconds(costs: CostSet, device: Device, products: Iterable[Product], rows: Float64) -> Float64:
+    """In all layers that have them."""
+    total: Float64 = np.zeros(rows.shape)
+    for layers, alike in groupby(products, key=lambda product: product.layers):
+        each = (product_seconds(costs, device, product, rows) for product in alike)
+        total = total + layers * sum(each, np.zeros_like(rows))
+    return total
 
 
 def product_seconds(costs: CostSet, device: Device, product: Product, rows: Float64) -> Float64:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from laminabench.traces.table import Trace
 
 # Not by colour alone.
-MARKS = {"lamina": "o", "lamina-v1": "s", "vllm": "^", "h2m2": "D"}
+MARKS = {"lamina": "o", "lamina-v1": "s", "vllm": "^", "h2m2": "D", "afd": "v"}
 
 
 def draw(request: PlanRequest, trace: Trace, answers: Sequence[Answer], target: Path) -> None:

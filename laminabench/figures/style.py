@@ -29,7 +29,7 @@ BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW = (
 Looks = dict[str, Any]
 
 CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
-SYSTEM_COLOURS = {"lamina": BLUE, "lamina-v1": SKY, "vllm": VERMILION, "h2m2": GREEN}
+SYSTEM_COLOURS = {"lamina": BLUE, "lamina-v1": SKY, "vllm": VERMILION, "h2m2": GREEN, "afd": ORANGE}
 INK, PAPER, RULE, PUBLISHED = "#1f2328", "#ffffff", "#d0d4d9", "#6e7781"
 # Behind words inside a picture, so that no line of the grid goes through them.
 OVER_GRID: dict[str, object] = {"facecolor": PAPER, "edgecolor": "none", "pad": 1}

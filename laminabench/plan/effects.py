@@ -84,31 +84,39 @@ def _better(question: Question, point: Point) -> Iterator[tuple[str, Spec]]:
         yield from _better_boards(spec, spec.timing)
         yield "host time", replace(spec, timing=_less(spec.timing, *_HOST))
         return
-    timing, part = spec.timing, setup.deployment.model
+    timing, deployment = spec.timing, setup.deployment
     if timing.prompts is not None:
         yield "prompt computation", replace(spec, timing=_sooner(timing, timing.prompts, spec, point))
     if spec.pool is not None:
         yield "prompt computation", replace(spec, pool=_faster(spec.pool))
         yield "KV hand-over", replace(spec, pool=_less(spec.pool, "latency", "per_token"))
 
-    def built(change: Callable[[Device], Device]) -> Spec:
-        workers = replace(part, device=change(part.device))
-        return build(replace(setup, deployment=replace(setup.deployment, model=workers))).spec
+    def built(change: Callable[[Device], Device], *parts: Literal["model", "attention"]) -> Spec:
+        workers = {name: getattr(deployment, name) for name in parts}
+        better: dict[str, Any] = {
+            name: replace(part, device=change(part.device)) for name, part in workers.items() if part
+        }
+        return build(replace(setup, deployment=replace(deployment, **better))).spec
+
+    def computing(it: Device) -> Device:
+        return replace(it, flops={dtype: rate * BETTER for dtype, rate in it.flops.items()})
 
     yield "KV memory", replace(spec, tokens_per_pool=int(spec.tokens_per_pool * BETTER))
-    yield (
-        "compute of model workers",
-        built(lambda it: replace(it, flops={dtype: rate * BETTER for dtype, rate in it.flops.items()})),
-    )
-    faster = built(lambda it: _more(it, "bandwidth_bytes_per_s")).timing
+    yield "compute of model workers", built(computing, "model")
+    if np.any(timing.attention_rows):
+        yield "compute of attention workers", built(computing, "attention")
+    faster = built(lambda it: _more(it, "bandwidth_bytes_per_s"), "model", "attention").timing
     assert isinstance(faster, Timing)
     # Of devices that do attention too, the part of the weights alone.
-    slices = {name: getattr(faster, name) for name in ("first_slice", "mid_slice", "last_slice", "q_lead")}
+    slices = {name: getattr(faster, name) for name in (*_BY_ROWS, "q_lead")}
     yield "memory bandwidth for weights", replace(spec, timing=replace(timing, **slices))
     yield "memory bandwidth for attention", replace(spec, timing=_read_sooner(timing))
-    if part.count > len(spec.replica_names):
-        yield "links between model workers", built(lambda it: _more(it, "interchip_bytes_per_s"))
-    if setup.deployment.attention is not None:
+    if deployment.model.count > len(spec.replica_names):
+        yield (
+            "links between model workers",
+            built(lambda it: _more(it, "interchip_bytes_per_s"), "model"),
+        )
+    if deployment.attention is not None:
         wide, near = _more(setup.network, "bandwidth_bytes_per_s"), _less(setup.network, "rtt_s")
         yield "network bandwidth", build(replace(setup, network=wide)).spec
         yield "network latency", build(replace(setup, network=near)).spec

@@ -29,6 +29,7 @@ MODULES = {
     "lamina-v1": f"{_MODELLED}.lamina_v1",
     "vllm": f"{_MODELLED}.vllm",
     "h2m2": f"{_MODELLED}.h2m2",
+    "afd": f"{_MODELLED}.afd",
 }
 LIVE = {"lamina": f"{_LIVE}.lamina", "vllm": f"{_LIVE}.vllm", "openai": f"{_LIVE}.endpoint"}
 NAMES = tuple(dict.fromkeys((*MODULES, *LIVE)))

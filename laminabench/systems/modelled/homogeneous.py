@@ -20,6 +20,7 @@ from laminabench.systems.modelled.setup import (
     measured_rows,
     prompt_facts,
     prompt_timing,
+    recompute_seconds,
     slices,
 )
 
@@ -48,11 +49,12 @@ def build(setup: Setup) -> Modelled:
     most, rows = limits_of(setup, layout.dp * MAX_NUM_SEQS, layout.pp)
     cut = slices(setup, deployment.model, layout, rows)
     requests = -(-np.arange(most + 1) // layout.dp)
+    recompute = recompute_seconds(setup, deployment.model, layout)
     stages = [f" stage {stage}" for stage in range(layout.pp)] if layout.pp > 1 else [""]
     spec = Spec(
         layers=model.layers,
         timing=replace(
-            device_timing(setup, device, layout.tp, cut, requests, layout),
+            device_timing(setup, device, layout.tp, cut, requests, recompute),
             prompts=prompt_timing(setup, device, most, layout, layout.tp),
         ),
         tokens_per_pool=tokens,

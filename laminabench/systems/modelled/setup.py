@@ -181,11 +181,11 @@ def _slices(
 
 
 def device_timing(
-    setup: Setup, on: Device, workers: int, cut: Slices, requests: np.ndarray, layout: Layout
+    setup: Setup, on: Device, workers: int, cut: Slices, requests: np.ndarray, recompute_s: float
 ) -> Timing:
     """An iteration without a network, whose attention is on so many workers of a device.
 
-    `requests` is how many of a batch are on one of them.
+    `requests` is how many of a batch are on one of them, `recompute_s` the price of a preempted token.
     """
     model, host = setup.model, setup.costs.host
     attention = decode_attention(setup.costs, model, on, workers, requests)
@@ -200,7 +200,7 @@ def device_timing(
         host_fixed=host.per_step_s,
         host_per_request=host.per_request_s,
         host_async=setup.host_async,
-        recompute_per_token=recompute_seconds(setup, setup.deployment.model, layout),
+        recompute_per_token=recompute_s,
         measured=setup.costs.measured_attention(model, on, workers),
     )
 
@@ -283,6 +283,17 @@ def kv_tokens(
             f"{setup.model.name}",
         )
     return setup.kv_capacity // pools
+
+
+def link_rate(setup: Setup, model_workers: int) -> float:
+    """Bytes a second between so many model workers and the attention workers.
+
+    Every worker has a NIC of its own, and a transfer uses as many links as the smaller side has.
+    """
+    attention = setup.deployment.attention
+    assert attention is not None
+    nic = min(setup.deployment.model.device.nic_bytes_per_s, attention.device.nic_bytes_per_s)
+    return min(model_workers, attention.count) * setup.network.on(nic).bandwidth_bytes_per_s
 
 
 def prompt_facts(setup: Setup) -> dict[str, Any]:

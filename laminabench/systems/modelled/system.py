@@ -163,12 +163,15 @@ class SplitSystem(System):
     def deployments(
         self, model: ModelShape, devices: Sequence[Device], *, most_attention: int, replicas: int
     ) -> Iterator[Deployment]:
+        """All pairs."""
+        shares = [share for share in self.attention_counts(model) if share <= most_attention]
+        attention = [Workers(device, share) for device in devices if self.runs_on(device) for share in shares]
+        pairs = itertools.product(self.model_workers(model, devices, replicas), attention)
+        return (Deployment(*pair) for pair in pairs)
+
+    def attention_counts(self, model: ModelShape) -> Sequence[int]:
         """As many attention workers as KV heads divide over, which lamina-v1 deals requests out to.
 
         Mixtures of experts have few KV heads: requests are dealt out where these do not suffice.
         """
-        counts = ATTENTION_COUNTS if model.experts else model.head_splits()
-        shares = [share for share in counts if share <= most_attention]
-        attention = [Workers(device, share) for device in devices if self.runs_on(device) for share in shares]
-        pairs = itertools.product(self.model_workers(model, devices, replicas), attention)
-        return (Deployment(*pair) for pair in pairs)
+        return ATTENTION_COUNTS if model.experts else model.head_splits()

@@ -18,7 +18,7 @@ VLLM = ("--system", "vllm")
 OPEN = (*TRACE, "--mode", "open", "--rate-scale", "0.5", "--prefill", "colocated")
 
 
-@pytest.mark.parametrize("system", ["vllm", "lamina", "lamina-v1"])
+@pytest.mark.parametrize("system", ["vllm", "lamina", "lamina-v1", "afd"])
 def test_a_replay_with_prompts_says_how_long_first_tokens_take(as_json: AsJson, system: str) -> None:
     facts = as_json("replay", *OPEN, "--system", system, "--slo-ttft-ms", "2000")
     assert facts["requests"]["completed"] == 300

@@ -14,7 +14,7 @@ from laminabench.systems.registry import LIVE, MODULES, NAMES, live_system, prep
 @pytest.mark.parametrize(
     ("name", "chosen", "said"),
     [
-        ("vllm", {"batches": 2}, "--batches is for lamina, lamina-v1, live lamina, not for vllm"),
+        ("vllm", {"batches": 2}, "--batches is for lamina, lamina-v1, afd, live lamina, not for vllm"),
         ("vllm", {"overlap": False}, "--no-overlap is for lamina"),
         ("vllm", {"mapping": "greedy"}, "--mapping is for h2m2, not for vllm"),
         ("lamina", {"board": "h2m2"}, "--board is for h2m2, not for lamina"),

@@ -31,6 +31,7 @@ from laminabench.systems.modelled.setup import (
     measured_rows,
     prompt_facts,
     prompt_timing,
+    recompute_seconds,
     slices,
 )
 from laminabench.systems.modelled.system import EVERY, PROMPTS, SplitSystem, of_today
@@ -199,7 +200,8 @@ def timing_of(
     device, workers = deployment.attention.device, deployment.attention.count if pools == 1 else 1
     moved = transfers(setup, layout.stage, rows)
     hops = migration_seconds(setup, layout.stage, rows)
-    timing = device_timing(setup, device, workers, cut, per_worker, layout)
+    recompute = recompute_seconds(setup, deployment.model, layout)
+    timing = device_timing(setup, device, workers, cut, per_worker, recompute)
     overlap = overlaps(setup)
     by_request = setup.stream_along != "heads"
     return replace(

@@ -8,7 +8,7 @@ import numpy as np
 
 from laminabench.catalog.cost_terms import ACTIVATION_BYTES
 from laminabench.sim.spec import Float64
-from laminabench.systems.modelled.setup import Setup
+from laminabench.systems.modelled.setup import Setup, link_rate
 
 
 class Transfers(NamedTuple):
@@ -28,7 +28,7 @@ def transfers(setup: Setup, tp: int, batch: np.ndarray) -> Transfers:
     b workers uses as many links as the smaller side has.
     """
     model = setup.model
-    rate = _rate(setup, tp)
+    rate = link_rate(setup, tp)
     latency = setup.network.rtt_s / 2
     query, output = model.query_size, model.output_size
     if model.latent and setup.absorb == "attention":
@@ -51,10 +51,3 @@ def migration_seconds(setup: Setup, tp: int, batch: np.ndarray) -> Float64:
     rate = tp * setup.network.on(setup.deployment.model.device.nic_bytes_per_s).bandwidth_bytes_per_s
     seconds: Float64 = setup.network.rtt_s / 2 + context / rate
     return seconds
-
-
-def _rate(setup: Setup, tp: int) -> float:
-    attention = setup.deployment.attention
-    assert attention is not None
-    nic = min(setup.deployment.model.device.nic_bytes_per_s, attention.device.nic_bytes_per_s)
-    return min(tp, attention.count) * setup.network.on(nic).bandwidth_bytes_per_s

@@ -1,0 +1,296 @@
+"""Attention-FFN disaggregation: the cut is outside attention's matrix products, and hidden states travel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from laminabench.catalog.cost_terms import ACTIVATION_BYTES, Float64
+from laminabench.catalog.deployment import Workers
+from laminabench.catalog.hardware import Device, device
+from laminabench.catalog.layout import NODE_DEVICES, Layout
+from laminabench.catalog.models import ModelShape
+from laminabench.catalog.step import lm_head_seconds
+from laminabench.errors import UserError
+from laminabench.sim.spec import Spec, Timing
+from laminabench.systems.modelled.afd.sides import (
+    attention_bytes,
+    attention_seconds,
+    copies,
+    exchange_degrees,
+    feed_bytes,
+    feed_seconds,
+    feed_slices,
+)
+from laminabench.systems.modelled.setup import (
+    ATTENTION_WORKING_BYTES,
+    PREFILL_ROWS,
+    WORKING_BYTES,
+    Limits,
+    Modelled,
+    Setup,
+    Slices,
+    assumptions,
+    by_size,
+    device_timing,
+    kv_tokens,
+    limits_of,
+    link_rate,
+    measured_rows,
+    prompt_facts,
+    prompt_timing,
+)
+from laminabench.systems.modelled.system import (
+    ATTENTION_COUNTS,
+    EVERY,
+    PROMPTS,
+    SplitSystem,
+    worth_trying,
+)
+
+MAX_REQUESTS = 8192
+BATCHES = 2
+# Of a cost set's terms, those of attention workers alone, and those that both sides have.
+ATTENTION_TERMS = ("attention", "windows", "prompts", "batched")
+
+
+def default_deployment(model: ModelShape) -> str:
+    """As lamina's, to compare the cuts; of experts as few H200 as hold them dealt out, and as many H20."""
+    if model.experts is None:
+        return by_size(model, "1xh100+2xh20", "2xh100+4xh20")
+    h200, dealt_out = device("h200"), [each for each in feed_layouts(model) if each.ep == each.devices]
+    enough = [each for each in dealt_out if feed_bytes(model, each) <= 0.9 * h200.memory_bytes]
+    layout = (enough or dealt_out[-1:])[0]
+    return f"{Workers(h200, layout.devices, layout)}+{layout.devices}xh20"
+
+
+def feed_layouts(model: ModelShape) -> list[Layout]:
+    """What is worth trying: tensor parallelism within a node, of experts too or with these dealt out."""
+    return [each for each in worth_trying(model) if each.tp == min(each.devices, NODE_DEVICES)]
+
+
+def build(setup: Setup) -> Modelled:
+    """The deployment as the simulator takes it."""
+    model, deployment = setup.model, setup.deployment
+    if deployment.attention is None:
+        raise UserError(
+            "deployment-no-attention",
+            f"deployment {deployment} has no attention workers; afd takes FEED_FORWARD+ATTENTION workers, "
+            f"such as {default_deployment(model)}",
+        )
+    layout = feed_layout(setup)
+    groups = attention_layout(setup, deployment.attention)
+    # Every group has its part of an iteration's prompts.
+    setup = replace(setup, prompt_budget=groups.dp * setup.prompt_budget)
+    batches = batches_of(setup)
+    tokens = pool_tokens(setup, deployment.attention, groups)
+    limits = limits_of(setup, MAX_REQUESTS, batches)
+    spec = Spec(
+        layers=model.layers,
+        timing=timing_of(setup, deployment.attention.device, layout, groups, limits),
+        tokens_per_pool=tokens,
+        max_requests=limits.requests,
+        pools=groups.dp,
+        block_tokens=setup.block_tokens or 1,
+        batches=batches,
+        pipelining="serial" if batches == 1 else "pingpong",
+        admission=setup.admission,
+        prefix_sharing=setup.prefix_sharing,
+        prompt_budget=setup.prompt_budget,
+        request_tokens=model.kv_tokens_per_request,
+        replica_names=(f"{replace(deployment.model, layout=layout)} (feed-forward)",),
+        attention_name=str(replace(deployment.attention, layout=groups)),
+    )
+    return Modelled(spec, facts(setup, spec, layout, groups), coefficients(setup, layout, groups))
+
+
+def batches_of(setup: Setup) -> int:
+    """Micro-batches that go to and fro between the two sides."""
+    batches = setup.batches or BATCHES
+    if batches > Afd.MOST_BATCHES:
+        raise UserError(
+            "deployment-batches",
+            f"--batches {batches}: afd has one batch, or up to {Afd.MOST_BATCHES} that go to and fro",
+        )
+    return batches
+
+
+def feed_layout(setup: Setup) -> Layout:
+    """How the feed-forward workers share their part of the model; a UserError if it does not fit."""
+    model, workers = setup.model, setup.deployment.model
+    layout = workers.shared()
+    if layout.pp > 1:
+        raise UserError(
+            "deployment-bad-layout",
+            f"{workers}: feed-forward workers of afd have no pipeline stages; write tp, dp and ep alone",
+        )
+    model.check_split(layout)
+    usable = workers.device.memory_bytes - WORKING_BYTES
+    _require_room(setup, "feed-forward part", workers, feed_bytes(model, layout), usable)
+    return layout
+
+
+def attention_layout(setup: Setup, workers: Workers) -> Layout:
+    """Groups that have whole requests, and how many workers share the heads in each.
+
+    As few as leave half of their memory to KV, unless it is said.
+    """
+    model, given = setup.model, workers.layout
+    if given and (given.ep > 1 or given.pp > 1):
+        raise UserError(
+            "deployment-bad-layout",
+            f"{workers}: attention workers have no experts and no pipeline stages; write tp and dp alone",
+        )
+    if given:
+        return given
+    legal = [tp for tp in model.attention_degrees(NODE_DEVICES) if workers.count % tp == 0]
+    usable = _usable(setup, workers)
+    enough = [tp for tp in legal if attention_bytes(model, tp) <= usable / 2]
+    tp = min(enough) if enough else max(legal)
+    return Layout(tp, dp=workers.count // tp)
+
+
+def _usable(setup: Setup, workers: Workers) -> float:
+    return setup.memory_utilization * workers.device.memory_bytes - ATTENTION_WORKING_BYTES
+
+
+def _require_room(setup: Setup, part: str, workers: Workers, weights: float, usable: float) -> None:
+    if weights > usable:
+        raise UserError(
+            "model-does-not-fit",
+            f"the {part} of {setup.model.name} does not fit on {workers}: {weights / 1e9:.1f} GB of weights "
+            f"for each is {(weights - usable) / 1e9:.1f} GB more than the {usable / 1e9:.1f} GB usable; "
+            "take more of them, or more in a group",
+        )
+
+
+def pool_tokens(setup: Setup, workers: Workers, groups: Layout) -> int:
+    """Tokens of one group, each of whose workers holds its heads' part, or all of a latent KV."""
+    model, usable = setup.model, _usable(setup, workers)
+    weights = attention_bytes(model, groups.tp)
+    _require_room(setup, "attention part", workers, weights, usable)
+    per_token = model.kv_bytes_per_token * model.kv_share(groups.tp)
+    reserved = workers.device.memory_bytes - usable
+    return kv_tokens(usable - weights, per_token, setup, str(workers), reserved, pools=groups.dp)
+
+
+def timing_of(setup: Setup, on: Device, layout: Layout, groups: Layout, limits: Limits) -> Timing:
+    """docs/simulator.md has every line of it."""
+    model, costs, device = setup.model, setup.costs, setup.deployment.model.device
+    head = not setup.prompt_budget
+    mid, last = feed_slices(costs, model, device, layout, limits.rows, setup.routing, head=head)
+    # What makes q, k and v is the attention workers'.
+    nothing = np.zeros(limits.rows + 1)
+    per_group = -(-np.arange(limits.requests + 1) // groups.dp)
+    rows = np.arange(limits.rows + 1)
+    products = attention_seconds(costs, model, on, groups.tp, np.arange(-(-limits.rows // groups.dp) + 1.0))
+    hidden = hidden_seconds(setup, layout, rows)
+    cut = Slices(nothing, mid, last, nothing)
+    timing = device_timing(setup, on, groups.tp, cut, per_group, recompute_seconds(setup, on, layout, groups))
+    return replace(
+        timing,
+        q_transfer=hidden,
+        out_transfer=hidden,
+        attention_rows=products[-(-rows // groups.dp)],
+        prompts=prompt_timing(setup, on, limits.requests, layout, groups.tp),
+    )
+
+
+def hidden_seconds(setup: Setup, layout: Layout, rows: np.ndarray) -> Float64:
+    """Hidden states from one side to the other: half of the round trip, and the bytes."""
+    size = ACTIVATION_BYTES * setup.model.hidden * copies(setup.model, layout) * rows
+    seconds: Float64 = setup.network.rtt_s / 2 + size / link_rate(setup, layout.devices)
+    return seconds
+
+
+def recompute_seconds(setup: Setup, on: Device, layout: Layout, groups: Layout) -> float:
+    """What one token of a prefill costs both sides: the price of a preempted token."""
+    rows, device = np.array([float(PREFILL_ROWS)]), setup.deployment.model.device
+    layer = attention_seconds(setup.costs, setup.model, on, groups.tp, rows) + feed_seconds(
+        setup.costs, setup.model, device, layout, rows, setup.routing
+    )
+    step = setup.model.layers * layer + lm_head_seconds(setup.costs, setup.model, device, layout, rows)
+    return float(step[0]) / PREFILL_ROWS
+
+
+def facts(setup: Setup, spec: Spec, layout: Layout, groups: Layout) -> dict[str, Any]:
+    return {
+        "tensor_parallel": layout.tp,
+        **({} if layout.plain else {"layout": str(layout)}),
+        "attention_layout": str(groups),
+        "batches": spec.batches,
+        "pipelining": spec.pipelining,
+        "attention_partition": "heads" if spec.pools == 1 else "requests",
+        "host_async": setup.host_async,
+        "network": asdict(setup.network),
+        "copies_of_a_token": copies(setup.model, layout),
+        "kv_capacity_tokens": spec.tokens_per_pool * spec.pools,
+        "weight_bytes_per_worker": feed_bytes(setup.model, layout),
+        "attention_weight_bytes_per_worker": attention_bytes(setup.model, groups.tp),
+        "admission": spec.admission,
+        "max_num_seqs": spec.max_requests,
+        **prompt_facts(setup),
+    }
+
+
+def coefficients(setup: Setup, layout: Layout, groups: Layout) -> list[dict[str, Any]]:
+    """Every coefficient used and its source, of both sides."""
+    model, costs = setup.model, setup.costs
+    assert setup.deployment.attention is not None
+    feed, on = setup.deployment.model.device, setup.deployment.attention.device
+    # Neither side needs what the other one's part of the model takes.
+    without_attention = replace(model, latent=None, window=None)
+    feed_rows = {
+        row["term"]: row
+        for degree in exchange_degrees(model, layout)
+        for row in costs.provenance(feed, degree, model.dtype, model=without_attention)
+    }
+    attention_rows = costs.provenance(
+        *(on, groups.tp, model.dtype), prompts=setup.prompt_budget > 0, model=replace(model, experts=None)
+    )
+    return [
+        *measured_rows(costs.step_sources(model, feed, layout, "feed"), feed),
+        *measured_rows(costs.step_sources(model, on, groups.tp, "attention"), on),
+        *measured_rows(costs.attention_sources(model, on, groups.tp), on),
+        *({**row, "device": feed.name} for row in feed_rows.values() if row["term"] not in ATTENTION_TERMS),
+        *({**row, "device": on.name} for row in attention_rows if row["term"] != "host"),
+        {"term": "network", **asdict(setup.network)},
+        *assumptions(setup),
+    ]
+
+
+class Afd(SplitSystem):
+    """As this package has it."""
+
+    NAME = "afd"
+    TAKES = EVERY | PROMPTS | {"batches", "routing", "prefix_sharing", "block_size", "gpu_memory_utilization"}
+    ANYWAY: ClassVar[dict[str, object]] = {"kv_overcommit": 1.0, "pipeline_parallel": 1, "overlap": True}
+    MAX_REQUESTS = MAX_REQUESTS
+    # Two or three micro-batches, as in the papers; three hide more of the network.
+    MOST_BATCHES = 3
+    PULLS_KV = False
+
+    def default_deployment(self, model: ModelShape) -> str:
+        return default_deployment(model)
+
+    def attention_counts(self, model: ModelShape) -> Sequence[int]:
+        """Requests are dealt out, so any number will do."""
+        del model
+        return ATTENTION_COUNTS
+
+    def model_workers(self, model: ModelShape, devices: Sequence[Device], replicas: int) -> list[Workers]:
+        """One replica, whatever the number of batches."""
+        del replicas
+        kinds = [each for each in devices if self.runs_on(each)]
+        layouts = feed_layouts(model)
+        return [Workers(kind, layout.devices, layout) for kind in kinds for layout in layouts]
+
+    def _build(self, setup: Setup) -> Modelled:
+        self.require_runs_on(setup.deployment)
+        return build(setup)
+
+
+SYSTEM = Afd()

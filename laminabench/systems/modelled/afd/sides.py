@@ -1,0 +1,114 @@
+"""What the two sides of a layer hold and take, each on workers of its own, and what travels between them."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import comb
+
+import numpy as np
+
+from laminabench.catalog.cost_terms import ACTIVATION_BYTES, Float64
+from laminabench.catalog.costs import CostSet
+from laminabench.catalog.hardware import Device
+from laminabench.catalog.layout import NODE_DEVICES, Layout
+from laminabench.catalog.models import DTYPE_BYTES, ModelShape
+from laminabench.catalog.step import Routing, experts_seconds, lm_head_seconds, products_seconds
+
+
+def attention_bytes(model: ModelShape, tp: int) -> float:
+    """Weights on an attention worker. Norms and biases, which are few, are counted on both sides."""
+    small = model.weights().biases_and_norms * DTYPE_BYTES[model.rest_dtype]
+    return model.attention_weight_bytes(tp) + small
+
+
+def feed_bytes(model: ModelShape, layout: Layout) -> float:
+    """Weights on a feed-forward worker: all others."""
+    return model.weight_bytes_per_worker(layout) - model.attention_weight_bytes(layout.tp)
+
+
+def nodes_reached(model: ModelShape, layout: Layout) -> tuple[float, float]:
+    """How many nodes of feed-forward workers a token is sent to, in a dense layer and in one of experts.
+
+    In the latter, those that have one of its experts, each of which is as likely as any other; all nodes
+    where experts are not dealt out.
+    """
+    dense = -(-layout.tp // NODE_DEVICES)
+    if model.experts is None:
+        return dense, 0.0
+    count, parts = model.experts.count, min(layout.ep, layout.nodes)
+    others = count - -(-count // parts)
+    missed = comb(others, model.experts.top_k) / comb(count, model.experts.top_k)
+    return dense, layout.nodes * (1 - missed)
+
+
+def copies(model: ModelShape, layout: Layout) -> float:
+    """How often a hidden state is sent to the feed-forward workers, and back: the mean of all layers."""
+    dense, experts = nodes_reached(model, layout)
+    return (model.dense_layers * dense + model.expert_layers * experts) / model.layers
+
+
+def attention_seconds(costs: CostSet, model: ModelShape, device: Device, tp: int, rows: Float64) -> Float64:
+    """One layer of a group of `tp` attention workers, beside attention itself.
+
+    The group gathers its tokens when they come and sums up what goes: the two halves of an all-reduce.
+    """
+    padded = costs.measured.padded(np.maximum(rows, 1.0))
+    work = products_seconds(costs, device, model.attention_products(tp), padded)
+    work = work + costs.elementwise_seconds(model, device, tp, padded, "attention")
+    exchange = costs.allreduce_seconds(device, tp, ACTIVATION_BYTES * model.hidden * padded)
+    return np.where(rows > 0, work / model.layers + exchange, 0.0)
+
+
+def feed_seconds(
+    costs: CostSet, model: ModelShape, device: Device, layout: Layout, rows: Float64, routing: Routing
+) -> Float64:
+    """One layer of the feed-forward workers: the mean of all."""
+    own = costs.measured.padded(np.ceil(np.maximum(rows, 1.0) / layout.dp))
+    products = [each for each in model.products(layout) if each.place == "feed"]
+    work = products_seconds(costs, device, products, own)
+    work = work + costs.elementwise_seconds(model, device, layout, own, "feed")
+    work = work + experts_seconds(costs, model, device, layout, own * layout.dp, routing)
+    work = work + _exchange_seconds(costs, model, device, layout, own)
+    return np.where(rows > 0, work / model.layers, 0.0)
+
+
+def exchange_degrees(model: ModelShape, layout: Layout) -> tuple[int, int]:
+    """Workers of a node that share a dense layer's tokens, and those that share an expert layer's."""
+    dense = -(-layout.tp // -(-layout.tp // NODE_DEVICES))
+    return dense, -(-layout.stage // layout.nodes) if model.experts else 1
+
+
+def _exchange_seconds(
+    costs: CostSet, model: ModelShape, device: Device, layout: Layout, own: Float64
+) -> Float64:
+    """All layers': workers of a node gather the tokens that have come, and sum up what goes."""
+    size = ACTIVATION_BYTES * model.hidden * own
+    dense, experts = exchange_degrees(model, layout)
+    share = nodes_reached(model, layout)[1] / layout.nodes
+    of_experts = costs.allreduce_seconds(device, experts, share * layout.dp * size)
+    return model.dense_layers * costs.allreduce_seconds(device, dense, size) + (
+        model.expert_layers * of_experts
+    )
+
+
+# A plan has thousands of candidates, of which many have the same feed-forward workers.
+@lru_cache(maxsize=128)
+def feed_slices(
+    costs: CostSet,
+    model: ModelShape,
+    device: Device,
+    layout: Layout,
+    most: int,
+    routing: Routing,
+    *,
+    head: bool,
+) -> tuple[Float64, Float64]:
+    """Between two attentions, and after the last: by rows."""
+    rows = np.arange(most + 1.0)
+    mid = feed_seconds(costs, model, device, layout, rows, routing)
+    last = mid + costs.host.gap_s * (rows > 0)
+    if head:
+        last = last + lm_head_seconds(costs, model, device, layout, rows)
+    for table in (mid, last):
+        table.setflags(write=False)
+    return mid, last

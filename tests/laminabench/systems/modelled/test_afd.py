@@ -1,0 +1,198 @@
+"""Attention and feed-forward apart, as docs/simulator.md has it: what is where, what travels, how long."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+
+from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.deployment import parse_deployment
+from laminabench.catalog.find_model import model
+from laminabench.catalog.hardware import device
+from laminabench.catalog.layout import Layout
+from laminabench.catalog.models import ModelShape
+from laminabench.catalog.network import parse_network
+from laminabench.catalog.step import model_step
+from laminabench.errors import UserError
+from laminabench.plan.effects import effects
+from laminabench.plan.measure import measure
+from laminabench.plan.question import Candidate, Question
+from laminabench.sim.simulate import Offered, simulate
+from laminabench.systems.modelled.afd.sides import (
+    attention_bytes,
+    attention_seconds,
+    copies,
+    feed_bytes,
+    feed_seconds,
+)
+from laminabench.systems.modelled.setup import Modelled, Setup, with_prompts
+from laminabench.systems.registry import deployments, system
+from laminabench.traces.resolve import resolve
+from laminabench.traces.table import TraceMeta, make_trace
+
+TINY = ModelShape(
+    *("tiny", 2, 1024, 8, 2, 128, 4096, 32000),  # layers, hidden, heads, of KV, their size, width, vocabulary
+)
+ROOFLINE = load_costs("roofline")
+
+
+def a_setup(deployment: str, shape: ModelShape, network: str = "10us,1GB/s", **more: Any) -> Setup:
+    return Setup(shape, parse_deployment(deployment), ROOFLINE, parse_network(network), **more)
+
+
+def build(deployment: str, shape: str | ModelShape = TINY, **more: Any) -> Modelled:
+    shape = model(shape) if isinstance(shape, str) else shape
+    return system("afd").build(a_setup(deployment, shape, **more))
+
+
+def timing_of(modelled: Modelled) -> Any:
+    return modelled.spec.timing
+
+
+def test_a_serial_iteration_by_hand() -> None:
+    """One request of 100 tokens: everything reads its bytes once, over H100's and H20's bandwidths."""
+    feed, on = (device(name).bandwidth_bytes_per_s for name in ("h100", "h20"))
+
+    def product(n: int, k: int) -> int:
+        return 2 * (n * k + k + n)
+
+    attention = product(1536, 1024) + product(1024, 1024)
+    attention += 2 * (2 * 1024 + 2 * (1024 + 256))  # a norm, and rotation of q and k
+    attention += 100 * 2 * 2 * 2 * 128  # KV
+    others = product(2 * 4096, 1024) + product(1024, 4096) + 2 * (5 * 1024 + 3 * 4096)
+    travelling = 2 * (5e-6 + 2 * 1024 / 1e9)
+    layer = attention / on + others / feed + travelling
+    trace = make_trace(np.zeros(1), np.array([100], np.int32), np.array([1], np.int32), TraceMeta("one"))
+    outcome = simulate(trace, build("1xh100+1xh20", batches=1).spec, Offered(), check=True)
+    assert outcome.end_s == pytest.approx(2 * layer + product(32000, 1024) / feed, rel=1e-4)
+    assert outcome.iterations["attention_s"][0] == pytest.approx(2 * attention / on, rel=1e-4)
+    assert outcome.iterations["network_s"][0] == pytest.approx(2 * travelling, rel=1e-4)
+
+
+def test_weights_on_either_side_by_hand() -> None:
+    attention = 2 * 2 * (1536 * 1024 + 1024 * 1024)
+    small = 2 * (2 * 2 * 1024 + 1024)
+    others = 2 * (2 * 3 * 1024 * 4096 + 2 * 32000 * 1024)
+    assert attention_bytes(TINY, 1) == attention + small
+    assert attention_bytes(TINY, 2) == attention / 2 + small
+    assert feed_bytes(TINY, Layout(4)) == others / 4 + small
+    found = build("4xh100+2xh20:dp2")
+    assert found.facts["attention_weight_bytes_per_worker"] == attention + small
+    assert found.facts["weight_bytes_per_worker"] == others / 4 + small
+    room = 0.9 * 96e9 - 1e9 - attention - small
+    assert found.facts["kv_capacity_tokens"] == 2 * int(room // (2 * 2 * 2 * 2 * 128))
+
+
+@pytest.mark.parametrize("name", ["llama3-70b", "qwen3-8b", "deepseek-v3", "gpt-oss-120b"])
+def test_both_sides_are_the_whole_step(name: str) -> None:
+    """On one device each, without a network: nothing is lost, and nothing is counted twice."""
+    shape, on, rows = model(name), device("h200"), np.array([1.0, 7, 300])
+    step = model_step(ROOFLINE, shape, on, 1, rows, "uniform")
+    sides = attention_seconds(ROOFLINE, shape, on, 1, rows) + feed_seconds(
+        ROOFLINE, shape, on, Layout(), rows, "uniform"
+    )
+    assert shape.layers * sides == pytest.approx(step.layers_s)
+
+
+def test_a_token_goes_to_the_nodes_that_have_its_experts() -> None:
+    shape = model("qwen3-30b-a3b")
+    assert copies(shape, Layout(8, ep=8)) == 1
+    elsewhere = prod((96 - i) / (128 - i) for i in range(8))  # all eight experts on three of four nodes
+    assert copies(shape, Layout(4, 8, 32)) == pytest.approx(4 * (1 - elsewhere))
+    assert copies(TINY, Layout(8)) == 1
+    # DeepSeek-V3's first three layers have no experts.
+    dense, nodes = 3, 2 * (1 - prod((128 - i) / (256 - i) for i in range(8)))
+    assert copies(model("deepseek-v3"), Layout(8, 2, 16)) == pytest.approx((dense + 58 * nodes) / 61)
+    timing = timing_of(build("16xh200:tp8dp2ep16+4xh20", "deepseek-v3"))
+    size = 2 * 7168 * 100 * (dense + 58 * nodes) / 61
+    assert timing.out_transfer[100] == pytest.approx(5e-6 + size / 4e9)
+
+
+@pytest.mark.parametrize(
+    ("deployment", "name", "groups"),
+    [
+        ("2xh100+4xh20", "llama3-70b", "dp4"),
+        ("2xh100+4xa100-40g", "llama3-70b", "tp2dp2"),  # of whose 40 GB attention's weights would be 24
+        ("2xh100+4xh20:tp4", "llama3-70b", "tp4"),
+        ("8xh200:ep8+8xh20", "deepseek-v3", "dp8"),
+    ],
+)
+def test_attention_workers_are_groups_with_requests_of_their_own(
+    deployment: str, name: str, groups: str
+) -> None:
+    found = build(deployment, name)
+    assert found.facts["attention_layout"] == groups
+    dp = int(groups.partition("dp")[2] or 1)
+    assert found.spec.pools == dp
+    # A request for each group is as one for one of them.
+    table = timing_of(found).attention_rows
+    assert np.all(table[1 : dp + 1] == table[1])
+    assert table[8 * dp + 1] > table[8 * dp]
+
+
+def test_batches_go_to_and_fro_on_one_replica() -> None:
+    trace = resolve("azure-conv", offline=True, requests=400)
+    specs = [build("2xh100+4xh20", "llama3-70b", network="fhbn", batches=n).spec for n in (1, 2, 3)]
+    assert [spec.pipelining for spec in specs] == ["serial", "pingpong", "pingpong"]
+    outcomes = [simulate(trace, spec, Offered(), check=True) for spec in specs]
+    assert not any(np.isnan(each.requests["finished_s"]).any() for each in outcomes)
+    # The feed-forward workers wait for attention less of the time.
+    busy = [each.replica_busy_s[0] / each.end_s for each in outcomes]
+    assert busy == sorted(busy)
+
+
+@pytest.mark.parametrize("pool", [None, "4xh100"])
+def test_prompts_are_computed(pool: str | None) -> None:
+    decoding = a_setup("2xh100+4xh20", model("llama3-70b"), "fhbn")
+    workers = parse_deployment(pool).model if pool else None
+    setup = replace(decoding, deployment=replace(decoding.deployment, prefill=workers))
+    spec = system("afd").build(with_prompts(setup, 512)).spec
+    # Four groups have as much each; engines of a pool have a batch of their own.
+    assert spec.prompt_budget == (0 if pool else 4 * 512)
+    trace = resolve("azure-conv", offline=True, requests=30)
+    assert not np.isnan(simulate(trace, spec, Offered()).requests["finished_s"]).any()
+
+
+@pytest.mark.parametrize(
+    ("deployment", "name", "more", "code"),
+    [
+        ("4xh100", "llama3-70b", {}, "deployment-no-attention"),
+        ("1xh100+4xh20", "llama3-70b", {}, "model-does-not-fit"),
+        ("2xh100+1xrtx-3090", "llama3-70b", {}, "model-does-not-fit"),
+        ("3xh100+4xh20", "llama3-70b", {}, "model-cannot-split"),
+        ("2xh100+3xh20:tp3", "llama3-70b", {}, "model-cannot-split"),
+        ("4xh100:tp2pp2+4xh20", "llama3-70b", {}, "deployment-bad-layout"),
+        ("8xh200:ep8+8xh20:ep8", "deepseek-v3", {}, "deployment-bad-layout"),
+        ("2xh100+4xh20", "llama3-70b", {"batches": 9}, "deployment-batches"),
+        ("2xh100+4xh20", "llama3-70b", {"kv_capacity": 10**9}, "kv-tokens-too-many"),
+    ],
+)
+def test_what_cannot_be(deployment: str, name: str, more: dict[str, Any], code: str) -> None:
+    with pytest.raises(UserError, match=code):
+        build(deployment, name, **more)
+
+
+def test_a_plan_tries_experts_dealt_out_and_says_what_binds() -> None:
+    kinds = [device("h200"), device("h20")]
+    found = [str(each) for each in deployments("afd", model("deepseek-v3"), kinds, replicas=2)]
+    assert len(set(found)) == len(found)
+    assert {"8xh200:tp8ep8+8xh20", "16xh200:tp8dp2ep16+8xh20"} <= set(found)
+    question = Question(resolve("azure-conv", offline=True, requests=300), TINY, ROOFLINE, 100)
+    candidate = Candidate("afd", parse_deployment("1xh100+1xh20"), 2)
+    setup = question.setup(candidate)
+    point = measure(question, question.trace, candidate, system("afd").build(setup).spec)
+    gains = {each.resource: each.throughput_gain for each in effects(question, point)}
+    assert gains.keys() >= {"compute of attention workers", "network latency", "memory bandwidth for weights"}
+
+
+def test_every_coefficient_of_either_side_has_a_source() -> None:
+    rows = build("8xh200:ep8+8xh20:tp2dp4", "deepseek-v3").coefficients
+    assert all(row.get("source") for row in rows)
+    of = {name: {row["term"] for row in rows if row.get("device") == name} for name in ("h200", "h20")}
+    assert of["h200"] >= {"gemm", "experts in fp8_block", "allreduce over 8", "elementwise"}
+    assert of["h20"] >= {"gemm", "attention", "batched", "allreduce over 2", "elementwise"}
+    assert not of["h200"] & {"attention", "batched"}
