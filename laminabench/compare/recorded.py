@@ -43,6 +43,7 @@ class Facts:
     model_type: str  # of the weights that the model is published with
     boards_type: str  # what boards have in its place; empty, where there are none
     boards_prices: str  # a sentence, where a board's price or watts are assumed
+    costs: str  # the set that modelled times are of; empty, where there are none
     what: str  # equal for Runs that did the same thing, whenever they did
 
 
@@ -110,6 +111,7 @@ def _facts(manifest: Manifest) -> Facts:
         model_type=str(manifest.model.get("dtype") or "another type"),
         boards_type=boards_type,
         boards_prices=boards_prices,
+        costs=str(manifest.choices.get("costs") or ""),
         what=json.dumps(
             [*names, *where, trace.sha256, offered, options, transforms, partial], sort_keys=True
         ),
@@ -169,6 +171,12 @@ def differences(found: list[Recorded]) -> Iterator[str]:
         yield f"chunks have {said} tokens on average: TBT is of tokens, 0 within a chunk; ITL is of chunks"
     if len({each.summary.ttft_ms is UNSET for each in found}) > 1:
         yield "some Runs have their prompts computed and some find them there: only those have a TTFT"
+    sets = dict.fromkeys(each.facts.costs for each in found if each.facts.costs)
+    if len(sets) > 1:
+        yield (
+            f"times are of different cost sets ({', '.join(sets)}), which measured different versions: "
+            "replay with the same --costs"
+        )
     yield from _boards([each.facts for each in found])
     limits = dict.fromkeys(each.summary.slo.tbt_ms for each in found)
     if len(limits) > 1:

@@ -39,7 +39,7 @@ def kept(tmp_path: Path, manifest_of: Callable[..., Manifest]) -> Kept:
             trace, Spec(1, Timing(table, table, table, table, table * 1e-3), 500, 8), Offered("saturate", 0)
         )
         workload = {"mode": "saturate", "slo_tbt_ms": facts.pop("slo_tbt_ms", 5.0)}
-        options = {"batches": facts.pop("batches", 1), "timeline": name}
+        options = {"batches": facts.pop("batches", 1), "timeline": name, "costs": facts.pop("costs", None)}
         usd, watts = facts.pop("usd_per_hour", 10.0), facts.pop("power_w", None)
         known = {
             "deployment": {"name": "2xh100+4xh20", "usd_per_hour": usd, "power_w": watts},
@@ -136,6 +136,14 @@ def test_what_makes_runs_incomparable_is_told(kept: Kept) -> None:
     compared, notes = compare_runs([one, two], slo_tbt_ms=3.0)
     assert "TBT limits" not in "\n".join(notes)
     assert compared.slo_tbt_ms == 3.0
+
+
+def test_cost_sets_of_different_years_are_told(kept: Kept) -> None:
+    runs = [kept(name, costs=name) for name in ("vllm-0.14", "vllm-0.24")]
+    _, notes = compare_runs(runs, slo_tbt_ms=None)
+    assert any("vllm-0.14, vllm-0.24" in note for note in notes)
+    _, notes = compare_runs([runs[0], kept("again", costs="vllm-0.14")], slo_tbt_ms=None)
+    assert not any("cost sets" in note for note in notes)
 
 
 def test_one_limit_for_all_is_computed_from_the_tables(kept: Kept) -> None:
