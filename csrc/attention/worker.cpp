@@ -78,17 +78,17 @@ void Plan::adopt(std::vector<Slab::View> lists, std::int64_t slot_limit) {
   ranges_.clear();
 }
 
-const Ranges& Plan::ranges(int window, Tokens which) {
+const Ranges& Plan::ranges(Sight sight, Tokens which) {
   for (const auto& made : ranges_) {
-    if (made->window == window && made->which == which) return *made;
+    if (made->sight == sight && made->which == which) return *made;
   }
-  auto ranges = std::make_unique<Ranges>(Ranges{window, which, {}, {0}});
+  auto ranges = std::make_unique<Ranges>(Ranges{sight, which, {}, {0}});
   int row = 0;
   for (std::size_t i = 0; i < lists_.size(); ++i) {
     const Slab::View& view = lists_[i];
     const auto size = static_cast<std::int64_t>(view.size);
     const std::int64_t end = which == Tokens::kAll ? size : std::max<std::int64_t>(size - 1, 0);
-    std::int64_t start = window == 0 ? 0 : std::max<std::int64_t>(size - window, 0);
+    std::int64_t start = sight.first(size);
     while (start < end) {
       const std::int64_t stop = std::min(end, (start / range_tokens_ + 1) * range_tokens_);
       ranges->list.push_back(
@@ -121,9 +121,11 @@ int Worker::add_layer(LayerView layer) {
                                 std::to_string(layer.head_stride) + ", but rows of " +
                                 std::to_string(shape_.head_dim) + " numbers would overlap");
   }
-  if (layer.window < 0) {
-    throw std::invalid_argument("window is " + std::to_string(layer.window) +
-                                " but must be 0, for all tokens, or more");
+  for (const auto& [name, tokens] : {std::pair{"window", layer.sight.window}, {"chunk", layer.sight.chunk}}) {
+    if (tokens < 0) {
+      throw std::invalid_argument(std::string(name) + " is " + std::to_string(tokens) +
+                                  " but must be 0, for all tokens, or more");
+    }
   }
   if (!std::isfinite(layer.scale) || !std::isfinite(layer.softcap) || layer.softcap < 0) {
     throw std::invalid_argument("scale and softcap must be finite, and softcap 0, for none, or more");
@@ -243,7 +245,7 @@ void Worker::start(const LayerView& layer, const std::byte* q, Tokens which) {
   job_.source = {
       layer.k,     layer.v,      size(layer.slot_stride) * number, size(layer.head_stride) * number,
       layer.scale, layer.softcap};
-  job_.ranges = &plan_.ranges(layer.window, which);
+  job_.ranges = &plan_.ranges(layer.sight, which);
   job_.q = q;
   const auto rows = size(job_.ranges->first_row.back()) * size(shape_.heads);
   partials_.room_for(rows);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -27,9 +28,23 @@ struct Range {
   int row;  // where its partial results go; a request's ranges have consecutive rows
 };
 
-// The ranges of a batch, as layers with one window need them.
+// How far back a token sees.
+struct Sight {
+  int window = 0;  // that many tokens, itself included; 0: all
+  int chunk = 0;   // those of its own chunk, of that many from the request's first on; 0: there are none
+
+  bool operator==(const Sight&) const = default;
+  // The first token that the last one of `tokens` sees.
+  std::int64_t first(std::int64_t tokens) const {
+    const std::int64_t in_window = window == 0 ? 0 : std::max<std::int64_t>(tokens - window, 0);
+    const std::int64_t in_chunk = chunk == 0 || tokens == 0 ? 0 : (tokens - 1) / chunk * chunk;
+    return std::max(in_window, in_chunk);
+  }
+};
+
+// The ranges of a batch, as layers with one sight need them.
 struct Ranges {
-  int window;
+  Sight sight;
   Tokens which;
   std::vector<Range> list;
   std::vector<int> first_row;  // [requests + 1]; each request has one row more than ranges, for its new token
@@ -54,8 +69,7 @@ public:
   std::int64_t slot_limit() const noexcept { return slot_limit_; }
   const Slab::View& list(std::size_t request) const { return lists_[request]; }
 
-  // window 0: all tokens; else the last `window` of them.
-  const Ranges& ranges(int window, Tokens which);
+  const Ranges& ranges(Sight sight, Tokens which);
 
 private:
   void adopt(std::vector<Slab::View> lists, std::int64_t slot_limit);
@@ -114,7 +128,7 @@ struct LayerView {
   std::int64_t slot_stride;
   std::int64_t head_stride;
   float scale;
-  int window;                  // how many tokens a token may see, itself included; 0: all
+  Sight sight;
   float softcap;               // 0: none
   std::vector<float> sinks{};  // of each query head a score that counts, and has no value; or none
 };

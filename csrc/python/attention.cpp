@@ -59,21 +59,29 @@ threads at once. Results do not depend on `threads`, to the last bit, nor on the
           "add_layer",
           [](Worker& worker, Address k, Address v, std::int64_t slots, std::int64_t slot_stride,
              std::int64_t head_stride, float scale, int window, float softcap,
-             const std::optional<Input<float>>& sinks) {
+             const std::optional<Input<float>>& sinks, int chunk) {
             std::vector<float> kept;
             if (sinks) kept.assign(sinks->data(), sinks->data() + sinks->size());
-            return worker.add_layer({pointer(k), pointer(v), slots, slot_stride, head_stride, scale, window,
-                                     softcap, std::move(kept)});
+            return worker.add_layer({pointer(k),
+                                     pointer(v),
+                                     slots,
+                                     slot_stride,
+                                     head_stride,
+                                     scale,
+                                     {window, chunk},
+                                     softcap,
+                                     std::move(kept)});
           },
           "k_ptr"_a, "v_ptr"_a, "slots"_a, "slot_stride"_a, "head_stride"_a, "scale"_a, "window"_a,
-          "softcap"_a, "sinks"_a.noconvert() = nb::none(),
+          "softcap"_a, "sinks"_a.noconvert() = nb::none(), "chunk"_a = 0,
           R"(Describe the next layer's part of the arena; return its number, counted from 0.
 
 Token `slot`'s key for KV head h is the head_dim numbers at k_ptr + (slot * slot_stride + h * head_stride), strides
 counted in numbers, and its value likewise at v_ptr. Scores are scaled, and then capped to
 softcap * tanh(score / softcap) unless softcap is 0. window: how many tokens a token may see, itself included;
-0 for all. sinks: a float32 for each query head, a score without a value that finish() adds once to the softmax, whatever
-the layer attends to. The arena must live as long as the worker.)")
+0 for all. chunk: a token sees those of its own chunk, of so many from the list's first on; 0 for no chunks. sinks: a
+float32 for each query head, a score without a value that finish() adds once to the softmax, whatever the layer attends
+to. The arena must live as long as the worker.)")
       .def(
           "plan",
           [](Worker& worker, const Slab& slab, const Input<RequestId>& requests) {

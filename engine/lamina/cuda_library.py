@@ -22,10 +22,10 @@ _POINTER, _INT = ctypes.c_void_p, ctypes.c_int32
 _SIGNATURES: dict[str, list[type]] = {
     "check_device": [],
     "workspace_bytes": [_POINTER, _INT, _POINTER],
-    "plan": [_POINTER, _POINTER, _INT, _INT, _POINTER, _POINTER],
+    "plan": [_POINTER, _POINTER, _INT, _INT, _INT, _POINTER, _POINTER],
     "begin": [_POINTER] * 7,
     "finish": [_POINTER] * 10,
-    "partial_of": [_POINTER, _POINTER, _POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER],
+    "partial_of": [_POINTER, _POINTER, _POINTER, _INT, _INT, _POINTER, _POINTER, _POINTER, _POINTER],
     "combine": [_POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER],
     "allocate_managed": [ctypes.c_size_t, _POINTER],
     "free_managed": [_POINTER],

@@ -23,6 +23,7 @@ class AttentionOp:
     scale: float
     window: int  # tokens a token may see, itself included; 0 = all before it
     softcap: float  # 0 = none
+    chunk: int = 0  # tokens in a chunk, if a token may see those of its own only; 0 = no chunks
     sinks: str = ""  # the constant with each head's sink, a score of no value that counts in the softmax
 
 

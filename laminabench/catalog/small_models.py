@@ -52,6 +52,9 @@ SMALL_MODELS: Mapping[str, dict[str, object]] = {
     | {"model_type": "glm4_moe", "head_dim": 64, "n_routed_experts": 4, "moe_intermediate_size": 352},
     "minimax-m2": _MOE
     | {"model_type": "minimax_m2", "head_dim": 64, "num_local_experts": 4, "intermediate_size": 352},
+    "llama4": _GQA
+    | {"model_type": "llama4_text", "head_dim": 64, "intermediate_size_mlp": 1408, "num_local_experts": 4}
+    | {"num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "attention_chunk_size": 256},
     "gpt-oss": _MOE
     | _ALTERNATING
     | {"model_type": "gpt_oss", "head_dim": 64, "num_local_experts": 4, "sliding_window": 128},

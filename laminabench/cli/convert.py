@@ -170,10 +170,11 @@ def _attentions(console: Console, facts: ConversionReport) -> None:
         "sinks",
     )
     drawn = _table(titles)
-    for (heads, kv_heads, head_dim, scale, window, softcap, sinks), layers in groups:
+    for (heads, kv_heads, head_dim, scale, window, softcap, chunk, sinks), layers in groups:
         drawn.add_row(
             _ranges(layers), f"{heads}", f"{kv_heads}", f"{head_dim}", f"{scale:.4g}",
-            f"{window:,}" if window else "all", f"{softcap:g}" if softcap else "none",
+            f"chunk of {chunk:,}" if chunk else f"{window:,}" if window else "all",
+            f"{softcap:g}" if softcap else "none",
             "one a head" if sinks else "none",
         )  # fmt: skip
     _titled(console, "Attention operators", drawn)

@@ -86,7 +86,7 @@ struct Case {
     const std::int64_t slot_stride = (head_major ? 2 : 2 * shape.kv_heads) * dim;
     const std::int64_t head_stride = head_major ? capacity * 2 * dim : dim;
     return {arena.data(), arena.data() + stride_of_v() * bytes_of(dtype), capacity, slot_stride,
-            head_stride,  1.0f / std::sqrt(static_cast<float>(dim)),      window,   softcap};
+            head_stride,  1.0f / std::sqrt(static_cast<float>(dim)),      {window}, softcap};
   }
   std::size_t requests() const { return offsets.size() - 1; }
 };
@@ -200,7 +200,7 @@ void empty_sets_and_mistakes() {
   std::vector<float> out(8, 7.0f);
   auto bytes = [](std::vector<float>& x) { return reinterpret_cast<std::byte*>(x.data()); };
   Worker worker(DType::kFloat32, {1, 1, 8}, 2, "");
-  const int layer = worker.add_layer({bytes(arena), bytes(arena) + 32, 8, 16, 8, 1.0f, 0, 0.0f});
+  const int layer = worker.add_layer({bytes(arena), bytes(arena) + 32, 8, 16, 8, 1.0f, {}, 0.0f});
   float lse = 7;
   const std::vector<std::int64_t> nothing{0, 0};
   worker.plan(nothing, {});

@@ -30,6 +30,7 @@ struct Case {
   std::vector<int> lengths;
   Which which = Which::kPrevious;
   bool sinks = false;
+  int chunk = 0;
 };
 
 template <typename Element>
@@ -143,6 +144,7 @@ void check(const Case& c, Random& random) {
   plan.requests = requests;
   plan.kv_heads = c.kv_heads;
   plan.window = c.window;
+  plan.chunk = c.chunk;
   plan.which = c.which;
   plan.tile = Kernel::kTokens;
   plan.workers = c.workers;
@@ -197,7 +199,8 @@ void check(const Case& c, Random& random) {
   each_head([&](int request, int head, Tokens listed) {
     double wanted_lse;
     const auto row = static_cast<std::size_t>(request * data.heads + head);
-    const auto wanted = reference(c, data, request, head, visible(listed, c.window, c.which), &wanted_lse);
+    const auto wanted =
+        reference(c, data, request, head, visible(listed, c.window, c.chunk, c.which), &wanted_lse);
     expect_near(c, lse[row], wanted_lse, 1e-4, "the log-sum-exp");
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       expect_near(c, out[row * wanted.size() + i], wanted[i], near, "the partial");
@@ -229,8 +232,8 @@ void check(const Case& c, Random& random) {
     double wanted_lse;
     const auto row = static_cast<std::size_t>(request * data.heads + head);
     // The reference finds the new rows in the arena only if they have been stored.
-    const auto wanted =
-        reference(c, data, request, head, visible(listed, c.window, Which::kAll), &wanted_lse, data.sinks);
+    const auto wanted = reference(c, data, request, head, visible(listed, c.window, c.chunk, Which::kAll),
+                                  &wanted_lse, data.sinks);
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       expect_near(c, Element::load(result[row * wanted.size() + i]), wanted[i], near * 2, "the result");
     }
@@ -325,6 +328,9 @@ int main() {
   check<F32, WarpSimt<256, 8>>({1, 1, 160, 2, 0, 0, {75, 20}}, random);
   check<Bf16, WarpMma<Bf16, 64, 8>>({2, 8, 64, 4, 100, 0, {300, 17, 1, 0}, Which::kPrevious, true}, random);
   check<F32, WarpSimt<64, 8>>({2, 2, 64, 5, 0, 0, {100, 1, 31, 33}, Which::kPrevious, true}, random);
+  check<Bf16, WarpMma<Bf16, 64, 8>>({2, 5, 64, 4, 0, 0, {300, 96, 97, 1, 0}, Which::kPrevious, false, 96},
+                                    random);
+  check<F32, WarpSimt<64, 8>>({1, 2, 64, 3, 0, 0, {96, 97, 200, 0}, Which::kAll, false, 96}, random);
   check_combine(random);
   check_append(random);
   std::puts("cuda_kernel_emulated: the kernels calculate what they should");

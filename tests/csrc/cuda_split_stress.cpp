@@ -33,10 +33,10 @@ void check_windows() {
       for (int j = 0; j < length; ++j) {
         if (window == 0 || length - 1 - j < window) seen.push_back(j);
       }
-      const Tokens all = visible({100, 100 + length}, window, Which::kAll);
+      const Tokens all = visible({100, 100 + length}, window, 0, Which::kAll);
       expect(all.end - all.begin == static_cast<int>(seen.size()) && all.end == 100 + length,
              "a window of all tokens");
-      const Tokens previous = visible({100, 100 + length}, window, Which::kPrevious);
+      const Tokens previous = visible({100, 100 + length}, window, 0, Which::kPrevious);
       expect(previous.begin == all.begin, "a window begins elsewhere without the newest token");
       expect(previous.end == (length == 0 ? all.end : all.end - 1), "a window without the newest token");
     }

@@ -15,15 +15,19 @@ def plain_partial(
     window: int = 0,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
+    chunk: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """Attention of one token's queries [heads, dim] over keys and values [tokens, kv_heads, dim].
 
     Returns the normalised output [heads, dim] and the logarithm of the softmax's denominator [heads], both
     computed in the inputs' precision; 0 and -infinity if there is no token. Only the last `window` tokens
-    count, unless it is 0. `sinks` [heads] are scores of no value.
+    count, unless it is 0, or those of the last chunk. `sinks` [heads] are scores of no value.
     """
     if window:
         k, v = k[-window:], v[-window:]
+    if chunk and len(k):
+        first = (len(k) - 1) // chunk * chunk
+        k, v = k[first:], v[first:]
     group = q.shape[0] // k.shape[1]
     k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
     scores = torch.einsum("hd,thd->ht", q, k) * scale

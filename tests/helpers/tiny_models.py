@@ -115,7 +115,7 @@ class Decoder:
         self.keys.setdefault(place, []).append(k)
         self.values.setdefault(place, []).append(v)
         keys, values = torch.stack(self.keys[place]), torch.stack(self.values[place])
-        scoring = {"scale": op.scale, "window": op.window, "softcap": op.softcap}
+        scoring = {"scale": op.scale, "window": op.window, "softcap": op.softcap, "chunk": op.chunk}
         return plain_partial(q, keys, values, sinks=self.sinks[op.layer], **scoring)[0]
 
 

@@ -85,6 +85,13 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2", GPT2),
     "cohere": ("Cohere", GQA),
     "stablelm": ("StableLm", GQA),
+    "llama4": (
+        "Llama4Text",
+        GQA
+        | {"num_hidden_layers": 4, "head_dim": 16, "intermediate_size_mlp": 96, "num_local_experts": 4}
+        | {"num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "attention_chunk_size": 12}
+        | {"attn_temperature_tuning": True, "floor_scale": 8, "attn_scale": 0.5},
+    ),
     "gpt-oss": (
         "GptOss",
         MOE | {"head_dim": 16, "num_local_experts": 4, "sliding_window": 10, "rope_parameters": YARN_ROPE},

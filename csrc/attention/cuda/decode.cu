@@ -18,12 +18,12 @@ lamina_cuda_status lamina_cuda_workspace_bytes(const lamina_cuda_attention* atte
 }
 
 lamina_cuda_status lamina_cuda_plan(const lamina_cuda_attention* attention, const lamina_cuda_lists* lists,
-                                    int32_t window, int32_t which, const lamina_cuda_workspace* workspace,
-                                    lamina_cuda_stream stream) {
+                                    int32_t window, int32_t chunk, int32_t which,
+                                    const lamina_cuda_workspace* workspace, lamina_cuda_stream stream) {
   return guarded([&] {
     const Problem problem(attention);
     require_lists(lists);
-    require(window >= 0, "the window is negative");
+    require(window >= 0 && chunk >= 0, "the window or the chunk is negative");
     require(which == LAMINA_CUDA_PREVIOUS || which == LAMINA_CUDA_ALL,
             "`which` is neither the previous tokens nor all");
     require_device();
@@ -34,6 +34,7 @@ lamina_cuda_status lamina_cuda_plan(const lamina_cuda_attention* attention, cons
                         .requests = lists->batch,
                         .kv_heads = kv_heads,
                         .window = window,
+                        .chunk = chunk,
                         .which = which == LAMINA_CUDA_ALL ? Which::kAll : Which::kPrevious,
                         .tile = problem.attend().tokens,
                         .workers = problem.workers(),
@@ -125,11 +126,11 @@ lamina_cuda_status lamina_cuda_finish(const lamina_cuda_attention* attention, co
 
 lamina_cuda_status lamina_cuda_partial_of(const lamina_cuda_attention* attention,
                                           const lamina_cuda_arena* arena, const lamina_cuda_lists* lists,
-                                          int32_t window, const void* q,
+                                          int32_t window, int32_t chunk, const void* q,
                                           const lamina_cuda_workspace* workspace,
                                           const lamina_cuda_partial* partial, lamina_cuda_stream stream) {
   const lamina_cuda_status planned =
-      lamina_cuda_plan(attention, lists, window, LAMINA_CUDA_ALL, workspace, stream);
+      lamina_cuda_plan(attention, lists, window, chunk, LAMINA_CUDA_ALL, workspace, stream);
   if (planned != LAMINA_CUDA_OK) return planned;
   return lamina_cuda_begin(attention, arena, lists, q, workspace, partial, stream);
 }

@@ -71,10 +71,12 @@ LAMINA_CUDA_API lamina_cuda_status lamina_cuda_workspace_bytes(const lamina_cuda
                                                                int32_t batch, size_t* bytes);
 
 // Shares the tokens that a window lets the batch see among the device's multiprocessors. Window w: a token
-// sees w tokens, itself included; 0: all. Layers with the same window and `which` share a plan.
+// sees w tokens, itself included; chunk c: those of its own chunk of c; 0: all. Layers with the same window
+// and `which` share a plan.
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_plan(const lamina_cuda_attention* attention,
                                                     const lamina_cuda_lists* lists, int32_t window,
-                                                    int32_t which, const lamina_cuda_workspace* workspace,
+                                                    int32_t chunk, int32_t which,
+                                                    const lamina_cuda_workspace* workspace,
                                                     lamina_cuda_stream stream);
 
 // Attention of q [batch][heads][head_dim] over the planned tokens.
@@ -99,8 +101,8 @@ LAMINA_CUDA_API lamina_cuda_status lamina_cuda_finish(const lamina_cuda_attentio
 // begin() needs.
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_partial_of(
     const lamina_cuda_attention* attention, const lamina_cuda_arena* arena, const lamina_cuda_lists* lists,
-    int32_t window, const void* q, const lamina_cuda_workspace* workspace, const lamina_cuda_partial* partial,
-    lamina_cuda_stream stream);
+    int32_t window, int32_t chunk, const void* q, const lamina_cuda_workspace* workspace,
+    const lamina_cuda_partial* partial, lamina_cuda_stream stream);
 
 // Attention over the union of two disjoint sets of tokens, from that over each. `result` may be one of the
 // two.

@@ -25,10 +25,14 @@ struct Tokens {
 enum class Which : std::int32_t { kPrevious, kAll };
 
 // What the newest token sees of its request's list, which it is the last of: in a window of w that many,
-// itself counted. A window of 0 is none.
-LAMINA_HD Tokens visible(Tokens listed, std::int32_t window, Which which) {
-  const bool shorter = window > 0 && listed.end - listed.begin > window;
-  const std::int32_t begin = shorter ? listed.end - window : listed.begin;
+// itself counted; with chunks of c, those of its own. 0 is no window, or no chunks.
+LAMINA_HD Tokens visible(Tokens listed, std::int32_t window, std::int32_t chunk, Which which) {
+  const std::int32_t size = listed.end - listed.begin;
+  std::int32_t begin = window > 0 && size > window ? listed.end - window : listed.begin;
+  if (chunk > 0 && size > 0) {
+    const std::int32_t own = listed.begin + (size - 1) / chunk * chunk;
+    begin = own > begin ? own : begin;
+  }
   const bool newest = which == Which::kAll || listed.begin == listed.end;
   return {begin, newest ? listed.end : listed.end - 1};
 }

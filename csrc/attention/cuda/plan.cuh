@@ -15,6 +15,7 @@ struct PlanArgs {
   std::int32_t requests;
   std::int32_t kv_heads;
   std::int32_t window;
+  std::int32_t chunk;
   Which which;
   std::int32_t tile;     // tokens
   std::int32_t workers;  // of the grid that will be launched
@@ -53,7 +54,7 @@ LAMINA_KERNEL(kPlanThreads) share_out(const PlanArgs args) {
     const int request = from + thread_index();
     Tokens tokens{0, 0};
     if (request < args.requests) {
-      tokens = visible({args.lists[request], args.lists[request + 1]}, args.window, args.which);
+      tokens = visible({args.lists[request], args.lists[request + 1]}, args.window, args.chunk, args.which);
       args.begin[request] = tokens.begin;
       args.end[request] = tokens.end;
       if (tokens.begin == tokens.end) ++none;

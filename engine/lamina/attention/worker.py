@@ -74,6 +74,7 @@ class TensorWorker(Heads):
         window: int = 0,
         softcap: float = 0.0,
         sinks: Tensor | None = None,
+        chunk: int = 0,
     ) -> int:
         """The next layer's keys and values: views [slots, kv_heads, head_dim] with the same strides.
 
@@ -92,6 +93,7 @@ class TensorWorker(Heads):
             window,
             softcap,
             None if sinks is None else sinks.contiguous().numpy(),
+            chunk,
         )
 
     def plan(self, slab: Slab, requests: NDArray[np.int64]) -> None:
@@ -179,7 +181,7 @@ def _tensor(numbers: NDArray[np.int32] | NDArray[np.int64] | Tensor) -> Tensor:
 class _Layer:
     attention: ctypes.Structure
     arena: ctypes.Structure
-    window: int
+    sight: tuple[int, int]  # window, chunk
     sinks: Tensor | None
     kept: tuple[Tensor, Tensor]  # the kernels know only addresses
 
@@ -226,7 +228,7 @@ class CudaAttentionWorker(Heads):
             cuda_library.call("workspace_bytes", self._shape, max_batch, ctypes.byref(needed))
         self._workspace_bytes = needed.value
         self._all = self._empty((needed.value,), torch.uint8)  # partial()'s
-        self._previous: dict[int, Tensor] = {}  # begin()'s, one for each window
+        self._previous: dict[tuple[int, int], Tensor] = {}  # begin()'s, one for each window and chunk
 
     def add_layer(
         self,
@@ -237,6 +239,7 @@ class CudaAttentionWorker(Heads):
         window: int = 0,
         softcap: float = 0.0,
         sinks: Tensor | None = None,
+        chunk: int = 0,
     ) -> int:
         """The next layer's keys and values: views [slots, kv_heads, head_dim] with the same strides.
 
@@ -250,9 +253,9 @@ class CudaAttentionWorker(Heads):
         attention = _Attention(self.dtypes[self.dtype], *heads, scale, softcap)
         arena = _Arena(k.data_ptr(), v.data_ptr(), k.stride(0), k.stride(1))
         sinks = None if sinks is None else sinks.to(self.device).contiguous()
-        self._layers.append(_Layer(attention, arena, window, sinks, (k, v)))
-        if window not in self._previous:
-            self._previous[window] = self._empty((self._workspace_bytes,), torch.uint8)
+        self._layers.append(_Layer(attention, arena, (window, chunk), sinks, (k, v)))
+        if (window, chunk) not in self._previous:
+            self._previous[window, chunk] = self._empty((self._workspace_bytes,), torch.uint8)
         return len(self._layers) - 1
 
     def plan(self, slab: Lists, requests: NDArray[np.int64], rows: int | None = None) -> None:
@@ -280,17 +283,15 @@ class CudaAttentionWorker(Heads):
             )
         self._slots[: len(listed)].copy_(listed, non_blocking=True)
         self.requests = rows
-        for window in self._previous:
-            self._launch(
-                "plan", self._shape, self._lists(), window, _PREVIOUS, self._workspace(self._previous[window])
-            )
+        for sight, workspace in self._previous.items():
+            self._launch("plan", self._shape, self._lists(), *sight, _PREVIOUS, self._workspace(workspace))
 
     def begin(self, layer: int, q: Tensor) -> None:
         """Begin to attend from q [requests, heads, head_dim] to the previous tokens."""
         assert self._q is None, "begin() again before finish()"
         self.check(self.requests, q)
         known = self._layers[layer]
-        workspace = self._workspace(self._previous[known.window])
+        workspace = self._workspace(self._previous[known.sight])
         partial = self._partial(self._out, self._lse)
         self._launch("begin", known.attention, known.arena, self._lists(), q.data_ptr(), workspace, partial)
         self._q = q
@@ -325,7 +326,7 @@ class CudaAttentionWorker(Heads):
             known.attention,
             known.arena,
             self._lists(),
-            known.window,
+            *known.sight,
             q.data_ptr(),
             self._workspace(self._all),
             self._partial(out, lse),

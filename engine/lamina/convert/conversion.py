@@ -156,7 +156,7 @@ def _attention(node: fx.Node, constant: set[fx.Node]) -> AttentionOp:
     if isinstance(sinks, fx.Node) and sinks not in constant:
         raise ConversionError("convert-sinks", f"attention {layer} has sinks that depend on the tokens")
     _, heads, _, head_dim = known_spec(query).row_shape
-    scoring: Any = dict(zip(("scale", "window", "softcap"), numbers, strict=True))
+    scoring: Any = dict(zip(("scale", "window", "chunk", "softcap"), numbers, strict=True))
     return AttentionOp(
         layer=int(str(layer)),
         heads=heads,

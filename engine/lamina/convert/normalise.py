@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from lamina.convert.errors import ConversionError
+from lamina.convert.lengths import take_positions
 from lamina.convert.program import BATCH, annotate, known_spec, spec_of
 from lamina.convert.trace import CACHED, Traced
 
@@ -58,6 +59,7 @@ def normalise(traced: Traced) -> fx.Node:
             continue
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
             _make_pure(node)
+    take_positions(traced)
     batch = _batch_size(traced)
     seen: dict[Any, fx.Node] = {}
     for node in list(graph.nodes):

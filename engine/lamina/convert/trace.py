@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import gc
 import logging
 import warnings
@@ -16,6 +17,7 @@ from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram, export
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
@@ -40,6 +42,7 @@ def attention(
     layer: int,
     scale: float,  # noqa: ARG001
     window: int,  # noqa: ARG001
+    chunk: int,  # noqa: ARG001
     softcap: float,  # noqa: ARG001
     sinks: Tensor | None,  # noqa: ARG001
 ) -> Tensor:
@@ -88,12 +91,14 @@ class StateSpec:
 
 @dataclass(frozen=True)
 class Mask:
-    """What a token may see: itself and the `window` - 1 tokens before it, or everything before it if 0.
+    """What a token may see: itself and the `window` - 1 tokens before it, or those of its own chunk, of
+    `chunk` tokens from the first one on; everything before it if both are 0.
 
-    None if neither describes it, which matters only if a layer uses this mask.
+    `window` is None if nothing of this describes it, which matters only if a layer uses this mask.
     """
 
     window: int | None
+    chunk: int = 0
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
@@ -105,16 +110,19 @@ class Length:
     """The length of the cache, as the traced model sees it.
 
     A model may add to it, check whether there is a cache, and make a tensor of that length (such as a mask
-    that is never used; a used one would have a length that no model has). It is no number, so that nothing
-    else can be computed from it.
+    that is never used; a used one would have a length that no model has). Added to a tensor it gives the
+    positions of new tokens, which each request has its own of: see lengths.py. It is no number, so that
+    nothing else can be computed from it.
     """
 
     def __init__(self, value: int) -> None:
         self._value = value
 
-    def __add__(self, other: object) -> Length:
+    def __add__(self, other: object) -> Length | Tensor:
         if isinstance(other, int):
             return Length(self._value + other)
+        if isinstance(other, Tensor):
+            return other + self._value
         return self._refuse()
 
     def __index__(self) -> int:
@@ -286,21 +294,42 @@ def _mask(*, mask_function: Any, attention_mask: Tensor | None, **_: object) -> 
     if attention_mask is not None:
         raise ConversionError("convert-padding-mask", "it builds a padding mask of its own")
     with _disable_current_modes():
-        width = int(_seen(mask_function, _FARTHEST).sum())
-        window = 0 if width == _FARTHEST + 1 else width
-        probes = {0, 1, width - 1, width, width + 1, _FARTHEST // 3, _FARTHEST - 1, _FARTHEST}
+        # The first position from which the first token is out of sight.
+        positions = range(_FARTHEST + 1)
+        reach = bisect.bisect_left(positions, True, key=lambda at: not _seen(mask_function, at)[0])
+        window = chunk = 0
+        if 1 < reach < len(positions) and _seen(mask_function, reach).sum() == 1:
+            chunk = reach
+        elif reach < len(positions):
+            window = reach
+        probes = {0, 1, *(times * reach + one for times in (1, 2) for one in (-1, 0, 1))}
+        probes |= {_FARTHEST // 3, _FARTHEST - 1, _FARTHEST}
         for position in sorted(probe for probe in probes if 0 <= probe <= _FARTHEST):
             index = torch.arange(position + _FUTURE)
-            expected = (index <= position) & (index > position - (window or position + 1))
-            if not torch.equal(_seen(mask_function, position), expected):
+            first = position // chunk * chunk if chunk else max(position - (window or position + 1) + 1, 0)
+            if not torch.equal(_seen(mask_function, position), (index <= position) & (index >= first)):
                 return Mask(None)
-    return Mask(window)
+    return Mask(window, chunk)
+
+
+class _Request:
+    """Stands for the number of a request: all that a mask may look up by it is how far its text is padded on
+    the left, and that is nothing.
+    """
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, _: object, args: tuple[Any, ...] = (), __: object = None
+    ) -> Tensor:
+        if function is not Tensor.__getitem__ or args[0].dim() != 1 or not isinstance(args[1], cls):
+            raise ConversionError("convert-mask-pattern", "its attention mask differs between requests")
+        return torch.zeros((), dtype=torch.int64)
 
 
 def _seen(mask_function: Any, position: int) -> Tensor:
     """Which tokens are visible from a position: those before it, itself, and a few of the future."""
     zero, keys = torch.zeros((), dtype=torch.int64), torch.arange(position + _FUTURE)
-    seen: Tensor = mask_function(zero, zero, torch.tensor(position), keys)
+    seen: Tensor = mask_function(_Request(), zero, torch.tensor(position), keys)
     return seen.broadcast_to(keys.shape)
 
 
@@ -339,6 +368,7 @@ def _attend(
             "convert-mask-pattern",
             f"{where} sees something else than the tokens before it or the last few of them",
         )
+    chunk = attention_mask.chunk
     if sliding_window is not None and sliding_window != window:
         raise ConversionError(
             "convert-window-contradicts",
@@ -362,7 +392,9 @@ def _attend(
     _check_shapes(where, query, key, value)
     if s_aux is not None and s_aux.shape != query.shape[1:2]:
         raise ConversionError("convert-sinks", f"{where} has attention sinks that are not one for each head")
-    return attention(query, key, value, layer, float(scaling), window, float(softcap or 0.0), s_aux), None
+    return attention(
+        query, key, value, layer, float(scaling), window, chunk, float(softcap or 0.0), s_aux
+    ), None
 
 
 def _check_shapes(where: str, query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -476,7 +508,7 @@ def _export(step: nn.Module, cache: TracedCache) -> ExportedProgram:
     active = tracing.set(cache)
     try:
         # Deprecations inside transformers and torch do not concern users.
-        with torch.no_grad(), warnings.catch_warnings(), _without_bookkeeping():
+        with torch.no_grad(), warnings.catch_warnings(), _without_bookkeeping(), _Viewed():
             warnings.simplefilter("ignore")
             return export(step, (example, example.clone()), dynamic_shapes=(batch, batch), strict=False)
     except (ConversionError, UnknownStatesError):
@@ -487,6 +519,25 @@ def _export(step: nn.Module, cache: TracedCache) -> ExportedProgram:
         ) from error
     finally:
         tracing.reset(active)
+
+
+class _Viewed(TorchFunctionMode):
+    """Takes a reshape of a view for one of what that shows: joining dimensions and splitting them again, as
+    experts do, would leave a condition on B that export cannot prove.
+    """
+
+    def __torch_function__(
+        self, function: Any, _: object, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        reshapes = function in (Tensor.view, Tensor.reshape) and not kwargs
+        if not reshapes or isinstance(args[1], torch.dtype):
+            return function(*args, **(kwargs or {}))
+        shown = getattr(args[0], "_lamina_shown", args[0])
+        if not shown.is_contiguous():
+            return function(*args)
+        result = function(shown, *args[1:])
+        result._lamina_shown = shown
+        return result
 
 
 @contextmanager

@@ -120,6 +120,8 @@ def causal(q: Tensor, keys: Tensor, values: Tensor, op: AttentionOp, sinks: Tens
     seen = others <= at
     if op.window:
         seen &= others > at - op.window
+    if op.chunk:
+        seen &= others >= at - at % op.chunk
     queries, keys, values = (tensor.transpose(0, 1) for tensor in (q, keys, values))
     if op.softcap or sinks is not None:
         out = _written_out(queries, keys, values, op, seen, sinks)

@@ -56,7 +56,15 @@ def attend_over(
     attentions = attended.attentions
     for op, sinks in zip(attentions, attended.sinks_of(attentions, heads), strict=True):
         keys, values = arena.keys(op.layer)[:, kv_heads], arena.values(op.layer)[:, kv_heads]
-        worker.add_layer(keys, values, scale=op.scale, window=op.window, softcap=op.softcap, sinks=sinks)
+        worker.add_layer(
+            keys,
+            values,
+            scale=op.scale,
+            window=op.window,
+            softcap=op.softcap,
+            sinks=sinks,
+            chunk=op.chunk,
+        )
 
 
 def _free_bytes(place: torch.device) -> int:

@@ -22,7 +22,10 @@ ROUNDED = {torch.float32: EXACT, torch.bfloat16: 2e-2, torch.float16: 3e-3}  # a
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "head_dim"), [(8, 1, 128), (14, 2, 80), (3, 3, 64), (4, 2, 256)]
 )
-@pytest.mark.parametrize(("window", "softcap", "sunk"), [(0, 0.0, False), (33, 20.0, False), (0, 0.0, True)])
+@pytest.mark.parametrize(
+    ("window", "chunk", "softcap", "sunk"),
+    [(0, 0, 0.0, False), (33, 0, 20.0, False), (0, 0, 0.0, True), (0, 64, 0.0, False)],
+)
 def test_an_iteration_is_what_the_reference_says(
     isa: str,
     dtype: torch.dtype,
@@ -30,6 +33,7 @@ def test_an_iteration_is_what_the_reference_says(
     kv_heads: int,
     head_dim: int,
     window: int,
+    chunk: int,
     softcap: float,
     sunk: bool,
 ) -> None:
@@ -40,7 +44,7 @@ def test_an_iteration_is_what_the_reference_says(
     worker = TensorWorker(dtype, heads, kv_heads, head_dim, threads=2, isa=isa)
     sinks = 3 * torch.randn(heads) if sunk else None  # some outweigh all tokens
     layer = worker.add_layer(
-        arena[:, 0], arena[:, 1], scale=scale, window=window, softcap=softcap, sinks=sinks
+        arena[:, 0], arena[:, 1], scale=scale, window=window, softcap=softcap, sinks=sinks, chunk=chunk
     )
     q = torch.randn(batch, heads, head_dim).to(dtype)
     k, v = torch.randn(2, batch, kv_heads, head_dim).to(dtype)
@@ -59,7 +63,7 @@ def test_an_iteration_is_what_the_reference_says(
         assert torch.equal(arena[slots[-1]], torch.stack([k[request], v[request]]))
         keys, values = arena[slots].double().unbind(1)
         wanted, wanted_lse = plain_partial(
-            q[request].double(), keys, values, scale=scale, window=window, softcap=softcap
+            q[request].double(), keys, values, scale=scale, window=window, softcap=softcap, chunk=chunk
         )
         heard = torch.ones(heads) if sinks is None else torch.sigmoid(wanted_lse - sinks)
         torch.testing.assert_close(

@@ -106,7 +106,7 @@ def test_recurrent_layers(family: str, model_workers: int, more: dict[str, Any],
     check(shared(model_workers, 2, **more), family)
 
 
-@pytest.mark.parametrize("family", ["gemma2", "mistral", "qwen2", "gemma3", "gpt-oss"])
+@pytest.mark.parametrize("family", ["gemma2", "mistral", "qwen2", "gemma3", "gpt-oss", "llama4"])
 def test_windows_and_caps_by_requests(family: str, check: Check) -> None:
     """Layers that see the last few tokens only, each request in one memory."""
     check(shared(2, 3, batches=3, partition="requests", stream_chunks=2), family)

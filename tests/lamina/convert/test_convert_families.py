@@ -71,6 +71,22 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "MiniMaxM2",
         {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "intermediate_size": 32},
     ),
+    # Chunks of six tokens but in the last layer, which has no RoPE and scales by position.
+    "llama4": (
+        "Llama4Text",
+        {
+            "head_dim": 16,
+            "num_hidden_layers": 4,
+            "intermediate_size_mlp": 96,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 1,
+            "interleave_moe_layer_step": 2,
+            "attention_chunk_size": 6,
+            "attn_temperature_tuning": True,
+            "floor_scale": 4,
+            "attn_scale": 0.5,
+        },
+    ),
     "gpt-oss": (
         "GptOss",
         {
@@ -106,6 +122,7 @@ _CASES = [
             "mixtral-*",
             "glm4-moe-carry",
             "gpt-oss-carry",
+            "llama4-carry",
             "gpt2-*",
         ),
         *("phi3-carry", "cohere-carry"),

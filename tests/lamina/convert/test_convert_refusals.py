@@ -224,17 +224,26 @@ def test_caches_hold_each_layer_once_and_in_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sees", "window"),
+    ("sees", "window", "chunk"),
     [
-        (lambda b, h, q, k: k <= q, 0),
-        (lambda b, h, q, k: (k <= q) & (k > q - 9), 9),
-        (lambda b, h, q, k: (k <= q) & (k > q - 1), 1),
-        (lambda b, h, q, k: q >= 0, None),  # bidirectional
-        (lambda b, h, q, k: (k <= q) & (k // 16 == q // 16), None),  # chunks
-        (lambda b, h, q, k: (k <= q) & ((k > q - 9) | (k == 0)), None),  # a sink
-        (lambda b, h, q, k: k < q, None),
-        (lambda b, h, q, k: (k <= q + 1) & (k > q - 9), None),
+        (lambda b, h, q, k: k <= q, 0, 0),
+        (lambda b, h, q, k: (k <= q) & (k > q - 9), 9, 0),
+        (lambda b, h, q, k: (k <= q) & (k > q - 1), 1, 0),
+        (lambda b, h, q, k: q >= 0, None, 0),  # bidirectional
+        (lambda b, h, q, k: (k <= q) & (k // 16 == q // 16), 0, 16),
+        (lambda b, h, q, k: (k <= q) & (k // 16 == (q - torch.zeros(2, device="meta")[b]) // 16), 0, 16),
+        (lambda b, h, q, k: (k <= q) & ((k + 4) // 16 == (q + 4) // 16), None, 0),
+        (lambda b, h, q, k: (k <= q) & ((k > q - 9) | (k == 0)), None, 0),  # a sink
+        (lambda b, h, q, k: k < q, None, 0),
+        (lambda b, h, q, k: (k <= q + 1) & (k > q - 9), None, 0),
     ],
 )
-def test_masks_are_read_or_noted_as_unreadable(sees: Callable[..., Any], window: int | None) -> None:
-    assert _mask(mask_function=sees, attention_mask=None).window == window
+def test_masks_are_read_or_noted_as_unreadable(
+    sees: Callable[..., Any], window: int | None, chunk: int
+) -> None:
+    assert _mask(mask_function=sees, attention_mask=None) == Mask(window, chunk)
+
+
+def test_a_mask_that_differs_between_requests_is_refused() -> None:
+    with pytest.raises(ConversionError, match="convert-mask-pattern"):
+        _mask(mask_function=lambda b, h, q, k: torch.ones(2, 9)[b, k] > 0, attention_mask=None)
