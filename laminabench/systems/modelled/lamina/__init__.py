@@ -61,6 +61,12 @@ def build(setup: Setup) -> Modelled:
             f"deployment {deployment} has no attention workers; lamina takes MODEL+ATTENTION workers, "
             f"such as {default_deployment(model)}",
         )
+    if (layout := deployment.attention.layout) and not layout.plain:
+        raise UserError(
+            "deployment-bad-layout",
+            f"{deployment.attention}: attention workers of lamina have no layout; --partition says what is "
+            "dealt out to them",
+        )
     if deployment.model.layout and deployment.model.layout.pp > 1:
         setup = replace(setup, pipeline_parallel=deployment.model.layout.pp)
     batches, pipelining = batches_of(setup)

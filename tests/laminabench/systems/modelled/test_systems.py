@@ -99,6 +99,7 @@ def test_transfers_are_the_papers_formula() -> None:
             "8 KV heads of llama3-70b do not split over 6 attention workers; possible: 1, 2, 4, 8",
         ),
         ("lamina", "3xh100+4xh20", {}, "cannot be split as tp3"),
+        ("lamina", "2xh100+4xh20:dp4", {}, "attention workers of lamina have no layout"),
         ("lamina", "1xh100+4xh20", {}, "63.1 GB more than the 78.0 GB usable; 2xh100 would fit"),
         ("lamina", "3xh100+4xh20", {"batches": 3}, "do not divide into the 2 replicas"),
         (
