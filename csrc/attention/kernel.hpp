@@ -44,7 +44,7 @@ Isa choose_isa(std::string_view name);
 
 std::string name_of(Isa isa);
 
-inline constexpr int kMaxHeadDim = 256;
+inline constexpr int kMaxHeadDim = 1024;
 
 // Rows of partial outputs are padded to this many floats, the widest vector, so that kernels store whole
 // ones.
@@ -55,8 +55,10 @@ constexpr int padded(int head_dim) { return (head_dim + kRowFloats - 1) / kRowFl
 struct Shape {
   int heads;
   int kv_heads;
-  int head_dim;
+  int head_dim;    // of queries and keys
+  int latent = 0;  // a value is its key's first so many numbers, and stored once with it; 0: it is apart
   int group() const { return heads / kv_heads; }
+  int value_dim() const { return latent != 0 ? latent : head_dim; }
 };
 
 // One layer's keys and values: where they lie, and how its scores are made. Strides in bytes.
@@ -86,7 +88,7 @@ struct RangeTask {
   const Slot* slots;
   int tokens;
   Partial* partials;  // [heads]
-  float* rows;        // [heads][padded(head_dim)], weighted values
+  float* rows;        // [heads][padded(value_dim)], weighted values
   float* scratch;     // scratch_floats() of them
 };
 
@@ -106,11 +108,11 @@ struct MergeTask {
   int first;
   int last;
   const Partial* partials;  // [ranges][heads]
-  const float* rows;        // [ranges][heads][padded(head_dim)]
+  const float* rows;        // [ranges][heads][padded(value_dim)]
   int ranges;
   const float* sinks;  // [heads], or null
-  std::byte* out;      // [heads][head_dim] in the worker's dtype, or null
-  float* out_f32;      // [heads][head_dim], or null
+  std::byte* out;      // [heads][value_dim] in the worker's dtype, or null
+  float* out_f32;      // [heads][value_dim], or null
   float* lse;          // [heads], or null
 };
 

@@ -180,6 +180,7 @@ private:
         source_(*task.source),
         group_(task.shape.group()),
         dim_(task.shape.head_dim),
+        value_dim_(task.shape.value_dim()),
         // How many of a head's tokens are worked on before the next head. Few, and all heads' rows are read
         // side by side, nearly as they lie in memory; but each head's sums leave the registers as often,
         // which costs most where a KV head has many query heads. Found by measuring; no result depends on it.
@@ -232,12 +233,12 @@ private:
     }
   }
 
-  Step step_of(const std::byte* rows, int kv_head, int heads) {
+  Step step_of(const std::byte* rows, int dim, int kv_head, int heads) {
     return {rows + static_cast<std::size_t>(kv_head) * source_.head_stride,
             offsets_ + at_,
             at_,
             std::min(step_, whole_ - at_),
-            dim_,
+            dim,
             (step_fetches_ * heads + group_ - 1) / group_,  // the query heads of a KV head share the fetching
             ahead_};
   }
@@ -256,7 +257,8 @@ private:
   template <int N>
   void score(int kv_head, int from) {
     for (; from + N <= group_; from += N) {
-      Dot::template scores<N>(step_of(source_.k, kv_head, N), queries(kv_head, from), weights(kv_head, from));
+      Dot::template scores<N>(step_of(source_.k, dim_, kv_head, N), queries(kv_head, from),
+                              weights(kv_head, from));
     }
     if constexpr (N > 1) score<N / 2>(kv_head, from);
   }
@@ -274,8 +276,9 @@ private:
     for (; from + N <= group_; from += N) {
       // Only a block's first step meets sums that were made under another largest score.
       const Before before{fresh_ && at_ == 0, at_ == 0 ? decays(kv_head, from) : nullptr};
-      const std::size_t row = static_cast<std::size_t>((kv_head * group_ + from) * padded(dim_));
-      Sum::template add<N>(step_of(source_.v, kv_head, N), weights(kv_head, from), before, task_.rows + row);
+      const std::size_t row = static_cast<std::size_t>((kv_head * group_ + from) * padded(value_dim_));
+      Sum::template add<N>(step_of(source_.v, value_dim_, kv_head, N), weights(kv_head, from), before,
+                           task_.rows + row);
     }
     if constexpr (N > 1) gather<N / 2>(kv_head, from);
   }
@@ -341,6 +344,7 @@ private:
   const Source source_;
   const int group_;
   const int dim_;
+  const int value_dim_;
   const int step_;
   const int step_fetches_;  // that the rows of kStep tokens need
   float* const weights_;
@@ -384,7 +388,7 @@ public:
 
 private:
   static void one_head(const MergeTask& task, int head) {
-    const int dim = task.shape.head_dim;
+    const int dim = task.shape.value_dim();
     const std::size_t heads = static_cast<std::size_t>(task.shape.heads);
     const Partial* partial = task.partials + head;
     constexpr float kNone = -std::numeric_limits<float>::infinity();
@@ -392,7 +396,8 @@ private:
     float max = sink;
     for (int r = 0; r < task.ranges; ++r) max = std::max(max, partial[r * heads].max);
     float sum = sink == kNone ? 0.0f : std::exp(sink - max);
-    alignas(64) float row[kMaxHeadDim] = {};
+    alignas(64) float row[kMaxHeadDim];
+    std::fill_n(row, padded(dim), 0.0f);
     for (int r = 0; r < task.ranges; ++r) {
       const float weight = std::exp(partial[r * heads].max - max);
       sum += weight * partial[r * heads].sum;

@@ -35,6 +35,12 @@ Shape checked(Shape shape) {
     throw std::invalid_argument("head_dim is " + std::to_string(shape.head_dim) +
                                 " but must be a multiple of 8 from 8 to " + std::to_string(kMaxHeadDim));
   }
+  if (shape.latent < 0 || shape.latent > shape.head_dim || shape.latent % 8 != 0) {
+    throw std::invalid_argument("latent is " + std::to_string(shape.latent) +
+                                " but must be 0, for values apart from keys, or a multiple of 8 up to "
+                                "head_dim, " +
+                                std::to_string(shape.head_dim));
+  }
   return shape;
 }
 
@@ -120,6 +126,9 @@ int Worker::add_layer(LayerView layer) {
     throw std::invalid_argument("slot_stride is " + std::to_string(layer.slot_stride) + " and head_stride " +
                                 std::to_string(layer.head_stride) + ", but rows of " +
                                 std::to_string(shape_.head_dim) + " numbers would overlap");
+  }
+  if (shape_.latent != 0 && layer.v != layer.k) {
+    throw std::invalid_argument("values are part of their keys, but v_ptr is not k_ptr");
   }
   for (const auto& [name, tokens] : {std::pair{"window", layer.sight.window}, {"chunk", layer.sight.chunk}}) {
     if (tokens < 0) {
@@ -249,20 +258,21 @@ void Worker::start(const LayerView& layer, const std::byte* q, Tokens which) {
   job_.q = q;
   const auto rows = size(job_.ranges->first_row.back()) * size(shape_.heads);
   partials_.room_for(rows);
-  rows_.room_for(rows * size(padded(shape_.head_dim)));
+  rows_.room_for(rows * size(padded(shape_.value_dim())));
 
   std::size_t tokens = 0;
   for (const Range& range : job_.ranges->list) tokens += size(range.tokens);
   const std::size_t ranges = job_.ranges->list.size();
   split_heads(ranges);
-  pool_.start(ranges * size(job_.parts), &attend_unit, this, tokens * 2 * row_bytes() > kAloneBytes);
+  pool_.start(ranges * size(job_.parts), &attend_unit, this,
+              tokens * (shape_.latent != 0 ? 1 : 2) * row_bytes() > kAloneBytes);
 }
 
 void Worker::merge() {
   const auto rows = size(job_.ranges->first_row.back()) * size(shape_.heads);
   split_heads(plan_.requests());
   pool_.start(plan_.requests() * size(job_.parts), &merge_unit, this,
-              rows * size(shape_.head_dim) * sizeof(float) > kAloneBytes);
+              rows * size(shape_.value_dim()) * sizeof(float) > kAloneBytes);
   pool_.finish();
 }
 
@@ -310,7 +320,7 @@ void Worker::merge_unit(void* worker, std::size_t unit, std::size_t thread) noex
   const float* sinks = job.out == nullptr || job.layer->sinks.empty() ? nullptr : job.layer->sinks.data();
   const int group = self.shape_.group();
   const std::size_t at = size(request) * size(self.shape_.heads);
-  const std::size_t numbers = at * size(self.shape_.head_dim);
+  const std::size_t numbers = at * size(self.shape_.value_dim());
   self.kernels_.merge({self.shape_, first * group, last * group, self.partials(row), self.rows(row), ranges,
                        sinks, job.out == nullptr ? nullptr : job.out + numbers * bytes_of(self.dtype_),
                        job.out_f32 == nullptr ? nullptr : job.out_f32 + numbers,
@@ -326,12 +336,12 @@ void Worker::store(const LayerView& layer, Slot slot, std::size_t from, int firs
     const std::size_t target =
         (size(slot) * size(layer.slot_stride) + size(head) * size(layer.head_stride)) * number;
     std::memcpy(layer.k + target, k + source, head_bytes());
-    std::memcpy(layer.v + target, v + source, head_bytes());
+    if (shape_.latent == 0) std::memcpy(layer.v + target, v + source, head_bytes());
   }
 }
 
 void combine(const Attended& a, const Attended& b, const Attended& to, std::size_t rows,
-             std::size_t head_dim) {
+             std::size_t value_dim) {
   for (std::size_t row = 0; row < rows; ++row) {
     const float most = std::max(a.lse[row], b.lse[row]);
     const bool nothing = most == -std::numeric_limits<float>::infinity();
@@ -341,7 +351,7 @@ void combine(const Attended& a, const Attended& b, const Attended& to, std::size
     const float sum = weight_a + weight_b;
     const float share_a = nothing ? 0.0f : weight_a / sum;
     const float share_b = nothing ? 0.0f : weight_b / sum;
-    for (std::size_t i = row * head_dim; i < (row + 1) * head_dim; ++i) {
+    for (std::size_t i = row * value_dim; i < (row + 1) * value_dim; ++i) {
       to.out[i] = a.out[i] * share_a + b.out[i] * share_b;
     }
     to.lse[row] = most + (nothing ? 0.0f : std::log(sum));

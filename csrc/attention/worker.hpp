@@ -87,13 +87,13 @@ struct WrongOrder : std::logic_error {
 
 // Attention over some tokens: outputs, normalised, and the logarithms of their softmaxes' denominators.
 struct Attended {
-  float* out;  // [rows][head_dim]
+  float* out;  // [rows][value_dim]
   float* lse;  // [rows], -infinity where there was no token
 };
 
 // Attention over the union of two disjoint sets of tokens. `to` may be one of the inputs.
 void combine(const Attended& a, const Attended& b, const Attended& to, std::size_t rows,
-             std::size_t head_dim);
+             std::size_t value_dim);
 
 // Numbers that are written before they are read, on whole cache lines. Grows, and then forgets.
 template <typename T>
@@ -120,7 +120,8 @@ private:
   std::size_t capacity_ = 0;
 };
 
-// One layer of the KV arena. Strides in numbers, not bytes; a head's numbers are consecutive.
+// One layer of the KV arena. Strides in numbers, not bytes; a head's numbers are consecutive. v is k where a
+// value is part of its key.
 struct LayerView {
   std::byte* k;
   std::byte* v;
@@ -149,7 +150,7 @@ public:
 
   // q [requests][heads][head_dim] has to stay as it is until finish() returns.
   void begin(int layer, const std::byte* q);
-  // k, v [requests][kv_heads][head_dim] go into the newest slots; out as q.
+  // k, v [requests][kv_heads][head_dim] go into the newest slots; out [requests][heads][value_dim].
   void finish(int layer, const std::byte* k, const std::byte* v, std::byte* out);
   // Over all tokens that are planned, the newest one's keys and values being in the arena already. Without
   // sinks: they count once, when all is joined.
@@ -198,7 +199,7 @@ private:
   }
   Partial* partials(int row) const { return partials_.data() + size(row) * size(shape_.heads); }
   float* rows(int row) const {
-    return rows_.data() + size(row) * size(shape_.heads) * size(padded(shape_.head_dim));
+    return rows_.data() + size(row) * size(shape_.heads) * size(padded(shape_.value_dim()));
   }
   float* scratch(std::size_t thread) const { return scratch_.data() + thread * scratch_each(); }
   std::size_t scratch_each() const {

@@ -42,7 +42,9 @@ void bind_attention(nb::module_& m) {
 
 dtype is float32, bfloat16 or float16, of everything that is passed by address. threads: how many cores compute,
 this thread's included while it waits; 0 for all that the process may use. isa forces an instruction set
-(baseline, avx2, avx512, avx512_bf16); "" takes $LAMINA_ISA or the best one there is.
+(baseline, avx2, avx512, avx512_bf16); "" takes $LAMINA_ISA or the best one there is. latent: a value is the first
+so many numbers of its key and stored once with it, wherever values are given their address is that of the keys, and
+outputs are so wide instead of head_dim; 0 where values are apart.
 
 An iteration is plan(), and then for each layer begin() as soon as the queries are there and finish() when the
 new tokens' keys and values are. Every address must be of contiguous numbers that stay where they are until the
@@ -51,10 +53,11 @@ threads at once. Results do not depend on `threads`, to the last bit, nor on the
       .def(
           "__init__",
           [](Worker* self, const std::string& dtype, int heads, int kv_heads, int head_dim, int threads,
-             const std::string& isa) {
-            new (self) Worker(attention::dtype_named(dtype), {heads, kv_heads, head_dim}, threads, isa);
+             const std::string& isa, int latent) {
+            new (self)
+                Worker(attention::dtype_named(dtype), {heads, kv_heads, head_dim, latent}, threads, isa);
           },
-          "dtype"_a, "heads"_a, "kv_heads"_a, "head_dim"_a, "threads"_a = 0, "isa"_a = "")
+          "dtype"_a, "heads"_a, "kv_heads"_a, "head_dim"_a, "threads"_a = 0, "isa"_a = "", "latent"_a = 0)
       .def(
           "add_layer",
           [](Worker& worker, Address k, Address v, std::int64_t slots, std::int64_t slot_stride,

@@ -25,6 +25,11 @@ class AttentionOp:
     softcap: float  # 0 = none
     chunk: int = 0  # tokens in a chunk, if a token may see those of its own only; 0 = no chunks
     sinks: str = ""  # the constant with each head's sink, a score of no value that counts in the softmax
+    latent: int = 0  # a value is its key's first so many numbers, and stored once with it; 0 = it is apart
+
+    @property
+    def value_dim(self) -> int:
+        return self.latent or self.head_dim
 
 
 class Attended(NamedTuple):

@@ -22,8 +22,9 @@ class MadeUpPrefill:
     def __init__(self, tokens_per_s: float, dtype: torch.dtype, attentions: Sequence[AttentionOp]) -> None:
         self._attentions = attentions
         self._layer_s = 1 / (tokens_per_s * len(attentions))  # of a token
-        shape = CHUNK, attentions[0].kv_heads, attentions[0].head_dim
-        self._k, self._v = (torch.zeros(shape, dtype=dtype) for _ in range(2))
+        first = attentions[0]
+        vectors = 1 if first.latent else 2
+        self._kv = torch.zeros(vectors, CHUNK, first.kv_heads, first.head_dim, dtype=dtype)
         self._due_s = 0.0
 
     def run(self, tokens: torch.Tensor, passed: None, deliver: Deliver) -> Iterator[Passed]:  # noqa: ARG002
@@ -35,7 +36,7 @@ class MadeUpPrefill:
                 # Late ones are not made up for, or there would be more traffic for a moment.
                 self._due_s = max(self._due_s, now) + count * self._layer_s
                 time.sleep(self._due_s - now)
-                deliver(op.layer, begin, self._k[:count], self._v[:count])
+                deliver(op.layer, begin, *self._kv[:, :count])
             yield Passed((), None)
 
 

@@ -22,6 +22,22 @@ _MOE = _GQA | {"num_experts_per_tok": 2}
 _QWEN_MOE = _MOE | {"num_experts": 4, "moe_intermediate_size": 352}
 _ALTERNATING = {"sliding_window": 256, "layer_types": ["sliding_attention", "full_attention"] * 2}
 _GEMMA = _GQA | {"head_dim": 64}
+# Latent KV, a dense first layer, experts in groups beside a shared one.
+_MLA = _SIZES | {
+    "num_key_value_heads": 8,
+    "q_lora_rank": 192,
+    "kv_lora_rank": 128,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 32,
+    "v_head_dim": 64,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 352,
+    "n_group": 4,
+    "topk_group": 2,
+}
 
 SMALL_MODELS: Mapping[str, dict[str, object]] = {
     "llama": _GQA | {"model_type": "llama"},
@@ -50,6 +66,8 @@ SMALL_MODELS: Mapping[str, dict[str, object]] = {
     "olmoe": _MOE | {"model_type": "olmoe", "num_experts": 4, "intermediate_size": 352},
     "glm4-moe": _MOE
     | {"model_type": "glm4_moe", "head_dim": 64, "n_routed_experts": 4, "moe_intermediate_size": 352},
+    "deepseek-v2": _MLA | {"model_type": "deepseek_v2", "topk_method": "group_limited_greedy"},
+    "deepseek-v3": _MLA | {"model_type": "deepseek_v3"},
     "minimax-m2": _MOE
     | {"model_type": "minimax_m2", "head_dim": 64, "num_local_experts": 4, "intermediate_size": 352},
     "llama4": _GQA

@@ -156,7 +156,7 @@ def _model(console: Console, facts: ConversionReport) -> None:
 def _attentions(console: Console, facts: ConversionReport) -> None:
     groups = _grouped(
         facts["attentions"],
-        lambda op: (*tuple(op.values())[1:-1], bool(op["sinks"])),
+        lambda op: (*tuple(op.values())[1:-2], bool(op["sinks"]), op["latent"]),
         lambda op: int(op["layer"]),
     )
     titles = (
@@ -170,9 +170,10 @@ def _attentions(console: Console, facts: ConversionReport) -> None:
         "sinks",
     )
     drawn = _table(titles)
-    for (heads, kv_heads, head_dim, scale, window, softcap, chunk, sinks), layers in groups:
+    for (heads, kv_heads, head_dim, scale, window, softcap, chunk, sinks, latent), layers in groups:
+        width = f"{head_dim}, value the first {latent}" if latent else f"{head_dim}"
         drawn.add_row(
-            _ranges(layers), f"{heads}", f"{kv_heads}", f"{head_dim}", f"{scale:.4g}",
+            _ranges(layers), f"{heads}", f"{kv_heads}", width, f"{scale:.4g}",
             f"chunk of {chunk:,}" if chunk else f"{window:,}" if window else "all",
             f"{softcap:g}" if softcap else "none",
             "one a head" if sinks else "none",
@@ -245,8 +246,8 @@ def _transfer(console: Console, facts: ConversionReport) -> None:
         )  # fmt: skip
     _titled(console, "Bytes between model and attention workers, for one token and layer", drawn)
     console.print(
-        "counted on the slices; G: query heads to a KV head, e: bytes of an element, d: heads x head dim; "
-        "B: requests of a batch",
+        "counted on the slices; G: query heads to a KV head, e: bytes of an element, d: heads x head dim, "
+        "latent KV: e x (heads x (key + value) + key); B: requests of a batch",
         style="dim",
     )
 

@@ -62,10 +62,10 @@ def weight_shape(kind: str) -> tuple[int, ...]:
 
 def short_name(name: str, words: int = 1) -> str:
     """The last words of a weight's name, and its rows if not all: `q_proj`, `query_key_value[0:64 …]`."""
-    rows = _ROWS.search(name)
-    plain = name[: rows.start()] if rows else name
     # transpose(model.layers.0.mlp.experts.down_proj): how it is laid out is not its name.
-    plain = plain.rpartition("(")[2].rstrip(")").removesuffix(".weight").removesuffix(".bias")
+    name = name.rpartition("(")[2].rstrip(")")
+    rows = _ROWS.search(name)
+    plain = (name[: rows.start()] if rows else name).removesuffix(".weight").removesuffix(".bias")
     parts = [part for part in plain.split(".") if not part.isdigit()]
     short = ".".join(parts[-words:])
     if rows is None:

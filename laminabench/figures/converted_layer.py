@@ -140,9 +140,10 @@ class _Drawing:
                 (second, "new token: added\nonce k and v are here"),
             ]
             pen.attention(self.lane, first - 0.35, rows.bands["rest"][1], labels)
+            kv = ("k", row["k_bytes"]), ("v", row["v_bytes"])
             for name, label in (
                 ("query", [f"q {row['q_bytes']:,} B"]),
-                ("keyvalue", [f"k {row['k_bytes']:,} B", f"v {row['v_bytes']:,} B"]),
+                ("keyvalue", [f"{one} {count:,} B" for one, count in kv if count]),
             ):
                 box = f"send {name}"
                 edge = self.layout.x[box] + box_width(self.folded.boxes[box]) / 2

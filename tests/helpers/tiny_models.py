@@ -101,12 +101,14 @@ class Decoder:
             self.states.selected = self.states.rows(requests)
         for op, piece in zip(self.attentions, self.bound, strict=False):
             q, state = piece.query(context, attended)
-            k, v, state = piece.keyvalue(state)
+            *stored, state = piece.keyvalue(state)
             context = piece.rest(state)
             self.contexts.append(context)
-            for sent, heads in ((q, op.heads), (k, op.kv_heads), (v, op.kv_heads)):
+            assert len(stored) == (1 if op.latent else 2)
+            for sent, heads in ((q, op.heads), *((one, op.kv_heads) for one in stored)):
                 assert sent.shape == (len(requests), heads, op.head_dim)
                 assert sent.is_contiguous()
+            k, v = (stored[0], stored[0][..., : op.latent]) if op.latent else stored
             attended = torch.stack([self._attend(op, r, q[i], k[i], v[i]) for i, r in enumerate(requests)])
         return self.bound[-1].logits(context, attended)
 

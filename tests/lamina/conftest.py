@@ -64,6 +64,31 @@ GPT2 = {
     },
 }
 
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 64,
+}
+# Multi-head latent attention, a dense first layer, and experts in groups beside a shared one.
+MLA = COMMON | {
+    "num_key_value_heads": 8,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 24,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 1,
+    "routed_scaling_factor": 1.5,
+    "experts_implementation": "batched_mm",
+}
+
 # By name: the class of its config, and what that is made with.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", COMMON),
@@ -97,6 +122,11 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
         MOE | {"head_dim": 16, "num_local_experts": 4, "sliding_window": 10, "rope_parameters": YARN_ROPE},
     ),
     "mixtral": ("Mixtral", MOE | {"num_local_experts": 4}),
+    "deepseek-v2": (
+        "DeepseekV2",
+        MLA | {"n_group": 2, "topk_group": 1, "topk_method": "group_limited_greedy"},
+    ),
+    "deepseek-v3": ("DeepseekV3", MLA | {"n_group": 4, "topk_group": 2, "rope_parameters": YARN}),
     "qwen3-moe": ("Qwen3Moe", MOE | {"head_dim": 16, "num_experts": 4, "moe_intermediate_size": 32}),
     "glm4-moe": (
         "Glm4Moe",

@@ -23,22 +23,29 @@ class Heads:
     device_type: ClassVar[str]
     dtypes: ClassVar[Mapping[torch.dtype, object]]  # by torch's name the native one
 
-    def __init__(self, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int) -> None:
+    def __init__(self, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int, latent: int = 0) -> None:
         if dtype not in self.dtypes:
             raise ValueError(f"dtype is {dtype} but must be one of {', '.join(map(str, self.dtypes))}")
         self.dtype = dtype
-        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
+        self.heads, self.kv_heads, self.head_dim, self.latent = heads, kv_heads, head_dim, latent
+        self.value_dim = latent or head_dim
         self.requests = 0
 
     def require_views(self, k: Tensor, v: Tensor) -> None:
-        """A layer's, both [slots, kv_heads, head_dim], of the same strides, a head's dimensions adjacent."""
+        """A layer's, both [slots, kv_heads, head_dim], of the same strides, a head's dimensions adjacent.
+
+        With `latent` values are views of the first so many numbers of their keys.
+        """
         assert k.dtype == v.dtype == self.dtype
-        assert k.shape[1:] == v.shape[1:] == (self.kv_heads, self.head_dim)
+        assert k.shape[1:] == (self.kv_heads, self.head_dim)
+        assert v.shape[1:] == (self.kv_heads, self.value_dim)
+        assert (k.data_ptr() == v.data_ptr()) == bool(self.latent)
         assert k.stride() == v.stride()
         assert k.stride(2) == 1
 
     def check(self, rows: int, q: Tensor | None = None, *kv: Tensor) -> None:
-        """A q [rows, heads, head_dim] and some k and v [rows, kv_heads, head_dim], all contiguous."""
+        """A q [rows, heads, head_dim], and k and v [rows, kv_heads, head_dim] or k alone; all contiguous."""
+        assert len(kv) in (0, 1 if self.latent else 2)
         for tensor, heads in [(q, self.heads), *((one, self.kv_heads) for one in kv)]:
             if tensor is not None:
                 assert tensor.dtype == self.dtype
@@ -58,10 +65,18 @@ class TensorWorker(Heads):
     }
 
     def __init__(
-        self, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int, threads: int = 0, isa: str = ""
+        self,
+        dtype: torch.dtype,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        latent: int = 0,
+        *,
+        threads: int = 0,
+        isa: str = "",
     ) -> None:
-        super().__init__(dtype, heads, kv_heads, head_dim)
-        self.native = AttentionWorker(self.dtypes[dtype], heads, kv_heads, head_dim, threads, isa)
+        super().__init__(dtype, heads, kv_heads, head_dim, latent)
+        self.native = AttentionWorker(self.dtypes[dtype], heads, kv_heads, head_dim, threads, isa, latent)
         self._kept: list[Tensor] = []  # the arena; the worker knows only its address
         self._q: Tensor | None = None  # likewise, from begin() to finish()
 
@@ -112,31 +127,34 @@ class TensorWorker(Heads):
         self.native.begin(layer, q.data_ptr())
         self._q = q
 
-    def finish(self, layer: int, k: Tensor, v: Tensor) -> Tensor:
-        """Store the new tokens' k and v [requests, kv_heads, head_dim]; the output, shaped as q was."""
-        self.check(self.requests, None, k, v)
-        out = torch.empty((self.requests, self.heads, self.head_dim), dtype=self.dtype)
-        self.native.finish(layer, k.data_ptr(), v.data_ptr(), out.data_ptr())
+    def finish(self, layer: int, *kv: Tensor) -> Tensor:
+        """Store the new tokens' k and v [requests, kv_heads, head_dim]; the output, of v's width.
+
+        k alone with `latent`, whose values are part of it.
+        """
+        self.check(self.requests, None, *kv)
+        out = torch.empty((self.requests, self.heads, self.value_dim), dtype=self.dtype)
+        self.native.finish(layer, kv[0].data_ptr(), kv[-1].data_ptr(), out.data_ptr())
         self._q = None
         return out
 
-    def run(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def run(self, layer: int, q: Tensor, *kv: Tensor) -> Tensor:
         """begin() and finish() in one go."""
         self.begin(layer, q)
-        return self.finish(layer, k, v)
+        return self.finish(layer, *kv)
 
     def partial(self, layer: int, q: Tensor) -> tuple[Tensor, Tensor]:
         """Over all planned tokens: the output and the log of the softmax's denominator, both float32."""
         self.check(self.requests, q)
-        out = torch.empty((self.requests, self.heads, self.head_dim))
+        out = torch.empty((self.requests, self.heads, self.value_dim))
         lse = torch.empty((self.requests, self.heads))
         self.native.partial(layer, q.data_ptr(), out.data_ptr(), lse.data_ptr())
         return out, lse
 
-    def append(self, layer: int, k: Tensor, v: Tensor, slots: NDArray[np.int32]) -> None:
+    def append(self, layer: int, slots: NDArray[np.int32], *kv: Tensor) -> None:
         """Store k and v [len(slots), kv_heads, head_dim] in these slots, as a prefill does."""
-        self.check(len(slots), None, k, v)
-        self.native.append(layer, k.data_ptr(), v.data_ptr(), slots)
+        self.check(len(slots), None, *kv)
+        self.native.append(layer, kv[0].data_ptr(), kv[-1].data_ptr(), slots)
 
 
 _PREVIOUS = 0
@@ -207,12 +225,17 @@ class CudaAttentionWorker(Heads):
         heads: int,
         kv_heads: int,
         head_dim: int,
+        latent: int = 0,
         *,
         max_batch: int,
         max_tokens: int,
         device: torch.device | str = "cuda",
     ) -> None:
-        super().__init__(dtype, heads, kv_heads, head_dim)
+        super().__init__(dtype, heads, kv_heads, head_dim, latent)
+        if latent:
+            raise CudaError(
+                "cuda-latent-kv", "the CUDA kernels do not attend to latent KV yet: leave device at cpu"
+            )
         require_device()
         self.max_batch, self.max_tokens = max_batch, max_tokens
         self.device = torch.device(device)
@@ -342,7 +365,7 @@ class CudaAttentionWorker(Heads):
         self._launch("combine", self._shape, len(first[0]), *partials)
         return result
 
-    def append(self, layer: int, k: Tensor, v: Tensor, slots: NDArray[np.int32] | Tensor) -> None:
+    def append(self, layer: int, slots: NDArray[np.int32] | Tensor, k: Tensor, v: Tensor) -> None:
         """Store k and v [len(slots), kv_heads, head_dim] in these slots, as a prefill does."""
         where = _tensor(slots).to(self.device, torch.int32)
         self.check(len(where), None, k, v)

@@ -65,9 +65,9 @@ class AttentionRole:
         ]
 
     def _worker(self, piece: Piece) -> TensorWorker:
-        arena, kv_heads = self._arena, len(piece.kv_heads)
+        arena, shape, kv_heads = self._arena, self._arena.shape, len(piece.kv_heads)
         heads = kv_heads * self._partition.group
-        worker = TensorWorker(arena.shape.dtype, heads, kv_heads, arena.shape.head_dim, threads=1)
+        worker = TensorWorker(shape.dtype, heads, kv_heads, shape.head_dim, shape.latent, threads=1)
         group, first = self._partition.group, piece.kv_heads.start
         of_model = slice(first * group, first * group + heads)
         attend_over(worker, arena, self._attended, self._local(piece.kv_heads), of_model)
@@ -77,8 +77,7 @@ class AttentionRole:
         return slice(kv_heads.start - self._heads.start, kv_heads.stop - self._heads.start)
 
     def meet(self, meeting: Meeting) -> None:
-        shape = self._arena.shape
-        meeting.of_attention_worker(self._channels, self._pull.add, shape.dtype, shape.head_dim)
+        meeting.of_attention_worker(self._channels, self._pull.add, self._arena.shape)
 
     def part(self) -> None:
         self._pull.part()
@@ -158,7 +157,7 @@ class AttentionRole:
         heads = range(pieces[0].kv_heads.start, pieces[-1].kv_heads.stop)
         receiver = self._channels.receivers[place * self._partition.ranks + rank]
         with self._pull.recv(receiver, self._config.layout.timeout_s) as message:
-            for rows, part in ((self._arena.keys(layer), 0), (self._arena.values(layer), 1)):
+            for part, rows in enumerate(self._arena.vectors(layer)):
                 rows[:, self._local(heads)].index_copy_(0, slots, self._read(message, part, len(heads)))
 
     def _read(self, message: Message, part: int, heads: int) -> torch.Tensor:
@@ -191,8 +190,8 @@ class AttentionRole:
             self._channels.senders[to * ranks + unit.rank].send(out)
 
     def _finish(self, unit: Unit, layer: int, message: Message, first: int) -> torch.Tensor:
-        k, v = (self._read(message, part, unit.worker.kv_heads) for part in (first, first + 1))
-        return unit.worker.finish(layer, k, v)
+        parts = range(first, first + self._arena.shape.vectors)
+        return unit.worker.finish(layer, *(self._read(message, part, unit.worker.kv_heads) for part in parts))
 
     def _check(self) -> ArenaState:
         try:

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import msgspec
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from lamina.cluster.layout import ITERATIONS, Layout, Scaled, Trial, made_up, settle
@@ -180,7 +179,7 @@ class ClusterCore:
             raise EngineError(
                 "engine-max-sequences-too-few", f"max_sequences is below the {self.batches} batches"
             )
-        shape = ArenaShape(facts.layers, facts.kv_heads, facts.head_dim, getattr(torch, facts.dtype))
+        shape = facts.kv_shape
         tokens = arena_tokens(shape, options, max_sequences * facts.max_positions)
         self.pool_tokens = tokens // self.pools
         if self.pool_tokens < 1:

@@ -145,13 +145,14 @@ class KvPull:
         if head.layer == CALLED_OFF:
             del self._coming[head.name]
             return
-        k, v = (self._read(message, part) for part in (1, 2))
-        slots = coming.arrival.within(head.first, head.first + len(k))
-        if not (0 <= head.layer < self._layers and len(slots) == len(k) == len(v)):
+        kv = [self._read(message, part) for part in ((1,) if self._store.latent else (1, 2))]
+        tokens = len(kv[0])
+        slots = coming.arrival.within(head.first, head.first + tokens)
+        if not (0 <= head.layer < self._layers and len(slots) == tokens == len(kv[-1])):
             raise ChannelCorruptedError(f"{receiver.peer} has sent KV that a sequence has no place for")
         if coming.wanted:
-            self._store.append(head.layer, k, v, slots)
-        coming.left -= len(k)
+            self._store.append(head.layer, slots, *kv)
+        coming.left -= tokens
         if coming.left > 0:
             return
         del self._coming[head.name]

@@ -20,6 +20,7 @@ from lamina.cluster.messages import WorkerConfig
 from lamina.fhbn import Link, Listener, connect
 from lamina.fhbn.channel import Message, Receiver, Sender
 from lamina.fhbn.control import Deadline
+from lamina.kv import ArenaShape
 from lamina.model.prefill import CHUNK, Passed
 from lamina.pipeline.batch_rows import Ints
 from lamina.pipeline.partition import Partition
@@ -90,7 +91,7 @@ class AttentionChannels(Channels[int]):
         last, group = first + len(kv_heads), self._partition.group
         return slice(first * group, last * group), slice(first, last)
 
-    def send(self, routes: Sequence[Route], q: Tensor | None, kv: tuple[Tensor, Tensor] | None) -> None:
+    def send(self, routes: Sequence[Route], q: Tensor | None, kv: Sequence[Tensor] | None) -> None:
         """A layer's tensors, or some of them, to all workers that have a part in it."""
         for route in routes:
             parts = [] if q is None else [self._part(q, route.rows, route.heads)]
@@ -101,7 +102,7 @@ class AttentionChannels(Channels[int]):
         return tensor if self._whole else tensor[rows, heads].contiguous()
 
     def collect(self, routes: Sequence[Route], like: tuple[int, int, int], dtype: torch.dtype) -> Tensor:
-        """What attention gave for the batch: [rows, heads, head_dim] of this model worker's heads."""
+        """What attention gave for the batch: [rows, heads, numbers of a value] of this worker's heads."""
         if self._whole:
             message = self.receivers[routes[0].worker].recv()
             # Where it lies: its slot is free when the tensor is not used any more.
@@ -114,16 +115,16 @@ class AttentionChannels(Channels[int]):
                 out[route.rows, route.heads] = part.view(-1, heads, like[2])
         return out
 
-    def prompt(self, to: Collection[int], known: int, k: Tensor, v: Tensor) -> None:
+    def prompt(self, to: Collection[int], known: int, *kv: Tensor) -> None:
         """Some tokens of a prompt, for these attention workers, which have the KV of the first `known`."""
-        if known >= len(k):
+        if known >= len(kv[0]):
             return
         rows = slice(known, None)
         for worker in filter(to.__contains__, self.senders):
             pieces = self._partition.pieces(self._rank, worker)
             heads = range(pieces[0].kv_heads.start, pieces[-1].kv_heads.stop)
             _, local = self._local(heads)
-            self.senders[worker].send(k[rows, local].contiguous(), v[rows, local].contiguous())
+            self.senders[worker].send(*(one[rows, local].contiguous() for one in kv))
 
 
 class StageChannels(Channels[str]):
@@ -136,10 +137,10 @@ class StageChannels(Channels[str]):
     def __init__(self, conversion: Conversion, heads: int, most_rows: int) -> None:
         super().__init__()
         self._contexts = [piece.program.context for piece in conversion.slices]
-        self._heads, self._head_dim = heads, conversion.attentions[0].head_dim
+        self._heads, self._value_dim = heads, conversion.attentions[0].value_dim
         self._dtype = conversion.dtype
         widest = max(sum(value.spec.bytes for value in context) for context in self._contexts)
-        self.attended_bytes = heads * self._head_dim * self._dtype.itemsize  # of a row
+        self.attended_bytes = heads * self._value_dim * self._dtype.itemsize  # of a row
         self.message_bytes = (widest + self.attended_bytes) * max(most_rows, CHUNK)
 
     def send(self, *tensors: Tensor) -> None:
@@ -165,7 +166,7 @@ class StageChannels(Channels[str]):
             with self.receivers["prompts"].recv() as message:
                 context = self._read(message, self._contexts[slice_])
                 attended = torch.frombuffer(message[len(context)], dtype=self._dtype).clone()
-            yield Passed(context, attended.view(-1, self._heads, self._head_dim))
+            yield Passed(context, attended.view(-1, self._heads, self._value_dim))
 
     def _read(self, message: Message, context: Sequence[Value]) -> tuple[Tensor, ...]:
         tensors: list[Tensor] = []
@@ -243,17 +244,17 @@ class Meeting:
         self.network = ""  # what moves the messages: that of the first channel
 
     def of_attention_worker(
-        self, channels: Channels[int], pulled: Callable[[Receiver], None], dtype: torch.dtype, head_dim: int
+        self, channels: Channels[int], pulled: Callable[[Receiver], None], shape: ArenaShape
     ) -> None:
         """Open what comes from each model worker, what goes to it, and what prefill workers have."""
-        row_bytes = head_dim * dtype.itemsize * (self._partition.heads + 2 * self._partition.kv_heads)
+        vectors = self._partition.heads + shape.vectors * self._partition.kv_heads
+        row_bytes = vectors * shape.head_dim * shape.dtype.itemsize
         for number in range(self._schedule.places * self._partition.ranks):
             with self._connect(f"model {number}") as link:
                 most = row_bytes * max(self._config.most_rows, CHUNK)
                 channels.receivers[number] = self._receiver(link, "qkv", most)
                 channels.senders[number] = self._sender(link, "out")
-        kv_heads = len(self._partition.of_worker(self._config.number))
-        most = piece_bytes(2 * kv_heads * head_dim * dtype.itemsize)
+        most = piece_bytes(shape.token_bytes // shape.layers)
         for number in range(self._config.layout.prefill_workers):
             with self._connect(f"prefill {number}") as link:
                 pulled(self._receiver(link, "kv", most, PIECE_SLOTS))

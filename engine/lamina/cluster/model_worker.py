@@ -55,7 +55,7 @@ class ModelRole:
         else:
             self._slices = sharded.bind(weights, self._rank, self._group, backend=config.backend)
         self._states = SequenceStates(states_of(self._slices))
-        self._heads = (self._attentions[0].heads, self._attentions[0].head_dim)
+        self._heads = (self._attentions[0].heads, self._attentions[0].value_dim)
         self._dtype = conversion.dtype
         mine = self._schedule.slices_of(self._place)
         self._layers = range(mine.start, min(mine.stop, len(self._attentions)))
@@ -150,11 +150,11 @@ class ModelRole:
             self._heartbeat.start("prompt", tokens)
 
             def deliver(  # the layers come in order
-                _: int, begin: int, k: Tensor, v: Tensor, known: int = known, to: frozenset[int] = to
+                _: int, begin: int, *kv: Tensor, known: int = known, to: frozenset[int] = to
             ) -> None:
                 self._heartbeat.stop()
-                self._attention_channels.prompt(to, max(known - begin, 0), k, v)
-                self._heartbeat.start("prompt", len(k))
+                self._attention_channels.prompt(to, max(known - begin, 0), *kv)
+                self._heartbeat.start("prompt", len(kv[0]))
 
             before: Iterator[Passed] | None = None
             if self._layers.start > 0:
@@ -196,8 +196,8 @@ class ModelRole:
         q, state = piece.query(lane.context, attended)
         if self._config.streams:
             self._attention_channels.send(lane.routes, q, None)
-        k, v, state = piece.keyvalue(state)
-        self._attention_channels.send(lane.routes, None if self._config.streams else q, (k, v))
+        *kv, state = piece.keyvalue(state)
+        self._attention_channels.send(lane.routes, None if self._config.streams else q, kv)
         lane.context = piece.rest(state)
 
     def _land(self, lane: Lane, turn: Turn, choice: Choice) -> None:

@@ -106,18 +106,19 @@ class PrefillRole:
             for worker in job.to:
                 self._send(worker, PieceHeader(job.name, CALLED_OFF, 0))
 
-    def _deliver(self, job: PrefillJob, layer: int, begin: int, k: Tensor, v: Tensor) -> None:
+    def _deliver(self, job: PrefillJob, layer: int, begin: int, *kv: Tensor) -> None:
         """What of a chunk and layer is not shared, in pieces, to all in turns."""
         self._heartbeat.stop()  # waiting is not working
         first = max(job.shared - begin, 0)
         heads = {worker: self._heads(worker) for worker in job.to}
-        most = piece_tokens(2 * k[0, heads[job.to[0]]].nbytes)
-        for start in range(first, len(k), most):
+        tokens = len(kv[0])
+        most = piece_tokens(len(kv) * kv[0][0, heads[job.to[0]]].nbytes)
+        for start in range(first, tokens, most):
             rows = slice(start, start + most)
             for worker in job.to:
-                parts = (item[rows, heads[worker]].contiguous() for item in (k, v))
+                parts = (item[rows, heads[worker]].contiguous() for item in kv)
                 self._send(worker, PieceHeader(job.name, layer, begin + start), *parts)
-        job.left -= max(len(k) - first, 0)
+        job.left -= max(tokens - first, 0)
         self._heartbeat.start("prompt")
 
     def _heads(self, worker: int) -> slice:

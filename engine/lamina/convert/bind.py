@@ -31,7 +31,7 @@ class BoundSlice:
     __slots__ = ("index", "keyvalue", "logits", "pieces", "query", "rest", "source", "states", "weights")
 
     query: Callable[[Context, Tensor | None], tuple[Tensor, State]]
-    keyvalue: Callable[[State], tuple[Tensor, Tensor, State]]
+    keyvalue: Callable[[State], tuple[Any, ...]]  # k and v or, where values are part of it, k; and the state
     rest: Callable[[State], Context]
     logits: Callable[[Context, Tensor | None], Tensor]
 

@@ -152,7 +152,7 @@ def _check_logits(node: fx.Node, source: Source) -> None:
 
 
 def _attention(node: fx.Node, constant: set[fx.Node]) -> AttentionOp:
-    query, key, _, layer, *numbers, sinks = node.args
+    query, key, value, layer, *numbers, sinks = node.args
     if isinstance(sinks, fx.Node) and sinks not in constant:
         raise ConversionError("convert-sinks", f"attention {layer} has sinks that depend on the tokens")
     _, heads, _, head_dim = known_spec(query).row_shape
@@ -163,5 +163,6 @@ def _attention(node: fx.Node, constant: set[fx.Node]) -> AttentionOp:
         kv_heads=known_spec(key).row_shape[1],
         head_dim=head_dim,
         sinks=sinks.name if isinstance(sinks, fx.Node) else "",
+        latent=known_spec(node).row_shape[-1] if value is key else 0,
         **scoring,
     )

@@ -207,15 +207,21 @@ def transfer(conversion: Conversion, op: AttentionOp, element_bytes: int) -> Tra
     """Bytes between model and attention workers for one token and layer, counted and by the paper's formula.
 
     Counted: what the slice before sends and the slice behind takes. By the formula: (2 + 2/G) e d, with G
-    query heads to a KV head, e bytes an element, and d the width of q.
+    query heads to a KV head, e bytes an element, and d the width of q. Latent KV is a vector for all heads,
+    and what comes back is as wide as its latent part.
     """
     before, after = (conversion.slices[op.layer + step].program for step in (0, 1))
-    query, key, value = (before.specs[name].bytes for piece in before.pieces[:2] for name in piece.gives)
+    query, key, *apart = (before.specs[name].bytes for piece in before.pieces[:2] for name in piece.gives)
+    value = sum(apart)
     assert after.attended is not None
     attended = after.attended.spec.bytes
     counted = query + key + value + attended
     group, width = op.heads / op.kv_heads, op.heads * op.head_dim
     formula = (2 + 2 / group) * element_bytes * width
+    words = f"(2 + 2/{group:g}) x {element_bytes} x {width:,}"
+    if op.latent:
+        formula = element_bytes * (op.heads * (op.head_dim + op.latent) + op.head_dim)
+        words = f"{element_bytes} x ({op.heads} x ({op.head_dim} + {op.latent}) + {op.head_dim})"
     return {
         "layer": op.layer,
         "q_bytes": query,
@@ -223,7 +229,7 @@ def transfer(conversion: Conversion, op: AttentionOp, element_bytes: int) -> Tra
         "v_bytes": value,
         "attended_bytes": attended,
         "bytes": counted,
-        "formula": f"(2 + 2/{group:g}) x {element_bytes} x {width:,}",
+        "formula": words,
         "formula_bytes": formula,
         "agrees": abs(counted - formula) < 0.5,
     }

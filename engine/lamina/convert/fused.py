@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from lamina.convert.normalise import ATTENTION, op_name
+from lamina.convert.normalise import op_name
 from lamina.convert.partition import levels_of
 from lamina.convert.program import BATCH, known_spec, make_spec, reachable, spec_of
+from lamina.convert.rows import Rows, take_rows
+from lamina.convert.trace import ATTENTION
 
 _aten = torch.ops.aten
 
@@ -28,32 +30,6 @@ _MOVES = frozenset(
         *("squeeze", "unsqueeze", "contiguous", "clone"),
     }
 )
-
-
-class Rows:
-    """Which rows (or columns) of a weight a projection keeps."""
-
-    def __init__(self, index: Tensor) -> None:
-        self.index = index
-        first, count = int(index[0]), len(index)
-        self.start = first if torch.equal(index, torch.arange(first, first + count)) else None
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def __repr__(self) -> str:
-        if self.start is not None:
-            return f"{self.start}:{self.start + len(self)}"
-        ends = torch.nonzero(self.index.diff() != 1).flatten()
-        first = int(ends[0]) + 1
-        return f"{int(self.index[0])}:{int(self.index[0]) + first} and {len(ends)} more like it"
-
-
-def take_rows(weight: Tensor, dim: int, rows: Rows) -> Tensor:
-    """Those rows of a weight: a view of it where they are adjacent, else a copy."""
-    if rows.start is not None:
-        return weight.narrow(dim, rows.start, len(rows))
-    return weight.index_select(dim, rows.index.to(weight.device))
 
 
 @dataclass(frozen=True)

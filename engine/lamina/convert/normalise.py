@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, fx
 
 from lamina.convert.errors import ConversionError
+from lamina.convert.latent import absorb
 from lamina.convert.lengths import take_positions
 from lamina.convert.program import BATCH, annotate, known_spec, spec_of
 from lamina.convert.trace import CACHED, Traced
 
 _aten = torch.ops.aten
-ATTENTION = torch.ops.lamina.attention.default
 READ_STATE, KEEP_STATE = torch.ops.lamina.state.default, torch.ops.lamina.keep.default
 
 _CHECKS = frozenset({"_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range_for_size"})
@@ -46,6 +46,7 @@ def normalise(traced: Traced) -> fx.Node:
     graph = traced.graph
     for node in graph.nodes:
         annotate(node)
+    absorb(graph)
     # First of all what is written in place, while two tensors that start out equal are still two.
     for node in [node for node in graph.nodes if node.op == "call_function"]:
         if op_name(node) in _CHECKS:

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from torch import fx
 
 from lamina.convert.errors import ConversionError
-from lamina.convert.normalise import ATTENTION
 from lamina.convert.program import reachable, spec_of
-from lamina.convert.trace import Traced
+from lamina.convert.trace import ATTENTION, Traced
 
 # A tuple of tensors does not cross a cut; its members may.
 _NEVER_CUT = 1 << 40

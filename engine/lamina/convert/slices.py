@@ -152,8 +152,10 @@ class _Builder:
             self._name(self._traced.positions)
         if self._index < len(self._parts.attentions):
             query, key, value = self._parts.attentions[self._index].args[:3]
+            # One tensor where values are part of their keys.
+            stored = [key] if value is key else [key, value]
             pieces.append(self._piece("query", [query], send=True))
-            pieces.append(self._piece("keyvalue", [key, value], send=True))
+            pieces.append(self._piece("keyvalue", stored, send=True))
             pieces.append(self._piece("rest", following, send=False))
         else:
             pieces.append(self._piece("logits", following, send=False))

@@ -51,9 +51,24 @@ def attention(
 
 
 @attention.register_fake
-def _(q: Tensor, *_: object) -> Tensor:
-    batch, heads, length, head_dim = q.shape
-    return q.new_empty(batch, length, heads, head_dim)
+def _(q: Tensor, _k: Tensor, v: Tensor, *_: object) -> Tensor:
+    batch, heads, length = q.shape[:3]
+    return q.new_empty(batch, length, heads, v.shape[3])
+
+
+@torch.library.custom_op("lamina::stored", mutates_args=())
+def stored(x: Tensor, layer: int) -> Tensor:
+    """What a layer keeps of a token where keys and values are yet to be made of it; replaced by `absorb`."""
+    raise AssertionError(f"attention {layer} expands what is stored, {tuple(x.shape)}")
+
+
+@stored.register_fake
+def _(x: Tensor, _layer: int) -> Tensor:
+    return torch.empty_like(x)
+
+
+ATTENTION = torch.ops.lamina.attention.default
+STORED = torch.ops.lamina.stored.default
 
 
 @torch.library.custom_op("lamina::state", mutates_args=())
@@ -183,6 +198,7 @@ class TracedCache:
         self.kept: dict[int, Tensor] = {}  # states, which the layer may write into
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
+        self.expanded = False  # keys and values are made of what was stored last
 
     def update(
         self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object
@@ -193,6 +209,10 @@ class TracedCache:
             )
         self.layers += 1
         self.layer_idx = layer_idx
+        self.expanded = keys.shape != values.shape and keys.shape[1] == values.shape[1] == 1
+        if self.expanded:
+            number = self.layers - 1
+            keys, values = stored(keys, number), stored(values, number)
         self.keys, self.values = keys, values
         return keys, values
 
@@ -355,7 +375,7 @@ def _attend(
             "convert-shared-keys",
             f"{where} does not store the keys it attends to (KV sharing between layers)",
         )
-    if key is not cache.keys or value is not cache.values:
+    if not cache.expanded and (key is not cache.keys or value is not cache.values):
         raise ConversionError(
             "convert-changes-stored-keys", f"{where} changes keys or values after they are stored"
         )
@@ -389,7 +409,7 @@ def _attend(
             "convert-attention-arguments",
             f"{where} uses {', '.join(unknown)}, which the attention worker does not know",
         )
-    _check_shapes(where, query, key, value)
+    _check_shapes(where, query, key, value, expanded=cache.expanded)
     if s_aux is not None and s_aux.shape != query.shape[1:2]:
         raise ConversionError("convert-sinks", f"{where} has attention sinks that are not one for each head")
     return attention(
@@ -397,14 +417,14 @@ def _attend(
     ), None
 
 
-def _check_shapes(where: str, query: Tensor, key: Tensor, value: Tensor) -> None:
+def _check_shapes(where: str, query: Tensor, key: Tensor, value: Tensor, *, expanded: bool) -> None:
     if query.dim() != 4 or query.shape[2] != 1 or key.shape[2] != 1:
         raise ConversionError("convert-not-one-token", f"{where} does not attend with one token a request")
-    if key.shape != value.shape or query.shape[3] != key.shape[3]:
+    if (key.shape != value.shape and not expanded) or query.shape[3] != key.shape[3]:
         raise ConversionError(
             "convert-head-sizes",
             f"{where} has heads of {query.shape[3]}, {key.shape[3]} and {value.shape[3]} for q, k and v; "
-            "the KV cache needs one size (multi-head latent attention is not supported)",
+            "the KV cache needs one size",
         )
     if query.shape[1] % key.shape[1]:
         raise ConversionError(
@@ -467,7 +487,7 @@ def trace(model: PreTrainedModel) -> Traced:
         exported = _export(_DecodeStep(model, cache), cache)
     traced = _read(exported, tuple(cache.specs))
     layers = model.config.num_hidden_layers
-    nodes = [node for node in traced.graph.nodes if node.target is torch.ops.lamina.attention.default]
+    nodes = [node for node in traced.graph.nodes if node.target is ATTENTION]
     fewest = layers - len({spec.layer for spec in cache.specs})
     if not fewest <= len(nodes) <= layers or not nodes:
         raise ConversionError(

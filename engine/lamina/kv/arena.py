@@ -36,10 +36,16 @@ class ArenaShape:
     kv_heads: int
     head_dim: int
     dtype: torch.dtype
+    latent: int = 0  # as AttentionOp's: values are the first so many numbers of their keys
+
+    @property
+    def vectors(self) -> int:
+        """What a KV head stores of a token and layer: key and value, or both in one."""
+        return 1 if self.latent else 2
 
     @property
     def token_bytes(self) -> int:
-        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
+        return self.vectors * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
 
     def tokens_in(self, nbytes: int) -> int:
         """How many tokens fit in so many bytes."""
@@ -138,7 +144,7 @@ class Arena:
 
     K and V of a layer lie side by side, token after token, each token with all its KV heads:
     `[layer][slot][K or V][kv_head][dim]`. In whatever order requests get their slots, what is read of one is
-    then at least a token's heads in one stretch.
+    then at least a token's heads in one stretch. Where values are part of their keys there are keys only.
 
     `overcommit` adds that share of slots in host memory, for which the device's make room page by page: see
     `Pager`, and for a GPU `_managed_zeros`. Without it a full arena is full.
@@ -159,7 +165,7 @@ class Arena:
         on_host = torch.device(device).type == "cpu"
         pages = Pager.pages(tokens, overcommit) if overcommit else None
         slots = pages.slots if pages else tokens
-        size = (shape.layers, slots, 2, shape.kv_heads, shape.head_dim)
+        size = (shape.layers, slots, shape.vectors, shape.kv_heads, shape.head_dim)
         if on_host:
             self.storage = _zeros(size, shape.dtype)
         elif pages:
@@ -184,14 +190,20 @@ class Arena:
         return self.storage[layer, :, 0]
 
     def values(self, layer: int) -> torch.Tensor:
-        """V of a layer by physical slot: [slots, kv_heads, head_dim], a view."""
+        """V of a layer by physical slot: [slots, kv_heads, head_dim], or of `latent` numbers; a view."""
+        if self.shape.latent:
+            return self.keys(layer)[..., : self.shape.latent]
         return self.storage[layer, :, 1]
 
-    def write(self, layer: int, slots: NDArray[np.int32], keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Store K and V of many tokens of a layer, [tokens, kv_heads, head_dim], in their slots."""
+    def vectors(self, layer: int) -> tuple[torch.Tensor, ...]:
+        """What is stored of a layer's tokens, by physical slot: K and V, or K alone."""
+        return self.storage[layer].unbind(1)
+
+    def write(self, layer: int, slots: NDArray[np.int32], *stored: torch.Tensor) -> None:
+        """Store K and V of many tokens of a layer, each [tokens, kv_heads, head_dim], in their slots."""
         rows = torch.from_numpy(self.physical(slots)).to(self.storage.device, torch.int64)
-        self.keys(layer).index_copy_(0, rows, keys)
-        self.values(layer).index_copy_(0, rows, values)
+        for place, vectors in zip(self.vectors(layer), stored, strict=True):
+            place.index_copy_(0, rows, vectors)
 
     def read(self, layer: int, request: int) -> tuple[torch.Tensor, torch.Tensor]:
         """A request's K and V of a layer in token order, copied: for tests and for moving a request away."""

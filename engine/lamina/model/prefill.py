@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 # Tokens that go through the slices together: enough for matrix products, few enough for a message.
 CHUNK = 512
 
-# From layer, first token, k and v [tokens, kv_heads, head_dim].
-Deliver = Callable[[int, int, Tensor, Tensor], None]
+# From layer, first token, k and v [tokens, kv_heads, head_dim], or k alone where values are part of it.
+Deliver = Callable[..., None]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Prefill:
 
         `passed` has the same from the stage before, None for the first one.
         """
-        kept: list[tuple[Tensor, Tensor]] = []
+        kept: list[tuple[Tensor, ...]] = []
         for begin in range(0, len(tokens), CHUNK):
             end = min(begin + CHUNK, len(tokens))
             if passed is None:
@@ -67,18 +67,19 @@ class Prefill:
         begin: int,
         end: int,
         tokens: int,
-        kept: list[tuple[Tensor, Tensor]],
+        kept: list[tuple[Tensor, ...]],
         deliver: Deliver,
     ) -> Passed:
         context, attended = came.context, came.attended
         for number, (piece, op, sinks) in enumerate(self._layers):
-            q, k, v, context = _passed(piece, context, attended)
+            q, kv, context = _passed(piece, context, attended)
             if begin == 0:
-                kept.append((k.new_empty(tokens, *k.shape[1:]), v.new_empty(tokens, *v.shape[1:])))
-            keys, values = kept[number]
-            keys[begin:end], values[begin:end] = k, v
-            deliver(op.layer, begin, k, v)
-            attended = causal(q, keys[:end], values[:end], op, sinks)
+                kept.append(tuple(one.new_empty(tokens, *one.shape[1:]) for one in kv))
+            for whole, one in zip(kept[number], kv, strict=True):
+                whole[begin:end] = one
+            deliver(op.layer, begin, *kv)
+            keys, values = kept[number][0][:end], kept[number][-1][:end]
+            attended = causal(q, keys, values[..., : op.value_dim], op, sinks)
         if self._last:
             for token in _tokens(context, attended):
                 self._last.logits(*token)
@@ -87,20 +88,16 @@ class Prefill:
 
 def _passed(
     piece: BoundSlice, context: tuple[Tensor, ...], attended: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
-    """A slice's q, k, v and context of some tokens: together, or one by one where it keeps state."""
+) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """A slice's q, KV and context of some tokens: together, or one by one where it keeps state."""
     if piece.states and len(context[0]) > 1:
         parts = [_passed(piece, *token) for token in _tokens(context, attended)]
-        contexts = zip(*(context for *_, context in parts), strict=True)
-        return (
-            torch.cat([q for q, *_ in parts]),
-            torch.cat([k for _, k, *_ in parts]),
-            torch.cat([v for _, _, v, _ in parts]),
-            tuple(map(torch.cat, contexts)),
-        )
+        queries, stored, contexts = zip(*parts, strict=True)
+        together = (tuple(map(torch.cat, zip(*values, strict=True))) for values in (stored, contexts))
+        return torch.cat(queries), *together  # type: ignore[return-value]
     q, state = piece.query(context, attended)
-    k, v, state = piece.keyvalue(state)
-    return q, k, v, piece.rest(state)
+    *kv, state = piece.keyvalue(state)
+    return q, tuple(kv), piece.rest(state)
 
 
 def _tokens(

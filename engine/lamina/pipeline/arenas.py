@@ -24,11 +24,12 @@ def arena_shape(model: Conversion | Attended, kv_heads: int | None = None) -> Ar
     """What a token takes, of all KV heads or so many of them."""
     attentions = model.attentions
     first = attentions[0]
-    if any((op.kv_heads, op.head_dim) != (first.kv_heads, first.head_dim) for op in attentions):
+    if len({(op.kv_heads, op.head_dim, op.latent) for op in attentions}) > 1:
         raise EngineError(
             "model-layers-differ", "an arena holds layers with the same KV heads and head dimension only"
         )
-    return ArenaShape(len(attentions), kv_heads or first.kv_heads, first.head_dim, model.dtype)
+    heads = kv_heads or first.kv_heads
+    return ArenaShape(len(attentions), heads, first.head_dim, model.dtype, first.latent)
 
 
 def arena_tokens(shape: ArenaShape, options: CoreOptions, most_tokens: int) -> int:

@@ -12,6 +12,7 @@ import msgspec
 import torch
 
 from lamina.errors import CodedError
+from lamina.kv import ArenaShape
 from lamina.model import load_original
 from lamina.model.load import LoadFormat
 
@@ -113,6 +114,7 @@ class ModelFacts(msgspec.Struct, tag=True, frozen=True):
     heads: int
     kv_heads: int
     head_dim: int
+    latent: int
     dtype: str
     dtype_bytes: int
     weight_bytes: int
@@ -132,6 +134,7 @@ class ModelFacts(msgspec.Struct, tag=True, frozen=True):
             first.heads,
             first.kv_heads,
             first.head_dim,
+            first.latent,
             str(conversion.dtype).removeprefix("torch."),
             conversion.dtype.itemsize,
             sum(_bytes(one) for one in weights.values()),
@@ -141,7 +144,13 @@ class ModelFacts(msgspec.Struct, tag=True, frozen=True):
     @property
     def token_bytes(self) -> int:
         """KV of a token, all heads of all layers."""
-        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype_bytes
+        return self.kv_shape.token_bytes
+
+    @property
+    def kv_shape(self) -> ArenaShape:
+        """What a token takes, all heads."""
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return ArenaShape(self.layers, self.kv_heads, self.head_dim, dtype, self.latent)
 
 
 def _bytes(parameter: Parameter) -> int:

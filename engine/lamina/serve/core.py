@@ -102,10 +102,10 @@ class LocalCore:
         self._states.select(self._states.rows(np.array([arrival.name])))
         tokens = torch.from_numpy(delta.prompts[arrival.name][:-1].astype(np.int64))
 
-        def deliver(layer: int, begin: int, k: torch.Tensor, v: torch.Tensor) -> None:
-            slots = arrival.within(begin, begin + len(k))
-            known = len(k) - len(slots)
-            self.arena.write(layer, slots, k[known:], v[known:])
+        def deliver(layer: int, begin: int, *kv: torch.Tensor) -> None:
+            slots = arrival.within(begin, begin + len(kv[0]))
+            known = len(kv[0]) - len(slots)
+            self.arena.write(layer, slots, *(one[known:] for one in kv))
 
         for _ in self._prefill.run(tokens.to(self.arena.storage.device), None, deliver):
             pass
@@ -147,12 +147,12 @@ class LocalCore:
             q, state = piece.query(context, attended)
             if self._overlap:
                 self.attention.begin(layer, q)
-            k, v, state = piece.keyvalue(state)
+            *kv, state = piece.keyvalue(state)
             context = piece.rest(state)
             modelled = perf_counter()
             if not self._overlap:
                 self.attention.begin(layer, q)
-            attended = self.attention.finish(layer, k, v)
+            attended = self.attention.finish(layer, *kv)
             spent.attention_s += perf_counter() - modelled
             spent.model_s += modelled - started
         started = perf_counter()
@@ -200,7 +200,7 @@ def _attention(
     conversion: Conversion, attended: Attended, arena: Arena, options: CoreOptions, max_sequences: int
 ) -> TensorWorker | CudaAttentionWorker:
     first = conversion.attentions[0]
-    heads = (conversion.dtype, first.heads, first.kv_heads, first.head_dim)
+    heads = (conversion.dtype, first.heads, first.kv_heads, first.head_dim, first.latent)
     worker: TensorWorker | CudaAttentionWorker
     if options.place.type == "cpu":
         worker = TensorWorker(*heads, threads=options.threads)

@@ -99,7 +99,7 @@ class Model:
         started = time.perf_counter()
         for piece in between:
             attended, state = piece.query(context, attended)
-            _, _, state = piece.keyvalue(state)
+            *_, state = piece.keyvalue(state)
             context = piece.rest(state)
         logits = last.logits(context, attended)
         made = time.perf_counter()
@@ -114,13 +114,15 @@ class Decode:
 
     def __init__(self, conversion: Conversion, free_bytes: float) -> None:
         op = self._op = conversion.attentions[0]
-        shape = ArenaShape(1, op.kv_heads, op.head_dim, conversion.dtype)
+        shape = ArenaShape(1, op.kv_heads, op.head_dim, conversion.dtype, op.latent)
         most = shape.tokens_in(int(min(MOST_KV_BYTES, free_bytes / 4)))
         self.columns = [k for k in KV_TOKENS if k * REQUESTS[-1] <= most] or [KV_TOKENS[0]]
         arena = Arena(shape, REQUESTS[-1] * self.columns[-1])
         arena.fill()
         self.storage = arena.storage
-        self.worker = TensorWorker(conversion.dtype, op.heads, op.kv_heads, op.head_dim, threads=1)
+        heads = op.heads, op.kv_heads, op.head_dim, op.latent
+        self.worker = TensorWorker(conversion.dtype, *heads, threads=1)
+        self._vectors = shape.vectors
         self._layer = self.worker.add_layer(
             arena.keys(0), arena.values(0), scale=op.scale, window=op.window, softcap=op.softcap
         )
@@ -149,8 +151,8 @@ class Decode:
         self._next += tokens
         self.worker.plan_lists(offsets, slots)
         q = _drawn(requests, op.heads, op.head_dim).to(self.storage.dtype)
-        k, v = (_drawn(requests, op.kv_heads, op.head_dim).to(self.storage.dtype) for _ in "kv")
-        return seconds_of(lambda: self.worker.run(self._layer, q, k, v))
+        kv = _drawn(self._vectors, requests, op.kv_heads, op.head_dim).to(self.storage.dtype)
+        return seconds_of(lambda: self.worker.run(self._layer, q, *kv))
 
 
 class Prompts:
@@ -169,7 +171,9 @@ class Prompts:
             q = _drawn(chunk, op.heads, op.head_dim)
             keys, values = (_drawn(column + chunk, op.kv_heads, op.head_dim) for _ in "kv")
             found["prompt", chunk, column] = seconds_of(
-                lambda q=q, keys=keys, values=values: causal(q, keys, values, op)  # type: ignore[misc]
+                lambda q=q, keys=keys, values=values[..., : op.value_dim]: causal(  # type: ignore[misc]
+                    q, keys, values, op
+                )
             )
         return found
 

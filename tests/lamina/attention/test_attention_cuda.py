@@ -163,7 +163,7 @@ def test_append_stores_rows_in_their_slots() -> None:
     before = world.arena.clone()
     slots = np.array([3, -1, 11], np.int32)
     k, v = (torch.randn((3, case.kv_heads, case.head_dim), device="cuda").to(case.dtype) for _ in range(2))
-    world.worker.append(world.layer, k, v, slots)
+    world.worker.append(world.layer, slots, k, v)
     for row, slot in ((0, 3), (2, 11)):
         before[slot, 0], before[slot, 1] = k[row], v[row]
     assert torch.equal(world.arena, before)
@@ -248,6 +248,11 @@ def test_an_arena_that_cannot_be_read_is_refused(arena: tuple[int, int, int, int
     )
     with pytest.raises(ValueError, match=sentence):
         cuda_library.call("begin", attention, _Arena(*arena), lists, 256, workspace, partial, None)
+
+
+def test_latent_kv_is_refused() -> None:
+    with pytest.raises(CudaError, match="cuda-latent-kv"):
+        CudaAttentionWorker(torch.bfloat16, 8, 1, 128, 64, max_batch=4, max_tokens=100)
 
 
 def test_tensors_of_another_type_are_refused() -> None:

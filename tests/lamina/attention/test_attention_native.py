@@ -72,6 +72,38 @@ def test_partials_are_the_formula(isa: str) -> None:
         np.testing.assert_allclose(lse[i], wanted_lse, atol=2e-6)
 
 
+@pytest.mark.parametrize("isa", attention_isas())
+@pytest.mark.parametrize("heads", [1, 5, 16])
+def test_values_may_be_part_of_their_keys(isa: str, heads: int) -> None:
+    """One KV head whose values are its keys' first numbers: stored once, read from there."""
+    width, latent, slots = 40, 24, 150
+    arena, q, new = numbers(0, slots, width), numbers(1, 1, heads, width), numbers(2, 1, width)
+    worker = AttentionWorker("float32", heads, 1, width, 2, isa, latent)
+    layer = worker.add_layer(address(arena), address(arena), slots, width, width, SCALE, 0, 0.0)
+    seen = list(range(3, slots))
+    worker.plan_lists(np.array([0, len(seen)]), np.array(seen, np.int32))
+    out = np.empty((1, heads, latent), np.float32)
+    worker.run(layer, *map(address, (q, new, new, out)))
+    assert (arena[seen[-1]] == new[0]).all()
+    keys = arena[seen].astype(np.float64)
+    weights = np.exp(q[0].astype(np.float64) @ keys.T * SCALE)
+    wanted = weights @ keys[:, :latent] / weights.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(out[0], wanted, atol=2e-6)
+    whole, lse = np.empty((1, heads, latent), np.float32), np.empty((1, heads), np.float32)
+    worker.partial(layer, *map(address, (q, whole, lse)))
+    np.testing.assert_allclose(whole[0], wanted, atol=2e-6)
+    np.testing.assert_allclose(lse[0], np.log(weights.sum(axis=1)), atol=2e-6)
+
+
+def test_values_that_are_part_of_their_keys_have_their_address() -> None:
+    arena = numbers(0, 4, 2, 16)
+    worker = AttentionWorker("float32", 2, 1, 16, latent=8)
+    with pytest.raises(ValueError, match="v_ptr is not k_ptr"):
+        worker.add_layer(address(arena), address(arena) + 64, 4, 32, 16, 1.0, 0, 0.0)
+    with pytest.raises(ValueError, match="latent is 24"):
+        AttentionWorker("float32", 2, 1, 16, latent=24)
+
+
 def test_no_tokens_weigh_nothing() -> None:
     bench = Bench()
     bench.plan([], [1])

@@ -93,6 +93,6 @@ def test_tensors_are_checked() -> None:
             worker.begin(layer, wrong)
     with pytest.raises(ValueError, match=r"dtype is torch\.float64"):
         TensorWorker(torch.float64, 4, 2, 16)
-    worker.append(layer, kv, kv, np.array([1], np.int32))
+    worker.append(layer, np.array([1], np.int32), kv, kv)
     worker.begin(layer, q)
     assert torch.equal(worker.finish(layer, kv, kv), torch.ones(1, 4, 16))

@@ -20,6 +20,7 @@ TURNS: dict[str, tuple[str, int, int]] = {
     "rotational-2": ("rotational", 2, 1),
     "rotational-3": ("rotational", 3, 2),
 }
+LATENT = ("deepseek-v2", "deepseek-v3")
 # Prompt lengths, and how many tokens each makes.
 FIRST, THEIRS = (9, 1, 26, 14), (20, 7, 13, 18)
 LATER, OTHERS = (5, 17), (20, 3)
@@ -75,7 +76,23 @@ def test_every_combination(
 def test_every_family(
     family: str, model_workers: int, attention_workers: int, overlap: bool, check: Check
 ) -> None:
-    check(shared(model_workers, attention_workers, batches=2), family, overlap=overlap)
+    batches, partition = 2, "heads"
+    if family in LATENT:  # one KV head, which neither ranks nor attention workers share
+        batches, partition = model_workers + 1, "requests"
+    layout = shared(model_workers, attention_workers, batches=batches, partition=partition)
+    check(layout, family, overlap=overlap)
+
+
+@pytest.mark.long(but=["2-replicas-deepseek-v3"])
+@pytest.mark.parametrize("family", LATENT)
+@pytest.mark.parametrize(
+    "more",
+    [{"batches": 3}, {"pipeline_parallel": 2, "stream_chunks": 2}, {"batches": 3, "prefill_workers": 1}],
+    ids=["2-replicas", "2-stages-streamed", "prefill-worker"],
+)
+def test_latent_attention_on_two_and_two(family: str, more: dict[str, Any], check: Check) -> None:
+    """One vector a token is stored and sent, by requests."""
+    check(shared(2, 2, partition="requests", **more), family)
 
 
 @pytest.mark.long(but=["mixtral-rotational-3"])

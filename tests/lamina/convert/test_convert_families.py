@@ -22,6 +22,22 @@ _LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}
 _LAYERS = ["sliding_attention", "full_attention"]
 _MOE = {"moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2}
 _GLM_MOE = {"moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}
+_LATENT = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 24,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 32,
+    "routed_scaling_factor": 1.5,
+    "first_k_dense_replace": 1,
+    "n_group": 4,
+    "topk_group": 2,
+}
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
@@ -67,6 +83,12 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "olmoe": ("Olmoe", {**_MOE, "intermediate_size": 32}),
     # A dense layer, then groups of experts beside a shared one.
     "glm4-moe": ("Glm4Moe", {**_GLM_MOE, "use_qk_norm": True, "n_group": 2, "topk_group": 1}),
+    "deepseek-v2": ("DeepseekV2", {**_LATENT, "topk_method": "group_limited_greedy"}),
+    "deepseek-v2-lite": ("DeepseekV2", {**_LATENT, "topk_method": "greedy", "q_lora_rank": None}),
+    "deepseek-v3": ("DeepseekV3", {**_LATENT, "rope_parameters": {**_YARN, "mscale_all_dim": 1.0}}),
+    "glm4-moe-lite": ("Glm4MoeLite", _LATENT),
+    "minicpm3": ("MiniCPM3", _LATENT),
+    "youtu": ("Youtu", _LATENT),
     "minimax-m2": (
         "MiniMaxM2",
         {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "intermediate_size": 32},
@@ -104,6 +126,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 _ONLY_CARRIED = {
     *("opt", "opt-350m", "gpt2", "gpt2-scaled", "llama-mha", "llama-tied-bias", "llama-linear"),
     *("phi3-window", "gpt-neox-serial", "cohere-qk-norm", "stablelm-parallel"),
+    *("deepseek-v2-lite", "glm4-moe-lite", "minicpm3", "youtu"),
 }
 # One after the other: their graph is traced once.
 _CASES = [
@@ -123,6 +146,7 @@ _CASES = [
             "glm4-moe-carry",
             "gpt-oss-carry",
             "llama4-carry",
+            "deepseek-v3-carry",
             "gpt2-*",
         ),
         *("phi3-carry", "cohere-carry"),

