@@ -86,6 +86,7 @@ class ModelShape:
     qkv_bias: bool = False
     all_biases: bool = False  # OPT: on every matrix and norm
     qk_norm: bool = False
+    qk_norm_over_heads: bool = False  # of all heads together, which workers that share them have to sum up
     rotary: bool = True
     positions: int = 0  # rows of a learned position table (OPT)
     relative_positions: bool = False  # Transformer-XL's (Chinchilla): a matrix a layer turns them into keys
@@ -204,7 +205,8 @@ class ModelShape:
         """
         products = self.products()
         matrices = sum(product.elements for product in products)
-        norms_a_layer = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
+        query_key = self.query_size + self.kv_size if self.qk_norm_over_heads else 2 * self.head_dim
+        norms_a_layer = 2 * self.hidden + (query_key if self.qk_norm else 0)
         if self.latent:
             norms_a_layer += self.latent.q_rank + self.latent.kv_rank
         small = self.layers * norms_a_layer + self.hidden
@@ -456,7 +458,15 @@ class ModelShape:
 
     def describe(self) -> Table:
         # What only some families have, the others' goldens do without.
-        few = ("relative_positions", "output_bias", "sinks", "experts", "latent", "window")
+        few = (
+            "qk_norm_over_heads",
+            "relative_positions",
+            "output_bias",
+            "sinks",
+            "experts",
+            "latent",
+            "window",
+        )
         facts = {name: value for name, value in asdict(self).items() if value or name not in few}
         return {
             **facts,
@@ -478,6 +488,7 @@ class Traits(TypedDict, total=False):
     qkv_bias: bool
     all_biases: bool
     qk_norm: bool
+    qk_norm_over_heads: bool
     rotary: bool
     relative_positions: bool
     tied_embeddings: bool
@@ -497,7 +508,7 @@ FAMILIES: Mapping[str, Traits] = {
     "gpt_oss": {"qkv_bias": True, "output_bias": True, "sinks": True},
     "llama4_text": {},
     "glm4_moe": {"qkv_bias": True},
-    "minimax_m2": {"qk_norm": True},
+    "minimax_m2": {"qk_norm": True, "qk_norm_over_heads": True},
     "deepseek_v2": {},
     "deepseek_v3": {},
 }

@@ -21,6 +21,10 @@ from laminabench.errors import UserError
 Routing = Literal["skewed", "uniform"]
 # The power laws of the tables that experts were measured by; that of models whose experts are in groups.
 SKEW, SKEW_OF_GROUPS = 1.2, 1.01
+# vLLM computes shared experts beside the routed ones, on a stream of their own, for no more rows than these.
+ROWS_BESIDE = 256
+# What a norm over all heads needs of a token from other workers: the squares of its query and of its key.
+SQUARES_BYTES = 8
 
 
 # Of a batch, four to each doubling.
@@ -79,12 +83,13 @@ def model_step(
     def placed(place: Place) -> Float64:
         return seconds(lambda product: product.place == place)
 
+    experts = experts_seconds(costs, model, device, layout, padded * layout.dp, routing)
     parts = (
-        seconds(lambda product: True),
+        seconds(lambda product: True) - beside_seconds(costs, device, products, padded, experts),
         costs.elementwise_seconds(model, device, layout, padded),
         collective_seconds(costs, model, device, layout, padded),
         _lm_head_seconds(costs, model, device, layout, own),
-        experts_seconds(costs, model, device, layout, padded * layout.dp, routing),
+        experts,
         placed("before"),
         placed("after"),
         seconds(lambda product: product.place == "before" and product.heads > 0),
@@ -121,6 +126,16 @@ def products_seconds(costs: CostSet, device: Device, products: Iterable[Product]
         each = (product_seconds(costs, device, product, rows) for product in alike)
         total = total + layers * sum(each, np.zeros_like(rows))
     return total
+
+
+def beside_seconds(
+    costs: CostSet, device: Device, products: Iterable[Product], rows: Float64, experts: Float64
+) -> Float64:
+    """What shared experts do not add, as they are computed while the routed ones are."""
+    shared = [each for each in products if each.gemm.name.startswith("shared")]
+    return np.where(
+        rows <= ROWS_BESIDE, np.minimum(products_seconds(costs, device, shared, rows), experts), 0.0
+    )
 
 
 def product_seconds(costs: CostSet, device: Device, product: Product, rows: Float64) -> Float64:
@@ -182,12 +197,14 @@ def collective_seconds(
     """All layers' exchanges, where every data-parallel group has so many rows.
 
     Tensor parallelism sums up after attention and after the feed-forward part. Groups gather all tokens for
-    experts and scatter the sums; across nodes tokens go to their experts' devices and back.
+    experts and scatter the sums; across nodes tokens go to their experts' devices and back. A norm over all
+    heads has one more, before attention.
     """
     size = ACTIVATION_BYTES * model.hidden * rows
     reduce = costs.allreduce_seconds(device, layout.tp, size)
+    squares = model.layers * norm_seconds(costs, model, device, layout.tp, rows)
     if layout.dp == 1:
-        return model.layers * (2 * reduce)
+        return model.layers * (2 * reduce) + squares
     if layout.nodes == 1:
         whole = layout.dp * size
         exchange = costs.collective_cost(device, "all_gather", layout.dp).seconds(device, layout.dp, whole)
@@ -206,7 +223,13 @@ def collective_seconds(
             ),
             np.zeros_like(rows),
         )
-    return (model.layers + model.dense_layers) * reduce + model.expert_layers * exchange
+    return (model.layers + model.dense_layers) * reduce + model.expert_layers * exchange + squares
+
+
+def norm_seconds(costs: CostSet, model: ModelShape, device: Device, tp: int, rows: Float64) -> Float64:
+    """What the workers of a layer's heads exchange for its norms."""
+    size = SQUARES_BYTES * model.qk_norm_over_heads * rows
+    return costs.allreduce_seconds(device, tp if model.qk_norm_over_heads else 1, size)
 
 
 class DecodeAttention(NamedTuple):

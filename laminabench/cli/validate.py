@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
     from laminabench.request import ReplayRequest
     from laminabench.validation.recording import Recording
+    from laminabench.validation.serving import Judged
     from laminabench.validation.twin import Twin
 
-KINDS = ("recorded", "published")
+KINDS = ("recorded", "published", "serving")
 # Live replays of this machine: an engine in one process, with workers that take turns or overlap, and with
 # two for attention, one of which shares its core with the model worker where there are only two.
 ENGINES = ("1xcpu", "1xcpu+1xcpu --batches 1", "1xcpu+1xcpu --batches 2")
@@ -78,17 +79,18 @@ def validate(
     out: Output,
     **settings: Any,
 ) -> None:
-    """Hold the model against what was measured: recorded runs of vLLM, published numbers, a Run of yours.
+    """Hold the model against what was measured: recorded runs of vLLM, published numbers, servers' loads.
 
     \b
     laminabench validate
     laminabench validate recorded -o results/validation
+    laminabench validate serving --costs vllm-0.24
     laminabench validate all -o mine
     laminabench calibrate -o here.toml && laminabench validate twin --costs here.toml
     laminabench validate --recorded runs/mine --costs mine.toml --deployment 1xrtx-4090 --max-num-seqs 256
     """
-    from laminabench.present.validate import render_moved, render_published, render_recorded, render_twins
-    from laminabench.validation import gate, published, recorded, twin
+    from laminabench.present import validate as present
+    from laminabench.validation import gate, published, recorded, serving, twin
     from laminabench.validation.recording import names, packaged_recording
 
     if own is None and (save or any(value is not None for value in settings.values())):
@@ -104,27 +106,35 @@ def validate(
     elsewhere = None if live else costs
     judged = recorded.judged(recordings, elsewhere)
     rows = published.rows(elsewhere) if "published" in chosen else []
+    served = _served(elsewhere, out) if "serving" in chosen else []
     if judged:
         result["recorded"] = [each.describe() for each in judged]
     if rows:
         result["published"] = [row.describe() for row in rows]
         result["published_mean_error_percent"] = published.mean_error(rows)
+    if served:
+        result["serving"] = {
+            "groups": [group.describe() for group in serving.grouped(served)],
+            "points": [each.describe() for each in served],
+        }
     if live:
         result["twin"] = [each.describe() for each in live]
         result["twin_same_order"] = twin.same_order(live)
     changes = [] if kept is None else gate.moved(kept, result)
     if folder is not None:
-        _keep(folder, result, judged, rows, live, out)
+        _keep(folder, result, judged, rows, served, live, out)
 
     def render(console: Console) -> None:
         if judged:
-            render_recorded(console, judged)
+            present.render_recorded(console, judged)
         if rows:
-            render_published(console, rows)
+            present.render_published(console, rows)
+        if served:
+            present.render_serving(console, serving.grouped(served))
         if live:
-            render_twins(console, live)
+            present.render_twins(console, live)
         if changes:
-            render_moved(console, changes)
+            present.render_moved(console, changes)
 
     moved = [change._asdict() | {"worse": change.worse} for change in changes]
     out.result({**result, **({"moved": moved} if kept is not None else {})}, render)
@@ -134,6 +144,14 @@ def validate(
             f"{len(worse)} errors are over {gate.ALLOWED:g} points worse than in {against}: "
             f"{'; '.join(worse)}; if that is meant, `validate -o` keeps them",
         )
+
+
+def _served(costs: str | None, out: Output) -> list[Judged]:
+    """Every load that was measured, predicted on all cores."""
+    from laminabench.validation.serving import judged, points
+
+    with out.progress("predicting", unit="loads") as progress:
+        return judged(points(), costs, progress)
 
 
 def _twins(
@@ -204,18 +222,28 @@ def _own(
 
 
 def _keep(
-    folder: Path, result: dict[str, Any], judged: Any, rows: Any, live: Sequence[Twin], out: Output
+    folder: Path,
+    result: dict[str, Any],
+    judged: Any,
+    rows: Any,
+    served: Sequence[Judged],
+    live: Sequence[Twin],
+    out: Output,
 ) -> None:
     from laminabench.atomic import replacing
-    from laminabench.figures.validated import draw_published, draw_recorded, draw_twins
+    from laminabench.figures.validated import draw_published, draw_recorded, draw_serving, draw_twins
 
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / KEPT) as temporary:
-        temporary.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        # What each load came to is in --json.
+        kept = {**result, **({"serving": {"groups": result["serving"]["groups"]}} if served else {})}
+        temporary.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     if judged:
         draw_recorded(judged, folder / "recorded.svg")
     if rows:
         draw_published(rows, folder / "published.svg")
+    if served:
+        draw_serving(served, folder / "serving.svg")
     if live:
         draw_twins(live, folder / "twins.svg")
     out.note(f"kept in {folder}")

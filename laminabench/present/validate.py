@@ -11,6 +11,7 @@ from laminabench.present.terminal import literal, table
 from laminabench.validation.gate import Moved
 from laminabench.validation.published import MEAN_TARGET, TARGET, Row, mean_error, missed
 from laminabench.validation.recorded import AS_MEASURED, POINTS, TARGETS, TPOT_POINTS, Judged
+from laminabench.validation.serving import SOUND, Group
 from laminabench.validation.twin import METRICS as METRICS_OF_TWINS
 from laminabench.validation.twin import TARGETS as TWIN_TARGETS
 from laminabench.validation.twin import Twin, same_order
@@ -59,6 +60,38 @@ def render_published(console: Console, found: Sequence[Row]) -> None:
     said = "missed" if "mean" in missed(list(found)) else "met"
     mean = f"mean of absolute errors {mean_error(list(found)):.1f} %, target {MEAN_TARGET:g} %: {said}"
     console.print(f"[dim]{mean}[/dim]")
+
+
+def render_serving(console: Console, found: Sequence[Group]) -> None:
+    """A line a model and device, then all of these; why those that are known to be off are so, below."""
+    titles = ("servers", "vLLM", ">loads", ">TPOT", ">mean", ">worst", ">TTFT", ">mean", ">target", "")
+    drawn = table(
+        titles,
+        title="median of absolute errors, and predicted / measured - 1, in percent",
+        title_justify="left",
+    )
+    reasons: list[str] = []
+    for group in found:
+        tpot, ttft = group.errors["tpot"], group.errors["ttft"]
+        mark = ""
+        if group.off:
+            reasons += [group.off] * (group.off not in reasons)
+            mark = f" ({reasons.index(group.off) + 1})"
+        verdict = "[red]missed[/red]" if group.missed else "[green]met[/green]"
+        drawn.add_row(
+            f"{literal(group.device)} {literal(group.what)}{mark}",
+            ", ".join(group.versions) if group.what not in ("all", SOUND) else "",
+            str(tpot.points),
+            f"{tpot.median:.1f}",
+            *(f"{error:+.1f}" for error in (tpot.mean, tpot.worst)),
+            f"{ttft.median:.1f}",
+            f"{ttft.mean:+.1f}",
+            "" if group.target is None else f"{group.target:g}",
+            "" if group.target is None else verdict,
+        )
+    console.print(drawn)
+    for number_of, reason in enumerate(reasons, 1):
+        console.print(f"[dim]({number_of}) {literal(reason)}[/dim]", soft_wrap=True)
 
 
 def render_twins(console: Console, found: Sequence[Twin]) -> None:

@@ -51,6 +51,11 @@ def _errors(found: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         for metric, errors in each["errors_percent"].items():
             name = f"recorded {each['recording']}, constants from {each['constants']}: {metric}"
             yield name, float(errors["mean"])
+    for each in found.get("serving", {}).get("groups", []):
+        for metric, errors in each["errors"].items():
+            name = f"serving {each['what']} on {each['device']}: median {metric}"
+            if not each["off"] and errors["points"]:
+                yield name, float(errors["median"])
     for each in found.get("published", []):
         if each["error_percent"] is not None:
             yield f"published {each['model']} on {each['deployment']}", float(each["error_percent"])

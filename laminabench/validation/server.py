@@ -8,23 +8,34 @@ from typing import Any
 from laminabench.catalog.costs import CostSet, known_devices
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import modelled
+from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
 from laminabench.sim.outcome import Columns
 from laminabench.sim.simulate import Offered, simulate
-from laminabench.systems.modelled.setup import Setup, with_prompts
+from laminabench.sim.spec import Fleet
+from laminabench.systems.modelled.setup import MEMORY_SHARE, Setup, with_prompts
 from laminabench.systems.registry import system
 from laminabench.traces.table import Trace
 
 
-def replayed(about: Mapping[str, Any], trace: Trace, costs: CostSet) -> Columns:
-    """The requests' times; `about` has the model, the deployment, and what of its settings is known.
+def replayed(
+    about: Mapping[str, Any],
+    trace: Trace,
+    costs: CostSet,
+    *,
+    concurrency: int | None = None,
+    model: ModelShape | None = None,
+) -> Columns:
+    """The requests' times; `about` has the deployment, the model unless it is given, and known settings.
+
+    They are sent when they arrive, or so many are there at once.
 
     A server whose deployment has attention workers is this project's own, any other is as vLLM is.
     """
     deployment = parse_deployment(about["deployment"], known_devices([costs]))
     found = system("lamina" if deployment.attention else "vllm")
     setup = Setup(
-        model=modelled(about["model"]),
+        model=model or modelled(about["model"]),
         deployment=deployment,
         costs=costs,
         network=parse_network(next(iter(costs.networks), found.NETWORK), costs.networks),
@@ -32,7 +43,10 @@ def replayed(about: Mapping[str, Any], trace: Trace, costs: CostSet) -> Columns:
         host_async=about["host_async"] and costs.host.origin.kind != "measured",
         max_num_seqs=about.get("max_num_seqs"),
         kv_capacity=about.get("kv_tokens"),
+        memory_utilization=about.get("memory_utilization", MEMORY_SHARE),
         overlap=False,  # the engine's workers get q, k and v at once
     )
     setup = with_prompts(setup, about["max_batched_tokens"], prefix_sharing=about["prefix_caching"])
-    return simulate(trace, found.build(setup).spec, Offered("open")).requests
+    fleet = Fleet((found.build(setup).spec,), keep_iterations=False)
+    offered = Offered("closed", concurrency) if concurrency else Offered("open")
+    return simulate(trace, fleet, offered).requests

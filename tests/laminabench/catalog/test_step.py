@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from laminabench.catalog import step
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import device
@@ -17,12 +18,12 @@ SHEET, TODAY = load_costs("roofline"), load_costs("vllm-0.24")
 
 def test_a_large_batch_reads_all_experts_once_and_computes_their_pairs():
     shape = modelled("mixtral-8x7b")
-    step = model_step(SHEET, shape, H200, 1, [4096], "uniform")
+    found = model_step(SHEET, shape, H200, 1, [4096], "uniform")
     weights = 32 * 8 * 3 * 4096 * 14336
     memory = 2 * weights / 4.8e12
     # Two experts of eight for each row, and sixteen rows that tiles of each are padded by.
     compute = 6 * 32 * 4096 * 14336 * (2 * 4096 + 16 * 8) / 989e12
-    assert float(step.experts_s[0]) == pytest.approx(np.hypot(memory, compute), rel=1e-6)
+    assert float(found.experts_s[0]) == pytest.approx(np.hypot(memory, compute), rel=1e-6)
 
 
 def test_few_rows_wake_few_experts_and_layouts_share_them_out():
@@ -47,6 +48,24 @@ def test_data_parallel_groups_have_their_share_of_rows_and_exchange_tokens():
     assert float(shared.allreduce_s[0]) == pytest.approx(58 * 2 * 7 / 8 * rows / 450e9)
     assert float(whole.allreduce_s[0]) == pytest.approx(61 * 2 * 2 * 7 / 8 * rows / 450e9)
     assert float(shared.absorb_s[0] + shared.expand_s[0]) > 0
+
+
+def test_shared_experts_are_computed_beside_the_others_where_rows_are_few(monkeypatch):
+    shape = modelled("kimi-k2.5")
+    beside = model_step(SHEET, shape, H200, 8, [8, 512])
+    monkeypatch.setattr(step, "ROWS_BESIDE", 0)
+    after = model_step(SHEET, shape, H200, 8, [8, 512])
+    shared = 60 * 3 * 7168 * 256 * 2 / 4.8e12
+    assert after.total_s - beside.total_s == pytest.approx([shared, 0], rel=0.05)
+    assert beside.experts_s.tolist() == after.experts_s.tolist()
+
+
+def test_a_norm_over_all_heads_sums_up_once_more():
+    shape = modelled("minimax-m2.5")
+    found = model_step(SHEET, shape, H200, Layout(8, ep=8), [64]).allreduce_s[0]
+    assert float(found) == pytest.approx(62 * (2 * 2 * 3072 + 8) * 64 * 2 * 7 / 8 / 450e9)
+    # Its scales are as many as there are numbers to a query and a key.
+    assert shape.weights().biases_and_norms - 62 * 2 * 3072 - 3072 == 62 * (48 + 8) * 128
 
 
 def test_windows_attend_to_no_more_than_they_are_long():
@@ -79,7 +98,8 @@ def test_latent_attention_reads_one_vector_or_computes_with_all_heads():
         ("mixtral-8x7b", "h200", Layout(2), (13.5, 19.4, 32.7)),
     ],
 )
-def test_steps_are_what_the_tables_compose_to(name, on, layout, milliseconds):
+def test_steps_are_what_the_tables_compose_to(name, on, layout, milliseconds, monkeypatch):
+    monkeypatch.setattr(step, "ROWS_BESIDE", 0)  # one kernel after the other, as that program has them
     shape, batch = modelled(name), np.array([8.0, 64.0, 256.0])
     attention = decode_attention(TODAY, shape, device(on), layout.tp, batch)
     window = min(4096, shape.window.tokens) if shape.window else 0

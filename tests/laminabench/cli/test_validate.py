@@ -12,6 +12,7 @@ from laminabench.cli.flags import parsed_line
 from laminabench.cli.validate import TWINS
 from laminabench.request import ReplayRequest
 from laminabench.systems.registry import prepare
+from laminabench.validation import serving
 from laminabench.validation.twin import of_costs
 
 
@@ -21,6 +22,17 @@ def test_published_numbers_as_json_and_kept_with_a_picture(as_json: Any, tmp_pat
     assert json.loads((tmp_path / "kept" / "validation.json").read_text())["published"] == found["published"]
     assert (tmp_path / "kept" / "published.svg").read_text().startswith("<?xml")
     assert not (tmp_path / "kept" / "recorded.svg").exists()
+
+
+def test_loads_as_json_and_their_groups_kept(as_json: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    few = serving.points()[:1]
+    monkeypatch.setattr(serving, "points", lambda: few)
+    found = as_json("validate", "serving", "-o", str(tmp_path))["serving"]
+    assert [each["concurrency"] for each in found["points"]] == [each.concurrency for each in few]
+    assert all(each["errors_percent"]["tpot"] for each in found["points"])
+    assert [group["what"] for group in found["groups"]] == ["gpt-oss-120b", "all"]
+    assert json.loads((tmp_path / "validation.json").read_text())["serving"] == {"groups": found["groups"]}
+    assert (tmp_path / "serving.svg").is_file()
 
 
 def test_a_recording_of_one_s_own_is_predicted_drawn_and_kept(as_json: Any, tmp_path: Path) -> None:

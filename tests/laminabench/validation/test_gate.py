@@ -36,6 +36,16 @@ def test_what_is_gone_is_worse_and_what_was_not_asked_for_is_not_missed() -> Non
     assert moved(of(1.0, 3.0), of(1.0, 3.004)) == []
 
 
+def test_groups_of_loads_are_held_to_their_medians() -> None:
+    def served(tpot: float, off: str = "") -> dict[str, Any]:
+        errors = {"tpot": {"points": 3, "median": tpot, "mean": -1.0, "worst": 9.0}}
+        return {"serving": {"groups": [{"device": "h200", "what": "all", "off": off, "errors": errors}]}}
+
+    (change,) = moved(served(5.0), served(5.6))
+    assert (change.what, change.worse) == ("serving all on h200: median tpot", True)
+    assert moved(served(5.0, "a reason"), served(9.0, "a reason")) == []
+
+
 def test_a_file_that_is_no_validation_is_refused(tmp_path: Path) -> None:
     target = tmp_path / "validation.json"
     for text in ("[", "[]", json.dumps({"recorded": [{}]})):

@@ -12,7 +12,14 @@ from laminabench.catalog.costs import CostSet
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.layout import NODE_DEVICES, Layout
 from laminabench.catalog.models import DTYPE_BYTES, ModelShape
-from laminabench.catalog.step import Routing, experts_seconds, lm_head_seconds, products_seconds
+from laminabench.catalog.step import (
+    Routing,
+    beside_seconds,
+    experts_seconds,
+    lm_head_seconds,
+    norm_seconds,
+    products_seconds,
+)
 
 
 def attention_bytes(model: ModelShape, tp: int) -> float:
@@ -56,6 +63,7 @@ def attention_seconds(costs: CostSet, model: ModelShape, device: Device, tp: int
     work = products_seconds(costs, device, model.attention_products(tp), padded)
     work = work + costs.elementwise_seconds(model, device, tp, padded, "attention")
     exchange = costs.allreduce_seconds(device, tp, ACTIVATION_BYTES * model.hidden * padded)
+    exchange = exchange + norm_seconds(costs, model, device, tp, padded)
     return np.where(rows > 0, work / model.layers + exchange, 0.0)
 
 
@@ -67,7 +75,8 @@ def feed_seconds(
     products = [each for each in model.products(layout) if each.place == "feed"]
     work = products_seconds(costs, device, products, own)
     work = work + costs.elementwise_seconds(model, device, layout, own, "feed")
-    work = work + experts_seconds(costs, model, device, layout, own * layout.dp, routing)
+    experts = experts_seconds(costs, model, device, layout, own * layout.dp, routing)
+    work = work + experts - beside_seconds(costs, device, products, own, experts)
     work = work + _exchange_seconds(costs, model, device, layout, own)
     return np.where(rows > 0, work / model.layers, 0.0)
 
