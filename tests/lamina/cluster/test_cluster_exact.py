@@ -83,15 +83,15 @@ def test_every_family(
     check(layout, family, overlap=overlap)
 
 
-@pytest.mark.long(but=["2-replicas-deepseek-v3"])
-@pytest.mark.parametrize("family", LATENT)
+@pytest.mark.long(but=["2-replicas-deepseek-v3", "2-replicas-gpt-oss"])
+@pytest.mark.parametrize("family", [*LATENT, "gpt-oss"])
 @pytest.mark.parametrize(
     "more",
     [{"batches": 3}, {"pipeline_parallel": 2, "stream_chunks": 2}, {"batches": 3, "prefill_workers": 1}],
     ids=["2-replicas", "2-stages-streamed", "prefill-worker"],
 )
-def test_latent_attention_on_two_and_two(family: str, more: dict[str, Any], check: Check) -> None:
-    """One vector a token is stored and sent, by requests."""
+def test_models_of_today_on_two_and_two(family: str, more: dict[str, Any], check: Check) -> None:
+    """One vector a token is stored and sent; or sinks and windows: by requests."""
     check(shared(2, 2, partition="requests", **more), family)
 
 
