@@ -44,7 +44,7 @@ CONFIG = WorkerConfig(
     spin_s=0.5,
 )
 ATTENTION = replace(CONFIG, name="attention 0", kind="attention")
-FACTS = ModelFacts(120, 256, (), 2, 8, 2, 8, "float32", 4, weight_bytes=40)
+FACTS = ModelFacts(120, 256, (), 2, 8, 2, 8, 0, "float32", 4, weight_bytes=40)
 
 
 @pytest.fixture

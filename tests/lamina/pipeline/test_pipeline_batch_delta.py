@@ -117,6 +117,6 @@ def test_places_are_where_they_are(among: list[int], data: st.DataObject) -> Non
 
 
 def test_facts_of_a_model_arrive_as_they_were_sent() -> None:
-    facts = ModelFacts(120, 256, (2, 7), 3, 8, 2, 8, "bfloat16", 2, 12_345)
+    facts = ModelFacts(120, 256, (2, 7), 3, 8, 2, 8, 0, "bfloat16", 2, 12_345)
     assert decode(encode(facts), "the fork server") == facts
     assert facts.token_bytes == 2 * 3 * 2 * 8 * 2

@@ -37,7 +37,7 @@ class MadeUpCore:
     """Batches in flight beside each other: each token is the one before it and its position, in a way."""
 
     def __init__(self, batches: int, pool_tokens: int) -> None:
-        self.facts = ModelFacts(VOCABULARY, 10_000, (), 1, 1, 1, 1, "float32", 4, 0)
+        self.facts = ModelFacts(VOCABULARY, 10_000, (), 1, 1, 1, 1, 0, "float32", 4, 0)
         self.batches, self.pools, self.pool_tokens = batches, 1, pool_tokens
         self.schedule = Schedule("fixed", batches, 2)
         self.kv_slots = KvSlots(Arena(ArenaShape(1, 1, 1, torch.float32), pool_tokens), batches)

@@ -146,7 +146,8 @@ def test_a_config_of_each_family_is_the_catalogue_s_model(tmp_path, name):
 
 
 def test_every_mixture_of_the_catalogue_is_read():
-    assert set(CONFIGS) == {name for name, shape in load_models().items() if shape.experts}
+    released = [shape for shape in load_models().values() if not shape.source.startswith("made up")]
+    assert set(CONFIGS) == {shape.name for shape in released if shape.experts}
 
 
 @pytest.mark.parametrize("name", released_models())

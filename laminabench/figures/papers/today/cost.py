@@ -33,7 +33,7 @@ SLO_TBT_P99_MS = 100.0
 BUDGET_USD_PER_HOUR = 250.0
 KINDS = {"H200": ("h200",), "H200 and H20": ("h200", "h20")}
 # As many as fill the largest batches several times over.
-REQUESTS = 6000
+REQUESTS = 4000
 # Of what H20 costs an hour in the catalogue.
 SHARES = (1.0, 0.5, 0.25)
 # A system that has no deployment within the limit has no bar.
