@@ -226,7 +226,8 @@ class CostSet(msgspec.Struct, frozen=True):
 
     def as_measured(self, device: Device) -> Device:
         """The catalogue's device of this name, which was measured; the other may be thought faster."""
-        return known_devices([self]).get(device.name, device)
+        found = known_devices([self]).get(device.name, device)
+        return device if found.capability == device.capability else found
 
     def attention_lines(
         self, model: ModelShape, device: Device, workers: int, window: int

@@ -106,6 +106,12 @@ class Device:
         return self.flops[key]
 
     @property
+    def capability(self) -> tuple[object, ...]:
+        """What times are computed from, whatever the device costs."""
+        links = (self.interchip_bytes_per_s, self.nic_bytes_per_s)
+        return (*sorted(self.flops.items()), self.memory_bytes, self.bandwidth_bytes_per_s, *links)
+
+    @property
     def price(self) -> HourlyPrice | None:
         """The price charged: an override, else the rent, else the purchase spread over its life.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -111,3 +113,14 @@ def test_steps_are_what_the_tables_compose_to(name, on, layout, milliseconds, mo
     found = 1e3 * (model_step(TODAY, shape, device(on), layout, batch).total_s + shape.layers * layer)
     assert found == pytest.approx(milliseconds, rel=0.045)
     assert np.abs(found / milliseconds - 1).mean() < 0.03
+
+
+def test_a_device_at_another_price_is_measured_all_the_same():
+    cheap, fast = replace(H200, override_usd_per_hour=1.0), replace(H200, bandwidth_bytes_per_s=9.6e12)
+    assert TODAY.as_measured(cheap) is cheap
+    assert TODAY.as_measured(fast) == H200
+    shape = modelled("mixtral-8x7b")
+    here, there, faster = (
+        model_step(TODAY, shape, each, 2, [64]).experts_s[0] for each in (H200, cheap, fast)
+    )
+    assert here == there > faster
