@@ -29,11 +29,11 @@ SYSTEMS = ("vllm", "lamina", "afd")
 MODELS = ("deepseek-v3", "qwen3-235b-a22b", "gpt-oss-120b", "mixtral-8x7b", "llama3-70b")
 TRACES = ("azure-conv", "kimi-conv")
 SLO_TBT_P99_MS = 100.0
-# Two nodes of eight H200 and as many H20 beside them.
-BUDGET_USD_PER_HOUR = 250.0
+# A node of eight H200, and another of them or two of H20 beside it.
+BUDGET_USD_PER_HOUR = 180.0
 KINDS = {"H200": ("h200",), "H200 and H20": ("h200", "h20")}
 # As many as fill the largest batches several times over.
-REQUESTS = 4000
+REQUESTS = 3000
 # Of what H20 costs an hour in the catalogue.
 SHARES = (1.0, 0.5, 0.25)
 # A system that has no deployment within the limit has no bar.
