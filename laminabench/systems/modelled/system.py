@@ -135,14 +135,14 @@ def worth_trying(model: ModelShape) -> list[Layout]:
     return [each for count in COUNTS for each in model.layouts(count) if each.pp == 1]
 
 
-def of_today(model: ModelShape, share: float) -> Workers:
-    """As few H200 as hold a mixture of experts in this share of their memory, as it is usually laid out.
+def of_today(model: ModelShape, share: float, least: int = 1) -> Workers:
+    """As few H200, but `least`, as hold a mixture of experts in this share of their memory, usually laid out.
 
     Experts are dealt out where they cannot be split. KV of latent attention would be copied by tensor
     parallelism, so that is replaced by data parallelism.
     """
     h200 = device("h200")
-    for count in COUNTS:
+    for count in (each for each in COUNTS if each >= least):
         legal = model.layouts(count)
         wanted = [Layout(1, count, count)] if model.latent else [Layout(count), Layout(count, ep=count)]
         for layout in wanted:

@@ -20,7 +20,8 @@ class Vllm(System):
     def default_deployment(self, model: ModelShape) -> str:
         """v2 Table 5; of mixtures of experts H200, with a quarter of their memory and more for KV."""
         if model.experts:
-            return str(of_today(model, 0.75))
+            # Of one device no split costs about the same.
+            return str(of_today(model, 0.75, least=2))
         return by_size(model, "2xh100", "4xh100")
 
     def most_requests(self, deployment: Deployment) -> int:

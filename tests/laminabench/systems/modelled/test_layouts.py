@@ -97,7 +97,7 @@ def test_attention_workers_that_absorb_hold_the_matrices_and_take_the_time():
     ("name", "vllm", "lamina"),
     [
         ("deepseek-v3", "8xh200:dp8ep8", "8xh200:dp8ep8+8xh20"),
-        ("gpt-oss-120b", "1xh200", "1xh200+1xh20"),
+        ("gpt-oss-120b", "2xh200", "1xh200+1xh20"),
         ("qwen3-235b-a22b", "4xh200", "2xh200+2xh20"),
     ],
 )
