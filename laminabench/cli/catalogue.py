@@ -195,13 +195,17 @@ def costs() -> None:
 @reporting
 def list_costs(out: Output) -> None:
     """The sets that --costs takes."""
-    from laminabench.catalog.cost_file import COST_SETS, DEFAULT_COSTS, load_costs
+    from laminabench.catalog.cost_file import COST_SETS, COSTS_OF_TODAY, DEFAULT_COSTS, load_costs
 
-    rows = [{**load_costs(name).describe(), "default": name == DEFAULT_COSTS} for name in COST_SETS]
+    of = {DEFAULT_COSTS: "the default", COSTS_OF_TODAY: "the default for models and devices of today"}
+    rows = [
+        {**load_costs(name).describe(), "default": name == DEFAULT_COSTS, "default_for": of.get(name)}
+        for name in COST_SETS
+    ]
 
     def render(console: Console) -> None:
         for row in rows:
-            mark = "  (default)" if row["default"] else ""
+            mark = f"  ({row['default_for']})" if row["default_for"] else ""
             console.print(f"[bold]{row['name']}[/bold]{mark}  {row['title']}", soft_wrap=True)
             console.print(
                 f"  measured on {', '.join(row['measured'])}; borrowed by {', '.join(row['borrowed'])}"
