@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import groupby
 from typing import Literal, NamedTuple
 
@@ -25,10 +25,12 @@ SKEW, SKEW_OF_GROUPS = 1.2, 1.01
 ROWS_BESIDE = 256
 # What a norm over all heads needs of a token from other workers: the squares of its query and of its key.
 SQUARES_BYTES = 8
-
-
-# Of a batch, four to each doubling.
+# Rows at which loads of experts are drawn: four to each doubling.
 ROWS = np.unique(np.geomspace(1, 2**20, 81).round())
+
+
+# A matrix product, and its seconds by rows.
+Priced = tuple[Product, Float64]
 
 
 class StepTime(NamedTuple):
@@ -40,9 +42,8 @@ class StepTime(NamedTuple):
     lm_head_s: Float64
     experts_s: Float64
     before_s: Float64  # of the GEMMs, those before attention
-    after_s: Float64  # and after it, up to the output projection
-    absorb_s: Float64  # of those before it, the part that could be the attention workers'
-    expand_s: Float64  # and of those after it
+    absorb_s: Float64  # of these, the part that could be the attention workers'
+    expand_s: Float64  # the same of those after attention
 
     @property
     def total_s(self) -> Float64:
@@ -75,25 +76,21 @@ def model_step(
     rows = np.maximum(batch, 1)
     own = np.ceil(rows / layout.dp)
     padded = costs.measured.padded(own)
-    products = model.products(layout)
+    products = priced(costs, device, model.products(layout), padded)
 
-    def seconds(wanted: Callable[[Product], bool]) -> Float64:
-        return products_seconds(costs, device, filter(wanted, products), padded)
-
-    def placed(place: Place) -> Float64:
-        return seconds(lambda product: product.place == place)
+    def placed(place: Place, batched: bool = False) -> Float64:
+        return summed((each, s) for each, s in products if each.place == place and each.heads >= batched)
 
     experts = experts_seconds(costs, model, device, layout, padded * layout.dp, routing)
     parts = (
-        seconds(lambda product: True) - beside_seconds(costs, device, products, padded, experts),
+        summed(products) - beside_seconds(products, padded, experts),
         costs.elementwise_seconds(model, device, layout, padded),
         collective_seconds(costs, model, device, layout, padded),
         _lm_head_seconds(costs, model, device, layout, own),
         experts,
         placed("before"),
-        placed("after"),
-        seconds(lambda product: product.place == "before" and product.heads > 0),
-        seconds(lambda product: product.place == "after" and product.heads > 0),
+        placed("before", batched=True),
+        placed("after", batched=True),
     )
     return StepTime(*(np.where(some, part, 0.0) for part in parts))
 
@@ -119,27 +116,26 @@ def lm_head_seconds(
     return np.where(rows > 0, _lm_head_seconds(costs, model, device, layout, own), 0.0)
 
 
-def products_seconds(costs: CostSet, device: Device, products: Iterable[Product], rows: Float64) -> Float64:
+def priced(costs: CostSet, device: Device, products: Iterable[Product], rows: Float64) -> list[Priced]:
+    """Each with its time in one layer."""
+    return [(product, _product_seconds(costs, device, product, rows)) for product in products]
+
+
+def summed(products: Iterable[Priced]) -> Float64:
     """In all layers that have them."""
-    total: Float64 = np.zeros(rows.shape)
-    for layers, alike in groupby(products, key=lambda product: product.layers):
-        each = (product_seconds(costs, device, product, rows) for product in alike)
-        total = total + layers * sum(each, np.zeros_like(rows))
+    total: Float64 = np.zeros(())
+    for layers, alike in groupby(products, key=lambda each: each[0].layers):
+        total = total + layers * sum((seconds for _, seconds in alike), np.zeros(()))
     return total
 
 
-def beside_seconds(
-    costs: CostSet, device: Device, products: Iterable[Product], rows: Float64, experts: Float64
-) -> Float64:
+def beside_seconds(products: Iterable[Priced], rows: Float64, experts: Float64) -> Float64:
     """What shared experts do not add, as they are computed while the routed ones are."""
-    shared = [each for each in products if each.gemm.name.startswith("shared")]
-    return np.where(
-        rows <= ROWS_BESIDE, np.minimum(products_seconds(costs, device, shared, rows), experts), 0.0
-    )
+    shared = summed((each, seconds) for each, seconds in products if each.gemm.name.startswith("shared"))
+    return np.where(rows <= ROWS_BESIDE, np.minimum(shared, experts), 0.0)
 
 
-def product_seconds(costs: CostSet, device: Device, product: Product, rows: Float64) -> Float64:
-    """Once."""
+def _product_seconds(costs: CostSet, device: Device, product: Product, rows: Float64) -> Float64:
     gemm = product.gemm
     if product.heads:
         return costs.batched_cost(device).seconds(device, product.heads, rows, gemm.n, gemm.k)

@@ -18,7 +18,8 @@ from laminabench.catalog.step import (
     experts_seconds,
     lm_head_seconds,
     norm_seconds,
-    products_seconds,
+    priced,
+    summed,
 )
 
 
@@ -60,7 +61,7 @@ def attention_seconds(costs: CostSet, model: ModelShape, device: Device, tp: int
     The group gathers its tokens when they come and sums up what goes: the two halves of an all-reduce.
     """
     padded = costs.measured.padded(np.maximum(rows, 1.0))
-    work = products_seconds(costs, device, model.attention_products(tp), padded)
+    work = summed(priced(costs, device, model.attention_products(tp), padded))
     work = work + costs.elementwise_seconds(model, device, tp, padded, "attention")
     exchange = costs.allreduce_seconds(device, tp, ACTIVATION_BYTES * model.hidden * padded)
     exchange = exchange + norm_seconds(costs, model, device, tp, padded)
@@ -72,11 +73,11 @@ def feed_seconds(
 ) -> Float64:
     """One layer of the feed-forward workers: the mean of all."""
     own = costs.measured.padded(np.ceil(np.maximum(rows, 1.0) / layout.dp))
-    products = [each for each in model.products(layout) if each.place == "feed"]
-    work = products_seconds(costs, device, products, own)
-    work = work + costs.elementwise_seconds(model, device, layout, own, "feed")
+    feed = (each for each in model.products(layout) if each.place == "feed")
+    products = priced(costs, device, feed, own)
+    work = summed(products) + costs.elementwise_seconds(model, device, layout, own, "feed")
     experts = experts_seconds(costs, model, device, layout, own * layout.dp, routing)
-    work = work + experts - beside_seconds(costs, device, products, own, experts)
+    work = work + experts - beside_seconds(products, own, experts)
     work = work + _exchange_seconds(costs, model, device, layout, own)
     return np.where(rows > 0, work / model.layers, 0.0)
 

@@ -11,8 +11,8 @@ from laminabench.catalog.cost_terms import ACTIVATION_BYTES, Float64
 from laminabench.catalog.deployment import Workers
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.layout import Layout
-from laminabench.catalog.models import ModelShape
-from laminabench.catalog.step import product_seconds
+from laminabench.catalog.models import ModelShape, Product
+from laminabench.catalog.step import priced, summed
 from laminabench.errors import UserError
 from laminabench.sim.spec import Pipelining, Spec, Timing
 from laminabench.systems.modelled.lamina.transfers import migration_seconds, transfers
@@ -230,20 +230,20 @@ def timing_of(
     )
 
 
+def absorbing(setup: Setup) -> list[Product]:
+    """The matrices that attention workers multiply queries and outputs by, if it is they who do."""
+    return [] if setup.absorb == "model" else [each for each in setup.model.products() if each.heads]
+
+
 def absorbing_bytes(setup: Setup) -> float:
-    """Of the matrices that an attention worker multiplies queries and outputs by, if it is who does."""
-    if setup.absorb == "model" or setup.model.latent is None:
-        return 0.0
-    return ACTIVATION_BYTES * sum(each.elements for each in setup.model.products() if each.heads)
+    """Of these, on each attention worker."""
+    return ACTIVATION_BYTES * sum(each.elements for each in absorbing(setup))
 
 
-def absorbing_seconds(setup: Setup, device: Device, rows: np.ndarray) -> Float64 | float:
-    """What that takes it in a layer."""
-    if setup.absorb == "model" or setup.model.latent is None:
-        return 0.0
-    batched = [each for each in setup.model.products() if each.heads]
-    each = (product_seconds(setup.costs, device, product, np.maximum(rows, 1)) for product in batched)
-    return np.where(rows > 0, sum(each, np.zeros(len(rows))), 0.0)
+def absorbing_seconds(setup: Setup, device: Device, rows: np.ndarray) -> Float64:
+    """What they take it in a layer."""
+    found = summed(priced(setup.costs, device, absorbing(setup), np.maximum(rows, 1)))
+    return np.where(rows > 0, found / setup.model.layers, 0.0)
 
 
 def overlaps(setup: Setup) -> bool:
