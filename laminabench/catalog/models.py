@@ -544,6 +544,10 @@ PARTS = {"experts": Experts, "latent": Latent, "window": Window}
 
 
 def released_models() -> Mapping[str, ModelShape]:
-    """Those of the catalogue's models that somebody could have run."""
+    """Those of the catalogue's models that were trained: neither known from papers alone nor made up."""
     rows = packaged("models.toml")
-    return {name: shape for name, shape in load_models().items() if rows[name]["family"] not in UNRELEASED}
+    return {
+        name: shape
+        for name, shape in load_models().items()
+        if rows[name]["family"] not in UNRELEASED and not rows[name]["source"].startswith("made up")
+    }
