@@ -12,7 +12,8 @@ from lamina.convert import Conversion, convert
 from lamina.model import Prefill, prefill
 from lamina.model.prefill import Passed
 
-KV = dict[int, tuple[torch.Tensor, torch.Tensor]]
+# Of a layer: keys and values; or one tensor, where values are part of keys.
+KV = dict[int, tuple[torch.Tensor, ...]]
 SmallModel = Callable[..., transformers.PreTrainedModel]
 LENGTH = 37
 
@@ -22,30 +23,31 @@ def tokens() -> torch.Tensor:
     return torch.randint(1, 120, (LENGTH,), generator=torch.Generator().manual_seed(3))
 
 
-def original(model: transformers.PreTrainedModel, tokens: torch.Tensor) -> KV:
+def original(conversion: Conversion, model: transformers.PreTrainedModel, tokens: torch.Tensor) -> KV:
     cache = transformers.DynamicCache()
     with torch.inference_mode():
         model(input_ids=tokens[None], past_key_values=cache, use_cache=True)
-    layers = enumerate(cache.layers)
-    return {layer: (kv.keys[0].transpose(0, 1), kv.values[0].transpose(0, 1)) for layer, kv in layers}
+    pairs = [tuple(one[0].transpose(0, 1) for one in (kv.keys, kv.values)) for kv in cache.layers]
+    # A latent vector and its rotated part are two in transformers' cache, and one of ours.
+    latent = [op.latent for op in conversion.attentions]
+    return {layer: (torch.cat(pair, dim=-1),) if latent[layer] else pair for layer, pair in enumerate(pairs)}
 
 
 class Collected:
     """What is delivered, put together."""
 
     def __init__(self) -> None:
-        self._parts: dict[int, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+        self._parts: dict[int, list[tuple[torch.Tensor, ...]]] = {}
 
-    def __call__(self, layer: int, begin: int, k: torch.Tensor, v: torch.Tensor) -> None:
+    def __call__(self, layer: int, begin: int, *kv: torch.Tensor) -> None:
         parts = self._parts.setdefault(layer, [])
-        assert begin == sum(len(keys) for keys, _ in parts)
-        parts.append((k.clone(), v.clone()))
+        assert begin == sum(len(part[0]) for part in parts)
+        parts.append(tuple(one.clone() for one in kv))
 
     @property
     def kv(self) -> KV:
         return {
-            layer: (torch.cat([k for k, _ in parts]), torch.cat([v for _, v in parts]))
-            for layer, parts in self._parts.items()
+            layer: tuple(map(torch.cat, zip(*parts, strict=True))) for layer, parts in self._parts.items()
         }
 
 
@@ -65,8 +67,8 @@ def run(conversion: Conversion, model: transformers.PreTrainedModel, tokens: tor
 
 def assert_same(found: KV, expected: KV) -> None:
     assert found.keys() == expected.keys()
-    for layer, pair in expected.items():
-        for ours, theirs in zip(found[layer], pair, strict=True):
+    for layer, stored in expected.items():
+        for ours, theirs in zip(found[layer], stored, strict=True):
             torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=2e-4)
 
 
@@ -77,11 +79,13 @@ def test_every_family_has_the_kv_of_the_original(
 ) -> None:
     monkeypatch.setattr(prefill, "CHUNK", chunk)
     model = small_model(family)
-    found = run(convert(model), model, tokens)
-    expected = original(model, tokens)
+    conversion = convert(model)
+    found = run(conversion, model, tokens)
+    expected = original(conversion, model, tokens)
     # A windowed layer's own cache keeps what the window sees; an arena keeps everything.
-    seen = {layer: len(keys) for layer, (keys, _) in expected.items()}
-    assert_same({layer: (k[-seen[layer] :], v[-seen[layer] :]) for layer, (k, v) in found.items()}, expected)
+    seen = {layer: len(stored[0]) for layer, stored in expected.items()}
+    found = {layer: tuple(one[-seen[layer] :] for one in kv) for layer, kv in found.items()}
+    assert_same(found, expected)
 
 
 def test_stages_pass_a_prompt_on(

@@ -50,8 +50,11 @@ def test_every_family_has_a_row(as_json: Any, monkeypatch: pytest.MonkeyPatch) -
     table = {row["family"]: row for row in as_json("convert", "--families")["families"]}
     assert set(table) == set(SMALL_MODELS)
     assert all(row["transfer_agrees"] and row["slices"] == 2 for row in table.values())
-    # q is sent before k and v are computed everywhere, fused projections included.
-    assert all((row["products"]["query"], row["products"]["keyvalue"]) == (1, 2) for row in table.values())
+    # q is sent before k and v are computed everywhere, fused projections included. Where KV is latent, q
+    # takes two products and one with the keys' half of kv_b_proj, and what is stored takes one.
+    latent = {name for name, config in SMALL_MODELS.items() if "kv_lora_rank" in config}
+    before = {name: (row["products"]["query"], row["products"]["keyvalue"]) for name, row in table.items()}
+    assert before == {name: (3, 1) if name in latent else (1, 2) for name in SMALL_MODELS}
     # Cohere's MLP does not need attention: all of it overlaps.
     assert {name for name, row in table.items() if row["products"]["rest"]} == {"cohere"}
 
