@@ -31,6 +31,11 @@ class AttentionOp:
     def value_dim(self) -> int:
         return self.latent or self.head_dim
 
+    @property
+    def shared_heads(self) -> int:
+        """How many ranks can share out: KV heads, with their queries; or queries of one that all have."""
+        return self.kv_heads if self.kv_heads > 1 else self.heads
+
 
 class Attended(NamedTuple):
     """What an attention worker has of a model. It can be sent."""

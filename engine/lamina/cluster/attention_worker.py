@@ -20,7 +20,7 @@ from lamina.operators import Attended
 from lamina.pipeline import KvSlots, Turn
 from lamina.pipeline.arenas import arena_shape, attend_over
 from lamina.pipeline.kv_slots import Arrival
-from lamina.pipeline.partition import Piece
+from lamina.pipeline.partition import Piece, within
 
 
 class Unit(NamedTuple):
@@ -42,7 +42,8 @@ class AttentionRole:
         batches = self._schedule.batches
         self._attended, self._ops = attended, attended.attentions
         self._heads = self._partition.of_worker(config.number)
-        self._arena = Arena(arena_shape(attended, len(self._heads)), config.arena_tokens)
+        self._kv_heads = self._partition.kv_of(self._heads)
+        self._arena = Arena(arena_shape(attended, len(self._kv_heads)), config.arena_tokens)
         if config.decode_only:
             self._arena.fill()
         self._kv_slots = KvSlots(self._arena, batches)
@@ -65,16 +66,12 @@ class AttentionRole:
         ]
 
     def _worker(self, piece: Piece) -> TensorWorker:
-        arena, shape, kv_heads = self._arena, self._arena.shape, len(piece.kv_heads)
-        heads = kv_heads * self._partition.group
-        worker = TensorWorker(shape.dtype, heads, kv_heads, shape.head_dim, shape.latent, threads=1)
-        group, first = self._partition.group, piece.kv_heads.start
-        of_model = slice(first * group, first * group + heads)
-        attend_over(worker, arena, self._attended, self._local(piece.kv_heads), of_model)
+        arena, shape, heads = self._arena, self._arena.shape, piece.heads
+        kv_heads = self._partition.kv_of(heads)
+        worker = TensorWorker(shape.dtype, len(heads), len(kv_heads), shape.head_dim, shape.latent, threads=1)
+        of_model = slice(heads.start, heads.stop)
+        attend_over(worker, arena, self._attended, within(kv_heads, self._kv_heads), of_model)
         return worker
-
-    def _local(self, kv_heads: range) -> slice:
-        return slice(kv_heads.start - self._heads.start, kv_heads.stop - self._heads.start)
 
     def meet(self, meeting: Meeting) -> None:
         meeting.of_attention_worker(self._channels, self._pull.add, self._arena.shape)
@@ -151,14 +148,14 @@ class AttentionRole:
                     self._keep(place, rank, layer, here)
 
     def _keep(self, place: int, rank: int, layer: int, slots: torch.Tensor) -> None:
-        pieces = self._partition.pieces(rank, self._config.number)
-        if not pieces:
+        if not self._partition.gives_prompts(rank, self._config.number):
             return
-        heads = range(pieces[0].kv_heads.start, pieces[-1].kv_heads.stop)
+        kv_heads = self._partition.kv_of(self._partition.of_both(rank, self._config.number))
         receiver = self._channels.receivers[place * self._partition.ranks + rank]
         with self._pull.recv(receiver, self._config.layout.timeout_s) as message:
             for part, rows in enumerate(self._arena.vectors(layer)):
-                rows[:, self._local(heads)].index_copy_(0, slots, self._read(message, part, len(heads)))
+                mine = rows[:, within(kv_heads, self._kv_heads)]
+                mine.index_copy_(0, slots, self._read(message, part, len(kv_heads)))
 
     def _read(self, message: Message, part: int, heads: int) -> torch.Tensor:
         shape = self._arena.shape

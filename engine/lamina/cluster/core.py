@@ -179,14 +179,14 @@ class ClusterCore:
             raise EngineError(
                 "engine-max-sequences-too-few", f"max_sequences is below the {self.batches} batches"
             )
-        shape = facts.kv_shape
+        shape = self._stored
         tokens = arena_tokens(shape, options, max_sequences * facts.max_positions)
         self.pool_tokens = tokens // self.pools
         if self.pool_tokens < 1:
             raise EngineError(
                 "engine-kv-too-small", f"{tokens} KV tokens are too few for {self.pools} attention workers"
             )
-        self._require_memory(shape)
+        self._require_memory()
         self.workers = layout.names
         self._launched = [-1] * self.batches  # cycles
         self._cycles = [-1] * self.batches
@@ -201,12 +201,18 @@ class ClusterCore:
         self._broken_off: set[tuple[int, int]] = set()
         self._updates = WorkerUpdates(self._partition, stateful=facts.state_bytes > 0)
 
-    def _require_memory(self, shape: ArenaShape) -> None:
+    @property
+    def _stored(self) -> ArenaShape:
+        """What a token takes of all attention workers together."""
+        shape = self.facts.kv_shape
+        return replace(shape, kv_heads=shape.kv_heads * self._partition.copies)
+
+    def _require_memory(self) -> None:
         """A model that does not fit is refused before it is loaded."""
         # As they are loaded, and as slices have them: packed, or each rank's share for itself.
         copies = self.schedule.places + self.layout.prefill_workers if self._partition.ranks > 1 else 1
         weights = self.facts.weight_bytes * (1 + copies)
-        arenas = shape.token_bytes * self.pool_tokens * self.pools
+        arenas = self._stored.token_bytes * self.pool_tokens * self.pools
         free = self._machine.free_bytes()
         if weights + arenas > free:
             raise EngineError(

@@ -191,7 +191,7 @@ class Scaled:
         partition = then.dealt(facts.heads, facts.kv_heads)
         tokens, more = pool_tokens, attention_workers - layout.attention_workers
         share_bytes = pool_tokens * facts.token_bytes
-        if layout.partition == "heads":
+        if layout.partition == "heads" and facts.kv_heads > 1:
             # All of them have a part of each token: with more of them there are more tokens.
             tokens = pool_tokens * attention_workers // layout.attention_workers
             share_bytes //= layout.attention_workers

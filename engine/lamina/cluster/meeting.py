@@ -23,7 +23,7 @@ from lamina.fhbn.control import Deadline
 from lamina.kv import ArenaShape
 from lamina.model.prefill import CHUNK, Passed
 from lamina.pipeline.batch_rows import Ints
-from lamina.pipeline.partition import Partition
+from lamina.pipeline.partition import Partition, within
 
 if TYPE_CHECKING:
     from lamina.convert import Conversion
@@ -78,7 +78,7 @@ class AttentionChannels(Channels[int]):
                 if part.start == part.stop:
                     continue
                 rows: Rows = part if isinstance(mine, slice) else mine[part]
-                routes.append(Route(worker, rows, *self._local(piece.kv_heads)))
+                routes.append(Route(worker, rows, *self._local(piece.heads)))
         return routes
 
     def _rows(self, pools: Ints, worker: int) -> Rows:
@@ -86,10 +86,10 @@ class AttentionChannels(Channels[int]):
             return ALL
         return torch.from_numpy(np.flatnonzero(pools == worker))
 
-    def _local(self, kv_heads: range) -> tuple[slice, slice]:
-        first = kv_heads.start - self._partition.of_rank(self._rank).start
-        last, group = first + len(kv_heads), self._partition.group
-        return slice(first * group, last * group), slice(first, last)
+    def _local(self, heads: range) -> tuple[slice, slice]:
+        """These queries and their KV heads among those of this worker."""
+        mine, kv_of = self._partition.of_rank(self._rank), self._partition.kv_of
+        return within(heads, mine), within(kv_of(heads), kv_of(mine))
 
     def send(self, routes: Sequence[Route], q: Tensor | None, kv: Sequence[Tensor] | None) -> None:
         """A layer's tensors, or some of them, to all workers that have a part in it."""
@@ -121,10 +121,9 @@ class AttentionChannels(Channels[int]):
             return
         rows = slice(known, None)
         for worker in filter(to.__contains__, self.senders):
-            pieces = self._partition.pieces(self._rank, worker)
-            heads = range(pieces[0].kv_heads.start, pieces[-1].kv_heads.stop)
-            _, local = self._local(heads)
-            self.senders[worker].send(*(one[rows, local].contiguous() for one in kv))
+            if self._partition.gives_prompts(self._rank, worker):
+                _, local = self._local(self._partition.of_both(self._rank, worker))
+                self.senders[worker].send(*(one[rows, local].contiguous() for one in kv))
 
 
 class StageChannels(Channels[str]):

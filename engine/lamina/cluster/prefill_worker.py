@@ -122,7 +122,7 @@ class PrefillRole:
         self._heartbeat.start("prompt")
 
     def _heads(self, worker: int) -> slice:
-        mine = self._partition.of_worker(worker)
+        mine = self._partition.kv_of(self._partition.of_worker(worker))
         return slice(mine.start, mine.stop)
 
     def _send(self, worker: int, head: PieceHeader, *parts: Tensor) -> None:

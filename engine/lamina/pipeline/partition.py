@@ -17,7 +17,7 @@ Along = Literal["heads", "requests"]
 class Piece:
     """What travels in one message between a model worker and an attention worker, and is attended at once."""
 
-    kv_heads: range  # of the model
+    heads: range  # of the model's queries
     part: int = 0  # of the attention worker's requests: the part-th of `parts`
     parts: int = 1
 
@@ -29,9 +29,10 @@ class Piece:
 class Partition:
     """Who has which heads of which requests.
 
-    Model workers of a replica (ranks) each have a share of the heads. Attention workers have a share of the
-    heads of all requests, or all heads of some requests. `chunks` above 1 streams: each message is split so
-    that attention to one part runs while the next one travels.
+    Model workers of a replica (ranks) each have a share of the heads: KV heads with their queries, or, of a
+    model with one KV head, queries, and all have that one. Attention workers have a share of the heads of all
+    requests, or all heads of some requests. `chunks` above 1 streams: each message is split so that attention
+    to one part runs while the next one travels.
     """
 
     along: Along
@@ -43,17 +44,18 @@ class Partition:
     chunks_along: Along = "requests"
 
     def __post_init__(self) -> None:
-        if self.kv_heads % self.ranks:
+        shared = self.heads // self._unit
+        what = f"{shared} KV heads" if self.kv_heads > 1 else f"{shared} heads"
+        if shared % self.ranks:
             raise EngineError(
                 "layout-heads-uneven",
-                f"{self.kv_heads} KV heads do not split over {self.ranks} model workers of a replica: "
-                f"{_possible(self.kv_heads)}",
+                f"{what} do not split over {self.ranks} model workers of a replica: {_possible(shared)}",
             )
-        if self.along == "heads" and self.kv_heads % self.workers:
+        if self.along == "heads" and shared % self.workers:
             raise EngineError(
                 "layout-heads-uneven",
-                f"{self.kv_heads} KV heads do not split over {self.workers} attention workers: "
-                f"{_possible(self.kv_heads)}, or partition by requests",
+                f"{what} do not split over {self.workers} attention workers: {_possible(shared)}, or "
+                "partition by requests",
             )
 
     @property
@@ -62,33 +64,56 @@ class Partition:
         return self.workers if self.along == "requests" else 1
 
     @property
-    def group(self) -> int:
-        return self.heads // self.kv_heads
+    def copies(self) -> int:
+        """Attention workers that store the same KV: those that share the queries of one KV head."""
+        return self.workers if self.along == "heads" and self.kv_heads == 1 else 1
+
+    @property
+    def _unit(self) -> int:
+        """Queries that stay together."""
+        return self.heads // self.kv_heads if self.kv_heads > 1 else 1
+
+    def kv_of(self, heads: range) -> range:
+        """The KV heads that these queries attend to."""
+        group = self.heads // self.kv_heads
+        return range(heads.start // group, -(-heads.stop // group))
 
     def of_rank(self, rank: int) -> range:
-        return _share(self.kv_heads, rank, self.ranks)
+        return _share(self.heads, rank, self.ranks)
 
     def of_worker(self, worker: int) -> range:
-        return (
-            range(self.kv_heads) if self.along == "requests" else _share(self.kv_heads, worker, self.workers)
-        )
+        return range(self.heads) if self.along == "requests" else _share(self.heads, worker, self.workers)
+
+    def of_both(self, rank: int, worker: int) -> range:
+        mine, its = self.of_rank(rank), self.of_worker(worker)
+        return range(max(mine.start, its.start), min(mine.stop, its.stop))
+
+    def gives_prompts(self, rank: int, worker: int) -> bool:
+        """Whether an attention worker takes KV of prompts from a rank: what all have, the first one sends."""
+        both = self.of_both(rank, worker)
+        return bool(both) and (self.kv_heads > 1 or both.start == self.of_worker(worker).start)
 
     def pieces(self, rank: int, worker: int) -> list[Piece]:
         """What travels between the two for one layer of one batch, in order."""
-        mine, its = self.of_rank(rank), self.of_worker(worker)
-        both = range(max(mine.start, its.start), min(mine.stop, its.stop))
+        both, unit = self.of_both(rank, worker), self._unit
         if not both:
             return []
         if self.chunks_along == "requests":
             return [Piece(both, part, self.chunks) for part in range(self.chunks)]
-        chunks = min(self.chunks, len(both))
-        cuts = [both.start + len(both) * part // chunks for part in range(chunks + 1)]
+        units = len(both) // unit
+        chunks = min(self.chunks, units)
+        cuts = [both.start + units * part // chunks * unit for part in range(chunks + 1)]
         return [Piece(range(*ends)) for ends in itertools.pairwise(cuts)]
 
 
 def _share(heads: int, number: int, of: int) -> range:
     item = heads // of
     return range(number * item, (number + 1) * item)
+
+
+def within(heads: range, some: range) -> slice:
+    """Where these heads are among some of the model's."""
+    return slice(heads.start - some.start, heads.stop - some.start)
 
 
 def _possible(heads: int) -> str:

@@ -76,11 +76,7 @@ def test_every_combination(
 def test_every_family(
     family: str, model_workers: int, attention_workers: int, overlap: bool, check: Check
 ) -> None:
-    batches, partition = 2, "heads"
-    if family in LATENT:  # one KV head, which neither ranks nor attention workers share
-        batches, partition = model_workers + 1, "requests"
-    layout = shared(model_workers, attention_workers, batches=batches, partition=partition)
-    check(layout, family, overlap=overlap)
+    check(shared(model_workers, attention_workers, batches=2), family, overlap=overlap)
 
 
 @pytest.mark.long(but=["2-replicas-deepseek-v3", "2-replicas-gpt-oss"])
@@ -93,6 +89,26 @@ def test_every_family(
 def test_models_of_today_on_two_and_two(family: str, more: dict[str, Any], check: Check) -> None:
     """One vector a token is stored and sent; or sinks and windows: by requests."""
     check(shared(2, 2, partition="requests", **more), family)
+
+
+@pytest.mark.long(but=["requests-*-deepseek-v3"])
+@pytest.mark.parametrize("family", LATENT)
+@pytest.mark.parametrize("experts", ["tp", "ep"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"partition": "requests"},
+        {"partition": "heads"},
+        {"attention_workers": 1, "stream_chunks": 3, "stream_along": "heads"},
+        {"attention_workers": 4, "prefill_workers": 1},
+    ],
+    ids=["requests", "heads", "streamed", "prefill-worker"],
+)
+def test_ranks_share_the_heads_of_a_latent(
+    more: dict[str, Any], experts: Any, family: str, check: Check
+) -> None:
+    """Each has its queries, all the latent, which attention workers store once for all that they serve."""
+    check(shared(**({"model_workers": 2, "attention_workers": 2, "experts": experts} | more)), family)
 
 
 @pytest.mark.long(but=["mixtral-rotational-3"])

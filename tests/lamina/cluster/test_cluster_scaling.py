@@ -81,6 +81,26 @@ def test_workers_killed_before_and_after(load: Load, start: Start) -> None:
     sound(engine)
 
 
+def test_one_kv_head_is_stored_by_all_who_share_its_queries(load: Load, start: Start) -> None:
+    """More of them have room for as many tokens as before, and take over from each other."""
+    token_bytes = 3 * (32 + 8) * 4  # layers, latent and rotated part, float32
+    layout = shared(2, 2, pipelining="serial")
+    engine = start(layout, "deepseek-v3", kv_tokens=None, kv_bytes=2 * 300 * token_bytes)
+    assert engine.kv_tokens == 300
+    wanted = play(engine, load)
+
+    def change(step: int) -> None:
+        if step == 4:
+            engine.strike("attention 1")
+        if step == 9:
+            engine.scale(attention_workers=4)
+            assert engine.kv_tokens == 300
+
+    assert play(engine, load, change) == wanted
+    assert len(engine.faults) == 1
+    sound(engine)
+
+
 def test_an_idle_engine(load: Load, start: Start) -> None:
     engine = start(LAYOUTS["heads"], kv_tokens=KV_TOKENS)
     engine.scale(attention_workers=2)

@@ -117,7 +117,7 @@ class Cast:
         partition = self.role._partition
         self.attention: list[Attention] = []
         for worker in range(WORKERS):
-            heads = partition.of_worker(worker)
+            heads = partition.kv_of(partition.of_worker(worker))
             most = piece_bytes(2 * len(heads) * first.head_dim * self.conversion.dtype.itemsize)
             sender, receiver = channel(f"attention {worker}", slots, most)
             self.role.channels.senders[worker] = sender  # type: ignore[assignment]

@@ -99,16 +99,21 @@ def test_two_ranks_decode_what_one_does(check: Check, family: str, small_model: 
     sharded, meeting = check(model, 2)
     layers, steps = len(sharded.attentions), 4
     # GPT-NeoX adds attention and MLP before anything else; experts looked up by token are kept whole, and
-    # need a sum only for others beside them.
-    batched = hasattr(model.config, "num_experts_per_tok")
-    a_layer = 1 if family == "gpt-neox" or (batched and family != "glm4-moe") else 2
+    # need a sum only for others beside them. Llama 4's are products with all experts.
+    batched = hasattr(model.config, "num_experts_per_tok") and family != "llama4"
+    beside = family in {"glm4-moe", "deepseek-v2", "deepseek-v3"}
+    a_layer = 1 if family == "gpt-neox" or (batched and not beside) else 2
     # OPT-350M's embedding is projected, and its two last products need one sum instead of a gathering.
     last = (1, 0) if family == "opt-350m" else (0, 1)
     for rank in meeting.ranks:
         assert (rank.reduced, rank.gathered) == (steps * (a_layer * layers + last[0]), steps * last[1])
-    kept = " ".join(sharded.describe().weights["whole"])
-    assert batched or "_proj" not in kept
-    assert ("experts" in kept) == batched
+    kept = sharded.describe().weights["whole"]
+    parts = (name.split(".")[-2] for name in kept if "experts" not in name)
+    projections = {part for part in parts if "_proj" in part}
+    # What makes a latent is on all ranks, as the latent is; so is what a norm over all heads needs.
+    latent = {"q_a_proj", "kv_a_proj_with_mqa"} if sharded.attentions[0].latent else set()
+    assert projections == ({"q_proj", "k_proj"} if family == "minimax-m2" else latent)
+    assert any("experts" in name for name in kept) == batched
 
 
 @pytest.mark.parametrize(("degree", "experts"), [(2, "split"), (4, "whole")])
@@ -124,6 +129,11 @@ def test_grouped_experts_are_split_where_their_rows_stay_aligned(
 
 
 _MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_LATENT = (
+    {"q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 24}
+    | {"num_key_value_heads": 4, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1}
+    | {"moe_intermediate_size": 32, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
+)
 _GLM_MOE = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16}
 
 
@@ -141,6 +151,8 @@ _GLM_MOE = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_s
         ("Glm4Moe", _GLM_MOE, 2),
         ("GraniteMoeShared", {"num_local_experts": 4, "shared_intermediate_size": 32}, 2),
         ("MiniMaxM2", {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}, 2),
+        ("DeepseekV2", {**_LATENT, "topk_method": "greedy"}, 2),
+        ("DeepseekV3", {**_LATENT, "n_group": 2}, 4),
     ],
 )
 def test_experts_dealt_out_decode_what_one_rank_does(

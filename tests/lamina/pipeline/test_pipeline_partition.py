@@ -22,9 +22,10 @@ def divisors(number: int) -> list[int]:
 def partitions(draw: st.DrawFn) -> Partition:
     kv_heads = draw(st.integers(1, 12))
     along = draw(st.sampled_from(ALONG))
-    ranks = draw(st.sampled_from(divisors(kv_heads)))
-    workers = draw(st.sampled_from(divisors(kv_heads)) if along == "heads" else st.integers(1, 5))
-    heads = kv_heads * draw(st.integers(1, 4))
+    heads = kv_heads * draw(st.integers(1, 4 if kv_heads > 1 else 12))
+    shared = kv_heads if kv_heads > 1 else heads
+    ranks = draw(st.sampled_from(divisors(shared)))
+    workers = draw(st.sampled_from(divisors(shared)) if along == "heads" else st.integers(1, 5))
     chunks_along = draw(st.sampled_from(ALONG))
     return Partition(along, ranks, workers, heads, kv_heads, draw(st.integers(1, 5)), chunks_along)
 
@@ -33,23 +34,23 @@ def partitions(draw: st.DrawFn) -> Partition:
 def test_pieces_cover_every_head_of_every_request_once(partition: Partition, drawn: list[int]) -> None:
     """Heads x rows of a batch whose requests are in any of the pools, also in none of some worker's."""
     pools = np.array(drawn, np.int64) % partition.pools
-    times: NDArray[np.int64] = np.zeros((partition.kv_heads, len(pools)), np.int64)
+    times: NDArray[np.int64] = np.zeros((partition.heads, len(pools)), np.int64)
     for rank in range(partition.ranks):
         for worker in range(partition.workers):
             mine = np.flatnonzero(pools == worker) if partition.pools > 1 else np.arange(len(pools))
             pieces = partition.pieces(rank, worker)
             for piece in pieces:
-                assert set(piece.kv_heads) <= set(partition.of_rank(rank))
-                assert set(piece.kv_heads) <= set(partition.of_worker(worker))
-                times[piece.kv_heads.start : piece.kv_heads.stop, mine[piece.rows(len(mine))]] += 1
+                assert set(piece.heads) <= set(partition.of_rank(rank))
+                assert set(piece.heads) <= set(partition.of_worker(worker))
+                times[piece.heads.start : piece.heads.stop, mine[piece.rows(len(mine))]] += 1
             assert len(pieces) <= partition.chunks
-            assert all(len(piece.kv_heads) for piece in pieces)
+            assert all(len(piece.heads) for piece in pieces)
     assert (times == 1).all()
 
 
 @given(partitions())
 def test_heads_belong_to_one_rank_and_with_whole_requests_to_every_worker(partition: Partition) -> None:
-    everything = list(range(partition.kv_heads))
+    everything = list(range(partition.heads))
     assert [head for rank in range(partition.ranks) for head in partition.of_rank(rank)] == everything
     by_worker = [list(partition.of_worker(worker)) for worker in range(partition.workers)]
     if partition.along == "heads":
@@ -58,7 +59,21 @@ def test_heads_belong_to_one_rank_and_with_whole_requests_to_every_worker(partit
     else:
         assert by_worker == [everything] * partition.workers
         assert partition.pools == partition.workers
-    assert partition.group * partition.kv_heads == partition.heads
+
+
+@given(partitions())
+def test_each_attention_worker_gets_the_kv_of_prompts_once(partition: Partition) -> None:
+    stored: list[int] = []
+    for worker in range(partition.workers):
+        mine = list(partition.kv_of(partition.of_worker(worker)))
+        givers = [rank for rank in range(partition.ranks) if partition.gives_prompts(rank, worker)]
+        given_ = [head for rank in givers for head in partition.kv_of(partition.of_both(rank, worker))]
+        assert given_ == mine
+        stored += mine
+    if partition.along == "heads":
+        assert sorted(stored) == sorted([*range(partition.kv_heads)] * partition.copies)
+    else:
+        assert partition.copies == 1
 
 
 @given(st.integers(0, 50), st.integers(1, 9))
@@ -71,12 +86,22 @@ def test_parts_of_a_batch_are_as_equal_as_can_be(count: int, parts: int) -> None
 
 def test_chunks_by_hand() -> None:
     along_heads = Partition("heads", 2, 1, 16, 8, chunks=3, chunks_along="heads")
-    assert [piece.kv_heads for piece in along_heads.pieces(1, 0)] == [range(4, 5), range(5, 6), range(6, 8)]
+    assert [piece.heads for piece in along_heads.pieces(1, 0)] == [range(8, 10), range(10, 12), range(12, 16)]
     assert all((piece.part, piece.parts) == (0, 1) for piece in along_heads.pieces(1, 0))
     along_requests = Partition("heads", 1, 2, 16, 8, chunks=2)
-    assert along_requests.pieces(0, 1) == [Piece(range(4, 8), 0, 2), Piece(range(4, 8), 1, 2)]
+    assert along_requests.pieces(0, 1) == [Piece(range(8, 16), 0, 2), Piece(range(8, 16), 1, 2)]
     apart = Partition("heads", 4, 4, 16, 8)
     assert [len(apart.pieces(1, worker)) for worker in range(4)] == [0, 1, 0, 0]
+
+
+def test_one_kv_head_is_on_all_whose_queries_attend_to_it() -> None:
+    latent = Partition("heads", 2, 3, 12, 1)
+    assert [piece.heads for piece in latent.pieces(0, 1)] == [range(4, 6)]
+    assert [piece.heads for piece in latent.pieces(1, 1)] == [range(6, 8)]
+    assert latent.kv_of(range(6, 8)) == range(1)
+    assert latent.copies == 3
+    assert [latent.gives_prompts(rank, 1) for rank in range(2)] == [True, False]
+    assert Partition("requests", 2, 3, 12, 1).copies == 1
 
 
 def test_refusals_say_what_is_possible() -> None:
@@ -87,3 +112,6 @@ def test_refusals_say_what_is_possible() -> None:
         Partition("heads", 1, 3, 8, 2)
     assert str(why.value).endswith("possible are 1, 2, or partition by requests")
     assert Partition("requests", 1, 3, 8, 2).pools == 3
+    with pytest.raises(ValueError, match="layout-heads-uneven") as why:
+        Partition("requests", 3, 1, 8, 1)
+    assert str(why.value).startswith("8 heads do not split over 3 model workers")

@@ -239,7 +239,7 @@ def require_memory(facts: ModelFacts, configs: Sequence[WorkerConfig], spots: Se
     for config, spot in zip(configs, spots, strict=True):
         names[spot.kernel].append(config.name)
         if not has_weights(config.kind):
-            share = config.partition.pools / config.partition.workers
+            share = config.partition.pools * config.partition.copies / config.partition.workers
             needs[spot.kernel] += facts.token_bytes * config.arena_tokens * share
         elif not spot.loaded:  # as they are loaded, and as slices have them: packed, or a rank's share
             needs[spot.kernel] += facts.weight_bytes * (1 + 1 / config.partition.ranks)

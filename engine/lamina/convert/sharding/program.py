@@ -247,10 +247,10 @@ class Rewriting:
         place, spec = self.place(name), self.spec(name)
         sent = piece in {"query", "keyvalue"}
         if isinstance(place, Whole):
-            if not sent:
-                return self._now.get(name, name)
-            heads = spec.dims[1]
+            heads = spec.dims[1] if sent else 1
             assert isinstance(heads, int)
+            if heads == 1:  # of one KV head, all ranks send the same
+                return self._now.get(name, name)
             own = Split(1, (heads,), frozenset()).local(spec, self.degree)
             return self.append(own_part, (name, RANK, self.degree), own)
         assert isinstance(place, Split)

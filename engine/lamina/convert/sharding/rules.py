@@ -277,6 +277,13 @@ def _size(one: Instruction, split: Split, given: Spec, _flow: Flow) -> Result:
     return WHOLE, one.args
 
 
+def _complex(one: Instruction, split: Split, given: Spec, _flow: Flow) -> Result:
+    """Two adjacent numbers, the last dimension, as one; and back, which puts a dimension behind all."""
+    if one.op_name == "view_as_complex" and split.dim == len(given.dims) - 1:
+        raise unsplit([split])
+    return split, one.args
+
+
 def _dim(dim: int, ndim: int) -> int:
     return dim + ndim if dim < 0 else dim
 
@@ -288,6 +295,7 @@ _RULES: dict[str, Callable[[Instruction, Split, Spec, Flow], Result]] = {
     **dict.fromkeys(("mean", "sum", "amax", "softmax", "_softmax", "layer_norm", "rms_norm"), _reduced),
     **dict.fromkeys(("chunk", "split", "split_with_sizes"), _pieces),
     **dict.fromkeys(("cat", "stack"), _joined),
+    **dict.fromkeys(("view_as_complex", "view_as_real"), _complex),
     "slice": _slice,
     "select": _select,
     "index": _index,
@@ -345,8 +353,10 @@ def multiply(one: Instruction, product: Product, flow: Flow, choices: Choices) -
     last = len(flow.spec(product.values).dims) - 1
     if isinstance(place, Split):
         if place.dim != last:
-            if product.rows == 1 and product.columns == 2:
-                raise unsplit([place])
+            if product.columns == 2:  # a matrix for each of what is split
+                if product.grouped or place.dim != 0:
+                    raise unsplit([place])
+                flow.split_weight(product.weight, 0, place)
             return place
         if product.grouped and not _aligned(product, place, flow):
             raise unsplit([place])

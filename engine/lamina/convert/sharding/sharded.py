@@ -50,8 +50,9 @@ class Sharded:
         return self._part(rank, self.attentions[layer].heads)
 
     def kv_heads_of(self, rank: int, layer: int = 0) -> range:
-        """The key/value heads of a rank."""
-        return self._part(rank, self.attentions[layer].kv_heads)
+        """The key/value heads of a rank: a single one is on all."""
+        alone = self.whole.attentions[layer].kv_heads == 1
+        return self._part(0 if alone else rank, self.attentions[layer].kv_heads)
 
     def compile(self) -> None:
         """Make ready what ranks have in common, so that processes forked later find it."""
@@ -171,7 +172,7 @@ def shard(whole: SlicedModel, degree: int, experts: Experts = "tp") -> Sharded:
         for kind, sharded in zip(whole.classes, programs, strict=True)
     )
     attentions = tuple(
-        replace(op, heads=op.heads // degree, kv_heads=op.kv_heads // degree) for op in whole.attentions
+        replace(op, heads=op.heads // degree, kv_heads=-(-op.kv_heads // degree)) for op in whole.attentions
     )
     return Sharded(whole, degree, attentions, classes, programs)
 
@@ -186,14 +187,15 @@ def _unsplit(kind: SliceClass) -> ShardedProgram:
 
 
 def _check_degree(whole: SlicedModel, degree: int) -> None:
-    heads = gcd(*(number for op in whole.attentions for number in (op.heads, op.kv_heads)))
-    possible = [number for number in range(1, heads + 1) if heads % number == 0]
+    shared = gcd(*(op.shared_heads for op in whole.attentions))
+    possible = [number for number in range(1, shared + 1) if shared % number == 0]
     if degree not in possible:
         fewest = min(op.kv_heads for op in whole.attentions)
+        heads = f"{fewest} KV heads" if fewest > 1 else f"{shared} heads"
         ranks = " or ".join(filter(None, [", ".join(map(str, possible[:-1])), str(possible[-1])]))
         raise ConversionError(
             "convert-shard-degree",
-            f"{degree} ranks cannot share a model with {fewest} KV heads evenly; its slices can be split "
+            f"{degree} ranks cannot share a model with {heads} evenly; its slices can be split "
             f"over {ranks} rank{'s' if possible != [1] else ''}",
         )
 

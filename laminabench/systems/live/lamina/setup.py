@@ -198,7 +198,7 @@ def _check_instance(setup: LiveSetup) -> None:
         raise UserError("replay-value", "--max-num-seqs is at least 1")
     if deployment.attention is None:
         _check_alone(setup)
-    elif setup.partition == "heads":
+    elif setup.partition == "heads" and setup.model.kv_heads > 1:  # of a single one, queries are shared
         check_heads(setup.model, deployment.attention.count)
 
 
@@ -256,7 +256,9 @@ def kv_within(setup: LiveSetup, most: int, free_bytes: float) -> int:
     # Replicas are forked from one process, and read the same copy of the weights: as loaded, and as slices
     # have them.
     weights = 2 * setup.model.weight_bytes + PROCESS_BYTES * setup.processes
-    each = setup.model.kv_bytes_per_token
+    # Workers that share the queries of a single KV head each store it.
+    copied = setup.partition == "heads" and setup.model.kv_heads == 1
+    each = setup.model.kv_bytes_per_token * (setup.workers[1] if copied else 1)
     room = free_bytes - weights
     if room < each:
         raise UserError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,6 +100,21 @@ def test_kv_memory_by_default_is_a_quarter_of_what_is_free_or_what_can_be_used(t
     assert kv_tokens(setup, trace_of([90, 5, 190], [10] * 3), 8 * GB) == int(300 * 1.02) + 1
     by_requests = a_setup("1xcpu+2xcpu", max_sequences=2, partition="requests")
     assert kv_tokens(by_requests, trace_of([90, 5, 190], [10] * 3), 8 * GB) == 2 * (int(300 * 1.02) + 1)
+
+
+def test_one_kv_head_is_stored_by_all_who_share_its_queries(trace_of: Any) -> None:
+    trace, shape = trace_of([10**6] * 3, [10] * 3), replace(model("llama-mini"), kv_heads=1)
+    found = {
+        (count, partition): kv_tokens(
+            replace(a_setup(f"1xcpu+{count}xcpu", oversubscribe=True, partition=partition), model=shape),
+            trace,
+            8 * GB,
+        )
+        for count in (1, 4)
+        for partition in ("heads", "requests")
+    }
+    assert found[4, "heads"] == found[1, "heads"] // 4
+    assert found[4, "requests"] == found[1, "requests"] == found[1, "heads"]
 
 
 def test_kv_memory_as_asked_for(trace_of: Any) -> None:
