@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver, resource_tracker
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from laminabench.errors import UserError
 from laminabench.version import __version__
@@ -35,6 +35,43 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+class Crew(Protocol):
+    """Does `work(common, item)` of every item; (index of the item, result) in the order they end."""
+
+    def __call__(
+        self, work: Callable[[Any, Item], Result], items: Sequence[Item]
+    ) -> Generator[tuple[int, Result], None, None]: ...
+
+
+@contextlib.contextmanager
+def crew(common: Any, *, jobs: int | None = None, ray: str | None = None) -> Iterator[Crew]:
+    """Processes that are kept from one `work` to the next, with what they have found out on the way.
+
+    `work` is a function of a module, and like everything it is given and gives back it can be pickled. What
+    it raises is raised here. One job works in this process. `ray` is the address of a cluster whose nodes
+    do the work instead, as many items at once as they have cores. However it ends, closed early or
+    interrupted, no process of it is left.
+    """
+    if ray is None and (cores() if jobs is None else jobs) <= 1:
+        yield lambda work, items: ((index, work(common, item)) for index, item in enumerate(items))
+        return
+    with contextlib.ExitStack() as at_the_end:
+        submit: Submit | None = None
+
+        def done(
+            work: Callable[[Any, Item], Result], items: Sequence[Item]
+        ) -> Generator[tuple[int, Result], None, None]:
+            nonlocal submit
+            if submit is None:  # processes take a while to begin, and perhaps nobody needs them
+                own = _processes(jobs or cores(), common) if ray is None else _on_ray(ray, common)
+                submit = at_the_end.enter_context(own)
+            index_of = {submit(work, item): index for index, item in enumerate(items)}
+            for each in as_completed(index_of):
+                yield index_of[each], each.result()
+
+        yield done
+
+
 def spread(
     work: Callable[[Common, Item], Result],
     items: Sequence[Item],
@@ -43,21 +80,9 @@ def spread(
     jobs: int | None = None,
     ray: str | None = None,
 ) -> Generator[tuple[int, Result], None, None]:
-    """`work(common, item)` of every item, in processes; (index of the item, result) in the order they end.
-
-    `work` is a function of a module, and like everything it is given and gives back it can be pickled. What
-    it raises is raised here. One job works in this process. `ray` is the address of a cluster whose nodes
-    do the work instead, as many items at once as they have cores. However it ends, closed early or
-    interrupted, no process of it is left.
-    """
-    jobs = min(jobs or cores(), len(items))
-    if ray is None and jobs <= 1:
-        yield from ((index, work(common, item)) for index, item in enumerate(items))
-        return
-    with _on_ray(ray, common) if ray is not None else _processes(jobs, common) as submit:
-        index_of = {submit(work, item): index for index, item in enumerate(items)}
-        for done in as_completed(index_of):
-            yield index_of[done], done.result()
+    """One work of a crew of its own."""
+    with crew(common, jobs=min(jobs or cores(), len(items)), ray=ray) as done:
+        yield from done(work, items)
 
 
 @contextlib.contextmanager

@@ -8,14 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 
-import numpy as np
-
-from laminabench.plan import stages
 from laminabench.plan.bounds import Bound
 from laminabench.plan.measure import Point, front, meets, nearest, usd_per_million_tokens, winner
 from laminabench.plan.question import Candidate, Question, Slo
-from laminabench.plan.stages import Stage, stage_of
-from laminabench.traces.table import Trace
+from laminabench.plan.stages import Team, stage_of, team
 
 # How much a price is changed to see what it does to the winner.
 PRICE_CHANGE = 0.1
@@ -40,9 +36,8 @@ class Found:
 
 @dataclass
 class Search:
-    stage: Stage
+    team: Team
     candidates: Sequence[Candidate]
-    jobs: int | None
     told: Callable[[int, int], None]
     bounds: dict[int, Bound] = field(default_factory=dict)
     exact: dict[int, Point] = field(default_factory=dict)
@@ -50,12 +45,16 @@ class Search:
     done: int = 0
 
     @property
+    def question(self) -> Question:
+        return self.team.stage.question
+
+    @property
     def slo_ms(self) -> float:
-        return self.stage.question.slo_tbt_p99_ms
+        return self.question.slo_tbt_p99_ms
 
     def judge(self, some: Sequence[int]) -> Counter[str]:
         """Bounds of those of them that fit; how many do not, by why."""
-        found = stages.bounds(self.stage, [self.candidates[i] for i in some], self.jobs, lambda some: None)
+        found = self.team.bounds([self.candidates[i] for i in some], lambda some: None)
         self.bounds |= {i: each for i, each in zip(some, found, strict=True) if isinstance(each, Bound)}
         out = Counter(each for each in found if not isinstance(each, Bound))
         self._tell(out.total())
@@ -65,7 +64,7 @@ class Search:
         return usd_per_million_tokens(self.candidates[i], self.bounds[i].tokens_per_s)
 
     def could_meet(self, i: int) -> bool:
-        ttft_ms = self.stage.question.slo_ttft_ms or float("inf")
+        ttft_ms = self.question.slo_ttft_ms or float("inf")
         bound = self.bounds[i]
         return bound.tbt_p99_s * 1000 <= self.slo_ms and bound.ttft_p99_s * 1000 <= ttft_ms
 
@@ -77,16 +76,16 @@ class Search:
         return [i for i in self.bounds if i not in self.exact and i not in self.missed]
 
     def replay(self, some: Sequence[int]) -> None:
-        found = stages.points(self.stage, [self.candidates[i] for i in some], self.jobs, self._tell)
+        found = self.team.points([self.candidates[i] for i in some], self._tell)
         self.exact.update(zip(some, found, strict=True))
 
     def try_out(self, some: Sequence[int], slo: Slo) -> None:
         """Replay them; of an open trace only its first part, where that is enough to miss a limit."""
-        if self.stage.question.mode != "open":
+        if self.question.mode != "open":
             self.replay(some)
             return
         chosen = [self.candidates[i] for i in some]
-        found = stages.points_unless_missed(self.stage, slo, chosen, self.jobs, self._tell)
+        found = self.team.points_unless_missed(slo, chosen, self._tell)
         self.exact |= {i: point for i, point in zip(some, found, strict=True) if point is not None}
         self.missed = (self.missed | set(some)) - self.exact.keys()
 
@@ -94,14 +93,14 @@ class Search:
         """Best bound first, until nothing left could cost less than the best there is, within REACH of it."""
         size = FIRST_ROUND
         while some := self.could_win()[:size]:
-            self.try_out(some, self.stage.question.slo)
+            self.try_out(some, self.question.slo)
             size = min(2 * size, LARGEST_ROUND)
 
     def find_nearest(self, some: Iterable[int]) -> None:
         """Where nothing meets the limit: of these, best bound first, until nothing left could be any faster;
         where nobody keeps up either, any sooner.
         """
-        slo = self.stage.question.slo
+        slo = self.question.slo
 
         def fastest_s() -> float:
             best = nearest(self.exact.values())
@@ -111,7 +110,7 @@ class Search:
             return min((point.ttft_p99_ms or 0.0 for point in self.exact.values()), default=math.inf) / 1000
 
         self._narrow(some, lambda of: of.tbt_p99_s, fastest_s, lambda s: replace(slo, tbt_s=s))
-        if nearest(self.exact.values()) is None and self.stage.question.slo_ttft_ms is not None:
+        if nearest(self.exact.values()) is None and self.question.slo_ttft_ms is not None:
             self._narrow(self.missed, lambda of: of.ttft_p99_s, soonest_s, lambda s: Slo(ttft_s=s))
 
     def _narrow(
@@ -129,11 +128,12 @@ class Search:
 
     def undominated(self) -> list[int]:
         """Not replayed yet, and by their bounds perhaps on the front."""
-        known = [point for point in self.exact.values() if meets(point, self.slo_ms)]
+        serving = (point for point in self.exact.values() if meets(point, self.slo_ms))
+        known = [(point.usd_per_million_tokens, point.tbt_p99_ms) for point in serving]
 
         def beaten(i: int) -> bool:
             cost, tbt_ms = self.cost_at_least(i), self.bounds[i].tbt_p99_s * 1000
-            return any(each.usd_per_million_tokens <= cost and each.tbt_p99_ms <= tbt_ms for each in known)
+            return any(its_cost <= cost and its_tbt_ms <= tbt_ms for its_cost, its_tbt_ms in known)
 
         return [i for i in self.meeting() if not beaten(i)]
 
@@ -167,15 +167,16 @@ def search(
     `winner_only`: the front away from the winner is not searched.
     """
     began = perf_counter()
-    run = Search(stage_of(question), candidates, jobs, told)
-    if question.mode == "open" and winner_only and not exhaustive:
-        counts = _cheapest_first(run)
-    else:
-        counts = run.judge(range(len(candidates)))
-        if exhaustive:
-            run.replay(list(run.bounds))
+    with team(stage_of(question), len(candidates), jobs) as several:
+        run = Search(several, candidates, told)
+        if question.mode == "open" and winner_only and not exhaustive:
+            counts = _cheapest_first(run)
         else:
-            counts += _decided(run, winner_only=winner_only)
+            counts = run.judge(range(len(candidates)))
+            if exhaustive:
+                run.replay(list(run.bounds))
+            else:
+                counts += _decided(run, winner_only=winner_only)
     counts += Counter(missed=len(run.missed))
     counts["replayed"] = len(run.exact)
     points = tuple(point for _, point in sorted(run.exact.items()))
@@ -187,7 +188,7 @@ def _cheapest_first(run: Search) -> Counter[str]:
 
     Nobody is looked at who could not win even if a price changed: the front is of the others.
     """
-    rate = next(iter(run.stage.demands.values())).rate
+    rate = next(iter(run.team.stage.demands.values())).rate
     costs = [usd_per_million_tokens(each, rate) for each in run.candidates]
     order = sorted(range(len(costs)), key=lambda i: (costs[i], i))
     counts: Counter[str] = Counter()
@@ -214,11 +215,11 @@ def _decided(run: Search, *, winner_only: bool) -> Counter[str]:
 
 def _find_front(run: Search) -> Counter[str]:
     """Replay what may be on the front besides; how many may not, by what told so."""
-    dropped = _halved(run, run.undominated()) if run.stage.question.mode == "saturate" else set()
+    dropped = _halved(run, run.undominated()) if run.question.mode == "saturate" else set()
     while left := [i for i in run.undominated() if i not in dropped]:
         # Who is good at both is beaten by few, and beats many.
         left.sort(key=lambda i: run.cost_at_least(i) * run.bounds[i].tbt_p99_s)
-        run.try_out(left[:FIRST_ROUND], run.stage.question.slo)
+        run.try_out(left[:FIRST_ROUND], run.question.slo)
     counts = run.not_replayed("bound_dominated")
     counts["bound_dominated"] -= len(dropped)
     return counts + Counter(halved=len(dropped))
@@ -226,47 +227,33 @@ def _find_front(run: Search) -> Counter[str]:
 
 def _halved(run: Search, rivals: Sequence[int]) -> set[int]:
     known = [point.candidate for point in front(list(run.exact.values()), run.slo_ms)]
-    kept = undominated_on_samples(run.stage, [run.candidates[i] for i in rivals], known, run.jobs)
+    kept = undominated_on_samples(run.team, [run.candidates[i] for i in rivals], known)
     return {i for i, keep in zip(rivals, kept, strict=True) if not keep}
 
 
 # Of the trace's requests, one in so many.
 SHARES = (16, 4)
-# A smaller part says nothing, and costs nearly as much to set up as all.
-FEWEST_REQUESTS = 500
 # So often must a sample fill the batches of a candidate to say anything about it: they begin empty.
 FEWEST_TURNS = 3
 # How far samples of one trace were off against each other, whole traces being right: 15 % of throughput and
 # 22 % of TBT between the two worst of 788 candidates on three traces, with one in 16 requests.
 COST_MARGIN, TBT_MARGIN = 1.15, 1.22
-SEED = 0
 
 
-def undominated_on_samples(
-    stage: Stage, rivals: Sequence[Candidate], known: Sequence[Candidate], jobs: int | None
-) -> list[bool]:
+def undominated_on_samples(team: Team, rivals: Sequence[Candidate], known: Sequence[Candidate]) -> list[bool]:
     """Which rivals may be on the front with the known ones, judged by parts of the trace."""
     kept = [True] * len(rivals)
     for share in SHARES:
-        part = part_of(stage.trace, share)
+        part = team.stage.part(share)
         left = [i for i, keep in enumerate(kept) if keep]
         if part is None or not left:
             continue
         some = [*(rivals[i] for i in left), *known]
-        found = stages.points(replace(stage, trace=part), some, jobs, lambda _: None)
+        found = team.points(some, lambda _: None, share)
         telling = [point for point in found if point.mean_batch * FEWEST_TURNS <= len(part)]
         for i, point in zip(left, found, strict=False):
             kept[i] = point not in telling or not any(_beats(other, point) for other in telling)
     return kept
-
-
-def part_of(trace: Trace, share: int) -> Trace | None:
-    """One in `share` requests, at random; None if that is too few."""
-    size = len(trace) // share
-    if size < FEWEST_REQUESTS:
-        return None
-    drawn = np.random.Generator(np.random.PCG64(SEED)).permutation(len(trace))[:size]
-    return trace.take(np.sort(drawn))
 
 
 def _beats(one: Point, other: Point) -> bool:

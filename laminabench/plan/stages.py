@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
+
+import numpy as np
 
 from laminabench.plan.bounds import (
     Bound,
@@ -21,7 +24,7 @@ from laminabench.plan.early import misses
 from laminabench.plan.measure import Point, cluster, measure
 from laminabench.plan.question import Candidate, Question, Slo
 from laminabench.sim.spec import Spec
-from laminabench.spread import cores, spread
+from laminabench.spread import Crew, cores, crew
 from laminabench.systems.registry import MODULES, system
 from laminabench.traces.table import Trace
 
@@ -34,14 +37,30 @@ CHUNKS_PER_CORE = 4
 WORTH_SPREADING_S = 1.5
 BUILD_S, REQUEST_S = 1.5e-3, 0.5e-6
 
+# A smaller part of a trace says nothing, and costs nearly as much to set up as all.
+FEWEST_REQUESTS = 500
+SEED = 0
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What the work on all candidates has in common: the trace may be a sample."""
+    """What the work on all candidates has in common."""
 
     question: Question
-    trace: Trace
     demands: dict[tuple[int, int], Demand]  # by block size, and what each request has beside its tokens
+    parts: dict[int, Trace | None]  # by share
+
+    @property
+    def trace(self) -> Trace:
+        return self.question.trace
+
+    def part(self, share: int) -> Trace | None:
+        """One in so many requests, at random; None if that is too few. All of them as they are."""
+        if share not in self.parts:
+            drawn = np.random.Generator(np.random.PCG64(SEED)).permutation(len(self.trace))
+            size = len(self.trace) // share
+            self.parts[share] = self.trace.take(np.sort(drawn[:size])) if size >= FEWEST_REQUESTS else None
+        return self.parts[share]
 
     def demand(self, block_tokens: int, request_tokens: int = 0) -> Demand:
         key, question = (block_tokens, request_tokens), self.question
@@ -70,31 +89,54 @@ class Stage:
 def stage_of(question: Question) -> Stage:
     """The whole trace, for the block sizes that systems have."""
     blocks = {system(name).BLOCK_TOKENS for name in MODULES}
-    stage = Stage(question, question.trace, {})
+    stage = Stage(question, {}, {1: question.trace})
     for block in sorted(blocks):
         stage.demand(block)
     return stage
 
 
-def bounds(stage: Stage, some: Sequence[Candidate], jobs: int | None, told: Told) -> list[Bound | Why]:
-    """How good each could be, or why it cannot be at all."""
-    return _everywhere(_bound, stage, some, jobs, BUILD_S, told)
+class Team:
+    """Who does the work of a search, in processes that are kept until its end: what they have once made of a
+    candidate's devices serves the next one, too.
+    """
+
+    def __init__(self, stage: Stage, of_crew: Crew, jobs: int) -> None:
+        self.stage = stage
+        self._crew = of_crew
+        self._chunks = 1 if jobs == 1 else CHUNKS_PER_CORE * jobs
+
+    def bounds(self, some: Sequence[Candidate], told: Told) -> list[Bound | Why]:
+        """How good each could be, or why it cannot be at all."""
+        return self._everywhere(_bound, some, told)
+
+    def points(self, some: Sequence[Candidate], told: Told, share: int = 1) -> list[Point]:
+        """Each replayed, of the trace or of one in so many of its requests; all of them fit."""
+        return self._everywhere(partial(_point, share), some, told)
+
+    def points_unless_missed(self, slo: Slo, some: Sequence[Candidate], told: Told) -> list[Point | None]:
+        """The same of an open trace, but None where a limit is missed early on."""
+        return self._everywhere(partial(_point_unless_missed, slo), some, told)
+
+    def _everywhere(
+        self, work: Callable[[Stage, Candidate], Judged], some: Sequence[Candidate], told: Told
+    ) -> list[Judged]:
+        """`work` of all of them, in their order."""
+        # Neighbours are much alike and take as long: dealt out, every chunk has some of each.
+        chunks = [chunk for start in range(self._chunks) if (chunk := some[start :: self._chunks])]
+        found: dict[int, Judged] = {}
+        for index, judged in self._crew(partial(_all_of, work), chunks):
+            found.update(zip(range(index, len(some), self._chunks), judged, strict=True))
+            told(len(judged))
+        return [found[index] for index in range(len(some))]
 
 
-def points(stage: Stage, some: Sequence[Candidate], jobs: int | None, told: Told) -> list[Point]:
-    """Each replayed; all of them fit."""
-    return _everywhere(_point, stage, some, jobs, _replay_s(stage), told)
-
-
-def points_unless_missed(
-    stage: Stage, slo: Slo, some: Sequence[Candidate], jobs: int | None, told: Told
-) -> list[Point | None]:
-    """The same of an open trace, but None where a limit is missed early on."""
-    return _everywhere(partial(_point_unless_missed, slo), stage, some, jobs, _replay_s(stage), told)
-
-
-def _replay_s(stage: Stage) -> float:
-    return BUILD_S + len(stage.trace) * REQUEST_S
+@contextmanager
+def team(stage: Stage, candidates: int, jobs: int | None = None) -> Iterator[Team]:
+    """For a search among so many, on as many cores as it is worth."""
+    if candidates * (BUILD_S + len(stage.trace) * REQUEST_S) < WORTH_SPREADING_S:
+        jobs = 1
+    with crew(stage, jobs=jobs) as found:
+        yield Team(stage, found, jobs or cores())
 
 
 def _bound(stage: Stage, candidate: Candidate) -> Bound | Why:
@@ -114,8 +156,10 @@ def _bound(stage: Stage, candidate: Candidate) -> Bound | Why:
     return bound_of_arrivals(spec, demand, room)
 
 
-def _point(stage: Stage, candidate: Candidate) -> Point:
-    return measure(stage.question, stage.trace, candidate, _fitting(stage, candidate))
+def _point(share: int, stage: Stage, candidate: Candidate) -> Point:
+    trace = stage.part(share)
+    assert trace is not None
+    return measure(stage.question, trace, candidate, _fitting(stage, candidate))
 
 
 def _point_unless_missed(slo: Slo, stage: Stage, candidate: Candidate) -> Point | None:
@@ -135,24 +179,3 @@ def _all_of(
     work: Callable[[Stage, Candidate], Judged], stage: Stage, some: Sequence[Candidate]
 ) -> list[Judged]:
     return [work(stage, each) for each in some]
-
-
-def _everywhere(
-    work: Callable[[Stage, Candidate], Judged],
-    stage: Stage,
-    some: Sequence[Candidate],
-    jobs: int | None,
-    seconds_each: float,
-    told: Told,
-) -> list[Judged]:
-    """`work` of all of them, in their order, on as many cores as it is worth."""
-    if len(some) * seconds_each < WORTH_SPREADING_S:
-        jobs = 1
-    wanted = 1 if jobs == 1 else CHUNKS_PER_CORE * (jobs or cores())
-    # Neighbours are much alike and take as long: dealt out, every chunk has some of each.
-    chunks = [chunk for start in range(wanted) if (chunk := some[start::wanted])]
-    found: dict[int, Judged] = {}
-    for index, judged in spread(partial(_all_of, work), chunks, stage, jobs=jobs):
-        found.update(zip(range(index, len(some), wanted), judged, strict=True))
-        told(len(judged))
-    return [found[index] for index in range(len(some))]

@@ -17,7 +17,7 @@ import time
 import pytest
 
 from laminabench.errors import UserError
-from laminabench.spread import spread
+from laminabench.spread import crew, spread
 
 ENDLESS = """
 import operator, signal, time
@@ -45,6 +45,15 @@ def test_each_item_once(jobs: int | None) -> None:
     found = dict(spread(operator.mul, [3, 4, 5], 10, jobs=jobs))
     assert found == {0: 30, 1: 40, 2: 50}
     assert list(spread(operator.mul, [], 10, jobs=jobs)) == []
+
+
+def test_a_crew_keeps_its_processes() -> None:
+    with crew("__import__('os').getpid()", jobs=2) as done:
+        assert multiprocessing.active_children() == []  # nobody needed them yet
+        first = dict(done(eval, [{}] * 4))
+        second = dict(done(eval, [{}] * 4))
+    assert 1 <= len({*first.values(), *second.values()}) <= 2
+    assert multiprocessing.active_children() == []
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

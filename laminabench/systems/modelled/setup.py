@@ -231,7 +231,14 @@ def _head(costs: CostSet, model: ModelShape, device: Device, layout: Layout, mos
 
 def recompute_seconds(setup: Setup, workers: Workers, layout: Layout) -> float:
     """What one token of a prefill costs the model workers: the price of a preempted token."""
-    step = model_step_seconds(setup.costs, setup.model, workers.device, layout, PREFILL_ROWS, setup.routing)
+    return _recompute_seconds(setup.costs, setup.model, workers.device, layout, setup.routing)
+
+
+@lru_cache(maxsize=256)
+def _recompute_seconds(
+    costs: CostSet, model: ModelShape, device: Device, layout: Layout, routing: Routing
+) -> float:
+    step = model_step_seconds(costs, model, device, layout, PREFILL_ROWS, routing)
     return float(step) / PREFILL_ROWS
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
-from laminabench.catalog import step
+from laminabench.catalog import moe_fits, step
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import device
+from laminabench.catalog.importing.tables import tables_in
 from laminabench.catalog.layout import Layout
+from laminabench.catalog.moe_profiles import of_model, vllm_experts
 from laminabench.catalog.step import decode_attention, model_step
 
 H200 = device("h200")
@@ -113,6 +116,53 @@ def test_steps_are_what_the_tables_compose_to(name, on, layout, milliseconds, mo
     found = 1e3 * (model_step(TODAY, shape, device(on), layout, batch).total_s + shape.layers * layer)
     assert found == pytest.approx(milliseconds, rel=0.045)
     assert np.abs(found / milliseconds - 1).mean() < 0.03
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "on", "splits"),
+    [
+        ("qwen3-235b-a22b", "h200", [Layout(8, ep=8), Layout(4)]),
+        ("qwen3-235b-a22b@bf16", "h100", [Layout(8)]),
+        ("deepseek-v3", "h200", [Layout(8), Layout(8, ep=8)]),
+        ("mixtral-8x7b", "h200", [Layout(2), Layout(4)]),
+        ("mixtral-8x7b", "h100", [Layout(2), Layout(4)]),
+        ("qwen3-30b-a3b", "h100", [Layout(1), Layout(2)]),
+        ("gpt-oss-120b", "h100", [Layout(1), Layout(2)]),
+        ("gpt-oss-120b", "h200", [Layout(1), Layout(2)]),
+        ("qwen3-235b-a22b", "b200", [Layout(4), Layout(8, ep=8)]),
+    ],
+)
+def test_steps_of_a_model_that_no_table_has(name, on, splits, real_profiles, monkeypatch):
+    """Without its matrices and its experts, and with a fit that has not seen these."""
+    monkeypatch.setattr(step, "ROWS_BESIDE", 0)
+    shape, there, batch = modelled(name), device(on), np.array([8.0, 64.0, 256.0])
+    known = (shape.hidden, shape.experts.intermediate, shape.experts.top_k, shape.experts.count)
+    [tables] = tables_in(real_profiles / "aiconfigurator" / f"{on}_sxm", {})
+    samples = vllm_experts(tables.newest("moe", "moe"), shape.expert_dtype)
+    others = samples.where(~of_model(samples, known))
+    assert 0 < len(others) < len(samples)
+    fitted = moe_fits.experts(there, shape.expert_dtype, others, "")
+    own = {(each.gemm.n, each.gemm.k) for split in splits for each in shape.products(split)}
+    measured = msgspec.structs.replace(
+        TODAY.measured,
+        gemm={key: curve for key, curve in TODAY.measured.gemm.items() if key[2:] not in own},
+        experts={key: curve for key, curve in TODAY.measured.experts.items() if key[2:6] != known},
+    )
+    unseen = msgspec.structs.replace(
+        TODAY, measured=measured, experts={**TODAY.experts, (on, shape.expert_dtype): fitted}
+    )
+    errors = []
+    for split in splits:
+        attention = decode_attention(TODAY, shape, there, split.tp, batch)
+        layer = attention.fixed_s + attention.per_token_s * batch * 4096
+        found, true = (
+            model_step(costs, shape, there, split, batch).total_s + shape.layers * layer
+            for costs in (unseen, TODAY)
+        )
+        assert (found != true).all()
+        errors += list(np.abs(found / true - 1))
+    assert np.mean(errors) < 0.05
 
 
 def test_a_device_at_another_price_is_measured_all_the_same():

@@ -19,7 +19,7 @@ from laminabench.errors import UserError
 from laminabench.plan.bounds import Bound
 from laminabench.plan.measure import Point
 from laminabench.plan.question import NO_PROMPTS, Candidate, Limits, Prompts, Question, candidates
-from laminabench.plan.stages import Stage, bounds, points, stage_of
+from laminabench.plan.stages import Stage, Team, stage_of, team
 from laminabench.plan.tables import below, tables_of_boards
 from laminabench.sim.h2m2 import plan, uniform
 from laminabench.sim.spec import POLICIES, BoardTiming, Spec, Timing
@@ -28,12 +28,23 @@ from laminabench.traces.table import PrefixBlocks, Trace, TraceMeta, make_trace
 SYSTEMS = ("vllm", "lamina", "lamina-v1")
 
 
+def alone(question: Question) -> Team:
+    """In this process."""
+    with team(stage_of(question), 1, jobs=1) as found:
+        return found
+
+
+def falling(question: Question, some: list[Candidate]) -> list[Candidate]:
+    """Those that fall behind by their bounds."""
+    found = alone(question).bounds(some, lambda _: None)
+    return [each for each, of in zip(some, found, strict=True) if of == "falls_behind"]
+
+
 def judged(question: Question, some: list[Candidate]) -> list[tuple[Bound, Point]]:
     """Those that fit, with what their replays come to."""
-    stage = stage_of(question)
-    found = bounds(stage, some, 1, lambda _: None)
+    found = alone(question).bounds(some, lambda _: None)
     fitting = [(each, of) for each, of in zip(some, found, strict=True) if isinstance(of, Bound)]
-    replayed = points(stage, [each for each, _ in fitting], 1, lambda _: None)
+    replayed = alone(question).points([each for each, _ in fitting], lambda _: None)
     return [(of, point) for (_, of), point in zip(fitting, replayed, strict=True)]
 
 
@@ -186,10 +197,9 @@ def test_no_replay_with_prompts_is_better_than_its_bound(
         assert point.tokens_per_s <= bound.tokens_per_s, point.candidate
         assert point.tbt_p99_ms >= bound.tbt_p99_s * 1000 or not point.keeps_up, point.candidate
         assert point.ttft_p99_ms >= bound.ttft_p99_s * 1000, point.candidate
-    stage = stage_of(question)
-    found = zip(some, bounds(stage, some, 1, lambda _: None), strict=True)
-    behind = [each for each, of in found if of == "falls_behind"]
-    assert not any(point.keeps_up for point in points(stage, behind, 1, lambda _: None))
+    assert not any(
+        point.keeps_up for point in alone(question).points(falling(question, some), lambda _: None)
+    )
 
 
 def change_cluster(monkeypatch: pytest.MonkeyPatch, change: Callable[[Spec, Timing], Spec]) -> None:
@@ -279,10 +289,9 @@ def test_bounds_with_prompts_say_something(draw_trace: Any, ask: Any) -> None:
     some = [replace(each, prompt_budget=2048) for each in all_of_vllm(saturated.model)]
     for bound, point in judged(saturated, some):
         assert bound.tokens_per_s <= 1.35 * point.tokens_per_s, point.candidate
-    stage = stage_of(ask(trace, mode="open", prefill="colocated", slo_queueing_p99_s=2.0))
-    behind = dict(zip(map(str, some), bounds(stage, some, 1, lambda _: None), strict=True))
-    assert behind["vllm 4xh20, 2048 tokens an iteration"] == "falls_behind"
-    for bound, point in judged(stage.question, some):
+    open_one = ask(trace, mode="open", prefill="colocated", slo_queueing_p99_s=2.0)
+    assert "vllm 4xh20, 2048 tokens an iteration" in map(str, falling(open_one, some))
+    for bound, point in judged(open_one, some):
         assert bound.ttft_p99_s * 1000 >= 0.15 * (point.ttft_p99_ms or 0), point.candidate
 
 
@@ -309,15 +318,9 @@ def all_of_vllm(model: Any) -> list[Candidate]:
 def test_open_what_falls_behind_by_its_bound_does_in_its_replay(draw_trace: Any, ask: Any) -> None:
     trace = draw_trace(3, requests=600, prompt=3000, output=150, rate=40)
     question = ask(trace, mode="open")
-    stage = stage_of(question)
-    some = all_of_vllm(question.model) + a_dozen(3, question.model)
-    behind = [
-        each
-        for each, of in zip(some, bounds(stage, some, 1, lambda _: None), strict=True)
-        if of == "falls_behind"
-    ]
+    behind = falling(question, all_of_vllm(question.model) + a_dozen(3, question.model))
     assert behind
-    assert not any(point.keeps_up for point in points(stage, behind, 1, lambda _: None))
+    assert not any(point.keeps_up for point in alone(question).points(behind, lambda _: None))
 
 
 def test_a_candidate_that_cannot_hold_the_longest_request_is_out(ask: Any) -> None:
@@ -326,7 +329,7 @@ def test_a_candidate_that_cannot_hold_the_longest_request_is_out(ask: Any) -> No
         meta = TraceMeta("tall")
         trace = make_trace(np.zeros(2), np.array([prompt, 9], np.int32), np.array([16, 9], np.int32), meta)
         some = [Candidate("vllm", parse_deployment("2xh20"))]
-        found = bounds(stage_of(ask(trace)), some, 1, lambda _: None)
+        found = alone(ask(trace)).bounds(some, lambda _: None)
         assert isinstance(found[0], Bound) if fits else found == ["too_small"]
 
 

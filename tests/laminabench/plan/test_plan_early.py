@@ -14,7 +14,7 @@ from laminabench.plan.early import PARTS, misses
 from laminabench.plan.measure import Point, cluster, measure, nearest, winner
 from laminabench.plan.question import NO_PROMPTS, Candidate, Limits, Prompts, Question, Slo, candidates
 from laminabench.plan.search import Search, search
-from laminabench.plan.stages import stage_of
+from laminabench.plan.stages import stage_of, team
 from laminabench.runs.summary import Window
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Spec
@@ -139,8 +139,9 @@ def test_without_a_winner_the_nearest_is_as_of_replaying_everything(
     assert winner(grid.points, slo_ms) is None
     assert found.counts.get("missed", 0) >= early
     assert sum(found.counts.values()) == len(every)
-    run = Search(stage_of(question), every, 1, lambda done, total: None)
-    run.judge(range(len(every)))
+    with team(stage_of(question), len(every), jobs=1) as alone:
+        run = Search(alone, every, lambda done, total: None)
+        run.judge(range(len(every)))
     # Who is out by its bounds is not looked at where the cheapest come first.
     close = {every[i] for i in run.bounds if run.could_meet(i) or not prompts}
     likely = [point for point in grid.points if point.candidate in close]

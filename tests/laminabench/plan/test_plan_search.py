@@ -17,8 +17,8 @@ from laminabench.plan.bounds import Bound
 from laminabench.plan.demand import FractionalKnapsack, demand_of
 from laminabench.plan.measure import Point, cluster, front, measure, meets, nearest, winner
 from laminabench.plan.question import Candidate, Limits, Prompts, candidates
-from laminabench.plan.search import FEWEST_REQUESTS, SHARES, Search, part_of, search, undominated_on_samples
-from laminabench.plan.stages import stage_of
+from laminabench.plan.search import SHARES, Search, search, undominated_on_samples
+from laminabench.plan.stages import FEWEST_REQUESTS, stage_of, team
 from laminabench.replay import ReplayRequest, Workload, replay
 from laminabench.systems.registry import prepare
 
@@ -70,7 +70,8 @@ def test_search_agrees_with_replaying_everything(case: Any, draw_trace: Any, ask
 
 def test_who_would_win_at_a_price_a_tenth_lower_is_replayed(draw_trace: Any, ask: Any) -> None:
     one = Candidate("vllm", parse_deployment("4xh100"))
-    run = Search(stage_of(ask(draw_trace(1))), [one] * 4, 1, lambda done, total: None)
+    with team(stage_of(ask(draw_trace(1))), 4, jobs=1) as alone:
+        run = Search(alone, [one] * 4, lambda done, total: None)
     slow = Bound(7000.0, 0.2)
     run.bounds = {0: Bound(6100.0, 0.04), 1: Bound(6000 / 1.11, 0.04), 2: Bound(6000 / 1.12, 0.04), 3: slow}
     run.exact = {0: Point(one, 6000.0, 300.0, 50.0, 50.0, 1.0, 0.0, keeps_up=True)}
@@ -99,26 +100,29 @@ def test_processes_come_to_the_same(draw_trace: Any, ask: Any, monkeypatch: pyte
 
 def test_samples_drop_who_is_far_behind_and_keep_the_front(draw_trace: Any, ask: Any) -> None:
     trace = draw_trace(8, requests=2400, prompt=6000, output=40, spread=0.4)
-    assert part_of(trace, SHARES[1]) is not None
     question = ask(trace, 1e6)
     every = [each for each in some(question.model, devices="h100 h20 a100-80g") if each.system == "vllm"]
     stage = stage_of(question)
+    assert stage.part(SHARES[1]) is not None
     grid = search(question, every, exhaustive=True, jobs=1)
     rivals = [point.candidate for point in grid.points]
-    kept = undominated_on_samples(stage, rivals, [], jobs=1)
+    with team(stage, len(rivals), jobs=1) as alone:
+        kept = undominated_on_samples(alone, rivals, [])
     best = front(grid.points, 1e6)
     assert not all(kept)
     assert all(keep for keep, point in zip(kept, grid.points, strict=True) if point in best)
 
 
-def test_a_sample_is_drawn_from_the_whole_trace_in_its_order(draw_trace: Any) -> None:
+def test_a_sample_is_drawn_from_the_whole_trace_in_its_order(draw_trace: Any, ask: Any) -> None:
     trace = draw_trace(9, requests=4 * FEWEST_REQUESTS)
-    drawn = part_of(trace, 4)
+    stage = stage_of(ask(trace))
+    drawn = stage.part(4)
     assert drawn is not None
     assert len(drawn) == FEWEST_REQUESTS
     assert drawn.arrival_s[-1] > trace.arrival_s[3 * FEWEST_REQUESTS]
     assert (np.diff(drawn.arrival_s) >= 0).all()
-    assert part_of(trace, 16) is None
+    assert stage.part(1) is trace
+    assert stage.part(16) is None
 
 
 def a_point(deployment: str, tokens_per_s: float, tbt_p99_ms: float, **more: Any) -> Point:

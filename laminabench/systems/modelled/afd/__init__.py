@@ -22,7 +22,6 @@ from laminabench.systems.modelled.afd.sides import (
     copies,
     exchange_degrees,
     feed_bytes,
-    feed_seconds,
     feed_slices,
 )
 from laminabench.systems.modelled.setup import (
@@ -186,7 +185,7 @@ def timing_of(setup: Setup, on: Device, layout: Layout, groups: Layout, limits: 
     nothing = np.zeros(limits.rows + 1)
     per_group = -(-np.arange(limits.requests + 1) // groups.dp)
     rows = np.arange(limits.rows + 1)
-    products = attention_seconds(costs, model, on, groups.tp, np.arange(-(-limits.rows // groups.dp) + 1.0))
+    products = attention_seconds(costs, model, on, groups.tp, -(-limits.rows // groups.dp))
     hidden = hidden_seconds(setup, layout, rows)
     cut = Slices(nothing, mid, last, nothing)
     timing = device_timing(setup, on, groups.tp, cut, per_group, recompute_seconds(setup, on, layout, groups))
@@ -208,12 +207,11 @@ def hidden_seconds(setup: Setup, layout: Layout, rows: np.ndarray) -> Float64:
 
 def recompute_seconds(setup: Setup, on: Device, layout: Layout, groups: Layout) -> float:
     """What one token of a prefill costs both sides: the price of a preempted token."""
-    rows, device = np.array([float(PREFILL_ROWS)]), setup.deployment.model.device
-    layer = attention_seconds(setup.costs, setup.model, on, groups.tp, rows) + feed_seconds(
-        setup.costs, setup.model, device, layout, rows, setup.routing
-    )
-    step = setup.model.layers * layer + lm_head_seconds(setup.costs, setup.model, device, layout, rows)
-    return float(step[0]) / PREFILL_ROWS
+    costs, model, device = setup.costs, setup.model, setup.deployment.model.device
+    feed, _ = feed_slices(costs, model, device, layout, PREFILL_ROWS, setup.routing, head=False)
+    layer = attention_seconds(costs, model, on, groups.tp, PREFILL_ROWS)[-1] + feed[-1]
+    step = model.layers * layer + lm_head_seconds(costs, model, device, layout, PREFILL_ROWS)
+    return float(step) / PREFILL_ROWS
 
 
 def facts(setup: Setup, spec: Spec, layout: Layout, groups: Layout) -> dict[str, Any]:

@@ -55,17 +55,21 @@ def copies(model: ModelShape, layout: Layout) -> float:
     return (model.dense_layers * dense + model.expert_layers * experts) / model.layers
 
 
-def attention_seconds(costs: CostSet, model: ModelShape, device: Device, tp: int, rows: Float64) -> Float64:
-    """One layer of a group of `tp` attention workers, beside attention itself.
+@lru_cache(maxsize=128)
+def attention_seconds(costs: CostSet, model: ModelShape, device: Device, tp: int, most: int) -> Float64:
+    """One layer of a group of `tp` attention workers, beside attention itself, by rows up to `most`.
 
     The group gathers its tokens when they come and sums up what goes: the two halves of an all-reduce.
     """
+    rows = np.arange(most + 1.0)
     padded = costs.measured.padded(np.maximum(rows, 1.0))
     work = summed(priced(costs, device, model.attention_products(tp), padded))
     work = work + costs.elementwise_seconds(model, device, tp, padded, "attention")
     exchange = costs.allreduce_seconds(device, tp, ACTIVATION_BYTES * model.hidden * padded)
     exchange = exchange + norm_seconds(costs, model, device, tp, padded)
-    return np.where(rows > 0, work / model.layers + exchange, 0.0)
+    found = np.where(rows > 0, work / model.layers + exchange, 0.0)
+    found.setflags(write=False)
+    return found
 
 
 def feed_seconds(

@@ -90,9 +90,9 @@ def test_weights_on_either_side_by_hand() -> None:
 @pytest.mark.parametrize("name", ["llama3-70b", "qwen3-8b", "deepseek-v3", "gpt-oss-120b"])
 def test_both_sides_are_the_whole_step(name: str) -> None:
     """On one device each, without a network: nothing is lost, and nothing is counted twice."""
-    shape, on, rows = model(name), device("h200"), np.array([1.0, 7, 300])
+    shape, on, rows = model(name), device("h200"), np.arange(301.0)
     step = model_step(ROOFLINE, shape, on, 1, rows, "uniform")
-    sides = attention_seconds(ROOFLINE, shape, on, 1, rows) + feed_seconds(
+    sides = attention_seconds(ROOFLINE, shape, on, 1, 300) + feed_seconds(
         ROOFLINE, shape, on, Layout(), rows, "uniform"
     )
     assert shape.layers * sides == pytest.approx(step.layers_s)
