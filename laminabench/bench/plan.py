@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from laminabench.bench.frame import QUIET, Report, Watcher, in_turns, ratios, spread
 from laminabench.catalog.cost_file import load_costs, usual_costs
+from laminabench.catalog.deployment import devices_named
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import load_devices
 from laminabench.plan.measure import front, winner
@@ -31,7 +32,7 @@ def run(
     """
     shape, known = modelled(model), load_devices()
     target = TARGET_OF_EXPERTS_PER_S if shape.experts else TARGET_PER_S
-    costs = load_costs(usual_costs(shape, devices))
+    costs = load_costs(usual_costs(shape, devices_named(devices)))
     asked = Question(resolve(TRACE, offline=True), shape, costs, SLO_TBT_P99_MS)
     limits = Limits(papers_budget(shape, known))
     candidates = affordable(asked, list(MODULES), devices_of(devices, known), limits)

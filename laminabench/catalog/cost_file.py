@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -100,13 +100,13 @@ SECTIONS: Mapping[str, Section] = {
 
 # The default for what the other default knows nothing of, or has from another device alone.
 COSTS_OF_TODAY = "vllm-0.24"
-DEVICES_OF_TODAY = ("h200", "b200")
+DEVICES_OF_TODAY = frozenset({"h200", "b200"})
 
 
-def usual_costs(model: ModelShape, devices: str | Iterable[str] = ()) -> str:
-    """The set that is taken where nobody asks for one; of `devices` their names, or text with them."""
+def usual_costs(model: ModelShape, devices: frozenset[str] = frozenset()) -> str:
+    """The set that is taken where nobody asks for one, for devices of these names."""
     today = model.experts or model.latent or model.window or model.dtype in BLOCKS
-    return COSTS_OF_TODAY if today or any(name in devices for name in DEVICES_OF_TODAY) else DEFAULT_COSTS
+    return COSTS_OF_TODAY if today or devices & DEVICES_OF_TODAY else DEFAULT_COSTS
 
 
 def load_costs(name: str = DEFAULT_COSTS) -> CostSet:

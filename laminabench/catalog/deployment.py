@@ -171,6 +171,12 @@ def parse_deployments(
     return each
 
 
+def devices_named(text: str) -> frozenset[str]:
+    """Which devices deployments and lists of names have in them, before it is known what there is."""
+    found = map(_PART.fullmatch, re.split(r"[,+\s]+", text.lower()))
+    return frozenset(match[2] for match in found if match)
+
+
 def parse_workers(text: str, devices: Mapping[str, Device] | None = None) -> Workers:
     """Read `4xh100`; a count of 1 may be left out."""
     return _workers(text, text, devices)

@@ -123,6 +123,7 @@ def asked(
     """The flags as a request, with what has a default that costs something to know."""
     from laminabench.catalog.cost_file import load_costs, usual_costs
     from laminabench.catalog.costs import known_devices
+    from laminabench.catalog.deployment import devices_named
     from laminabench.catalog.find_model import modelled
     from laminabench.catalog.hardware import priced_devices
     from laminabench.figures.drawn import check_target
@@ -162,7 +163,7 @@ def asked(
     if plot:
         check_target(plot)
     model = modelled(model_name)
-    cost_names = tuple(dict.fromkeys(cost_names or (usual_costs(model, devices or DEVICES),)))
+    cost_names = tuple(dict.fromkeys(cost_names or (usual_costs(model, devices_named(devices or DEVICES)),)))
     known = priced_devices(price, price_basis, power, known_devices(map(load_costs, cost_names)))
     chosen = devices_of(DEVICES if devices is None else devices, known)
     if note := price_note(chosen):

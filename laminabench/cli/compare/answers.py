@@ -9,7 +9,7 @@ from typing import Any
 
 from laminabench.catalog.cost_file import COSTS_OF_TODAY, load_costs, usual_costs
 from laminabench.catalog.costs import CostSet, known_devices
-from laminabench.catalog.deployment import Deployment, parse_deployments
+from laminabench.catalog.deployment import Deployment, devices_named, parse_deployments
 from laminabench.catalog.entries import pick
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import Device, device, priced_devices
@@ -106,7 +106,8 @@ def of_systems(flags: Mapping[str, Any], workload: ReplayRequest, out: Output) -
             "compare-too-few", f"--systems {flags['systems']} is nothing to compare; name at least two"
         )
     models = [modelled(name) for name in flags["models"] or MODELS]
-    named = f"{flags['devices'] or ''} {flags['deployments']}"
+    hardware = (each.rpartition("=")[2] for each in flags["deployments"])
+    named = devices_named(",".join((flags["devices"] or "", *hardware)))
     usual = dict.fromkeys(usual_costs(each, named) for each in models)
     # One set for all, so that no era is compared with another.
     names = (COSTS_OF_TODAY,) if COSTS_OF_TODAY in usual else COSTS

@@ -15,6 +15,7 @@ from laminabench.catalog.deployment import (
     Deployment,
     Instances,
     Workers,
+    devices_named,
     parse_deployments,
     parse_workers,
 )
@@ -210,7 +211,7 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
     shape = modelled(request.model or MODEL)
     _require_parts(request, shape)
     request = defaulted(request, model=MODEL, deployment=found.default_deployment(shape))
-    usual = usual_costs(shape, str(request.deployment))
+    usual = usual_costs(shape, devices_named(str(request.deployment)))
     if request.costs is None and usual != DEFAULT_COSTS:
         listener.note(f"{usual} is the cost set of models and devices of today; --costs names another")
     costs = load_costs(request.costs or usual)

@@ -10,7 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from laminabench.catalog.cost_file import COST_SETS, DEFAULT_COSTS, SECTIONS, load_costs, to_toml, write_costs
+from laminabench.catalog.cost_file import (
+    COST_SETS,
+    COSTS_OF_TODAY,
+    DEFAULT_COSTS,
+    SECTIONS,
+    load_costs,
+    to_toml,
+    usual_costs,
+    write_costs,
+)
 from laminabench.catalog.cost_terms import (
     DISPATCH_BYTES,
     AttentionCost,
@@ -25,6 +34,7 @@ from laminabench.catalog.cost_terms import (
     PromptAttentionCost,
     rounded_max,
 )
+from laminabench.catalog.deployment import devices_named
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device, load_devices
 from laminabench.catalog.models import DTYPE_BYTES
@@ -42,6 +52,21 @@ def test_committed_gemm_errors_on_unseen_layers_are_within_ten_percent(name, mea
     assert errors["held_out_layer"] <= 10
     assert errors.get("held_out_layer_worst_degree", 0) <= 10
     assert errors["op"] <= 11
+
+
+@pytest.mark.parametrize(
+    ("named", "found"),
+    [
+        ("2xH200:dp2+4xh20", COSTS_OF_TODAY),
+        ("h100, b200", COSTS_OF_TODAY),
+        ("2xgb200", DEFAULT_COSTS),
+        ("4xh100,1xh20", DEFAULT_COSTS),
+        ("None", DEFAULT_COSTS),
+    ],
+)
+def test_the_usual_set_goes_by_whole_names_of_devices(named, found):
+    assert usual_costs(model("llama3-70b"), devices_named(named)) == found
+    assert usual_costs(model("gpt-oss-120b"), devices_named(named)) == COSTS_OF_TODAY
 
 
 def test_the_default_set_is_measured_with_one_stack():

@@ -11,7 +11,7 @@ def test_every_row_is_predicted_or_says_why_not() -> None:
     found = rows()
     assert len(found) == 6
     assert {row.model for row in found if row.predicted_ms is None} == {"mixtral-8x7b"}
-    assert all(row.why_not for row in found if row.predicted_ms is None)
+    assert all("coefficients of experts" in row.why_not for row in found if row.predicted_ms is None)
     assert all(row.costs == "vidur-2024" for row in found)
 
 
@@ -22,6 +22,10 @@ def test_another_set_gives_other_numbers() -> None:
         for one, other in zip(ours, theirs, strict=True)
         if one.predicted_ms
     )
+
+
+def test_mixtures_are_predicted_with_a_set_that_has_their_experts() -> None:
+    assert all(row.predicted_ms for row in rows("vllm-0.24"))
 
 
 def test_errors_and_targets() -> None:

@@ -60,8 +60,12 @@ def test_every_load_is_there_once_with_sensible_numbers() -> None:
 def test_formats_are_those_that_were_served() -> None:
     fp4 = point(model="minimax-m2.5", device="b200", precision="fp4").shape()
     assert (fp4.dtype, fp4.kv_dtype, fp4.expert_dtype) == ("bf16", "fp8", "nvfp4")
-    mxfp4 = point(model="gpt-oss-120b", device="h200").shape()
-    assert (mxfp4.dtype, mxfp4.kv_dtype, mxfp4.expert_dtype) == ("bf16", "bf16", "mxfp4")
+    marlin, mxfp4 = (
+        point(model="gpt-oss-120b", device="h200", version=version).shape()
+        for version in ("0.18.0", "0.10.2")
+    )
+    assert (marlin.dtype, marlin.kv_dtype, marlin.expert_dtype) == ("bf16", "bf16", "int4")
+    assert mxfp4.expert_dtype == "mxfp4"
 
 
 def test_lengths_are_drawn_as_the_benchmark_draws_them() -> None:
