@@ -43,15 +43,17 @@ int Router::route_to(int instance, const Wanted& wanted) {
 
 int Router::sent(int instance, const Wanted& wanted) {
   if (instance == kNobody) return instance;
-  ++requests_[static_cast<std::size_t>(instance)];
-  kv_[static_cast<std::size_t>(instance)] += wanted.tokens();
+  const auto i = static_cast<std::size_t>(instance);
+  ++requests_[i];
+  kv_[i] += needs(i, wanted);
   if (routing_ == Routing::kPrefix) remember(instance, wanted);
   return instance;
 }
 
 void Router::left(int instance, const Wanted& wanted) {
-  --requests_[static_cast<std::size_t>(instance)];
-  kv_[static_cast<std::size_t>(instance)] -= wanted.tokens();
+  const auto i = static_cast<std::size_t>(instance);
+  --requests_[i];
+  kv_[i] -= needs(i, wanted);
 }
 
 void Router::open(int instance, bool open) {
@@ -64,7 +66,7 @@ bool Router::takes(std::size_t instance, const Wanted& wanted) const {
   if (!open_[instance]) return false;
   if (!global_ || requests_[instance] == 0) return true;
   const Instance& its = instances_[instance];
-  return requests_[instance] < its.max_requests && kv_[instance] + wanted.tokens() <= its.kv_tokens;
+  return requests_[instance] < its.max_requests && kv_[instance] + needs(instance, wanted) <= its.kv_tokens;
 }
 
 int Router::choose(const Wanted& wanted) {
@@ -115,7 +117,7 @@ int Router::least_requests(const Wanted& wanted) const {
 // By the share of its memory that what it has may need.
 int Router::least_kv(const Wanted& wanted) const {
   const auto share = [&](std::size_t i) {
-    return static_cast<double>(kv_[i] + wanted.tokens()) / static_cast<double>(instances_[i].kv_tokens);
+    return static_cast<double>(kv_[i] + needs(i, wanted)) / static_cast<double>(instances_[i].kv_tokens);
   };
   return least(wanted, [&](std::size_t a, std::size_t b) { return share(a) < share(b); });
 }
@@ -139,7 +141,7 @@ int Router::with_prefix(const Wanted& wanted) const {
 
 // The smallest that has room for all that it may need; where none has, the one with the least share in use.
 int Router::fitting(const Wanted& wanted) const {
-  const auto fits = [&](std::size_t i) { return kv_[i] + wanted.tokens() <= instances_[i].kv_tokens; };
+  const auto fits = [&](std::size_t i) { return kv_[i] + needs(i, wanted) <= instances_[i].kv_tokens; };
   const int best = least(wanted, [&](std::size_t a, std::size_t b) {
     if (fits(a) != fits(b)) return fits(a);
     return instances_[a].kv_tokens != instances_[b].kv_tokens

@@ -32,8 +32,9 @@ struct Wanted {
 class Router {
 public:
   struct Instance {
-    std::int64_t kv_tokens;     // that it has room for
-    std::int64_t max_requests;  // that it runs at once
+    std::int64_t kv_tokens;           // that it has room for
+    std::int64_t max_requests;        // that it runs at once
+    std::int64_t request_tokens = 0;  // that each of these takes beside its own
   };
   static constexpr int kNobody = -1;
 
@@ -58,6 +59,10 @@ public:
   static bool deals(Routing routing, bool global) { return routing == Routing::kRoundRobin && !global; }
 
 private:
+  // KV tokens that it may need there.
+  std::int64_t needs(std::size_t instance, const Wanted& wanted) const {
+    return wanted.tokens() + instances_[instance].request_tokens;
+  }
   bool takes(std::size_t instance, const Wanted& wanted) const;
   template <typename Less>
   int least(const Wanted& wanted, Less less) const;

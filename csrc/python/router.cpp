@@ -29,7 +29,7 @@ using Limits = std::pair<std::int64_t, std::int64_t>;
 
 std::vector<Router::Instance> instances_of(const std::vector<Limits>& limits) {
   std::vector<Router::Instance> instances;
-  for (const auto& [kv_tokens, max_requests] : limits) instances.push_back({kv_tokens, max_requests});
+  for (const auto& [kv_tokens, max_requests] : limits) instances.push_back({kv_tokens, max_requests, 0});
   return instances;
 }
 

@@ -334,8 +334,8 @@ struct Kept {
     made.limits = limits_of(d);
     made.budget = nb::cast<std::int64_t>(d["prompt_budget"]);
     made.layers = nb::cast<int>(d["layers"]);
-    made.latency = nb::cast<Ticks>(d["latency"]);
-    made.per_token = nb::cast<double>(d["per_token"]);
+    made.link = {nb::cast<Ticks>(d["latency"]), nb::cast<double>(d["per_token"]),
+                 nb::cast<std::int64_t>(d["window"]), nb::cast<double>(d["windowed_per_token"])};
     made.pulled = nb::cast<bool>(d["pulled"]);
     const std::int64_t most = made.limits.max_requests;
     pool_tables = costs_of(nb::cast<nb::dict>(d["costs"]), most, std::max(most, made.budget));

@@ -10,18 +10,27 @@
 
 namespace lamina::sim {
 
+// What KV takes to be handed over. Of layers that look at a window, no more than that is there.
+struct KvLink {
+  Ticks latency = 0;
+  double per_token = 0;
+  std::int64_t window = 0;
+  double windowed_per_token = 0;
+};
+
 // KV on its way from the devices that computed prompts, over one link: a request's after another's, in the
 // order in which they got memory. Attention workers that pull do so in their free time.
 class Handover {
 public:
   using Index = Arrivals::Index;
 
-  Handover(Ticks latency, double per_token, int layers, bool pulled)
-      : latency_(latency), per_token_(per_token), layers_(layers), pulled_(pulled) {}
+  Handover(const KvLink& link, int layers, bool pulled) : link_(link), layers_(layers), pulled_(pulled) {}
 
   // From now on a request's tokens may come; those of the last layer only when its prompt is `whole`.
   void begin(Index request, std::int64_t tokens, Ticks now, Ticks whole) {
-    const Ticks takes = latency_ + static_cast<Ticks>(static_cast<double>(tokens) * per_token_ + 0.5);
+    const double whole_layers = static_cast<double>(tokens) * link_.per_token;
+    const double windows = static_cast<double>(std::min(tokens, link_.window)) * link_.windowed_per_token;
+    const Ticks takes = link_.latency + static_cast<Ticks>(whole_layers + windows + 0.5);
     if (waiting_.empty()) since_ = std::max(since_, now);
     waiting_.push_back({request, takes, pulled_ ? whole + takes / layers_ : whole});
   }
@@ -69,8 +78,7 @@ private:
     return since_ + static_cast<Ticks>(std::ceil(static_cast<double>(waiting_.front().takes) / share));
   }
 
-  Ticks latency_;
-  double per_token_;
+  KvLink link_;
   int layers_;
   bool pulled_;
   Ticks since_ = 0;

@@ -101,7 +101,7 @@ std::unique_ptr<Site> pooled(Replay& replay, const Deployed& its, Part part) {
   SchedulerLimits limits = its.limits;
   limits.staged = true;
   part.first_tokens = !pool.pulled;
-  part.handover.emplace(pool.latency, pool.per_token, its.layers, pool.pulled);
+  part.handover.emplace(pool.link, its.layers, pool.pulled);
   return std::make_unique<Pooled>(std::move(engines), decoding(replay, its, limits, std::move(part)),
                                   replay.workload, replay.requests, pool.pulled);
 }
@@ -250,7 +250,8 @@ private:
   static Router router_of(const Fleet& fleet) {
     std::vector<Router::Instance> instances;
     for (const Deployed& each : fleet.instances)
-      instances.push_back({each.limits.tokens_per_pool * each.limits.pools, each.limits.max_requests});
+      instances.push_back({each.limits.tokens_per_pool * each.limits.pools, each.limits.max_requests,
+                           each.limits.request_tokens});
     return {fleet.routing, std::move(instances), fleet.global};
   }
 

@@ -16,6 +16,7 @@
 #include "sim/costs.hpp"
 #include "sim/h2m2/board.hpp"
 #include "sim/h2m2/policy.hpp"
+#include "sim/handover.hpp"
 #include "sim/pipeline.hpp"
 
 namespace lamina::sim {
@@ -192,8 +193,7 @@ struct PromptPool {
   std::int64_t budget = 0;
   int layers = 0;
   const Costs* costs = nullptr;
-  Ticks latency = 0;  // of the link that KV takes
-  double per_token = 0;
+  KvLink link;
   bool pulled = false;  // by attention workers in their free time, layer by layer; or pushed when it is whole
 };
 

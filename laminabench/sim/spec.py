@@ -232,10 +232,17 @@ class PromptPool:
     per_token: float
     # By attention workers in their free time, layer by layer; or pushed when a prompt is whole.
     pulled: bool
+    window: int = 0  # tokens that some layers keep at most, and what each of these takes more
+    windowed_per_token: float = 0.0
 
     def tables(self) -> dict[str, object]:
         """As the native module takes it."""
-        link = {"latency": int(ticks(self.latency)), "per_token": self.per_token * TICKS_PER_S}
+        link = {
+            "latency": int(ticks(self.latency)),
+            "per_token": self.per_token * TICKS_PER_S,
+            "window": self.window,
+            "windowed_per_token": self.windowed_per_token * TICKS_PER_S,
+        }
         return {**self.engine.tables(), **link, "pulled": self.pulled}
 
 

@@ -10,11 +10,12 @@ Own = Callable[..., int]
 
 @dataclass
 class RouterReference:
-    """Instances are (KV tokens, most requests at once)."""
+    """Instances are (KV tokens, most requests at once); requests take `beside` more tokens in each."""
 
     router: str | Own
     instances: Sequence[tuple[int, int]]
     global_queue: bool = False
+    beside: Sequence[int] = ()
     requests: list[int] = field(init=False)
     kv_tokens: list[int] = field(init=False)
     closed: set[int] = field(init=False, default_factory=set)
@@ -24,6 +25,7 @@ class RouterReference:
     def __post_init__(self) -> None:
         self.requests = [0] * len(self.instances)
         self.kv_tokens = [0] * len(self.instances)
+        self.beside = self.beside or [0] * len(self.instances)
 
     def route(
         self, prompt: int, output: int, prefix: Sequence[int] = (), block_tokens: int = 512
@@ -46,33 +48,37 @@ class RouterReference:
         elif self.router == "least-kv":
             chosen = self.emptiest(takers, tokens)
         elif self.router == "fit":
-            fitting = [i for i in takers if self.kv_tokens[i] + tokens <= self.instances[i][0]]
+            fitting = [i for i in takers if self.needs(i, tokens) <= self.instances[i][0]]
             by_size = sorted(fitting, key=lambda i: (self.instances[i][0], self.kv_tokens[i], i))
             chosen = by_size[0] if by_size else self.emptiest(takers, tokens)
         else:
             chosen = self.with_prefix(takers, prompt, prefix, block_tokens)
         if chosen is not None:
             self.requests[chosen] += 1
-            self.kv_tokens[chosen] += tokens
+            self.kv_tokens[chosen] = self.needs(chosen, tokens)
             self.last_sent |= dict.fromkeys(prefix, chosen)
         return chosen
 
     def left(self, instance: int, prompt: int, output: int) -> None:
         self.requests[instance] -= 1
-        self.kv_tokens[instance] -= prompt + output
+        self.kv_tokens[instance] -= prompt + output + self.beside[instance]
+
+    def needs(self, i: int, tokens: int) -> int:
+        """All that its requests and one with so many tokens may need."""
+        return self.kv_tokens[i] + tokens + self.beside[i]
 
     def takes(self, i: int, tokens: int) -> bool:
         if i in self.closed:
             return False
         room, most = self.instances[i]
         alone = not self.global_queue or self.requests[i] == 0
-        return alone or (self.requests[i] < most and self.kv_tokens[i] + tokens <= room)
+        return alone or (self.requests[i] < most and self.needs(i, tokens) <= room)
 
     def idlest(self, takers: Sequence[int]) -> int | None:
         return min(takers, key=lambda i: (self.requests[i], i), default=None)
 
     def emptiest(self, takers: Sequence[int], tokens: int) -> int:
-        return min(takers, key=lambda i: ((self.kv_tokens[i] + tokens) / self.instances[i][0], i))
+        return min(takers, key=lambda i: (self.needs(i, tokens) / self.instances[i][0], i))
 
     def with_prefix(
         self, takers: Sequence[int], prompt: int, prefix: Sequence[int], block_tokens: int

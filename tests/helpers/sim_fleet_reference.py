@@ -32,7 +32,8 @@ class Receiving(Cluster):
             self.lost.append(request)
             return
         pool = self.given["pool"]
-        takes = pool["latency"] + sim_reference.nearest(request.prompt * pool["per_token"])
+        windowed = min(request.prompt, pool["window"]) * pool["windowed_per_token"]
+        takes = pool["latency"] + sim_reference.nearest(request.prompt * pool["per_token"] + windowed)
         if not self.link:
             self.since = max(self.since, self.now)
         later = takes // self.layers if pool["pulled"] else 0
@@ -187,7 +188,8 @@ class Fleet:
         apart = [given | some for some in given.get("instances", [{}])]
         self.sites: list[Any] = [site_of(one | {"mode": "open"}) for one in apart]
         limits = [(one["tokens_per_pool"] * one["pools"], one["max_requests"]) for one in apart]
-        self.router = RouterReference(given["router"], limits, given["global_queue"])
+        beside = [one["request_tokens"] for one in apart]
+        self.router = RouterReference(given["router"], limits, given["global_queue"], beside)
         self.arrival: dict[int, int] = {}
         self.sent_to: dict[int, int] = {}
         self.queue: deque[int] = deque()

@@ -25,11 +25,14 @@ def with_pool(setup: Setup, build: Callable[[Setup], Modelled], *, pulled: bool)
     nic = min(workers.device.nic_bytes_per_s, receiving.device.nic_bytes_per_s)
     link = setup.network.on(nic)
     rate = min(workers.count, receiving.count) * link.bandwidth_bytes_per_s
+    model, window = setup.model, setup.model.window.tokens if setup.model.window else 0
     pool = PromptPool(
         engine=replace(engine.spec, copies=engines),
         latency=link.rtt_s / 2,
-        per_token=setup.model.kv_bytes_per_token / rate,
+        per_token=model.kv_bytes_per_token / rate,
         pulled=pulled,
+        window=window,
+        windowed_per_token=model.kv_bytes_per_request / window / rate if window else 0.0,
     )
     facts = {
         "prefill": f"pool:{workers}",

@@ -45,6 +45,8 @@ def pools(draw: st.DrawFn) -> dict[str, Any]:
         "costs": one["costs"],
         "latency": draw(st.integers(0, 200)),
         "per_token": draw(rates),
+        "window": draw(st.sampled_from([0, 1, 7, 1000])),
+        "windowed_per_token": draw(rates),
         "pulled": draw(st.booleans()),
     }
 
@@ -55,7 +57,10 @@ def fleets(draw: st.DrawFn) -> dict[str, Any]:
     case |= {"record_to": 0, "threads": draw(st.integers(1, 3))}
     several = draw(st.integers(1, 4))
     room = st.integers(30, 300)
-    case["instances"] = [{"tokens_per_pool": draw(room)} for _ in range(several)]
+    beside = st.sampled_from([0, 0, 5, 20])
+    case["instances"] = [
+        {"tokens_per_pool": draw(room), "request_tokens": draw(beside)} for _ in range(several)
+    ]
     if draw(st.booleans()):
         case |= {"prompt_budget": 0, "costs": draw(costs(case["max_requests"]))}
         pool = draw(pools())

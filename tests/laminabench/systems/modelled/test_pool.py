@@ -44,6 +44,18 @@ def built(**chosen: Any) -> Modelled:
     return found.system.build(found.setup)
 
 
+def test_layers_that_look_at_a_window_hand_over_no_more_than_that() -> None:
+    modelled = built(system="vllm", model="gpt-oss-120b", deployment="1xh200", prefill="pool:1xh200")
+    pool, rate = modelled.spec.pool, modelled.facts["kv_handover_bytes_per_s"]
+    assert pool is not None
+    # Half of 36 layers; 2 x 8 heads x 64 x 2 bytes a token and layer.
+    assert pool.window == 128
+    assert pool.per_token == pool.windowed_per_token == pytest.approx(18 * 2048 / rate, rel=1e-9)
+    dense = built(system="vllm", model="llama3-70b", deployment="4xh100", prefill="pool:4xh100").spec.pool
+    assert dense is not None
+    assert (dense.window, dense.windowed_per_token) == (0, 0.0)
+
+
 @pytest.mark.parametrize(
     ("devices", "engines", "tp"), [("4xh100", 1, 4), ("8xh100", 1, 8), ("16xh100", 2, 8), ("12xh100", 3, 4)]
 )
