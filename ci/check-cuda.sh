@@ -24,9 +24,9 @@ fi
 # memory is asked for at launch, so it is not in this table.
 awk '
   function short(name) {
-    if (match(name, /7WarpMmaINS1_[0-9]+/)) {
+    if (name ~ /7WarpMma|9LatentMma/) {
       element = name ~ /4Bf16/ ? "bf16" : "f16"
-    } else if (name ~ /F32/ || name ~ /8WarpSimt/) {
+    } else if (name ~ /F32/ || name ~ /8WarpSimt|10LatentSimt/) {
       element = "f32"
     } else if (name ~ /6finish/) {
       element = name ~ /4Bf16/ ? "bf16" : "f16"
@@ -35,6 +35,10 @@ awk '
     }
     split("attend finish share_out combine append await_slot gather poll fetch give_back post poll_nic", verbs, " ")
     for (i = 1; i <= 12; ++i) if (index(name, length(verbs[i]) verbs[i])) found = verbs[i]
+    if (found == "attend" && name ~ /6Latent/) {
+      heads = match(name, /ELi[0-9]+E/) ? substr(name, RSTART + 3, RLENGTH - 4) : 16
+      return sprintf("attend %s, latent, %s heads", element, heads)
+    }
     if (found == "attend") {
       size = substr(name, match(name, /ELi[0-9]+ELi[0-9]+E|WarpSimtILi[0-9]+ELi[0-9]+E/), RLENGTH)
       gsub(/[^0-9]+/, " ", size)
@@ -59,11 +63,11 @@ fail() {
   echo "check-cuda: $*" >&2
   exit 1
 }
-# 6 attention kernels for each 16-bit type, 3 for fp32, a finish for each type, the three that know no type, and the
-# channel's five, and the NIC's two.
+# 6 attention kernels for each 16-bit type, 3 for fp32, of latent KV 2 and 1, a finish for each type, the three that know
+# no type, and the channel's five, and the NIC's two.
 for arch in sm_80 sm_90; do
   count=$(grep -c "^$arch " "$build/kernels.txt" || true)
-  [ "$count" -eq 28 ] || fail "there are $count kernels for $arch instead of 28"
+  [ "$count" -eq 33 ] || fail "there are $count kernels for $arch instead of 33"
 done
 grep -v ' 0 bytes spilled' "$build/kernels.txt" >&2 && fail "these kernels spill registers to memory"
 
@@ -74,7 +78,7 @@ if command -v cuobjdump >/dev/null; then
   done
   cuobjdump --list-ptx "$library" | grep -q sm_90 || fail "the library has no PTX for newer GPUs"
   count=$(cuobjdump -res-usage "$library" | grep -c '^ Function ')
-  [ "$count" -eq 56 ] || fail "the library has $count kernels instead of 56"
+  [ "$count" -eq 66 ] || fail "the library has $count kernels instead of 66"
 fi
 # It loads without a driver, and then either finds a device or says in a sentence that there is none.
 python - "$library" <<'CODE'

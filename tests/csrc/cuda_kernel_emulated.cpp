@@ -13,10 +13,13 @@
 
 #include "attention/cuda/attend.cuh"
 #include "attention/cuda/finish.cuh"
+#include "attention/cuda/latent_mma.cuh"
+#include "attention/cuda/latent_simt.cuh"
 #include "attention/cuda/plan.cuh"
 #include "attention/cuda/rows.cuh"
 #include "attention/cuda/warp_mma.cuh"
 #include "attention/cuda/warp_simt.cuh"
+#include "attention/cuda/warps_apart.cuh"
 
 namespace {
 
@@ -31,6 +34,9 @@ struct Case {
   Which which = Which::kPrevious;
   bool sinks = false;
   int chunk = 0;
+  int latent = 0;
+
+  int value_dim() const { return latent != 0 ? latent : head_dim; }
 };
 
 template <typename Element>
@@ -41,9 +47,11 @@ double tolerance() {
 }
 
 [[noreturn]] void fail(const Case& c, const std::string& what) {
-  std::fprintf(
-      stderr, "cuda_kernel_emulated: %d x %d heads of %d, %d workers, window %d, cap %g, %zu requests: %s\n",
-      c.kv_heads, c.group, c.head_dim, c.workers, c.window, c.soft_cap, c.lengths.size(), what.c_str());
+  std::fprintf(stderr,
+               "cuda_kernel_emulated: %d x %d heads of %d (latent %d), %d workers, window %d, cap %g, %zu "
+               "requests: %s\n",
+               c.kv_heads, c.group, c.head_dim, c.latent, c.workers, c.window, c.soft_cap, c.lengths.size(),
+               what.c_str());
   std::exit(1);
 }
 
@@ -72,7 +80,7 @@ struct Data {
     for (const std::int32_t slot : slots) {
       for (int i = 0; i < c.kv_heads * c.head_dim; ++i) {
         k[static_cast<std::size_t>(slot * slot_elements + i)] = draw();
-        v[static_cast<std::size_t>(slot * slot_elements + i)] = draw();
+        if (c.latent == 0) v[static_cast<std::size_t>(slot * slot_elements + i)] = draw();
       }
     }
     q.resize(rows * static_cast<std::size_t>(heads * c.head_dim));
@@ -97,10 +105,11 @@ template <typename Element>
 std::vector<double> reference(const Case& c, const Data<Element>& data, int request, int head, Tokens tokens,
                               double* lse, const std::vector<float>& sinks = {}) {
   const auto dims = static_cast<std::size_t>(c.head_dim);
+  const auto value_dims = static_cast<std::size_t>(c.value_dim());
   const auto* const q = &data.q[static_cast<std::size_t>((request * data.heads + head) * c.head_dim)];
   std::vector<double> scores;
   double sum = sinks.empty() ? 0 : std::exp(double{sinks[static_cast<std::size_t>(head)]});
-  std::vector<double> out(dims, 0);
+  std::vector<double> out(value_dims, 0);
   const auto row = [&](const auto& arena, std::int32_t at) {
     const std::int32_t slot = data.slots[static_cast<std::size_t>(at)];
     return &arena[static_cast<std::size_t>(slot * data.slot_elements + head / c.group * c.head_dim)];
@@ -112,8 +121,8 @@ std::vector<double> reference(const Case& c, const Data<Element>& data, int requ
     double score = dot / std::sqrt(c.head_dim);
     if (c.soft_cap > 0) score = c.soft_cap * std::tanh(score / c.soft_cap);
     const double weight = std::exp(score);
-    const auto* const v = row(data.v, at);
-    for (std::size_t i = 0; i < dims; ++i) out[i] += weight * double{Element::load(v[i])};
+    const auto* const v = row(c.latent != 0 ? data.k : data.v, at);
+    for (std::size_t i = 0; i < value_dims; ++i) out[i] += weight * double{Element::load(v[i])};
     sum += weight;
   }
   for (double& one : out) one = sum > 0 ? one / sum : 0;
@@ -126,18 +135,18 @@ void expect_near(const Case& c, double found, double wanted, double tolerance, c
   if (!same) fail(c, what + " is " + std::to_string(found) + " instead of " + std::to_string(wanted));
 }
 
-template <typename Element, typename Warp>
-void check(const Case& c, Random& random) {
+template <typename Element, typename Reader>
+void check_reader(const Case& c, Random& random) {
   Data<Element> data(c, random);
   const auto requests = static_cast<std::int32_t>(c.lengths.size());
-  const int passes = (c.group + Warp::kHeads - 1) / Warp::kHeads;
-  const Workspace::Size size{requests, c.kv_heads, c.workers, passes, Warp::kHeads, c.head_dim};
+  const int passes = (c.group + Reader::kHeads - 1) / Reader::kHeads;
+  const Workspace::Size size{requests, c.kv_heads, c.workers, passes, Reader::kHeads, c.value_dim()};
   std::vector<char> memory(Workspace::at(nullptr, size).bytes + 256, 0x7f);
   void* aligned = memory.data();
   std::size_t room = memory.size();
   std::align(256, Workspace::at(nullptr, size).bytes, aligned, room);
   const Workspace work = Workspace::at(aligned, size);
-  using Kernel = Attend<Warp>;
+  using Kernel = Attend<Reader>;
 
   PlanArgs plan{};
   plan.lists = data.lists.data();
@@ -159,7 +168,8 @@ void check(const Case& c, Random& random) {
 
   constexpr int kElement = sizeof(typename Element::Storage);
   const Scoring scoring = Scoring::of(1 / std::sqrt(static_cast<float>(c.head_dim)), c.soft_cap);
-  std::vector<float> out(data.q.size(), std::nanf(""));
+  const auto results = static_cast<std::size_t>(requests * data.heads * c.value_dim());
+  std::vector<float> out(results, std::nanf(""));
   std::vector<float> lse(static_cast<std::size_t>(requests * data.heads), std::nanf(""));
   AttendArgs attend_args{};
   attend_args.q = data.q.data();
@@ -171,6 +181,7 @@ void check(const Case& c, Random& random) {
   attend_args.heads = data.heads;
   attend_args.group = c.group;
   attend_args.head_dim = c.head_dim;
+  attend_args.value_dim = c.value_dim();
   attend_args.scoring = scoring;
   attend_args.plan = work.plan;
   attend_args.first = work.first;
@@ -185,7 +196,7 @@ void check(const Case& c, Random& random) {
   for (const Copies copies : {Copies::kAtOnce, Copies::kWhenAwaited}) {
     emulated::machine.copies = copies;
     std::fill(out.begin(), out.end(), std::nanf(""));
-    emulated::launch(attend<Warp>, passes, c.workers, kThreads, Kernel::kSharedBytes, attend_args);
+    emulated::launch(attend<Reader>, passes, c.workers, Kernel::kThreads, Kernel::kSharedBytes, attend_args);
   }
 
   const auto each_head = [&](const auto& visit) {
@@ -208,11 +219,11 @@ void check(const Case& c, Random& random) {
   });
   if (c.which == Which::kAll) return;
 
-  std::vector<typename Element::Storage> result(data.q.size());
+  std::vector<typename Element::Storage> result(results);
   FinishArgs finish_args{};
   finish_args.q = data.q.data();
   finish_args.new_k = data.new_k.data();
-  finish_args.new_v = data.new_v.data();
+  finish_args.new_v = c.latent == 0 ? data.new_v.data() : nullptr;
   finish_args.lists = data.lists.data();
   finish_args.slots = data.slots.data();
   finish_args.out = out.data();
@@ -226,8 +237,10 @@ void check(const Case& c, Random& random) {
   finish_args.heads = data.heads;
   finish_args.group = c.group;
   finish_args.head_dim = c.head_dim;
+  finish_args.value_dim = c.value_dim();
   finish_args.scoring = scoring;
-  emulated::launch(finish<Element>, requests, c.kv_heads, kFinishThreads, 0, finish_args);
+  const int slices = (c.group + kFinishHeads - 1) / kFinishHeads;
+  emulated::launch(finish<Element>, requests, c.kv_heads * slices, kFinishThreads, 0, finish_args);
   each_head([&](int request, int head, Tokens listed) {
     double wanted_lse;
     const auto row = static_cast<std::size_t>(request * data.heads + head);
@@ -238,6 +251,17 @@ void check(const Case& c, Random& random) {
       expect_near(c, Element::load(result[row * wanted.size() + i]), wanted[i], near * 2, "the result");
     }
   });
+}
+
+template <typename Element, typename Warp>
+void check(const Case& c, Random& random) {
+  check_reader<Element, WarpsApart<Warp>>(c, random);
+}
+
+template <typename Math, typename Element>
+void check_latent(Case c, int latent, Random& random) {
+  c.latent = latent;
+  check_reader<Element, Latent<Math>>(c, random);
 }
 
 void check_combine(Random& random) {
@@ -306,6 +330,30 @@ void check_append(Random& random) {
   }
 }
 
+void check_latent_kv(Random& random) {
+  using Few = LatentMma<Bf16, 16>;
+  using Many = LatentMma<Bf16, 64>;
+  // kv_heads, group, head_dim, workers, window, soft_cap, lengths; latent
+  check_latent<Many, Bf16>({1, 128, 576, 2, 0, 0, {65, 33, 0}}, 512, random);           // DeepSeek-V3
+  check_latent<Few, Bf16>({1, 16, 576, 3, 0, 0, {130, 1, 64, 0, 2, 33}}, 512, random);  // V2-Lite
+  check_latent<LatentMma<F16, 64>, F16>({1, 40, 288, 1, 50, 30, {96, 40}}, 256, random);
+  check_latent<LatentMma<F16, 16>, F16>({2, 3, 48, 5, 0, 0, {129, 40, 0}, Which::kAll}, 32, random);
+  check_latent<LatentSimt, F32>({1, 16, 576, 3, 0, 0, {100, 0, 31, 17}}, 512, random);
+  check_latent<LatentSimt, F32>({2, 20, 80, 4, 50, 20, {100, 40}, Which::kPrevious, true}, 80, random);
+  check_latent<LatentSimt, F32>({1, 5, 16, 1, 0, 0, {97, 200}, Which::kAll, false, 96}, 16, random);
+  // Lists, heads and sizes at random, in few and many shares.
+  const auto between = [&](int low, int high) { return std::uniform_int_distribution(low, high)(random); };
+  for (int i = 0; i < 4; ++i) {
+    const int latent = between(1, 12) * 16;
+    Case c{
+        between(1, 2), between(1, 40), latent + between(0, 3) * 16, between(1, 9), between(0, 1) * 50, 0, {}};
+    c.sinks = between(0, 1) == 1;
+    for (int requests = between(1, 4); requests > 0; --requests) c.lengths.push_back(between(0, 80));
+    i % 2 == 0 ? check_latent<Few, Bf16>(c, latent, random) : check_latent<Many, Bf16>(c, latent, random);
+    check_latent<LatentSimt, F32>(c, latent, random);
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -331,6 +379,7 @@ int main() {
   check<Bf16, WarpMma<Bf16, 64, 8>>({2, 5, 64, 4, 0, 0, {300, 96, 97, 1, 0}, Which::kPrevious, false, 96},
                                     random);
   check<F32, WarpSimt<64, 8>>({1, 2, 64, 3, 0, 0, {96, 97, 200, 0}, Which::kAll, false, 96}, random);
+  check_latent_kv(random);
   check_combine(random);
   check_append(random);
   std::puts("cuda_kernel_emulated: the kernels calculate what they should");

@@ -72,6 +72,7 @@ lamina_cuda_status lamina_cuda_begin(const lamina_cuda_attention* attention, con
                           .heads = attention->heads,
                           .group = problem.group(),
                           .head_dim = attention->head_dim,
+                          .value_dim = problem.value_dim(),
                           .scoring = problem.scoring(),
                           .plan = work.plan,
                           .first = work.first,
@@ -82,7 +83,7 @@ lamina_cuda_status lamina_cuda_begin(const lamina_cuda_attention* attention, con
                           .parts = part_count(units, workers),
                           .out = partial->out,
                           .lse = partial->lse};
-    launch(problem.attend().entry, grid_of(problem.passes(), workers), kThreads,
+    launch(problem.attend().entry, grid_of(problem.passes(), workers), problem.attend().threads,
            problem.attend().shared_bytes, stream, args, "attending");
   });
 }
@@ -98,13 +99,12 @@ lamina_cuda_status lamina_cuda_finish(const lamina_cuda_attention* attention, co
     require_device();
     if (lists->batch == 0) return;
     require_tensor(q, "q is missing or not aligned to 16 bytes");
-    require_tensor(k, "k is missing or not aligned to 16 bytes");
-    require_tensor(v, "v is missing or not aligned to 16 bytes");
+    require_rows(problem, k, v);
     require_tensor(out, "out is missing or not aligned to 16 bytes");
     require_partial(partial);
     const FinishArgs args{.q = q,
                           .new_k = k,
-                          .new_v = v,
+                          .new_v = problem.latent() ? nullptr : v,
                           .lists = lists->offsets,
                           .slots = lists->slots,
                           .out = partial->out,
@@ -118,9 +118,11 @@ lamina_cuda_status lamina_cuda_finish(const lamina_cuda_attention* attention, co
                           .heads = attention->heads,
                           .group = problem.group(),
                           .head_dim = attention->head_dim,
+                          .value_dim = problem.value_dim(),
                           .scoring = problem.scoring()};
-    launch(problem.kernels().finish, grid_of(lists->batch, attention->kv_heads), kFinishThreads, 0, stream,
-           args, "finishing");
+    const std::int32_t slices = (problem.group() + kFinishHeads - 1) / kFinishHeads;
+    launch(problem.kernels().finish, grid_of(lists->batch, attention->kv_heads * slices), kFinishThreads, 0,
+           stream, args, "finishing");
   });
 }
 
@@ -147,7 +149,7 @@ lamina_cuda_status lamina_cuda_combine(const lamina_cuda_attention* attention, i
     const std::int64_t rows = static_cast<std::int64_t>(batch) * problem.attention().heads;
     constexpr int kRows = kCombineThreads / 32;
     const CombineArgs args{first->out,  first->lse,  second->out, second->lse,
-                           result->out, result->lse, rows,        problem.attention().head_dim};
+                           result->out, result->lse, rows,        problem.value_dim()};
     launch(reinterpret_cast<const void*>(&combine), grid_of((rows + kRows - 1) / kRows), kCombineThreads, 0,
            stream, args, "combining");
   });
@@ -162,15 +164,14 @@ lamina_cuda_status lamina_cuda_append(const lamina_cuda_attention* attention, co
     require(tokens >= 0, "the number of tokens is negative");
     require_device();
     if (tokens == 0) return;
-    require_tensor(k, "k is missing or not aligned to 16 bytes");
-    require_tensor(v, "v is missing or not aligned to 16 bytes");
+    require_rows(problem, k, v);
     require(slots != nullptr, "the slots are missing");
     const std::int32_t kv_heads = problem.attention().kv_heads;
     const std::int64_t chunks = tokens * kv_heads * (problem.row_bytes() / 16);
     const std::int64_t blocks = (chunks + kAppendThreads - 1) / kAppendThreads;
     require(blocks <= INT32_MAX, "these are too many tokens for one call");
     const AppendArgs args{k,
-                          v,
+                          problem.latent() ? nullptr : v,
                           slots,
                           where.k,
                           where.v,

@@ -33,9 +33,12 @@ typedef struct {
   int32_t dtype;  // lamina_cuda_dtype of q, K, V and of what finish() makes
   int32_t heads;
   int32_t kv_heads;  // divides heads
-  int32_t head_dim;  // 16 to 256, a multiple of 16
+  int32_t head_dim;  // 16 to 256, a multiple of 16; with `latent` to 576
   float scale;       // of q.k
   float soft_cap;    // s becomes cap * tanh(s / cap); 0: none
+  // A value is its key's first so many numbers, and stored once with it, as MLA does: 16 to 512, a multiple
+  // of 16. V of the arena and of the calls is then not looked at. 0: values are apart, as wide as keys.
+  int32_t latent;
 } lamina_cuda_attention;
 
 // Strides in elements, multiples of 16 bytes; a head's elements lie side by side.
@@ -55,7 +58,7 @@ typedef struct {
 
 // Attention over some tokens: normalised, with the natural logarithm of the softmax's denominator.
 typedef struct {
-  float* out;  // [batch][heads][head_dim]; 0 where there is no token
+  float* out;  // [batch][heads][value_dim, which is latent or head_dim]; 0 where there is no token
   float* lse;  // [batch][heads]; -infinity where there is no token
 } lamina_cuda_partial;
 
@@ -88,7 +91,7 @@ LAMINA_CUDA_API lamina_cuda_status lamina_cuda_begin(const lamina_cuda_attention
                                                      lamina_cuda_stream stream);
 
 // Stores the newest tokens' k and v [batch][kv_heads][head_dim] in their slots, and makes `out`
-// [batch][heads][head_dim] of the partial over the previous tokens and of them. `sinks` [heads], or null: of
+// [batch][heads][value_dim] of the partial over the previous tokens and of them. `sinks` [heads], or null: of
 // each head a score that counts in the softmax's denominator and has no value.
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_finish(const lamina_cuda_attention* attention,
                                                       const lamina_cuda_arena* arena,

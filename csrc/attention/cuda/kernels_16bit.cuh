@@ -1,16 +1,15 @@
 #pragma once
 
-#include "attention/cuda/attend.cuh"
 #include "attention/cuda/finish.cuh"
+#include "attention/cuda/latent_mma.cuh"
 #include "attention/cuda/warp_mma.cuh"
+#include "attention/cuda/warps_apart.cuh"
 
 namespace lamina::attention::cuda {
 
 template <typename Element, int kDim, int kHeads>
 AttendKernel mma_kernel() {
-  using Warp = WarpMma<Element, kDim, kHeads>;
-  using Kernel = Attend<Warp>;
-  return {reinterpret_cast<const void*>(&attend<Warp>), Kernel::kSharedBytes, kHeads, Kernel::kTokens};
+  return attend_kernel<WarpsApart<WarpMma<Element, kDim, kHeads>>>();
 }
 
 // Dimensions are filled up to 64, 128 or 256 in shared memory only: what is filled up costs no bytes of the
@@ -23,8 +22,15 @@ AttendKernel mma_kernel_for(int group, int head_dim) {
 }
 
 template <typename Element>
+AttendKernel latent_mma_kernel_for(int group) {
+  return group <= 16 ? attend_kernel<Latent<LatentMma<Element, 16>>>()
+                     : attend_kernel<Latent<LatentMma<Element, 64>>>();
+}
+
+template <typename Element>
 Kernels kernels_16bit() {
-  return {&mma_kernel_for<Element>, reinterpret_cast<const void*>(&finish<Element>), 2};
+  return {&mma_kernel_for<Element>, &latent_mma_kernel_for<Element>,
+          reinterpret_cast<const void*>(&finish<Element>), 2};
 }
 
 }  // namespace lamina::attention::cuda

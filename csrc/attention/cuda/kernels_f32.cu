@@ -1,6 +1,7 @@
-#include "attention/cuda/attend.cuh"
 #include "attention/cuda/finish.cuh"
+#include "attention/cuda/latent_simt.cuh"
 #include "attention/cuda/warp_simt.cuh"
+#include "attention/cuda/warps_apart.cuh"
 
 namespace lamina::attention::cuda {
 
@@ -8,10 +9,7 @@ namespace {
 
 template <int kDim>
 AttendKernel simt_kernel() {
-  using Warp = WarpSimt<kDim, 8>;
-  using Kernel = Attend<Warp>;
-  return {reinterpret_cast<const void*>(&attend<Warp>), Kernel::kSharedBytes, Kernel::kHeads,
-          Kernel::kTokens};
+  return attend_kernel<WarpsApart<WarpSimt<kDim, 8>>>();
 }
 
 AttendKernel simt_kernel_for(int, int head_dim) {
@@ -19,8 +17,12 @@ AttendKernel simt_kernel_for(int, int head_dim) {
   return head_dim <= 128 ? simt_kernel<128>() : simt_kernel<256>();
 }
 
+AttendKernel latent_simt_kernel_for(int) { return attend_kernel<Latent<LatentSimt>>(); }
+
 }  // namespace
 
-Kernels kernels_f32() { return {&simt_kernel_for, reinterpret_cast<const void*>(&finish<F32>), 4}; }
+Kernels kernels_f32() {
+  return {&simt_kernel_for, &latent_simt_kernel_for, reinterpret_cast<const void*>(&finish<F32>), 4};
+}
 
 }  // namespace lamina::attention::cuda

@@ -151,7 +151,7 @@ struct Workspace {
   std::int32_t* offset;    // [requests + 1]: tiles of one head before each request
   std::int32_t* arrivals;  // [passes][units]: how many workers have left their part; 0 between launches
   float* part_lse;         // [passes][parts][heads per pass]
-  float* part_out;         // [passes][parts][heads per pass][head_dim]
+  float* part_out;         // [passes][parts][heads per pass][value_dim]
   std::size_t bytes;
 
   struct Size {
@@ -160,7 +160,7 @@ struct Workspace {
     std::int32_t workers;
     std::int32_t passes;  // how often the heads of a group are gone through, so many at a time
     std::int32_t heads_per_pass;
-    std::int32_t head_dim;
+    std::int32_t value_dim;
   };
 
   static Workspace at(void* memory, const Size& size) {
@@ -185,7 +185,7 @@ struct Workspace {
     made.offset = reinterpret_cast<std::int32_t*>(take((requests + 1) * 4));
     made.arrivals = reinterpret_cast<std::int32_t*>(take(passes * units * 4));
     made.part_lse = reinterpret_cast<float*>(take(rows * 4));
-    made.part_out = reinterpret_cast<float*>(take(rows * static_cast<std::size_t>(size.head_dim) * 4));
+    made.part_out = reinterpret_cast<float*>(take(rows * static_cast<std::size_t>(size.value_dim) * 4));
     made.bytes = used;
     return made;
   }

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <utility>
 
+#include "attention/cuda/latent.cuh"
 #include "attention/cuda/problem.hpp"
 #include "cuda/runtime.hpp"
 
@@ -28,9 +29,16 @@ lamina_cuda_attention checked(const lamina_cuda_attention* given) {
   require(given != nullptr, "the attention's description is missing");
   const lamina_cuda_attention& a = *given;
   require(a.kv_heads > 0 && a.heads > 0 && a.heads % a.kv_heads == 0, "heads is not a multiple of kv_heads");
-  require(a.kv_heads <= 65535, "kv_heads is more than 65535");
-  require(a.head_dim >= 16 && a.head_dim <= 256 && a.head_dim % 16 == 0,
-          "head_dim is not a multiple of 16 between 16 and 256");
+  require(a.heads <= 65535, "heads is more than 65535");
+  if (a.latent == 0) {
+    require(a.head_dim >= 16 && a.head_dim <= 256 && a.head_dim % 16 == 0,
+            "head_dim is not a multiple of 16 between 16 and 256");
+  } else {
+    require(a.head_dim >= 16 && a.head_dim <= kLatentDim && a.head_dim % 16 == 0,
+            "head_dim of a latent KV is not a multiple of 16 between 16 and 576");
+    require(a.latent >= 16 && a.latent <= std::min(a.head_dim, kLatentValues) && a.latent % 16 == 0,
+            "latent is not a multiple of 16 between 16 and head_dim, 512 at most");
+  }
   require(std::isfinite(a.scale), "scale is not a finite number");
   require(std::isfinite(a.soft_cap) && a.soft_cap >= 0, "soft_cap is neither 0 nor a positive number");
   return a;
@@ -51,7 +59,7 @@ std::int32_t prepare(const AttendKernel& kernel, int device) {
                              cudaSharedmemCarveoutMaxShared),
         "preparing the attention kernel");
   int blocks = 0;
-  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel.entry, kThreads,
+  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel.entry, kernel.threads,
                                                       static_cast<std::size_t>(kernel.shared_bytes)),
         "asking how many blocks a multiprocessor runs");
   return std::max(blocks, 1) * attribute(cudaDevAttrMultiProcessorCount, device);
@@ -62,7 +70,7 @@ std::int32_t prepare(const AttendKernel& kernel, int device) {
 Problem::Problem(const lamina_cuda_attention* attention)
     : attention_(checked(attention)),
       kernels_(kernels_for(attention_.dtype)),
-      attend_(kernels_.attend(group(), attention_.head_dim)) {}
+      attend_(latent() ? kernels_.attend_latent(group()) : kernels_.attend(group(), attention_.head_dim)) {}
 
 std::int32_t Problem::workers() const {
   static std::mutex mutex;
@@ -78,7 +86,7 @@ std::int32_t Problem::workers() const {
 }
 
 Workspace::Size Problem::size(std::int32_t batch) const {
-  return {batch, attention_.kv_heads, workers(), passes(), attend_.heads, attention_.head_dim};
+  return {batch, attention_.kv_heads, workers(), passes(), attend_.heads, value_dim()};
 }
 
 Workspace Problem::in(const lamina_cuda_workspace* workspace, std::int32_t batch) const {
@@ -91,16 +99,17 @@ Workspace Problem::in(const lamina_cuda_workspace* workspace, std::int32_t batch
 }
 
 Arena::Arena(const lamina_cuda_arena* arena, const Problem& problem) {
-  require(arena != nullptr && arena->k != nullptr && arena->v != nullptr, "the arena is missing");
+  require(arena != nullptr, "the arena is missing");
+  void* const values = problem.latent() ? arena->k : arena->v;
+  require(arena->k != nullptr && values != nullptr, "the arena is missing");
   const std::int64_t element = problem.kernels().element_bytes;
-  require(aligned(arena->k, 16) && aligned(arena->v, 16),
-          "the arena does not begin at a multiple of 16 bytes");
+  require(aligned(arena->k, 16) && aligned(values, 16), "the arena does not begin at a multiple of 16 bytes");
   require(arena->slot_stride * element % 16 == 0 && arena->head_stride * element % 16 == 0,
           "the arena's strides are not multiples of 16 bytes");
   require(arena->slot_stride >= 0 && arena->slot_stride * element <= INT32_MAX,
           "the arena's slots are 2 GiB apart or more");
   k = static_cast<char*>(arena->k);
-  v = static_cast<char*>(arena->v);
+  v = static_cast<char*>(values);
   slot_bytes = static_cast<std::int32_t>(arena->slot_stride * element);
   head_bytes = arena->head_stride * element;
 }
@@ -120,6 +129,11 @@ void require_partial(const lamina_cuda_partial* partial) {
 
 void require_tensor(const void* tensor, const char* sentence) {
   require(tensor != nullptr && aligned(tensor, 16), sentence);
+}
+
+void require_rows(const Problem& problem, const void* k, const void* v) {
+  require_tensor(k, "k is missing or not aligned to 16 bytes");
+  if (!problem.latent()) require_tensor(v, "v is missing or not aligned to 16 bytes");
 }
 
 }  // namespace lamina::attention::cuda

@@ -20,6 +20,8 @@ public:
   std::int32_t group() const { return attention_.heads / attention_.kv_heads; }
   std::int32_t passes() const { return (group() + attend_.heads - 1) / attend_.heads; }
   std::int32_t row_bytes() const { return attention_.head_dim * kernels_.element_bytes; }
+  bool latent() const { return attention_.latent != 0; }
+  std::int32_t value_dim() const { return latent() ? attention_.latent : attention_.head_dim; }
   Scoring scoring() const { return Scoring::of(attention_.scale, attention_.soft_cap); }
 
   // As many blocks of a pass as the current device runs at once. Prepares the kernel on a device's first use.
@@ -39,7 +41,7 @@ private:
 struct Arena {
   Arena(const lamina_cuda_arena* arena, const Problem& problem);
   char* k;
-  char* v;
+  char* v;  // the same as k for a latent KV
   std::int32_t slot_bytes;
   std::int64_t head_bytes;
 };
@@ -47,5 +49,7 @@ struct Arena {
 void require_lists(const lamina_cuda_lists* lists);
 void require_partial(const lamina_cuda_partial* partial);
 void require_tensor(const void* tensor, const char* sentence);
+// New rows of K, and of V where values are apart.
+void require_rows(const Problem& problem, const void* k, const void* v);
 
 }  // namespace lamina::attention::cuda

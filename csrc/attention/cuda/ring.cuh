@@ -7,14 +7,6 @@
 
 namespace lamina::attention::cuda {
 
-// Where the rows of one KV head lie.
-struct Rows {
-  const char* k;
-  const char* v;
-  std::int32_t slot_bytes;  // from one slot to the next
-  std::int32_t row_bytes;   // of a row; what a tile has beyond is zero
-};
-
 // One warp's tiles on their way from the arena: K and V of two groups of tokens, each tile a set of
 // asynchronous copies of its own, in the order K, V, K, V. The warp waits for the oldest, uses it and refills
 // it with what comes two groups later, so that three of the four are always under way. No other warp takes

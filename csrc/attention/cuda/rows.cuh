@@ -10,8 +10,8 @@ namespace lamina::attention::cuda {
 constexpr int kAppendThreads = 128;
 
 struct AppendArgs {
-  const void* new_k;  // [tokens][kv_heads][row], 16 bytes at a time
-  const void* new_v;
+  const void* new_k;          // [tokens][kv_heads][row], 16 bytes at a time
+  const void* new_v;          // null: there are none apart
   const std::int32_t* slots;  // [tokens]; a negative one is left out
   char* k;
   char* v;
@@ -39,20 +39,21 @@ LAMINA_KERNEL(kAppendThreads) append(const AppendArgs args) {
   const int byte = chunk % (args.row_bytes / 16) * 16;
   const std::int64_t at = static_cast<std::int64_t>(slot) * args.slot_bytes + head * args.head_bytes + byte;
   *reinterpret_cast<Chunk*>(args.k + at) = static_cast<const Chunk*>(args.new_k)[i];
-  *reinterpret_cast<Chunk*>(args.v + at) = static_cast<const Chunk*>(args.new_v)[i];
+  if (args.new_v != nullptr)
+    *reinterpret_cast<Chunk*>(args.v + at) = static_cast<const Chunk*>(args.new_v)[i];
 }
 
 constexpr int kCombineThreads = 128;
 
 struct CombineArgs {
-  const float* first_out;  // [rows][head_dim]
+  const float* first_out;  // [rows][value_dim]
   const float* first_lse;  // [rows]
   const float* second_out;
   const float* second_lse;
   float* out;  // may be one of the two, as may lse
   float* lse;
   std::int64_t rows;
-  std::int32_t head_dim;
+  std::int32_t value_dim;
 };
 
 // [A, S] of the union of two disjoint sets of tokens. A warp does one row.
@@ -64,8 +65,8 @@ LAMINA_KERNEL(kCombineThreads) combine(const CombineArgs args) {
   const Merge merged = merge(args.first_lse[row], args.second_lse[row]);
   sync_warp();  // every lane has read what lane 0 may now overwrite
   if (lane == 0) args.lse[row] = merged.lse;
-  for (int dim = lane; dim < args.head_dim; dim += 32) {
-    const std::int64_t at = row * args.head_dim + dim;
+  for (int dim = lane; dim < args.value_dim; dim += 32) {
+    const std::int64_t at = row * args.value_dim + dim;
     args.out[at] = merged.first * args.first_out[at] + merged.second * args.second_out[at];
   }
 }

@@ -173,7 +173,14 @@ def _structure(name: str, **fields: type) -> type[ctypes.Structure]:
 
 _POINTER, _INT, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float
 _Attention = _structure(
-    "_Attention", dtype=_INT, heads=_INT, kv_heads=_INT, head_dim=_INT, scale=_FLOAT, soft_cap=_FLOAT
+    "_Attention",
+    dtype=_INT,
+    heads=_INT,
+    kv_heads=_INT,
+    head_dim=_INT,
+    scale=_FLOAT,
+    soft_cap=_FLOAT,
+    latent=_INT,
 )
 _Arena = _structure("_Arena", k=_POINTER, v=_POINTER, slot_stride=_LONG, head_stride=_LONG)
 _Lists = _structure("_Lists", offsets=_POINTER, slots=_POINTER, batch=_INT)
@@ -232,10 +239,6 @@ class CudaAttentionWorker(Heads):
         device: torch.device | str = "cuda",
     ) -> None:
         super().__init__(dtype, heads, kv_heads, head_dim, latent)
-        if latent:
-            raise CudaError(
-                "cuda-latent-kv", "the CUDA kernels do not attend to latent KV yet: leave device at cpu"
-            )
         require_device()
         self.max_batch, self.max_tokens = max_batch, max_tokens
         self.device = torch.device(device)
@@ -243,9 +246,9 @@ class CudaAttentionWorker(Heads):
         self._q: Tensor | None = None  # from begin() to finish()
         self._offsets = self._empty((max_batch + 1,), torch.int32)
         self._slots = self._empty((max(max_tokens, 1),), torch.int32)
-        self._out = self._empty((max_batch, heads, head_dim), torch.float32)
+        self._out = self._empty((max_batch, heads, self.value_dim), torch.float32)
         self._lse = self._empty((max_batch, heads), torch.float32)
-        self._shape = _Attention(self.dtypes[dtype], heads, kv_heads, head_dim, 1.0, 0.0)
+        self._shape = _Attention(self.dtypes[dtype], heads, kv_heads, head_dim, 1.0, 0.0, latent)
         needed = ctypes.c_size_t()
         with torch.cuda.device(self.device):
             cuda_library.call("workspace_bytes", self._shape, max_batch, ctypes.byref(needed))
@@ -273,7 +276,7 @@ class CudaAttentionWorker(Heads):
         assert k.is_cuda
         assert v.is_cuda
         heads = self.heads, self.kv_heads, self.head_dim
-        attention = _Attention(self.dtypes[self.dtype], *heads, scale, softcap)
+        attention = _Attention(self.dtypes[self.dtype], *heads, scale, softcap, self.latent)
         arena = _Arena(k.data_ptr(), v.data_ptr(), k.stride(0), k.stride(1))
         sinks = None if sinks is None else sinks.to(self.device).contiguous()
         self._layers.append(_Layer(attention, arena, (window, chunk), sinks, (k, v)))
@@ -319,13 +322,16 @@ class CudaAttentionWorker(Heads):
         self._launch("begin", known.attention, known.arena, self._lists(), q.data_ptr(), workspace, partial)
         self._q = q
 
-    def finish(self, layer: int, k: Tensor, v: Tensor) -> Tensor:
-        """Store the new tokens' k and v [requests, kv_heads, head_dim]; the output, shaped as q was."""
+    def finish(self, layer: int, *kv: Tensor) -> Tensor:
+        """Store the new tokens' k and v [requests, kv_heads, head_dim]; the output, of v's width.
+
+        k alone with `latent`, whose values are part of it.
+        """
         assert self._q is not None, "finish() before begin()"
-        self.check(self.requests, None, k, v)
+        self.check(self.requests, None, *kv)
         known = self._layers[layer]
-        out = torch.empty_like(self._q)
-        q, k_at, v_at, out_at = (tensor.data_ptr() for tensor in (self._q, k, v, out))
+        out = self._empty((self.requests, self.heads, self.value_dim), self.dtype)
+        q, k_at, v_at, out_at = (tensor.data_ptr() for tensor in (self._q, kv[0], kv[-1], out))
         sinks = None if known.sinks is None else known.sinks.data_ptr()
         partial = self._partial(self._out, self._lse)
         lists = self._lists()
@@ -333,16 +339,16 @@ class CudaAttentionWorker(Heads):
         self._q = None
         return out
 
-    def run(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def run(self, layer: int, q: Tensor, *kv: Tensor) -> Tensor:
         """begin() and finish() in one go."""
         self.begin(layer, q)
-        return self.finish(layer, k, v)
+        return self.finish(layer, *kv)
 
     def partial(self, layer: int, q: Tensor) -> tuple[Tensor, Tensor]:
         """Over all planned tokens: the output and the log of the softmax's denominator, both float32."""
         self.check(self.requests, q)
         known = self._layers[layer]
-        out = self._empty(q.shape, torch.float32)
+        out = self._empty((self.requests, self.heads, self.value_dim), torch.float32)
         lse = self._empty(q.shape[:2], torch.float32)
         self._launch(
             "partial_of",
@@ -358,19 +364,19 @@ class CudaAttentionWorker(Heads):
 
     def combine(self, first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """The partial of two disjoint sets of tokens from the partials of each."""
-        assert first[0].shape == second[0].shape == (len(first[0]), self.heads, self.head_dim)
+        assert first[0].shape == second[0].shape == (len(first[0]), self.heads, self.value_dim)
         assert all(t.is_cuda and t.is_contiguous() and t.dtype == torch.float32 for t in (*first, *second))
         result = torch.empty_like(first[0]), torch.empty_like(first[1])
         partials = [self._partial(*pair) for pair in (first, second, result)]
         self._launch("combine", self._shape, len(first[0]), *partials)
         return result
 
-    def append(self, layer: int, slots: NDArray[np.int32] | Tensor, k: Tensor, v: Tensor) -> None:
+    def append(self, layer: int, slots: NDArray[np.int32] | Tensor, *kv: Tensor) -> None:
         """Store k and v [len(slots), kv_heads, head_dim] in these slots, as a prefill does."""
         where = _tensor(slots).to(self.device, torch.int32)
-        self.check(len(where), None, k, v)
+        self.check(len(where), None, *kv)
         known = self._layers[layer]
-        k_at, v_at, where_at = k.data_ptr(), v.data_ptr(), where.data_ptr()
+        k_at, v_at, where_at = kv[0].data_ptr(), kv[-1].data_ptr(), where.data_ptr()
         self._launch("append", known.attention, known.arena, k_at, v_at, where_at, len(where))
 
     def _launch(self, name: str, *arguments: object) -> None:

@@ -48,6 +48,11 @@ class Case:
     lengths: tuple[int, ...] = (300, 1, 64, 0, 2, 1000, 65)
     window: int = 0
     softcap: float = 0.0
+    latent: int = 0
+
+    @property
+    def value_dim(self) -> int:
+        return self.latent or self.head_dim
 
     @property
     def scale(self) -> float:
@@ -62,18 +67,23 @@ class World:
         self.random = np.random.default_rng(len(lengths))
         torch.manual_seed(sum(lengths))
         self.tokens = max(sum(case.lengths), sum(lengths))
-        shape = (self.tokens + 7, 2, case.kv_heads, case.head_dim)
+        shape = (self.tokens + 7, 1 if case.latent else 2, case.kv_heads, case.head_dim)
         self.arena = torch.randn(shape, device="cuda").to(case.dtype)
         self.worker = CudaAttentionWorker(
             case.dtype,
             case.heads,
             case.kv_heads,
             case.head_dim,
+            case.latent,
             max_batch=max(len(lengths), rows or 0),
             max_tokens=self.tokens,
         )
         self.layer = self.worker.add_layer(
-            self.arena[:, 0], self.arena[:, 1], scale=case.scale, window=case.window, softcap=case.softcap
+            self.arena[:, 0],
+            self.arena[:, -1, :, : case.value_dim],
+            scale=case.scale,
+            window=case.window,
+            softcap=case.softcap,
         )
         self.rows = rows or len(lengths)
         self.plan(lengths)
@@ -87,15 +97,19 @@ class World:
     def draw(self, heads: int) -> Tensor:
         return torch.randn((self.rows, heads, self.case.head_dim), device="cuda").to(self.case.dtype)
 
+    def draw_kv(self) -> list[Tensor]:
+        return [self.draw(self.case.kv_heads) for _ in range(1 if self.case.latent else 2)]
+
     def reference(self, q: Tensor, newest: bool) -> tuple[Tensor, Tensor]:
         """As the textbook has it, from what is in the arena now."""
         case = self.case
-        out = torch.zeros((self.rows, case.heads, case.head_dim), dtype=torch.float64, device="cuda")
+        out = torch.zeros((self.rows, case.heads, case.value_dim), dtype=torch.float64, device="cuda")
         lse = torch.full(out.shape[:2], -math.inf, dtype=torch.float64, device="cuda")
         for row in range(len(self.offsets) - 1):
             seen = self.slots[self.offsets[row] : self.offsets[row + 1]]
             first = max(len(seen) - case.window, 0) if case.window else 0
-            k, v = self.arena[seen[first : len(seen) if newest else -1]].double().unbind(1)
+            rows = self.arena[seen[first : len(seen) if newest else -1]].double()
+            k, v = rows[:, 0], rows[:, -1, :, : case.value_dim]
             out[row], lse[row] = plain_partial(q[row].double(), k, v, scale=case.scale, softcap=case.softcap)
         return out, lse
 
@@ -110,6 +124,18 @@ CASES = {
     **{f"dim-{dim}": Case(head_dim=dim) for dim in (16, 64, 80, 96, 112, 160, 192, 256)},
     **{f"dim-{dim}-fp32": Case(torch.float32, head_dim=dim) for dim in (64, 80, 256)},
     **{f"window-{window}": Case(window=window) for window in (1, 2, 64, 65, 128, 5000)},
+    **{
+        f"latent-{name}-{dtype}": Case(dtype, heads, 1, head_dim, latent=latent)
+        for name, heads, head_dim, latent in (
+            ("v3", 128, 576, 512),
+            ("v2-lite", 16, 576, 512),
+            ("minicpm3", 40, 288, 256),
+            ("small", 3, 48, 32),
+        )
+        for dtype in TOLERANCE
+    },
+    "latent-window": Case(heads=128, kv_heads=1, head_dim=576, latent=512, window=100),
+    "latent-one-long": Case(heads=128, kv_heads=1, head_dim=576, latent=512, lengths=(40_000,)),
     "softcap": Case(softcap=30.0),
     "softcap-window-fp16": Case(torch.float16, window=100, softcap=5.0),
     "one-long": Case(lengths=(40_000,)),
@@ -124,13 +150,13 @@ CASES = {
 def test_begin_and_finish_are_attention(name: str) -> None:
     case = CASES[name]
     world = World(case, case.lengths)
-    q, k, v = world.draw(case.heads), world.draw(case.kv_heads), world.draw(case.kv_heads)
+    q, kv = world.draw(case.heads), world.draw_kv()
     for _ in range(2):  # as two layers would: the second finds the workspace as the first leaves it
         world.worker.begin(world.layer, q)
         previous, previous_lse = world.reference(q, newest=False)
         close(world.worker._out[: world.rows], previous, TOLERANCE[case.dtype])
         close(world.worker._lse[: world.rows], previous_lse, 1e-4)
-        result = world.worker.finish(world.layer, k, v)
+        result = world.worker.finish(world.layer, *kv)
         # The reference sees the new tokens only if they have been stored.
         close(result, world.reference(q, newest=True)[0], 2 * TOLERANCE[case.dtype])
 
@@ -214,16 +240,20 @@ def test_without_the_library_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("numbers", "sentence"),
     [
-        ((2, 8, 3, 128, 1.0, 0.0), "not a multiple of kv_heads"),
-        ((2, 8, 2, 100, 1.0, 0.0), "multiple of 16 between 16 and 256"),
-        ((2, 8, 2, 272, 1.0, 0.0), "multiple of 16 between 16 and 256"),
-        ((7, 8, 2, 128, 1.0, 0.0), "neither fp32 nor fp16 nor bf16"),
-        ((2, 8, 2, 128, math.nan, 0.0), "scale is not a finite number"),
-        ((2, 8, 2, 128, 1.0, -1.0), "soft_cap is neither 0 nor"),
+        ((2, 8, 3, 128, 1.0, 0.0, 0), "not a multiple of kv_heads"),
+        ((2, 8, 2, 100, 1.0, 0.0, 0), "multiple of 16 between 16 and 256"),
+        ((2, 8, 2, 272, 1.0, 0.0, 0), "multiple of 16 between 16 and 256"),
+        ((7, 8, 2, 128, 1.0, 0.0, 0), "neither fp32 nor fp16 nor bf16"),
+        ((2, 8, 2, 128, math.nan, 0.0, 0), "scale is not a finite number"),
+        ((2, 8, 2, 128, 1.0, -1.0, 0), "soft_cap is neither 0 nor"),
+        ((2, 8, 1, 592, 1.0, 0.0, 512), "multiple of 16 between 16 and 576"),
+        ((2, 8, 1, 64, 1.0, 0.0, 80), "latent is not a multiple of 16 between 16 and head_dim"),
+        ((2, 8, 1, 576, 1.0, 0.0, 528), "latent is not a multiple of 16 between 16 and head_dim, 512"),
+        ((2, 8, 1, 576, 1.0, 0.0, -16), "latent is not a multiple of 16"),
     ],
 )
 def test_attention_that_makes_no_sense_is_refused(
-    numbers: tuple[int, int, int, int, float, float], sentence: str
+    numbers: tuple[int, int, int, int, float, float, int], sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
         cuda_library.call("workspace_bytes", _Attention(*numbers), 4, ctypes.byref(ctypes.c_size_t()))
@@ -240,7 +270,7 @@ def test_attention_that_makes_no_sense_is_refused(
     ],
 )
 def test_an_arena_that_cannot_be_read_is_refused(arena: tuple[int, int, int, int], sentence: str) -> None:
-    attention = _Attention(2, 8, 2, 128, 1.0, 0.0)
+    attention = _Attention(2, 8, 2, 128, 1.0, 0.0, 0)
     lists, workspace, partial = (
         _Lists(256, 256, 1),
         _Workspace(256, 256),
@@ -248,11 +278,6 @@ def test_an_arena_that_cannot_be_read_is_refused(arena: tuple[int, int, int, int
     )
     with pytest.raises(ValueError, match=sentence):
         cuda_library.call("begin", attention, _Arena(*arena), lists, 256, workspace, partial, None)
-
-
-def test_latent_kv_is_refused() -> None:
-    with pytest.raises(CudaError, match="cuda-latent-kv"):
-        CudaAttentionWorker(torch.bfloat16, 8, 1, 128, 64, max_batch=4, max_tokens=100)
 
 
 def test_tensors_of_another_type_are_refused() -> None:
