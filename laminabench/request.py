@@ -74,7 +74,7 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     costs: str | None = None
     network: str | None = None
     batches: UpTo64 | Literal["auto"] | None = None
-    pipelining: Literal["serial", "rotational", "fixed"] | None = None
+    pipelining: Literal["serial", "rotational", "fixed", "pingpong"] | None = None
     pipeline_parallel: UpTo64 | None = None
     experts: Literal["tp", "ep"] | None = None
     partition: Literal["heads", "requests"] | None = None
@@ -218,8 +218,8 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
         "network": Flag(
             "fhbn, nccl, shm, ..., or 40us,42GB/s; the paper's. Live: auto, shm, gloo, verbs, mlx5."
         ),
-        "batches": Flag("lamina: how many take turns, 1 is serial; 2. Live: or auto."),
-        "pipelining": Flag("lamina: how they take turns."),
+        "batches": Flag("lamina, afd: how many take turns, 1 is serial; 2. Live: or auto."),
+        "pipelining": Flag("How they take turns: lamina rotational or fixed, afd pingpong; or serial."),
         "pipeline_parallel": Flag("lamina: stages the model workers' layers are split in; 1."),
         "experts": Flag(
             "Live lamina: a replica's workers split experts (tp, default) or deal them out (ep)."

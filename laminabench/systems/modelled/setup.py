@@ -44,6 +44,11 @@ def by_size(model: ModelShape, small: str, large: str) -> str:
     return small if model.weight_bytes <= SMALL_WEIGHT_BYTES else large
 
 
+def split_by_size(model: ModelShape) -> str:
+    """v2 Table 5: LLaMA-33B on (1, 2), the larger ones on (2, 4); of the other cut the same, to compare."""
+    return by_size(model, "1xh100+2xh20", "2xh100+4xh20")
+
+
 @dataclass(frozen=True, slots=True)
 class Setup:
     """The user's choices, resolved."""

@@ -15,7 +15,7 @@ from laminabench.catalog.layout import NODE_DEVICES, Layout
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.step import lm_head_seconds
 from laminabench.errors import UserError
-from laminabench.sim.spec import Spec, Timing
+from laminabench.sim.spec import Pipelining, Spec, Timing
 from laminabench.systems.modelled.afd.sides import (
     attention_bytes,
     attention_seconds,
@@ -33,7 +33,6 @@ from laminabench.systems.modelled.setup import (
     Setup,
     Slices,
     assumptions,
-    by_size,
     device_timing,
     kv_tokens,
     limits_of,
@@ -41,6 +40,7 @@ from laminabench.systems.modelled.setup import (
     measured_rows,
     prompt_facts,
     prompt_timing,
+    split_by_size,
 )
 from laminabench.systems.modelled.system import (
     ATTENTION_COUNTS,
@@ -57,9 +57,9 @@ ATTENTION_TERMS = ("attention", "windows", "prompts", "batched")
 
 
 def default_deployment(model: ModelShape) -> str:
-    """As lamina's, to compare the cuts; of experts as few H200 as hold them dealt out, and as many H20."""
+    """Of dense models lamina's; of experts as few H200 as hold them dealt out, and as many H20."""
     if model.experts is None:
-        return by_size(model, "1xh100+2xh20", "2xh100+4xh20")
+        return split_by_size(model)
     h200, dealt_out = device("h200"), [each for each in feed_layouts(model) if each.ep == each.devices]
     enough = [each for each in dealt_out if feed_bytes(model, each) <= 0.9 * h200.memory_bytes]
     layout = (enough or dealt_out[-1:])[0]
@@ -84,7 +84,7 @@ def build(setup: Setup) -> Modelled:
     groups = attention_layout(setup, deployment.attention)
     # Every group has its part of an iteration's prompts.
     setup = replace(setup, prompt_budget=groups.dp * setup.prompt_budget)
-    batches = batches_of(setup)
+    batches, pipelining = batches_of(setup)
     tokens = pool_tokens(setup, deployment.attention, groups)
     limits = limits_of(setup, MAX_REQUESTS, batches)
     spec = Spec(
@@ -95,7 +95,7 @@ def build(setup: Setup) -> Modelled:
         pools=groups.dp,
         block_tokens=setup.block_tokens or 1,
         batches=batches,
-        pipelining="serial" if batches == 1 else "pingpong",
+        pipelining=pipelining,
         admission=setup.admission,
         prefix_sharing=setup.prefix_sharing,
         prompt_budget=setup.prompt_budget,
@@ -106,15 +106,17 @@ def build(setup: Setup) -> Modelled:
     return Modelled(spec, facts(setup, spec, layout, groups), coefficients(setup, layout, groups))
 
 
-def batches_of(setup: Setup) -> int:
-    """Micro-batches that go to and fro between the two sides."""
-    batches = setup.batches or BATCHES
-    if batches > Afd.MOST_BATCHES:
+def batches_of(setup: Setup) -> tuple[int, Pipelining]:
+    """Micro-batches that go to and fro between the two sides, or one that has both in turn."""
+    batches = setup.batches or (1 if setup.pipelining == "serial" else BATCHES)
+    pipelining: Pipelining = "serial" if batches == 1 else "pingpong"
+    if batches > Afd.MOST_BATCHES or setup.pipelining not in (None, pipelining):
+        asked = f"--batches {batches}" + (f" --pipelining {setup.pipelining}" if setup.pipelining else "")
         raise UserError(
             "deployment-batches",
-            f"--batches {batches}: afd has one batch, or up to {Afd.MOST_BATCHES} that go to and fro",
+            f"{asked}: afd has one batch, serial, or 2 to {Afd.MOST_BATCHES} that go to and fro, pingpong",
         )
-    return batches
+    return batches, pipelining
 
 
 def feed_layout(setup: Setup) -> Layout:
@@ -264,7 +266,11 @@ class Afd(SplitSystem):
     """As this package has it."""
 
     NAME = "afd"
-    TAKES = EVERY | PROMPTS | {"batches", "routing", "prefix_sharing", "block_size", "gpu_memory_utilization"}
+    TAKES = (
+        EVERY
+        | PROMPTS
+        | {"batches", "pipelining", "routing", "prefix_sharing", "block_size", "gpu_memory_utilization"}
+    )
     ANYWAY: ClassVar[dict[str, object]] = {"kv_overcommit": 1.0, "pipeline_parallel": 1, "overlap": True}
     MAX_REQUESTS = MAX_REQUESTS
     # Two or three micro-batches, as in the papers; three hide more of the network.

@@ -23,7 +23,6 @@ from laminabench.systems.modelled.setup import (
     Modelled,
     Setup,
     assumptions,
-    by_size,
     check_weights,
     device_timing,
     kv_tokens,
@@ -33,6 +32,7 @@ from laminabench.systems.modelled.setup import (
     prompt_timing,
     recompute_seconds,
     slices,
+    split_by_size,
 )
 from laminabench.systems.modelled.system import EVERY, PROMPTS, SplitSystem, of_today
 
@@ -45,11 +45,11 @@ ATTENTION_TERMS = ("attention", "windows", "prompts", "batched")
 
 
 def default_deployment(model: ModelShape) -> str:
-    """v2 Table 5: LLaMA-33B on (1, 2), the larger ones on (2, 4); of experts H200, and as many H20."""
+    """v2 Table 5's; of experts H200, and as many H20."""
     if model.experts:
         workers = of_today(model, 0.9)
         return f"{workers}+{workers.count}xh20"
-    return by_size(model, "1xh100+2xh20", "2xh100+4xh20")
+    return split_by_size(model)
 
 
 def build(setup: Setup) -> Modelled:
@@ -126,6 +126,11 @@ def batches_of(setup: Setup) -> tuple[int, Pipelining]:
             )
         return stages, "fixed"
     batches = setup.batches or BATCHES
+    if setup.pipelining == "pingpong":
+        raise UserError(
+            "deployment-batches",
+            "--pipelining pingpong is of afd; of lamina batches are serial, rotational or fixed",
+        )
     return batches, setup.pipelining or ("serial" if batches == 1 else "rotational")
 
 

@@ -145,6 +145,23 @@ def test_batches_go_to_and_fro_on_one_replica() -> None:
     assert busy == sorted(busy)
 
 
+@pytest.mark.parametrize(
+    ("pipelining", "batches", "found"),
+    [
+        (None, None, (2, "pingpong")),
+        ("pingpong", None, (2, "pingpong")),
+        ("pingpong", 3, (3, "pingpong")),
+        ("serial", None, (1, "serial")),
+        ("serial", 1, (1, "serial")),
+    ],
+)
+def test_how_batches_take_turns_can_be_chosen(
+    pipelining: str | None, batches: int | None, found: tuple[int, str]
+) -> None:
+    spec = build("2xh100+4xh20", "llama3-70b", batches=batches, pipelining=pipelining).spec
+    assert (spec.batches, spec.pipelining) == found
+
+
 @pytest.mark.parametrize("pool", [None, "4xh100"])
 def test_prompts_are_computed(pool: str | None) -> None:
     decoding = a_setup("2xh100+4xh20", model("llama3-70b"), "fhbn")
@@ -168,6 +185,9 @@ def test_prompts_are_computed(pool: str | None) -> None:
         ("4xh100:tp2pp2+4xh20", "llama3-70b", {}, "deployment-bad-layout"),
         ("8xh200:ep8+8xh20:ep8", "deepseek-v3", {}, "deployment-bad-layout"),
         ("2xh100+4xh20", "llama3-70b", {"batches": 9}, "deployment-batches"),
+        ("2xh100+4xh20", "llama3-70b", {"pipelining": "rotational"}, "deployment-batches"),
+        ("2xh100+4xh20", "llama3-70b", {"batches": 2, "pipelining": "serial"}, "deployment-batches"),
+        ("2xh100+4xh20", "llama3-70b", {"batches": 1, "pipelining": "pingpong"}, "deployment-batches"),
         ("2xh100+4xh20", "llama3-70b", {"kv_capacity": 10**9}, "kv-tokens-too-many"),
     ],
 )

@@ -108,6 +108,7 @@ def test_transfers_are_the_papers_formula() -> None:
             {"batches": 2, "pipelining": "serial"},
             "serial execution has one batch, not 2",
         ),
+        ("lamina", "2xh100+4xh20", {"pipelining": "pingpong"}, "--pipelining pingpong is of afd"),
         ("lamina-v1", "64xa100-40g+4xh20", {"pipeline_parallel": 64}, "has 40 layers, too few for 64 stages"),
         ("vllm", "2xh100+4xh20", {}, "vllm runs on one kind of device"),
         ("vllm", "2xh100", {}, "4xh100 would fit"),
