@@ -1,4 +1,4 @@
-"""The models that the engine is measured with, made up: 246 million parameters of LLaMA's shape, and 264
+"""The models that the engine is measured with, made up: 246 million parameters of LLaMA's shape, and 73
 million of Qwen3-MoE's.
 """
 

@@ -68,7 +68,7 @@ def test_workers_killed_between_steps(layout: str, load: Load, start: Start) -> 
 
     assert play(engine, load, strike) == wanted
     sound(engine)
-    assert len(engine.faults) >= len(engine.workers)
+    assert {name for fault in engine.faults for name in fault.workers} == set(engine.workers)
     for fault in engine.faults:
         assert fault.noticed_s < fault.resumed_s
         assert fault.why == f"{fault.workers[0]} has ended: it was killed by SIGKILL"
