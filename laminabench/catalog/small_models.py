@@ -38,6 +38,10 @@ _MLA = _SIZES | {
     "n_group": 4,
     "topk_group": 2,
 }
+# Attention in every other layer; between, layers that keep state.
+_HYBRID = _GQA | {"layer_types": ["linear_attention", "full_attention"] * 2}
+_DELTA = {"linear_num_value_heads": 8, "linear_num_key_heads": 4}
+_HEADS = {"linear_key_head_dim": 64, "linear_value_head_dim": 64}
 
 SMALL_MODELS: Mapping[str, dict[str, object]] = {
     "llama": _GQA | {"model_type": "llama"},
@@ -76,4 +80,18 @@ SMALL_MODELS: Mapping[str, dict[str, object]] = {
     "gpt-oss": _MOE
     | _ALTERNATING
     | {"model_type": "gpt_oss", "head_dim": 64, "num_local_experts": 4, "sliding_window": 128},
+    "jamba": _MOE
+    | {"model_type": "jamba", "attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 4}
+    | {"mamba_d_state": 16, "mamba_dt_rank": 32},
+    "qwen3-next": _QWEN_MOE
+    | _HYBRID
+    | _DELTA
+    | _HEADS
+    | {"model_type": "qwen3_next", "head_dim": 64, "shared_expert_intermediate_size": 352},
+    "granite-hybrid": _HYBRID
+    | {"model_type": "granitemoehybrid", "layer_types": ["mamba", "attention"] * 2}
+    | {"mamba_d_state": 32, "mamba_d_head": 64, "mamba_n_heads": 16, "mamba_n_groups": 1}
+    | {"num_local_experts": 0, "shared_intermediate_size": 1408},
+    "olmo-hybrid": _HYBRID | _DELTA | _HEADS | {"model_type": "olmo_hybrid"},
+    "lfm2": _HYBRID | {"model_type": "lfm2", "layer_types": ["conv", "full_attention"] * 2},
 }

@@ -149,7 +149,7 @@ def _model(console: Console, facts: ConversionReport) -> None:
     )
     assumed = f"; by transformers' defaults: {', '.join(facts['assumed'])}" if facts["assumed"] else ""
     console.print(f"shapes from {literal(facts['shapes_from'])}{assumed}", style="dim")
-    for part in (_attentions, _classes, _saved, _transfer):
+    for part in (_attentions, _classes, _saved, _states, _transfer):
         part(console, facts)
 
 
@@ -226,6 +226,18 @@ def _saved(console: Console, facts: ConversionReport) -> None:
     _titled(console, "Context saved around attention, for one request", drawn)
 
 
+def _states(console: Console, facts: ConversionReport) -> None:
+    if not facts["states"]:
+        return
+    drawn = _table(("layers", "state", "type", ">bytes"))
+    for (kind, type_, size), layers in _grouped(
+        facts["states"], lambda one: (one["kind"], one["type"], one["bytes"]), lambda one: one["layer"]
+    ):
+        drawn.add_row(_ranges(layers), kind, type_, f"{size:,}")
+    _titled(console, "What recurrent layers keep on the model worker, for one request", drawn)
+    console.print(f"{facts['state_bytes']:,} bytes in all; layers are those of the model", style="dim")
+
+
 def _values(values: Iterable[tuple[str, str, int]]) -> str:
     """What is saved, equal types together: `cos, sin bfloat16[B, 1, 1, 128] 2 x 256 B`."""
     words = []
@@ -277,7 +289,12 @@ def _source(console: Console, facts: ConversionReport, index: int | None) -> Non
 def _families(console: Console, rows: Iterable[FamilyRow]) -> None:
     """A line each."""
     titles = ("family", ">slices", ">classes", ">context\nbytes", ">GEMMs\nbefore q", ">with\nk, v")
-    more = (">during\nattention", ">bytes moved\nper token, layer", "(2 + 2/G) e d")
+    more = (
+        ">during\nattention",
+        ">bytes moved\nper token, layer",
+        "(2 + 2/G) e d",
+        ">state bytes\nper request",
+    )
     drawn = _table((*titles, *more))
     for row in rows:
         drawn.add_row(
@@ -288,6 +305,7 @@ def _families(console: Console, rows: Iterable[FamilyRow]) -> None:
             *(f"{row['products'][part]}" for part in ("query", "keyvalue", "rest")),
             f"{row['transfer_bytes']:,}",
             "[green]agrees[/green]" if row["transfer_agrees"] else "[red]differs[/red]",
+            f"{row['state_bytes']:,}",
         )
     console.print(drawn)
     console.print(

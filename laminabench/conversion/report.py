@@ -75,6 +75,7 @@ class FamilyRow(TypedDict):
     products: dict[str, int]
     transfer_bytes: int
     transfer_agrees: bool
+    state_bytes: int  # that recurrent layers keep of a request
     seconds: float
 
 
@@ -131,5 +132,6 @@ def summary(facts: ConversionReport) -> FamilyRow:
         "products": {part["part"]: len(part["products"]) for part in facts["slices"][typical]["products"]},
         "transfer_bytes": facts["transfer"][typical]["bytes"],
         "transfer_agrees": facts["transfer_agrees"],
+        "state_bytes": facts["state_bytes"],
         "seconds": facts["seconds"],
     }

@@ -165,6 +165,10 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
         | {"mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_chunk_size": 16}
         | {"num_local_experts": 0, "shared_intermediate_size": 96},
     ),
+    "olmo-hybrid": (
+        "OlmoHybrid",
+        GQA | _DELTA | {"num_hidden_layers": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16},
+    ),
     "lfm2": ("Lfm2", GQA | {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]}),
 }
 

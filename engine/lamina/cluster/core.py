@@ -180,13 +180,13 @@ class ClusterCore:
                 "engine-max-sequences-too-few", f"max_sequences is below the {self.batches} batches"
             )
         shape = self._stored
-        tokens = arena_tokens(shape, options, max_sequences * facts.max_positions)
+        tokens = arena_tokens(shape, facts, options, max_sequences)
         self.pool_tokens = tokens // self.pools
         if self.pool_tokens < 1:
             raise EngineError(
                 "engine-kv-too-small", f"{tokens} KV tokens are too few for {self.pools} attention workers"
             )
-        self._require_memory()
+        self._require_memory(max_sequences)
         self.workers = layout.names
         self._launched = [-1] * self.batches  # cycles
         self._cycles = [-1] * self.batches
@@ -207,19 +207,22 @@ class ClusterCore:
         shape = self.facts.kv_shape
         return replace(shape, kv_heads=shape.kv_heads * self._partition.copies)
 
-    def _require_memory(self) -> None:
+    def _require_memory(self, max_sequences: int) -> None:
         """A model that does not fit is refused before it is loaded."""
         # As they are loaded, and as slices have them: packed, or each rank's share for itself.
         copies = self.schedule.places + self.layout.prefill_workers if self._partition.ranks > 1 else 1
         weights = self.facts.weight_bytes * (1 + copies)
         arenas = self._stored.token_bytes * self.pool_tokens * self.pools
-        free = self._machine.free_bytes()
-        if weights + arenas > free:
+        states = self.facts.state_bytes * max_sequences
+        free, needed = self._machine.free_bytes(), weights + arenas + states
+        if needed > free:
+            parts = {"weights": weights, "recurrent state": states, "KV": arenas}
+            listed = " and ".join(f"{size / 1e9:,.1f} GB of {name}" for name, size in parts.items() if size)
+            fewer = "sequences (max_sequences)" if states else "tensor-parallel workers"
             raise EngineError(
                 "engine-out-of-memory",
-                f"{weights / 1e9:,.1f} GB of weights and {arenas / 1e9:,.1f} GB of KV are "
-                f"{(weights + arenas - free) / 1e9:,.1f} GB more than the {free / 1e9:,.1f} GB that are "
-                "free: take a smaller model, fewer KV tokens or fewer tensor-parallel workers",
+                f"{listed} are {(needed - free) / 1e9:,.1f} GB more than the {free / 1e9:,.1f} GB that are "
+                f"free: take a smaller model, fewer KV tokens or fewer {fewer}",
             )
 
     def _start(self, source: ModelSource, options: CoreOptions, cores: list[int], max_sequences: int) -> None:

@@ -54,7 +54,7 @@ class ModelRole:
             self._slices = weights
         else:
             self._slices = sharded.bind(weights, self._rank, self._group, backend=config.backend)
-        self._states = SequenceStates(states_of(self._slices))
+        self._states = SequenceStates(states_of(self._slices), config.most_rows)
         self._heads = (self._attentions[0].heads, self._attentions[0].value_dim)
         self._dtype = conversion.dtype
         mine = self._schedule.slices_of(self._place)

@@ -28,7 +28,9 @@ class BoundSlice:
     They are plain functions set on the instance: nothing stands between the caller and the generated code.
     """
 
-    __slots__ = ("index", "keyvalue", "logits", "pieces", "query", "rest", "source", "states", "weights")
+    __slots__ = (
+        *("index", "keyvalue", "logits", "pieces", "prompt", "query", "rest", "source", "states", "weights"),
+    )
 
     query: Callable[[Context, Tensor | None], tuple[Tensor, State]]
     keyvalue: Callable[[State], tuple[Any, ...]]  # k and v or, where values are part of it, k; and the state
@@ -42,6 +44,8 @@ class BoundSlice:
         self.source = source
         self.weights = weights
         self.states: StateMemory | None = None  # what it keeps between tokens, with that of other slices
+        # With states: q, what is stored and context of some tokens of the one text that is selected.
+        self.prompt: Callable[[Context, Tensor | None], tuple[Context, ...]] | None = None
         self.pieces = tuple(pieces)  # the names of those it has
         for name in ("query", "keyvalue", "rest", "logits"):
             setattr(self, name, pieces.get(name) or _absent(index, name))

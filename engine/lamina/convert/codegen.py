@@ -103,7 +103,7 @@ def bind_lines(program: Program, bodies: Sequence[Sequence[str]], comments: Sequ
 
 def slice_source(program: Program) -> Code:
     """The slice as Python functions."""
-    writer = _Writer(program)
+    writer = Writer(program)
     comments = [f"# {value.name}: {describe_spec(value.spec)}" for value in program.weights]
     bodies = [writer.body(position, piece) for position, piece in enumerate(program.pieces)]
     return Code(bind_lines(program, bodies, comments), writer.names, frozenset(writer.operators))
@@ -111,7 +111,7 @@ def slice_source(program: Program) -> Code:
 
 def piece_source(piece: Piece, program: Program, inputs: Sequence[Name], gives: Sequence[Name]) -> Code:
     """Source of `run(inputs...)` for one piece alone, weights among its inputs; returns a tuple."""
-    writer = _Writer(program)
+    writer = Writer(program)
     body = [writer.statement(instruction) for instruction in piece.instructions]
     lines = [
         f"def run({', '.join(inputs)}):",
@@ -150,7 +150,7 @@ def _return_line(program: Program, position: int) -> str:
     return f"return {', '.join(piece.gives)}, {name_tuple(program.kept_after(position))}"
 
 
-class _Writer:
+class Writer:
     """Turns instructions into statements, and collects the global names these need."""
 
     def __init__(self, program: Program) -> None:

@@ -9,12 +9,10 @@ from typing import TypedDict
 from lamina.convert.codegen import describe_spec
 from lamina.convert.constants import weight_name
 from lamina.convert.conversion import Conversion
-from lamina.convert.program import Instruction, Name, Program
+from lamina.convert.program import PRODUCTS, Instruction, Name, Program
 from lamina.convert.slices import Slice
 from lamina.operators import AttentionOp
 
-# Matrix products: what takes a model worker's time, and what its overlap with messages is counted in.
-_PRODUCTS = frozenset({"linear", "addmm", "mm", "bmm", "matmul", "_grouped_mm", "baddbmm"})
 # Operators that move no data.
 _VIEWS = frozenset(
     {
@@ -91,6 +89,15 @@ class ClassFacts(TypedDict):
     source: str
 
 
+class StateFacts(TypedDict):
+    """What a recurrent layer keeps of a request between tokens; `layer` counts all layers of the model."""
+
+    layer: int
+    kind: str
+    type: str
+    bytes: int
+
+
 class TransferFacts(TypedDict):
     """Bytes that one token moves between model and attention workers in one layer."""
 
@@ -116,6 +123,8 @@ class ConversionOverview(TypedDict):
     eos_token_ids: list[int] | None
     attentions: list[dict[str, float | str]]  # the fields of each AttentionOp; sinks as the model calls them
     transfer: list[TransferFacts]
+    states: list[StateFacts]
+    state_bytes: int  # of all of them, for one request
     classes: list[ClassFacts]
 
 
@@ -138,6 +147,11 @@ def describe(conversion: Conversion) -> ConversionFacts:
         "eos_token_ids": list(conversion.eos_token_ids),
         "attentions": [_attention(conversion, op) for op in conversion.attentions],
         "transfer": [transfer(conversion, op, conversion.dtype.itemsize) for op in conversion.attentions],
+        "states": [
+            {"layer": one.layer, "kind": one.kind, "type": describe_spec(one.spec), "bytes": one.spec.bytes}
+            for one in conversion.states
+        ],
+        "state_bytes": conversion.state_bytes,
         "classes": [
             {"index": kind.index, "slices": list(kind.members), "source": kind.source}
             for kind in conversion.classes
@@ -236,7 +250,7 @@ def transfer(conversion: Conversion, op: AttentionOp, element_bytes: int) -> Tra
 
 
 def _kind(one: Instruction) -> str:
-    return "product" if one.op_name in _PRODUCTS else "view" if one.op_name in _VIEWS else "op"
+    return "product" if one.op_name in PRODUCTS else "view" if one.op_name in _VIEWS else "op"
 
 
 def _value(name: Name, program: Program) -> ValueFacts:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, fx
 
 BATCH = "B"
+# Matrix products: what takes a model worker's time, and what its overlap with messages is counted in.
+PRODUCTS = frozenset({"linear", "addmm", "mm", "bmm", "matmul", "_grouped_mm", "baddbmm"})
 
 
 @dataclass(frozen=True)

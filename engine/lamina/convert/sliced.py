@@ -33,6 +33,11 @@ class SlicedModel:
     tables: Mapping[str, Tensor] = field(repr=False)  # those that no checkpoint holds, by the buffer's name
     states: tuple[StateSpec, ...] = field(repr=False)  # kept between tokens, besides keys and values
 
+    @property
+    def state_bytes(self) -> int:
+        """That recurrent layers keep of a request."""
+        return sum(state.spec.bytes for state in self.states)
+
     def bind(
         self,
         tensors: Mapping[str, Tensor] | PreTrainedModel,
@@ -61,8 +66,10 @@ class SlicedModel:
             weights = [constants[name] for name in piece.weights]
             kind = self.classes[piece.class_index]
             if piece.states:
-                keeping = bind_python(kind, piece.index, weights, place, [SliceStates(memory, piece.states)])
+                states = SliceStates(memory, piece.states)
+                keeping = bind_python(kind, piece.index, weights, place, [states])
                 keeping.states = memory
+                keeping.prompt = kind.bind_prompt(place, states, *keeping.weights)
                 bound.append(keeping)
             else:
                 bound.append(_bind(backend, kind, piece.index, weights, place))

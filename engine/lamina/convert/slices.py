@@ -32,6 +32,7 @@ from lamina.convert.program import (
     make_spec,
     spec_of,
 )
+from lamina.convert.prompt import prompt_source
 from lamina.convert.trace import Traced
 
 _aten = torch.ops.aten
@@ -80,6 +81,13 @@ class SliceClass:
         """Compiled source: takes a device and the weights, gives the functions of the pieces."""
         compiled: Callable[..., tuple[Callable[..., Any], ...]]
         compiled = self.code.function("bind", f"<slice class {self.index}>")
+        return compiled
+
+    @cached_property
+    def bind_prompt(self) -> Callable[..., Callable[..., Any]]:
+        """The same of the function that takes some tokens of one text, where the slice keeps state."""
+        compiled: Callable[..., Callable[..., Any]]
+        compiled = prompt_source(self.program).function("bind", f"<prompts of slice class {self.index}>")
         return compiled
 
 

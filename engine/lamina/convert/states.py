@@ -13,14 +13,27 @@ _FIRST_ROWS = 16
 
 
 class StateMemory:
-    """A row of every state for each sequence, by the sequence's name; it grows with them."""
+    """A row of every state for each sequence, by the sequence's name.
+
+    A state's tensor is made when its slice first runs: a pipeline stage has those of its own slices only.
+    """
 
     def __init__(self, specs: Sequence[StateSpec], device: torch.device) -> None:
-        self._tensors = [torch.empty(0, *spec.shape, dtype=spec.dtype, device=device) for spec in specs]
+        self._specs = specs
+        self._tensors: dict[int, Tensor] = {}
         self._device = device
+        self._rows = 0
         self._row_of: dict[int, int] = {}
         self._spare: list[int] = []
         self.selected = self.rows(())  # of the sequences that slices run with now
+
+    def reserve(self, sequences: int) -> None:
+        """Have room for so many; for more of them, which forks may be for a moment, it grows."""
+        more = sequences - self._rows
+        for number, one in self._tensors.items():
+            self._tensors[number] = torch.cat([one, one.new_empty(more, *one.shape[1:])])
+        self._spare += range(sequences - 1, self._rows - 1, -1)
+        self._rows = sequences
 
     def rows(self, names: Iterable[int]) -> Tensor:
         """Where the states of sequences are, to be `selected`."""
@@ -29,13 +42,13 @@ class StateMemory:
     def begin(self, name: int) -> None:
         """A sequence comes of which no token has been seen."""
         row = self._row(name)
-        for tensor in self._tensors:
+        for tensor in self._tensors.values():
             tensor[row] = 0
 
     def copy(self, parent: int, child: int) -> None:
         """A sequence comes that begins as another one is now."""
         row, source = self._row(child), self._row_of[parent]
-        for tensor in self._tensors:
+        for tensor in self._tensors.values():
             tensor[row] = tensor[source]
 
     def release(self, names: Iterable[int]) -> None:
@@ -47,21 +60,23 @@ class StateMemory:
     def _row(self, name: int) -> int:
         if name not in self._row_of:
             if not self._spare:
-                self._grow()
+                self.reserve(max(_FIRST_ROWS, 2 * self._rows))
             self._row_of[name] = self._spare.pop()
         return self._row_of[name]
 
-    def _grow(self) -> None:
-        held = len(self._row_of)
-        more = max(_FIRST_ROWS, held)
-        self._tensors = [torch.cat([one, one.new_empty(more, *one.shape[1:])]) for one in self._tensors]
-        self._spare = list(range(held + more - 1, held - 1, -1))
+    def _tensor(self, number: int) -> Tensor:
+        if number not in self._tensors:
+            spec = self._specs[number]
+            made = torch.empty(self._rows, *spec.shape, dtype=spec.dtype, device=self._device)
+            made[list(self._row_of.values())] = 0  # nobody has written one
+            self._tensors[number] = made
+        return self._tensors[number]
 
     def read(self, number: int) -> Tensor:
-        return self._tensors[number].index_select(0, self.selected)
+        return self._tensor(number).index_select(0, self.selected)
 
     def write(self, number: int, rows: Tensor) -> None:
-        self._tensors[number].index_copy_(0, self.selected, rows)
+        self._tensor(number).index_copy_(0, self.selected, rows)
 
 
 class SliceStates:

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from lamina.convert.errors import ConversionError, in_short
+from lamina.convert.program import BATCH, Spec, make_spec
 
 # Every stand-in accepts exactly what decode attention needs and refuses anything else, so that a model which
 # does more than attend causally to its own keys is never converted into one that does not.
@@ -102,6 +103,10 @@ class StateSpec:
     place: int  # of several of a kind
     shape: tuple[int, ...]
     dtype: torch.dtype
+
+    @property
+    def spec(self) -> Spec:
+        return make_spec((BATCH, *self.shape), self.dtype)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Prefill:
     ) -> None:
         """Those of one stage: all, or some that follow one another; the last one only for what it keeps."""
         self._layers = list(zip(slices, attentions, sinks, strict=True))
-        self._last = last if last and last.states else None
+        self._last = last.prompt if last else None
 
     def run(self, tokens: Tensor, passed: Iterator[Passed] | None, deliver: Deliver) -> Iterator[Passed]:
         """Go through a prompt chunk by chunk; yields what the next stage has to be given for each.
@@ -81,32 +81,20 @@ class Prefill:
             keys, values = kept[number][0][:end], kept[number][-1][:end]
             attended = causal(q, keys, values[..., : op.value_dim], op, sinks)
         if self._last:
-            for token in _tokens(context, attended):
-                self._last.logits(*token)
+            self._last(context, attended)
         return Passed(context, attended)
 
 
 def _passed(
     piece: BoundSlice, context: tuple[Tensor, ...], attended: Tensor | None
 ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """A slice's q, KV and context of some tokens: together, or one by one where it keeps state."""
-    if piece.states and len(context[0]) > 1:
-        parts = [_passed(piece, *token) for token in _tokens(context, attended)]
-        queries, stored, contexts = zip(*parts, strict=True)
-        together = (tuple(map(torch.cat, zip(*values, strict=True))) for values in (stored, contexts))
-        return torch.cat(queries), *together  # type: ignore[return-value]
+    """A slice's q, KV and context of some tokens."""
+    if piece.prompt:
+        (q,), kv, carried = piece.prompt(context, attended)
+        return q, kv, carried
     q, state = piece.query(context, attended)
-    *kv, state = piece.keyvalue(state)
-    return q, tuple(kv), piece.rest(state)
-
-
-def _tokens(
-    context: tuple[Tensor, ...], attended: Tensor | None
-) -> Iterator[tuple[tuple[Tensor, ...], Tensor | None]]:
-    """What goes into a slice, token by token."""
-    for at in range(len(context[0])):
-        row = slice(at, at + 1)
-        yield tuple(value[row] for value in context), None if attended is None else attended[row]
+    *stored, state = piece.keyvalue(state)
+    return q, tuple(stored), piece.rest(state)
 
 
 def causal(q: Tensor, keys: Tensor, values: Tensor, op: AttentionOp, sinks: Tensor | None = None) -> Tensor:

@@ -10,7 +10,7 @@ from lamina import host_memory
 from lamina.attention.worker import CudaAttentionWorker, TensorWorker
 from lamina.kv import Arena, ArenaShape
 from lamina.operators import Attended
-from lamina.pipeline.options import CoreOptions, EngineError
+from lamina.pipeline.options import CoreOptions, EngineError, ModelFacts
 
 if TYPE_CHECKING:
     from lamina.convert import Conversion
@@ -32,8 +32,10 @@ def arena_shape(model: Conversion | Attended, kv_heads: int | None = None) -> Ar
     return ArenaShape(len(attentions), heads, first.head_dim, model.dtype, first.latent)
 
 
-def arena_tokens(shape: ArenaShape, options: CoreOptions, most_tokens: int) -> int:
-    """Tokens that all arenas hold together; `shape` is that of a token with all its heads."""
+def arena_tokens(shape: ArenaShape, facts: ModelFacts, options: CoreOptions, max_sequences: int) -> int:
+    """Tokens that all arenas hold together; `shape` is that of a token in all of them. With no size given,
+    what recurrent layers keep of so many sequences is in the same share of memory.
+    """
     if options.kv_tokens is not None:
         return options.kv_tokens
     if options.kv_bytes is not None:
@@ -43,7 +45,23 @@ def arena_tokens(shape: ArenaShape, options: CoreOptions, most_tokens: int) -> i
                 "engine-kv-too-small", f"kv_bytes is below the {shape.token_bytes:,} of a token"
             )
         return tokens
-    return min(most_tokens, shape.tokens_in(int(_free_bytes(options.place) * SHARE_OF_FREE_MEMORY)))
+    share = int(free_bytes(options.place) * SHARE_OF_FREE_MEMORY)
+    require_room(facts, max_sequences, share - shape.token_bytes)
+    left = share - max_sequences * facts.state_bytes
+    return min(max_sequences * facts.max_positions, shape.tokens_in(left))
+
+
+def require_room(facts: ModelFacts, max_sequences: int, room: int) -> None:
+    """For what recurrent layers keep of so many sequences; most models have none."""
+    wanted = max_sequences * facts.state_bytes
+    if facts.state_bytes and wanted > room:
+        fit = room // facts.state_bytes
+        do = f"max_sequences of at most {fit:,}" if fit > 0 else "a smaller model or fewer KV tokens"
+        raise EngineError(
+            "engine-states-too-large",
+            f"recurrent layers keep {facts.state_bytes:,} bytes of a sequence, {wanted / 1e9:,.3g} GB of "
+            f"{max_sequences:,}, and beside the KV there is room for {max(room, 0) / 1e9:,.3g} GB: take {do}",
+        )
 
 
 def attend_over(
@@ -68,5 +86,5 @@ def attend_over(
         )
 
 
-def _free_bytes(place: torch.device) -> int:
+def free_bytes(place: torch.device) -> int:
     return host_memory.free_bytes() if place.type == "cpu" else int(torch.cuda.mem_get_info(place)[0])

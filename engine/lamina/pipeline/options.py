@@ -138,7 +138,7 @@ class ModelFacts(msgspec.Struct, tag=True, frozen=True):
             str(conversion.dtype).removeprefix("torch."),
             conversion.dtype.itemsize,
             sum(_bytes(one) for one in weights.values()),
-            sum(math.prod(one.shape) * one.dtype.itemsize for one in conversion.states),
+            conversion.state_bytes,
         )
 
     @property

@@ -21,8 +21,10 @@ def states_of(slices: Sequence[BoundSlice]) -> StateMemory | None:
 class SequenceStates:
     """The states of a worker's slices, which most models have none of."""
 
-    def __init__(self, memory: StateMemory | None) -> None:
+    def __init__(self, memory: StateMemory | None, sequences: int) -> None:
         self._memory = memory
+        if memory:
+            memory.reserve(sequences)
 
     def apply(self, delta: BatchDelta) -> None:
         """Before prompts are computed: as with KV, some fork, some go, some come."""

@@ -28,7 +28,7 @@ from lamina.pipeline import (
     Spent,
     states_of,
 )
-from lamina.pipeline.arenas import arena_shape, arena_tokens, attend_over
+from lamina.pipeline.arenas import arena_shape, arena_tokens, attend_over, free_bytes, require_room
 from lamina.pipeline.kv_slots import Arrival
 from lamina.pipeline.options import ModelFacts, original_of
 
@@ -52,10 +52,12 @@ class LocalCore:
         self.conversion = convert(model, dtype=options.dtype, rope=options.rope)
         self.facts = ModelFacts.of(self.conversion)
         shape = arena_shape(self.conversion)
-        most = max_sequences * self.conversion.max_positions
+        tokens = arena_tokens(shape, self.facts, options, max_sequences)
+        room = free_bytes(options.place) - tokens * shape.token_bytes
+        require_room(self.facts, max_sequences, room)
         self.arena = Arena(
             shape,
-            arena_tokens(shape, options, most),
+            tokens,
             overcommit=options.overcommit,
             device=options.device,
         )
@@ -68,7 +70,7 @@ class LocalCore:
         self._overlap = options.overlap
         self._kv_slots = KvSlots(self.arena, 1)
         self._rows = BatchRows()
-        self._states = SequenceStates(states_of(self.slices))
+        self._states = SequenceStates(states_of(self.slices), max_sequences)
         self._prefill: Prefill | None = None
         if options.decode_only:
             self.arena.fill()

@@ -109,6 +109,8 @@ def test_before_a_process_starts(
         ("lfm2", shared(2, 1, batches=2), {}, "layout-model-has-state"),
         ("lfm2", shared(2, 1, batches=3), {}, "layout-model-has-state"),
         ("lfm2", shared(prefill_workers=1), {}, "layout-model-has-state"),
+        ("lfm2", shared(), {"max_sequences": 1 << 40}, "engine-states-too-large"),
+        ("lfm2", shared(), {"max_sequences": 1 << 40, "kv_tokens": 9}, "engine-out-of-memory"),
     ],
 )
 def test_once_the_model_is_known_and_before_a_worker_starts(

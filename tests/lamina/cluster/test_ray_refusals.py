@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -174,6 +175,12 @@ def test_what_does_not_fit_on_a_node() -> None:
     require_memory(FACTS, [CONFIG, CONFIG], [SPOT, replace(SPOT, loaded=True)])
     with pytest.raises(EngineError, match="engine-out-of-memory"):
         require_memory(FACTS, [ATTENTION], [replace(SPOT, free_bytes=2559)])
+    # 3 sequences, which each of two places has a part of.
+    stateful = msgspec.structs.replace(FACTS, state_bytes=100)
+    staged = replace(CONFIG, layout=Layout(2, pipeline_parallel=2, batches=2), most_rows=3)
+    require_memory(stateful, [staged], [replace(SPOT, free_bytes=230)])
+    with pytest.raises(EngineError, match="engine-out-of-memory"):
+        require_memory(stateful, [staged], [replace(SPOT, free_bytes=229)])
 
 
 def test_a_model_that_a_node_has_not(tmp_path: Path) -> None:

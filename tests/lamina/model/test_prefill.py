@@ -8,9 +8,10 @@ import pytest
 import torch
 import transformers
 
-from lamina.convert import Conversion, convert
+from lamina.convert import BoundSlice, Conversion, StateMemory, convert
+from lamina.convert.prompt import prompt_source
 from lamina.model import Prefill, prefill
-from lamina.model.prefill import Passed
+from lamina.model.prefill import Passed, causal
 
 # Of a layer: keys and values; or one tensor, where values are part of keys.
 KV = dict[int, tuple[torch.Tensor, ...]]
@@ -104,3 +105,56 @@ def test_stages_pass_a_prompt_on(
     assert [len(each.context[0]) for each in last] == [8, 8, 8, 8, 5]
     whole = run(conversion, model, tokens)
     assert_same(collected.kv, whole)
+
+
+RECURRENT = ["jamba", "qwen3-next", "granite-hybrid", "olmo-hybrid", "lfm2"]
+
+
+def begun(slices: list[BoundSlice]) -> StateMemory:
+    """The states of a sequence of which no token has been seen."""
+    memory = next(piece.states for piece in slices if piece.states)
+    memory.begin(0)
+    memory.selected = memory.rows([0])
+    return memory
+
+
+def by_token(conversion: Conversion, slices: list[BoundSlice], tokens: torch.Tensor) -> KV:
+    """As a request is decoded, one token after the other."""
+    stored: dict[int, list[torch.Tensor]] = {}
+    for at in range(len(tokens)):
+        context, attended = (tokens[at : at + 1], torch.tensor([at])), None
+        for op, piece in zip(conversion.attentions, slices, strict=False):
+            q, state = piece.query(context, attended)
+            *kv, state = piece.keyvalue(state)
+            context = piece.rest(state)
+            old = stored.get(op.layer, [one[:0] for one in kv])
+            stored[op.layer] = [torch.cat(pair) for pair in zip(old, kv, strict=True)]
+            attended = causal(q, *stored[op.layer], op)
+        slices[-1].logits(context, attended)
+    return {layer: tuple(kv) for layer, kv in stored.items()}
+
+
+@pytest.mark.long(but=["jamba", "granite-hybrid"])
+@pytest.mark.parametrize("family", RECURRENT)
+def test_states_after_a_prompt_are_those_of_its_tokens(
+    family: str, small_model: SmallModel, tokens: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefill, "CHUNK", 10)
+    model = small_model(family)
+    conversion = convert(model)
+    with torch.inference_mode():
+        slices = conversion.bind(model)
+        memory, collected = begun(slices), Collected()
+        layers = Prefill(slices[:-1], conversion.attentions, [None] * (len(slices) - 1), slices[-1])
+        list(layers.run(tokens, None, collected))
+        found = [memory.read(number) for number in range(len(conversion.states))]
+        memory = begun(slices)
+        assert_same(collected.kv, by_token(conversion, slices, tokens))
+        for number, one in enumerate(found):
+            torch.testing.assert_close(one, memory.read(number), atol=2e-4, rtol=2e-4)
+    # Weights are multiplied with all tokens of a chunk; only what needs the token before runs by itself.
+    for kind in conversion.classes:
+        if kind.program.bound:
+            steps = [line for line in prompt_source(kind.program).text.splitlines() if line[:12].isspace()]
+            assert 0 < len(steps) < 30
+            assert not any("linear(" in line for line in steps)

@@ -8,7 +8,8 @@ import pytest
 import torch
 import transformers
 
-from lamina import Engine, Sampling
+from lamina import Engine, Sampling, host_memory
+from lamina.pipeline import EngineError
 
 SmallModel = Callable[..., transformers.PreTrainedModel]
 GREEDY = Sampling(max_tokens=24, ignore_eos=True)
@@ -65,3 +66,15 @@ def test_a_request_that_made_room_begins_again(small_model: SmallModel) -> None:
     assert any(result.preemptions for result in results)
     for result, prompt in zip(results, (PROMPTS[3], PROMPTS[0], PROMPTS[2]), strict=True):
         assert list(result.completions[0].tokens) == generated(model, prompt)
+
+
+def test_states_take_memory_beside_the_kv(small_model: SmallModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of Jamba: 3 convolutions of 128 x 4 and recurrences of 128 x 8 numbers; KV of 2 x 2 x 2 x 8 a token."""
+    state, token = 3 * (512 + 1024) * 4, 64 * 4
+    model = small_model("jamba")
+    monkeypatch.setattr(host_memory, "free_bytes", lambda: 4 * (5 * state + 100 * token))
+    engine = Engine(model, max_sequences=5)
+    assert (engine.facts.state_bytes, engine.kv_tokens) == (state, 100)
+    for how in ({"max_sequences": 7}, {"max_sequences": 26, "kv_tokens": 1}):
+        with pytest.raises(EngineError, match="engine-states-too-large"):
+            Engine(model, **how)

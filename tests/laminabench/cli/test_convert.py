@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -31,6 +32,10 @@ def tiny(tmp_path: Path) -> Path:
     return folder
 
 
+# Of these every other layer keeps state instead of attending, the first one too.
+HYBRIDS = {"jamba", "qwen3-next", "granite-hybrid", "olmo-hybrid", "lfm2"}
+
+
 def shorter(config: dict[str, Any], layers: int) -> dict[str, Any]:
     """The same model, converted in less time."""
     short = dict(config) | {"n_layer" if "n_layer" in config else "num_hidden_layers": layers}
@@ -38,7 +43,7 @@ def shorter(config: dict[str, Any], layers: int) -> dict[str, Any]:
 
 
 def shorten(monkeypatch: pytest.MonkeyPatch, names: Iterable[str], layers: int) -> None:
-    short = {name: shorter(SMALL_MODELS[name], layers) for name in names}
+    short = {name: shorter(SMALL_MODELS[name], layers * (1 + (name in HYBRIDS))) for name in names}
     # This one first: it has taken the whole table when it is imported.
     monkeypatch.setattr("laminabench.conversion.source.SMALL_MODELS", short)
     monkeypatch.setattr("laminabench.catalog.small_models.SMALL_MODELS", short)
@@ -52,11 +57,21 @@ def test_every_family_has_a_row(as_json: Any, monkeypatch: pytest.MonkeyPatch) -
     assert all(row["transfer_agrees"] and row["slices"] == 2 for row in table.values())
     # q is sent before k and v are computed everywhere, fused projections included. Where KV is latent, q
     # takes two products and one with the keys' half of kv_b_proj, and what is stored takes one.
+    # Layers that keep state are computed before q of the attention behind them.
     latent = {name for name, config in SMALL_MODELS.items() if "kv_lora_rank" in config}
     before = {name: (row["products"]["query"], row["products"]["keyvalue"]) for name, row in table.items()}
-    assert before == {name: (3, 1) if name in latent else (1, 2) for name in SMALL_MODELS}
-    # Cohere's MLP does not need attention: all of it overlaps.
-    assert {name for name, row in table.items() if row["products"]["rest"]} == {"cohere"}
+    hybrid = {name: before.pop(name) for name in HYBRIDS}
+    assert before == {name: (3, 1) if name in latent else (1, 2) for name in before}
+    assert all(query > 1 and keyvalue == 2 for query, keyvalue in hybrid.values())
+    assert {name for name, row in table.items() if row["state_bytes"]} == HYBRIDS
+    # Cohere's MLP does not need attention: all of it overlaps; of Qwen3-Next's, what its output is gated by.
+    assert {name for name, row in table.items() if row["products"]["rest"]} == {"cohere", "qwen3-next"}
+
+
+def test_the_docs_name_every_family() -> None:
+    page = (Path(__file__).parents[3] / "docs/converter.md").read_text(encoding="utf-8")
+    listed = page.partition("## Families\n")[2].split("\n\n")[1]
+    assert re.findall("`(.+?)`", listed) == list(SMALL_MODELS)
 
 
 def test_families_as_a_table(shell: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,8 +80,8 @@ def test_families_as_a_table(shell: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     assert (code, err) == (0, "")
     rows = {line.split()[0]: line.split()[1:] for line in out.splitlines()[2:4]}
     assert rows == {
-        "opt": ["3", "3", "1,024", "4", "2", "0", "4,096", "agrees"],
-        "cohere": ["3", "3", "2,304", "2", "2", "3", "2,560", "agrees"],
+        "opt": ["3", "3", "1,024", "4", "2", "0", "4,096", "agrees", "0"],
+        "cohere": ["3", "3", "2,304", "2", "2", "3", "2,560", "agrees", "0"],
     }
     assert max(map(len, out.splitlines())) <= 120
 
