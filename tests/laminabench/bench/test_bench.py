@@ -34,9 +34,15 @@ def test_attention_judges_by_the_median_share(facts: Facts) -> None:
     for row in rows:
         share = row["share"]
         assert 0 < share["min"] <= share["median"] <= share["max"]
-        judged = row["dtype"] == "bfloat16" and row["order"] != "random"
+        judged = row["dtype"] == "bfloat16" and row["order"] != "random" and not row["latent"]
         assert row["met"] == (share["median"] >= attention.TARGET_SHARE if judged else None)
     assert result["met"] == all(row["met"] for row in rows if row["judged"])
+
+
+def test_attention_counts_a_latent_vector_once_and_every_heads_arithmetic() -> None:
+    v3 = next(case for case in attention.CASES if case.latent and case.heads == 128)
+    assert v3.arena.token_bytes == 576 * 2
+    assert v3.token_flops == 2 * 128 * (576 + 512)
 
 
 def test_traces_measures_both_files(facts: Facts) -> None:
