@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import lru_cache, partial
-from typing import Any, NamedTuple, TypeVar
+from functools import lru_cache
+from typing import NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike
 
 from laminabench.catalog.cost_terms import (
     ACTIVATION_BYTES,
-    DISPATCH_BYTES,
     AllReduceCost,
     AttentionCost,
     AttentionTerms,
@@ -27,15 +26,13 @@ from laminabench.catalog.cost_terms import (
     HostCost,
     LatentCost,
     LatentPromptCost,
-    Origin,
     PromptAttentionCost,
     PromptTerms,
 )
 from laminabench.catalog.entries import Table
 from laminabench.catalog.hardware import Device, canonical_dtype, load_devices
-from laminabench.catalog.layout import Layout, Split, layout_of
+from laminabench.catalog.layout import Split, layout_of
 from laminabench.catalog.measured import (
-    AttentionGrids,
     AttentionLines,
     Curve,
     Measured,
@@ -100,7 +97,7 @@ class CostSet(msgspec.Struct, frozen=True):
     def gemm_seconds(
         self, device: Device, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str = "bf16"
     ) -> Float64:
-        cost, key = self._gemm(device, dtype), canonical_dtype(dtype)
+        cost, key = self.gemm_cost(device, dtype), canonical_dtype(dtype)
         formula = cost.seconds(device, m, n, k, key)
         if np.ndim(n) or np.ndim(k):
             return formula
@@ -112,7 +109,7 @@ class CostSet(msgspec.Struct, frozen=True):
         catalogued = self.as_measured(device)
         if curve is None:
             return formula * nearby(
-                _curves_of(self, device.name, key),
+                curves_of(self, device.name, key),
                 self.measured.nearest,
                 lambda rows, n, k: cost.seconds(catalogued, rows, n, k, key),
                 m,
@@ -184,7 +181,7 @@ class CostSet(msgspec.Struct, frozen=True):
         """One all-reduce of `size_bytes` over `tp` devices of a node; nothing for one device."""
         if tp == 1:
             return np.zeros(np.shape(size_bytes))
-        return self._allreduce(device, tp).seconds(device, tp, size_bytes)
+        return self.allreduce_cost(device, tp).seconds(device, tp, size_bytes)
 
     # Mixtures of experts, latent KV: the terms, each with its origin
 
@@ -240,7 +237,7 @@ class CostSet(msgspec.Struct, frozen=True):
 
     def hop_seconds(self, device: Device, size_bytes: Float64) -> Float64:
         """From a pipeline stage to the next: half of an all-reduce's latency, and the bytes."""
-        return self._allreduce(device, 2).latency_s / 2 + size_bytes / device.interchip_bytes_per_s
+        return self.allreduce_cost(device, 2).latency_s / 2 + size_bytes / device.interchip_bytes_per_s
 
     # What of these was measured, on this very device; None where the term prices it
 
@@ -289,143 +286,6 @@ class CostSet(msgspec.Struct, frozen=True):
             "and --costs roofline has every device",
         )
 
-    def provenance(
-        self,
-        device: Device,
-        split: Split = 1,
-        dtype: str = "bf16",
-        *,
-        prompts: bool = False,
-        model: ModelShape | None = None,
-    ) -> list[Table]:
-        """Every coefficient used for `device` and where it is from: for manifests and `costs show`."""
-        layout = layout_of(split)
-        attention: Any = self.latent_cost if model and model.latent else self.attention_cost
-        of_prompts: Any = self.latent_prompt_cost if model and model.latent else self.prompt_attention_cost
-        sizes = {"head_dim": model.head_dim} if model and not model.latent else {}
-        kv = {"kv_dtype": model.kv_dtype} if model else {}
-        terms: list[tuple[str, Any]] = [
-            ("gemm", self._gemm(device, dtype)),
-            ("attention", attention(device, **sizes, **kv)),
-        ]
-        if layout.tp > 1:
-            terms.append((f"allreduce over {layout.tp}", self._allreduce(device, layout.tp)))
-        if prompts:
-            terms.append(("prompts", of_prompts(device, **sizes)))
-        terms += self._own_terms(model, device, layout) if model else []
-        terms += [
-            ("elementwise", self._term(self.elementwise, device, "element-wise operations")),
-            ("host", self.host),
-        ]
-        borrowed = self.borrowed.get(device.name)
-        rows = []
-        for name, term in terms:
-            row = self._provenance_row(name, term)
-            if name != "host" and borrowed and self.measured_as(device) == borrowed.device:
-                row["kind"] = "assumed"
-                row["borrowed_from"] = borrowed.device
-                row["reason"] = borrowed.reason
-            rows.append(row)
-        return rows
-
-    def _own_terms(self, model: ModelShape, device: Device, layout: Layout) -> list[tuple[str, Any]]:
-        """The terms that only some models and layouts have, by name."""
-        found: list[tuple[str, Any]] = []
-        if model.experts:
-            found.append((f"experts in {model.expert_dtype}", self.expert_cost(device, model.expert_dtype)))
-        if model.latent:
-            found.append(("batched", self.batched_cost(device)))
-        if model.window:
-            size = (model.head_dim, model.kv_dtype, model.window.tokens)
-            found.append(("windows", self.attention_cost(device, *size)))
-        if layout.nodes > 1:
-            sent = ((op, self.dispatch_cost(device, op, layout.nodes)) for op in DISPATCH_BYTES)
-            found += [(f"{op} over {layout.nodes} nodes", cost) for op, cost in sent]
-        elif layout.dp > 1:
-            for op in ("all_gather", "reduce_scatter"):
-                found.append((f"{op} over {layout.dp}", self.collective_cost(device, op, layout.dp)))
-        return found
-
-    def step_sources(
-        self, model: ModelShape, device: Device, split: Split, side: Side | None = None
-    ) -> list[Table]:
-        """What each GEMM and operator of a step is priced by: as it was measured, or by the formula."""
-        tp = layout_of(split).tp
-        products = model.attention_products(tp) if side == "attention" else model.products(split)
-        wanted = [each for each in products if not each.heads and (side != "feed" or each.place == "feed")]
-        gemms = [(each.gemm, each.dtype) for each in wanted]
-        if side != "attention":
-            gemms.append((model.lm_head_gemm(tp), model.rest_dtype))
-        rows = [
-            self._source(
-                f"{gemm.name} {gemm.n}x{gemm.k}",
-                self.measured.gemm.get((device.name, canonical_dtype(dtype), gemm.n, gemm.k)),
-                partial(self._gemm, device, dtype),
-            )
-            for gemm, dtype in gemms
-        ]
-        if self.measured.nearest and _curves_of(self, device.name, canonical_dtype(model.dtype)):
-            for row in rows:
-                row["priced_by"] = row["priced_by"].replace("formula", "formula, nearest")
-        curves = self._operators(model, device, tp, side)
-        for i, (name, width, _) in enumerate(model.operators(tp, side)):
-            rows.append(
-                self._source(
-                    f"{name} {width}",
-                    curves[i][1] if curves else None,
-                    lambda: self._term(self.elementwise, device, "element-wise operations"),
-                )
-            )
-        return rows
-
-    def attention_sources(self, model: ModelShape, device: Device, workers: int) -> list[Table]:
-        """The same of attention on one of so many workers."""
-        heads, kv_heads = model.heads_of_worker(workers)
-        found = self.measured_attention(model, device, workers)
-        name = f"attention {heads} heads, {kv_heads} of KV, size {model.head_dim}"
-        return [
-            self._source(
-                name,
-                found.grids if found else None,
-                lambda: self._term(self.attention, device, "decode attention"),
-            )
-        ]
-
-    def _source(
-        self, term: str, measured: Curve | AttentionGrids | AttentionLines | None, formula: Callable[[], Any]
-    ) -> Table:
-        origin: Origin = (measured or formula()).origin
-        return {
-            "term": term,
-            "set": self.name,
-            "kind": origin.kind,
-            "priced_by": "measurements" if measured else "formula",
-            "source": origin.source,
-            "samples": origin.samples,
-            "errors_percent": dict(origin.errors),
-            **({"unstable": True} if origin.unstable else {}),
-        }
-
-    def host_provenance(self) -> Table:
-        """The host's row alone, for devices whose own times are not from cost sets."""
-        return self._provenance_row("host", self.host)
-
-    def _provenance_row(self, name: str, term: Any) -> Table:
-        coefficients = msgspec.structs.asdict(term)
-        del coefficients["origin"]
-        origin: Origin = term.origin
-        return {
-            "term": name,
-            "set": self.name,
-            "kind": origin.kind,
-            "source": origin.source,
-            "range": origin.range,
-            "samples": origin.samples,
-            "errors_percent": dict(origin.errors),
-            **({"unstable": True} if origin.unstable else {}),
-            "coefficients": coefficients,
-        }
-
     @property
     def held_against(self) -> str:
         """The sentence that goes with its numbers."""
@@ -448,13 +308,16 @@ class CostSet(msgspec.Struct, frozen=True):
         self, model: ModelShape, device: Device, split: Split, rows: Float64, side: Side | None = None
     ) -> Float64:
         """All layers, and what is there once in a step: measured if every operator of the model was."""
-        if curves := self._operators(model, device, layout_of(split).tp, side):
+        if curves := self.operators(model, device, layout_of(split).tp, side):
             return sum((times * curve.at(rows) for times, curve in curves), np.zeros_like(rows))
         kernels, elements = model.elementwise(split, side)
-        cost = self._term(self.elementwise, device, "element-wise operations")
+        cost = self.elementwise_cost(device)
         return model.layers * cost.seconds(device, kernels, ACTIVATION_BYTES * elements * rows)
 
-    def _operators(
+    def elementwise_cost(self, device: Device) -> ElementwiseCost:
+        return self._term(self.elementwise, device, "element-wise operations")
+
+    def operators(
         self, model: ModelShape, device: Device, tp: int, side: Side | None = None
     ) -> list[tuple[int, Curve]]:
         """How often each is in a step, the embedding's last; none where not all were measured."""
@@ -476,10 +339,10 @@ class CostSet(msgspec.Struct, frozen=True):
             )
         return table[name]
 
-    def _gemm(self, device: Device, dtype: str) -> GemmCost:
+    def gemm_cost(self, device: Device, dtype: str) -> GemmCost:
         return self._keyed(self.gemm, device, canonical_dtype(dtype), f"{dtype} GEMMs")
 
-    def _allreduce(self, device: Device, tp: int) -> AllReduceCost:
+    def allreduce_cost(self, device: Device, tp: int) -> AllReduceCost:
         name = self.measured_as(device)
         degrees = sorted(degree for owner, degree in self.allreduce if owner == name)
         if not degrees:
@@ -516,7 +379,7 @@ class CostSet(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=64)
-def _curves_of(costs: CostSet, device: str, dtype: str) -> Mapping[tuple[int, int], Curve]:
+def curves_of(costs: CostSet, device: str, dtype: str) -> Mapping[tuple[int, int], Curve]:
     """The matrices that were measured: looked for once, as sets of today have hundreds."""
     return costs.measured.of(device, dtype)
 

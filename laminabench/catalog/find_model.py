@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from laminabench.catalog.entries import packaged, pick
+from laminabench.catalog.families import UNRELEASED, load_models
 from laminabench.catalog.hf_config import read_config, write_config
 from laminabench.catalog.hf_quantization import KEY as QUANTIZATION
-from laminabench.catalog.models import BLOCKS, DTYPE_BYTES, UNRELEASED, ModelShape, load_models
+from laminabench.catalog.models import BLOCKS, DTYPE_BYTES, ModelShape
 from laminabench.errors import UserError
 
 # Between a model and the type of its numbers: llama3-70b@fp8.
@@ -47,7 +48,8 @@ def modelled(name: str) -> ModelShape:
     return replace(shape, name=f"{shape.name}{_IN}{dtype}", dtype=dtype, kv_dtype=kv, experts=experts)
 
 
-# What the catalogue does not hold. None of it changes a shape; a window changes what attention reads.
+# What the catalogue does not hold, and is the family's. None of it changes a shape. A window changes what
+# attention reads; where the catalogue has a model's own (gpt-oss, Llama-4), that is written instead.
 ASSUMED = ("window", "RoPE base", "norm epsilon", "longest text", "special tokens")
 
 
@@ -76,8 +78,9 @@ def _json(path: Path) -> dict[str, Any]:
 def to_hf_config(name: str, longest_text: int | None = None) -> dict[str, Any]:
     """The config.json of a catalogue model: its sizes, and the family's defaults beyond them.
 
-    `longest_text` is for models with made-up weights: positions that rotate are no weights, so there can be
-    any number of them. No token is special then.
+    It leaves out the formats that released weights are held in (`quantization_config`): models that are made
+    of it have weights of 16 bits. `longest_text` is for made-up weights: positions that rotate are no
+    weights, so there can be any number of them. No token is special then.
     """
     shape, family = load_models()[name], packaged("models.toml")[name]["family"]
     if family in UNRELEASED:

@@ -19,6 +19,7 @@ from laminabench.catalog.cost_terms import (
     Origin,
     PromptAttentionCost,
 )
+from laminabench.catalog.families import released_models
 from laminabench.catalog.fit_terms import (
     attention_times,
     elementwise_times,
@@ -33,7 +34,7 @@ from laminabench.catalog.fit_terms import (
 )
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.measured import Grid
-from laminabench.catalog.models import ModelShape, released_models
+from laminabench.catalog.models import ModelShape
 from laminabench.catalog.profiles import FULL, AttentionKind, Samples
 
 Shape = tuple[int, int]  # (n, k)

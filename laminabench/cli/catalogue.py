@@ -127,7 +127,7 @@ def models() -> None:
 @reporting
 def list_models(out: Output) -> None:
     """All models, a line each: parameters in 10^9, of mixtures those that a token goes through, too."""
-    from laminabench.catalog.models import load_models
+    from laminabench.catalog.families import load_models
 
     rows = [found.describe() for found in load_models().values()]
     sizes = (">layers", ">hidden", ">heads", ">KV heads", ">10^9", ">active", ">weights GB")
@@ -227,6 +227,7 @@ def show_costs(name: str, device_name: str, tp: int, dtype: str, model: str | No
     from laminabench.catalog.costs import known_devices
     from laminabench.catalog.find_model import modelled
     from laminabench.catalog.hardware import device
+    from laminabench.catalog.provenance import attention_sources, provenance, step_sources
 
     found = load_costs(name)
     on = device(device_name, known_devices([found]))
@@ -234,8 +235,8 @@ def show_costs(name: str, device_name: str, tp: int, dtype: str, model: str | No
     if model is not None:
         shape = modelled(model)
         facts["model"] = shape.name
-        facts["sources"] = found.step_sources(shape, on, tp) + found.attention_sources(shape, on, tp)
-    facts["terms"] = found.provenance(on, tp, dtype)
+        facts["sources"] = step_sources(found, shape, on, tp) + attention_sources(found, shape, on, tp)
+    facts["terms"] = provenance(found, on, tp, dtype)
 
     def render(console: Console) -> None:
         if rows := facts.pop("sources", None):

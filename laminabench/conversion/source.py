@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from laminabench.catalog.entries import pick
+from laminabench.catalog.families import load_models
 from laminabench.catalog.find_model import to_hf_config
-from laminabench.catalog.models import load_models
 from laminabench.catalog.small_models import SMALL_MODELS
 
 

@@ -21,8 +21,9 @@ from laminabench.bench.calibrate.rounds import Point, Seconds, Told, in_rounds
 from laminabench.bench.calibrate.terms import Control, Decode, Model, Prompts
 from laminabench.bench.mini import config_of
 from laminabench.catalog.cost_file import assumed_host
+from laminabench.catalog.families import load_models
 from laminabench.catalog.find_model import model
-from laminabench.catalog.models import ModelShape, load_models
+from laminabench.catalog.models import ModelShape
 from laminabench.systems.live.lamina.setup import on_cores
 from laminabench.version import __version__
 

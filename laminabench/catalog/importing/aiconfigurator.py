@@ -18,6 +18,7 @@ from laminabench.catalog.cost_terms import (
     Origin,
 )
 from laminabench.catalog.costs import CostSet
+from laminabench.catalog.families import released_models
 from laminabench.catalog.fitted import Shape
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.importing.curves import DEGREES, GRAPH_ROWS, NEAREST, Layers, curve, held_out_layers
@@ -25,7 +26,7 @@ from laminabench.catalog.importing.kernels import Kernels
 from laminabench.catalog.importing.stand_ins import packaged
 from laminabench.catalog.importing.tables import SOURCE, Tables
 from laminabench.catalog.measured import Curve, Measured
-from laminabench.catalog.models import ModelShape, released_models
+from laminabench.catalog.models import ModelShape
 from laminabench.catalog.profiles import (
     Samples,
     vllm_allreduce,

@@ -22,6 +22,7 @@ from laminabench.catalog.cost_terms import (
     PromptAttentionCost,
 )
 from laminabench.catalog.costs import CostSet
+from laminabench.catalog.families import load_models
 from laminabench.catalog.find_model import model
 from laminabench.catalog.fit_terms import (
     attention_times,
@@ -35,7 +36,7 @@ from laminabench.catalog.hardware import Device
 from laminabench.catalog.importing.curves import GRAPH_ROWS, Layers, curve, fitted_elementwise, fitted_gemm
 from laminabench.catalog.importing.names import device_called
 from laminabench.catalog.measured import AttentionGrids, Curve, Grid, Measured
-from laminabench.catalog.models import ModelShape, load_models
+from laminabench.catalog.models import ModelShape
 from laminabench.catalog.profiles import Columns
 from laminabench.errors import UserError
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from laminabench.catalog.deployment import Deployment, parse_deployment
+from laminabench.catalog.families import load_models
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import priced_devices
-from laminabench.catalog.models import ModelShape, load_models
+from laminabench.catalog.models import ModelShape
 from laminabench.errors import UserError
 from laminabench.request import ReplayRequest
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from laminabench.catalog.provenance import attention_sources, provenance, step_sources
 from laminabench.errors import UserError
 from laminabench.sim.spec import Spec
 from laminabench.systems.modelled.setup import (
@@ -86,8 +87,8 @@ def build(setup: Setup) -> Modelled:
         **prompt_facts(setup),
     }
     prompts = setup.prompt_budget > 0
-    provenance = setup.costs.provenance(device, layout, model.dtype, prompts=prompts, model=model)
-    coefficients = [{**row, "device": device.name} for row in provenance]
-    sources = setup.costs.step_sources(model, device, layout)
-    sources += setup.costs.attention_sources(model, device, layout.tp)
+    terms = provenance(setup.costs, device, layout, model.dtype, prompts=prompts, model=model)
+    coefficients = [{**row, "device": device.name} for row in terms]
+    sources = step_sources(setup.costs, model, device, layout)
+    sources += attention_sources(setup.costs, model, device, layout.tp)
     return Modelled(spec, facts, [*coefficients, *measured_rows(sources, device), *assumptions(setup)])

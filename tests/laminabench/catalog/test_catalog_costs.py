@@ -38,6 +38,7 @@ from laminabench.catalog.deployment import devices_named
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device, load_devices
 from laminabench.catalog.models import DTYPE_BYTES
+from laminabench.catalog.provenance import provenance
 from laminabench.catalog.step import model_step, model_step_seconds
 from laminabench.errors import UserError
 
@@ -100,7 +101,7 @@ def test_every_set_covers_every_device_and_every_number_has_a_source(name, on):
     assert step.total_s[0] == 0
     assert 0 < step.total_s[1] <= step.total_s[2] < 10
     assert costs.attention_seconds(model("llama-7b"), found, 64 * 1000, 64) > 0
-    for row in costs.provenance(found, split=2):
+    for row in provenance(costs, found, split=2):
         assert row["source"]
         assert row["kind"] in {"fitted", "published", "assumed", "ideal"}
         assert row["coefficients"]
@@ -120,14 +121,14 @@ def test_a_core_has_the_ideal_set_only_and_the_others_name_it(name):
 
 def test_h20_is_h100_s_efficiencies_on_h20_s_specification_and_labelled():
     costs, h20, h100 = load_costs(), device("h20"), device("h100")
-    rows = {row["term"]: row for row in costs.provenance(h20, split=4)}
+    rows = {row["term"]: row for row in provenance(costs, h20, split=4)}
     for term in ("gemm", "attention", "allreduce over 4", "elementwise"):
         assert rows[term]["kind"] == "assumed"
         assert rows[term]["borrowed_from"] == "h100"
         assert "no public H20 measurement" in rows[term]["reason"]
     assert rows["host"]["kind"] == "assumed"
     assert costs.host.seconds(100) == pytest.approx(4e-3)
-    assert {row["kind"] for row in costs.provenance(h100)} == {"fitted", "assumed"}
+    assert {row["kind"] for row in provenance(costs, h100)} == {"fitted", "assumed"}
     ours, theirs = (costs.attention_terms(model("llama3-70b"), each) for each in (h20, h100))
     assert ours.per_kv_token_s / theirs.per_kv_token_s == pytest.approx(3.35 / 4.0)
     assert ours.fixed_s == theirs.fixed_s

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from laminabench.catalog.families import load_models
 from laminabench.catalog.find_model import from_config_json, model, modelled, to_hf_config
 from laminabench.catalog.hardware import device
 from laminabench.catalog.layout import Layout
-from laminabench.catalog.models import load_models
 from laminabench.errors import UserError
 
 # Published with the checkpoints (model card or safetensors index); entered by hand.

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from laminabench.catalog.entries import packaged
+from laminabench.catalog.families import load_models, released_models
 from laminabench.catalog.find_model import from_config_json, model, modelled, to_hf_config
 from laminabench.catalog.hf_config import write_config
 from laminabench.catalog.model_parts import Window
-from laminabench.catalog.models import BLOCKS, load_models, released_models
+from laminabench.catalog.models import BLOCKS
 from laminabench.errors import UserError
 
 FP8_BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128]}

@@ -13,6 +13,7 @@ from laminabench.catalog.cost_terms import HostCost, Origin
 from laminabench.catalog.costs import CostSet, known_devices
 from laminabench.catalog.hardware import Device, load_devices
 from laminabench.catalog.network import Network, network_of, parse_network
+from laminabench.catalog.provenance import provenance
 from laminabench.cli.main import run
 from laminabench.errors import UserError
 from laminabench.listener import SILENT
@@ -47,7 +48,7 @@ def test_a_file_has_what_the_set_brings(mine: str, tmp_path: Path) -> None:
     write_costs(own(host=HostCost(1e-3, 2e-6, origin)), tmp_path / "more.toml")
     host = load_costs("more.toml").host
     assert (host.per_step_s, host.per_request_s, host.origin.unstable) == (1e-3, 2e-6, True)
-    rows = load_costs("more.toml").provenance(MINE)
+    rows = provenance(load_costs("more.toml"), MINE)
     assert [row["term"] for row in rows if row.get("unstable")] == ["host"]
 
 

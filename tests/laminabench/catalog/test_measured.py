@@ -14,6 +14,7 @@ from laminabench.catalog.cost_terms import Origin
 from laminabench.catalog.find_model import model, modelled
 from laminabench.catalog.hardware import device
 from laminabench.catalog.measured import Curve, Measured
+from laminabench.catalog.provenance import step_sources
 from laminabench.catalog.step import model_step
 from laminabench.errors import UserError
 
@@ -56,7 +57,7 @@ def test_what_no_table_has_is_priced_by_the_formula():
     costs, on = load_costs(NAME), device(ON)
     bare = replace(costs, measured=Measured())
     other = model("qwen3-8b")  # other widths, but for a few matrices
-    sources = {row["term"]: row["priced_by"] for row in costs.step_sources(other, on, 1)}
+    sources = {row["term"]: row["priced_by"] for row in step_sources(costs, other, on, 1)}
     assert sources["qkv 6144x4096"] == "measurements"
     assert sources["gate_up 24576x4096"] == "formula"
     assert {name: by for name, by in sources.items() if name.startswith(("norm", "qk_norm"))} == {
@@ -87,7 +88,7 @@ def test_the_nearest_matrices_correct_the_formula_the_less_the_further_they_are(
     assert ratio(8192, 4096, dtype="fp8") == 1  # of other kernels nothing was measured
     fast = dataclasses.replace(on, flops={name: 2 * rate for name, rate in on.flops.items()})
     assert ratio(8192, 4096, at=fast) == pytest.approx(ratio(8192, 4096))
-    sources = {row["term"]: row["priced_by"] for row in costs.step_sources(model("llama3-8b"), on, 1)}
+    sources = {row["term"]: row["priced_by"] for row in step_sources(costs, model("llama3-8b"), on, 1)}
     assert (sources["o 4096x4096"], sources["qkv 6144x4096"]) == ("measurements", "formula, nearest")
     write_costs(costs, tmp_path / "near.toml")
     assert load_costs(str(tmp_path / "near.toml")).measured.nearest == 4

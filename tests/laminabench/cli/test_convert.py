@@ -152,8 +152,8 @@ def test_catalogue_configs_build_models_of_the_published_size(name: str) -> None
     import torch
     import transformers
 
+    from laminabench.catalog.families import load_models
     from laminabench.catalog.find_model import to_hf_config
-    from laminabench.catalog.models import load_models
 
     config = transformers.AutoConfig.for_model(**to_hf_config(name))
     with torch.device("meta"):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from laminabench.catalog.models import load_models
+from laminabench.catalog.families import load_models
 from laminabench.errors import UserError
 from laminabench.runs.manifest import Partial
 from laminabench.sim.outcome import Outcome

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from laminabench.catalog.models import load_models
+from laminabench.catalog.families import load_models
 from laminabench.errors import CheckFailedError, UserError
 from laminabench.systems.live.lamina.setup import LiveSetup, check, free_bytes, kv_of_each, opened
 

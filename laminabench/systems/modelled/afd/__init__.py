@@ -13,6 +13,7 @@ from laminabench.catalog.deployment import Workers
 from laminabench.catalog.hardware import Device, device
 from laminabench.catalog.layout import NODE_DEVICES, Layout
 from laminabench.catalog.models import ModelShape
+from laminabench.catalog.provenance import attention_sources, provenance, step_sources
 from laminabench.catalog.step import lm_head_seconds
 from laminabench.errors import UserError
 from laminabench.sim.spec import Pipelining, Spec, Timing
@@ -246,15 +247,18 @@ def coefficients(setup: Setup, layout: Layout, groups: Layout) -> list[dict[str,
     feed_rows = {
         row["term"]: row
         for degree in exchange_degrees(model, layout)
-        for row in costs.provenance(feed, degree, model.dtype, model=without_attention)
+        for row in provenance(costs, feed, degree, model.dtype, model=without_attention)
     }
-    attention_rows = costs.provenance(
-        *(on, groups.tp, model.dtype), prompts=setup.prompt_budget > 0, model=replace(model, experts=None)
+    attention_rows = provenance(
+        costs,
+        *(on, groups.tp, model.dtype),
+        prompts=setup.prompt_budget > 0,
+        model=replace(model, experts=None),
     )
     return [
-        *measured_rows(costs.step_sources(model, feed, layout, "feed"), feed),
-        *measured_rows(costs.step_sources(model, on, groups.tp, "attention"), on),
-        *measured_rows(costs.attention_sources(model, on, groups.tp), on),
+        *measured_rows(step_sources(costs, model, feed, layout, "feed"), feed),
+        *measured_rows(step_sources(costs, model, on, groups.tp, "attention"), on),
+        *measured_rows(attention_sources(costs, model, on, groups.tp), on),
         *({**row, "device": feed.name} for row in feed_rows.values() if row["term"] not in ATTENTION_TERMS),
         *({**row, "device": on.name} for row in attention_rows if row["term"] != "host"),
         {"term": "network", **asdict(setup.network)},

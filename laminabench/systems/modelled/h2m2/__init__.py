@@ -9,6 +9,7 @@ from laminabench.catalog.boards import Board, board
 from laminabench.catalog.deployment import Deployment, Workers
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
+from laminabench.catalog.provenance import host_provenance
 from laminabench.errors import UserError
 from laminabench.sim.h2m2 import flexgen_shares, footprint, uniform
 from laminabench.sim.spec import BoardTiming, Spec
@@ -171,7 +172,7 @@ def _coefficients(setup: Setup, on: Board, timing: BoardTiming) -> list[dict[str
             for row in on.assumptions()
         ),
         {"term": "mapping", "device": on.name, "kind": kind, "source": source, "coefficients": chosen},
-        setup.costs.host_provenance(),
+        host_provenance(setup.costs),
         {
             "term": "recompute",
             "device": on.name,

@@ -12,6 +12,7 @@ from laminabench.catalog.deployment import Workers
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.layout import Layout
 from laminabench.catalog.models import ModelShape, Product
+from laminabench.catalog.provenance import attention_sources, provenance, step_sources
 from laminabench.catalog.step import priced, summed
 from laminabench.errors import UserError
 from laminabench.sim.spec import Pipelining, Spec, Timing
@@ -294,19 +295,27 @@ def facts(setup: Setup, spec: Spec, layout: Layout, replicas: int) -> dict[str, 
 def coefficients(setup: Setup, layout: Layout, pools: int) -> list[dict[str, object]]:
     """Every coefficient used and its source: the model workers' own, and attention's of its devices."""
     assert setup.deployment.attention is not None
-    model_rows = setup.costs.provenance(
-        setup.deployment.model.device, layout, setup.model.dtype, model=setup.model
+    model_rows = provenance(
+        setup.costs,
+        setup.deployment.model.device,
+        layout,
+        setup.model.dtype,
+        model=setup.model,
     )
     # Attention workers run no GEMM: a data type they have no units for is no matter.
-    attention_rows = setup.costs.provenance(
-        setup.deployment.attention.device, 1, prompts=setup.prompt_budget > 0, model=setup.model
+    attention_rows = provenance(
+        setup.costs,
+        setup.deployment.attention.device,
+        1,
+        prompts=setup.prompt_budget > 0,
+        model=setup.model,
     )
     model_device, attention = setup.deployment.model.device, setup.deployment.attention
     workers = attention.count if pools == 1 else 1
     return [
-        *measured_rows(setup.costs.step_sources(setup.model, model_device, layout), model_device),
+        *measured_rows(step_sources(setup.costs, setup.model, model_device, layout), model_device),
         *measured_rows(
-            setup.costs.attention_sources(setup.model, attention.device, workers), attention.device
+            attention_sources(setup.costs, setup.model, attention.device, workers), attention.device
         ),
         *(
             {**row, "device": setup.deployment.model.device.name}

@@ -13,6 +13,7 @@ from laminabench.bench.calibrate.rounds import Point, Repeats
 from laminabench.bench.calibrate.terms import CHUNKS, LONG_SHARES, REQUESTS, SKEWED_REQUESTS, Model
 from laminabench.catalog.cost_file import assumed_host, load_costs, write_costs
 from laminabench.catalog.find_model import model
+from laminabench.catalog.provenance import attention_sources, step_sources
 from laminabench.catalog.step import model_step
 
 SHAPE = model("llama-tiny")
@@ -63,7 +64,7 @@ def test_a_step_is_as_long_as_it_was() -> None:
     assert step.gemm_s + step.elementwise_s + step.lm_head_s == pytest.approx(
         [2e-3 + 1e-3 + rows * 10 * PER_ROW for rows in ROWS]
     )
-    sources = costs.step_sources(SHAPE, on, 1) + costs.attention_sources(SHAPE, on, 1)
+    sources = step_sources(costs, SHAPE, on, 1) + attention_sources(costs, SHAPE, on, 1)
     assert {row["priced_by"] for row in sources} == {"measurements"}
     # The best rate of a product is the device's peak: no formula is above it.
     layer = SHAPE.layer_gemms()
@@ -125,7 +126,7 @@ def test_what_was_unsteady_says_so(tmp_path: Path) -> None:
     def unstable(found: Repeats) -> set[str]:
         write_costs(cost_set(made(found)), tmp_path / "set.toml")
         costs = load_costs(str(tmp_path / "set.toml"))
-        rows = costs.step_sources(SHAPE, costs.devices["my-core"], 1)
+        rows = step_sources(costs, SHAPE, costs.devices["my-core"], 1)
         return {row["term"].split()[0] for row in rows if row.get("unstable")}
 
     assert unstable(repeats()) == set()

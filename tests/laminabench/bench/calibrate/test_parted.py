@@ -10,6 +10,7 @@ from laminabench.bench.calibrate.rounds import Repeats
 from laminabench.bench.calibrate.vllm import WORDS
 from laminabench.catalog.cost_file import assumed_host
 from laminabench.catalog.find_model import model
+from laminabench.catalog.provenance import attention_sources
 from laminabench.catalog.step import model_step
 
 SHAPE = model("llama-tiny")
@@ -96,7 +97,7 @@ def test_a_step_of_the_set_is_as_long_as_it_was() -> None:
 def test_where_it_is_from_and_how_steady_it_was() -> None:
     costs = cost_set(made(found()))
     on = costs.devices["my-cores"]
-    [row] = costs.attention_sources(SHAPE, on, 1)
+    [row] = attention_sources(costs, SHAPE, on, 1)
     assert (row["priced_by"], row["unstable"]) == ("measurements", True)  # the control changed by 20 %
     assert row["errors_percent"]["spread"] == pytest.approx(10)
     # KV at 1 us for 256 bytes a layer and head: the largest batch read more in a second than weights were.

@@ -1,0 +1,82 @@
+"""Families of models, by what they differ in next to sizes; the catalogue's models of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import TypedDict
+
+from laminabench.catalog.entries import packaged
+from laminabench.catalog.model_parts import Experts, Latent, Window
+from laminabench.catalog.models import ModelShape
+
+
+class Traits(TypedDict, total=False):
+    """What the families differ in, next to sizes."""
+
+    gated_mlp: bool
+    qkv_bias: bool
+    all_biases: bool
+    qk_norm: bool
+    qk_norm_over_heads: bool
+    rotary: bool
+    relative_positions: bool
+    tied_embeddings: bool
+    output_bias: bool
+    sinks: bool
+
+
+# By transformers' names: these can be read from a config.json and written as one.
+FAMILIES: Mapping[str, Traits] = {
+    "llama": {},
+    "mistral": {},
+    "opt": {"gated_mlp": False, "all_biases": True, "rotary": False, "tied_embeddings": True},
+    "qwen2": {"qkv_bias": True},
+    "qwen3": {"qk_norm": True},
+    "mixtral": {},
+    "qwen3_moe": {"qk_norm": True},
+    "gpt_oss": {"qkv_bias": True, "output_bias": True, "sinks": True},
+    "llama4_text": {},
+    "glm4_moe": {"qkv_bias": True},
+    "minimax_m2": {"qk_norm": True, "qk_norm_over_heads": True},
+    "deepseek_v2": {},
+    "deepseek_v3": {},
+}
+
+# Known from papers alone: nobody released a model of them.
+UNRELEASED: Mapping[str, Traits] = {
+    "gpt3": {"gated_mlp": False, "all_biases": True, "rotary": False, "tied_embeddings": True},
+    "chinchilla": {
+        "gated_mlp": False,
+        "rotary": False,
+        "relative_positions": True,
+        "tied_embeddings": True,
+    },
+}
+
+PARTS = {"experts": Experts, "latent": Latent, "window": Window}
+
+
+@cache
+def load_models() -> Mapping[str, ModelShape]:
+    models: dict[str, ModelShape] = {}
+    families = {**FAMILIES, **UNRELEASED}
+    for name, row in packaged("models.toml").items():
+        fields = {key: value for key, value in row.items() if key != "family"}
+        fields.setdefault("kv_heads", fields["heads"])
+        fields.setdefault("head_dim", fields["hidden"] // fields["heads"])
+        for key, part in PARTS.items():
+            if key in fields:
+                fields[key] = part(**fields[key])
+        models[name] = ModelShape(name=name, **{**families[row["family"]], **fields})
+    return models
+
+
+def released_models() -> Mapping[str, ModelShape]:
+    """Those of the catalogue's models that were trained: neither known from papers alone nor made up."""
+    rows = packaged("models.toml")
+    return {
+        name: shape
+        for name, shape in load_models().items()
+        if rows[name]["family"] not in UNRELEASED and not rows[name]["source"].startswith("made up")
+    }

@@ -1,0 +1,167 @@
+"""Where each coefficient and measured time of a modelled step is from: for manifests and `costs show`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from laminabench.catalog.cost_terms import DISPATCH_BYTES, Origin
+from laminabench.catalog.costs import CostSet, curves_of
+from laminabench.catalog.entries import Table
+from laminabench.catalog.hardware import Device, canonical_dtype
+from laminabench.catalog.layout import Layout, Split, layout_of
+from laminabench.catalog.measured import AttentionGrids, AttentionLines, Curve
+from laminabench.catalog.models import ModelShape, Side
+
+
+def provenance(
+    costs: CostSet,
+    device: Device,
+    split: Split = 1,
+    dtype: str = "bf16",
+    *,
+    prompts: bool = False,
+    model: ModelShape | None = None,
+) -> list[Table]:
+    """Every coefficient used for `device` and where it is from: for manifests and `costs show`."""
+    layout = layout_of(split)
+    attention: Any = costs.latent_cost if model and model.latent else costs.attention_cost
+    of_prompts: Any = costs.latent_prompt_cost if model and model.latent else costs.prompt_attention_cost
+    sizes = {"head_dim": model.head_dim} if model and not model.latent else {}
+    kv = {"kv_dtype": model.kv_dtype} if model else {}
+    terms: list[tuple[str, Any]] = [
+        ("gemm", costs.gemm_cost(device, dtype)),
+        ("attention", attention(device, **sizes, **kv)),
+    ]
+    if layout.tp > 1:
+        terms.append((f"allreduce over {layout.tp}", costs.allreduce_cost(device, layout.tp)))
+    if prompts:
+        terms.append(("prompts", of_prompts(device, **sizes)))
+    terms += _own_terms(costs, model, device, layout) if model else []
+    terms += [
+        ("elementwise", costs.elementwise_cost(device)),
+        ("host", costs.host),
+    ]
+    borrowed = costs.borrowed.get(device.name)
+    rows = []
+    for name, term in terms:
+        row = _provenance_row(costs, name, term)
+        if name != "host" and borrowed and costs.measured_as(device) == borrowed.device:
+            row["kind"] = "assumed"
+            row["borrowed_from"] = borrowed.device
+            row["reason"] = borrowed.reason
+        rows.append(row)
+    return rows
+
+
+def _own_terms(costs: CostSet, model: ModelShape, device: Device, layout: Layout) -> list[tuple[str, Any]]:
+    """The terms that only some models and layouts have, by name."""
+    found: list[tuple[str, Any]] = []
+    if model.experts:
+        found.append((f"experts in {model.expert_dtype}", costs.expert_cost(device, model.expert_dtype)))
+    if model.latent:
+        found.append(("batched", costs.batched_cost(device)))
+    if model.window:
+        size = (model.head_dim, model.kv_dtype, model.window.tokens)
+        found.append(("windows", costs.attention_cost(device, *size)))
+    if layout.nodes > 1:
+        sent = ((op, costs.dispatch_cost(device, op, layout.nodes)) for op in DISPATCH_BYTES)
+        found += [(f"{op} over {layout.nodes} nodes", cost) for op, cost in sent]
+    elif layout.dp > 1:
+        for op in ("all_gather", "reduce_scatter"):
+            found.append((f"{op} over {layout.dp}", costs.collective_cost(device, op, layout.dp)))
+    return found
+
+
+def step_sources(
+    costs: CostSet, model: ModelShape, device: Device, split: Split, side: Side | None = None
+) -> list[Table]:
+    """What each GEMM and operator of a step is priced by: as it was measured, or by the formula."""
+    tp = layout_of(split).tp
+    products = model.attention_products(tp) if side == "attention" else model.products(split)
+    wanted = [each for each in products if not each.heads and (side != "feed" or each.place == "feed")]
+    gemms = [(each.gemm, each.dtype) for each in wanted]
+    if side != "attention":
+        gemms.append((model.lm_head_gemm(tp), model.rest_dtype))
+    rows = [
+        _source(
+            costs,
+            f"{gemm.name} {gemm.n}x{gemm.k}",
+            costs.measured.gemm.get((device.name, canonical_dtype(dtype), gemm.n, gemm.k)),
+            partial(costs.gemm_cost, device, dtype),
+        )
+        for gemm, dtype in gemms
+    ]
+    if costs.measured.nearest and curves_of(costs, device.name, canonical_dtype(model.dtype)):
+        for row in rows:
+            row["priced_by"] = row["priced_by"].replace("formula", "formula, nearest")
+    curves = costs.operators(model, device, tp, side)
+    for i, (name, width, _) in enumerate(model.operators(tp, side)):
+        rows.append(
+            _source(
+                costs,
+                f"{name} {width}",
+                curves[i][1] if curves else None,
+                lambda: costs.elementwise_cost(device),
+            )
+        )
+    return rows
+
+
+def attention_sources(costs: CostSet, model: ModelShape, device: Device, workers: int) -> list[Table]:
+    """The same of attention on one of so many workers."""
+    heads, kv_heads = model.heads_of_worker(workers)
+    found = costs.measured_attention(model, device, workers)
+    name = f"attention {heads} heads, {kv_heads} of KV, size {model.head_dim}"
+    return [
+        _source(
+            costs,
+            name,
+            found.grids if found else None,
+            lambda: costs.attention_cost(device),
+        )
+    ]
+
+
+def _source(
+    costs: CostSet,
+    term: str,
+    measured: Curve | AttentionGrids | AttentionLines | None,
+    formula: Callable[[], Any],
+) -> Table:
+    origin: Origin = (measured or formula()).origin
+    return {
+        "term": term,
+        "set": costs.name,
+        "kind": origin.kind,
+        "priced_by": "measurements" if measured else "formula",
+        "source": origin.source,
+        "samples": origin.samples,
+        "errors_percent": dict(origin.errors),
+        **({"unstable": True} if origin.unstable else {}),
+    }
+
+
+def host_provenance(costs: CostSet) -> Table:
+    """The host's row alone, for devices whose own times are not from cost sets."""
+    return _provenance_row(costs, "host", costs.host)
+
+
+def _provenance_row(costs: CostSet, name: str, term: Any) -> Table:
+    coefficients = msgspec.structs.asdict(term)
+    del coefficients["origin"]
+    origin: Origin = term.origin
+    return {
+        "term": name,
+        "set": costs.name,
+        "kind": origin.kind,
+        "source": origin.source,
+        "range": origin.range,
+        "samples": origin.samples,
+        "errors_percent": dict(origin.errors),
+        **({"unstable": True} if origin.unstable else {}),
+        "coefficients": coefficients,
+    }
