@@ -159,7 +159,7 @@ def endpoint(
     "tensor-parallel and expert-parallel, of a model with experts.",
     metavar="NAMES",
 )
-@option("--output-tokens", COUNT, "With --compare: of each request.", 64)
+@option("--output-tokens", COUNT, "With --compare: of each request; else 64, of a model with experts 16.")
 @option("--vllm vllm_python", FILE, "With --compare: another Python than that of `baseline setup vllm`.")
 @option("--overlap/--no-overlap", None, "Start attention before k and v.", False)
 def engine(
@@ -170,7 +170,7 @@ def engine(
     threads: int,
     backend: str,
     compare: str | None,
-    output_tokens: int,
+    output_tokens: int | None,
     vllm_python: Path | None,
     overlap: bool,
 ) -> Report:
@@ -186,7 +186,8 @@ def engine(
     if compare:
         from laminabench.bench import engine_compare
 
-        load = engine_compare.Load(batch, context, output_tokens)
+        output = output_tokens or engine_compare.usual_output(compare)
+        load = engine_compare.Load(batch, context, output)
         return engine_compare.run(compare, load, rounds=rounds, vllm_python=vllm_python, watcher=watcher)
     from laminabench.bench.engine import Options, run
 
