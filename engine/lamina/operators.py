@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
 # Of a layer's experts every rank has a share of each ("tp"), or some of them whole ("ep").
 Experts = Literal["tp", "ep"]
+# Queries and outputs are multiplied to and from latent KV by model workers, or by attention workers.
+Absorb = Literal["model", "attention"]
+_ALL = slice(None)
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,37 @@ class AttentionOp:
     chunk: int = 0  # tokens in a chunk, if a token may see those of its own only; 0 = no chunks
     sinks: str = ""  # the constant with each head's sink, a score of no value that counts in the softmax
     latent: int = 0  # a value is its key's first so many numbers, and stored once with it; 0 = it is apart
+    # Of latent KV, if attention workers absorb: the constants that they multiply queries and outputs by, and
+    # how many numbers of a head they are sent and give.
+    to_keys: str = ""
+    to_values: str = ""
+    query: int = 0
+    output: int = 0
 
     @property
     def value_dim(self) -> int:
         return self.latent or self.head_dim
+
+    @property
+    def query_dim(self) -> int:
+        """Numbers of a head that travel to an attention worker, of which `head_dim` attend."""
+        return self.query or self.head_dim
+
+    @property
+    def output_dim(self) -> int:
+        """And those that come back."""
+        return self.output or self.value_dim
+
+    @property
+    def absorbs(self) -> bool:
+        """Whether attention workers multiply queries and outputs."""
+        return bool(self.to_keys)
+
+    @property
+    def absorbing_numbers(self) -> int:
+        """Those of the matrices that they multiply by."""
+        rotated = self.head_dim - self.latent
+        return self.heads * self.latent * (self.query - rotated + self.output) if self.absorbs else 0
 
     @property
     def shared_heads(self) -> int:
@@ -37,13 +67,49 @@ class AttentionOp:
         return self.kv_heads if self.kv_heads > 1 else self.heads
 
 
+class Absorption(NamedTuple):
+    """What makes queries and outputs of one layer's heads those of its latent KV."""
+
+    to_keys: Tensor  # [heads, numbers, latent]
+    to_values: Tensor  # [heads, latent, numbers]
+
+    def query(self, q: Tensor) -> Tensor:
+        """As keys are stored, of [rows, heads, numbers and rotated part]."""
+        numbers = self.to_keys.shape[1]
+        latent = torch.bmm(q[..., :numbers].transpose(0, 1), self.to_keys).transpose(0, 1)
+        return torch.cat([latent, q[..., numbers:]], -1)
+
+    def output(self, attended: Tensor) -> Tensor:
+        """As the model has it, of [rows, heads, latent]."""
+        return torch.bmm(attended.transpose(0, 1), self.to_values).transpose(0, 1).contiguous()
+
+
 class Attended(NamedTuple):
     """What an attention worker has of a model. It can be sent."""
 
     attentions: tuple[AttentionOp, ...]
     dtype: torch.dtype
-    sinks: tuple[torch.Tensor | None, ...]  # of each operator, float32, one for each of its heads
+    sinks: tuple[Tensor | None, ...]  # of each operator, float32, one for each of its heads
+    absorptions: tuple[Absorption, ...] = ()  # of each operator, if attention workers absorb
 
-    def sinks_of(self, attentions: Sequence[AttentionOp], heads: slice) -> list[torch.Tensor | None]:
-        """Those of some heads of some layers."""
-        return [None if (sinks := self.sinks[op.layer]) is None else sinks[heads] for op in attentions]
+    def of(self, heads: slice, layers: slice = _ALL) -> Attended:
+        """What some heads of some layers need."""
+        return self._replace(
+            attentions=self.attentions[layers],
+            sinks=tuple(None if one is None else one[heads] for one in self.sinks[layers]),
+            absorptions=tuple(Absorption(*(one[heads] for one in both)) for both in self.absorptions[layers]),
+        )
+
+    def query(self, layer: int, q: Tensor) -> Tensor:
+        """As it attends."""
+        return self.absorptions[layer].query(q) if self.absorptions else q
+
+    def output(self, layer: int, attended: Tensor) -> Tensor:
+        """As the model wants what attention gives."""
+        return self.absorptions[layer].output(attended) if self.absorptions else attended
+
+    def to(self, device: torch.device) -> Attended:
+        """Its products where queries and outputs are."""
+        return self._replace(
+            absorptions=tuple(Absorption(*(one.to(device) for one in both)) for both in self.absorptions)
+        )

@@ -43,5 +43,5 @@ class MadeUpPrefill:
 if __name__ == "__main__":
     rate = float(sys.argv[1])
     # Workers are forked from here.
-    prefill_worker.Prefill = lambda _, ops, __: MadeUpPrefill(rate, torch.bfloat16, ops)  # type: ignore
+    prefill_worker.Prefill = lambda _, attended: MadeUpPrefill(rate, torch.bfloat16, attended.attentions)  # type: ignore
     fork_server.main()

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from lamina.convert import AttentionOp, BoundSlice, Conversion, convert
+from lamina.operators import Attended
 
 _SIZES: dict[str, Any] = {
     "hidden_size": 64,
@@ -80,10 +81,9 @@ class Decoder:
         self,
         attentions: Sequence[AttentionOp],
         bound: Sequence[BoundSlice],
-        sinks: Sequence[Tensor | None] = (),
+        attended: Attended,
     ) -> None:
-        self.attentions, self.bound = attentions, bound
-        self.sinks = sinks or [None] * len(attentions)
+        self.attentions, self.bound, self.attended = attentions, bound, attended
         self.contexts: list[tuple[Tensor, ...]] = []  # that slices have handed on
         self.states = next((piece.states for piece in bound if piece.states), None)
         self.begun: set[int] = set()
@@ -106,10 +106,12 @@ class Decoder:
             self.contexts.append(context)
             assert len(stored) == (1 if op.latent else 2)
             for sent, heads in ((q, op.heads), *((one, op.kv_heads) for one in stored)):
-                assert sent.shape == (len(requests), heads, op.head_dim)
+                assert sent.shape == (len(requests), heads, op.query_dim if sent is q else op.head_dim)
                 assert sent.is_contiguous()
+            q = self.attended.query(op.layer, q)
             k, v = (stored[0], stored[0][..., : op.latent]) if op.latent else stored
             attended = torch.stack([self._attend(op, r, q[i], k[i], v[i]) for i, r in enumerate(requests)])
+            attended = self.attended.output(op.layer, attended)
         return self.bound[-1].logits(context, attended)
 
     def _attend(self, op: AttentionOp, request: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -118,7 +120,7 @@ class Decoder:
         self.values.setdefault(place, []).append(v)
         keys, values = torch.stack(self.keys[place]), torch.stack(self.values[place])
         scoring = {"scale": op.scale, "window": op.window, "softcap": op.softcap, "chunk": op.chunk}
-        return plain_partial(q, keys, values, sinks=self.sinks[op.layer], **scoring)[0]
+        return plain_partial(q, keys, values, sinks=self.attended.sinks[op.layer], **scoring)[0]
 
 
 def decodes(
@@ -137,7 +139,7 @@ def decodes(
     conversion, prompts = conversion or convert(model), (2, 9, 6)
     bound = bound or conversion.bind(model)
     generator = torch.Generator().manual_seed(1)
-    decoder = Decoder(conversion.attentions, bound, conversion.attended(model).sinks)
+    decoder = Decoder(conversion.attentions, bound, conversion.attended(model))
     requests = range(len(prompts))
     texts = [torch.randint(3, 99, (1, length), generator=generator) for length in prompts]
     caches, expected = [], []

@@ -1,4 +1,4 @@
-"""An attention worker: a KV arena and attention over it, no weights."""
+"""An attention worker: a KV arena and attention over it; no weights but sinks and what absorbs, if any."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class Unit(NamedTuple):
     rank: int
     piece: Piece
     worker: TensorWorker
+    attended: Attended  # of its heads
 
 
 class AttentionRole:
@@ -55,23 +56,23 @@ class AttentionRole:
         self._extended, self._again = [False] * batches, [False] * batches
         self._channels: Channels[int] = Channels()  # by model worker
         # And from prefill workers, whose KV is for all heads that are here.
-        store = self._worker(Piece(self._heads))
+        store, _ = self._worker(Piece(self._heads))
         self._pull = KvPull(store, len(self._ops), lambda name: front.send(KvStored(name)), front.look)
 
     def _of_batch(self) -> list[Unit]:
         return [
-            Unit(rank, piece, self._worker(piece))
+            Unit(rank, piece, *self._worker(piece))
             for rank in range(self._partition.ranks)
             for piece in self._partition.pieces(rank, self._config.number)
         ]
 
-    def _worker(self, piece: Piece) -> TensorWorker:
+    def _worker(self, piece: Piece) -> tuple[TensorWorker, Attended]:
         arena, shape, heads = self._arena, self._arena.shape, piece.heads
         kv_heads = self._partition.kv_of(heads)
         worker = TensorWorker(shape.dtype, len(heads), len(kv_heads), shape.head_dim, shape.latent, threads=1)
-        of_model = slice(heads.start, heads.stop)
-        attend_over(worker, arena, self._attended, within(kv_heads, self._kv_heads), of_model)
-        return worker
+        attended = self._attended.of(slice(heads.start, heads.stop))
+        attend_over(worker, arena, attended, within(kv_heads, self._kv_heads))
+        return worker, attended
 
     def meet(self, meeting: Meeting) -> None:
         meeting.of_attention_worker(self._channels, self._pull.add, self._arena.shape)
@@ -157,9 +158,9 @@ class AttentionRole:
                 mine = rows[:, within(kv_heads, self._kv_heads)]
                 mine.index_copy_(0, slots, self._read(message, part, len(kv_heads)))
 
-    def _read(self, message: Message, part: int, heads: int) -> torch.Tensor:
+    def _read(self, message: Message, part: int, heads: int, dim: int = 0) -> torch.Tensor:
         shape = self._arena.shape
-        return torch.frombuffer(message[part], dtype=shape.dtype).view(-1, heads, shape.head_dim)
+        return torch.frombuffer(message[part], dtype=shape.dtype).view(-1, heads, dim or shape.head_dim)
 
     def _attend(self, turn: Turn) -> None:
         batch, cycle, layer, place = turn
@@ -172,7 +173,8 @@ class AttentionRole:
             with self._pull.recv(receiver, self._config.layout.timeout_s) as message:
                 self._heartbeat.start("attention")
                 started = started or time.monotonic_ns()
-                unit.worker.begin(layer, self._read(message, 0, unit.worker.heads))
+                q = self._read(message, 0, unit.worker.heads, self._ops[layer].query_dim)
+                unit.worker.begin(layer, unit.attended.query(layer, q))
                 if self._config.streams:
                     self._heartbeat.stop()
                     with receiver.recv() as later:
@@ -188,7 +190,8 @@ class AttentionRole:
 
     def _finish(self, unit: Unit, layer: int, message: Message, first: int) -> torch.Tensor:
         parts = range(first, first + self._arena.shape.vectors)
-        return unit.worker.finish(layer, *(self._read(message, part, unit.worker.kv_heads) for part in parts))
+        kv = (self._read(message, part, unit.worker.kv_heads) for part in parts)
+        return unit.attended.output(layer, unit.worker.finish(layer, *kv))
 
     def _check(self) -> ArenaState:
         try:

@@ -211,7 +211,8 @@ class ClusterCore:
         """A model that does not fit is refused before it is loaded."""
         # As they are loaded, and as slices have them: packed, or each rank's share for itself.
         copies = self.schedule.places + self.layout.prefill_workers if self._partition.ranks > 1 else 1
-        weights = self.facts.weight_bytes * (1 + copies)
+        # And once what attention workers multiply by: they are forked with it.
+        weights = self.facts.weight_bytes * (1 + copies) + self.facts.absorbing_bytes
         arenas = self._stored.token_bytes * self.pool_tokens * self.pools
         states = self.facts.state_bytes * max_sequences
         free, needed = self._machine.free_bytes(), weights + arenas + states

@@ -136,10 +136,10 @@ class StageChannels(Channels[str]):
     def __init__(self, conversion: Conversion, heads: int, most_rows: int) -> None:
         super().__init__()
         self._contexts = [piece.program.context for piece in conversion.slices]
-        self._heads, self._value_dim = heads, conversion.attentions[0].value_dim
+        self._heads, self._output_dim = heads, conversion.attentions[0].output_dim
         self._dtype = conversion.dtype
         widest = max(sum(value.spec.bytes for value in context) for context in self._contexts)
-        self.attended_bytes = heads * self._value_dim * self._dtype.itemsize  # of a row
+        self.attended_bytes = heads * self._output_dim * self._dtype.itemsize  # of a row
         self.message_bytes = (widest + self.attended_bytes) * max(most_rows, CHUNK)
 
     def send(self, *tensors: Tensor) -> None:
@@ -165,7 +165,7 @@ class StageChannels(Channels[str]):
             with self.receivers["prompts"].recv() as message:
                 context = self._read(message, self._contexts[slice_])
                 attended = torch.frombuffer(message[len(context)], dtype=self._dtype).clone()
-            yield Passed(context, attended.view(-1, self._heads, self._value_dim))
+            yield Passed(context, attended.view(-1, self._heads, self._output_dim))
 
     def _read(self, message: Message, context: Sequence[Value]) -> tuple[Tensor, ...]:
         tensors: list[Tensor] = []

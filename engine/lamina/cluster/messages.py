@@ -22,6 +22,7 @@ from lamina.cluster.layout import Layout
 from lamina.errors import CodedError
 from lamina.fhbn.control import MOST_MESSAGE_BYTES, Control, Deadline
 from lamina.model.load import LoadFormat
+from lamina.operators import Absorb
 from lamina.pipeline.batch_rows import BatchDelta, Ints, Revealed, Tokens
 from lamina.pipeline.options import ModelFacts
 from lamina.pipeline.partition import Partition, Schedule
@@ -45,6 +46,7 @@ class ModelSource(msgspec.Struct, frozen=True):
     rope: str
     load_format: LoadFormat
     whole: bool = True  # bound to slices that all workers share, or left for each to take its part of
+    absorb: Absorb = "model"
 
 
 @dataclass(frozen=True)

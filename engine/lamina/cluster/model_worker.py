@@ -55,7 +55,7 @@ class ModelRole:
         else:
             self._slices = sharded.bind(weights, self._rank, self._group, backend=config.backend)
         self._states = SequenceStates(states_of(self._slices), config.most_rows)
-        self._heads = (self._attentions[0].heads, self._attentions[0].value_dim)
+        self._heads = (self._attentions[0].heads, self._attentions[0].output_dim)
         self._dtype = conversion.dtype
         mine = self._schedule.slices_of(self._place)
         self._layers = range(mine.start, min(mine.stop, len(self._attentions)))
@@ -79,7 +79,7 @@ class ModelRole:
         heads, mine = self._attentions[0].heads, self._attentions[part]
         of_rank = slice(self._rank * heads, (self._rank + 1) * heads)
         last = plain[-1] if self._layers.stop == len(self._attentions) else None
-        return Prefill(plain[part], mine, attended.sinks_of(mine, of_rank), last)
+        return Prefill(plain[part], attended.of(of_rank, part)._replace(attentions=mine), last)
 
     def meet(self, meeting: Meeting) -> None:
         meeting.of_model_worker(self._attention_channels, self._group, self._stage_channels)

@@ -43,7 +43,7 @@ def source_of(model: Any, options: CoreOptions) -> ModelSource:
             "layout-model-object", "workers load the model: give its folder or config, not an object"
         )
     dtype = str(options.dtype).removeprefix("torch.") if options.dtype else None
-    return ModelSource(source, dtype, options.rope, options.load_format)
+    return ModelSource(source, dtype, options.rope, options.load_format, absorb=options.absorb)
 
 
 def without_scipy() -> None:
@@ -69,7 +69,7 @@ class Models:
         key = _key(msgspec.structs.replace(model, load_format="dummy", whole=True))
         if key not in self._conversions:
             dtype = model.dtype and getattr(torch, model.dtype)
-            conversion = convert(_loadable(model), dtype=dtype, rope=model.rope)
+            conversion = convert(_loadable(model), dtype, model.rope, model.absorb)
             arena_shape(conversion)
             self._conversions[key] = conversion
         return self._conversions[key]
@@ -90,9 +90,9 @@ class Models:
         return self._weights[key]
 
     def attended(self, model: ModelSource) -> Attended:
-        """What attention workers have of it; weights are loaded only where there are sinks among them."""
+        """What attention workers have of it; weights are loaded only where there are some among them."""
         conversion = self.conversion(model)
-        if not any(op.sinks for op in conversion.attentions):
+        if not any(op.sinks or op.absorbs for op in conversion.attentions):
             return conversion.attended({})
         self.weights(model)
         return self._attended[_key(model)]

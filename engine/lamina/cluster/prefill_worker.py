@@ -46,7 +46,7 @@ class PrefillRole:
         self._config, self._front, _, self._heartbeat = context
         self._partition = self._config.partition
         slices = weights if isinstance(weights, list) else conversion.bind(weights)
-        self._prefill = Prefill(slices[:-1], attended.attentions, attended.sinks)
+        self._prefill = Prefill(slices[:-1], attended)
         self._layers = len(conversion.attentions)
         self.channels: Channels[int] = Channels()
         # What the front end has asked for, in that order, and what of it is being computed.

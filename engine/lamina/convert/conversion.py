@@ -6,7 +6,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, fx
@@ -24,7 +24,7 @@ from lamina.convert.sliced import SlicedModel
 from lamina.convert.slices import slices_of
 from lamina.convert.source import Source, build_on_meta, check_tables, open_source
 from lamina.convert.trace import Traced, trace
-from lamina.operators import Attended, AttentionOp, Experts
+from lamina.operators import Absorb, Absorption, Attended, AttentionOp, Experts
 
 # Building and tracing set what a process has only one of: torch's default dtype, fx's options, a logger.
 _one_at_a_time = threading.Lock()
@@ -53,31 +53,52 @@ class Conversion(SlicedModel):
         return self._sharded[degree, experts]
 
     def attended(self, tensors: Mapping[str, Tensor] | PreTrainedModel) -> Attended:
-        """What attention workers have of it; of `tensors` the sinks, if it has any."""
+        """What attention workers have of it; of `tensors` the sinks, and what they absorb, if anything."""
         constants = BoundConstants(self.constants, tensors_by_name(tensors), torch.device("cpu"))
         sinks = (constants[Name(op.sinks)].float() if op.sinks else None for op in self.attentions)
-        return Attended(self.attentions, self.dtype, tuple(sinks))
+        absorptions = (
+            Absorption(constants[Name(op.to_keys)], constants[Name(op.to_values)])
+            for op in self.attentions
+            if op.absorbs
+        )
+        return Attended(self.attentions, self.dtype, tuple(sinks), tuple(absorptions))
 
     @cached_property
     def _sharded(self) -> dict[tuple[int, Experts], Sharded]:
         return {}
 
 
-def convert(model_or_path: object, dtype: torch.dtype | str | None = None, rope: str = "carry") -> Conversion:
+def convert(
+    model_or_path: object,
+    dtype: torch.dtype | str | None = None,
+    rope: str = "carry",
+    absorb: Absorb = "model",
+) -> Conversion:
     """Cut a Hugging Face causal language model into slices; a ConversionError gives the reason why not.
 
     `model_or_path` is a model folder, a config.json, a transformers config or a transformers model. Without
     `dtype` the config's (or the model's) is used. With `rope` "carry", RoPE tables are computed once and
-    carried from slice to slice; with "recompute", every slice computes them from positions. An architecture
-    that was converted before is not traced again. Threads that convert at the same time wait for each other.
+    carried from slice to slice; with "recompute", every slice computes them from positions. With `absorb`
+    "attention", queries and outputs of latent KV leave and come to slices as the model has them. An
+    architecture that was converted before is not traced again. Threads that convert at the same time wait for
+    each other.
     """
     if rope not in ("carry", "recompute"):
         raise ConversionError(
             "convert-rope-mode", f"there is no rope mode {rope!r}; choose carry or recompute"
         )
+    if absorb not in get_args(Absorb):
+        raise ConversionError(
+            "convert-absorb-unknown", f"there is no absorb {absorb!r}; choose model or attention"
+        )
     source = open_source(model_or_path, dtype)
     with named(source.label), _one_at_a_time:
-        cut = _cut(source, rope)
+        cut = _cut(source, rope, absorb)
+        if absorb == "attention" and not any(op.absorbs for op in cut.attentions):
+            raise ConversionError(
+                "convert-absorb-unused",
+                'absorb "attention" is for latent KV, and this model stores keys and values: leave it out',
+            )
         if source.model is not None:
             check_tables(source.model, cut.tables)
     return Conversion(
@@ -96,15 +117,15 @@ _kept: dict[tuple[object, ...], SlicedModel] = {}
 _graph: dict[tuple[object, ...], tuple[Traced, fx.Node]] = {}
 
 
-def _cut(source: Source, rope: str) -> SlicedModel:
+def _cut(source: Source, rope: str, absorb: Absorb) -> SlicedModel:
     """The slices of an architecture, from the cache if it was converted before."""
     config = source.config.to_json_string(use_diff=False)
-    architecture = (config, source.model_class, source.dtype, source.experts)
+    architecture = (config, source.model_class, source.dtype, source.experts, absorb)
     key = (*architecture, rope)
     known = _kept.get(key)
     if known is None or source.model is not None:
         model = build_on_meta(source)  # and the caller's own is compared with it
-        known = known or _cut_anew(model, source, rope, architecture)
+        known = known or _cut_anew(model, source, rope, absorb, architecture)
     _kept.pop(key, None)
     _kept[key] = known  # most recently used
     if len(_kept) > _MOST_KEPT:
@@ -113,12 +134,12 @@ def _cut(source: Source, rope: str) -> SlicedModel:
 
 
 def _cut_anew(
-    model: PreTrainedModel, source: Source, rope: str, architecture: tuple[object, ...]
+    model: PreTrainedModel, source: Source, rope: str, absorb: Absorb, architecture: tuple[object, ...]
 ) -> SlicedModel:
     if architecture not in _graph:
         _graph.clear()
         traced = trace(model)
-        logits = normalise(traced)
+        logits = normalise(traced, absorb)
         _check_logits(logits, source)
         split_fused(traced.graph)
         _graph[architecture] = traced, logits
@@ -152,17 +173,26 @@ def _check_logits(node: fx.Node, source: Source) -> None:
 
 
 def _attention(node: fx.Node, constant: set[fx.Node]) -> AttentionOp:
-    query, key, value, layer, *numbers, sinks = node.args
+    query, key, value, layer, *numbers = node.args[:8]
+    sinks, *absorbed = node.args[8:]
     if isinstance(sinks, fx.Node) and sinks not in constant:
         raise ConversionError("convert-sinks", f"attention {layer} has sinks that depend on the tokens")
-    _, heads, _, head_dim = known_spec(query).row_shape
+    _, heads, _, sent = known_spec(query).row_shape
+    output = known_spec(node).row_shape[-1]
+    latent: dict[str, Any] = {"latent": output} if value is key else {}
+    if absorbed:
+        to_keys, to_values = absorbed
+        assert isinstance(to_keys, fx.Node)
+        assert isinstance(to_values, fx.Node)
+        latent = {"to_keys": to_keys.name, "to_values": to_values.name, "query": sent, "output": output}
+        latent["latent"] = known_spec(to_values).row_shape[1]
     scoring: Any = dict(zip(("scale", "window", "chunk", "softcap"), numbers, strict=True))
     return AttentionOp(
         layer=int(str(layer)),
         heads=heads,
         kv_heads=known_spec(key).row_shape[1],
-        head_dim=head_dim,
+        head_dim=known_spec(key).row_shape[3],
         sinks=sinks.name if isinstance(sinks, fx.Node) else "",
-        latent=known_spec(node).row_shape[-1] if value is key else 0,
+        **latent,
         **scoring,
     )

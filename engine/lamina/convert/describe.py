@@ -121,7 +121,7 @@ class ConversionOverview(TypedDict):
     vocab_size: int
     max_positions: int | None  # None where the model's own is not known
     eos_token_ids: list[int] | None
-    attentions: list[dict[str, float | str]]  # the fields of each AttentionOp; sinks as the model calls them
+    attentions: list[dict[str, float | str]]  # each AttentionOp; constants as the model calls them
     transfer: list[TransferFacts]
     states: list[StateFacts]
     state_bytes: int  # of all of them, for one request
@@ -161,8 +161,11 @@ def describe(conversion: Conversion) -> ConversionFacts:
 
 
 def _attention(conversion: Conversion, op: AttentionOp) -> dict[str, float | str]:
-    sinks = weight_name(conversion.constants, Name(op.sinks)) if op.sinks else ""
-    return {**asdict(op), "sinks": sinks}
+    fields: dict[str, float | str] = asdict(op)
+    for field in ("sinks", "to_keys", "to_values"):
+        if name := fields[field]:
+            fields[field] = weight_name(conversion.constants, Name(str(name)))
+    return fields
 
 
 def _slice(conversion: Conversion, piece: Slice) -> SliceFacts:
@@ -222,7 +225,7 @@ def transfer(conversion: Conversion, op: AttentionOp, element_bytes: int) -> Tra
 
     Counted: what the slice before sends and the slice behind takes. By the formula: (2 + 2/G) e d, with G
     query heads to a KV head, e bytes an element, and d the width of q. Latent KV is a vector for all heads,
-    and what comes back is as wide as its latent part.
+    and what comes back is as wide as its latent part, unless attention workers absorb.
     """
     before, after = (conversion.slices[op.layer + step].program for step in (0, 1))
     query, key, *apart = (before.specs[name].bytes for piece in before.pieces[:2] for name in piece.gives)
@@ -234,8 +237,8 @@ def transfer(conversion: Conversion, op: AttentionOp, element_bytes: int) -> Tra
     formula = (2 + 2 / group) * element_bytes * width
     words = f"(2 + 2/{group:g}) x {element_bytes} x {width:,}"
     if op.latent:
-        formula = element_bytes * (op.heads * (op.head_dim + op.latent) + op.head_dim)
-        words = f"{element_bytes} x ({op.heads} x ({op.head_dim} + {op.latent}) + {op.head_dim})"
+        formula = element_bytes * (op.heads * (op.query_dim + op.output_dim) + op.head_dim)
+        words = f"{element_bytes} x ({op.heads} x ({op.query_dim} + {op.output_dim}) + {op.head_dim})"
     return {
         "layer": op.layer,
         "q_bytes": query,

@@ -4,7 +4,7 @@ Such a model stores a latent vector and a key's rotated part, and expands both b
 key is a product of the latent with a weight, beside the rotated part, and its value another product.
 Attention over expanded keys is rewritten into attention over what is stored, one KV head of latent and
 rotated part: the weight that would expand keys is multiplied into q, and the one that would expand values
-into the result (absorption).
+into the result (absorption). The slices multiply, or attention does, with constants that it is given.
 
 How keys and values are made is not taken from names. Numbers that say where they are from are pushed through
 the operators between what is stored and attention, and what comes out must be such a product.
@@ -23,6 +23,7 @@ from lamina.convert.errors import ConversionError
 from lamina.convert.program import BATCH, known_spec, make_spec, reachable, spec_of
 from lamina.convert.rows import Rows, take_rows
 from lamina.convert.trace import ATTENTION, STORED
+from lamina.operators import Absorb
 
 _aten = torch.ops.aten
 
@@ -36,12 +37,12 @@ _MOVES = frozenset(
 _NOWHERE = -(1 << 40)  # where a number in fresh memory is from
 
 
-def absorb(graph: fx.Graph) -> None:
+def absorb(graph: fx.Graph, by: Absorb = "model") -> None:
     """Let every attention operator over expanded keys attend to what is stored, in place."""
     for attention in [node for node in graph.nodes if node.target is ATTENTION]:
         stored = [node for node in graph.nodes if node.target is STORED and node.args[1] == attention.args[3]]
         if stored:
-            _rewrite(graph, attention, _expansion(attention, *stored), stored)
+            _rewrite(graph, attention, _expansion(attention, *stored), stored, by)
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ def _changed(where: str) -> ConversionError:
     )
 
 
-def _rewrite(graph: fx.Graph, attention: fx.Node, how: _Expansion, stored: list[fx.Node]) -> None:
+def _rewrite(graph: fx.Graph, attention: fx.Node, how: _Expansion, stored: list[fx.Node], by: Absorb) -> None:
     query = attention.args[0]
     assert isinstance(query, fx.Node)
     dead = [*stored, *_between(stored, attention)]
@@ -153,23 +154,24 @@ def _rewrite(graph: fx.Graph, attention: fx.Node, how: _Expansion, stored: list[
     with graph.inserting_before(attention):
         # A product for each head: [heads, B, numbers] x [heads, numbers, rank].
         to_keys = write.rows(how.weight, how.keys, (heads, -1, rank))
-        part = write(_aten.slice.Tensor, query, 3, how.expanded.start, how.expanded.stop)
-        part = write(_aten.transpose.int, write(_aten.squeeze.dim, part, 2), 0, 1)
-        part = write(_aten.transpose.int, write(_aten.bmm.default, part, to_keys), 0, 1)
-        kept = write(_aten.slice.Tensor, query, 3, how.kept.start, how.kept.stop)
-        q = write(_aten.cat.default, [write(_aten.unsqueeze.default, part, 2), kept], -1)
+        to_values = write(_aten.transpose.int, write.rows(how.weight, how.values, (heads, width, rank)), 1, 2)
         parts = [node.args[0] for node in (how.latent, how.rotated)]
         both = write(_aten.cat.default, parts, -1)
+        part = write(_aten.slice.Tensor, query, 3, how.expanded.start, how.expanded.stop)
+        kept = write(_aten.slice.Tensor, query, 3, how.kept.start, how.kept.stop)
         # One tensor for both: a value is the key's first numbers.
-        over = write(ATTENTION, q, both, both, *attention.args[3:], dims=(BATCH, 1, heads, rank))
-        to_values = write.rows(how.weight, how.values, (heads, width, rank))
-        out = write(_aten.reshape.default, over, [-1, heads, rank])
-        out = write(
-            _aten.bmm.default,
-            write(_aten.transpose.int, out, 0, 1),
-            write(_aten.transpose.int, to_values, 1, 2),
-        )
-        out = write(_aten.unsqueeze.default, write(_aten.transpose.int, out, 0, 1), 1)
+        if by == "attention":
+            q = write(_aten.cat.default, [part, kept], -1) if how.expanded.start else query
+            scoring = (*attention.args[3:], to_keys, to_values)
+            out = write(ATTENTION, q, both, both, *scoring, dims=(BATCH, 1, heads, width))
+        else:
+            part = write(_aten.transpose.int, write(_aten.squeeze.dim, part, 2), 0, 1)
+            part = write(_aten.transpose.int, write(_aten.bmm.default, part, to_keys), 0, 1)
+            q = write(_aten.cat.default, [write(_aten.unsqueeze.default, part, 2), kept], -1)
+            over = write(ATTENTION, q, both, both, *attention.args[3:], dims=(BATCH, 1, heads, rank))
+            out = write(_aten.reshape.default, over, [-1, heads, rank])
+            out = write(_aten.bmm.default, write(_aten.transpose.int, out, 0, 1), to_values)
+            out = write(_aten.unsqueeze.default, write(_aten.transpose.int, out, 0, 1), 1)
     attention.replace_all_uses_with(out)
     for node in (attention, *reversed(dead)):
         if node.users:

@@ -14,6 +14,7 @@ from lamina.convert.latent import absorb
 from lamina.convert.lengths import take_positions
 from lamina.convert.program import BATCH, annotate, known_spec, spec_of
 from lamina.convert.trace import CACHED, Traced
+from lamina.operators import Absorb
 
 _aten = torch.ops.aten
 READ_STATE, KEEP_STATE = torch.ops.lamina.state.default, torch.ops.lamina.keep.default
@@ -41,12 +42,12 @@ _FRESH = frozenset(
 _RESHAPES = (_aten.view.default, _aten.reshape.default, _aten._unsafe_view.default)
 
 
-def normalise(traced: Traced) -> fx.Node:
+def normalise(traced: Traced, absorbing: Absorb = "model") -> fx.Node:
     """Rewrite the graph in place and return the logits' node; a ConversionError names what it cannot be."""
     graph = traced.graph
     for node in graph.nodes:
         annotate(node)
-    absorb(graph)
+    absorb(graph, absorbing)
     # First of all what is written in place, while two tensors that start out equal are still two.
     for node in [node for node in graph.nodes if node.op == "call_function"]:
         if op_name(node) in _CHECKS:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from lamina.operators import Attended, AttentionOp
+
 if TYPE_CHECKING:
-    from lamina.convert import AttentionOp, BoundSlice
+    from lamina.convert import BoundSlice
 
 # Tokens that go through the slices together: enough for matrix products, few enough for a message.
 CHUNK = 512
@@ -38,12 +40,12 @@ class Prefill:
     def __init__(
         self,
         slices: Sequence[BoundSlice],
-        attentions: Sequence[AttentionOp],
-        sinks: Sequence[Tensor | None],
+        attended: Attended,
         last: BoundSlice | None = None,
     ) -> None:
         """Those of one stage: all, or some that follow one another; the last one only for what it keeps."""
-        self._layers = list(zip(slices, attentions, sinks, strict=True))
+        self._layers = list(zip(slices, attended.attentions, attended.sinks, strict=True))
+        self._attended = attended
         self._last = last.prompt if last else None
 
     def run(self, tokens: Tensor, passed: Iterator[Passed] | None, deliver: Deliver) -> Iterator[Passed]:
@@ -79,7 +81,9 @@ class Prefill:
                 whole[begin:end] = one
             deliver(op.layer, begin, *kv)
             keys, values = kept[number][0][:end], kept[number][-1][:end]
+            q = self._attended.query(number, q)
             attended = causal(q, keys, values[..., : op.value_dim], op, sinks)
+            attended = self._attended.output(number, attended)
         if self._last:
             self._last(context, attended)
         return Passed(context, attended)

@@ -69,11 +69,9 @@ def attend_over(
     arena: Arena,
     attended: Attended,
     kv_heads: slice = ALL_HEADS,
-    heads: slice = ALL_HEADS,
 ) -> None:
-    """Give a worker every layer of the arena, or some KV heads of it, which are these heads' of the model."""
-    attentions = attended.attentions
-    for op, sinks in zip(attentions, attended.sinks_of(attentions, heads), strict=True):
+    """Give a worker every layer of the arena, or those KV heads of it that `attended` is of."""
+    for op, sinks in zip(attended.attentions, attended.sinks, strict=True):
         keys, values = arena.keys(op.layer)[:, kv_heads], arena.values(op.layer)[:, kv_heads]
         worker.add_layer(
             keys,

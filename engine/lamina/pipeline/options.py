@@ -15,6 +15,7 @@ from lamina.errors import CodedError
 from lamina.kv import ArenaShape
 from lamina.model import load_original
 from lamina.model.load import LoadFormat
+from lamina.operators import Absorb
 
 if TYPE_CHECKING:
     from lamina.convert import Conversion
@@ -39,6 +40,7 @@ class CoreOptions:
     overcommit: float = 0.0
     decode_only: bool = False
     rope: str = "carry"
+    absorb: Absorb = "model"  # of latent KV: who multiplies queries and outputs to and from it
     backend: str = "python"
     overlap: bool = False
     threads: int = 0
@@ -119,6 +121,7 @@ class ModelFacts(msgspec.Struct, tag=True, frozen=True):
     dtype_bytes: int
     weight_bytes: int
     state_bytes: int = 0  # that recurrent layers keep of a sequence
+    absorbing_bytes: int = 0  # of the matrices that attention workers multiply by
 
     @staticmethod
     def of(conversion: Conversion) -> ModelFacts:
@@ -139,6 +142,7 @@ class ModelFacts(msgspec.Struct, tag=True, frozen=True):
             conversion.dtype.itemsize,
             sum(_bytes(one) for one in weights.values()),
             conversion.state_bytes,
+            sum(op.absorbing_numbers for op in conversion.attentions) * conversion.dtype.itemsize,
         )
 
     @property

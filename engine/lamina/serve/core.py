@@ -49,7 +49,7 @@ class LocalCore:
             require_device()
         from lamina.convert import convert
 
-        self.conversion = convert(model, dtype=options.dtype, rope=options.rope)
+        self.conversion = convert(model, options.dtype, options.rope, options.absorb)
         self.facts = ModelFacts.of(self.conversion)
         shape = arena_shape(self.conversion)
         tokens = arena_tokens(shape, self.facts, options, max_sequences)
@@ -63,7 +63,7 @@ class LocalCore:
         )
         original = original_of(model, self.conversion, options)
         self.slices = self.conversion.bind(original, backend=options.backend, device=options.device)
-        attended = self.conversion.attended(original)
+        self._attended = attended = self.conversion.attended(original).to(options.place)
         self.attention = _attention(self.conversion, attended, self.arena, options, max_sequences)
         self.pool_tokens = self.arena.capacity
         self.schedule = Schedule("serial", 1, len(self.slices))
@@ -79,7 +79,7 @@ class LocalCore:
             plain = self.slices
             if options.backend != "python":
                 plain = self.conversion.bind(original, device=options.device)
-            self._prefill = Prefill(plain[:-1], attended.attentions, attended.sinks, plain[-1])
+            self._prefill = Prefill(plain[:-1], attended, plain[-1])
         self._spent = Spent()
         self._failed: dict[int, str] = {}
 
@@ -148,13 +148,13 @@ class LocalCore:
             started = perf_counter()
             q, state = piece.query(context, attended)
             if self._overlap:
-                self.attention.begin(layer, q)
+                self.attention.begin(layer, self._attended.query(layer, q))
             *kv, state = piece.keyvalue(state)
             context = piece.rest(state)
             modelled = perf_counter()
             if not self._overlap:
-                self.attention.begin(layer, q)
-            attended = self.attention.finish(layer, *kv)
+                self.attention.begin(layer, self._attended.query(layer, q))
+            attended = self._attended.output(layer, self.attention.finish(layer, *kv))
             spent.attention_s += perf_counter() - modelled
             spent.model_s += modelled - started
         started = perf_counter()

@@ -111,6 +111,23 @@ def test_ranks_share_the_heads_of_a_latent(
     check(shared(**({"model_workers": 2, "attention_workers": 2, "experts": experts} | more)), family)
 
 
+@pytest.mark.long(but=["ranks-deepseek-v3", "prefill-worker-deepseek-v3"])
+@pytest.mark.parametrize("family", LATENT)
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"partition": "requests"},
+        {"partition": "heads", "experts": "ep"},
+        {"pipeline_parallel": 2, "stream_chunks": 2},
+        {"batches": 3, "prefill_workers": 1, "partition": "requests"},
+    ],
+    ids=["ranks", "ranks-heads", "2-stages-streamed", "prefill-worker"],
+)
+def test_attention_workers_absorb(more: dict[str, Any], family: str, check: Check) -> None:
+    """Queries and outputs of the model's own width travel."""
+    check(shared(2, 2, **more), family, absorb="attention")
+
+
 @pytest.mark.long(but=["mixtral-rotational-3"])
 @pytest.mark.parametrize(
     "more",

@@ -39,6 +39,7 @@ LAYOUTS = {
     "requests": shared(2, 2, batches=3, partition="requests"),
     "ranks": shared(2, 1, pipelining="serial"),
     "experts": shared(2, 1, pipelining="serial", experts="ep"),
+    "absorbing": shared(2, 2, pipelining="serial", partition="requests"),
     "recurrent": shared(1, 2, partition="requests"),
     "recurrent-stages": shared(2, 1, pipeline_parallel=2),
     "stages": shared(2, 2, pipeline_parallel=2),
@@ -56,11 +57,11 @@ def load() -> Load:
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "rotational"])
 def test_workers_killed_between_steps(layout: str, load: Load, start: Start) -> None:
     """Each of them in turn, again and again."""
-    family = {"experts": "mixtral", "recurrent": "jamba", "recurrent-stages": "qwen3-next"}.get(
-        layout, "llama-gqa"
-    )
-    wanted = play(start(LAYOUTS[layout], family), load)
-    engine = start(LAYOUTS[layout], family)
+    families = {"experts": "mixtral", "absorbing": "deepseek-v3", "recurrent": "jamba"}
+    family = (families | {"recurrent-stages": "qwen3-next"}).get(layout, "llama-gqa")
+    options = {"absorb": "attention"} if layout == "absorbing" else {}
+    wanted = play(start(LAYOUTS[layout], family, **options), load)
+    engine = start(LAYOUTS[layout], family, **options)
 
     def strike(step: int) -> None:
         if step % 5 == 3:

@@ -95,6 +95,8 @@ def test_slices_have_only_their_own_pieces() -> None:
 def test_unknown_choices_are_refused() -> None:
     with pytest.raises(ConversionError, match="convert-rope-mode"):
         convert(tiny("Llama"), rope="both")
+    with pytest.raises(ConversionError, match="convert-absorb-unknown"):
+        convert(tiny("Llama"), absorb="nobody")  # type: ignore[arg-type]
     with pytest.raises(ConversionError, match="convert-backend-unknown"):
         converted("Llama").bind({}, backend="jit")
 

@@ -277,3 +277,8 @@ def test_masks_are_read_or_noted_as_unreadable(
 def test_a_mask_that_differs_between_requests_is_refused() -> None:
     with pytest.raises(ConversionError, match="convert-mask-pattern"):
         _mask(mask_function=lambda b, h, q, k: torch.ones(2, 9)[b, k] > 0, attention_mask=None)
+
+
+def test_absorbing_what_is_not_latent() -> None:
+    with pytest.raises(ConversionError, match="convert-absorb-unused"):
+        convert(tiny("Llama"), absorb="attention")

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from lamina.convert import AttentionOp, BoundSlice, ConversionError, Sharded, convert
 from lamina.convert.sharding.experts import experts_of
-from lamina.operators import Experts
+from lamina.operators import Absorb, Attended, Experts
 
 SMALL = Callable[..., PreTrainedModel]
 
@@ -61,20 +61,27 @@ def check() -> Check:
     """Ranks decode what the unsplit slices do, and hand on the same from slice to slice, to the bit."""
     tokens = torch.randint(3, 99, (4, 3), generator=torch.Generator().manual_seed(3))
 
-    def decode(attentions: Sequence[AttentionOp], bound: Sequence[BoundSlice]) -> tuple[Tensor, list[Any]]:
-        running = Decoder(attentions, bound)
+    def decode(
+        attentions: Sequence[AttentionOp], bound: Sequence[BoundSlice], attended: Attended
+    ) -> tuple[Tensor, list[Any]]:
+        running = Decoder(attentions, bound, attended)
         steps = [running.step(range(3), now.tolist(), [step] * 3) for step, now in enumerate(tokens)]
         return torch.stack(steps), running.contexts
 
-    def checked(model: PreTrainedModel, degree: int, experts: Experts = "tp") -> tuple[Sharded, Meeting]:
-        conversion = convert(model)
+    def checked(
+        model: PreTrainedModel, degree: int, experts: Experts = "tp", absorb: Absorb = "model"
+    ) -> tuple[Sharded, Meeting]:
+        conversion = convert(model, absorb=absorb)
         sharded, meeting = conversion.sharded(degree, experts), Meeting(degree)
+        attended = conversion.attended(model)
 
         def run(rank: int) -> tuple[Tensor, list[Any]]:
-            return decode(sharded.attentions, sharded.bind(model, rank, meeting.ranks[rank]))
+            own = sharded.heads_of(rank)
+            bound = sharded.bind(model, rank, meeting.ranks[rank])
+            return decode(sharded.attentions, bound, attended.of(slice(own.start, own.stop)))
 
         with torch.no_grad():
-            expected, _ = decode(conversion.attentions, conversion.bind(model))
+            expected, _ = decode(conversion.attentions, conversion.bind(model), attended)
             with ThreadPoolExecutor(degree) as pool:
                 ranks = list(pool.map(run, range(degree)))
         for together in zip(*(contexts for _, contexts in ranks), strict=True):
@@ -168,6 +175,15 @@ def test_experts_dealt_out_decode_what_one_rank_does(
     assert all("experts.gate_up_proj" in name or "experts.down_proj" in name for name in said["experts"])
     # One sum after attention, one after the experts, with those beside them.
     assert meeting.ranks[0].reduced == 4 * 2 * len(sharded.attentions)
+
+
+def test_ranks_whose_attention_workers_absorb_split_no_matrix_of_theirs(
+    check: Check, small_model: SMALL
+) -> None:
+    sharded, _ = check(small_model("deepseek-v3"), 2, absorb="attention")
+    op = sharded.attentions[0]
+    assert (op.heads, op.query_dim, op.output_dim, op.head_dim) == (4, 24, 24, 40)
+    assert not any("kv_b_proj" in name for names in sharded.describe().weights.values() for name in names)
 
 
 def test_ranks_have_their_own_experts_only() -> None:

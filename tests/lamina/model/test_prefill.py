@@ -53,8 +53,7 @@ class Collected:
 
 
 def prefill_of(conversion: Conversion, model: transformers.PreTrainedModel, layers: slice) -> Prefill:
-    attended = conversion.attended(model)
-    return Prefill(conversion.bind(model)[layers], attended.attentions[layers], attended.sinks[layers])
+    return Prefill(conversion.bind(model)[layers], conversion.attended(model).of(slice(None), layers))
 
 
 def run(conversion: Conversion, model: transformers.PreTrainedModel, tokens: torch.Tensor) -> KV:
@@ -145,7 +144,7 @@ def test_states_after_a_prompt_are_those_of_its_tokens(
     with torch.inference_mode():
         slices = conversion.bind(model)
         memory, collected = begun(slices), Collected()
-        layers = Prefill(slices[:-1], conversion.attentions, [None] * (len(slices) - 1), slices[-1])
+        layers = Prefill(slices[:-1], conversion.attended(model), slices[-1])
         list(layers.run(tokens, None, collected))
         found = [memory.read(number) for number in range(len(conversion.states))]
         memory = begun(slices)

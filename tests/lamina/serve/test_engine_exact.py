@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -31,8 +32,17 @@ def reference(
 
 @pytest.mark.long(but=["llama-gqa", "gemma2", "mixtral", "gpt2"])
 def test_greedy_tokens_are_transformers_own(family: str, small_model: SmallModel) -> None:
-    model = small_model(family)
-    engine = Engine(model, kv_tokens=1000)
+    check(small_model(family))
+
+
+@pytest.mark.long(but=["deepseek-v3"])
+@pytest.mark.parametrize("family", ["deepseek-v2", "deepseek-v3"])
+def test_greedy_tokens_where_attention_absorbs(family: str, small_model: SmallModel) -> None:
+    check(small_model(family), absorb="attention")
+
+
+def check(model: transformers.PreTrainedModel, **options: Any) -> None:
+    engine = Engine(model, kv_tokens=1000, **options)
     # Some are there from the start, some join while others run, and they leave at different times.
     first = prompts(5, 1, 30)
     later = prompts(17, 2)

@@ -240,7 +240,7 @@ def require_memory(facts: ModelFacts, configs: Sequence[WorkerConfig], spots: Se
         names[spot.kernel].append(config.name)
         if not has_weights(config.kind):
             share = config.partition.pools * config.partition.copies / config.partition.workers
-            needs[spot.kernel] += facts.token_bytes * config.arena_tokens * share
+            needs[spot.kernel] += facts.token_bytes * config.arena_tokens * share + facts.absorbing_bytes
             continue
         if config.kind == "model":  # all sequences, each at one place or a part at every stage
             needs[spot.kernel] += facts.state_bytes * config.most_rows / config.layout.places

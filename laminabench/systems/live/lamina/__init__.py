@@ -8,7 +8,7 @@ SYSTEM = Live(
     __name__,
     frozenset(
         {
-            *("batches", "pipelining", "pipeline_parallel", "experts", "partition", "overlap"),
+            *("batches", "pipelining", "pipeline_parallel", "experts", "partition", "overlap", "absorb"),
             *(
                 "stream_chunks",
                 "stream_along",

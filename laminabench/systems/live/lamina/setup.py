@@ -59,6 +59,7 @@ class LiveSetup(LocalSetup):
     stream_chunks: int = 1
     stream_along: Literal["requests", "heads"] = "requests"
     overlap: bool = False
+    absorb: Literal["model", "attention"] = "model"
     admission: Admission = "reserve"
     max_sequences: int = MAX_SEQUENCES
     kv_tokens: int | None = None
@@ -140,6 +141,7 @@ class LiveSetup(LocalSetup):
             "kv_capacity_tokens": engine.kv_tokens,
             "max_num_seqs": self.max_sequences,
             "dtype": self.model.dtype,
+            **({"absorb": self.absorb} if self.model.latent else {}),
             **{name: getattr(self, name) for name in same},
         }
 
@@ -196,6 +198,12 @@ def _check_instance(setup: LiveSetup) -> None:
         )
     if setup.max_sequences < 1:
         raise UserError("replay-value", "--max-num-seqs is at least 1")
+    if setup.absorb == "attention" and setup.model.latent is None:
+        raise UserError(
+            "replay-flag-unused",
+            f"--absorb is for models with latent attention (MLA), which {setup.model.name} is not; leave it "
+            "out",
+        )
     if deployment.attention is None:
         _check_alone(setup)
     elif setup.partition == "heads" and setup.model.kv_heads > 1:  # of a single one, queries are shared
@@ -255,7 +263,7 @@ def kv_within(setup: LiveSetup, most: int, free_bytes: float) -> int:
     """
     # Replicas are forked from one process, and read the same copy of the weights: as loaded, and as slices
     # have them.
-    weights = 2 * setup.model.weight_bytes + PROCESS_BYTES * setup.processes
+    weights = 2 * setup.model.weight_bytes + absorbing_bytes(setup) + PROCESS_BYTES * setup.processes
     # Workers that share the queries of a single KV head each store it.
     copied = setup.partition == "heads" and setup.model.kv_heads == 1
     each = setup.model.kv_bytes_per_token * (setup.workers[1] if copied else 1)
@@ -278,6 +286,12 @@ def kv_within(setup: LiveSetup, most: int, free_bytes: float) -> int:
     # A worker that holds whole requests may get the longest of them all.
     pools = 1 if setup.partition == "heads" else setup.workers[1]
     return max(1, min(quarter, most * pools))
+
+
+def absorbing_bytes(setup: LiveSetup) -> float:
+    """What attention workers multiply queries and outputs by, which they share here."""
+    products = setup.model.products() if setup.absorb == "attention" else ()
+    return setup.model.dtype_bytes * sum(each.elements for each in products if each.heads)
 
 
 def free_bytes(setup: LiveSetup) -> float:
@@ -330,6 +344,7 @@ def _started(
         decode_only=setup.prefill == "off",
         load_format="safetensors" if setup.weights else "dummy",
         overlap=setup.overlap,
+        absorb=setup.absorb,
         threads=setup.workers[0] if setup.alone else 0,
     )
 

@@ -11,7 +11,14 @@ import pytest
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.errors import UserError
-from laminabench.systems.live.lamina.setup import LiveSetup, check, kv_tokens, on_cores, refused
+from laminabench.systems.live.lamina.setup import (
+    LiveSetup,
+    absorbing_bytes,
+    check,
+    kv_tokens,
+    on_cores,
+    refused,
+)
 from laminabench.systems.live.local import in_dtype
 
 GB = 1e9
@@ -115,6 +122,18 @@ def test_one_kv_head_is_stored_by_all_who_share_its_queries(trace_of: Any) -> No
     }
     assert found[4, "heads"] == found[1, "heads"] // 4
     assert found[4, "requests"] == found[1, "requests"] == found[1, "heads"]
+
+
+def test_attention_workers_that_absorb_hold_what_they_multiply_by() -> None:
+    latent = a_setup(name="deepseek-mini", absorb="attention")
+    check(latent)
+    shape = latent.model
+    assert shape.latent
+    numbers = shape.layers * shape.heads * shape.latent.kv_rank * (shape.latent.nope + shape.latent.value)
+    assert absorbing_bytes(latent) == 2 * numbers
+    assert absorbing_bytes(replace(latent, absorb="model")) == 0
+    with pytest.raises(UserError, match="replay-flag-unused"):
+        check(a_setup(absorb="attention"))
 
 
 def test_kv_memory_as_asked_for(trace_of: Any) -> None:
