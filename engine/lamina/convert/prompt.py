@@ -3,7 +3,7 @@
 All else runs for all of the tokens together, as it does for the requests of a batch: products with weights
 above all, which then read their weights once. What has to run in turn follows from the program: an operator
 lies between reading a state and writing it. Operators around that, whose values are as large as a state,
-run in turn, too: together they would take a state's memory for every token.
+run in turn, too: together they would take its memory for every token. So do experts in batched products.
 """
 
 from __future__ import annotations
@@ -189,9 +189,15 @@ class _Flow:
         one = self.code[number]
         return one.op_name in PRODUCTS and not self._weights.isdisjoint(one.uses())
 
+    def copies(self, number: int) -> bool:
+        """Whether it looks up weights, as batched products of experts do: a copy for every token."""
+        one = self.code[number]
+        return one.op_name == "index" and one.args[0] in self._weights
+
     def in_turn(self) -> tuple[set[int], set[int]]:
         """What runs token by token, and what of it only makes large values for the rest of it."""
         inside = {number for loop in self.loops for number in loop}
+        inside |= {number for number in range(len(self.code)) if self.copies(number)}
         for number in range(len(self.code)):
             if not self.product(number) and any(
                 one in inside and self.stays(one) for one in self.uses[number]
