@@ -113,8 +113,9 @@ Worker::Worker(DType dtype, Shape shape, int threads, std::string_view isa)
       shape_(checked(shape)),
       isa_(choose_isa(isa)),
       kernels_(kernels_for(isa_, dtype)),
-      plan_(kRangeTokens),
-      pool_(threads) {}
+      pool_(threads) {
+  plans_.emplace_back(kRangeTokens);
+}
 
 int Worker::add_layer(LayerView layer) {
   require_idle("add_layer");
@@ -143,25 +144,38 @@ int Worker::add_layer(LayerView layer) {
     throw std::invalid_argument("there are " + std::to_string(layer.sinks.size()) + " sinks for " +
                                 std::to_string(shape_.heads) + " heads");
   }
+  if (layer.space < 0 || size(layer.space) > plans_.size()) {
+    throw std::invalid_argument("space is " + std::to_string(layer.space) + " but must be from 0 to " +
+                                std::to_string(plans_.size()) + ", the next one");
+  }
+  if (size(layer.space) == plans_.size()) plans_.emplace_back(kRangeTokens);
   layers_.push_back(std::move(layer));
   return static_cast<int>(layers_.size()) - 1;
 }
 
-void Worker::plan(const Slab& slab, std::span<const RequestId> requests) {
-  require_idle("plan");
-  plan_.take(slab, requests);
+void Worker::plan(const Slab& slab, std::span<const RequestId> requests, int space) {
+  plan_of(space).take(slab, requests);
 }
 
-void Worker::plan(std::span<const std::int64_t> offsets, std::span<const Slot> slots) {
+void Worker::plan(std::span<const std::int64_t> offsets, std::span<const Slot> slots, int space) {
+  plan_of(space).take(offsets, slots);
+}
+
+Plan& Worker::plan_of(int space) {
   require_idle("plan");
-  plan_.take(offsets, slots);
+  if (space < 0 || size(space) >= plans_.size()) {
+    throw std::out_of_range("space is " + std::to_string(space) + " but there are " +
+                            std::to_string(plans_.size()));
+  }
+  return plans_[size(space)];
 }
 
 void Worker::begin(int layer, const std::byte* q) {
   require_idle("begin");
   const LayerView& view = planned(layer);
-  for (std::size_t i = 0; i < plan_.requests(); ++i) {
-    if (plan_.list(i).size == 0) {
+  const Plan& plan = plans_[size(view.space)];
+  for (std::size_t i = 0; i < plan.requests(); ++i) {
+    if (plan.list(i).size == 0) {
       throw std::invalid_argument("request number " + std::to_string(i) +
                                   " of the plan has no token, so there is no newest one to attend from");
     }
@@ -239,10 +253,10 @@ const LayerView& Worker::known(int layer) const {
 
 const LayerView& Worker::planned(int layer) const {
   const LayerView& view = known(layer);
-  if (plan_.slot_limit() > view.slots) {
-    throw std::out_of_range("the plan has slots up to " + std::to_string(plan_.slot_limit() - 1) +
-                            " but layer " + std::to_string(layer) + " has only " +
-                            std::to_string(view.slots));
+  const std::int64_t limit = plans_[size(view.space)].slot_limit();
+  if (limit > view.slots) {
+    throw std::out_of_range("the plan has slots up to " + std::to_string(limit - 1) + " but layer " +
+                            std::to_string(layer) + " has only " + std::to_string(view.slots));
   }
   return view;
 }
@@ -254,7 +268,9 @@ void Worker::start(const LayerView& layer, const std::byte* q, Tokens which) {
   job_.source = {
       layer.k,     layer.v,      size(layer.slot_stride) * number, size(layer.head_stride) * number,
       layer.scale, layer.softcap};
-  job_.ranges = &plan_.ranges(layer.sight, which);
+  Plan& plan = plans_[size(layer.space)];
+  job_.plan = &plan;
+  job_.ranges = &plan.ranges(layer.sight, which);
   job_.q = q;
   const auto rows = size(job_.ranges->first_row.back()) * size(shape_.heads);
   partials_.room_for(rows);
@@ -270,8 +286,8 @@ void Worker::start(const LayerView& layer, const std::byte* q, Tokens which) {
 
 void Worker::merge() {
   const auto rows = size(job_.ranges->first_row.back()) * size(shape_.heads);
-  split_heads(plan_.requests());
-  pool_.start(plan_.requests() * size(job_.parts), &merge_unit, this,
+  split_heads(job_.plan->requests());
+  pool_.start(job_.plan->requests() * size(job_.parts), &merge_unit, this,
               rows * size(shape_.value_dim()) * sizeof(float) > kAloneBytes);
   pool_.finish();
 }
@@ -314,7 +330,7 @@ void Worker::merge_unit(void* worker, std::size_t unit, std::size_t thread) noex
     self.kernels_.attend({&source, self.shape_, first, last, self.query(request), &here, 1,
                           self.partials(row + ranges), self.rows(row + ranges), self.scratch(thread)});
     ++ranges;
-    const Slab::View& list = self.plan_.list(size(request));
+    const Slab::View& list = job.plan->list(size(request));
     self.store(*job.layer, list.slots[list.size - 1], size(request), first, last, job.k, job.v);
   }
   const float* sinks = job.out == nullptr || job.layer->sinks.empty() ? nullptr : job.layer->sinks.data();

@@ -28,20 +28,6 @@ struct Range {
   int row;  // where its partial results go; a request's ranges have consecutive rows
 };
 
-// How far back a token sees.
-struct Sight {
-  int window = 0;  // that many tokens, itself included; 0: all
-  int chunk = 0;   // those of its own chunk, of that many from the request's first on; 0: there are none
-
-  bool operator==(const Sight&) const = default;
-  // The first token that the last one of `tokens` sees.
-  std::int64_t first(std::int64_t tokens) const {
-    const std::int64_t in_window = window == 0 ? 0 : std::max<std::int64_t>(tokens - window, 0);
-    const std::int64_t in_chunk = chunk == 0 || tokens == 0 ? 0 : (tokens - 1) / chunk * chunk;
-    return std::max(in_window, in_chunk);
-  }
-};
-
 // The ranges of a batch, as layers with one sight need them.
 struct Ranges {
   Sight sight;
@@ -132,12 +118,15 @@ struct LayerView {
   Sight sight;
   float softcap;               // 0: none
   std::vector<float> sinks{};  // of each query head a score that counts, and has no value; or none
+  int space = 0;               // whose plan it goes by
 };
 
 // Decode attention of one model's heads over a KV arena that belongs to somebody else.
 //
 // Each iteration: plan(), then for each layer begin() when the queries arrive and finish() when the keys and
-// values of the new tokens do. In between, the previous tokens are attended to. Not for two threads at once.
+// values of the new tokens do. In between, the previous tokens are attended to. Layers of different spaces
+// have the tokens of the same requests in slots of their own: each space is planned. Not for two threads at
+// once.
 class Worker {
 public:
   // threads 0: all usable cores. isa "": the best one, or $LAMINA_ISA.
@@ -145,8 +134,8 @@ public:
 
   int add_layer(LayerView layer);
 
-  void plan(const Slab& slab, std::span<const RequestId> requests);
-  void plan(std::span<const std::int64_t> offsets, std::span<const Slot> slots);
+  void plan(const Slab& slab, std::span<const RequestId> requests, int space = 0);
+  void plan(std::span<const std::int64_t> offsets, std::span<const Slot> slots, int space = 0);
 
   // q [requests][heads][head_dim] has to stay as it is until finish() returns.
   void begin(int layer, const std::byte* q);
@@ -168,6 +157,7 @@ private:
   // What the units of a job share. Units are ranges, or requests, times parts of the heads.
   struct Job {
     const LayerView* layer;
+    const Plan* plan;
     Source source;
     const Ranges* ranges;
     const std::byte* q;
@@ -184,6 +174,7 @@ private:
   void require_idle(const char* call) const;
   const LayerView& known(int layer) const;
   const LayerView& planned(int layer) const;
+  Plan& plan_of(int space);
   void start(const LayerView& layer, const std::byte* q, Tokens which);
   void merge();
   void split_heads(std::size_t groups);
@@ -212,7 +203,7 @@ private:
   Isa isa_;
   Kernels kernels_;
   std::vector<LayerView> layers_;
-  Plan plan_;
+  std::vector<Plan> plans_;  // by space
   std::optional<int> begun_;
   Job job_{};
   Scratch<float> rows_;

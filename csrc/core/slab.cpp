@@ -29,40 +29,68 @@ std::size_t checked_capacity(std::int64_t capacity) {
   return static_cast<std::size_t>(capacity);
 }
 
+Sight checked_sight(Sight sight) {
+  if (sight.window < 0 || sight.chunk < 0) {
+    throw std::invalid_argument("window is " + std::to_string(sight.window) + " and chunk " +
+                                std::to_string(sight.chunk) + " but must be 0, for all tokens, or more");
+  }
+  return sight;
+}
+
 }  // namespace
 
-Slab::Slab(std::int64_t capacity) : free_stack_(checked_capacity(capacity)), owners_(free_stack_.size()) {
+Slab::Slab(std::int64_t capacity, Sight sight)
+    : free_stack_(checked_capacity(capacity)), owners_(free_stack_.size()), sight_(checked_sight(sight)) {
   std::iota(free_stack_.begin(), free_stack_.end(), Slot{0});
 }
 
 std::span<const Slot> Slab::allocate(RequestId request, std::int64_t n) {
-  const std::uint32_t count = checked_count(n);
-  require_free(n);
+  const std::uint32_t tokens = checked_count(n);
   const Handle handle = handles_.find(request);
+  const std::int64_t before = handle == FlatMap::kNone ? 0 : lists_[handle].length;
+  const auto count = static_cast<std::uint32_t>(std::min(n, sight_.seen(before + n)));
+  if (handle != FlatMap::kNone) require_seen(request, lists_[handle], tokens);
+  require_free(count);
   IndexList& list = handle == FlatMap::kNone ? open(request, count) : lists_[handle];
   reserve(list, count);
 
+  // Nothing below can fail.
+  trim(list, tokens, count);
   const std::span<const Slot> slots = pop(count);
-  std::copy(slots.begin(), slots.end(), list.buffer.slots.get() + list.size);
+  std::copy(slots.begin(), slots.end(), list.slots() + list.size);
   list.size += count;
+  list.length += n;
   return slots;
 }
 
 std::span<const Slot> Slab::extend(std::span<const RequestId> requests, std::int64_t n) {
   const std::uint32_t count = checked_count(n);
+  if (sight_.limited() && count > 1) {
+    throw std::invalid_argument("n is " + std::to_string(n) + " but must be 0 or 1 where sight is limited");
+  }
   look_up(requests);
   require_free(n * static_cast<std::int64_t>(requests.size()));
+  if (sight_.limited()) {
+    for (std::size_t i = 0; i < requests.size(); ++i) require_seen(requests[i], *batch_[i], count);
+  }
   for (IndexList* list : batch_) reserve(*list, count);
 
   // Nothing below can fail.
+  if (sight_.limited()) {
+    for (IndexList* list : batch_) trim(*list, count, count);
+  }
   const std::span<const Slot> slots = pop(count * requests.size());
   const Slot* next = slots.data();
   if (count == 1) {  // a decode step: one store a request, not one call of memcpy
-    for (IndexList* list : batch_) list->buffer.slots[list->size++] = *next++;
+    for (IndexList* list : batch_) {
+      list->slots()[list->size++] = *next++;
+      ++list->length;
+    }
   } else {
     for (IndexList* list : batch_) {
-      std::copy_n(next, count, list->buffer.slots.get() + list->size);
+      std::copy_n(next, count, list->slots() + list->size);
       list->size += count;
+      list->length += count;
       next += count;
     }
   }
@@ -70,7 +98,7 @@ std::span<const Slot> Slab::extend(std::span<const RequestId> requests, std::int
 }
 
 void Slab::fork(RequestId parent, RequestId child, std::optional<std::int64_t> n) {
-  const std::int64_t length = list_of(parent).size;
+  const std::int64_t length = list_of(parent).length;
   const std::int64_t shared = n.value_or(length);
   if (shared < 0 || shared > length) {
     throw std::invalid_argument("n is " + std::to_string(shared) + " but request " + std::to_string(parent) +
@@ -81,11 +109,14 @@ void Slab::fork(RequestId parent, RequestId child, std::optional<std::int64_t> n
                                 " is already in this slab, so it cannot begin as a fork");
   }
 
-  IndexList& copy = open(child, static_cast<std::uint32_t>(shared));
+  // The parent's slots are those of its last tokens.
+  const std::int64_t held = std::max<std::int64_t>(list_of(parent).size - (length - shared), 0);
+  IndexList& copy = open(child, static_cast<std::uint32_t>(held));
   const IndexList& source = list_of(parent);  // only now: open() may have moved the lists
-  copy.size = static_cast<std::uint32_t>(shared);
-  std::copy_n(source.buffer.slots.get(), copy.size, copy.buffer.slots.get());
-  for (std::uint32_t i = 0; i < copy.size; ++i) ++owners_[static_cast<std::size_t>(copy.buffer.slots[i])];
+  copy.size = static_cast<std::uint32_t>(held);
+  copy.length = shared;
+  std::copy_n(source.slots(), copy.size, copy.slots());
+  for (std::uint32_t i = 0; i < copy.size; ++i) ++owners_[static_cast<std::size_t>(copy.slots()[i])];
 }
 
 void Slab::release(RequestId request) {
@@ -100,7 +131,7 @@ void Slab::release(std::span<const RequestId> requests) {
 
 Slab::View Slab::indices(RequestId request) const {
   const IndexList& list = list_of(request);
-  return {list.buffer.slots, list.size};
+  return {{list.buffer.slots, list.slots()}, list.size};
 }
 
 std::vector<RequestId> Slab::requests() const {
@@ -148,6 +179,13 @@ void Slab::require_free(std::int64_t asked) const {
                  " of " + std::to_string(capacity()) + " are free");
 }
 
+// A request that began as the fork of a longer one may lack tokens that its next ones see.
+void Slab::require_seen(RequestId request, const IndexList& list, std::uint32_t n) const {
+  if (list.size + n >= sight_.seen(list.length + n)) return;
+  throw std::invalid_argument("request " + std::to_string(request) + " shares too little to grow by " +
+                              std::to_string(n) + ": its parent had given back slots that it needs");
+}
+
 // A new, empty list for a new request. Whatever throws does so before the request exists.
 Slab::IndexList& Slab::open(RequestId request, std::uint32_t room) {
   IndexBuffer buffer = buffers_.take(room);
@@ -166,16 +204,9 @@ Slab::IndexList& Slab::open(RequestId request, std::uint32_t room) {
 void Slab::close(RequestId request) noexcept {
   const Handle handle = handles_.find(request);
   IndexList& list = lists_[handle];
-  // Backwards, so that the stack hands them out forwards. Always written and only sometimes kept: no branch
-  // to mispredict where prompts are shared. used_ - 1 is in range while any slot of the list is unvisited.
-  std::size_t top = used_;
-  for (std::uint32_t i = list.size; i-- > 0;) {
-    const Slot slot = list.buffer.slots[i];
-    free_stack_[top - 1] = slot;
-    top -= --owners_[static_cast<std::size_t>(slot)] == 0;
-  }
-  used_ = top;
-  list.size = 0;
+  give_back(list.slots(), list.size);
+  list.begin = list.size = 0;
+  list.length = 0;
   buffers_.give(std::move(list.buffer));
   handles_.erase(request);
   list.next_spare = first_spare_;
@@ -183,10 +214,36 @@ void Slab::close(RequestId request) noexcept {
 }
 
 void Slab::reserve(IndexList& list, std::uint32_t more) {
-  if (list.size + more <= list.buffer.capacity) return;
-  IndexBuffer larger = buffers_.take(list.size + more);  // the next power of two: geometric growth
-  std::copy_n(list.buffer.slots.get(), list.size, larger.slots.get());
+  if (list.begin + list.size + more <= list.buffer.capacity) return;
+  // The next power of two: geometric growth. A list that moves on in its buffer gets room to move on as far
+  // as it is long before it is copied again.
+  const std::uint32_t room = list.begin == 0 ? more : std::max(more, list.size);
+  IndexBuffer larger = buffers_.take(list.size + room);
+  std::copy_n(list.slots(), list.size, larger.slots.get());
   buffers_.give(std::exchange(list.buffer, std::move(larger)));
+  list.begin = 0;
+}
+
+// Gives back what is not seen any more once n tokens, `count` of them with slots, are appended.
+void Slab::trim(IndexList& list, std::uint32_t n, std::uint32_t count) noexcept {
+  const std::int64_t kept = sight_.seen(list.length + n) - count;
+  if (list.size <= kept) return;
+  const auto dropped = static_cast<std::uint32_t>(list.size - kept);
+  give_back(list.slots(), dropped);
+  list.begin += dropped;
+  list.size -= dropped;
+}
+
+// Backwards, so that the stack hands them out forwards. Always written and only sometimes kept: no branch to
+// mispredict where prompts are shared. used_ - 1 is in range while any slot of the list is unvisited.
+void Slab::give_back(const Slot* slots, std::uint32_t count) noexcept {
+  std::size_t top = used_;
+  for (std::uint32_t i = count; i-- > 0;) {
+    const Slot slot = slots[i];
+    free_stack_[top - 1] = slot;
+    top -= --owners_[static_cast<std::size_t>(slot)] == 0;
+  }
+  used_ = top;
 }
 
 // The popped slots stay where they were in the stack until something is pushed over them.

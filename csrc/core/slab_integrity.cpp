@@ -51,10 +51,12 @@ std::vector<std::uint32_t> Slab::count_owners() const {
     is_live[handle] = true;
     require(handles_.find(request) == handle, name("the id map loses request ", request));
     const IndexList& list = lists_[handle];
-    require(list.buffer.slots != nullptr && list.size <= list.buffer.capacity,
+    require(list.buffer.slots != nullptr && list.begin + list.size <= list.buffer.capacity,
             name("the list is longer than its buffer of request ", request));
+    require(list.size <= sight_.seen(list.length) && (sight_.limited() || list.size == list.length),
+            name("the list is not as long as its tokens are seen of request ", request));
     for (std::uint32_t i = 0; i < list.size; ++i) {
-      const Slot slot = list.buffer.slots[i];
+      const Slot slot = list.slots()[i];
       require(slot >= 0 && slot < capacity(), name("an impossible slot is held by request ", request));
       const auto at = static_cast<std::size_t>(slot);
       require(last_holder[at] != handle, name("a slot is held twice by request ", request));

@@ -62,7 +62,7 @@ threads at once. Results do not depend on `threads`, to the last bit, nor on the
           "add_layer",
           [](Worker& worker, Address k, Address v, std::int64_t slots, std::int64_t slot_stride,
              std::int64_t head_stride, float scale, int window, float softcap,
-             const std::optional<Input<float>>& sinks, int chunk) {
+             const std::optional<Input<float>>& sinks, int chunk, int space) {
             std::vector<float> kept;
             if (sinks) kept.assign(sinks->data(), sinks->data() + sinks->size());
             return worker.add_layer({pointer(k),
@@ -73,10 +73,11 @@ threads at once. Results do not depend on `threads`, to the last bit, nor on the
                                      scale,
                                      {window, chunk},
                                      softcap,
-                                     std::move(kept)});
+                                     std::move(kept),
+                                     space});
           },
           "k_ptr"_a, "v_ptr"_a, "slots"_a, "slot_stride"_a, "head_stride"_a, "scale"_a, "window"_a,
-          "softcap"_a, "sinks"_a.noconvert() = nb::none(), "chunk"_a = 0,
+          "softcap"_a, "sinks"_a.noconvert() = nb::none(), "chunk"_a = 0, "space"_a = 0,
           R"(Describe the next layer's part of the arena; return its number, counted from 0.
 
 Token `slot`'s key for KV head h is the head_dim numbers at k_ptr + (slot * slot_stride + h * head_stride), strides
@@ -84,23 +85,24 @@ counted in numbers, and its value likewise at v_ptr. Scores are scaled, and then
 softcap * tanh(score / softcap) unless softcap is 0. window: how many tokens a token may see, itself included;
 0 for all. chunk: a token sees those of its own chunk, of so many from the list's first on; 0 for no chunks. sinks: a
 float32 for each query head, a score without a value that finish() adds once to the softmax, whatever the layer attends
-to. The arena must live as long as the worker.)")
+to. space: which plan() the layer goes by; layers whose tokens are in different slots have different ones, numbered as
+they come. The arena must live as long as the worker.)")
       .def(
           "plan",
-          [](Worker& worker, const Slab& slab, const Input<RequestId>& requests) {
-            worker.plan(slab, span_of(requests));
+          [](Worker& worker, const Slab& slab, const Input<RequestId>& requests, int space) {
+            worker.plan(slab, span_of(requests), space);
           },
-          "slab"_a, "requests"_a.noconvert(),
-          R"(Take the batch's index lists (int64 request ids) from the slab: once an iteration, before any layer.
+          "slab"_a, "requests"_a.noconvert(), "space"_a = 0,
+          R"(Take the batch's index lists (int64 request ids) from a space's slab: once an iteration, before any layer.
 
 Each request's last slot is the new token's, which finish() fills; begin() attends to those before it. The lists
 are snapshots: the slab may change afterwards.)")
       .def(
           "plan_lists",
-          [](Worker& worker, const Input<std::int64_t>& offsets, const Input<Slot>& slots) {
-            worker.plan(span_of(offsets), span_of(slots));
+          [](Worker& worker, const Input<std::int64_t>& offsets, const Input<Slot>& slots, int space) {
+            worker.plan(span_of(offsets), span_of(slots), space);
           },
-          "offsets"_a.noconvert(), "slots"_a.noconvert(),
+          "offsets"_a.noconvert(), "slots"_a.noconvert(), "space"_a = 0,
           "As plan(), of lists given outright: request i has slots[offsets[i]:offsets[i + 1]].")
       .def(
           "begin", [](Worker& worker, int layer, Address q) { worker.begin(layer, pointer(q)); }, "layer"_a,

@@ -44,13 +44,24 @@ void bind_slab(nb::module_& m) {
 Slots are numbered 0 to capacity - 1. Requests are the caller's own 64-bit ids. Every call either happens
 completely or raises and changes nothing: SlabFullError when slots run out, KeyError for a request that is
 not here, ValueError for a count or a batch that makes no sense. Not for use by two threads at once without
-the GIL.)")
-      .def(nb::init<std::int64_t>(), "capacity"_a)
+the GIL.
+
+With a window (tokens that one sees, itself included) or a chunk (tokens that see only each other, counted from
+the request's first) a request holds the slots of those of its tokens that the newest one sees, and others are
+free again: later tokens do not see them either.)")
+      .def(
+          "__init__",
+          [](Slab* self, std::int64_t capacity, int window, int chunk) {
+            new (self) Slab(capacity, {window, chunk});
+          },
+          "capacity"_a, "window"_a = 0, "chunk"_a = 0)
       .def(
           "allocate",
           [](Slab& slab, RequestId request, std::int64_t n) { return array_of(slab.allocate(request, n)); },
           "request"_a, "n"_a,
-          "Append n tokens to a request, which begins to exist if it is new; return its n new slots.")
+          R"(Append n tokens to a request, which begins to exist if it is new; return its n new slots.
+
+With a window or a chunk, those of the tokens that the last one sees.)")
       .def(
           "extend",
           [](Slab& slab, const Batch& requests, std::int64_t n) {
@@ -59,11 +70,14 @@ the GIL.)")
           "requests"_a.noconvert(), "n"_a = 1,
           R"(Append n tokens to every request of a batch (int64 array, none twice); return all the new slots.
 
-The slots of requests[i] are result[i * n : (i + 1) * n]. The result is the caller's own array.)")
+The slots of requests[i] are result[i * n : (i + 1) * n]. The result is the caller's own array. With a window or
+a chunk n is 1 at most, and slots of what is not seen any more are given back; as many as are asked for have to
+be free all the same.)")
       .def("fork", &Slab::fork, "parent"_a, "child"_a, "n"_a = nb::none(),
            R"(Begin `child` as a new request that shares the first n (default: all) tokens of `parent`.
 
-Nothing is copied but indices: the slots are shared and counted, and each request grows by itself after.)")
+Nothing is copied but indices: the slots are shared and counted, and each request grows by itself after. With a
+window or a chunk, what `parent` still holds of them; a child that lacks tokens it sees cannot grow.)")
       .def("release", nb::overload_cast<RequestId>(&Slab::release), "request"_a,
            R"(Forget a request, or every request of a batch (int64 array, none twice).
 
@@ -79,11 +93,11 @@ A slot becomes free when its last owner goes. What is freed last is handed out f
             return array_over(data, view.size, std::move(view.slots));
           },
           "request"_a,
-          R"(The request's slots in token order: a read-only view of the slab's own list, without a copy.
+          R"(The slots the request holds in token order: a read-only view of the slab's own list, without a copy.
 
 It is a snapshot: it stays valid and keeps its length and contents when the request grows or is released.
 The slots it names, though, may belong to another request once this one is released.)")
-      .def("length", &Slab::length, "request"_a, "How many tokens the request has.")
+      .def("length", &Slab::length, "request"_a, "How many tokens the request has, with and without slots.")
       .def("refcount", &Slab::refcount, "slot"_a, "How many requests hold the slot.")
       .def(
           "requests", [](const Slab& slab) { return array_of(std::span<const RequestId>(slab.requests())); },

@@ -15,6 +15,24 @@ Absorb = Literal["model", "attention"]
 _ALL = slice(None)
 
 
+class Sight(NamedTuple):
+    """How far back a token sees; as `lamina::Sight` has it."""
+
+    window: int = 0  # so many tokens, itself included; 0 = all before it
+    chunk: int = 0  # those of its own chunk, of so many from the first token on; 0 = there are none
+
+    @property
+    def most(self) -> int:
+        """Tokens that one sees at most; 0 = all."""
+        return min(filter(None, self), default=0)
+
+    def first(self, tokens: int) -> int:
+        """The first token that the last one of `tokens` sees."""
+        in_window = max(tokens - self.window, 0) if self.window else 0
+        in_chunk = (tokens - 1) // self.chunk * self.chunk if self.chunk and tokens else 0
+        return max(in_window, in_chunk)
+
+
 @dataclass(frozen=True)
 class AttentionOp:
     """One attention operator that was cut out: all that an attention worker must know of it."""
@@ -65,6 +83,10 @@ class AttentionOp:
     def shared_heads(self) -> int:
         """How many ranks can share out: KV heads, with their queries; or queries of one that all have."""
         return self.kv_heads if self.kv_heads > 1 else self.heads
+
+    @property
+    def sight(self) -> Sight:
+        return Sight(self.window, self.chunk)
 
 
 class Absorption(NamedTuple):

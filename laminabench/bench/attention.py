@@ -111,7 +111,7 @@ class Setting:
         self.kv_bytes = self.slots * case.arena.token_bytes
         self.arena = Arena(case.arena, self.slots)
         self.arena.fill()
-        self.stored = self.arena.storage[0]  # [slot][K or V][kv_head][dim]
+        self.stored = self.arena.spaces[0].storage[0]  # [slot][K or V][kv_head][dim]
         self.q = torch.randn(BATCH, case.heads, case.head_dim).to(case.dtype)
         self.kv = torch.randn(case.arena.vectors, BATCH, case.kv_heads, case.head_dim).to(case.dtype)
         self.worker = TensorWorker(case.dtype, case.heads, case.kv_heads, case.head_dim, case.latent)

@@ -176,7 +176,7 @@ def _lamina(shape: Shape, q: Tensor) -> Callable[[], object]:
     tokens = shape.batch * shape.context
     arena = torch.randn((tokens, 2, kv_heads, HEAD_DIM), device="cuda", dtype=torch.bfloat16)
     worker = CudaAttentionWorker(
-        torch.bfloat16, heads, kv_heads, HEAD_DIM, max_batch=shape.batch, max_tokens=tokens
+        torch.bfloat16, heads, kv_heads, HEAD_DIM, max_batch=shape.batch, max_tokens=[tokens]
     )
     layer = worker.add_layer(arena[:, 0], arena[:, 1], scale=1 / math.sqrt(HEAD_DIM))
     slots = np.random.default_rng(0).permutation(tokens).astype(np.int32)

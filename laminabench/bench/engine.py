@@ -99,7 +99,7 @@ def _worker(engine: Engine) -> TensorWorker:
 
 def _round(engine: Engine, gemms: Gemms) -> dict[str, float]:
     """What takes turns, by name: seconds, and bytes that the attention worker's threads can read a second."""
-    storage, steps, took = engine.core.arena.storage, [], []
+    storage, steps, took = engine.core.arena.spaces[0].storage, [], []
     nbytes = storage.numel() * storage.element_size()
     bandwidth = _worker(engine).native.read_bandwidth(storage.data_ptr(), nbytes)
     gemm_s = gemms.seconds()

@@ -28,6 +28,7 @@ namespace {
 
 using lamina::FlatMap;
 using lamina::RequestId;
+using lamina::Sight;
 using lamina::Slab;
 using lamina::Slot;
 using Access = lamina::SlabTestAccess;
@@ -39,16 +40,43 @@ Slots copy_of(std::span<const Slot> slots) { return {slots.begin(), slots.end()}
 // The slab as one would first write it: a vector for a stack, a map of vectors, and owners found by looking.
 class Model {
 public:
-  explicit Model(Slot capacity) {
+  Model(Slot capacity, Sight sight) : sight_(sight) {
     for (Slot slot = capacity; slot-- > 0;) stack_.push_back(slot);
   }
 
-  std::map<RequestId, Slots> lists;
+  std::map<RequestId, Slots> lists;  // the slots of the last tokens
+  std::map<RequestId, std::int64_t> lengths;
 
   std::int64_t free() const { return static_cast<std::int64_t>(stack_.size()); }
 
-  Slots append(RequestId request, std::int64_t n) {
+  // How many of n more tokens get slots, and whether the request has what these see.
+  std::int64_t slots_of(RequestId request, std::int64_t n) {
+    return std::min(n, sight_.seen(length(request) + n));
+  }
+  bool can_grow(RequestId request, std::int64_t n) {
+    const auto held = static_cast<std::int64_t>(lists.contains(request) ? lists[request].size() : 0);
+    return held + n >= sight_.seen(length(request) + n);
+  }
+
+  // What n more tokens make unseen goes back.
+  void forget(RequestId request, std::int64_t n) {
+    Slots& list = lists[request];
+    const std::int64_t kept = sight_.seen(length(request) + n) - slots_of(request, n);
+    Slots gone;
+    while (static_cast<std::int64_t>(list.size()) > kept) {
+      gone.push_back(list.front());
+      list.erase(list.begin());
+    }
+    for (; !gone.empty(); gone.pop_back()) {
+      if (owners(gone.back()) == 0) stack_.push_back(gone.back());
+    }
+  }
+
+  Slots append(RequestId request, std::int64_t tokens) {
+    forget(request, tokens);
     Slots slots;
+    std::int64_t n = slots_of(request, tokens);
+    lengths[request] += tokens;
     for (; n > 0; --n) {
       slots.push_back(stack_.back());
       stack_.pop_back();
@@ -60,12 +88,15 @@ public:
 
   void fork(RequestId parent, RequestId child, std::int64_t n) {
     const Slots source = lists.at(parent);
-    lists[child] = Slots(source.begin(), source.begin() + n);
+    const std::int64_t lost = lengths.at(parent) - static_cast<std::int64_t>(source.size());
+    lists[child] = Slots(source.begin(), source.begin() + std::max<std::int64_t>(n - lost, 0));
+    lengths[child] = n;
   }
 
   void release(RequestId request) {
     Slots list = lists.at(request);
     lists.erase(request);
+    lengths.erase(request);
     for (; !list.empty(); list.pop_back()) {
       if (owners(list.back()) == 0) stack_.push_back(list.back());
     }
@@ -78,13 +109,17 @@ public:
   }
 
 private:
+  std::int64_t length(RequestId request) const { return lengths.contains(request) ? lengths.at(request) : 0; }
+
   Slots stack_;
+  Sight sight_;
 };
 
 // One slab beside its model.
 class Walk {
 public:
-  Walk(Random& random, Slot capacity) : random_(random), slab_(capacity), model_(capacity) {}
+  Walk(Random& random, Slot capacity, Sight sight)
+      : random_(random), sight_(sight), slab_(capacity, sight), model_(capacity, sight) {}
 
   void run(int steps) {
     for (int step = 0; step < steps; ++step) {
@@ -132,7 +167,9 @@ private:
   void allocate() {
     const RequestId request = any_request();
     const std::int64_t n = below(40);
-    if (n > model_.free()) {
+    if (!model_.can_grow(request, n) && model_.lists.contains(request)) {
+      expect_throws<std::invalid_argument>([&] { slab_.allocate(request, n); }, "growing without a past");
+    } else if (model_.slots_of(request, n) > model_.free()) {
       expect_throws<lamina::SlabFull>([&] { slab_.allocate(request, n); }, "allocating too much");
     } else {
       expect(copy_of(slab_.allocate(request, n)) == model_.append(request, n), "allocate: other slots");
@@ -141,12 +178,17 @@ private:
 
   void extend() {
     std::vector<RequestId> requests = some_requests();
-    const std::int64_t n = below(4);
+    const std::int64_t n = below(sight_.limited() ? 2 : 4);
     if (n * static_cast<std::int64_t>(requests.size()) > model_.free()) {
       expect_throws<lamina::SlabFull>([&] { slab_.extend(requests, n); }, "extending too much");
       return;
     }
+    if (!std::ranges::all_of(requests, [&](RequestId each) { return model_.can_grow(each, n); })) {
+      expect_throws<std::invalid_argument>([&] { slab_.extend(requests, n); }, "growing without a past");
+      return;
+    }
     Slots expected;
+    for (const RequestId request : requests) model_.forget(request, n);
     for (const RequestId request : requests) {
       for (const Slot slot : model_.append(request, n)) expected.push_back(slot);
     }
@@ -164,7 +206,7 @@ private:
     } else if (model_.lists.contains(child)) {
       expect_throws<std::invalid_argument>([&] { slab_.fork(parent, child); }, "forking onto a request");
     } else {
-      const std::int64_t n = below(static_cast<std::int64_t>(model_.lists[parent].size()) + 1);
+      const std::int64_t n = below(model_.lengths[parent] + 1);
       slab_.fork(parent, child, n);
       model_.fork(parent, child, n);
     }
@@ -200,6 +242,7 @@ private:
     for (const auto& [request, list] : model_.lists) {
       const Slab::View view = slab_.indices(request);
       expect(copy_of({view.slots.get(), view.size}) == list, "indices() differ");
+      expect(slab_.length(request) == model_.lengths.at(request), "length() differs");
     }
     for (const auto& [view, then] : views_) {
       expect(copy_of({view.slots.get(), view.size}) == then, "an old view has changed");
@@ -209,6 +252,7 @@ private:
   }
 
   Random& random_;
+  Sight sight_;
   Slab slab_;
   Model model_;
   std::vector<std::pair<Slab::View, Slots>> views_;  // with what each showed when it was taken
@@ -236,7 +280,7 @@ void damage_is_noticed() {
   damage("leaked", [](Slab& s) { ++Access::used(s); });
   damage("reference count differs", [](Slab& s) { ++Access::owners(s)[0]; });
   damage("reference count differs", [](Slab& s) { --Access::owners(s)[1]; });
-  damage("reference count differs", [](Slab& s) { --Access::list(s, 1).size; });
+  damage("not as long as its tokens are seen", [](Slab& s) { --Access::list(s, 1).size; });
   damage("held twice", [](Slab& s) { Access::list(s, 1).buffer.slots[3] = 2; });
   damage("an impossible slot is held", [](Slab& s) { Access::list(s, 1).buffer.slots[3] = -1; });
   damage("longer than its buffer", [](Slab& s) { Access::list(s, 1).size = 17; });
@@ -251,6 +295,11 @@ void impossible_arguments_are_refused() {
   for (const std::int64_t capacity : {std::int64_t{0}, std::int64_t{-1}, Slab::kMaxCapacity + 1, INT64_MAX}) {
     expect_throws<Invalid>([&] { Slab slab(capacity); }, "capacity " + std::to_string(capacity));
   }
+  expect_throws<Invalid>([&] { Slab slab(8, {-1, 0}); }, "a negative window");
+  expect_throws<Invalid>([&] { Slab slab(8, {0, -1}); }, "a negative chunk");
+  Slab windowed(8, {2, 0});
+  windowed.allocate(1, 4);
+  expect_throws<Invalid>([&] { windowed.extend(std::vector<RequestId>{1}, 2); }, "two in a window");
   Slab slab(8);
   slab.allocate(1, 0);
   expect_throws<Invalid>([&] { slab.allocate(1, -1); }, "a negative n");
@@ -268,7 +317,10 @@ int main() {
   damage_is_noticed();
   impossible_arguments_are_refused();
   for (const Slot capacity : {1, 7, 64, 300, 1000}) {
-    for (int round = 0; round < 3; ++round) Walk(random, capacity).run(400);
+    for (int round = 0; round < 3; ++round) Walk(random, capacity, {}).run(400);
+    for (const Sight sight : {Sight{5, 0}, Sight{0, 4}, Sight{17, 0}, Sight{6, 9}}) {
+      Walk(random, capacity, sight).run(200);
+    }
   }
   std::puts("slab_stress: ok");
 }

@@ -58,12 +58,13 @@ class KvTaker:
         self.arena = Arena(shape, 500)
         store = TensorWorker(shape.dtype, shape.kv_heads, shape.kv_heads, shape.head_dim, threads=1)
         for layer in range(shape.layers):
-            store.add_layer(self.arena.keys(layer), self.arena.values(layer), scale=1.0)
+            space = self.arena.space_of(layer)
+            store.add_layer(self.arena.keys(layer), self.arena.values(layer), scale=1.0, space=space)
         self.had: list[int] = []
-        self.pull = KvPull(store, shape.layers, self.had.append, look)
+        self.pull = KvPull(store, list(map(self.arena.space_of, range(shape.layers))), self.had.append, look)
 
     def expect(self, name: int, tokens: int, shared: int = 0) -> None:
-        self.pull.expect(Arrival(name, shared, self.arena.slab.allocate(name, tokens - shared)))
+        self.pull.expect(Arrival(name, tokens, self.arena.allocate(name, tokens - shared)))
 
 
 def channel(to: str, slots: int = 64, message_bytes: int = 1 << 14) -> tuple[ShmSender, ShmReceiver]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -90,10 +90,12 @@ class TensorWorker(Heads):
         softcap: float = 0.0,
         sinks: Tensor | None = None,
         chunk: int = 0,
+        space: int = 0,
     ) -> int:
         """The next layer's keys and values: views [slots, kv_heads, head_dim] with the same strides.
 
-        `sinks` [heads], float32: of each head a score without a value, which counts in the softmax.
+        `sinks` [heads], float32: of each head a score without a value, which counts in the softmax. `space`:
+        whose plan() it goes by.
         """
         self.require_views(k, v)
         self._kept += [k, v]
@@ -109,16 +111,17 @@ class TensorWorker(Heads):
             softcap,
             None if sinks is None else sinks.contiguous().numpy(),
             chunk,
+            space,
         )
 
-    def plan(self, slab: Slab, requests: NDArray[np.int64]) -> None:
-        """Once an iteration: the requests whose tokens the following calls attend to."""
-        self.native.plan(slab, requests)
+    def plan(self, slab: Slab, requests: NDArray[np.int64], *, space: int = 0) -> None:
+        """Once an iteration, for each space: the requests whose tokens the following calls attend to."""
+        self.native.plan(slab, requests, space)
         self.requests = len(requests)
 
-    def plan_lists(self, offsets: NDArray[np.int64], slots: NDArray[np.int32]) -> None:
+    def plan_lists(self, offsets: NDArray[np.int64], slots: NDArray[np.int32], *, space: int = 0) -> None:
         """As plan(), of lists given directly: request i has slots[offsets[i]:offsets[i + 1]]."""
-        self.native.plan_lists(offsets, slots)
+        self.native.plan_lists(offsets, slots, space)
         self.requests = len(offsets) - 1
 
     def begin(self, layer: int, q: Tensor) -> None:
@@ -206,7 +209,9 @@ def _tensor(numbers: NDArray[np.int32] | NDArray[np.int64] | Tensor) -> Tensor:
 class _Layer:
     attention: ctypes.Structure
     arena: ctypes.Structure
+    previous: Tensor  # begin()'s workspace
     sight: tuple[int, int]  # window, chunk
+    space: int
     sinks: Tensor | None
     kept: tuple[Tensor, Tensor]  # the kernels know only addresses
 
@@ -235,17 +240,19 @@ class CudaAttentionWorker(Heads):
         latent: int = 0,
         *,
         max_batch: int,
-        max_tokens: int,
+        max_tokens: Sequence[int],
         device: torch.device | str = "cuda",
     ) -> None:
+        """`max_tokens`: what a batch's lists have at most, in each space."""
         super().__init__(dtype, heads, kv_heads, head_dim, latent)
         require_device()
         self.max_batch, self.max_tokens = max_batch, max_tokens
         self.device = torch.device(device)
         self._layers: list[_Layer] = []
         self._q: Tensor | None = None  # from begin() to finish()
-        self._offsets = self._empty((max_batch + 1,), torch.int32)
-        self._slots = self._empty((max(max_tokens, 1),), torch.int32)
+        # By space.
+        self._offsets = [self._empty((max_batch + 1,), torch.int32) for _ in max_tokens]
+        self._slots = [self._empty((max(most, 1),), torch.int32) for most in max_tokens]
         self._out = self._empty((max_batch, heads, self.value_dim), torch.float32)
         self._lse = self._empty((max_batch, heads), torch.float32)
         self._shape = _Attention(self.dtypes[dtype], heads, kv_heads, head_dim, 1.0, 0.0, latent)
@@ -254,7 +261,8 @@ class CudaAttentionWorker(Heads):
             cuda_library.call("workspace_bytes", self._shape, max_batch, ctypes.byref(needed))
         self._workspace_bytes = needed.value
         self._all = self._empty((needed.value,), torch.uint8)  # partial()'s
-        self._previous: dict[tuple[int, int], Tensor] = {}  # begin()'s, one for each window and chunk
+        # begin()'s, one for each space, window and chunk.
+        self._previous: dict[tuple[int, int, int], Tensor] = {}
 
     def add_layer(
         self,
@@ -266,10 +274,12 @@ class CudaAttentionWorker(Heads):
         softcap: float = 0.0,
         sinks: Tensor | None = None,
         chunk: int = 0,
+        space: int = 0,
     ) -> int:
         """The next layer's keys and values: views [slots, kv_heads, head_dim] with the same strides.
 
-        `sinks` [heads], float32: of each head a score without a value, which counts in the softmax.
+        `sinks` [heads], float32: of each head a score without a value, which counts in the softmax. `space`:
+        whose plan() it goes by.
         """
         self.require_views(k, v)
         assert sinks is None or (sinks.dtype == torch.float32 and sinks.shape == (self.heads,))
@@ -279,19 +289,31 @@ class CudaAttentionWorker(Heads):
         attention = _Attention(self.dtypes[self.dtype], *heads, scale, softcap, self.latent)
         arena = _Arena(k.data_ptr(), v.data_ptr(), k.stride(0), k.stride(1))
         sinks = None if sinks is None else sinks.to(self.device).contiguous()
-        self._layers.append(_Layer(attention, arena, (window, chunk), sinks, (k, v)))
-        if (window, chunk) not in self._previous:
-            self._previous[window, chunk] = self._empty((self._workspace_bytes,), torch.uint8)
+        key = space, window, chunk
+        if key not in self._previous:
+            self._previous[key] = self._empty((self._workspace_bytes,), torch.uint8)
+        layer = _Layer(attention, arena, self._previous[key], (window, chunk), space, sinks, (k, v))
+        self._layers.append(layer)
         return len(self._layers) - 1
 
-    def plan(self, slab: Lists, requests: NDArray[np.int64], rows: int | None = None) -> None:
-        """Once an iteration: the requests whose tokens, newest included, the following calls attend to."""
+    def plan(
+        self, slab: Lists, requests: NDArray[np.int64], rows: int | None = None, *, space: int = 0
+    ) -> None:
+        """Once an iteration, for each space: the requests whose tokens, newest included, the following calls
+        attend to.
+        """
         lists = [slab.indices(int(request)) for request in requests]
         offsets = np.cumsum([0, *map(len, lists)])
-        self.plan_lists(offsets, np.concatenate(lists) if lists else np.empty(0, np.int32), rows)
+        slots = np.concatenate(lists) if lists else np.empty(0, np.int32)
+        self.plan_lists(offsets, slots, rows, space=space)
 
     def plan_lists(
-        self, offsets: NDArray[np.int64] | Tensor, slots: NDArray[np.int32] | Tensor, rows: int | None = None
+        self,
+        offsets: NDArray[np.int64] | Tensor,
+        slots: NDArray[np.int32] | Tensor,
+        rows: int | None = None,
+        *,
+        space: int = 0,
     ) -> None:
         """As plan(), of lists given directly: request i has slots[offsets[i]:offsets[i + 1]].
 
@@ -301,25 +323,26 @@ class CudaAttentionWorker(Heads):
         given, listed = _tensor(offsets), _tensor(slots)
         rows = len(given) - 1 if rows is None else rows
         assert len(given) - 1 <= rows <= self.max_batch
-        assert len(listed) <= self.max_tokens
-        self._offsets[: len(given)].copy_(given, non_blocking=True)
+        assert len(listed) <= self.max_tokens[space]
+        ends = self._offsets[space]
+        ends[: len(given)].copy_(given, non_blocking=True)
         if rows >= len(given):
-            self._offsets[len(given) : rows + 1].copy_(
-                self._offsets[len(given) - 1].expand(rows + 1 - len(given))
-            )
-        self._slots[: len(listed)].copy_(listed, non_blocking=True)
+            ends[len(given) : rows + 1].copy_(ends[len(given) - 1].expand(rows + 1 - len(given)))
+        self._slots[space][: len(listed)].copy_(listed, non_blocking=True)
         self.requests = rows
-        for sight, workspace in self._previous.items():
-            self._launch("plan", self._shape, self._lists(), *sight, _PREVIOUS, self._workspace(workspace))
+        lists = self._lists(space)
+        for (planned, *sight), workspace in self._previous.items():
+            if planned == space:
+                self._launch("plan", self._shape, lists, *sight, _PREVIOUS, self._workspace(workspace))
 
     def begin(self, layer: int, q: Tensor) -> None:
         """Begin to attend from q [requests, heads, head_dim] to the previous tokens."""
         assert self._q is None, "begin() again before finish()"
         self.check(self.requests, q)
         known = self._layers[layer]
-        workspace = self._workspace(self._previous[known.sight])
+        workspace, lists = self._workspace(known.previous), self._lists(known.space)
         partial = self._partial(self._out, self._lse)
-        self._launch("begin", known.attention, known.arena, self._lists(), q.data_ptr(), workspace, partial)
+        self._launch("begin", known.attention, known.arena, lists, q.data_ptr(), workspace, partial)
         self._q = q
 
     def finish(self, layer: int, *kv: Tensor) -> Tensor:
@@ -334,7 +357,7 @@ class CudaAttentionWorker(Heads):
         q, k_at, v_at, out_at = (tensor.data_ptr() for tensor in (self._q, kv[0], kv[-1], out))
         sinks = None if known.sinks is None else known.sinks.data_ptr()
         partial = self._partial(self._out, self._lse)
-        lists = self._lists()
+        lists = self._lists(known.space)
         self._launch("finish", known.attention, known.arena, lists, q, k_at, v_at, sinks, partial, out_at)
         self._q = None
         return out
@@ -354,7 +377,7 @@ class CudaAttentionWorker(Heads):
             "partial_of",
             known.attention,
             known.arena,
-            self._lists(),
+            self._lists(known.space),
             *known.sight,
             q.data_ptr(),
             self._workspace(self._all),
@@ -384,8 +407,8 @@ class CudaAttentionWorker(Heads):
         with torch.cuda.device(self.device):
             cuda_library.call(name, *arguments, torch.cuda.current_stream().cuda_stream)
 
-    def _lists(self) -> ctypes.Structure:
-        return _Lists(self._offsets.data_ptr(), self._slots.data_ptr(), self.requests)
+    def _lists(self, space: int) -> ctypes.Structure:
+        return _Lists(self._offsets[space].data_ptr(), self._slots[space].data_ptr(), self.requests)
 
     def _workspace(self, memory: Tensor) -> ctypes.Structure:
         return _Workspace(memory.data_ptr(), memory.numel())

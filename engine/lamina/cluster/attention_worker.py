@@ -19,6 +19,7 @@ from lamina.model.prefill import CHUNK
 from lamina.operators import Attended
 from lamina.pipeline import KvSlots, Turn
 from lamina.pipeline.arenas import arena_shape, attend_over
+from lamina.pipeline.arenas import plan as plan_attention
 from lamina.pipeline.kv_slots import Arrival
 from lamina.pipeline.partition import Piece, within
 
@@ -44,7 +45,8 @@ class AttentionRole:
         self._attended, self._ops = attended, attended.attentions
         self._heads = self._partition.of_worker(config.number)
         self._kv_heads = self._partition.kv_of(self._heads)
-        self._arena = Arena(arena_shape(attended, len(self._kv_heads)), config.arena_tokens)
+        shape = arena_shape(attended, len(self._kv_heads))
+        self._arena = Arena(shape, config.arena_tokens, sequences=config.most_rows)
         if config.decode_only:
             self._arena.fill()
         self._kv_slots = KvSlots(self._arena, batches)
@@ -57,7 +59,8 @@ class AttentionRole:
         self._channels: Channels[int] = Channels()  # by model worker
         # And from prefill workers, whose KV is for all heads that are here.
         store, _ = self._worker(Piece(self._heads))
-        self._pull = KvPull(store, len(self._ops), lambda name: front.send(KvStored(name)), front.look)
+        spaces = [self._arena.space_of(op.layer) for op in self._ops]
+        self._pull = KvPull(store, spaces, lambda name: front.send(KvStored(name)), front.look)
 
     def _of_batch(self) -> list[Unit]:
         return [
@@ -119,7 +122,7 @@ class AttentionRole:
         arrivals = self._apply(batch, plan)
         self._pull.forget(plan.delta.dropped[:, 0].tolist())
         for arrival in self._kv_slots.expect(plan.delta):
-            if len(arrival.slots):
+            if not arrival.complete:
                 self._pull.expect(arrival)
         for arrival in arrivals:
             if arrival.name in plan.delta.prompts:
@@ -132,17 +135,20 @@ class AttentionRole:
         for unit in self._units[batch]:
             rows = unit.piece.rows(len(names))
             if rows.start < rows.stop:
-                unit.worker.plan(self._arena.slab, names[rows])
+                plan_attention(unit.worker, self._arena, names[rows])
                 self._running[batch].append(unit)
 
     def _prompt(self, turn: Turn, arrival: Arrival) -> None:
         """The KV of one who has joined, in the order in which it is computed."""
-        tokens = arrival.shared + len(arrival.slots)
-        for begin in range(0, tokens, CHUNK):
-            here = torch.from_numpy(arrival.within(begin, begin + CHUNK).astype(np.int64))
-            if not len(here):
-                continue
+        for begin in range(0, arrival.tokens, CHUNK):
+            of_space = [
+                torch.from_numpy(arrival.within(space, begin, begin + CHUNK).astype(np.int64))
+                for space in range(len(self._arena.spaces))
+            ]
             for layer in range(len(self._ops)):
+                here = of_space[self._arena.space_of(layer)]
+                if not len(here):
+                    continue
                 # Stages have their own layers; a replica has them all.
                 place = self._schedule.place(*turn[:2], layer if self._schedule.stages > 1 else 0)
                 for rank in range(self._partition.ranks):

@@ -180,11 +180,11 @@ class ClusterCore:
                 "engine-max-sequences-too-few", f"max_sequences is below the {self.batches} batches"
             )
         shape = self._stored
-        tokens = arena_tokens(shape, facts, options, max_sequences)
-        self.pool_tokens = tokens // self.pools
+        self.pool_tokens = arena_tokens(shape, facts, options, max_sequences, self.pools)
         if self.pool_tokens < 1:
             raise EngineError(
-                "engine-kv-too-small", f"{tokens} KV tokens are too few for {self.pools} attention workers"
+                "engine-kv-too-small",
+                f"the KV memory has not one token for each of {self.pools} attention workers",
             )
         self._require_memory(max_sequences)
         self.workers = layout.names
@@ -203,7 +203,7 @@ class ClusterCore:
 
     @property
     def _stored(self) -> ArenaShape:
-        """What a token takes of all attention workers together."""
+        """What tokens take of all attention workers together."""
         shape = self.facts.kv_shape
         return replace(shape, kv_heads=shape.kv_heads * self._partition.copies)
 
@@ -213,7 +213,7 @@ class ClusterCore:
         copies = self.schedule.places + self.layout.prefill_workers if self._partition.ranks > 1 else 1
         # And once what attention workers multiply by: they are forked with it.
         weights = self.facts.weight_bytes * (1 + copies) + self.facts.absorbing_bytes
-        arenas = self._stored.token_bytes * self.pool_tokens * self.pools
+        arenas = self._stored.nbytes(self.pool_tokens, max_sequences) * self.pools
         states = self.facts.state_bytes * max_sequences
         free, needed = self._machine.free_bytes(), weights + arenas + states
         if needed > free:
@@ -317,7 +317,8 @@ class ClusterCore:
     def scaled(self, attention_workers: int) -> Scaled:
         """What it would be with so many; an EngineError if it cannot be."""
         free_bytes, cores = self._machine.free_bytes(), self._machine.cores
-        return Scaled.of(self.layout, self.facts, self.pool_tokens, attention_workers, free_bytes, cores)
+        now = self.layout, self.facts, self.pool_tokens, self._shared.most_rows
+        return Scaled.of(*now, attention_workers, free_bytes, cores)
 
     def scale(self, to: Scaled) -> None:
         """Deal attention out anew, while nothing is under way. The KV memory is empty then: all batches

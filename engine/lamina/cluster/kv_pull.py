@@ -7,7 +7,7 @@ not taken waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -72,12 +72,16 @@ class KvPull:
     """The attention worker's ends of the channels from prefill workers, and whose KV comes on them."""
 
     def __init__(
-        self, store: TensorWorker, layers: int, have: Callable[[int], None], look: Callable[[], None]
+        self,
+        store: TensorWorker,
+        spaces: Sequence[int],
+        have: Callable[[int], None],
+        look: Callable[[], None],
     ) -> None:
-        """`store` has all heads of this worker. `have` is called with a name whose KV is here, whole;
-        `look` takes what has come from the front end.
+        """`store` has all heads of this worker; `spaces` says where each layer's tokens are. `have` is called
+        with a name whose KV is here, whole; `look` takes what has come from the front end.
         """
-        self._store, self._layers, self._have, self._look = store, layers, have, look
+        self._store, self._spaces, self._have, self._look = store, spaces, have, look
         self._receivers: list[Receiver] = []  # the one that was served last comes last
         # Pieces of names that are not expected yet: prefill workers may receive them first.
         self._early: dict[Receiver, Message] = {}
@@ -98,7 +102,8 @@ class KvPull:
 
     def expect(self, arrival: Arrival) -> None:
         """The KV of a sequence that has its slots will come."""
-        self._coming[arrival.name] = _Incoming(arrival, self._layers * len(arrival.slots))
+        left = sum(len(arrival.slots[space]) for space in self._spaces)
+        self._coming[arrival.name] = _Incoming(arrival, left)
 
     def forget(self, names: Iterable[int]) -> None:
         """Their slots are not theirs any more. What has been sent of them comes and is thrown away."""
@@ -147,8 +152,10 @@ class KvPull:
             return
         kv = [self._read(message, part) for part in ((1,) if self._store.latent else (1, 2))]
         tokens = len(kv[0])
-        slots = coming.arrival.within(head.first, head.first + tokens)
-        if not (0 <= head.layer < self._layers and len(slots) == tokens == len(kv[-1])):
+        known = 0 <= head.layer < len(self._spaces)
+        space = self._spaces[head.layer] if known else 0
+        slots = coming.arrival.within(space, head.first, head.first + tokens)
+        if not (known and len(slots) == tokens == len(kv[-1])):
             raise ChannelCorruptedError(f"{receiver.peer} has sent KV that a sequence has no place for")
         if coming.wanted:
             self._store.append(head.layer, slots, *kv)

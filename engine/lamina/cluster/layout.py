@@ -181,6 +181,7 @@ class Scaled:
         layout: Layout,
         facts: ModelFacts,
         pool_tokens: int,
+        sequences: int,
         attention_workers: int,
         free_bytes: int,
         cores: Callable[[Layout], list[int]],
@@ -190,10 +191,13 @@ class Scaled:
         then = replace(layout, attention_workers=attention_workers)
         partition = then.dealt(facts.heads, facts.kv_heads)
         tokens, more = pool_tokens, attention_workers - layout.attention_workers
-        share_bytes = pool_tokens * facts.token_bytes
+        shape = facts.kv_shape
+        share_bytes = shape.nbytes(pool_tokens, sequences)
         if layout.partition == "heads" and facts.kv_heads > 1:
             # All of them have a part of each token: with more of them there are more tokens.
-            tokens = pool_tokens * attention_workers // layout.attention_workers
+            most = sequences * facts.max_positions
+            then_bytes = share_bytes * attention_workers // layout.attention_workers
+            tokens = shape.tokens_in(then_bytes, sequences, most)
             share_bytes //= layout.attention_workers
         if tokens < 1:
             raise EngineError(

@@ -115,11 +115,11 @@ class AttentionChannels(Channels[int]):
                 out[route.rows, route.heads] = part.view(-1, heads, like[2])
         return out
 
-    def prompt(self, to: Collection[int], known: int, *kv: Tensor) -> None:
-        """Some tokens of a prompt, for these attention workers, which have the KV of the first `known`."""
-        if known >= len(kv[0]):
+    def prompt(self, to: Collection[int], first: int, *kv: Tensor) -> None:
+        """Some tokens of a prompt, for these attention workers, which need those from `first` on."""
+        if first >= len(kv[0]):
             return
-        rows = slice(known, None)
+        rows = slice(first, None)
         for worker in filter(to.__contains__, self.senders):
             if self._partition.gives_prompts(self._rank, worker):
                 _, local = self._local(self._partition.of_both(self._rank, worker))
@@ -253,7 +253,7 @@ class Meeting:
                 most = row_bytes * max(self._config.most_rows, CHUNK)
                 channels.receivers[number] = self._receiver(link, "qkv", most)
                 channels.senders[number] = self._sender(link, "out")
-        most = piece_bytes(shape.token_bytes // shape.layers)
+        most = piece_bytes(shape.layer_bytes)
         for number in range(self._config.layout.prefill_workers):
             with self._connect(f"prefill {number}") as link:
                 pulled(self._receiver(link, "kv", most, PIECE_SLOTS))

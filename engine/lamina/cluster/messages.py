@@ -63,7 +63,7 @@ class WorkerConfig:
     layout: Layout
     slices: int
     partition: Partition
-    most_rows: int  # of a batch
+    most_rows: int  # of a batch, and of all together
     arena_tokens: int  # of an attention worker
     decode_only: bool
     overlap: bool

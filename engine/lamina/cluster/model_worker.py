@@ -150,10 +150,16 @@ class ModelRole:
             self._heartbeat.start("prompt", tokens)
 
             def deliver(  # the layers come in order
-                _: int, begin: int, *kv: Tensor, known: int = known, to: frozenset[int] = to
+                layer: int,
+                begin: int,
+                *kv: Tensor,
+                known: int = known,
+                to: frozenset[int] = to,
+                length: int = len(text),
             ) -> None:
                 self._heartbeat.stop()
-                self._attention_channels.prompt(to, max(known - begin, 0), *kv)
+                first = max(known, self._attentions[layer].sight.first(length))
+                self._attention_channels.prompt(to, max(first - begin, 0), *kv)
                 self._heartbeat.start("prompt", len(kv[0]))
 
             before: Iterator[Passed] | None = None

@@ -30,7 +30,7 @@ class PrefillJob:
     text: Tensor
     shared: int
     to: list[int]
-    left: int  # tokens of layers that each of them has to be sent
+    left: int = 0  # tokens of layers that each of them has to be sent
     wanted: bool = True
 
 
@@ -47,7 +47,7 @@ class PrefillRole:
         self._partition = self._config.partition
         slices = weights if isinstance(weights, list) else conversion.bind(weights)
         self._prefill = Prefill(slices[:-1], attended)
-        self._layers = len(conversion.attentions)
+        self._sights = [op.sight for op in conversion.attentions]
         self.channels: Channels[int] = Channels()
         # What the front end has asked for, in that order, and what of it is being computed.
         self._waiting: dict[int, PrefillJob] = {}
@@ -79,8 +79,9 @@ class PrefillRole:
     def _take(self, message: Compute | Forget) -> None:
         if isinstance(message, Compute):
             text = torch.from_numpy(message.text.astype(np.int64))
-            left = self._layers * (len(text) - message.shared)
-            self._waiting[message.name] = PrefillJob(message.name, text, message.shared, message.to, left)
+            asked = PrefillJob(message.name, text, message.shared, message.to)
+            asked.left = sum(len(text) - self._first(asked, layer) for layer in range(len(self._sights)))
+            self._waiting[message.name] = asked
             return
         for job in (self._current, self._waiting.get(message.name)):
             if job and job.name == message.name:
@@ -107,9 +108,9 @@ class PrefillRole:
                 self._send(worker, PieceHeader(job.name, CALLED_OFF, 0))
 
     def _deliver(self, job: PrefillJob, layer: int, begin: int, *kv: Tensor) -> None:
-        """What of a chunk and layer is not shared, in pieces, to all in turns."""
+        """What of a chunk and layer is wanted, in pieces, to all in turns."""
         self._heartbeat.stop()  # waiting is not working
-        first = max(job.shared - begin, 0)
+        first = max(self._first(job, layer) - begin, 0)
         heads = {worker: self._heads(worker) for worker in job.to}
         tokens = len(kv[0])
         most = piece_tokens(len(kv) * kv[0][0, heads[job.to[0]]].nbytes)
@@ -120,6 +121,10 @@ class PrefillRole:
                 self._send(worker, PieceHeader(job.name, layer, begin + start), *parts)
         job.left -= max(tokens - first, 0)
         self._heartbeat.start("prompt")
+
+    def _first(self, job: PrefillJob, layer: int) -> int:
+        """The first token that attention workers want: it is neither shared nor out of sight."""
+        return max(job.shared, self._sights[layer].first(len(job.text)))
 
     def _heads(self, worker: int) -> slice:
         mine = self._partition.kv_of(self._partition.of_worker(worker))

@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +20,7 @@ from numpy.typing import NDArray
 from lamina import cuda_library
 from lamina._native import Slab
 from lamina.errors import CodedError
+from lamina.operators import Sight
 
 # More host memory than this beside the device's is a typing mistake.
 MOST_OVERCOMMIT = 1000
@@ -30,13 +33,17 @@ class ArenaError(CodedError, ValueError):
 
 @dataclass(frozen=True)
 class ArenaShape:
-    """What one token takes: K and V of every layer, for the KV heads this worker has."""
+    """What tokens take: K and V of every layer, for the KV heads this worker has.
+
+    Layers that see alike make a space. In one of a limited sight a sequence keeps what its newest token sees.
+    """
 
     layers: int
     kv_heads: int
     head_dim: int
     dtype: torch.dtype
     latent: int = 0  # as AttentionOp's: values are the first so many numbers of their keys
+    sights: tuple[Sight, ...] = ()  # of each layer; none: all see all
 
     @property
     def vectors(self) -> int:
@@ -44,12 +51,47 @@ class ArenaShape:
         return 1 if self.latent else 2
 
     @property
-    def token_bytes(self) -> int:
-        return self.vectors * self.layers * self.kv_heads * self.head_dim * self.dtype.itemsize
+    def layer_bytes(self) -> int:
+        """Of a token, in one layer."""
+        return self.vectors * self.kv_heads * self.head_dim * self.dtype.itemsize
 
-    def tokens_in(self, nbytes: int) -> int:
-        """How many tokens fit in so many bytes."""
-        return nbytes // self.token_bytes
+    @property
+    def token_bytes(self) -> int:
+        """Of a token that all layers keep."""
+        return self.layers * self.layer_bytes
+
+    @property
+    def spaces(self) -> Mapping[Sight, int]:
+        """How many layers each has."""
+        return Counter(self.sights) or {Sight(): self.layers}
+
+    def nbytes(self, tokens: int, sequences: int) -> int:
+        """Of slots for so many tokens, of so many sequences at most."""
+        return sum(
+            layers * self.layer_bytes * min(tokens, slots_of(sight, sequences) or tokens)
+            for sight, layers in self.spaces.items()
+        )
+
+    def tokens_in(self, nbytes: int, sequences: int = 0, most: int = 0) -> int:
+        """How many tokens of so many sequences fit in so many bytes; `most` where there is no end to it,
+        because all sight is limited.
+        """
+        growing = self.token_bytes  # by each further token
+        limits = {sight: slots_of(sight, sequences) for sight in self.spaces}
+        for sight in sorted(filter(limits.__getitem__, limits), key=limits.__getitem__):
+            if nbytes < limits[sight] * growing:
+                break
+            nbytes -= limits[sight] * self.spaces[sight] * self.layer_bytes
+            growing -= self.spaces[sight] * self.layer_bytes
+        return nbytes // growing if growing else most
+
+
+def slots_of(sight: Sight, sequences: int) -> int:
+    """Slots that so many sequences have at most; 0 = as many as they have tokens.
+
+    One more of each than its newest token sees: the slab gives a token its slot before it takes another back.
+    """
+    return sequences * (sight.most + 1) if sight.most else 0
 
 
 @dataclass(frozen=True)
@@ -139,84 +181,40 @@ class Pager:
             raise RuntimeError("pager: two pages have the same frame")
 
 
-class Arena:
-    """Slots for `tokens` tokens, handed out one at a time; requests may share them after a fork.
+class Space:
+    """The slots of layers that see alike.
 
     K and V of a layer lie side by side, token after token, each token with all its KV heads:
-    `[layer][slot][K or V][kv_head][dim]`. In whatever order requests get their slots, what is read of one is
+    `[layer][slot][K or V][kv_head][dim]`. In whatever order sequences get their slots, what is read of one is
     then at least a token's heads in one stretch. Where values are part of their keys there are keys only.
-
-    `overcommit` adds that share of slots in host memory, for which the device's make room page by page: see
-    `Pager`, and for a GPU `_managed_zeros`. Without it a full arena is full.
     """
 
     def __init__(
-        self, shape: ArenaShape, tokens: int, *, overcommit: float = 0.0, device: torch.device | str = "cpu"
+        self,
+        shape: ArenaShape,
+        sight: Sight,
+        slots: int,
+        pages: Pages | None = None,
+        device: torch.device | str = "cpu",
     ) -> None:
-        if tokens < 1:
-            raise ArenaError(
-                "arena-empty", f"an arena of {tokens} tokens holds nothing: give it memory for one or more"
-            )
-        if not 0 <= overcommit <= MOST_OVERCOMMIT:
-            raise ArenaError(
-                "arena-overcommit", f"overcommit {overcommit} is no share: give 0 to {MOST_OVERCOMMIT:g}"
-            )
-        self.shape = shape
         on_host = torch.device(device).type == "cpu"
-        pages = Pager.pages(tokens, overcommit) if overcommit else None
-        slots = pages.slots if pages else tokens
-        size = (shape.layers, slots, shape.vectors, shape.kv_heads, shape.head_dim)
+        slots = pages.slots if pages else slots
+        size = (shape.spaces[sight], slots, shape.vectors, shape.kv_heads, shape.head_dim)
         if on_host:
             self.storage = _zeros(size, shape.dtype)
         elif pages:
             self.storage = _managed_zeros(size, shape.dtype, torch.device(device))
         else:
             self.storage = torch.zeros(size, dtype=shape.dtype, device=device)
-        self.slab = Slab(slots)
+        self.slab = Slab(slots, *sight)
         # On a GPU the driver pages managed memory; on the CPU this does.
         self.pager = Pager(pages, self.storage) if pages and on_host else None
-
-    @property
-    def capacity(self) -> int:
-        """Tokens it holds, those in host memory included."""
-        return self.slab.capacity
-
-    @property
-    def used(self) -> int:
-        return self.slab.used
-
-    def keys(self, layer: int) -> torch.Tensor:
-        """K of a layer by physical slot: [slots, kv_heads, head_dim], a view."""
-        return self.storage[layer, :, 0]
-
-    def values(self, layer: int) -> torch.Tensor:
-        """V of a layer by physical slot: [slots, kv_heads, head_dim], or of `latent` numbers; a view."""
-        if self.shape.latent:
-            return self.keys(layer)[..., : self.shape.latent]
-        return self.storage[layer, :, 1]
-
-    def vectors(self, layer: int) -> tuple[torch.Tensor, ...]:
-        """What is stored of a layer's tokens, by physical slot: K and V, or K alone."""
-        return self.storage[layer].unbind(1)
-
-    def write(self, layer: int, slots: NDArray[np.int32], *stored: torch.Tensor) -> None:
-        """Store K and V of many tokens of a layer, each [tokens, kv_heads, head_dim], in their slots."""
-        rows = torch.from_numpy(self.physical(slots)).to(self.storage.device, torch.int64)
-        for place, vectors in zip(self.vectors(layer), stored, strict=True):
-            place.index_copy_(0, rows, vectors)
-
-    def read(self, layer: int, request: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """A request's K and V of a layer in token order, copied: for tests and for moving a request away."""
-        slots = self.physical(self.slab.indices(request))
-        rows = torch.from_numpy(slots).to(self.storage.device, torch.int64)
-        return self.keys(layer).index_select(0, rows), self.values(layer).index_select(0, rows)
 
     def physical(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
         """Where in the storage these slots are now."""
         return self.pager.physical(slots) if self.pager else np.array(slots)
 
     def fill(self) -> None:
-        """Put small random numbers everywhere: KV for requests that start without a prompt's."""
         # One stretch drawn, and repeated: it only has to be finite and not all equal.
         flat = self.storage.view(-1)
         drawn = torch.randn(min(flat.numel(), 1 << 20), generator=torch.Generator().manual_seed(0))
@@ -226,10 +224,125 @@ class Arena:
             part.copy_(drawn[: part.numel()])
 
     def check_integrity(self) -> None:
-        """Recount everything; raise RuntimeError naming the first thing found wrong."""
         self.slab.check_integrity()
         if self.pager:
             self.pager.check_integrity()
+
+
+class Arena:
+    """Slots for `tokens` tokens, handed out one at a time; sequences may share them after a fork.
+
+    It has a space for each sight of its layers, and a sequence slots in all of them. One of a limited sight
+    needs no more than `sequences` sequences have there at most.
+
+    `overcommit` adds that share of slots in host memory, for which the device's make room page by page: see
+    `Pager`, and for a GPU `_managed_zeros`. Without it a full arena is full. A space that is smaller than
+    `tokens` is on the device whole.
+    """
+
+    def __init__(
+        self,
+        shape: ArenaShape,
+        tokens: int,
+        *,
+        sequences: int = 0,
+        overcommit: float = 0.0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if tokens < 1:
+            raise ArenaError(
+                "arena-empty", f"an arena of {tokens} tokens holds nothing: give it memory for one or more"
+            )
+        if not 0 <= overcommit <= MOST_OVERCOMMIT:
+            raise ArenaError(
+                "arena-overcommit", f"overcommit {overcommit} is no share: give 0 to {MOST_OVERCOMMIT:g}"
+            )
+        self.shape, self.device = shape, torch.device(device)
+        pages = Pager.pages(tokens, overcommit) if overcommit else None
+        self.capacity = pages.slots if pages else tokens  # tokens, those in host memory included
+        self.spaces: list[Space] = []
+        for sight in shape.spaces:
+            limit = slots_of(sight, sequences) or tokens
+            least = min(limit, tokens)
+            self.spaces.append(Space(shape, sight, least, pages if limit >= tokens else None, device))
+        # Of each layer: its space, and which of its layers it is.
+        seen: Counter[Sight] = Counter()
+        self._places: list[tuple[int, int]] = []
+        for sight in shape.sights or (Sight(),) * shape.layers:
+            self._places.append((list(shape.spaces).index(sight), seen[sight]))
+            seen[sight] += 1
+
+    @property
+    def used(self) -> int:
+        """Slots that are taken, in all spaces."""
+        return sum(space.slab.used for space in self.spaces)
+
+    def space_of(self, layer: int) -> int:
+        """Which of `spaces` a layer is in."""
+        return self._places[layer][0]
+
+    def keys(self, layer: int) -> torch.Tensor:
+        """K of a layer by physical slot: [slots, kv_heads, head_dim], a view."""
+        return self._stored(layer)[:, 0]
+
+    def values(self, layer: int) -> torch.Tensor:
+        """V of a layer by physical slot: [slots, kv_heads, head_dim], or of `latent` numbers; a view."""
+        if self.shape.latent:
+            return self.keys(layer)[..., : self.shape.latent]
+        return self._stored(layer)[:, 1]
+
+    def vectors(self, layer: int) -> tuple[torch.Tensor, ...]:
+        """What is stored of a layer's tokens, by physical slot: K and V, or K alone."""
+        return self._stored(layer).unbind(1)
+
+    def _stored(self, layer: int) -> torch.Tensor:
+        space, place = self._places[layer]
+        return self.spaces[space].storage[place]
+
+    def write(self, layer: int, slots: NDArray[np.int32], *stored: torch.Tensor) -> None:
+        """Store K and V of many tokens of a layer, each [tokens, kv_heads, head_dim], in their slots."""
+        rows = self._rows(layer, slots)
+        for place, vectors in zip(self.vectors(layer), stored, strict=True):
+            place.index_copy_(0, rows, vectors)
+
+    def read(self, layer: int, request: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """A request's K and V of a layer in token order, copied: for tests and for moving a request away."""
+        rows = self._rows(layer, self.spaces[self.space_of(layer)].slab.indices(request))
+        return self.keys(layer).index_select(0, rows), self.values(layer).index_select(0, rows)
+
+    def _rows(self, layer: int, slots: NDArray[np.int32]) -> torch.Tensor:
+        where = self.spaces[self.space_of(layer)].physical(slots)
+        return torch.from_numpy(where).to(self.device, torch.int64)
+
+    def fill(self) -> None:
+        """Put small random numbers everywhere: KV for requests that start without a prompt's."""
+        for space in self.spaces:
+            space.fill()
+
+    # A sequence's slots, in all spaces.
+
+    def allocate(self, name: int, tokens: int) -> tuple[NDArray[np.int32], ...]:
+        """Slots for a sequence's next tokens: in each space of the last ones, as far as they are seen."""
+        return tuple(space.slab.allocate(name, tokens) for space in self.spaces)
+
+    def extend(self, names: NDArray[np.int64]) -> None:
+        """Slots for the next token of each."""
+        for space in self.spaces:
+            space.slab.extend(names)
+
+    def fork(self, parent: int, child: int, tokens: int | None = None) -> None:
+        """A new sequence that shares the first tokens of another one, or all."""
+        for space in self.spaces:
+            space.slab.fork(parent, child, tokens)
+
+    def release(self, names: NDArray[np.int64]) -> None:
+        for space in self.spaces:
+            space.slab.release(names)
+
+    def check_integrity(self) -> None:
+        """Recount everything; raise RuntimeError naming the first thing found wrong."""
+        for space in self.spaces:
+            space.check_integrity()
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from lamina import host_memory
 from lamina.attention.worker import CudaAttentionWorker, TensorWorker
@@ -21,7 +23,7 @@ ALL_HEADS = slice(None)
 
 
 def arena_shape(model: Conversion | Attended, kv_heads: int | None = None) -> ArenaShape:
-    """What a token takes, of all KV heads or so many of them."""
+    """What tokens take, of all KV heads or so many of them."""
     attentions = model.attentions
     first = attentions[0]
     if len({(op.kv_heads, op.head_dim, op.latent) for op in attentions}) > 1:
@@ -29,26 +31,30 @@ def arena_shape(model: Conversion | Attended, kv_heads: int | None = None) -> Ar
             "model-layers-differ", "an arena holds layers with the same KV heads and head dimension only"
         )
     heads = kv_heads or first.kv_heads
-    return ArenaShape(len(attentions), heads, first.head_dim, model.dtype, first.latent)
+    sights = tuple(op.sight for op in attentions)
+    return ArenaShape(len(attentions), heads, first.head_dim, model.dtype, first.latent, sights)
 
 
-def arena_tokens(shape: ArenaShape, facts: ModelFacts, options: CoreOptions, max_sequences: int) -> int:
-    """Tokens that all arenas hold together; `shape` is that of a token in all of them. With no size given,
-    what recurrent layers keep of so many sequences is in the same share of memory.
+def arena_tokens(
+    shape: ArenaShape, facts: ModelFacts, options: CoreOptions, max_sequences: int, pools: int = 1
+) -> int:
+    """Tokens that each of so many pools holds, however sequences are dealt out; `shape` is that of tokens in
+    all arenas of a pool. With no size given, what recurrent layers keep of so many sequences is in the same
+    share of memory.
     """
     if options.kv_tokens is not None:
-        return options.kv_tokens
+        return options.kv_tokens // pools
+    most = max_sequences * facts.max_positions
     if options.kv_bytes is not None:
-        tokens = shape.tokens_in(options.kv_bytes)
-        if tokens < 1:
+        if options.kv_bytes < shape.token_bytes:
             raise EngineError(
                 "engine-kv-too-small", f"kv_bytes is below the {shape.token_bytes:,} of a token"
             )
-        return tokens
+        return shape.tokens_in(options.kv_bytes // pools, max_sequences, most)
     share = int(free_bytes(options.place) * SHARE_OF_FREE_MEMORY)
     require_room(facts, max_sequences, share - shape.token_bytes)
     left = share - max_sequences * facts.state_bytes
-    return min(max_sequences * facts.max_positions, shape.tokens_in(left))
+    return min(most // pools, shape.tokens_in(left // pools, max_sequences, most))
 
 
 def require_room(facts: ModelFacts, max_sequences: int, room: int) -> None:
@@ -81,7 +87,19 @@ def attend_over(
             softcap=op.softcap,
             sinks=sinks,
             chunk=op.chunk,
+            space=arena.space_of(op.layer),
         )
+
+
+def plan(worker: TensorWorker | CudaAttentionWorker, arena: Arena, names: NDArray[np.int64]) -> None:
+    """Once an iteration: the sequences that the worker attends to, in every space."""
+    for number, space in enumerate(arena.spaces):
+        if not space.pager:
+            worker.plan(space.slab, names, space=number)
+            continue
+        lists = [space.slab.indices(name) for name in names.tolist()]
+        offsets = np.concatenate([[0], np.cumsum([len(one) for one in lists])]).astype(np.int64)
+        worker.plan_lists(offsets, space.pager.fetch(np.concatenate(lists)), space=number)
 
 
 def free_bytes(place: torch.device) -> int:

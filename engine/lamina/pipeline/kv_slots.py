@@ -13,15 +13,24 @@ from lamina.pipeline.batch_rows import ALL, NO_PARENT, BatchDelta, Ints, Joined,
 
 
 class Arrival(NamedTuple):
-    """A sequence whose prompt's KV has to come: its slots are those of the tokens from `shared` on."""
+    """A sequence whose prompt's KV has to come. In each space it has slots of its last tokens: of those that
+    are neither shared nor out of sight.
+    """
 
     name: int
-    shared: int
-    slots: NDArray[np.int32]
+    tokens: int
+    slots: tuple[NDArray[np.int32], ...]  # by space
 
-    def within(self, begin: int, end: int) -> NDArray[np.int32]:
-        """The slots of those of its tokens begin to end that are not shared."""
-        return self.slots[max(begin - self.shared, 0) : max(end - self.shared, 0)]
+    @property
+    def complete(self) -> bool:
+        """Whether nothing has to come."""
+        return not self.slots[0].size  # the last token is in sight everywhere
+
+    def within(self, space: int, begin: int, end: int) -> NDArray[np.int32]:
+        """The slots of those of its tokens begin to end that have some."""
+        slots = self.slots[space]
+        first = self.tokens - len(slots)
+        return slots[max(begin - first, 0) : max(end - first, 0)]
 
 
 class KvSlots:
@@ -38,7 +47,7 @@ class KvSlots:
     def apply(self, batch: int, delta: BatchDelta) -> list[Arrival]:
         """Some go, some come; those that come have their slots but no KV yet."""
         for parent, child, tokens in delta.forks.tolist():
-            self.arena.slab.fork(parent, child, None if tokens == ALL else tokens)
+            self.arena.fork(parent, child, None if tokens == ALL else tokens)
         here = self._names[batch]
         if len(delta.renamed):
             here = here.copy()
@@ -46,7 +55,7 @@ class KvSlots:
         if delta.left.size:
             here = here[staying(here, delta.left)]
         if delta.released.size:
-            self.arena.slab.release(delta.released)
+            self.arena.release(delta.released)
         self._drop(delta.dropped[:, 0].tolist())
         if len(delta.joined):
             here = np.concatenate([here, delta.joined.name])
@@ -68,7 +77,7 @@ class KvSlots:
     def _drop(self, names: list[int]) -> None:
         if names:
             self._expected -= set(names)
-            self.arena.slab.release(np.array(names, np.int64))
+            self.arena.release(np.array(names, np.int64))
 
     def _arrivals(self, joined: Joined) -> Iterator[Arrival]:
         columns = (joined.name, joined.position, joined.parent, joined.shared)
@@ -80,16 +89,16 @@ class KvSlots:
 
     def _arrival(self, name: int, tokens: int, parent: int, shared: int) -> Arrival:
         if parent != NO_PARENT:
-            self.arena.slab.fork(parent, name, shared)
-        return Arrival(name, shared, self.arena.slab.allocate(name, tokens - shared))
+            self.arena.fork(parent, name, shared)
+        return Arrival(name, tokens, self.arena.allocate(name, tokens - shared))
 
     def forget(self, batch: int) -> None:
-        self.arena.slab.release(self._names[batch])
+        self.arena.release(self._names[batch])
         self._names[batch] = np.empty(0, np.int64)
 
     def extend(self, batch: int, only: Ints | None = None) -> Ints:
         """Room for the tokens that the batch's next iteration adds, or for those of some: others have it from
         when the iteration was begun the first time. Whose the batch's tokens are.
         """
-        self.arena.slab.extend(self._names[batch] if only is None else only)
+        self.arena.extend(self._names[batch] if only is None else only)
         return self._names[batch]

@@ -15,7 +15,7 @@ from lamina.errors import CodedError
 from lamina.kv import ArenaShape
 from lamina.model import load_original
 from lamina.model.load import LoadFormat
-from lamina.operators import Absorb
+from lamina.operators import Absorb, Sight
 
 if TYPE_CHECKING:
     from lamina.convert import Conversion
@@ -122,6 +122,7 @@ class ModelFacts(msgspec.Struct, tag=True, frozen=True):
     weight_bytes: int
     state_bytes: int = 0  # that recurrent layers keep of a sequence
     absorbing_bytes: int = 0  # of the matrices that attention workers multiply by
+    sights: tuple[Sight, ...] = ()  # of each layer, or all see all
 
     @staticmethod
     def of(conversion: Conversion) -> ModelFacts:
@@ -143,6 +144,7 @@ class ModelFacts(msgspec.Struct, tag=True, frozen=True):
             sum(_bytes(one) for one in weights.values()),
             conversion.state_bytes,
             sum(op.absorbing_numbers for op in conversion.attentions) * conversion.dtype.itemsize,
+            tuple(op.sight for op in conversion.attentions),
         )
 
     @property
@@ -152,9 +154,9 @@ class ModelFacts(msgspec.Struct, tag=True, frozen=True):
 
     @property
     def kv_shape(self) -> ArenaShape:
-        """What a token takes, all heads."""
+        """What tokens take, all heads."""
         dtype: torch.dtype = getattr(torch, self.dtype)
-        return ArenaShape(self.layers, self.kv_heads, self.head_dim, dtype, self.latent)
+        return ArenaShape(self.layers, self.kv_heads, self.head_dim, dtype, self.latent, self.sights)
 
 
 def _bytes(parameter: Parameter) -> int:

@@ -28,7 +28,14 @@ from lamina.pipeline import (
     Spent,
     states_of,
 )
-from lamina.pipeline.arenas import arena_shape, arena_tokens, attend_over, free_bytes, require_room
+from lamina.pipeline.arenas import (
+    arena_shape,
+    arena_tokens,
+    attend_over,
+    free_bytes,
+    plan,
+    require_room,
+)
 from lamina.pipeline.kv_slots import Arrival
 from lamina.pipeline.options import ModelFacts, original_of
 
@@ -53,11 +60,12 @@ class LocalCore:
         self.facts = ModelFacts.of(self.conversion)
         shape = arena_shape(self.conversion)
         tokens = arena_tokens(shape, self.facts, options, max_sequences)
-        room = free_bytes(options.place) - tokens * shape.token_bytes
+        room = free_bytes(options.place) - shape.nbytes(tokens, max_sequences)
         require_room(self.facts, max_sequences, room)
         self.arena = Arena(
             shape,
             tokens,
+            sequences=max_sequences,
             overcommit=options.overcommit,
             device=options.device,
         )
@@ -99,40 +107,31 @@ class LocalCore:
         self._spent.prefill_s = perf_counter() - started
 
     def prompt(self, arrival: Arrival, delta: BatchDelta) -> None:
-        if self._prefill is None or not arrival.slots.size:
+        if self._prefill is None or arrival.complete:
             return
         self._states.select(self._states.rows(np.array([arrival.name])))
         tokens = torch.from_numpy(delta.prompts[arrival.name][:-1].astype(np.int64))
 
         def deliver(layer: int, begin: int, *kv: torch.Tensor) -> None:
-            slots = arrival.within(begin, begin + len(kv[0]))
+            slots = arrival.within(self.arena.space_of(layer), begin, begin + len(kv[0]))
             known = len(kv[0]) - len(slots)
             self.arena.write(layer, slots, *(one[known:] for one in kv))
 
-        for _ in self._prefill.run(tokens.to(self.arena.storage.device), None, deliver):
+        for _ in self._prefill.run(tokens.to(self.arena.device), None, deliver):
             pass
 
     def land(self, batch: int) -> Landed:  # noqa: ARG002 - there is one
         spent, rows = self._spent, self._rows
-        self._plan()
+        plan(self.attention, self.arena, self._kv_slots.extend(0))
         self._states.select(self._states.rows(rows.columns.name))
-        device = self.arena.storage.device
         columns = (rows.columns.token, rows.columns.position)
-        logits = self._decode(tuple(torch.from_numpy(column).to(device) for column in columns), spent)
+        context = tuple(torch.from_numpy(column).to(self.arena.device) for column in columns)
+        logits = self._decode(context, spent)
         started = perf_counter()
         choice = rows.choose(logits)
         rows.advance(choice.tokens)
         spent.sampling_s = perf_counter() - started
         return Landed(choice, spent, time.monotonic(), self._failed)
-
-    def _plan(self) -> None:
-        names = self._kv_slots.extend(0)
-        if not self.arena.pager:
-            self.attention.plan(self.arena.slab, names)
-            return
-        lists = [self.arena.slab.indices(name) for name in names.tolist()]
-        offsets = np.concatenate([[0], np.cumsum([len(one) for one in lists])]).astype(np.int64)
-        self.attention.plan_lists(offsets, self.arena.pager.fetch(np.concatenate(lists)))
 
     def _decode(self, context: tuple[torch.Tensor, ...], spent: Spent) -> torch.Tensor:
         """Slice, attention, slice, attention, ..., logits [B, vocab].
@@ -208,7 +207,8 @@ def _attention(
         worker = TensorWorker(*heads, threads=options.threads)
     else:
         # Sequences that share slots list them each for itself.
-        listed = max_sequences * min(conversion.max_positions, arena.capacity)
+        longest = min(conversion.max_positions, arena.capacity)
+        listed = [max_sequences * min(longest, sight.most or longest) for sight in arena.shape.spaces]
         worker = CudaAttentionWorker(
             *heads, max_batch=max_sequences, max_tokens=listed, device=options.device
         )

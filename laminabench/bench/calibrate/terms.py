@@ -119,7 +119,7 @@ class Decode:
         self.columns = [k for k in KV_TOKENS if k * REQUESTS[-1] <= most] or [KV_TOKENS[0]]
         arena = Arena(shape, REQUESTS[-1] * self.columns[-1])
         arena.fill()
-        self.storage = arena.storage
+        self.storage = arena.spaces[0].storage
         heads = op.heads, op.kv_heads, op.head_dim, op.latent
         self.worker = TensorWorker(conversion.dtype, *heads, threads=1)
         self._vectors = shape.vectors

@@ -76,7 +76,7 @@ class World:
             case.head_dim,
             case.latent,
             max_batch=max(len(lengths), rows or 0),
-            max_tokens=self.tokens,
+            max_tokens=[self.tokens],
         )
         self.layer = self.worker.add_layer(
             self.arena[:, 0],
@@ -225,7 +225,7 @@ def test_a_request_does_not_depend_on_who_comes_last() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_without_a_device_it_says_so_in_a_sentence() -> None:
     with pytest.raises(CudaError, match=r"cuda-(failed|torch-without)"):
-        CudaAttentionWorker(torch.bfloat16, 8, 2, 128, max_batch=4, max_tokens=100)
+        CudaAttentionWorker(torch.bfloat16, 8, 2, 128, max_batch=4, max_tokens=[100])
 
 
 def test_without_the_library_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,4 +282,4 @@ def test_an_arena_that_cannot_be_read_is_refused(arena: tuple[int, int, int, int
 
 def test_tensors_of_another_type_are_refused() -> None:
     with pytest.raises(ValueError, match=r"dtype is torch.int8 but must be one of"):
-        CudaAttentionWorker(torch.int8, 8, 2, 128, max_batch=4, max_tokens=100)
+        CudaAttentionWorker(torch.int8, 8, 2, 128, max_batch=4, max_tokens=[100])

@@ -162,6 +162,32 @@ def test_windows_and_caps_by_requests(family: str, check: Check) -> None:
     check(shared(2, 3, batches=3, partition="requests", stream_chunks=2), family)
 
 
+@pytest.mark.long(but=["gpt-oss-10-by-requests"])
+@pytest.mark.parametrize(
+    "more",
+    [{"batches": 3, "partition": "requests"}, {"batches": 2, "stream_chunks": 2}, {"prefill_workers": 1}],
+    ids=["by-requests", "by-heads-streamed", "prefill-worker"],
+)
+@pytest.mark.parametrize(("family", "seen"), {"gpt-oss": 10, "gemma2": 11, "llama4": 12}.items(), ids=str)
+def test_slots_out_of_sight_are_given_back(
+    start: Start, reference: Reference, family: str, seen: int, more: dict[str, Any]
+) -> None:
+    """Longer than several windows, samples of prompts that they share."""
+    engine = start(shared(2, 2, **more), family, max_sequences=6)
+    texts = prompts(40, 7, 25)
+    numbers = [engine.submit(text, Sampling(max_tokens=50, n=2, temperature=0.0)) for text in texts]
+    most = 0
+    while not engine.idle:
+        engine.step()
+        used = engine.core.kv_used()
+        most = max(most, sum(used) if engine.core.pools > 1 else max(used))
+    tokens = sum(map(len, texts)) + 6 * 50
+    assert tokens - 3 * 6 <= most <= tokens + 6 * seen, "layers without a window keep all"
+    for number, text in zip(numbers, texts, strict=True):
+        assert tokens_of(engine.result(number)) == [reference(family, tuple(text), 50)] * 2
+    sound(engine)
+
+
 @pytest.mark.long(but=["in-turn-*"])
 @pytest.mark.parametrize(
     "more",

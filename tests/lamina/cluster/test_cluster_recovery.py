@@ -40,11 +40,22 @@ LAYOUTS = {
     "ranks": shared(2, 1, pipelining="serial"),
     "experts": shared(2, 1, pipelining="serial", experts="ep"),
     "absorbing": shared(2, 2, pipelining="serial", partition="requests"),
+    "windows": shared(2, 2, batches=3, partition="requests"),
+    "latent": shared(2, 2, batches=3, partition="requests"),
     "recurrent": shared(1, 2, partition="requests"),
     "recurrent-stages": shared(2, 1, pipeline_parallel=2),
     "stages": shared(2, 2, pipeline_parallel=2),
     "streamed": shared(1, 2, stream_chunks=2),
     "softnic": shared(1, 2, network="softnic"),
+}
+
+FAMILIES = {
+    "experts": "mixtral",
+    "windows": "gpt-oss",
+    "latent": "deepseek-v3",
+    "absorbing": "deepseek-v3",
+    "recurrent": "jamba",
+    "recurrent-stages": "qwen3-next",
 }
 
 
@@ -53,12 +64,11 @@ def load() -> Load:
     return mixed(20)
 
 
-@pytest.mark.long(but=["requests", "stages"])
+@pytest.mark.long(but=["requests", "stages", "windows"])
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "rotational"])
 def test_workers_killed_between_steps(layout: str, load: Load, start: Start) -> None:
     """Each of them in turn, again and again."""
-    families = {"experts": "mixtral", "absorbing": "deepseek-v3", "recurrent": "jamba"}
-    family = (families | {"recurrent-stages": "qwen3-next"}).get(layout, "llama-gqa")
+    family = FAMILIES.get(layout, "llama-gqa")
     options = {"absorb": "attention"} if layout == "absorbing" else {}
     wanted = play(start(LAYOUTS[layout], family, **options), load)
     engine = start(LAYOUTS[layout], family, **options)

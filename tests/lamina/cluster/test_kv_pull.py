@@ -103,7 +103,7 @@ def test_kv_comes_where_it_belongs_and_is_told_of_once_it_is_whole(attention: At
 def test_of_shared_tokens_nothing_comes(attention: Attention) -> None:
     attention.expect(1, 10)
     send(attention.prefill[0], 1, 10)
-    attention.arena.slab.fork(1, 2, 8)
+    attention.arena.fork(1, 2, 8)
     attention.expect(2, 30, shared=8)
     send(attention.prefill[0], 2, 30, shared=8)
     attention.pull_all()
@@ -146,7 +146,7 @@ def test_kv_that_nobody_wants_any_more_is_thrown_away(attention: Attention, afte
     for _ in range(after):
         attention.pull.pull()
     attention.pull.forget([1, 99])
-    attention.arena.slab.release(np.array([1]))
+    attention.arena.release(np.array([1]))
     attention.expect(2, 20)  # in the same slots
     send(sender, 2, 20)
     assert attention.pull_all() == pieces - after + 6
@@ -182,7 +182,7 @@ def test_after_a_loss_nothing_is_expected_until_it_is_again(attention: Attention
     with pytest.raises(ChannelClosedError):
         fill(first)
     attention.pull.until(lambda _: False)  # returns
-    attention.arena.slab.release(np.array([2, 3]))
+    attention.arena.release(np.array([2, 3]))
     attention.connect()
     attention.expect(2, 20)
     send(attention.prefill[-1], 2, 20)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lamina.kv import Arena, ArenaError, ArenaShape, SlabFullError
 from lamina.kv.arena import PAGE_TOKENS, Pager, Pages
+from lamina.operators import Sight
 
 SHAPE = ArenaShape(layers=2, kv_heads=2, head_dim=8, dtype=torch.float32)
 
@@ -27,7 +28,7 @@ class Contents:
         self.next = 1.0
 
     def append(self, request: int, n: int) -> None:
-        slots = self.arena.slab.allocate(request, n)
+        slots = self.arena.spaces[0].slab.allocate(request, n)
         fresh = [self.next + i for i in range(n)]
         self.next += n
         self.tokens.setdefault(request, []).extend(fresh)
@@ -62,13 +63,13 @@ def test_what_was_written_is_read(overcommit: float, operations: list[tuple[str,
             contents.append(request, n)
         elif name == "fork" and here and request + 10 not in contents.tokens:
             shared = min(n, len(contents.tokens[request]))
-            arena.slab.fork(request, request + 10, shared)
+            arena.fork(request, request + 10, shared)
             contents.tokens[request + 10] = contents.tokens[request][:shared]
         elif name == "release" and here:
-            arena.slab.release(batch(request))
+            arena.release(batch(request))
             del contents.tokens[request]
-        elif name == "read" and here and arena.pager:
-            arena.pager.fetch(arena.slab.indices(request))
+        elif name == "read" and here and arena.spaces[0].pager:
+            arena.spaces[0].pager.fetch(arena.spaces[0].slab.indices(request))
         contents.check()
 
 
@@ -77,15 +78,15 @@ def test_pages_that_are_read_come_to_the_device() -> None:
     contents = Contents(arena)
     contents.append(1, PAGE_TOKENS)
     contents.append(2, PAGE_TOKENS)
-    pager = arena.pager
+    pager = arena.spaces[0].pager
     assert pager is not None
-    assert (pager.fetch(arena.slab.indices(1)) < PAGE_TOKENS).all()
+    assert (pager.fetch(arena.spaces[0].slab.indices(1)) < PAGE_TOKENS).all()
     assert pager.faults.moved == 0
-    assert (pager.fetch(arena.slab.indices(2)) < PAGE_TOKENS).all()
+    assert (pager.fetch(arena.spaces[0].slab.indices(2)) < PAGE_TOKENS).all()
     assert pager.faults.moved == 1
     contents.check()
     # Both at once do not fit: one page is read where it is.
-    both = np.concatenate([arena.slab.indices(1), arena.slab.indices(2)])
+    both = np.concatenate([arena.spaces[0].slab.indices(1), arena.spaces[0].slab.indices(2)])
     pager.fetch(both)
     assert (pager.faults.moved, pager.faults.in_place) == (1, 1)
     contents.check()
@@ -96,14 +97,14 @@ def test_the_page_unread_for_longest_makes_room() -> None:
     contents = Contents(arena)
     for request in (1, 2, 3):
         contents.append(request, PAGE_TOKENS)
-    pager = arena.pager
+    pager = arena.spaces[0].pager
     assert pager is not None
     for request in (1, 2, 1, 3):
-        pager.fetch(arena.slab.indices(request))
+        pager.fetch(arena.spaces[0].slab.indices(request))
     assert pager.faults.moved == 1
-    pager.fetch(arena.slab.indices(1))
+    pager.fetch(arena.spaces[0].slab.indices(1))
     assert pager.faults.moved == 1, "request 1 was read later than 2 and had to stay"
-    pager.fetch(arena.slab.indices(2))
+    pager.fetch(arena.spaces[0].slab.indices(2))
     assert pager.faults.moved == 2
 
 
@@ -131,11 +132,50 @@ def test_capacity_comes_from_bytes() -> None:
     assert Arena(SHAPE, SHAPE.tokens_in(1000)).capacity == 3
 
 
+@given(
+    sights=st.lists(
+        st.sampled_from([Sight(), Sight(window=4), Sight(window=90), Sight(chunk=16)]), min_size=1
+    ),
+    sequences=st.integers(1, 50),
+    nbytes=st.integers(0, 200_000),
+)
+def test_windows_leave_memory_to_other_layers(sights: list[Sight], sequences: int, nbytes: int) -> None:
+    shape = ArenaShape(len(sights), 1, 2, torch.float32, sights=tuple(sights))
+    most = 1 << 40
+    tokens = shape.tokens_in(nbytes, sequences, most)
+    assert shape.nbytes(tokens, sequences) <= nbytes
+    assert tokens == most or shape.nbytes(tokens + 1, sequences) > nbytes
+    if tokens != most and tokens:
+        arena = Arena(shape, tokens, sequences=sequences)
+        assert sum(space.storage.nbytes for space in arena.spaces) == shape.nbytes(tokens, sequences)
+
+
+def test_a_layer_is_in_the_space_of_its_sight() -> None:
+    near, far = Sight(window=4), Sight()
+    arena = Arena(ArenaShape(4, 1, 2, torch.float32, sights=(near, far, near, far)), 100, sequences=2)
+    assert [arena.space_of(layer) for layer in range(4)] == [0, 1, 0, 1]
+    slots = arena.allocate(7, 9)
+    assert [len(one) for one in slots] == [4, 9]
+    for layer in range(4):
+        kept = slots[arena.space_of(layer)]
+        arena.write(layer, kept, *torch.full((2, len(kept), 1, 2), layer + 1.0))
+    for layer in range(4):
+        keys, values = arena.read(layer, 7)
+        assert len(keys) == (4, 9)[arena.space_of(layer)]
+        assert bool((keys == layer + 1).all())
+        assert torch.equal(keys, values)
+    arena.fork(7, 8)
+    arena.extend(batch(7, 8))
+    assert [space.slab.used for space in arena.spaces] == [3 + 2, 11]
+    arena.release(batch(7, 8))
+    assert arena.used == 0
+
+
 def test_a_full_arena_says_so_and_changes_nothing() -> None:
     arena = Arena(SHAPE, 4)
-    arena.slab.allocate(1, 3)
+    arena.spaces[0].slab.allocate(1, 3)
     with pytest.raises(SlabFullError):
-        arena.slab.allocate(2, 2)
+        arena.spaces[0].slab.allocate(2, 2)
     assert arena.used == 3
     arena.check_integrity()
 
@@ -143,8 +183,8 @@ def test_a_full_arena_says_so_and_changes_nothing() -> None:
 def test_filling_leaves_no_slot_empty() -> None:
     arena = Arena(ArenaShape(2, 2, 64, torch.bfloat16), 5000)
     arena.fill()
-    assert bool(arena.storage.isfinite().all())
-    assert float(arena.storage.float().std()) == pytest.approx(1, abs=0.01)
+    assert bool(arena.spaces[0].storage.isfinite().all())
+    assert float(arena.spaces[0].storage.float().std()) == pytest.approx(1, abs=0.01)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from numpy.typing import NDArray
 
 from lamina.kv import Slab, SlabFullError
+from lamina.operators import Sight
 
 CAPACITY = 40
 # Few, so that they meet often; of every sign and size, because ids are the caller's own.
@@ -24,25 +25,59 @@ def ids(*requests: int) -> NDArray[np.int64]:
 class Model:
     """A list for the stack and a dictionary of lists: slow, and obviously right."""
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, sight: Sight) -> None:
         self.stack = list(reversed(range(capacity)))
-        self.lists: dict[int, list[int]] = {}
+        self.lists: dict[int, list[int]] = {}  # of the last tokens
+        self.lengths: dict[int, int] = {}
+        self.sight = sight
 
     def refusal(self, batch: list[int], n: int = 0) -> type[Exception] | None:
+        if any(self.sight) and n > 1:
+            return ValueError
         for at, request in enumerate(batch):
             if request not in self.lists:
                 return KeyError
             if request in batch[:at]:
                 return ValueError
-        return SlabFullError if len(batch) * n > len(self.stack) else None
+        if len(batch) * n > len(self.stack):
+            return SlabFullError
+        return ValueError if any(self.lacks(request, n) for request in batch) else None
+
+    def seen(self, request: int, n: int) -> int:
+        """How many of its tokens are, once it has n more."""
+        tokens = self.lengths.get(request, 0) + n
+        return tokens - self.sight.first(tokens)
+
+    def lacks(self, request: int, n: int) -> bool:
+        """Whether it began as a fork that shares too little of what is seen then."""
+        return len(self.lists.get(request, [])) + n < self.seen(request, n)
+
+    def trim(self, request: int, n: int) -> None:
+        """Before it gets n more tokens."""
+        here = self.lists.setdefault(request, [])
+        kept = self.seen(request, n) - min(n, self.seen(request, n))
+        gone = here[: max(len(here) - kept, 0)]
+        del here[: len(gone)]
+        self.free(gone)
 
     def append(self, request: int, n: int) -> list[int]:
-        slots = [self.stack.pop() for _ in range(n)]
-        self.lists.setdefault(request, []).extend(slots)
+        self.trim(request, n)
+        slots = [self.stack.pop() for _ in range(min(n, self.seen(request, n)))]
+        self.lists[request] += slots
+        self.lengths[request] = self.lengths.get(request, 0) + n
         return slots
 
+    def fork(self, parent: int, child: int, n: int | None) -> None:
+        tokens = self.lengths[parent] if n is None else n
+        lost = self.lengths[parent] - len(self.lists[parent])
+        self.lists[child], self.lengths[child] = self.lists[parent][: max(tokens - lost, 0)], tokens
+
     def release(self, request: int) -> None:
-        for slot in reversed(self.lists.pop(request)):
+        del self.lengths[request]
+        self.free(self.lists.pop(request))
+
+    def free(self, slots: list[int]) -> None:
+        for slot in reversed(slots):
             if self.refcount(slot) == 0:
                 self.stack.append(slot)
 
@@ -51,15 +86,20 @@ class Model:
 
 
 class SlabBesideModel(RuleBasedStateMachine):
+    sight = Sight()
+
     def __init__(self) -> None:
         super().__init__()
-        self.slab = Slab(CAPACITY)
-        self.model = Model(CAPACITY)
+        self.slab = Slab(CAPACITY, *self.sight)
+        self.model = Model(CAPACITY, self.sight)
         self.views: list[tuple[NDArray[np.int32], list[int]]] = []
 
     @rule(request=REQUESTS, n=st.integers(0, CAPACITY))
     def allocate(self, request: int, n: int) -> None:
-        if n > len(self.model.stack):
+        if self.model.lacks(request, n):
+            with pytest.raises(ValueError, match="shares too little"):
+                self.slab.allocate(request, n)
+        elif min(n, self.model.seen(request, n)) > len(self.model.stack):
             with pytest.raises(SlabFullError):
                 self.slab.allocate(request, n)
         else:
@@ -71,6 +111,8 @@ class SlabBesideModel(RuleBasedStateMachine):
             with pytest.raises(refusal):
                 self.slab.extend(ids(*batch), n)
         else:
+            for request in batch:
+                self.model.trim(request, n)
             expected = [slot for request in batch for slot in self.model.append(request, n)]
             assert self.slab.extend(ids(*batch), n).tolist() == expected
 
@@ -84,12 +126,12 @@ class SlabBesideModel(RuleBasedStateMachine):
         if parent not in lists:
             with pytest.raises(KeyError):
                 self.slab.fork(parent, child, n)
-        elif child in lists or (n or 0) > len(lists[parent]):
+        elif child in lists or (n or 0) > self.model.lengths[parent]:
             with pytest.raises(ValueError):  # noqa: PT011
                 self.slab.fork(parent, child, n)
         else:
             self.slab.fork(parent, child, n)
-            lists[child] = lists[parent][:n]
+            self.model.fork(parent, child, n)
 
     @rule(request=REQUESTS)
     def release(self, request: int) -> None:
@@ -124,7 +166,7 @@ class SlabBesideModel(RuleBasedStateMachine):
         assert len(self.slab) == len(self.model.lists)
         for request, slots in self.model.lists.items():
             assert request in self.slab
-            assert self.slab.length(request) == len(slots)
+            assert self.slab.length(request) == self.model.lengths[request]
             assert self.slab.indices(request).tolist() == slots
         for slot in range(CAPACITY):
             assert self.slab.refcount(slot) == self.model.refcount(slot)
@@ -132,5 +174,16 @@ class SlabBesideModel(RuleBasedStateMachine):
             assert view.tolist() == then
 
 
-TestSlabBesideModel = SlabBesideModel.TestCase
-TestSlabBesideModel.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+class Windowed(SlabBesideModel):
+    sight = Sight(window=5)
+
+
+class Chunked(SlabBesideModel):
+    sight = Sight(chunk=4)
+
+
+TestSlabBesideModel, TestWindowed, TestChunked = (
+    machine.TestCase for machine in (SlabBesideModel, Windowed, Chunked)
+)
+for case, examples in {TestSlabBesideModel: 60, TestWindowed: 40, TestChunked: 40}.items():
+    case.settings = settings(max_examples=examples, stateful_step_count=25, deadline=None)

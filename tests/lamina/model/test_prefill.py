@@ -82,7 +82,7 @@ def test_every_family_has_the_kv_of_the_original(
     conversion = convert(model)
     found = run(conversion, model, tokens)
     expected = original(conversion, model, tokens)
-    # A windowed layer's own cache keeps what the window sees; an arena keeps everything.
+    # A windowed layer's own cache keeps what the window sees; a prefill hands everything over.
     seen = {layer: len(stored[0]) for layer, stored in expected.items()}
     found = {layer: tuple(one[-seen[layer] :] for one in kv) for layer, kv in found.items()}
     assert_same(found, expected)

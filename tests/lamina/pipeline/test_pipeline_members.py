@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from lamina import Sampling
 from lamina.cluster.messages import Plan, decode, encode
 from lamina.kv import Arena, ArenaShape
+from lamina.operators import Sight
 from lamina.pipeline import BatchDelta, BatchRows, Joined, KvSlots
 from lamina.pipeline.batch_rows import ALL, NO_LOGPROBS, NO_PARENT
 from lamina.serve.sequence_table import DeltaBuilder, SequenceTable
 
-BATCHES, CAPACITY = 2, 4000
+BATCHES, CAPACITY = 2, 1000
+SHAPE = ArenaShape(4, 1, 1, torch.float32, sights=(Sight(), Sight(window=4), Sight(chunk=3), Sight(window=4)))
 
 
 def sent(delta: BatchDelta) -> BatchDelta:
@@ -51,7 +53,7 @@ class World:
     made_up: int = 0
 
     def __post_init__(self) -> None:
-        self.arena = Arena(ArenaShape(1, 1, 1, torch.float32), CAPACITY)
+        self.arena = Arena(SHAPE, CAPACITY)
         self.kv_slots = KvSlots(self.arena, BATCHES)
         self.pending = [DeltaBuilder() for _ in range(BATCHES)]
 
@@ -125,9 +127,15 @@ class World:
         self.pending[batch] = DeltaBuilder()
         arrivals = self.kv_slots.apply(batch, delta)
         self.rosters[batch].apply(delta)
-        assert [(each.name, each.shared) for each in arrivals] == arriving
+        assert [(each.name, each.tokens - len(each.slots[0])) for each in arrivals] == arriving
         for each in arrivals:
-            assert each.slots.tolist() == self.arena.slab.indices(each.name).tolist()[each.shared :]
+            for space, sight in enumerate(SHAPE.spaces):
+                slots = self.arena.spaces[space].slab.indices(each.name).tolist()
+                own = len(each.slots[space])
+                assert each.slots[space].tolist() == slots[len(slots) - own :]
+                assert own == min(len(each.slots[0]), each.tokens - sight.first(each.tokens))
+                assert each.within(space, each.tokens - own, each.tokens).size == own
+                assert not each.within(space, 0, each.tokens - own).size
         self.check(batch)
         assert self.kv_slots.extend(batch).tolist() == self.column(batch, "name")
         for one in self.batches[batch]:
@@ -160,14 +168,15 @@ class World:
         """Slots are shared where cells are, and nowhere else; whoever has gone has none."""
         self.arena.check_integrity()
         live = [each for batch in self.batches for each in batch]
-        assert sorted(self.arena.slab.requests().tolist()) == sorted(each.name for each in live)
-        slot_of: dict[int, int] = {}
-        for each in live:
-            slots = self.arena.slab.indices(each.name).tolist()
-            assert len(slots) == len(each.cells)
-            for cell, slot in zip(each.cells, slots, strict=True):
-                assert slot_of.setdefault(cell, slot) == slot
-        assert len(set(slot_of.values())) == len(slot_of) == self.arena.used
+        assert len(self.arena.spaces) == len(SHAPE.spaces) == 3
+        for space, sight in zip(self.arena.spaces, SHAPE.spaces, strict=True):
+            assert sorted(space.slab.requests().tolist()) == sorted(each.name for each in live)
+            slot_of: dict[int, int] = {}
+            for each in live:
+                seen = each.cells[sight.first(len(each.cells)) :]
+                for cell, slot in zip(seen, space.slab.indices(each.name).tolist(), strict=True):
+                    assert slot_of.setdefault(cell, slot) == slot
+            assert len(set(slot_of.values())) == len(slot_of) == space.slab.used
 
 
 @settings(deadline=None, max_examples=60)
@@ -199,13 +208,13 @@ def test_two_beams_that_swap_do_not_lose_each_other() -> None:
     delta = pending.build(running)
     kv_slots.apply(0, delta)
     rows.apply(delta)
-    kept = {name: kv_slots.arena.slab.indices(name).tolist() for name in (1, 2)}
+    kept = {name: kv_slots.arena.spaces[0].slab.indices(name).tolist() for name in (1, 2)}
     swapped = BatchDelta(renamed=np.array([[1, 2, 70], [2, 1, 80]], np.int64))
     kv_slots.apply(0, swapped)
     rows.apply(swapped)
     assert rows.columns.name.tolist() == kv_slots.names(0).tolist() == [2, 1]
     assert rows.columns.token.tolist() == [70, 80]
-    assert {name: kv_slots.arena.slab.indices(name).tolist() for name in (1, 2)} == kept
+    assert {name: kv_slots.arena.spaces[0].slab.indices(name).tolist() for name in (1, 2)} == kept
 
 
 def test_those_who_are_expected_have_their_slots_until_they_go() -> None:
@@ -217,7 +226,7 @@ def test_those_who_are_expected_have_their_slots_until_they_go() -> None:
     assert not kv_slots.apply(0, expected((1, NO_PARENT, 0, 9, 0)))
     # Of those who share a prompt the second one has made two tokens more.
     first, second = kv_slots.expect(expected((1, NO_PARENT, 0, 9, 0), (2, 1, 9, 11, 0)))
-    assert (len(first.slots), len(second.slots), kv_slots.arena.used) == (9, 2, 11)
+    assert (len(first.slots[0]), len(second.slots[0]), kv_slots.arena.used) == (9, 2, 11)
     both = Joined(**{name: np.array(column) for name, column in JOINING.items()})
     assert kv_slots.apply(0, BatchDelta(joined=both)) == [], "they have them already"
     assert kv_slots.extend(0).tolist() == [1, 2]

@@ -171,7 +171,7 @@ def test_overcommitted_memory_changes_no_token(small_model: SmallModel) -> None:
     texts = prompts(60, 50, 70)
     engine = Engine(model, kv_tokens=128, overcommit=2.0)
     results = engine.generate(texts, Sampling(max_tokens=40))
-    pager = engine.core.arena.pager
+    pager = engine.core.arena.spaces[0].pager
     assert pager is not None
     assert pager.faults.moved + pager.faults.in_place > 0
     for prompt, result in zip(texts, results, strict=True):

@@ -53,7 +53,7 @@ class MadeUpCore:
         self.flying[batch] = size
         arrivals = self.kv_slots.apply(batch, delta)
         self.rosters[batch].apply(delta)
-        lost = [each.name for each in arrivals if each.shared + len(each.slots) + 1 in self.fail]
+        lost = [each.name for each in arrivals if each.tokens + 1 in self.fail]
         self.failed[batch] = dict.fromkeys(lost, "bad luck")
         assert len(self.rosters[batch]) == size
         if size:

@@ -240,7 +240,8 @@ def require_memory(facts: ModelFacts, configs: Sequence[WorkerConfig], spots: Se
         names[spot.kernel].append(config.name)
         if not has_weights(config.kind):
             share = config.partition.pools * config.partition.copies / config.partition.workers
-            needs[spot.kernel] += facts.token_bytes * config.arena_tokens * share + facts.absorbing_bytes
+            arena = facts.kv_shape.nbytes(config.arena_tokens, config.most_rows)
+            needs[spot.kernel] += arena * share + facts.absorbing_bytes
             continue
         if config.kind == "model":  # all sequences, each at one place or a part at every stage
             needs[spot.kernel] += facts.state_bytes * config.most_rows / config.layout.places
