@@ -25,7 +25,7 @@ deliver, listen = PrefillRole._deliver, PrefillRole._listen
 def hold(role: Any) -> None:
     listen(role)
     job = role._current
-    begun = job.left < role._layers * (len(job.text) - job.shared)
+    begun = job.left < len(role._sights) * (len(job.text) - job.shared)
     while begun and job.wanted and len(job.text) >= LONG and FILE.exists():
         time.sleep(0.002)
         listen(role)
