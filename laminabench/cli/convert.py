@@ -154,11 +154,6 @@ def _model(console: Console, facts: ConversionReport) -> None:
 
 
 def _attentions(console: Console, facts: ConversionReport) -> None:
-    groups = _grouped(
-        facts["attentions"],
-        lambda op: (*tuple(op.values())[1:-2], bool(op["sinks"]), op["latent"]),
-        lambda op: int(op["layer"]),
-    )
     titles = (
         "attention of layers",
         ">heads",
@@ -170,15 +165,22 @@ def _attentions(console: Console, facts: ConversionReport) -> None:
         "sinks",
     )
     drawn = _table(titles)
-    for (heads, kv_heads, head_dim, scale, window, softcap, chunk, sinks, latent), layers in groups:
-        width = f"{head_dim}, value the first {latent}" if latent else f"{head_dim}"
-        drawn.add_row(
-            _ranges(layers), f"{heads}", f"{kv_heads}", width, f"{scale:.4g}",
-            f"chunk of {chunk:,}" if chunk else f"{window:,}" if window else "all",
-            f"{softcap:g}" if softcap else "none",
-            "one a head" if sinks else "none",
-        )  # fmt: skip
+    for cells, layers in _grouped(facts["attentions"], _attention, lambda op: int(op["layer"])):
+        drawn.add_row(_ranges(layers), *cells)
     _titled(console, "Attention operators", drawn)
+
+
+def _attention(op: dict[str, float | str]) -> tuple[str, ...]:
+    latent, chunk, window = op["latent"], op["chunk"], op["window"]
+    return (
+        f"{op['heads']}",
+        f"{op['kv_heads']}",
+        f"{op['head_dim']}, value the first {latent}" if latent else f"{op['head_dim']}",
+        f"{op['scale']:.4g}",
+        f"chunk of {chunk:,}" if chunk else f"{window:,}" if window else "all",
+        f"{op['softcap']:g}" if op["softcap"] else "none",
+        "one a head" if op["sinks"] else "none",
+    )
 
 
 def _classes(console: Console, facts: ConversionReport) -> None:
