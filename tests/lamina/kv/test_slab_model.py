@@ -31,14 +31,19 @@ class Model:
         self.lengths: dict[int, int] = {}
         self.sight = sight
 
-    def refusal(self, batch: list[int], n: int = 0) -> type[Exception] | None:
-        if any(self.sight) and n > 1:
-            return ValueError
+    def misnamed(self, batch: list[int]) -> type[Exception] | None:
         for at, request in enumerate(batch):
             if request not in self.lists:
                 return KeyError
             if request in batch[:at]:
                 return ValueError
+        return None
+
+    def refusal(self, batch: list[int], n: int) -> type[Exception] | None:
+        if any(self.sight) and n > 1:
+            return ValueError
+        if wrong := self.misnamed(batch):
+            return wrong
         if len(batch) * n > len(self.stack):
             return SlabFullError
         return ValueError if any(self.lacks(request, n) for request in batch) else None
@@ -144,7 +149,7 @@ class SlabBesideModel(RuleBasedStateMachine):
 
     @rule(batch=BATCHES)
     def release_batch(self, batch: list[int]) -> None:
-        if refusal := self.model.refusal(batch):
+        if refusal := self.model.misnamed(batch):
             with pytest.raises(refusal):
                 self.slab.release(ids(*batch))
         else:
@@ -182,8 +187,8 @@ class Chunked(SlabBesideModel):
     sight = Sight(chunk=4)
 
 
+for machine, examples in {SlabBesideModel: 60, Windowed: 40, Chunked: 40}.items():
+    machine.TestCase.settings = settings(max_examples=examples, stateful_step_count=25, deadline=None)
 TestSlabBesideModel, TestWindowed, TestChunked = (
-    machine.TestCase for machine in (SlabBesideModel, Windowed, Chunked)
+    each.TestCase for each in (SlabBesideModel, Windowed, Chunked)
 )
-for case, examples in {TestSlabBesideModel: 60, TestWindowed: 40, TestChunked: 40}.items():
-    case.settings = settings(max_examples=examples, stateful_step_count=25, deadline=None)
