@@ -21,7 +21,7 @@ TRACE, MODEL, SLO_TBT_P99_MS = "azure-conv", "llama3-70b", 100.0
 
 def run(
     model: str = MODEL,
-    devices: str = DEVICES,
+    devices: str | None = None,
     repeats: int = 3,
     jobs: int | None = None,
     watcher: Watcher = QUIET,
@@ -30,7 +30,7 @@ def run(
 
     Asked is what `laminabench plan --trace azure-conv --slo-tbt-p99-ms 100` asks of the model and devices.
     """
-    shape, known = modelled(model), load_devices()
+    shape, known, devices = modelled(model), load_devices(), devices or DEVICES
     target = TARGET_OF_EXPERTS_PER_S if shape.experts else TARGET_PER_S
     costs = load_costs(usual_costs(shape, devices_named(devices)))
     asked = Question(resolve(TRACE, offline=True), shape, costs, SLO_TBT_P99_MS)
@@ -47,10 +47,8 @@ def run(
     searched, grid = turns["search"][-1].points, turns["grid"][-1].points
     rates = spread([len(candidates) / result.seconds for result in turns["search"]])
     ratio = ratios(*([result.seconds for result in turns[name]] for name in ("grid", "search")))
-    what, counts = (
-        f"{TRACE} on {shape.name}, {devices}, TBT p99 of {SLO_TBT_P99_MS:g} ms",
-        dict(turns["search"][-1].counts),
-    )
+    what = f"{TRACE} on {shape.name}, {devices}, TBT p99 of {SLO_TBT_P99_MS:g} ms"
+    counts = dict(turns["search"][-1].counts)
     same_winner = winner(searched, SLO_TBT_P99_MS) == winner(grid, SLO_TBT_P99_MS)
     same_front = front(searched, SLO_TBT_P99_MS) == front(grid, SLO_TBT_P99_MS)
     met = rates.median >= target

@@ -284,10 +284,10 @@ def h2m2(watcher: Watcher, repeats: int) -> Report:  # noqa: ARG001 - it takes s
 
 @measuring("searches", "plan")
 @option("--model", None, "As for plan.", "llama3-70b")
-@option("--devices", None, "As for plan.", "h100,h20,a100-80g")
+@option("--devices", None, "As for plan, whose usual ones they are if none are named.")
 @option("--repeats", COUNT, None, 3)
 @option("--jobs", COUNT, "Processes at once; as many as cores by default.")
-def plan(watcher: Watcher, model: str, devices: str, repeats: int, jobs: int | None) -> Report:
+def plan(watcher: Watcher, model: str, devices: str | None, repeats: int, jobs: int | None) -> Report:
     """Candidates per second of the search for a plan, against the grid."""
     from laminabench.bench.plan import run
 

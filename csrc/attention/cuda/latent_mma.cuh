@@ -4,6 +4,7 @@
 
 #include "attention/cuda/device.cuh"
 #include "attention/cuda/latent.cuh"
+#include "attention/cuda/query_mma.cuh"
 
 namespace lamina::attention::cuda {
 
@@ -26,19 +27,8 @@ public:
 
   static LAMINA_DEVICE Storage store(float weight) { return Element::store(weight); }
 
-  // `query` is the first head's row; heads and dimensions that do not exist count as zeros.
   LAMINA_DEVICE void open(const Storage* query, int heads, int head_dim) {
-    const int head = block() * 8 + lane_ / 4;
-    LAMINA_UNROLL
-    for (int step = 0; step < kSteps; ++step) {
-      LAMINA_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        const int dim = step * 16 + half * 8 + (lane_ % 4) * 2;
-        const bool exists = head < heads && dim < head_dim;
-        query_[step][half] =
-            exists ? *reinterpret_cast<const std::uint32_t*>(query + head * head_dim + dim) : 0;
-      }
-    }
+    load_query(query_, query, block() * 8 + lane_ / 4, heads, head_dim, lane_);
     LAMINA_UNROLL
     for (int block = 0; block < kHeadBlocks; ++block) {
       LAMINA_UNROLL

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "attention/cuda/device.cuh"
+#include "attention/cuda/query_mma.cuh"
 #include "attention/cuda/softmax.hpp"
 #include "attention/cuda/tile.hpp"
 
@@ -24,21 +25,10 @@ public:
 
   LAMINA_DEVICE explicit WarpMma(int lane) : lane_(lane) {}
 
-  // `query` is the first head's row; heads and dimensions that do not exist count as zeros.
   LAMINA_DEVICE void open(const Storage* query, int heads, int head_dim) {
     LAMINA_UNROLL
     for (int block = 0; block < kBlocks; ++block) {
-      const int head = block * 8 + lane_ / 4;
-      LAMINA_UNROLL
-      for (int step = 0; step < kSteps; ++step) {
-        LAMINA_UNROLL
-        for (int half = 0; half < 2; ++half) {
-          const int dim = step * 16 + half * 8 + (lane_ % 4) * 2;
-          const bool exists = head < heads && dim < head_dim;
-          query_[block][step][half] =
-              exists ? *reinterpret_cast<const std::uint32_t*>(query + head * head_dim + dim) : 0;
-        }
-      }
+      load_query(query_[block], query, block * 8 + lane_ / 4, heads, head_dim, lane_);
       LAMINA_UNROLL
       for (int i = 0; i < 2; ++i) running_[block][i] = Running{};
       LAMINA_UNROLL

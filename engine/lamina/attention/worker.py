@@ -169,6 +169,13 @@ class Lists(Protocol):
     def indices(self, request: int) -> NDArray[np.int32]: ...
 
 
+def lists_of(slab: Lists, requests: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Offsets and slots of these requests, as plan_lists() takes them."""
+    lists = [slab.indices(request) for request in requests.tolist()]
+    offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
+    return offsets, np.concatenate(lists) if lists else np.empty(0, np.int32)
+
+
 def _structure(name: str, **fields: type) -> type[ctypes.Structure]:
     """As decode.h has it."""
     return type(name, (ctypes.Structure,), {"_fields_": tuple(fields.items())})
@@ -302,10 +309,7 @@ class CudaAttentionWorker(Heads):
         """Once an iteration, for each space: the requests whose tokens, newest included, the following calls
         attend to.
         """
-        lists = [slab.indices(int(request)) for request in requests]
-        offsets = np.cumsum([0, *map(len, lists)])
-        slots = np.concatenate(lists) if lists else np.empty(0, np.int32)
-        self.plan_lists(offsets, slots, rows, space=space)
+        self.plan_lists(*lists_of(slab, requests), rows, space=space)
 
     def plan_lists(
         self,

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from lamina import host_memory
-from lamina.attention.worker import CudaAttentionWorker, TensorWorker
+from lamina.attention.worker import CudaAttentionWorker, TensorWorker, lists_of
 from lamina.kv import Arena, ArenaShape
 from lamina.operators import Attended
 from lamina.pipeline.options import CoreOptions, EngineError, ModelFacts
@@ -97,9 +97,8 @@ def plan(worker: TensorWorker | CudaAttentionWorker, arena: Arena, names: NDArra
         if not space.pager:
             worker.plan(space.slab, names, space=number)
             continue
-        lists = [space.slab.indices(name) for name in names.tolist()]
-        offsets = np.concatenate([[0], np.cumsum([len(one) for one in lists])]).astype(np.int64)
-        worker.plan_lists(offsets, space.pager.fetch(np.concatenate(lists)), space=number)
+        offsets, slots = lists_of(space.slab, names)
+        worker.plan_lists(offsets, space.pager.fetch(slots), space=number)
 
 
 def free_bytes(place: torch.device) -> int:
