@@ -84,6 +84,7 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     absorb: Literal["model", "attention"] | None = None
     routing: Literal["skewed", "uniform"] | None = None
     kv_overcommit: Annotated[float, Meta(ge=1, le=100)] | None = None
+    host: str | None = None
     host_async: bool | None = None
     admission: Literal["reserve", "grow"] | None = None
     prefix_sharing: bool | None = None
@@ -230,7 +231,13 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
         "stream_along": Flag("What a mini-batch is a part of."),
         "absorb": Flag("lamina with MLA: who multiplies queries and outputs to and from the latent; model."),
         "routing": Flag("Mixtures of experts: loads as a power law (skewed, default), or all alike."),
-        "kv_overcommit": Flag("lamina: KV beyond device memory, paged to the host; 1."),
+        "kv_overcommit": Flag(
+            "lamina: room for so many times the KV that devices hold, paged to the host; 1."
+        ),
+        "host": Flag(
+            "What the host adds to an iteration and, after a comma, for each request: 5ms or 2ms,20us; the "
+            "cost set's."
+        ),
         "host_async": Flag("The host prepares an iteration while the one before it runs."),
         "admission": Flag(
             "KV for the final length at once (reserve, default), or as it grows, with preemption."

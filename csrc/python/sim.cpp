@@ -421,6 +421,7 @@ NB_MODULE(_sim, m) {
         "Replay a workload on modelled deployments behind a router; columns in, columns out.");
   bind_h2m2(m);
   bind_h2m2_memory(m);
+  bind_h2m2_replay(m);
 }
 
 }  // namespace lamina::sim

@@ -39,7 +39,7 @@ from laminabench.catalog.network import Network, networks_in
 from laminabench.errors import UserError
 
 DEFAULT_COSTS = "vllm-0.14"
-COST_SETS = ("vllm-0.14", "vidur-2024", "vllm-0.19", "vllm-0.24", "roofline")
+COST_SETS = ("vllm-0.14", "vidur-2024", "vllm-0.19", "vllm-0.24", "v1-table3", "roofline")
 
 US = 1e-6
 # Units of the times that are not in microseconds.

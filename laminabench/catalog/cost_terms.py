@@ -17,13 +17,15 @@ from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import DTYPE_BYTES
 
 Float64 = NDArray[np.float64]
-Kind = Literal["measured", "fitted", "published", "assumed", "ideal"]
+Kind = Literal["measured", "fitted", "published", "derived", "assumed", "ideal", "given"]
 
 ACTIVATION_BYTES = 2  # activations travel and are stored in bf16, whatever the weights are in
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where numbers come from: measured, fitted to that, published, assumed, or a data sheet's ideal."""
+    """Where numbers come from: measured, fitted to that, published, derived from a paper's numbers, assumed,
+    given, or a data sheet's.
+    """
 
     kind: Kind
     source: str

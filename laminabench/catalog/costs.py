@@ -45,6 +45,8 @@ from laminabench.errors import UserError
 
 Term = TypeVar("Term")
 
+# Kinds of numbers behind which there is a measurement of this very device.
+MEASURED = ("measured", "fitted")
 ANY = "any"  # stands for every device, dtype or degree (the roofline set)
 
 
@@ -298,7 +300,7 @@ class CostSet(msgspec.Struct, frozen=True):
             "name": self.name,
             "title": self.title,
             "held_against": self.held_against,
-            "measured": sorted(self.attention),
+            "measured": sorted({on for (on, _), cost in self.gemm.items() if cost.origin.kind in MEASURED}),
             "borrowed": {name: row._asdict() for name, row in sorted(self.borrowed.items())},
         }
 

@@ -60,7 +60,7 @@ def fit(profiles: Path, set_name: str) -> CostSet:
         "vllm-0.24": _vllm_024,
     }
     if set_name not in fitters:
-        fixed = " (roofline has nothing to fit)" if set_name in COST_SETS else ""
+        fixed = " (it has nothing to fit)" if set_name in COST_SETS else ""
         raise UserError("costs-cannot-fit", f"cannot fit {set_name!r}{fixed}; can fit: {', '.join(fitters)}")
     # How it was held against measurements is not in these files.
     return replace(fitters[set_name](profiles), held=load_costs(set_name).held)

@@ -13,7 +13,9 @@ from laminabench.errors import UserError
 # Nobody decodes over a slower one, and a layer's transfers have to fit the simulator's clock.
 LONGEST_RTT_S = 60.0
 
-_OWN = re.compile(r"\s*([\d.]+)\s*(us|ms)\s*,\s*([\d.]+)\s*(GB/s|Gb/s|Gbit/s|Gbps)\s*")
+# A number and its unit; `in_seconds` takes the two.
+DURATION = r"([\d.]+)\s*(us|ms)"
+_OWN = re.compile(rf"\s*{DURATION}\s*,\s*([\d.]+)\s*(GB/s|Gb/s|Gbit/s|Gbps)\s*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Network:
     rtt_s: float
     bandwidth_bytes_per_s: float
     line_rate_bytes_per_s: float  # of the NICs it was measured on
-    kind: str  # published, assumed, measured or given
+    kind: str  # published, derived, assumed, measured or given
     source: str
 
     def on(self, nic_bytes_per_s: float) -> Network:
@@ -63,6 +65,11 @@ def network_of(own: Mapping[str, Network], usual: str) -> Network:
     return parse_network(next(iter(own), usual), own)
 
 
+def in_seconds(number: str, unit: str) -> float:
+    """Of a duration as people write it; a ValueError for what is no number."""
+    return float(number) * (1e-3 if unit == "ms" else 1e-6)
+
+
 def parse_network(text: str, own: Mapping[str, Network] = NO_NETWORKS) -> Network:
     """A network by name, or one's own numbers: `40us,42GB/s` (round trip, bandwidth a NIC).
 
@@ -72,7 +79,7 @@ def parse_network(text: str, own: Mapping[str, Network] = NO_NETWORKS) -> Networ
     if match is None:
         return pick("network", text, {**load_networks(), **own}, hint="(or give your own: 40us,42GB/s)")
     try:
-        rtt_s = float(match[1]) * (1e-3 if match[2] == "ms" else 1e-6)
+        rtt_s = in_seconds(match[1], match[2])
         rate = float(match[3]) * 1e9 / (1 if match[4] == "GB/s" else 8)
     except ValueError as error:
         raise UserError(

@@ -79,7 +79,7 @@ def _own_terms(costs: CostSet, model: ModelShape, device: Device, layout: Layout
 def step_sources(
     costs: CostSet, model: ModelShape, device: Device, split: Split, side: Side | None = None
 ) -> list[Table]:
-    """What each GEMM and operator of a step is priced by: as it was measured, or by the formula."""
+    """What each GEMM and operator of a step is priced by: by times of its own or by the formula."""
     tp = layout_of(split).tp
     products = model.attention_products(tp) if side == "attention" else model.products(split)
     wanted = [each for each in products if not each.heads and (side != "feed" or each.place == "feed")]
@@ -133,11 +133,12 @@ def _source(
     formula: Callable[[], Any],
 ) -> Table:
     origin: Origin = (measured or formula()).origin
+    times = "derived times" if origin.kind == "derived" else "measurements"
     return {
         "term": term,
         "set": costs.name,
         "kind": origin.kind,
-        "priced_by": "measurements" if measured else "formula",
+        "priced_by": times if measured else "formula",
         "source": origin.source,
         "samples": origin.samples,
         "errors_percent": dict(origin.errors),

@@ -207,11 +207,26 @@ def list_costs(out: Output) -> None:
         for row in rows:
             mark = f"  ({row['default_for']})" if row["default_for"] else ""
             console.print(f"[bold]{row['name']}[/bold]{mark}  {row['title']}", soft_wrap=True)
-            console.print(
-                f"  measured on {', '.join(row['measured'])}; borrowed by {', '.join(row['borrowed'])}"
-            )
+            measured, borrowed = (", ".join(row[key]) or "nothing" for key in ("measured", "borrowed"))
+            console.print(f"  measured on {measured}; borrowed by {borrowed}")
 
     out.result({"costs": rows}, render)
+
+
+@costs.command()
+@reporting
+def eras(out: Output) -> None:
+    """What `compare` takes vLLM to be, in 2024 and today: kernels, limits and hosts, each with its source."""
+    from laminabench.catalog.eras import load_eras
+
+    rows = [era.describe() for era in load_eras().values()]
+
+    def render(console: Console) -> None:
+        for row in rows:
+            print_facts(console, row)
+            console.print()
+
+    out.result({"eras": rows}, render)
 
 
 @costs.command("show")

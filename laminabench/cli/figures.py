@@ -94,7 +94,7 @@ def _render(console: Console, written: list[Written], folder: Path) -> None:
         column.overflow = "fold"
     for each in written:
         for place, claim in enumerate(each.claims):
-            what, _, published, ours, deviation, _, _ = claim.row()
+            what, _, published, ours, deviation, *_ = claim.row()
             drawn.add_row(*map(literal, (each.name if place == 0 else "", what, published, ours, deviation)))
     console.print(drawn)
     console.print(

@@ -74,7 +74,8 @@ if TYPE_CHECKING:
 @option("--network", click.Choice(["auto", "shm", "gloo"]), "What links workers.", "auto")
 @option("--batches", CountOr("auto"), "How many take turns, 1 is serial; 2, or auto.")
 @functools.partial(
-    with_flags, names=("kv_tokens", "dtype", "oversubscribe", "ray", "instances", "router", "queue")
+    with_flags,
+    names=("kv_tokens", "kv_overcommit", "dtype", "oversubscribe", "ray", "instances", "router", "queue"),
 )
 @reporting
 def serve(out: Output, **flags: Any) -> None:
@@ -129,6 +130,7 @@ def _setup(flags: Mapping[str, Any], *, verbose: bool) -> ServeSetup:
             router=flags["router"] or "round-robin",
             queue=flags["queue"] or "each",
             network=flags["network"],
+            overcommit=flags["kv_overcommit"] or 1.0,
             oversubscribe=bool(flags["oversubscribe"]),
             max_sequences=flags["max_num_seqs"] or local.MAX_SEQUENCES,
             **same,

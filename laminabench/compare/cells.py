@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from laminabench.analysis.binding import binding_of
 from laminabench.catalog.costs import CostSet
@@ -16,8 +17,12 @@ from laminabench.compare.spec import (
     ComparisonSpec,
     Deployed,
     Equal,
+    Host,
+    Reading,
     held_by_all,
     held_in,
+    host_of,
+    least_room,
     longest_held,
     price_of,
 )
@@ -26,7 +31,8 @@ from laminabench.json_safe import Json
 from laminabench.replay import replay
 from laminabench.runs.summary import Summary, number_at
 from laminabench.spread import spread
-from laminabench.systems.modelled.prepared import require_requests
+from laminabench.systems.modelled.prepared import Routed, require_requests
+from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.modelled.system import worth_trying
 from laminabench.systems.registry import deployments, system
 from laminabench.traces.table import Trace
@@ -34,13 +40,17 @@ from laminabench.traces.table import Trace
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One model on one trace with one cost set: every system on the same requests."""
+    """One model on one trace with one cost set, at one end of an era: every system on the same requests."""
 
     model: str
     trace: str
     costs: str
+    reading: Reading | None
+    hosts: dict[str, Host]
+    limits: dict[str, int]  # most requests at once
     costs_held: str  # how far off they were where they were held against measurements
     dropped: int  # requests that one of the systems could never hold, left out for all
+    least_room: str  # which one that is, and what it holds
     asked: dict[str, str]  # deployments; at equal cost others may have taken their place
     deployments: dict[str, str]
     usd_per_hour: dict[str, float]
@@ -52,6 +62,26 @@ class Cell:
     slo_ttft_ms: float | None
     kinds_of_prices: str  # where they cannot be compared: which device has which
     assumed: tuple[str, ...]  # prices and watts that nobody published, a sentence each
+
+    @property
+    def band(self) -> str:
+        """What it is one end of: the cost set's, or the era's."""
+        return self._named(self.reading.era.name if self.reading else "")
+
+    @property
+    def label(self) -> str:
+        """Tells it from the others of its model and trace."""
+        return self._named(str(self.reading or ""))
+
+    def _named(self, reading: str) -> str:
+        """With the cost set, unless that is the era's."""
+        own = self.reading is not None and self.reading.era.costs == self.costs
+        return reading if own else ", ".join(filter(None, (reading, self.costs)))
+
+    @property
+    def alike(self) -> bool:
+        """Whether all hosts are as slow as that of the era's system, which no source says."""
+        return self.reading is not None and self.reading.alike
 
     @property
     def throughput_tokens_per_s(self) -> dict[str, float]:
@@ -112,8 +142,13 @@ class Cell:
             "model": self.model,
             "trace": self.trace,
             "costs": self.costs,
+            "era": self.reading.era.name if self.reading else None,
+            "hosts_alike": self.alike,
+            "host": {name: host._asdict() for name, host in self.hosts.items()},
+            "max_num_seqs": self.limits,
             "costs_held": self.costs_held,
             "dropped": self.dropped,
+            "least_room": self.least_room,
             "deployment": self.deployments,
             "usd_per_hour": self.usd_per_hour,
             "power_w": self.power_w,
@@ -131,11 +166,30 @@ class Cell:
         }
 
 
-def cell(spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet) -> Cell:
-    """Every system of the spec, at equal cost or power if they ask for it."""
+# What was replayed: of which system, on what, and the prompts of which requests.
+Done = dict[tuple[str, Setup, Routed, bytes], Summary]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Every system on its devices, and the requests that all of them can hold."""
+
+    asked: dict[str, Deployed]
+    chosen: dict[str, Deployed]  # at equal cost or power others may have taken their place
+    kept: Trace
+    dropped: int  # requests that one of the systems could never hold, left out for all
+
+    @property
+    def devices(self) -> list[Device]:
+        return _devices(self.chosen)
+
+
+def placed(spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet) -> Placed:
+    """Every system of the spec, at equal cost or power if they ask for it; a UserError if nothing fits."""
     asked = spec.deployed(model, costs)
-    chosen = made_equal(asked, spec, spec.equal, trace) if spec.equal else asked
-    prices = {name: price_of(name, each.hardware) for name, each in chosen.items()}
+    chosen = made_equal(asked, spec, spec.equal, trace, costs) if spec.equal else asked
+    for name, each in chosen.items():
+        price_of(name, each.hardware)
     kept = held_by_all(trace, chosen)
     if not len(kept):
         raise UserError(
@@ -144,20 +198,38 @@ def cell(spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet) 
         )
     for each in chosen.values():
         require_requests(kept, len(each.routed.instances))
-    devices = _devices(chosen)
+    return Placed(asked, chosen, kept, len(trace) - len(kept))
+
+
+def cell(
+    spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet, done: Done | None = None
+) -> Cell:
+    """Every system of the spec, replayed; what is `done` is not again."""
+    found = placed(spec, model, trace, costs)
+    asked, chosen, kept = found.asked, found.chosen, found.kept
+    done, requests = {} if done is None else done, kept.prompt_tokens.tobytes()
+    for name, each in chosen.items():
+        key = name, each.setup, each.routed, requests
+        if key not in done:
+            done[key] = _summary(kept, name, each, spec)
+    devices = found.devices
     return Cell(
         model.name,
         trace.meta.name,
         costs.name,
+        spec.reading,
+        {name: host_of(each.setup) for name, each in chosen.items()},
+        {name: _most_requests(name, each.setup) for name, each in chosen.items()},
         costs.held_against,
-        len(trace) - len(kept),
+        found.dropped,
+        least_room(chosen),
         {name: str(each.hardware) for name, each in asked.items()},
         {name: str(each.hardware) for name, each in chosen.items()},
-        prices,
+        {name: price_of(name, each.hardware) for name, each in chosen.items()},
         {name: each.hardware.power_w for name, each in chosen.items()},
         {name: each.boards for name, each in chosen.items() if each.boards},
         {name: held_in(each.setup) for name, each in chosen.items()},
-        {name: _summary(kept, name, each, spec) for name, each in chosen.items()},
+        {name: done[name, each.setup, each.routed, requests] for name, each in chosen.items()},
         spec.workload.slo_tbt_ms,
         spec.workload.slo_ttft_ms,
         kinds_of_prices(devices),
@@ -169,39 +241,48 @@ def _devices(some: Mapping[str, Deployed]) -> list[Device]:
     return [part.device for each in some.values() for setup in each.kinds for part in setup.deployment.parts]
 
 
+def _most_requests(name: str, setup: Setup) -> int:
+    return setup.max_num_seqs or system(name).most_requests(setup.deployment)
+
+
 def _summary(trace: Trace, name: str, on: Deployed, spec: ComparisonSpec) -> Summary:
     return replay(trace, name, on.setup, spec.workload, on.routed).summary
 
 
+class View(NamedTuple):
+    """A cost set, and what it is compared with: what the user says, or the readings of an era."""
+
+    costs: CostSet
+    specs: tuple[ComparisonSpec, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Grid:
-    spec: ComparisonSpec
+    views: list[View]
     models: list[ModelShape]
     traces: list[Trace]
-    cost_sets: list[CostSet]
 
 
 def grid_cells(
     grid: Grid, *, jobs: int | None = None, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> list[Cell]:
-    """All of them, in the order cost sets, models, traces."""
-    places = list(
-        itertools.product(range(len(grid.cost_sets)), range(len(grid.models)), range(len(grid.traces)))
-    )
-    found: dict[int, Cell] = {}
+    """All of them, in the order views, models, traces, readings."""
+    places = list(itertools.product(range(len(grid.views)), range(len(grid.models)), range(len(grid.traces))))
+    found: dict[int, list[Cell]] = {}
     for place, each in spread(_work, places, grid, jobs=jobs):
         found[place] = each
         progress(len(found), len(places))
-    return [found[place] for place in range(len(places))]
+    return [each for place in range(len(places)) for each in found[place]]
 
 
-def _work(grid: Grid, place: tuple[int, int, int]) -> Cell:
-    costs, model, trace = place
-    return cell(grid.spec, grid.models[model], grid.traces[trace], grid.cost_sets[costs])
+def _work(grid: Grid, place: tuple[int, int, int]) -> list[Cell]:
+    (costs, specs), model, trace = grid.views[place[0]], grid.models[place[1]], grid.traces[place[2]]
+    done: Done = {}
+    return [cell(spec, model, trace, costs, done) for spec in specs]
 
 
 def made_equal(
-    given: dict[str, Deployed], spec: ComparisonSpec, asked: Equal, trace: Trace
+    given: dict[str, Deployed], spec: ComparisonSpec, asked: Equal, trace: Trace, costs: CostSet
 ) -> dict[str, Deployed]:
     """What is given, with everything within the tolerance of the first one's price, or power.
 
@@ -215,7 +296,7 @@ def made_equal(
         reference = _best(first, _laid_out(first, reference, spec), spec, held)
     known = {each.name: each for each in _devices(given)}
     devices = asked.devices or tuple(known.values())
-    model, costs = reference.setup.model, reference.setup.costs
+    model = reference.setup.model
     found = {first: reference}
     for name in others:
         if asked.allows(given[name].hardware, amount):

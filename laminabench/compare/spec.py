@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
+from laminabench.catalog.cost_terms import HostCost
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment, Workers, parse_deployments
+from laminabench.catalog.eras import Era
 from laminabench.catalog.hardware import Device
+from laminabench.catalog.host import with_host
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network, network_of
 from laminabench.errors import UserError
@@ -78,6 +81,36 @@ class Deployed:
         return sum(each.model.count for each in self.routed.instances) if on_boards(self.setup) else 0
 
 
+class Host(NamedTuple):
+    """What a host adds to an iteration."""
+
+    per_step_ms: float
+    per_request_us: float
+    behind: bool  # the devices, as far as it is done before these are
+
+    def to(self, slower: Host) -> str:
+        """In words, from this one to a slower one, which may be the same."""
+        if not (slower.per_step_ms or slower.per_request_us):
+            return "takes nothing"
+        if self.behind:
+            return "works behind the devices"
+        steps = " to ".join(dict.fromkeys(f"{each.per_step_ms:g}" for each in (self, slower)))
+        each = f" and {slower.per_request_us:g} us a request" if slower.per_request_us else ""
+        return f"adds {steps} ms a step{each}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Where in an era's range a comparison is."""
+
+    era: Era
+    host: str = ""  # of the era's system, where there is a range
+    alike: bool = False  # everyone's host is as slow
+
+    def __str__(self) -> str:
+        return ", ".join(filter(None, (self.era.name, self.host))) + " everywhere" * self.alike
+
+
 @dataclass(frozen=True, slots=True)
 class ComparisonSpec:
     """The first system is the one whose price or power the others are held to."""
@@ -89,13 +122,17 @@ class ComparisonSpec:
     queue: str = QUEUE
     catalogue: Mapping[str, Device] | None = None  # with the user's prices
     network: Network | None = None  # each paper's own, if None
+    hosts: Mapping[str, HostCost] = field(default_factory=dict)  # the cost set's, where none is given
     host_async: tuple[str, ...] = ()  # whose host works behind the devices
-    max_num_seqs: Mapping[str, int] = field(default_factory=dict)  # each one's own, where none is given
+    max_num_seqs: Mapping[str, int] = field(
+        default_factory=dict
+    )  # the era's or each one's own, where none is given
     admission: Admission | None = None  # as prompts have it, if None
     prompt_budget: int = 0  # tokens in an iteration; 0 where no prompts are computed
     prefill: Workers | None = None  # devices for prompts, which every deployment gets
     workload: Workload = field(default_factory=Workload)
     equal: Equal | None = None
+    reading: Reading | None = None  # of an era; as the user says, if None
 
     @property
     def several(self) -> bool:
@@ -112,18 +149,32 @@ class ComparisonSpec:
         setup = Setup(
             model,
             each[0],
-            costs,
+            with_host(costs, self.hosts.get(name)),
             self.network or network_of(costs.networks, system(name).NETWORK),
             host_async=name in self.host_async,
             max_num_seqs=self.max_num_seqs.get(name),
         )
         setup = with_prompts(setup, self.prompt_budget, admission=self.admission)
+        if self.reading and self.reading.era.system == name and not setup.max_num_seqs:
+            setup = replace(setup, max_num_seqs=limit_in(self.reading.era, setup))
         return Deployed(setup, Routed(each, self.router, self.queue))
 
     def _instances(self, name: str, model: ModelShape) -> tuple[Deployment, ...]:
         return self.given.get(name) or parse_deployments(
             system(name).default_deployment(model), self.instances, self.catalogue
         )
+
+
+def limit_in(era: Era, setup: Setup) -> int:
+    """Requests at once of the era's system, of all its engines.
+
+    An engine that computes prompts, too, has no more than an iteration has tokens for.
+    """
+    deployment = setup.deployment
+    each = era.limit_on(deployment.model.device)
+    if setup.prompt_budget and not deployment.prefill:
+        each = min(each, setup.prompt_budget)
+    return each * system(era.system).engines(deployment)
 
 
 def on_boards(setup: Setup) -> bool:
@@ -138,6 +189,12 @@ def held_in(setup: Setup) -> str:
         return BOARD_TYPE
     experts = "" if model.expert_dtype == model.dtype else f"{EXPERTS_APART}{model.expert_dtype}"
     return model.dtype + experts + ("" if model.dtype == model.kv_dtype else f"{KV_APART}{model.kv_dtype}")
+
+
+def host_of(setup: Setup) -> Host:
+    """What its host adds to an iteration."""
+    cost = setup.costs.host
+    return Host(1000 * cost.per_step_s, 1e6 * cost.per_request_s, setup.host_async)
 
 
 def types_in(held: str) -> tuple[set[str], str]:
@@ -186,6 +243,17 @@ def held_by_all(trace: Trace, chosen: Mapping[str, Deployed]) -> Trace:
     # An engine has a prompt and its first token.
     short = np.flatnonzero(fitting.prompt_tokens < min(engines, default=np.inf))
     return fitting if len(short) == len(fitting) else fitting.take(short)
+
+
+def least_room(chosen: Mapping[str, Deployed]) -> str:
+    """Which system decides how long requests may be, and what it has room for."""
+    longest = {
+        f"{name} {setup.deployment}": longest_held(name, setup)
+        for name, each in chosen.items()
+        for setup in each.kinds
+    }
+    least = min(longest, key=lambda name: longest[name])
+    return f"{least} has room for {longest[least]:,} tokens of KV"
 
 
 def without_longer(trace: Trace, longest: int) -> Trace:

@@ -42,7 +42,7 @@ def draw_sides(compared: SideBySide, target: Path) -> None:
 
 def draw_cells(cells: Sequence[Cell], target: Path) -> None:
     """A group of bars for each model, trace and cost set, a bar for each system."""
-    groups = [f"{cell.model}\n{cell.trace}\n{cell.costs}" for cell in cells]
+    groups = [f"{cell.model}\n{cell.trace}\n{cell.label}" for cell in cells]
     sides = [cell.sides(next(iter(cell.summaries))).sides for cell in cells]
     bars = [
         _Bars(name, SYSTEM_COLOURS[name], [dict(each[place].estimates) for each in sides])

@@ -41,7 +41,7 @@ _V2 = {
     "fig2": ("analysis", "Time and MFU of the non-attention operators of LLaMA3-70B on H100"),
     "fig3": ("analysis", "Time and MBU of the attention operators of LLaMA3-70B"),
     "fig4": ("analysis", "Network bandwidth for LLaMA3-70B with at most 20 % of latency added"),
-    "fig10": ("served", "Lamina against vLLM on hardware of about equal cost"),
+    "fig10": ("equal_cost", "Lamina against vLLM on hardware of about equal cost"),
     "fig11": ("served", "Throughput and hardware cost of various configurations"),
     "fig12": ("steps", "Token generation latency, in parts"),
     "fig13": ("ping_pong", "Network ping-pong"),
@@ -70,6 +70,9 @@ _V1 = {
     "v1-fig17": ("served", "Latency and throughput of LLaMA-33B on ShareGPT, by number of memory devices"),
 }
 _H2M2 = {
+    "h2m2-table1": ("tables", "The two memories, and the setup that the text states"),
+    "h2m2-table2": ("tables", "Units and latencies of an accelerator chip"),
+    "h2m2-table4": ("tables", "Boards of the sensitivity study"),
     "h2m2-fig6": ("granularity", "Speed-up of mapping whole sublayers and of mapping heads, GPT3-175B"),
     "h2m2-fig7": ("granularity", "Speed-up of FlexGen's mapping and of the best, GPT3-175B"),
     "h2m2-fig8": (
@@ -89,6 +92,7 @@ _H2M2 = {
     "h2m2-fig18": ("eight_hbm", "Speed-up of GPT3-175B with H2M2 and with eight HBM devices, batch 32"),
     "h2m2-fig19": ("eight_hbm", "Memory energy for a token of GPT3-175B over LPDDR-only, batch 32"),
     "h2m2-sensitivity": ("boards", "Averages of H2M2's models if one assumption were another"),
+    "h2m2-layer": ("layer", "One layer of H2M2's models, replayed block by block beside the closed formulas"),
 }
 _TODAY = {
     "today-cost": ("cost", "The cheapest tokens of each system for models of today"),

@@ -13,6 +13,7 @@ from laminabench.analysis.estimate import Estimate, Interval
 from laminabench.analysis.metrics_table import Metric
 from laminabench.atomic import replacing
 from laminabench.catalog.models import DTYPE_BYTES
+from laminabench.compare.assumptions import assumptions
 from laminabench.compare.cells import Cell
 from laminabench.compare.sides import Row, Side, SideBySide
 from laminabench.compare.spec import types_in
@@ -55,15 +56,19 @@ def sheet_of_runs(compared: SideBySide) -> Sheet:
 def sheet_of_cell(cell: Cell, base: str) -> Sheet:
     """Metrics by systems."""
     left_out = f"{cell.dropped:,} requests" if cell.dropped else "no request"
-    title = f"{cell.model} on {cell.trace}, modelled with {cell.costs}, {left_out} left out"
+    title = f"{cell.model} on {cell.trace}, modelled with {cell.label}, {left_out} left out"
     binds = [f"what binds {name}: {binding_of(summary)}" for name, summary in cell.summaries.items()]
-    return _by_metric(cell.sides(base), title, [*binds, *behind([cell], base)])
+    return _by_metric(
+        cell.sides(base), title, [*binds, *behind([cell], base), *_assumed([cell], [*cell.summaries])]
+    )
 
 
 def sheets_of_grid(cells: list[Cell], base: str, *, as_published: bool) -> list[Sheet]:
     """Every cell in a line; then models by traces, the layout of v2 Figure 10."""
     others = [name for name in cells[0].summaries if name != base]
-    return [_lines(cells, [base, *others]), *(_gains(cells, base, name, as_published) for name in others)]
+    # What no source says is a line under the gains.
+    said = [cell for cell in cells if not cell.alike]
+    return [_lines(said, [base, *others]), *(_gains(cells, base, name, as_published) for name in others)]
 
 
 def _lines(cells: list[Cell], names: list[str]) -> Sheet:
@@ -74,13 +79,14 @@ def _lines(cells: list[Cell], names: list[str]) -> Sheet:
     title = f"{' / '.join(names)}, modelled"
     notes = (*deployed, *behind(cells, names[0]))
     rows = [_line(cell, names) for cell in cells]
-    return Sheet(title, ("costs", "model", "trace", *numbers), rows, notes=notes)
+    first = "reading" if any(cell.reading for cell in cells) else "costs"
+    return Sheet(title, (first, "model", "trace", *numbers), rows, notes=notes)
 
 
 def behind(cells: Sequence[Cell], base: str) -> Iterator[str]:
     """What the numbers suppose: types, prices and watts that are assumed, and at which price who is even."""
     for cell in cells:
-        where = "" if len(cells) == 1 else f"{cell.model} on {cell.trace}, {cell.costs}: "
+        where = "" if len(cells) == 1 else f"{cell.model} on {cell.trace}, {cell.label}: "
         for name, others in cell.break_evens(base).items():
             for other, usd in others.items():
                 even = f"{name} breaks even with {other} at ${usd:.2f} an hour a board"
@@ -110,7 +116,7 @@ def _narrow(cell: Cell) -> str:
 def _line(cell: Cell, names: list[str]) -> tuple[str, ...]:
     rate, batch, tbt = cell.throughput_tokens_per_s, cell.mean_batch, cell.tbt_ms
     return (
-        *(cell.costs, cell.model, cell.trace),
+        *(cell.label, cell.model, cell.trace),
         " / ".join(f"{rate[name]:,.0f}" for name in names),
         " / ".join(number(batch[name]) for name in names),
         " / ".join(f"{batch[name] / batch[names[0]]:.2f}" for name in names[1:]),
@@ -132,36 +138,56 @@ def _deployed(cell: Cell, names: list[str]) -> str:
 
 
 def _gains(cells: list[Cell], base: str, name: str, as_published: bool) -> Sheet:
-    """How much more a system makes than the base, models and cost sets by traces."""
-    models, costs, traces = (
-        list(dict.fromkeys(names))
-        for names in zip(*((c.model, c.costs, c.trace) for c in cells), strict=True)
+    """How much more a system makes than the base, models and bands of eras, or cost sets, by traces."""
+    models, bands, traces = (
+        list(dict.fromkeys(names)) for names in zip(*((c.model, c.band, c.trace) for c in cells), strict=True)
     )
-    found = {(cell.model, cell.costs, cell.trace): _gain(cell, name, base) for cell in cells}
-    rows = itertools.product(models, costs)
-    said = [_summary(cells, each, name, base) for each in costs]
+    found: dict[tuple[str, str, str], list[Cell]] = {}
+    for cell in cells:
+        if not cell.alike:
+            found.setdefault((cell.model, cell.band, cell.trace), []).append(cell)
+    rows = itertools.product(models, bands)
+    said = [line for band in bands for line in _summaries(cells, band, name, base)]
     if as_published and (name, base) == PAPERS:
         said.append(PUBLISHED)
+    first = "era" if any(cell.reading for cell in cells) else "costs"
     return Sheet(
         f"gain in throughput, {name} over {base} (in brackets: at exactly equal cost)",
-        ("model", "costs", *(f">{trace}" for trace in traces)),
-        [(*row, *(found[(*row, trace)] for trace in traces)) for row in rows],
-        notes=tuple(said),
+        ("model", first, *(f">{trace}" for trace in traces)),
+        [(*row, *(_gain(found[(*row, trace)], name, base) for trace in traces)) for row in rows],
+        notes=(*said, *_assumed(cells, [base, name])),
     )
 
 
-def _gain(cell: Cell, name: str, base: str) -> str:
-    return f"{cell.gain_of(name, base):+.1%} ({cell.gain_per_dollar_of(name, base):+.1%})"
+def _gain(ends: list[Cell], name: str, base: str) -> str:
+    gains = [cell.gain_of(name, base) for cell in ends]
+    per_dollar = [cell.gain_per_dollar_of(name, base) for cell in ends]
+    return f"{_span(gains)} ({_span(per_dollar)})"
 
 
-def _summary(cells: list[Cell], costs: str, name: str, base: str) -> str:
-    own = [cell for cell in cells if cell.costs == costs]
-    gains = [cell.gain_of(name, base) for cell in own]
-    ratio = sum(cell.mean_batch[name] / cell.mean_batch[base] for cell in own) / len(own)
-    return (
-        f"{costs}: gain {min(gains):+.1%} to {max(gains):+.1%}, mean batch ratio {ratio:.2f} "
-        f"over {len(own)} cell{'s' * (len(own) > 1)}"
-    )
+def _span(gains: Sequence[float]) -> str:
+    """From the lowest to the highest, of which there may be one."""
+    return " to ".join(dict.fromkeys(f"{end:+.1%}" for end in (min(gains), max(gains))))
+
+
+def _summaries(cells: list[Cell], band: str, name: str, base: str) -> Iterator[str]:
+    """What a band comes to; and with all hosts as slow as one, which says what it owes to that one."""
+    for alike, told in ((False, band), (True, f"{band} with all hosts as slow")):
+        own = [cell for cell in cells if cell.band == band and cell.alike == alike]
+        if own:
+            gains = [cell.gain_of(name, base) for cell in own]
+            ratio = sum(cell.mean_batch[name] / cell.mean_batch[base] for cell in own) / len(own)
+            count = len({(cell.model, cell.trace) for cell in own})
+            yield (
+                f"{told}: gain {min(gains):+.1%} to {max(gains):+.1%}, mean batch ratio {ratio:.2f} "
+                f"over {count} cell{'s' * (count > 1)}"
+            )
+
+
+def _assumed(cells: Sequence[Cell], names: Sequence[str]) -> Iterator[str]:
+    yield from assumptions(cells, names)
+    if any(cell.reading for cell in cells):
+        yield "where an era's numbers are from: laminabench costs eras"
 
 
 def _by_metric(compared: SideBySide, title: str, notes: Sequence[str]) -> Sheet:

@@ -61,7 +61,7 @@ class KvTaker:
             space = self.arena.space_of(layer)
             store.add_layer(self.arena.keys(layer), self.arena.values(layer), scale=1.0, space=space)
         self.had: list[int] = []
-        self.pull = KvPull(store, list(map(self.arena.space_of, range(shape.layers))), self.had.append, look)
+        self.pull = KvPull(store, self.arena, self.had.append, look)
 
     def expect(self, name: int, tokens: int, shared: int = 0) -> None:
         self.pull.expect(Arrival(name, tokens, self.arena.allocate(name, tokens - shared)))

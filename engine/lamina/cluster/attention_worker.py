@@ -46,7 +46,9 @@ class AttentionRole:
         self._heads = self._partition.of_worker(config.number)
         self._kv_heads = self._partition.kv_of(self._heads)
         shape = arena_shape(attended, len(self._kv_heads))
-        self._arena = Arena(shape, config.arena_tokens, sequences=config.most_rows)
+        self._arena = Arena(
+            shape, config.arena_tokens, sequences=config.most_rows, overcommit=config.overcommit
+        )
         if config.decode_only:
             self._arena.fill()
         self._kv_slots = KvSlots(self._arena, batches)
@@ -59,8 +61,7 @@ class AttentionRole:
         self._channels: Channels[int] = Channels()  # by model worker
         # And from prefill workers, whose KV is for all heads that are here.
         store, _ = self._worker(Piece(self._heads))
-        spaces = [self._arena.space_of(op.layer) for op in self._ops]
-        self._pull = KvPull(store, spaces, lambda name: front.send(KvStored(name)), front.look)
+        self._pull = KvPull(store, self._arena, lambda name: front.send(KvStored(name)), front.look)
 
     def _of_batch(self) -> list[Unit]:
         return [
@@ -94,16 +95,17 @@ class AttentionRole:
             broken_off = batch in self._front.call.flying
             self._again[batch] = broken_off and (self._again[batch] or self._extended[batch])
             self._running[batch] = []
+            self._arena.ended(batch)
             self._units[batch] = self._of_batch()  # the old ones may be in the middle of a layer
 
     def work(self) -> None:
         layers = len(self._ops)
         for turn in self._schedule.turns(self._front.call.cycle):
-            if turn.slice == layers:
-                continue
             if turn.slice == 0:
                 self._begin(turn)
-            if self._running[turn.batch]:
+            if turn.slice == layers:
+                self._arena.ended(turn.batch)
+            elif self._running[turn.batch]:
                 self._attend(turn)
 
     def _apply(self, batch: int, plan: Plan) -> list[Arrival]:
@@ -132,18 +134,20 @@ class AttentionRole:
             return
         names = self._kv_slots.extend(batch, plan.delta.joined.name if self._again[batch] else None)
         self._extended[batch], self._again[batch] = True, False
-        for unit in self._units[batch]:
-            rows = unit.piece.rows(len(names))
-            if rows.start < rows.stop:
-                plan_attention(unit.worker, self._arena, names[rows])
-                self._running[batch].append(unit)
+        rows = [unit.piece.rows(len(names)) for unit in self._units[batch]]
+        attending = [
+            (unit, part) for unit, part in zip(self._units[batch], rows, strict=True) if len(names[part])
+        ]
+        plan_attention([(unit.worker, part) for unit, part in attending], self._arena, names, batch)
+        self._running[batch] = [unit for unit, _ in attending]
 
     def _prompt(self, turn: Turn, arrival: Arrival) -> None:
         """The KV of one who has joined, in the order in which it is computed."""
         for begin in range(0, arrival.tokens, CHUNK):
+            # Where slots are: no pages change places before the next iteration begins.
             of_space = [
-                torch.from_numpy(arrival.within(space, begin, begin + CHUNK).astype(np.int64))
-                for space in range(len(self._arena.spaces))
+                torch.from_numpy(space.physical(arrival.within(at, begin, begin + CHUNK)).astype(np.int64))
+                for at, space in enumerate(self._arena.spaces)
             ]
             for layer in range(len(self._ops)):
                 here = of_space[self._arena.space_of(layer)]
@@ -200,8 +204,9 @@ class AttentionRole:
         return unit.attended.output(layer, unit.worker.finish(layer, *kv))
 
     def _check(self) -> ArenaState:
+        wrong, faults = "", self._arena.faults
         try:
             self._arena.check_integrity()
         except RuntimeError as error:
-            return ArenaState(self._arena.used, str(error))
-        return ArenaState(self._arena.used)
+            wrong = str(error)
+        return ArenaState(self._arena.used, faults.moved, faults.in_place, wrong)

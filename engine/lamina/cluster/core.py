@@ -21,7 +21,7 @@ from lamina.cluster.prefill_dispatch import PrefillDispatch
 from lamina.cluster.worker_pool import WorkerPool
 from lamina.fhbn import Listener, new_secret
 from lamina.fhbn.control import Deadline
-from lamina.kv import ArenaShape
+from lamina.kv import ArenaShape, Faults, capacity
 from lamina.pipeline import (
     BatchDelta,
     BatchSnapshot,
@@ -179,14 +179,15 @@ class ClusterCore:
             raise EngineError(
                 "engine-max-sequences-too-few", f"max_sequences is below the {self.batches} batches"
             )
-        shape = self._stored
-        self.pool_tokens = arena_tokens(shape, facts, options, max_sequences, self.pools)
-        if self.pool_tokens < 1:
+        self._overcommit = options.overcommit
+        self._device_tokens = arena_tokens(self._stored, facts, options, max_sequences, self.pools)
+        if self._device_tokens < 1:
             raise EngineError(
                 "engine-kv-too-small",
                 f"the KV memory has not one token for each of {self.pools} attention workers",
             )
         self._require_memory(max_sequences)
+        self.pool_tokens = capacity(self._device_tokens, self._overcommit)
         self.workers = layout.names
         self._launched = [-1] * self.batches  # cycles
         self._cycles = [-1] * self.batches
@@ -213,7 +214,8 @@ class ClusterCore:
         copies = self.schedule.places + self.layout.prefill_workers if self._partition.ranks > 1 else 1
         # And once what attention workers multiply by: they are forked with it.
         weights = self.facts.weight_bytes * (1 + copies) + self.facts.absorbing_bytes
-        arenas = self._stored.nbytes(self.pool_tokens, max_sequences) * self.pools
+        # Device and host are the same memory here.
+        arenas = self._stored.nbytes(self._device_tokens, max_sequences, self._overcommit) * self.pools
         states = self.facts.state_bytes * max_sequences
         free, needed = self._machine.free_bytes(), weights + arenas + states
         if needed > free:
@@ -242,7 +244,8 @@ class ClusterCore:
             slices=self.schedule.slices,
             partition=self._partition,
             most_rows=max_sequences,
-            arena_tokens=self.pool_tokens,
+            arena_tokens=self._device_tokens,
+            overcommit=self._overcommit,
             decode_only=options.decode_only,
             overlap=options.overlap,
             backend=options.backend,
@@ -317,20 +320,28 @@ class ClusterCore:
     def scaled(self, attention_workers: int) -> Scaled:
         """What it would be with so many; an EngineError if it cannot be."""
         free_bytes, cores = self._machine.free_bytes(), self._machine.cores
-        now = self.layout, self.facts, self.pool_tokens, self._shared.most_rows
-        return Scaled.of(*now, attention_workers, free_bytes, cores)
+        return Scaled.of(
+            self.layout,
+            self.facts,
+            self._device_tokens,
+            self._overcommit,
+            self._shared.most_rows,
+            attention_workers,
+            free_bytes,
+            cores,
+        )
 
     def scale(self, to: Scaled) -> None:
         """Deal attention out anew, while nothing is under way. The KV memory is empty then: all batches
         have to be launched with their snapshots. Raises LostError if workers are lost meanwhile: regroup().
         """
-        self.layout, self._partition = to.layout, to.partition
+        self.layout, self._partition, self._device_tokens = to.layout, to.partition, to.device_tokens
         self.pools, self.pool_tokens, self.workers = to.pools, to.pool_tokens, to.layout.names
         self._shared = replace(
             self._shared,
             layout=to.layout,
             partition=to.partition,
-            arena_tokens=to.pool_tokens,
+            arena_tokens=to.device_tokens,
             spin_s=_spin_s(to.cores),
         )
         self._updates = WorkerUpdates(to.partition, stateful=self.facts.state_bytes > 0)
@@ -416,6 +427,12 @@ class ClusterCore:
     def kv_used(self) -> list[int]:
         """Slots that are taken, of each attention worker."""
         return [state.used for _, state in self._arenas()]
+
+    def paging(self) -> dict[str, Faults]:
+        """What paging has cost each attention worker since it began; nothing where none have pages."""
+        if not self._overcommit:
+            return {}
+        return {name: Faults(state.moved, state.in_place) for name, state in self._arenas()}
 
     def _arenas(self) -> Iterator[tuple[str, ArenaState]]:
         deadline = Deadline(self.layout.timeout_s)

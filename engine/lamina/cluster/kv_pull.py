@@ -7,7 +7,7 @@ not taken waits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +19,7 @@ from lamina.attention.worker import TensorWorker
 from lamina.fhbn import ChannelCorruptedError
 from lamina.fhbn.channel import Message, Receiver
 from lamina.fhbn.control import Deadline
+from lamina.kv import Arena
 from lamina.pipeline.kv_slots import Arrival
 
 # K and V of a piece, together: as long as it takes to store them, a QKV message has to wait. On a core of an
@@ -74,14 +75,15 @@ class KvPull:
     def __init__(
         self,
         store: TensorWorker,
-        spaces: Sequence[int],
+        arena: Arena,
         have: Callable[[int], None],
         look: Callable[[], None],
     ) -> None:
-        """`store` has all heads of this worker; `spaces` says where each layer's tokens are. `have` is called
-        with a name whose KV is here, whole; `look` takes what has come from the front end.
+        """`store` has all layers and heads of the `arena`. `have` is called with a name whose KV is here,
+        whole; `look` takes what has come from the front end.
         """
-        self._store, self._spaces, self._have, self._look = store, spaces, have, look
+        self._store, self._arena, self._have, self._look = store, arena, have, look
+        self._spaces = [arena.space_of(layer) for layer in range(arena.shape.layers)]
         self._receivers: list[Receiver] = []  # the one that was served last comes last
         # Pieces of names that are not expected yet: prefill workers may receive them first.
         self._early: dict[Receiver, Message] = {}
@@ -158,7 +160,7 @@ class KvPull:
         if not (known and len(slots) == tokens == len(kv[-1])):
             raise ChannelCorruptedError(f"{receiver.peer} has sent KV that a sequence has no place for")
         if coming.wanted:
-            self._store.append(head.layer, slots, *kv)
+            self._store.append(head.layer, self._arena.spaces[space].physical(slots), *kv)
         coming.left -= tokens
         if coming.left > 0:
             return

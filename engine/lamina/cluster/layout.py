@@ -10,6 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from lamina.fhbn import NETWORKS
+from lamina.kv import capacity
 from lamina.operators import Experts
 from lamina.pipeline import BatchDelta, Joined
 from lamina.pipeline.batch_rows import NO_LOGPROBS, NO_PARENT, Ints
@@ -173,14 +174,16 @@ class Scaled:
 
     layout: Layout
     partition: Partition
-    pool_tokens: int
+    device_tokens: int  # of a pool
+    pool_tokens: int  # with those beside the device
     cores: list[int]  # of each worker
 
     @staticmethod
     def of(
         layout: Layout,
         facts: ModelFacts,
-        pool_tokens: int,
+        device_tokens: int,
+        overcommit: float,
         sequences: int,
         attention_workers: int,
         free_bytes: int,
@@ -190,14 +193,14 @@ class Scaled:
         require_count("attention_workers", attention_workers)
         then = replace(layout, attention_workers=attention_workers)
         partition = then.dealt(facts.heads, facts.kv_heads)
-        tokens, more = pool_tokens, attention_workers - layout.attention_workers
+        tokens, more = device_tokens, attention_workers - layout.attention_workers
         shape = facts.kv_shape
-        share_bytes = shape.nbytes(pool_tokens, sequences)
+        share_bytes = shape.nbytes(device_tokens, sequences, overcommit)
         if layout.partition == "heads" and facts.kv_heads > 1:
             # All of them have a part of each token: with more of them there are more tokens.
             most = sequences * facts.max_positions
-            then_bytes = share_bytes * attention_workers // layout.attention_workers
-            tokens = shape.tokens_in(then_bytes, sequences, most)
+            then_bytes = shape.nbytes(device_tokens, sequences) * attention_workers
+            tokens = shape.tokens_in(then_bytes // layout.attention_workers, sequences, most)
             share_bytes //= layout.attention_workers
         if tokens < 1:
             raise EngineError(
@@ -209,7 +212,7 @@ class Scaled:
                 f"{more} more attention workers need {more * share_bytes / 1e9:,.1f} GB for KV and "
                 f"{free_bytes / 1e9:,.1f} GB are free: add fewer",
             )
-        return Scaled(then, partition, tokens, cores(then))
+        return Scaled(then, partition, tokens, capacity(tokens, overcommit), cores(then))
 
     @property
     def pools(self) -> int:

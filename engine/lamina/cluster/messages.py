@@ -64,7 +64,8 @@ class WorkerConfig:
     slices: int
     partition: Partition
     most_rows: int  # of a batch, and of all together
-    arena_tokens: int  # of an attention worker
+    arena_tokens: int  # of an attention worker, on its device
+    overcommit: float  # the share of them that it has room for beside the device
     decode_only: bool
     overlap: bool
     backend: str
@@ -203,9 +204,11 @@ class PrefillFailed(Report):
 
 
 class ArenaState(Report):
-    """Slots that are taken, and what is wrong, if anything is."""
+    """Slots that are taken, pages that were moved and read in place, and what is wrong, if anything is."""
 
     used: int
+    moved: int = 0
+    in_place: int = 0
     wrong: str = ""
 
 

@@ -24,10 +24,6 @@ def source_of(model: Any, options: CoreOptions) -> ModelSource:
     """The model that an engine was given, as workers can load or inherit it where they are."""
     if options.place.type != "cpu":
         raise EngineError("layout-device-unsupported", "workers run on CPUs only: leave device or layout out")
-    if options.overcommit:
-        raise EngineError(
-            "layout-overcommit-unsupported", "workers do not overcommit: leave it or layout out"
-        )
     source: str | dict[str, Any]
     if isinstance(model, str | os.PathLike):
         path = Path(model).resolve()

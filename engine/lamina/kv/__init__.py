@@ -7,14 +7,23 @@ from typing import TYPE_CHECKING, Any
 from lamina._native import Slab, SlabFullError
 
 if TYPE_CHECKING:
-    from lamina.kv.arena import Arena, ArenaError, ArenaShape
+    from lamina.kv.arena import MOST_OVERCOMMIT, Arena, ArenaError, ArenaShape, Faults, capacity
 
-__all__ = ["Arena", "ArenaError", "ArenaShape", "Slab", "SlabFullError"]
+__all__ = [
+    "MOST_OVERCOMMIT",
+    "Arena",
+    "ArenaError",
+    "ArenaShape",
+    "Faults",
+    "Slab",
+    "SlabFullError",
+    "capacity",
+]
 
 
 def __getattr__(name: str) -> Any:
     """The arena needs torch, the slab does not."""
-    if name in ("Arena", "ArenaError", "ArenaShape"):
+    if name in __all__:
         from lamina.kv import arena
 
         return getattr(arena, name)

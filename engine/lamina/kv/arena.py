@@ -65,11 +65,12 @@ class ArenaShape:
         """How many layers each has."""
         return Counter(self.sights) or {Sight(): self.layers}
 
-    def nbytes(self, tokens: int, sequences: int) -> int:
-        """Of slots for so many tokens, of so many sequences at most."""
+    def nbytes(self, tokens: int, sequences: int, overcommit: float = 0.0) -> int:
+        """Of an arena of so many tokens, of so many sequences at most; host memory included."""
+        whole, limits = capacity(tokens, overcommit), (slots_of(sight, sequences) for sight in self.spaces)
         return sum(
-            layers * self.layer_bytes * min(tokens, slots_of(sight, sequences) or tokens)
-            for sight, layers in self.spaces.items()
+            layers * self.layer_bytes * (limit if 0 < limit < tokens else whole)
+            for limit, layers in zip(limits, self.spaces.values(), strict=True)
         )
 
     def tokens_in(self, nbytes: int, sequences: int = 0, most: int = 0) -> int:
@@ -106,21 +107,30 @@ class Pages:
         return (self.device + self.host) * PAGE_TOKENS
 
 
-@dataclass
+def capacity(tokens: int, overcommit: float) -> int:
+    """Tokens of an arena that has room for so many on its device."""
+    return Pager.pages(tokens, overcommit).slots if overcommit else tokens
+
+
+@dataclass(frozen=True)
 class Faults:
     """What paging has cost so far, in pages."""
 
     moved: int = 0  # brought to the device, for which another page went to the host
-    in_place: int = 0  # read from host memory, because an iteration needed all of the device's
+    in_place: int = 0  # read from host memory, because iterations under way needed all of the device's
+
+    def __add__(self, other: Faults) -> Faults:
+        return Faults(self.moved + other.moved, self.in_place + other.in_place)
 
 
 class Pager:
     """Maps the slots that the slab hands out to where they are, and keeps what is being read on the device.
 
     Before an iteration reads its slots, those of its pages that are in host memory change places with pages
-    that it does not read, the longest unread first. When it reads more pages than the device has, the rest is
-    read where it is, as a GPU reads managed memory over the bus. On a CPU both halves are the same memory:
-    what can be seen there is that tokens stay right, and how often a device of that size would have faulted.
+    that it does not read, the longest unread first. What other batches' iterations read stays where it is
+    while they are under way. When more pages are read than the device has, the rest is read where it is, as a
+    GPU reads managed memory over the bus. On a CPU both halves are the same memory: what can be seen there is
+    that tokens stay right, and how often a device of that size would have faulted.
     """
 
     def __init__(self, pages: Pages, storage: torch.Tensor) -> None:
@@ -130,6 +140,7 @@ class Pager:
         self._frame_of = np.arange(total, dtype=np.int32)  # by page; the first frames are the device's
         self._read_at = np.zeros(total, dtype=np.int64)  # by page: the clock when it was read last
         self._clock = 0
+        self._under_way: dict[int, NDArray[np.bool_]] = {}  # by batch: the pages that its iteration reads
         self.faults = Faults()
 
     @staticmethod
@@ -147,22 +158,33 @@ class Pager:
         where: NDArray[np.int32] = self._frame_of[page] * np.int32(PAGE_TOKENS) + place
         return where
 
-    def fetch(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Bring what an iteration reads to the device, as far as it fits; where its slots are then."""
+    def fetch(self, slots: NDArray[np.int32], batch: int = 0) -> NDArray[np.int32]:
+        """Bring what a batch's iteration reads to the device, as far as it fits; where its slots are until
+        it has ended().
+        """
         self._clock += 1
-        counts = np.bincount(slots // np.int32(PAGE_TOKENS), minlength=self._frame_of.size)
-        self._read_at[counts > 0] = self._clock
+        self.ended(batch)
+        fixed = np.zeros(self._frame_of.size, np.bool_)
+        for pages in self._under_way.values():
+            fixed |= pages
+        read = np.bincount(slots // np.int32(PAGE_TOKENS), minlength=self._frame_of.size) > 0
+        self._under_way[batch] = read
+        self._read_at[read] = self._clock
         on_host = self._frame_of >= self._pages.device
-        wanted = np.flatnonzero((counts > 0) & on_host)
-        if wanted.size:
-            spare = np.flatnonzero((counts == 0) & ~on_host)
+        faulted = int(np.count_nonzero(read & on_host))
+        if faulted:
+            wanted = np.flatnonzero(read & on_host & ~fixed)
+            spare = np.flatnonzero(~(read | on_host | fixed))
             spare = spare[np.argsort(self._read_at[spare], kind="stable")]
             moving = min(wanted.size, spare.size)
             for page, victim in zip(wanted[:moving], spare[:moving], strict=True):
                 self._exchange(page, victim)
-            self.faults.moved += moving
-            self.faults.in_place += int(wanted.size) - moving
+            self.faults += Faults(moving, faulted - moving)
         return self.physical(slots)
+
+    def ended(self, batch: int) -> None:
+        """Its iteration has been computed, or broken off."""
+        self._under_way.pop(batch, None)
 
     def _exchange(self, page: np.intp, other: np.intp) -> None:
         here, there = (self._frame(self._frame_of[which]) for which in (page, other))
@@ -259,7 +281,7 @@ class Arena:
             )
         self.shape, self.device = shape, torch.device(device)
         pages = Pager.pages(tokens, overcommit) if overcommit else None
-        self.capacity = pages.slots if pages else tokens  # tokens, those in host memory included
+        self.capacity = capacity(tokens, overcommit)  # tokens, those in host memory included
         self.spaces: list[Space] = []
         for sight in shape.spaces:
             limit = slots_of(sight, sequences) or tokens
@@ -276,6 +298,11 @@ class Arena:
     def used(self) -> int:
         """Slots that are taken, in all spaces."""
         return sum(space.slab.used for space in self.spaces)
+
+    @property
+    def faults(self) -> Faults:
+        """In all spaces. On a GPU only its driver's profiler knows them."""
+        return sum((space.pager.faults for space in self.spaces if space.pager), Faults())
 
     def space_of(self, layer: int) -> int:
         """Which of `spaces` a layer is in."""
@@ -318,6 +345,12 @@ class Arena:
         """Put small random numbers everywhere: KV for requests that start without a prompt's."""
         for space in self.spaces:
             space.fill()
+
+    def ended(self, batch: int) -> None:
+        """A batch's iteration reads nothing any more."""
+        for space in self.spaces:
+            if space.pager:
+                space.pager.ended(batch)
 
     # A sequence's slots, in all spaces.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -91,14 +92,27 @@ def attend_over(
         )
 
 
-def plan(worker: TensorWorker | CudaAttentionWorker, arena: Arena, names: NDArray[np.int64]) -> None:
-    """Once an iteration: the sequences that the worker attends to, in every space."""
+def plan(
+    parts: Iterable[tuple[TensorWorker | CudaAttentionWorker, slice]],
+    arena: Arena,
+    names: NDArray[np.int64],
+    batch: int = 0,
+) -> None:
+    """Once an iteration: the sequences that it reads in every space, and which of them each worker attends
+    to.
+    """
+    parts = list(parts)
     for number, space in enumerate(arena.spaces):
         if not space.pager:
-            worker.plan(space.slab, names, space=number)
+            for worker, rows in parts:
+                worker.plan(space.slab, names[rows], space=number)
             continue
+        # All at once: what is fetched for one part must not move what another one reads.
         offsets, slots = lists_of(space.slab, names)
-        worker.plan_lists(offsets, space.pager.fetch(slots), space=number)
+        slots = space.pager.fetch(slots, batch)
+        for worker, rows in parts:
+            ends = offsets[rows.start : rows.stop + 1]
+            worker.plan_lists(ends - ends[0], slots[ends[0] : ends[-1]], space=number)
 
 
 def free_bytes(place: torch.device) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import msgspec
 import torch
 
 from lamina.errors import CodedError
-from lamina.kv import ArenaShape
+from lamina.kv import MOST_OVERCOMMIT, ArenaShape
 from lamina.model import load_original
 from lamina.model.load import LoadFormat
 from lamina.operators import Absorb, Sight
@@ -63,9 +62,10 @@ class CoreOptions:
         for name in ("kv_tokens", "kv_bytes"):
             if getattr(self, name) is not None:
                 require_count(name, getattr(self, name))
-        if not 0 <= self.overcommit < math.inf:
+        if not 0 <= self.overcommit <= MOST_OVERCOMMIT:
             raise EngineError(
-                "engine-overcommit-invalid", f"overcommit {self.overcommit} is no share: give 0 or more"
+                "engine-overcommit-invalid",
+                f"overcommit {self.overcommit} is no share: give 0 to {MOST_OVERCOMMIT:g}",
             )
         require_count("threads", self.threads, least=0)
         try:

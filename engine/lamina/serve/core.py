@@ -12,7 +12,7 @@ import torch
 from lamina.attention.worker import CudaAttentionWorker, TensorWorker, require_device
 from lamina.cluster import ClusterCore, LostError, Replaced, Scaled
 from lamina.cluster.prefill_dispatch import PrefillDispatch
-from lamina.kv import Arena
+from lamina.kv import Arena, Faults
 from lamina.model import Prefill
 from lamina.operators import Attended
 from lamina.pipeline import (
@@ -122,7 +122,8 @@ class LocalCore:
 
     def land(self, batch: int) -> Landed:  # noqa: ARG002 - there is one
         spent, rows = self._spent, self._rows
-        plan(self.attention, self.arena, self._kv_slots.extend(0))
+        names = self._kv_slots.extend(0)
+        plan([(self.attention, slice(0, len(names)))], self.arena, names)
         self._states.select(self._states.rows(rows.columns.name))
         columns = (rows.columns.token, rows.columns.position)
         context = tuple(torch.from_numpy(column).to(self.arena.device) for column in columns)
@@ -183,6 +184,11 @@ class LocalCore:
     def worked_s(self) -> dict[str, float]:
         """There are no workers."""
         return {}
+
+    def paging(self) -> dict[str, Faults]:
+        """The arena's faults, if it has pages and the host counts them."""
+        paged = any(space.pager for space in self.arena.spaces)
+        return {"attention 0": self.arena.faults} if paged else {}
 
     def check_integrity(self) -> None:
         """Recount the arena; raise RuntimeError naming the first thing found wrong."""

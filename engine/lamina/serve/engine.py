@@ -13,6 +13,7 @@ import torch
 
 from lamina._native import Scheduler
 from lamina.cluster import ClusterCore, Layout, Workplace
+from lamina.kv import Faults
 from lamina.pipeline import CoreOptions, EngineError, Records, Schedule
 from lamina.pipeline.options import ModelFacts, require_count
 from lamina.serve.batch_loop import BatchLoop
@@ -116,6 +117,12 @@ class Engine(Served):
         if not self.idle:
             raise EngineError("engine-busy", "records are collected when nothing is under way: run() first")
         return self._loop.surviving(self._core.records)
+
+    def paging(self) -> dict[str, Faults]:
+        """Pages that each attention worker has moved, and read in place, since it began; nothing without
+        `overcommit`. For when nothing waits or runs.
+        """
+        return self._loop.surviving(self._core.paging)
 
     @property
     def peak_kv_tokens(self) -> int:

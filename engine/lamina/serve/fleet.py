@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from lamina.kv import Faults
 from lamina.pipeline import EngineError, Records
 from lamina.serve.engine import Engine
 from lamina.serve.front import NO_PREFIX, Choice, Front, Ints, Queue, prefix_blocks
@@ -159,6 +160,11 @@ class Fleet(Served):
         if not self.idle:
             raise EngineError("engine-busy", "records are collected when nothing is under way: run() first")
         return [self._asked(each, each.engine.records) for each in self.instances]
+
+    def paging(self) -> dict[str, Faults]:
+        """As the engines', of those that are not lost."""
+        found = {each.number: self._asked(each, each.engine.paging) or {} for each in self.here}
+        return {f"{at}/{worker}": faults for at, mine in found.items() for worker, faults in mine.items()}
 
     def check_integrity(self) -> None:
         """Recount every engine; raise RuntimeError naming the first thing found wrong."""

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from laminabench.cli.compare.options import deployed_options
 from laminabench.cli.flags import price_options, trace_options, with_flags
 from laminabench.cli.options import COUNT, FILE, FOLDER, NumberRange, option
 from laminabench.cli.output import Output, reporting
@@ -25,8 +26,8 @@ _OF_EQUAL = {"tolerance", "devices"}
 _OF_LIVE = {"rounds", "directory"}
 # What can be said of systems and not of replays that take turns: each of those says it itself.
 _NOT_OF_LIVE = {
-    *("costs", "systems", "deployments", "equal_cost", "equal_power", "tolerance"),
-    *("devices", "network", "host_async", "jobs", "limits"),
+    *("costs", "eras", "systems", "deployments", "equal_cost", "equal_power", "tolerance"),
+    *("devices", "network", "hosts", "host_async", "jobs", "limits"),
 }
 
 
@@ -35,7 +36,19 @@ _NOT_OF_LIVE = {
 @click.option("--no-group", is_flag=True, help="Runs of one live thing apart, not as rounds of it.")
 @option("--trace traces", None, "Repeatable; the four of v2 Table 4 by default.", multiple=True)
 @option("--model models", None, "Repeatable; the three of v2 Table 3 by default.", multiple=True)
-@option("--costs", None, "Repeatable; both measured sets by default.", multiple=True)
+@option(
+    "--costs",
+    None,
+    "Repeatable; the eras' by default, or both measured sets where hosts or limits are given.",
+    multiple=True,
+)
+@option(
+    "--era eras",
+    None,
+    "Repeatable: what vllm is taken to be, of `laminabench costs eras`; all where nothing else says.",
+    multiple=True,
+    metavar="NAME",
+)
 @option(
     "--systems",
     None,
@@ -43,13 +56,7 @@ _NOT_OF_LIVE = {
     "lamina,vllm",
     metavar="A,B,...",
 )
-@option(
-    "--deployment deployments",
-    None,
-    "Repeatable, as lamina=2xh100+4xh20, of several instances A,B; the papers' by default.",
-    multiple=True,
-    metavar="SYSTEM=DEPLOYMENT",
-)
+@deployed_options
 @click.option(
     "--equal-cost", is_flag=True, help="Choose deployments within --tolerance of the first one's price."
 )
@@ -69,20 +76,6 @@ _NOT_OF_LIVE = {
     None,
     "Kinds to choose from at equal cost or power; the deployments' by default.",
     metavar="A,B,...",
-)
-@option(
-    "--max-num-seqs limits",
-    None,
-    "Repeatable: requests in one batch, on each board of h2m2; each system's own limit by default.",
-    multiple=True,
-    metavar="SYSTEM=N",
-)
-@option("--network", None, "As for replay; each paper's own by default.")
-@option(
-    "--host-async",
-    click.Choice(["neither", "both", *MODULES]),
-    "Whose host prepares an iteration while the one before it runs; both is all.",
-    "neither",
 )
 @functools.partial(
     with_flags,

@@ -7,16 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from laminabench.catalog.cost_file import COSTS_OF_TODAY, load_costs, usual_costs
+from laminabench.catalog.cost_terms import HostCost
 from laminabench.catalog.costs import CostSet, known_devices
 from laminabench.catalog.deployment import Deployment, devices_named, parse_deployments
 from laminabench.catalog.entries import pick
+from laminabench.catalog.eras import Era, load_eras
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import Device, device, priced_devices
+from laminabench.catalog.host import parse_host
+from laminabench.catalog.models import DTYPE_BYTES, ModelShape
 from laminabench.catalog.network import Network, parse_network
 from laminabench.cli.flags import changed, given_in
 from laminabench.cli.output import Output
-from laminabench.compare.cells import Cell, Grid, grid_cells
+from laminabench.compare.assumptions import left_out
+from laminabench.compare.cells import Cell, Grid, View, grid_cells
+from laminabench.compare.eras import readings_of
 from laminabench.compare.rounds import compare_runs
 from laminabench.compare.sides import SideBySide
 from laminabench.compare.spec import ComparisonSpec, Equal
@@ -34,7 +42,7 @@ from laminabench.systems.router import require_known, require_prefixes, require_
 # v2 Figure 10.
 MODELS = ("llama-33b", "llama-65b", "llama3-70b")
 TRACES = ("azure-conv", "azure-code", "kimi-conv", "kimi-ta")
-COSTS = ("vllm-0.14", "vidur-2024")
+COSTS = ["vllm-0.14", "vidur-2024"]
 # Flags that are a replay's too, and mean the same.
 SHARED = (
     *("mode", "concurrency", "slo_tbt_ms", "slo_ttft_ms", "admission", "prefill", "max_batched_tokens"),
@@ -100,33 +108,95 @@ def shared(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 def of_systems(flags: Mapping[str, Any], workload: ReplayRequest, out: Output) -> Answer:
     """The systems of the command line, replayed on everything that it names."""
-    systems = tuple(pick("system", name, dict.fromkeys(MODULES)) or name for name in _names(flags["systems"]))
-    if len(systems) < 2:
-        raise UserError(
-            "compare-too-few", f"--systems {flags['systems']} is nothing to compare; name at least two"
-        )
+    systems = systems_named(flags["systems"])
     models = [modelled(name) for name in flags["models"] or MODELS]
-    hardware = (each.rpartition("=")[2] for each in flags["deployments"])
-    named = devices_named(",".join((flags["devices"] or "", *hardware)))
+    named = _devices_in(flags)
     usual = dict.fromkeys(usual_costs(each, named) for each in models)
     # One set for all, so that no era is compared with another.
-    names = (COSTS_OF_TODAY,) if COSTS_OF_TODAY in usual else COSTS
+    # Nor with kernels that there were not: those of 2024 are in 16 bits.
+    today = COSTS_OF_TODAY in usual or any(DTYPE_BYTES[each.dtype] != 2 for each in models)
+    eras = _eras(flags, systems, today=today)
+    names = [era.costs for era in eras] or ([COSTS_OF_TODAY] if today else COSTS)
     cost_sets = [load_costs(name) for name in flags["costs"] or names]
     spec = _terms(flags, systems, cost_sets)
     base = _base(flags["base"], systems)
     traces = [load(changed(workload, {"trace": name}), out) for name in flags["traces"] or TRACES]
     _require_names_apart("--model", [each.name for each in models])
-    _require_names_apart("--costs", [each.name for each in cost_sets])
+    _require_names_apart("--costs", [each.name for each in cost_sets if flags["costs"]])
     _require_names_apart("--trace", [each.meta.name for each in traces])
     for trace in traces:
         require_prefixes(spec.router, trace)
-    grid = Grid(spec, models, traces, cost_sets)
+    grid = Grid(_views(spec, eras, cost_sets, named=bool(flags["costs"])), models, traces)
     with out.progress("replaying", unit="cells") as progress:
         cells = grid_cells(grid, jobs=flags["jobs"], progress=progress)
-    return _answer_of_systems(cells, base, spec)
+    return _answer_of_systems(cells, base, spec, eras)
 
 
-def _answer_of_systems(cells: list[Cell], base: str, spec: ComparisonSpec) -> Answer:
+def systems_named(text: str) -> tuple[str, ...]:
+    """Those of a comma-separated list; a UserError where they are none to compare."""
+    found = tuple(pick("system", name, dict.fromkeys(MODULES)) or name for name in _names(text))
+    if len(found) < 2:
+        raise UserError("compare-too-few", f"--systems {text} is nothing to compare; name at least two")
+    return found
+
+
+def terms_of_two(
+    flags: Mapping[str, Any], systems: tuple[str, ...], model: ModelShape
+) -> tuple[ComparisonSpec, CostSet]:
+    """What one cell is of, by the flags that a command has of those of `compare`."""
+    unsaid = {**dict.fromkeys((*SHARED, "devices", "equal_power")), "tolerance": Equal().tolerance}
+    every = {**unsaid, **flags}
+    eras = _eras(every, systems, today=False) if flags["eras"] else []
+    usual = eras[0].costs if eras else usual_costs(model, _devices_in(every))
+    costs = load_costs(flags["costs"] or usual)
+    spec = _terms(every, systems, [costs])
+    return (readings_of(spec, eras[0])[0] if eras else spec), costs
+
+
+def _devices_in(flags: Mapping[str, Any]) -> frozenset[str]:
+    hardware = (each.rpartition("=")[2] for each in flags["deployments"])
+    return devices_named(",".join((flags["devices"] or "", *hardware)))
+
+
+def _eras(flags: Mapping[str, Any], systems: tuple[str, ...], *, today: bool) -> list[Era]:
+    """Those that were asked for; else, where nothing else says what systems are, all that models have."""
+    async_ = () if flags["host_async"] == "neither" else (flags["host_async"],)
+    said = {"--host": flags["hosts"], "--max-num-seqs": flags["limits"], "--host-async": async_}
+    known = load_eras()
+    if not flags["eras"]:
+        if flags["costs"] or any(said.values()):
+            return []
+        of_models = [era for era in known.values() if not today or era.costs == COSTS_OF_TODAY]
+        return [era for era in of_models if era.system in systems]
+    eras = [pick("era", name, known) for name in dict.fromkeys(flags["eras"])]
+    for era in eras:
+        if era.system not in systems:
+            raise UserError(
+                "compare-era", f"--era {era.name} is of {era.system}; --systems has {', '.join(systems)}"
+            )
+        for flag, text in ((flag, text) for flag, texts in said.items() for text in texts):
+            if flag == "--host-async" or text.partition("=")[0] == era.system:
+                raise UserError(
+                    "compare-era-says", f"{flag} {text}: --era {era.name} says that; leave one of the two out"
+                )
+    return eras
+
+
+def _views(
+    spec: ComparisonSpec, eras: Sequence[Era], cost_sets: Sequence[CostSet], *, named: bool
+) -> list[View]:
+    """Every era with the kernels of its time, or with those that the user names."""
+    if not eras:
+        return [View(costs, (spec,)) for costs in cost_sets]
+    return [
+        View(costs, readings_of(spec, era))
+        for era in eras
+        for costs in cost_sets
+        if named or costs.name == era.costs
+    ]
+
+
+def _answer_of_systems(cells: list[Cell], base: str, spec: ComparisonSpec, eras: Sequence[Era]) -> Answer:
     notes, equal = list(_notes(cells, spec)), spec.equal
     tolerance = None if equal is None else {"tolerance": equal.tolerance}
     described: dict[str, Json] = {
@@ -135,6 +205,8 @@ def _answer_of_systems(cells: list[Cell], base: str, spec: ComparisonSpec) -> An
         "systems": list(spec.systems),
         "equal_cost": tolerance if equal and equal.amount == "cost" else None,
         "equal_power": tolerance if equal and equal.amount == "power" else None,
+        "eras": [era.describe() for era in eras],
+        "host": msgspec.to_builtins(spec.hosts),
         "host_async": list(spec.host_async),
         "max_num_seqs": dict(spec.max_num_seqs),
         **(_of_prompts(spec) if spec.prompt_budget else {}),
@@ -152,7 +224,7 @@ def _answer_of_systems(cells: list[Cell], base: str, spec: ComparisonSpec) -> An
 
         draw_cells(cells, target)
 
-    comparisons = [(f" ({cell.model} on {cell.trace}, {cell.costs})", cell.sides(base)) for cell in cells]
+    comparisons = [(f" ({cell.model} on {cell.trace}, {cell.label})", cell.sides(base)) for cell in cells]
     return Answer(comparisons, described, notes, sheets, draw)
 
 
@@ -205,6 +277,7 @@ def _terms(
         queue=asked.queue or QUEUE,
         catalogue=catalogue,
         network=parse_network(flags["network"], networks) if flags["network"] else None,
+        hosts=_hosts(flags["hosts"], systems),
         host_async=async_.get(flags["host_async"], (flags["host_async"],)),
         max_num_seqs=_limits(flags["limits"], systems),
         admission=asked.admission,
@@ -271,6 +344,20 @@ def _limits(texts: Iterable[str], systems: tuple[str, ...]) -> dict[str, int]:
     return found
 
 
+def _hosts(texts: Iterable[str], systems: tuple[str, ...]) -> dict[str, HostCost]:
+    found: dict[str, HostCost] = {}
+    for text in texts:
+        name, equals, times = text.partition("=")
+        if not equals or name not in systems:
+            raise UserError(
+                "compare-host",
+                f"--host {text}: expected SYSTEM=TIME of {' or '.join(systems)}, such as "
+                f"{systems[0]}=5ms,20us",
+            )
+        found[name] = parse_host(times, f"--host {name}:")
+    return found
+
+
 def _base(wanted: str | None, systems: tuple[str, ...]) -> str:
     """vLLM is what people run today: that is what others are held against."""
     if wanted is None:
@@ -305,9 +392,7 @@ def _notes(cells: list[Cell], spec: ComparisonSpec) -> Iterator[str]:
     for kinds in filter(None, dict.fromkeys(cell.kinds_of_prices for cell in cells)):
         yield f"prices of different kinds are compared ({kinds}); give comparable ones with --price"
     yield from _without_window(cells)
-    dropped = {(cell.model, cell.trace): cell.dropped for cell in cells if cell.dropped}
-    for (model_name, trace), count in dropped.items():
-        yield f"{count:,} requests of {trace} that not every system can hold with {model_name} are left out"
+    yield from left_out(cells)
 
 
 def _without_window(cells: list[Cell]) -> Iterator[str]:

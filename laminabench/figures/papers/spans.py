@@ -18,6 +18,13 @@ def ends(values: pd.Series[float]) -> tuple[float, float]:
     return float(values.min()), float(values.max())
 
 
+def span(values: Iterable[float], form: str = ".2f") -> str:
+    """From the lowest to the highest, in words."""
+    found = list(values)
+    low, high = format(min(found), form), format(max(found), form)
+    return low if low == high else f"{low} to {high}"
+
+
 def stacked(parts: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """The rows of each part, whose columns are arrays, or one value for all of its rows."""
     return pd.concat([pd.DataFrame(part) for part in parts], ignore_index=True)

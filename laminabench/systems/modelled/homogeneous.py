@@ -25,7 +25,7 @@ from laminabench.systems.modelled.setup import (
     slices,
 )
 
-# vLLM's default on devices of 70 GB and more since its V1 engine (256 before, and on smaller ones).
+# vLLM's default since its V1 engine on devices of 70 GiB and more, save A100 (256 before, and on others).
 MAX_NUM_SEQS = 1024
 BLOCK_TOKENS = 16
 

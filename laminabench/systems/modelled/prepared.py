@@ -21,6 +21,7 @@ from laminabench.catalog.deployment import (
 )
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import Device, priced_devices
+from laminabench.catalog.host import parse_host, with_host
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
 from laminabench.errors import UserError
@@ -238,7 +239,7 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
         called,
         model=shape,
         deployment=replace(deployments[0], prefill=prefill),
-        costs=costs,
+        costs=with_host(costs, parse_host(request.host) if request.host else None),
         network=parse_network(request.network, costs.networks),
     )
     setup, note = found.settled(

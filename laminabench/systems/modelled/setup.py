@@ -315,8 +315,8 @@ def prompt_facts(setup: Setup) -> dict[str, Any]:
 
 
 def measured_rows(sources: list[dict[str, Any]], on: Device) -> list[dict[str, Any]]:
-    """Those of a cost set's sources that were measured, as rows beside the coefficients."""
-    return [{**row, "device": on.name} for row in sources if row["priced_by"] == "measurements"]
+    """Those of a cost set's sources that are times of their own, as rows beside the coefficients."""
+    return [{**row, "device": on.name} for row in sources if not row["priced_by"].startswith("formula")]
 
 
 def assumptions(setup: Setup) -> list[dict[str, Any]]:

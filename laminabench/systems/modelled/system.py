@@ -21,7 +21,7 @@ ATTENTION_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 # Of any modelled system.
 EVERY = frozenset(
-    {"policy", "costs", "network", "host_async", "admission", "kv_tokens", "max_num_seqs"}
+    {"policy", "costs", "network", "host", "host_async", "admission", "kv_tokens", "max_num_seqs"}
     | {"instances", "router", "queue", "timeline", "timeline_window"}
 )
 # Of those whose times are tables: they can compute prompts too, and need not keep what iterations were.
@@ -117,10 +117,14 @@ class System(ABC):
             for layout in layouts
         ]
 
+    def engines(self, deployment: Deployment) -> int:
+        """That schedule apart from each other, and have a limit each."""
+        del deployment
+        return 1
+
     def most_requests(self, deployment: Deployment) -> int:
         """That run at once, unless the user says."""
-        del deployment
-        return self.MAX_REQUESTS
+        return self.engines(deployment) * self.MAX_REQUESTS
 
     def limits(self, device: Device) -> tuple[int | None, ...]:
         """Most requests at once that are worth trying on this device; None is its own limit."""

@@ -24,9 +24,9 @@ class Vllm(System):
             return str(of_today(model, 0.75, least=2))
         return by_size(model, "2xh100", "4xh100")
 
-    def most_requests(self, deployment: Deployment) -> int:
-        """Every data-parallel group has a scheduler of its own."""
-        return deployment.model.shared().dp * self.MAX_REQUESTS
+    def engines(self, deployment: Deployment) -> int:
+        """One for every data-parallel group."""
+        return deployment.model.shared().dp
 
     def _build(self, setup: Setup) -> Modelled:
         self.require_runs_on(setup.deployment)

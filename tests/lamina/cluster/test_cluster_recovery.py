@@ -64,7 +64,8 @@ def load() -> Load:
     return mixed(20)
 
 
-@pytest.mark.long(but=["requests", "stages", "windows"])
+# "requests" is the layout of who is killed at any moment.
+@pytest.mark.long(but=["stages", "windows"])
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "rotational"])
 def test_workers_killed_between_steps(layout: str, load: Load, start: Start) -> None:
     """Each of them in turn, again and again."""

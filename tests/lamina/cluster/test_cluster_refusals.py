@@ -72,7 +72,7 @@ def refused(model: Any, layout: Layout, machine: Machine, **options: Any) -> Eng
     [
         (None, Layout(500, 500), {}, "layout-cores-too-few"),
         (None, None, {"device": "cuda"}, "layout-device-unsupported"),
-        (None, None, {"overcommit": 0.5}, "layout-overcommit-unsupported"),
+        (None, None, {"overcommit": 1001.0}, "engine-overcommit-invalid"),
         ("/no/such/model", None, {}, "model-not-found"),
         (5, None, {}, "layout-model-object"),
         ("an object", None, {}, "layout-model-object"),
@@ -106,6 +106,7 @@ def test_before_a_process_starts(
         ("llama-gqa", shared(1, 2, partition="requests"), {"kv_tokens": 1}, "engine-kv-too-small"),
         ("llama-gqa", shared(), {"kv_bytes": 3}, "engine-kv-too-small"),
         ("llama-gqa", shared(prefill_workers=1), {"decode_only": True}, "layout-prefill-without-prompts"),
+        ("llama-gqa", shared(), {"kv_tokens": 1 << 24, "overcommit": 1000.0}, "engine-out-of-memory"),
         ("lfm2", shared(2, 1, batches=2), {}, "layout-model-has-state"),
         ("lfm2", shared(2, 1, batches=3), {}, "layout-model-has-state"),
         ("lfm2", shared(prefill_workers=1), {}, "layout-model-has-state"),

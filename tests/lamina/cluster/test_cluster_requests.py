@@ -36,6 +36,29 @@ def alone(saved: Saved) -> Alone:
     return make
 
 
+# Each wish in two layouts or more, and in each layout samples and beams.
+@pytest.mark.long(
+    but=[
+        *(
+            "samples-rotational-2",
+            "samples-fixed-in-2-ranks",
+            "samples-stages",
+            "samples-rotational-3-by-requests",
+        ),
+        *(
+            "4-beams-fixed-in-2-ranks",
+            "4-beams-stages",
+            "3-beams-rotational-2",
+            "3-beams-rotational-3-by-requests",
+        ),
+        *(
+            "2-beams-stages",
+            "2-beams-rotational-3-by-requests",
+            "stops-fixed-in-2-ranks",
+            "stops-rotational-2",
+        ),
+    ]
+)
 @anywhere
 @pytest.mark.parametrize(
     "wish",
@@ -101,6 +124,7 @@ def test_those_that_make_room_make_the_same_tokens(
     sound(engine)
 
 
+@pytest.mark.long(but=["rotational-3-by-requests", "stages"])
 @anywhere
 def test_decode_only(start: Start, layout: Layout) -> None:
     """Prompts by length, KV made up: as many tokens as were asked for, the same each time."""
@@ -141,6 +165,16 @@ def test_streams_give_every_token_once(kept: Start, layout: Layout) -> None:
     sound(engine)
 
 
+# In flight is cancelled after one step and more: each number of them in two layouts.
+@pytest.mark.long(
+    but=[
+        "[01]-rotational-*",
+        "[23]-fixed-in-2-ranks",
+        "[23]-stages",
+        "7-rotational-3-by-requests",
+        "7-stages",
+    ]
+)
 @anywhere
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 7])
 def test_cancelling_at_every_stage(kept: Start, reference: Reference, layout: Layout, steps: int) -> None:
@@ -183,6 +217,7 @@ def test_the_last_one_cancelled_leaves_nothing(kept: Start) -> None:
     sound(engine)
 
 
+@pytest.mark.long(but=["*-0"])
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("admission", ["reserve", "grow"])
 def test_coming_and_going_at_random(kept: Start, reference: Reference, seed: int, admission: str) -> None:

@@ -12,7 +12,7 @@ import torch
 from cluster_support import KvTaker, channel
 
 from lamina._native import ShmSender
-from lamina.cluster.kv_pull import CALLED_OFF, PIECE_BYTES, PieceHeader, piece_bytes, piece_tokens
+from lamina.cluster.kv_pull import CALLED_OFF, NAP_S, PIECE_BYTES, PieceHeader, piece_bytes, piece_tokens
 from lamina.fhbn import ChannelClosedError, ChannelCorruptedError, ChannelTimeoutError
 from lamina.kv import ArenaShape
 
@@ -229,19 +229,25 @@ def test_pieces_are_pulled_until_a_message_is_there_and_not_after(attention: Att
     attention.pull.recv(receiver, 30).release()
     assert appended == 3 < pieces
     assert attention.looks == 0, "it has not slept"
-    with pytest.raises(ChannelTimeoutError):
-        attention.pull.recv(receiver, NOBODY_SAYS)
+    assert attention.pull_all() == pieces - 3
     assert attention.had == [1]
 
 
 def test_a_message_wakes_one_who_has_nothing_to_pull(attention: Attention) -> None:
     sender, receiver = channel("attention 0")
     attention.expect(1, 20)
-    threading.Timer(NOBODY_SAYS, sender.send, [b"qkv"]).start()
-    before = time.process_time()
+    look = attention.look
+
+    def send_at_last() -> None:
+        look()
+        if attention.looks == 5:
+            sender.send(b"qkv")
+
+    attention.pull._look = send_at_last
+    before = time.monotonic()
     attention.pull.recv(receiver, 30).release()
-    assert time.process_time() - before < NOBODY_SAYS / 2, "it sleeps meanwhile"
-    assert attention.looks > 1, "and looks now and then what the front end has to say"
+    assert attention.looks == 5, "it looks now and then what the front end has to say"
+    assert time.monotonic() - before >= 4 * NAP_S, "and sleeps meanwhile"
 
 
 def test_waiting_ends_in_time(attention: Attention) -> None:

@@ -39,6 +39,7 @@ CONFIG = WorkerConfig(
     partition=Partition("heads", 1, 1, 8, 2),
     most_rows=8,
     arena_tokens=10,
+    overcommit=0.0,
     decode_only=False,
     overlap=False,
     backend="python",

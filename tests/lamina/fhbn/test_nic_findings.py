@@ -155,18 +155,24 @@ def test_without_pyverbs_the_kernels_names_are_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpu", "dmabuf", "sentence"),
+    ("gpu", "sentence"),
     [
-        (Gpu(0, "there is no driver", False, False, False), True, "no GPU can post or poll: there is no dr"),
-        (replace(GPU, peermem=False), True, "no GPUDirect RDMA"),
-        (replace(GPU, peermem=False, dmabuf=True), False, "no GPUDirect RDMA"),
-        (replace(GPU, maps_registers=False), True, "PeerMappingOverride=1"),
+        (Gpu(0, "there is no driver", False, False, False), "no GPU can post or poll: there is no dr"),
+        (replace(GPU, maps_registers=False), "PeerMappingOverride=1"),
     ],
 )
-def test_what_keeps_a_gpu_from_the_nic(gpu: Gpu, dmabuf: bool, sentence: str) -> None:
-    finding = only(diagnosis.of_the_gpu(gpu, registers_dmabuf=dmabuf))
+def test_what_keeps_a_gpu_from_the_nic(gpu: Gpu, sentence: str) -> None:
+    finding = only(diagnosis.of_the_gpu(gpu, registers_dmabuf=True))
     assert sentence in finding.sentence
     assert finding.blocks == ("mlx5 on a GPU",)
+
+
+@pytest.mark.parametrize(("exports", "registers"), [(False, True), (True, False)])
+def test_no_channel_needs_gpudirect_rdma(exports: bool, registers: bool) -> None:
+    gpu = replace(GPU, peermem=False, dmabuf=exports)
+    finding = only(diagnosis.of_the_gpu(gpu, registers_dmabuf=registers))
+    assert "no GPUDirect RDMA" in finding.sentence
+    assert not finding.blocks
 
 
 def test_a_gpu_posts_only_where_the_engine_can(monkeypatch: pytest.MonkeyPatch) -> None:

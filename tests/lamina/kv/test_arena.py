@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina.kv import Arena, ArenaError, ArenaShape, SlabFullError
+from lamina.kv import Arena, ArenaError, ArenaShape, Faults, SlabFullError
 from lamina.kv.arena import PAGE_TOKENS, Pager, Pages
 from lamina.operators import Sight
 
@@ -108,6 +108,33 @@ def test_the_page_unread_for_longest_makes_room() -> None:
     assert pager.faults.moved == 2
 
 
+def test_pages_of_iterations_under_way_stay_where_they_are() -> None:
+    arena = Arena(SHAPE, 2 * PAGE_TOKENS, overcommit=1.0)
+    contents = Contents(arena)
+    for request in range(4):
+        contents.append(request, PAGE_TOKENS)
+    space = arena.spaces[0]
+    pager = space.pager
+    assert pager is not None
+    slots = [space.slab.indices(request) for request in range(4)]
+
+    def fetched(batch: int, *requests: int) -> tuple[np.ndarray, Faults]:
+        before = pager.faults
+        where = pager.fetch(np.concatenate([slots[request] for request in requests]), batch)
+        return where, Faults(pager.faults.moved - before.moved, pager.faults.in_place - before.in_place)
+
+    first, faults = fetched(0, 0, 3)
+    assert faults == Faults(moved=1)
+    # Of what batch 1 reads, 0 is shared, 2 finds no page that nobody reads, and 1 lies beside the device.
+    assert fetched(1, 0, 1, 2)[1] == Faults(in_place=2)
+    assert np.array_equal(pager.physical(np.concatenate([slots[0], slots[3]])), first)
+    pager.ended(0)
+    assert fetched(2, 1, 2, 3)[1] == Faults(in_place=2), "batch 1 reads them where they are"
+    pager.ended(1)
+    assert fetched(2, 1, 2, 3)[1] == Faults(moved=1, in_place=1)
+    contents.check()
+
+
 @given(tokens=st.integers(PAGE_TOKENS, 10_000), overcommit=st.floats(0, 8, exclude_min=True))
 def test_paging_takes_no_more_memory_than_there_is(tokens: int, overcommit: float) -> None:
     pages = Pager.pages(tokens, overcommit)
@@ -146,8 +173,10 @@ def test_windows_leave_memory_to_other_layers(sights: list[Sight], sequences: in
     assert shape.nbytes(tokens, sequences) <= nbytes
     assert tokens == most or shape.nbytes(tokens + 1, sequences) > nbytes
     if tokens != most and tokens:
-        arena = Arena(shape, tokens, sequences=sequences)
-        assert sum(space.storage.nbytes for space in arena.spaces) == shape.nbytes(tokens, sequences)
+        for overcommit in (0.0, 0.5):
+            arena = Arena(shape, tokens, sequences=sequences, overcommit=overcommit)
+            stored = sum(space.storage.nbytes for space in arena.spaces)
+            assert stored == shape.nbytes(tokens, sequences, overcommit)
 
 
 def test_a_layer_is_in_the_space_of_its_sight() -> None:

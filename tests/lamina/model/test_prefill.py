@@ -133,7 +133,7 @@ def by_token(conversion: Conversion, slices: list[BoundSlice], tokens: torch.Ten
     return {layer: tuple(kv) for layer, kv in stored.items()}
 
 
-@pytest.mark.long(but=["jamba", "granite-hybrid"])
+@pytest.mark.long(but=["granite-hybrid"])
 @pytest.mark.parametrize("family", RECURRENT)
 def test_states_after_a_prompt_are_those_of_its_tokens(
     family: str, small_model: SmallModel, tokens: torch.Tensor, monkeypatch: pytest.MonkeyPatch

@@ -62,6 +62,7 @@ def check(model: transformers.PreTrainedModel, **options: Any) -> None:
         assert list(engine.result(number).completions[0].tokens) == expected
 
 
+@pytest.mark.long(but=["gemma2"])
 @pytest.mark.parametrize("family", ["llama-gqa", "gemma2"])
 def test_the_order_of_overlap_and_the_threads_change_no_bit(family: str, small_model: SmallModel) -> None:
     model = small_model(family, dtype=torch.bfloat16)

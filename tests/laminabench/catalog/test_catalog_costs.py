@@ -38,9 +38,11 @@ from laminabench.catalog.deployment import devices_named
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device, load_devices
 from laminabench.catalog.models import DTYPE_BYTES
-from laminabench.catalog.provenance import provenance
+from laminabench.catalog.provenance import provenance, step_sources
 from laminabench.catalog.step import model_step, model_step_seconds
 from laminabench.errors import UserError
+from laminabench.figures.ground import COST_SETS as GROUND
+from laminabench.figures.papers.v1.parts import BATCHES, TABLE3
 
 MODELS = ("llama-33b", "llama3-70b", "opt-175b", "qwen3-8b")
 sizes = st.integers(1, 65536)
@@ -91,8 +93,9 @@ def test_no_set_knows_a_board(name):
 @pytest.mark.parametrize("name", COST_SETS)
 @pytest.mark.parametrize("on", sorted(load_devices().keys() - {"cpu", "h2m2"}))
 def test_every_set_covers_every_device_and_every_number_has_a_source(name, on):
-    if name == "vllm-0.19" and (name, on) != ("vllm-0.19", "rtx-pro-6000"):
-        # A step over two needs an all-reduce, which no profile of the other has.
+    of_one = {"vllm-0.19": "rtx-pro-6000", "v1-table3": "a100-40g"}
+    if on != of_one.get(name, on):
+        # A step over two needs an all-reduce, which vllm-0.19 has of one device alone; Table 3 is of one.
         with pytest.raises(UserError, match="costs-no-coefficients"):
             model_step(load_costs(name), model("llama-7b"), device(on), 2, [1])
         return
@@ -117,6 +120,38 @@ def test_a_core_has_the_ideal_set_only_and_the_others_name_it(name):
     else:
         with pytest.raises(UserError, match="costs-no-coefficients"):
             model_step(costs, model("llama-mini"), core, 1, [1])
+
+
+@pytest.mark.parametrize(("name", "count"), TABLE3)
+def test_v1_table3_needs_the_bandwidths_that_table_3_prints(name, count):
+    costs, shape, on = load_costs("v1-table3"), model(name), device("a100-40g")
+    seconds = model_step_seconds(costs, shape, on, count, BATCHES)
+    sent = 4 * 2 * shape.hidden * shape.layers * np.array(BATCHES)
+    assert sent / seconds / 1e9 == pytest.approx(TABLE3[name, count], rel=1e-3)
+    # Below the first batch only small operators take less.
+    small = model_step(costs, shape, on, count, [1, BATCHES[0]])
+    assert small.gemm_s[0] == small.gemm_s[1]
+    assert 0.9 * seconds[0] < small.total_s[0] < seconds[0]
+    sources = step_sources(costs, shape, on, count)
+    gemms = [row for row in sources if "x" in row["term"]]
+    assert len(gemms) == 5
+    assert {(row["priced_by"], row["kind"]) for row in gemms} == {("derived times", "derived")}
+
+
+def test_v1_table3_is_nobody_s_measurement_and_no_default():
+    costs, on = load_costs("v1-table3"), device("a100-40g")
+    assert costs.describe()["measured"] == []
+    assert "never held" in costs.held_against
+    assert {row["kind"] for row in provenance(costs, on, 4, prompts=True)} == {"assumed"}
+    assert "v1-table3" not in {DEFAULT_COSTS, COSTS_OF_TODAY, *GROUND}
+    # Other models are as much slower than vidur-2024's formula as Table 3's with matrices like theirs.
+    slow, fast = (
+        model_step_seconds(load_costs(name), model("llama-7b"), on, 1, 256)
+        for name in ("v1-table3", "vidur-2024")
+    )
+    assert 1.1 < slow / fast < 2
+    with pytest.raises(UserError, match="costs-no-coefficients"):
+        costs.gemm_seconds(on, 1, 4096, 4096, "fp8")
 
 
 def test_h20_is_h100_s_efficiencies_on_h20_s_specification_and_labelled():
@@ -185,7 +220,7 @@ def test_fp8_reads_half_the_bytes():
 
 
 # What was measured is a little faster here and there for one row more.
-@pytest.mark.parametrize("name", sorted({*COST_SETS} - {"vllm-0.19", "vllm-0.24"}))
+@pytest.mark.parametrize("name", sorted({*COST_SETS} - {"vllm-0.19", "vllm-0.24", "v1-table3"}))
 @pytest.mark.parametrize("shape", MODELS)
 def test_the_table_is_the_step_and_its_parts_add_up(name, shape):
     costs, h100, found = load_costs(name), device("h100"), model(shape)

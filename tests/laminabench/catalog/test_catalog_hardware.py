@@ -233,11 +233,19 @@ def test_v2_measured_fhbn_and_nccl():
     assert fhbn.kind == nccl.kind == "published"
 
 
+def test_a_transfer_that_the_host_drives_is_section_4_1_s_steps_there_and_back():
+    driven = parse_network("gdr-host")
+    steps_us, launch_us = (60 + 70) / 2, 20
+    assert driven.rtt_s == pytest.approx(2e-6 * (steps_us + launch_us))
+    assert driven.bandwidth_bytes_per_s == parse_network("nccl").bandwidth_bytes_per_s
+
+
 def test_every_engine_says_where_its_numbers_are_from():
     kinds = {name: network.kind for name, network in load_networks().items()}
     assert kinds["gloo"] == kinds["nccl-no-gdr"] == "assumed"
     assert kinds["shm"] == "measured"
-    assert set(kinds.values()) == {"published", "assumed", "measured"}
+    assert kinds["gdr-host"] == "derived"
+    assert set(kinds.values()) == {"published", "derived", "assumed", "measured"}
     assert all(network.source for network in load_networks().values())
 
 

@@ -285,9 +285,12 @@ def test_real_traces_give_the_documented_gains(as_json: Any, real_traces: Path) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAMINABENCH_TRACES", str(real_traces))
         facts = as_json("compare", *asked, "--offline")
-    gains = {(cell["costs"], cell["trace"]): cell["gain"]["lamina"] for cell in facts["cells"]}
-    assert gains["vllm-0.14", "azure-conv"] == pytest.approx(0.127, abs=0.001)
-    assert gains["vidur-2024", "azure-conv"] == pytest.approx(0.023, abs=0.001)
+        costs = ("--costs", "vllm-0.14", "--costs", "vidur-2024")
+        before = as_json("compare", *asked[:4], "--offline", "-q", *costs)
+    gains = [cell["gain"]["lamina"] for cell in facts["cells"] if cell["trace"] == "azure-conv"]
+    # vllm-2024 at 5 and 13 ms, the same with Lamina's host as slow, and vllm-2026.
+    assert gains == pytest.approx([0.039, 0.222, 0.076, 0.189, -0.017], abs=0.001)
+    assert [cell["gain"]["lamina"] for cell in before["cells"]] == pytest.approx([0.127, 0.023], abs=0.001)
 
 
 CELL = ("compare", "--model", "llama3-70b", "--trace", "few.csv", "--jobs", "1", "-q", "--systems")
@@ -350,6 +353,54 @@ def test_a_narrow_model_says_what_was_not_measured(refused: Any, printed: Any) -
     refused("no coefficients of fp8 GEMMs", *narrow, "vllm,h2m2", "--costs", "vidur-2024")
 
 
+IN_ERAS = ("compare", "--model", "llama-33b", "--trace", "few.csv", "--jobs", "1", "-q")
+
+
+def test_eras_are_replayed_where_nothing_else_says_what_systems_are(as_json: Any, shell: Any) -> None:
+    facts = as_json(*IN_ERAS)
+    assert [era["name"] for era in facts["eras"]] == ["vllm-2024", "vllm-2026"]
+    assert [(cell["era"], cell["costs"]) for cell in facts["cells"]] == [
+        *[("vllm-2024", "vidur-2024")] * 4,
+        ("vllm-2026", "vllm-0.24"),
+    ]
+    assert as_json(*IN_ERAS, "--costs", "roofline")["eras"] == []
+    assert as_json(*IN_ERAS, "--host", "vllm=5ms")["eras"] == []
+    # Nothing had 8 bits then.
+    narrow = ("compare", "--model", "llama3-70b@fp8", *IN_ERAS[3:])
+    assert [cell["era"] for cell in as_json(*narrow)["cells"]] == ["vllm-2026"]
+    asked = ("--era", "vllm-2024", "--costs", "roofline", "--host", "lamina=4ms")
+    facts = as_json(*IN_ERAS, *asked, "--equal-cost", "--markdown", "eras.md")
+    assert {(cell["era"], cell["costs"]) for cell in facts["cells"]} == {("vllm-2024", "roofline")}
+    assert facts["cells"][0]["host"]["lamina"]["per_step_ms"] == pytest.approx(4)
+    assert "| model | era | few |" in Path("eras.md").read_text()
+    code, out, _ = shell("costs", "eras")
+    assert code == 0
+    assert "RFC 6854" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--era", "vllm-2023"), "[catalogue-unknown-name]"),
+        (("--era", "vllm-2024", "--systems", "lamina,lamina-v1"), "[compare-era]"),
+        (("--era", "vllm-2024", "--host", "vllm=5ms"), "[compare-era-says]"),
+        (("--era", "vllm-2024", "--max-num-seqs", "vllm=5"), "[compare-era-says]"),
+        (("--era", "vllm-2024", "--host-async", "lamina"), "[compare-era-says]"),
+    ],
+)
+def test_an_era_that_is_contradicted_is_told(refused: Any, arguments: tuple[str, ...], code: str) -> None:
+    refused(code, *IN_ERAS, *arguments, "-v")
+
+
+def test_a_host_is_of_one_system(as_json: Any) -> None:
+    usual, slow = as_json(*ONE_CELL), as_json(*ONE_CELL, "--host", "vllm=7ms")
+    (before,), (after,) = usual["cells"], slow["cells"]
+    assert after["tbt_ms"]["vllm"] - before["tbt_ms"]["vllm"] == pytest.approx(7, abs=0.001)
+    assert after["tbt_ms"]["lamina"] == before["tbt_ms"]["lamina"]
+    assert slow["host"]["vllm"]["origin"]["kind"] == "given"
+    assert usual["host"] == {}
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -357,6 +408,9 @@ def test_a_narrow_model_says_what_was_not_measured(refused: Any, printed: Any) -
         (("--max-num-seqs", "h2m2"), "[compare-max-num-seqs]"),
         (("--max-num-seqs", "lamina=3"), "[compare-max-num-seqs]"),
         (("--max-num-seqs", "h2m2=0"), "[compare-max-num-seqs]"),
+        (("--host", "lamina=5ms"), "[compare-host]"),
+        (("--host", "vllm"), "[compare-host]"),
+        (("--host", "vllm=5"), "[host-unreadable]"),
         (("--power", "h2m2=hot"), "expected DEVICE=WATTS, such as h100=700"),
         (("--deployment", "vllm=2xh2m2"), "vllm does not run on h2m2"),
         (("--deployment", "h2m2=2xh100"), "h2m2 runs on boards"),

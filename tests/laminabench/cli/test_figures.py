@@ -15,7 +15,7 @@ DRAFT = ("--offline", "--num-requests", "50", "--jobs", "1")
 def test_every_figure_is_listed_in_the_papers_order(shell: Any, as_json: Any) -> None:
     listed = as_json("figures", "--list")["figures"]
     assert listed == TITLES
-    assert len(TITLES) == 42
+    assert len(TITLES) == 46
     code, out, err = shell("figures", "--list", "v1-fig1", "table4")
     assert (code, err) == (0, "")
     assert [line.split()[0] for line in out.splitlines()] == ["table4", "v1-fig1"]

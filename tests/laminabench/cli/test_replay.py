@@ -155,6 +155,20 @@ def test_shortest_job_first_lowers_the_typical_wait(as_json: Any) -> None:
     assert as_json(*common, "--policy", "deadline")["requests"]["completed"] == 200
 
 
+def test_a_host_of_one_s_own_is_in_every_iteration_and_in_the_run(as_json: Any, refused: Any) -> None:
+    common = ("replay", *SMALL, "--system", "vllm", "--max-num-seqs", "1")
+    usual, slow = as_json(*common, "--no-out"), as_json(*common, "--host", "5ms,40us")
+    # One request at a time: 2 ms and 20 us have become 5 ms and 40 us, and nothing else changed.
+    assert slow["tbt_ms"]["p50"] - usual["tbt_ms"]["p50"] == pytest.approx(3.02, abs=0.001)
+    kept = json.loads((Path(slow["run_dir"]) / "run.json").read_text())
+    (host,) = (row for row in kept["coefficients"] if row["term"] == "host")
+    assert host["kind"] == "given"
+    assert host["coefficients"] == {"per_step_s": 0.005, "per_request_s": pytest.approx(40e-6), "gap_s": 0}
+    assert 'host = "5ms,40us"' in kept["request"]
+    refused("[host-unreadable]", *common, "--host", "fast", "-v")
+    refused("[replay-flag-unused]", *common[:4], "--backend", "live", "--host", "5ms", "-v")
+
+
 def test_a_policy_of_ones_own(refused: Any, as_json: Any) -> None:
     Path("mine.py").write_text(
         "class Longest:\n"

@@ -117,7 +117,6 @@ def test_an_interrupt_closes_the_engine_and_leaves_no_run(
         (["--system", "lamina-v1"], "lamina-v1 is modelled only"),
         (["--costs", "roofline"], "not for live lamina"),
         (["--host-async"], "not for live lamina"),
-        (["--kv-overcommit", "2"], "not for live lamina"),
         (["--gpu-memory-utilization", "0.5"], "see --kv-tokens"),
         (["--network", "fhbn"], "auto, shm, gloo"),
         (["--deployment", "64xcpu+2xcpu"], "--oversubscribe"),
@@ -126,6 +125,7 @@ def test_an_interrupt_closes_the_engine_and_leaves_no_run(
         (["--mode", "closed"], "needs --concurrency"),
         (["--model", "llama3-70b"], "does not fit"),
         (["--kv-tokens", "999999999999"], "give at most"),
+        (["--kv-tokens", "1000000", "--kv-overcommit", "100"], "--kv-overcommit 100 are"),
         (["--chaos", "attention:1@t=3s"], "there is no worker attention:1; the deployment has model:0, att"),
         (["--chaos", "prefill:0@t=3s"], "there is no worker prefill:0"),
         (["--chaos", "model:0"], "it does not say when"),
@@ -172,8 +172,13 @@ def test_a_modelled_replay_takes_a_size_of_kv_memory_too(as_json: Any) -> None:
 
 @pytest.mark.outside
 @pytest.mark.usefixtures("shared_machine")
+@pytest.mark.parametrize(
+    ("memory", "capacity"),
+    [(["1500"], 1500), (["768", "--kv-overcommit", "2"], 1536)],
+    ids=["plain", "overcommit"],
+)
 def test_real_workers_make_what_the_modelled_twin_makes(
-    as_json: Any, monkeypatch: pytest.MonkeyPatch
+    as_json: Any, monkeypatch: pytest.MonkeyPatch, memory: list[str], capacity: int
 ) -> None:
     """200 requests of azure-code, of the real trace where it is; some do not fit the memory."""
     if TRACES:
@@ -181,7 +186,7 @@ def test_real_workers_make_what_the_modelled_twin_makes(
     same = (
         *("replay", "--trace", "azure-code", "--offline", "--num-requests", "200", "--scale-lengths", "0.3"),
         *("-q", "--no-out", "--model", "llama-tiny", "--deployment", "1xcpu+1xcpu"),
-        *("--kv-tokens", "1500", "--max-num-seqs", "32"),
+        *("--max-num-seqs", "32", "--kv-tokens", *memory),
     )
     twin = as_json(*same, "--costs", "roofline", "--network", "shm", "--no-overlap")
     # One core is enough to be right.
@@ -189,7 +194,7 @@ def test_real_workers_make_what_the_modelled_twin_makes(
     assert facts["requests"] == twin["requests"]
     assert facts["requests"]["rejected"] > 0
     assert facts["tokens_generated"] == twin["tokens_generated"] > 0
-    assert facts["kv"]["capacity_tokens"] == twin["kv"]["capacity_tokens"] == 1500
+    assert facts["kv"]["capacity_tokens"] == twin["kv"]["capacity_tokens"] == capacity
     assert facts["facts"]["batches"] == twin["facts"]["batches"] == 2
     assert facts["schedule"]["violations"] == []
     assert Path("t.json.gz").is_file()
@@ -207,6 +212,7 @@ def on_ray(folder: Path, model: dict[str, Any]) -> list[str]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("shared_machine")
 def test_the_same_tokens_as_on_one_machine(
     as_json: Any, ray_cluster: Any, tmp_path: Path, exact_model: dict[str, Any]
@@ -214,7 +220,9 @@ def test_the_same_tokens_as_on_one_machine(
     call = on_ray(tmp_path, exact_model)
     here = as_json(*call)
     assert 0 < here["ttft_ms"]["max"] <= here["e2e_ms"]["max"]
-    there = as_json(*call, "--ray", ray_cluster.address, "--chaos", "attention:0@tokens=5")
+    paged = ("--kv-tokens", "256", "--kv-overcommit", "16")
+    there = as_json(*call, "--ray", ray_cluster.address, "--chaos", "attention:0@tokens=5", *paged)
+    assert there["facts"]["kv_paging"]["attention 0"]["in_place"] > 0
     assert there["facts"]["ray"] == ray_cluster.address
     assert here["facts"]["ray"] is None
     assert there["tokens_sha256"] == here["tokens_sha256"]
@@ -229,7 +237,11 @@ def test_an_engine_in_one_process_makes_the_tokens_of_workers(
     call = on_ray(tmp_path, exact_model)
     call.remove("--no-out")
     workers = as_json(*call, "--oversubscribe", "--no-out")
-    alone = as_json(*call, "--deployment", "1xcpu", "--out", "kept")
+    paged = ("--kv-tokens", "512", "--kv-overcommit", "8")
+    alone = as_json(*call, "--deployment", "1xcpu", "--out", "kept", *paged)
+    assert (alone["kv"]["capacity_tokens"], alone["facts"]["kv_overcommit"]) == (8 * 512, 8)
+    assert alone["facts"]["kv_paging"]["attention 0"]["in_place"] > 0
+    assert "kv_paging" not in workers["facts"]
     for name in ("requests", "tokens_generated", "tokens_sha256"):
         assert alone[name] == workers[name]
     assert {name: alone["facts"][name] for name in ("model_workers", "attention_workers", "network")} == {
@@ -267,10 +279,13 @@ def test_two_instances_of_which_one_is_lost_make_the_tokens_of_one(
     call = [*on_ray(tmp_path, exact_model), "--oversubscribe", "--price", "cpu=0.05", "--max-num-seqs", "4"]
     alone = as_json(*call)
     both = ("--deployment", "1xcpu+1xcpu,1xcpu+2xcpu", "--router", "least-kv", "--queue", "global")
+    both += ("--kv-tokens", "256", "--kv-overcommit", "16")
     call.remove("--no-out")
     facts = as_json(*call, *both, "--chaos", "instance:1@tokens=9", "--out", "kept")
     for name in ("requests", "tokens_generated", "tokens_sha256"):
         assert facts[name] == alone[name]
+    assert facts["facts"]["kv_paging"].keys() == {"0/attention 0"}, "what instance 1 did is lost with it"
+    assert facts["facts"]["kv_paging"]["0/attention 0"]["in_place"] > 0
     assert ["instance 1"] in [fault["workers"] for fault in facts["faults"]]
     assert {name: facts["facts"][name] for name in ("instances", "router", "queue", "attention_workers")} == {
         "instances": 2,

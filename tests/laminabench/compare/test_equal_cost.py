@@ -14,8 +14,9 @@ from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment, Workers, parse_deployment, parse_deployments
 from laminabench.catalog.find_model import model, modelled
 from laminabench.catalog.hardware import Device, device, load_devices, priced, rated
+from laminabench.catalog.host import parse_host
 from laminabench.catalog.network import parse_network
-from laminabench.compare.cells import Cell, Grid, cell, grid_cells, made_equal
+from laminabench.compare.cells import Cell, Grid, View, cell, grid_cells, made_equal
 from laminabench.compare.spec import ComparisonSpec, Equal, held_by_all, longest_held, types_in
 from laminabench.errors import UserError
 from laminabench.replay import Workload, replay
@@ -36,7 +37,7 @@ TRACE = requests(*[(1000, 20), (4000, 30), (500, 40)] * 20)
 
 def chosen(spec: ComparisonSpec, trace: Trace = TRACE, costs: CostSet = COSTS) -> dict[str, str]:
     assert spec.equal is not None
-    found = made_equal(spec.deployed(MODEL, costs), spec, spec.equal, trace)
+    found = made_equal(spec.deployed(MODEL, costs), spec, spec.equal, trace, costs)
     return {name: str(each.hardware) for name, each in found.items()}
 
 
@@ -53,6 +54,15 @@ def test_another_is_chosen_where_the_papers_is_too_dear() -> None:
     found = chosen(ComparisonSpec(PAIR, given=given, equal=Equal(0.1)))
     assert found["lamina"] == "2xh200+4xh20"
     assert found["vllm"] in ("8xh20", "4xh200")
+
+
+def test_what_takes_a_place_has_its_own_host() -> None:
+    given = {"lamina": only("2xh200+4xh20")}
+    spec = ComparisonSpec(PAIR, given, hosts={"lamina": parse_host("9ms")}, equal=Equal(0.1))
+    assert spec.equal is not None
+    found = made_equal(spec.deployed(MODEL, COSTS), spec, spec.equal, TRACE, COSTS)
+    assert found["lamina"].setup.costs.host.per_step_s == pytest.approx(0.009)
+    assert found["vllm"].setup.costs.host == COSTS.host
 
 
 def test_devices_for_prompts_are_everyones_and_count_as_cost() -> None:
@@ -188,9 +198,10 @@ def test_a_grid_has_the_cells_of_a_loop_in_its_order() -> None:
     models, traces, sets = [MODEL, model("llama-33b")], [TRACE], [COSTS, load_costs("vllm-0.14")]
     network = parse_network("fhbn")
     told: list[tuple[int, int]] = []
-    grid = Grid(ComparisonSpec(PAIR, network=network), models, traces, sets)
+    spec = ComparisonSpec(PAIR, network=network)
+    grid = Grid([View(costs, (spec,)) for costs in sets], models, traces)
     found = grid_cells(grid, jobs=1, progress=lambda done, total: told.append((done, total)))
-    assert found == [cell(grid.spec, of, trace, costs) for costs in sets for of in models for trace in traces]
+    assert found == [cell(spec, of, trace, costs) for costs in sets for of in models for trace in traces]
     assert [(each.costs, each.model) for each in found] == [
         (costs, name) for costs in ("roofline", "vllm-0.14") for name in ("llama3-70b", "llama-33b")
     ]

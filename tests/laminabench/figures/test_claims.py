@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from laminabench.figures.claims import Claim
+from laminabench.figures.claims import Claim, Section
 from laminabench.figures.paper import Written
 from laminabench.figures.paper_page import write_page
 
 
 def claim(published: Any, ours: Any, **more: Any) -> Claim:
+    more = {"about": "performance", "rests_on": ("data sheet", "shape"), **more}
     return Claim("what", "section 1", published, ours, "computed", **more)
 
 
@@ -73,24 +74,69 @@ def test_what_cannot_be_compared_has_no_verdict(published, ours) -> None:
 def test_a_row_is_for_reading(published, ours, unit, words) -> None:
     row = claim(published, ours, unit=unit, remark="why").row()
     assert row[2:5] == words
-    assert (row[0], row[1], row[5], row[6]) == ("what", "section 1", "computed", "why")
+    assert (*row[:2], *row[5:]) == ("what", "section 1", "data sheet, shape", "computed", "why")
 
 
-def test_the_page_counts_what_holds_and_what_cannot_be_compared(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("published", "ours", "more", "far_off"),
+    [
+        (100.0, 130.0, {}, True),
+        (100.0, 120.0, {}, False),
+        # Per cent are relative here too.
+        (4.0, 2.0, {"unit": "%"}, True),
+        (100.0, 130.0, {"fitted": True}, False),
+        (100.0, 130.0, {"entered": True}, False),
+        (100.0, 10.0, {"relation": "at most"}, False),
+        # Only the end that breaks the limit counts.
+        (100.0, (10.0, 110.0), {"relation": "at most"}, False),
+        (100.0, (10.0, 130.0), {"relation": "at most"}, True),
+        (100.0, (70.0, 300.0), {"relation": "at least"}, True),
+        (100.0, None, {}, False),
+    ],
+)
+def test_what_is_far_off_needs_an_experiment(published, ours, more, far_off) -> None:
+    assert claim(published, ours, **more).far_off is far_off
+
+
+def test_an_experiment_stands_after_the_remark() -> None:
+    row = claim(1.0, 2.0, remark="Because of A.", experiment="without A it is 1.1.").row()
+    assert row[-1] == "Because of A. Tested: without A it is 1.1."
+
+
+def test_a_section_s_defaults_may_be_overridden() -> None:
+    says = Section("section 1", "computed", "bookkeeping", ("shape",))
+    assert (says("what", 1.0, 1.0).about, says("what", 1.0, 1.0).rests_on) == ("bookkeeping", ("shape",))
+    other = says("what", 1.0, [3.0, 2.0], about="performance", rests_on=("trace",), experiment="tried")
+    assert (other.about, other.rests_on, other.experiment) == ("performance", ("trace",), "tried")
+    assert other.ours == (2.0, 3.0)
+
+
+def test_the_page_counts_bookkeeping_and_performance_apart_and_by_paper(tmp_path: Path) -> None:
     claims = (claim(1.0, 1.0), claim(1.0, 2.0, remark="a | b"), claim(1.0, None))
-    write_page(tmp_path / "PAPER.md", [Written("fig2", "How.", claims, 1)])
+    kept = claim(80.0, 80.0, about="bookkeeping")
+    entered = claim(80.0, 80.0, about="bookkeeping", entered=True)
+    figures = [Written("fig2", "How.", (*claims, kept), 1), Written("v1-table1", "How.", (entered,), 1)]
+    write_page(tmp_path / "PAPER.md", figures)
     page = (tmp_path / "PAPER.md").read_text()
-    assert "1 figures and tables, 3 claims: 1 hold or come out within 10 %, 1 do not, 1 cannot" in page
+    assert (
+        "2 figures and tables, 5 claims. Performance: of 3 claims 2 can be compared, of which 1 hold" in page
+    )
+    assert "Bookkeeping: of 2 claims 1 can be compared, of which 1 hold or come out within 10 % and 0" in page
+    assert "| v2 | bookkeeping | 1 | 1 | 0 | 0 | 0 | 0 |" in page
+    assert "| v2 | performance | 3 | 1 | 1 | 1 | 0 | 0 |" in page
+    assert "| v1 | bookkeeping | 1 | 0 | 0 | 0 | 1 | 0 |" in page
+    assert "| v1 | performance |" not in page
+    assert "| all | bookkeeping | 2 | 1 | 0 | 0 | 1 | 0 |" in page
     assert "### fig2: Time and MFU of the non-attention operators" in page
     assert "a \\| b" in page
-    assert "## v1" not in page
+    assert "## H2M2" not in page
 
 
 @pytest.mark.parametrize(
     ("how", "told", "name", "ours", "counted"),
     [
-        ("entered", "entered", "table1", 1.0, "1 hold or come out within 10 %, 0 do not"),
-        ("fitted", "-0.8% (fitted)", "h2m2-fig7", 2.0, "0 hold or come out within 10 %, 1 do not"),
+        ("entered", "entered", "table1", 1.0, "| 2 | 1 | 0 | 0 | 1 | 0 |"),
+        ("fitted", "-0.8% (fitted)", "h2m2-fig7", 2.0, "| 2 | 0 | 1 | 0 | 0 | 1 |"),
     ],
 )
 def test_what_says_nothing_of_us_is_called_so_and_counts_as_nothing(
@@ -100,17 +146,17 @@ def test_what_says_nothing_of_us_is_called_so_and_counts_as_nothing(
     assert nothing.row()[4] == told
     write_page(tmp_path / "PAPER.md", [Written(name, "how", (nothing, claim(1.0, ours)), 2)])
     page = (tmp_path / "PAPER.md").read_text(encoding="utf-8")
-    entered = int(how == "entered")
-    assert f"2 claims: {counted}, 0 cannot be compared here, {entered} are" in page
-    assert ("and 1 are what a parameter was fitted to" in page) == ("## H2M2" in page) == (how == "fitted")
+    assert f"| all | performance {counted}" in page
+    assert ("## H2M2" in page) == (how == "fitted")
 
 
 def test_a_row_does_not_repeat_what_is_under_the_picture(tmp_path: Path) -> None:
     how = f"modelled: {', '.join(f'parameter_{number} 0.{number}' for number in range(10))}"
+    says = Section("section 1", how, "performance", ("fit",))
     rows = (
-        Claim("one", "section 1", 1.0, 1.0, how),
-        Claim("two", "section 1", 1.0, 1.0, f"{how}; 3 seeds"),
-        Claim("three", "section 1", 1.0, 1.0, "computed: sizes of tensors"),
+        says("one", 1.0, 1.0),
+        says("two", 1.0, 1.0, how=f"{how}; 3 seeds"),
+        says("three", 1.0, 1.0, how="computed: sizes of tensors"),
     )
     caption = f"{how[0].upper()}{how[1:]}. Lines end somewhere."
     write_page(tmp_path / "PAPER.md", [Written("h2m2-fig7", caption, rows, 2)])

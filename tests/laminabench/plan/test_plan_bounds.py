@@ -65,6 +65,7 @@ def some_boards(*sizes: tuple[int, int | None]) -> list[Candidate]:
 BOARDS = some_boards((1, 8), (2, 32), (3, None))
 
 
+@pytest.mark.long(but=["False-?-*", "False-1?-*", "True-[0-5]-*"])
 @pytest.mark.parametrize("mode", ["saturate", "open"])
 @pytest.mark.parametrize(
     ("boards", "seed"), [*((False, seed) for seed in range(40)), *((True, seed) for seed in range(12))]
@@ -163,7 +164,8 @@ def with_prefixes(trace: Trace, random: np.random.Generator) -> Trace:
     return make_trace(*columns, meta, prefix_blocks=PrefixBlocks.from_lists(blocks))
 
 
-@pytest.mark.long(but=["[0-3]-*"])
+# Each model; prefixes and none with either mode.
+@pytest.mark.long(but=["0-open", "1-saturate", "2-saturate", "3-open"])
 @pytest.mark.parametrize("mode", ["saturate", "open"])
 @pytest.mark.parametrize("seed", range(16))
 def test_no_replay_with_prompts_is_better_than_its_bound(
@@ -248,6 +250,13 @@ def stages(spec: Spec, _: Timing) -> Spec:
     return replace(spec, batches=3, pipelining="fixed", own_attention=True, replica_names=names)
 
 
+# Every pair of them.
+@pytest.mark.long(
+    but=[
+        *("open-colocated-attention_rows", "saturate-off-attention_rows", "saturate-colocated-windows"),
+        *("open-off-windows", "open-colocated-stages", "saturate-off-stages"),
+    ]
+)
 @pytest.mark.parametrize("change", [attention_rows, windows, stages])
 @pytest.mark.parametrize("prefill", ["off", "colocated"])
 @pytest.mark.parametrize("mode", ["saturate", "open"])

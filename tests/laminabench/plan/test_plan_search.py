@@ -45,6 +45,17 @@ CASES = [
 ]
 
 
+# Every model, every cost set and both modes.
+@pytest.mark.long(
+    but=[
+        *(
+            "llama3-70b-80-saturate-vllm-0.14",
+            "llama3-8b-25-saturate-roofline",
+            "qwen3-32b-50-saturate-vidur-2024",
+        ),
+        *("llama3-70b-40-open-vllm-0.14", "llama3-8b-20-open-vidur-2024", "llama-33b-60-open-vllm-0.14"),
+    ]
+)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[4]}-{case[5]}-{case[6]}")
 def test_search_agrees_with_replaying_everything(case: Any, draw_trace: Any, ask: Any) -> None:
     name, prompt, output, requests, limit_ms, mode, costs = case

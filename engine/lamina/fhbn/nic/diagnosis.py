@@ -133,16 +133,15 @@ def unusable(device: Device, port: Port) -> str | None:
 
 
 def of_the_gpu(gpu: Gpu, *, registers_dmabuf: bool) -> Iterator[Finding]:
-    """What keeps a GPU from posting to a NIC by itself, and a NIC from a GPU's memory."""
+    """What keeps a GPU from posting to a NIC by itself; and a NIC from its memory, where no ring is yet."""
     if gpu.count == 0:
         yield Finding(f"no GPU can post or poll: {gpu.why_none}", ON_A_GPU)
         return
     if not gpu.peermem and not (gpu.dmabuf and registers_dmabuf):
         yield Finding(
-            "no GPUDirect RDMA: a NIC cannot reach the GPU's memory; load nvidia-peermem (modprobe "
-            "nvidia-peermem), or take a driver that exports dmabufs (the open kernel modules) and "
-            "rdma-core 34 or newer",
-            ON_A_GPU,
+            "no GPUDirect RDMA: a NIC cannot reach the GPU's memory, where no channel has its ring yet; for "
+            "it load nvidia-peermem (modprobe nvidia-peermem), or take a driver that exports dmabufs (the "
+            "open kernel modules) and rdma-core 34 or newer"
         )
     if not gpu.maps_registers:
         yield Finding(
@@ -153,7 +152,7 @@ def of_the_gpu(gpu: Gpu, *, registers_dmabuf: bool) -> Iterator[Finding]:
 
 
 _ON_A_GPU = "mlx5 on a GPU"
-_ON_A_GPU_NEEDS = "the same, a GPU, GPUDirect RDMA, and the right to map the NIC's doorbell page"
+_ON_A_GPU_NEEDS = "the same, a GPU, and the right to map the NIC's doorbell page"
 
 
 @dataclass(frozen=True)

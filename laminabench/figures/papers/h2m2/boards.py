@@ -17,6 +17,7 @@ from laminabench.figures.claims import Claim, Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.h2m2.ground import (
+    BOARD,
     CASES,
     CHINCHILLA,
     COLOURS,
@@ -31,10 +32,13 @@ from laminabench.figures.papers.h2m2.ground import (
     Case,
     how,
     lengths_text,
+    loaded_otherwise,
     mean_speed_up_assuming,
+    mean_speed_up_at,
     original,
     points_of,
     speed_ups,
+    under_the_other_load,
 )
 from laminabench.figures.papers.h2m2.one_model import PUBLISHED_OF
 from laminabench.figures.papers.spans import panels
@@ -70,7 +74,20 @@ def fig17(ground: Ground) -> Made:
     )
     obtained = how(lengths_text(GPT3), also=(OF_TRANSLATION,))
     fixed = "The baseline is the original board's LPDDR with two chips, whatever the board"
-    return Made(frame, _claims(changes(frame), obtained), f"{sentence(obtained)}. {fixed}.", _draw_fig17)
+    words = f"{sentence(obtained)}. {_loaded_otherwise()}. {fixed}."
+    return Made(frame, _claims(changes(frame), obtained), words, _draw_fig17)
+
+
+def _loaded_otherwise() -> str:
+    """What the largest change, of HBM's capacity, would be."""
+    points, first = points_of(GPT3), loaded_otherwise(original())
+    usual = mean_speed_up_at(H2M2, GPT3.model, points, first)
+    others = {
+        name: 100
+        * (mean_speed_up_at(H2M2, GPT3.model, points, loaded_otherwise(board(name)), first) / usual - 1)
+        for name in PARTS["HBM capacity"]
+    }
+    return under_the_other_load(others, "%")
 
 
 def changes(frame: pd.DataFrame) -> pd.DataFrame:
@@ -92,7 +109,7 @@ def _claims(changed: pd.DataFrame, obtained: str) -> list[Claim]:
         "HBM bandwidth": "The best mapping changes by {hbmbw-less:+.1f} % and {hbmbw-more:+.1f} %.",
     }
     best, mine = changed[ORACLE.words].to_dict(), changed[H2M2.words]
-    says = Section("section 5.4", obtained)
+    says = Section("section 5.4", obtained, "performance", BOARD)
     return [
         says(
             "parts of the board by what they change, largest first",
@@ -250,7 +267,7 @@ def _claim(case: Case, frame: pd.DataFrame, obtained: str) -> Claim:
     """Between what the speed-up lies, and which assumption does most to it."""
     times = frame[frame["measure"] == "h2m2"].set_index("assumed")["times"]
     default = times[DEFAULT.words]
-    return Section("section 5.2", obtained)(
+    return Section("section 5.2", obtained, "performance", BOARD)(
         f"H2M2 over LPDDR-only, {case.words}, each assumption varied alone",
         f"{PUBLISHED_OF[case.model].h2m2} times",
         f"{times.min():.2f} to {times.max():.2f} times",

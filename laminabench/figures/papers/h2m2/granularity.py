@@ -14,6 +14,7 @@ from laminabench.figures.paper import Made
 from laminabench.figures.papers.h2m2.bars import picture_of_points
 from laminabench.figures.papers.h2m2.ground import (
     BEST,
+    BOARD,
     GRID,
     GRID_LENGTHS,
     OF_FLEXGEN,
@@ -21,6 +22,7 @@ from laminabench.figures.papers.h2m2.ground import (
     how,
     means,
     original,
+    other_speed_ups,
     speed_ups,
 )
 from laminabench.figures.style import BLUE, ORANGE, PURPLE, VERMILION, sentence
@@ -36,7 +38,7 @@ def fig6(ground: Ground) -> Made:
     frame = speed_ups((NAIVE, BEST), _MODEL, GRID)
     average, theirs = means(frame), _FIG_6
     source = how(GRID_LENGTHS)
-    says = Section("section 3.1", source)
+    says = Section("section 3.1", source, "performance", BOARD)
     naive = frame[frame["way"] == "Naive"].set_index(["batch", "length"])["speed_up"]
     why_low = (
         f"It comes out low: the points are between {naive.min():.2f} and {naive.max():.2f}. Both chips "
@@ -56,7 +58,8 @@ def fig6(ground: Ground) -> Made:
             remark="The gap is wider here because mapping whole sublayers comes out slower than published.",
         ),
     )
-    words = f"{sentence(source)}. While a sublayer that is placed whole runs, the other side waits."
+    other = other_speed_ups((BEST, NAIVE), _MODEL, GRID)
+    words = f"{sentence(source)}. {other}. While a sublayer that is placed whole runs, the other side waits."
     return Made(frame, claims, words, _draw_fig6)
 
 
@@ -88,7 +91,8 @@ def fig7(ground: Ground) -> Made:
     return Made(
         frame,
         _flexgen_claims(frame, source),
-        f"{sentence(source)}. The share is fitted to the published average; all three mappings of FlexGen's "
+        f"{sentence(source)}. {other_speed_ups((BEST, SOLVED), _MODEL, GRID)}. The share is fitted to the "
+        "published average; all three mappings of FlexGen's "
         "are clipped where HBM is too small for them.",
         _draw_fig7,
     )
@@ -96,7 +100,7 @@ def fig7(ground: Ground) -> Made:
 
 def _flexgen_claims(frame: pd.DataFrame, source: str) -> list[Claim]:
     average = means(frame)
-    says = Section("section 3.2", source)
+    says = Section("section 3.2", source, "performance", BOARD)
     unclear = (
         "The text says both that FlexGen solves its programme and that its mapping stays the same; which "
         "point it was solved for is not in it."
@@ -152,7 +156,7 @@ def fig8(ground: Ground) -> Made:
     frame = speed_ups((BEST, *_MAJORS), _MODEL, GRID)
     average, heads = means(frame), model(_MODEL).heads
     source = how(GRID_LENGTHS)
-    says = Section("section 3.3", source)
+    says = Section("section 3.3", source, "performance", BOARD)
     claims = [says(f"speed-up of {way}, average", theirs, average[way]) for way, theirs in MAJORS.items()]
     claims += [
         says(
@@ -167,9 +171,12 @@ def fig8(ground: Ground) -> Made:
             float(heads**3),
             where="section 3.2",
             how="computed: one of as many choices as there are heads, for each of three sublayers",
+            about="bookkeeping",
+            rests_on=("shape",),
             remark=f"From no head to all of them there are {heads + 1} choices, so {(heads + 1) ** 3:,} "
             "mappings; the best one is found here among all of these.",
         ),
     ]
-    words = f"{sentence(source)}. Each is the best of its kind."
+    other = other_speed_ups((BEST, *_MAJORS), _MODEL, GRID)
+    words = f"{sentence(source)}. {other}. Each is the best of its kind."
     return Made(frame, claims, words, lambda shown: picture_of_points(shown, MAJORS, ncols=5))

@@ -1,13 +1,14 @@
 """What H2M2's figures share: models, batches and lengths, and how much faster than LPDDR alone a board is.
 
-Sequence lengths are in no text of the paper. Those here are consistent with what it says of each figure and
-with its averages; every caption names them, and `h2m2-sensitivity` varies them.
+Sequence lengths are in no text of the paper. Those of section 5 were in the grid on which the board's open
+parameters were fitted to its averages, so they are fitted as well; those of section 3 are assumed. Every
+caption names them, and `h2m2-sensitivity` varies them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
@@ -16,10 +17,13 @@ import pandas as pd
 from laminabench.catalog.boards import Board, board
 from laminabench.catalog.find_model import model
 from laminabench.catalog.models import ModelShape
+from laminabench.figures.claims import Basis
 from laminabench.figures.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW
 from laminabench.sim.h2m2 import IterationLoad, Plan, plan, uniform
 
 BASELINE = "lpddr"
+# What every iteration's time rests on: the tables of the paper's hardware, and what they leave open.
+BOARD: tuple[Basis, ...] = ("paper's own numbers", "shape", "assumption", "fit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class Case:
     model: str
     words: str  # its name in the paper
     batch: int
-    lengths: tuple[int, ...]  # assumed
+    lengths: tuple[int, ...]  # fitted, in one grid with the board's open parameters
 
 
 GPT3 = Case("gpt3-175b", "GPT3-175B", 32, (512, 1024, 1536, 2048))
@@ -38,7 +42,7 @@ LLAMA = Case("llama2-70b", "Llama2-70B", 128, (512, 1024, 2048, 4096))
 CASES = (GPT3, CHINCHILLA, LLAMA)
 # Section 3's batches and lengths of GPT3-175B; only the first pair is in the text.
 GRID = tuple((batch, length) for batch in (16, 32, 64) for length in (512, 1024, 2048))
-GRID_LENGTHS = "512, 1024, 2048 tokens at batches of 16, 32, 64"
+GRID_LENGTHS = "points assumed: 512, 1024, 2048 tokens at batches of 16, 32, 64"
 
 Shares = Callable[[Board, ModelShape, IterationLoad], tuple[float, float]]
 
@@ -133,9 +137,9 @@ def means(frame: pd.DataFrame) -> dict[str, float]:
 
 
 def lengths_text(*cases: Case) -> str:
-    """For a caption."""
+    """For a caption: section 5's lengths."""
     each = [f"{case.words} {_list(case.lengths)} tokens at batch {case.batch}" for case in cases]
-    return "; ".join(each)
+    return f"lengths fitted on one grid with these: {'; '.join(each)}"
 
 
 def _list(lengths: tuple[int, ...]) -> str:
@@ -157,14 +161,15 @@ OF_TRANSLATION, OF_GQA, OF_HIERARCHICAL, OF_FLEXGEN, OF_EIGHT_HBM, OF_ENERGY = (
 def how(*points: str, also: Sequence[str] = ()) -> str:
     """What a figure's numbers come from: parameters that are not the paper's, by name and value.
 
-    `also` names those that this figure depends on beside the ones that all do; `points` are its assumed ones.
+    `also` names those that this figure depends on beside the ones that all do; `points` says which its points
+    are.
     """
     parts = ["modelled: times from the paper's tables 1 and 2"]
     for kind in ("fitted", "assumed"):
         rows = [row for row in original().assumptions() if row["kind"] == kind]
         named = [f"{row['name']} {_value(row['value'])}" for row in rows if row["name"] in (*_ALWAYS, *also)]
         parts.append(f"{kind}: {', '.join(named)}")
-    return "; ".join([*parts, *(f"points assumed: {each}" for each in points)])
+    return "; ".join([*parts, *points])
 
 
 def _value(value: object) -> str:
@@ -175,9 +180,38 @@ def _value(value: object) -> str:
 
 def mean_speed_up_assuming(way: Way, case: Case, assumed: Board) -> float:
     """Over LPDDR alone, of which the same is assumed; the boards of table 4 have a fixed baseline instead."""
+    return mean_speed_up_at(way, case.model, points_of(case), assumed)
+
+
+def mean_speed_up_at(
+    way: Way, model_name: str, points: Sequence[tuple[int, int]], assumed: Board, fixed: Board | None = None
+) -> float:
+    """The same at any points; over the LPDDR of the `fixed` board where there is one."""
     each = [
-        plan_of(LPDDR_ONLY, case.model, point, assumed).iteration_s
-        / plan_of(way, case.model, point, assumed).iteration_s
-        for point in points_of(case)
+        plan_of(LPDDR_ONLY, model_name, point, fixed or assumed).iteration_s
+        / plan_of(way, model_name, point, assumed).iteration_s
+        for point in points
     ]
     return sum(each) / len(each)
+
+
+# How a systolic array gets its weights is not in the paper's text; which of two readings is the other one.
+_LOADS = {"before": "behind", "behind": "before"}
+
+
+def loaded_otherwise(board: Board) -> Board:
+    """The board with the other reading of how arrays get their weights."""
+    return replace(board, weight_load=_LOADS[board.weight_load])
+
+
+def under_the_other_load(numbers: Mapping[str, float], unit: str = "times") -> str:
+    """For a caption: the figure's main numbers on the board that is `loaded_otherwise`."""
+    each = ", ".join(f"{words} {number:.2f} {unit}" for words, number in numbers.items())
+    mine, other = original().weight_load, loaded_otherwise(original()).weight_load
+    return f"Of two readings of how an array gets its weights, weight_load {mine} is assumed; {other}: {each}"
+
+
+def other_speed_ups(ways: Sequence[Way], model_name: str, points: Sequence[tuple[int, int]]) -> str:
+    """The same of averages over LPDDR alone."""
+    board = loaded_otherwise(original())
+    return under_the_other_load({way.words: mean_speed_up_at(way, model_name, points, board) for way in ways})

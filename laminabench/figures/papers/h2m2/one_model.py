@@ -20,6 +20,7 @@ from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.h2m2.bars import bars_of_lengths, legend_entries
 from laminabench.figures.papers.h2m2.ground import (
+    BOARD,
     CHINCHILLA,
     COLOURS,
     GPT3,
@@ -33,13 +34,16 @@ from laminabench.figures.papers.h2m2.ground import (
     Case,
     how,
     lengths_text,
+    loaded_otherwise,
     mean_speed_up_assuming,
     means,
     original,
+    other_speed_ups,
     plan_of,
     points_of,
     speed_up,
     speed_ups,
+    under_the_other_load,
 )
 from laminabench.figures.papers.spans import panels
 from laminabench.figures.style import BLUE, GREEN, INK, ORANGE, PAGE, PUBLISHED, sentence, sheet
@@ -76,7 +80,7 @@ def fig12(ground: Ground) -> Made:
     frame, obtained = frame_of(GPT3), how(lengths_text(GPT3), also=ALSO)
     found = means(averaged(frame))
     ratio = found[H2M2.words] / found[HIERARCHICAL.words]
-    says = Section("section 7", obtained)
+    says = Section("section 7", obtained, "performance", BOARD)
     # Fitted as both averages are.
     over = says("H2M2's average over Hierarchical's", 1.36, ratio, "times", fitted=True)
     return _made(GPT3, frame, [*claims_of(GPT3, frame, obtained), over], f"{sentence(obtained)}. {SPAN}")
@@ -86,7 +90,7 @@ def fig13(ground: Ground) -> Made:
     """Chinchilla-70B, and up to which length Hierarchical leads."""
     frame, obtained = frame_of(CHINCHILLA), how(lengths_text(CHINCHILLA), also=ALSO)
     leads = hierarchical_leads(frame)
-    says = Section("section 5.2.1", f"{obtained}; looked for in steps of {STEP}")
+    says = Section("section 5.2.1", f"{obtained}; looked for in steps of {STEP}", "performance", BOARD)
     until = says(
         LEADS,
         512,
@@ -114,13 +118,16 @@ def fig15(ground: Ground) -> Made:
         f"{once:.2f} times."
     )
     first, *others = claims_of(LLAMA, frame, obtained)
-    short = Section("section 5.2.3", obtained)(LEADS, '"shorter sequence lengths"', ours)
+    short = Section("section 5.2.3", obtained, "performance", BOARD)(
+        LEADS, '"shorter sequence lengths"', ours
+    )
     words = f"{sentence(obtained)}. Each query head reads its group's KV from memory. {SPAN}"
     return _made(LLAMA, frame, [replace(first, remark=read_once), *others, short], words)
 
 
 def _made(case: Case, frame: pd.DataFrame, claims: Sequence[Claim], words: str) -> Made:
-    return Made(frame, claims, words, partial(_draw_case, PUBLISHED_OF[case.model]))
+    other = other_speed_ups((H2M2, ORACLE), case.model, points_of(case))
+    return Made(frame, claims, f"{words} {other}.", partial(_draw_case, PUBLISHED_OF[case.model]))
 
 
 @cache
@@ -160,11 +167,19 @@ def claims_of(case: Case, frame: pd.DataFrame, obtained: str) -> list[Claim]:
     """
     published, found = PUBLISHED_OF[case.model], means(averaged(frame))
     low, high = averaged(frame)[list(OVERLAPS)].mean()
-    says = Section(published.where, obtained)
+    says = Section(published.where, obtained, "performance", BOARD)
     average = f"over LPDDR-only, {case.words}, average"
+    also = ", section 5.5, section 7" if case is GPT3 else ""
     h2m2, oracle = found[H2M2.words], found[ORACLE.words]
     claims = [
-        says(f"H2M2 {average}", published.h2m2, h2m2, "times", fitted=True),
+        says(
+            f"H2M2 {average}",
+            published.h2m2,
+            h2m2,
+            "times",
+            where=f"{published.where}, abstract, section 1{also}",
+            fitted=True,
+        ),
         says(
             f"Hierarchical {average}",
             published.hierarchical,
@@ -218,8 +233,14 @@ def fig14(ground: Ground) -> Made:
             each = {f"{sublayer}_gb": held[sublayer] / GB for sublayer in _SUBLAYERS}
             rows.append({"way": way.words, "length": length, **each, "hbm_gb": sum(each.values())})
     frame = pd.DataFrame(rows)
-    obtained = how(lengths_text(_CLOSE))
-    return Made(frame, _of_hbm(frame, obtained), f"{sentence(obtained)}.", _draw_fig14)
+    obtained = how(f"batch {_CLOSE.batch}, lengths assumed: {_CLOSE.lengths[0]} to {_CLOSE.lengths[-1]}")
+    board = loaded_otherwise(original())
+    others = [
+        plan_of(H2M2, GPT3.model, (GPT3.batch, length), board).hbm_bytes["qkv"] / GB
+        for length in _CLOSE.lengths
+    ]
+    other = under_the_other_load({"qkv at most": max(others), "at least": min(others)}, "GB")
+    return Made(frame, _of_hbm(frame, obtained), f"{sentence(obtained)}. {other}.", _draw_fig14)
 
 
 def capacity_gb() -> float:
@@ -238,7 +259,7 @@ def _of_hbm(frame: pd.DataFrame, obtained: str) -> list[Claim]:
         f"{best['qkv_gb'].min():.1f} to {best['qkv_gb'].max():.1f} GB of qkv there, fc beside it, and most "
         "of attention in LPDDR."
     )
-    says, longer = Section("section 5.2.2", obtained), "in HBM as requests get longer"
+    says, longer = Section("section 5.2.2", obtained, "performance", BOARD), "in HBM as requests get longer"
     return [
         says("HBM in use", '"nearly fully utilized"', f"{used.min():.1f} to {used.max():.1f} %"),
         says(f"attention {longer}", '"consumes a larger portion"', _course(ours["attention_gb"])),

@@ -6,22 +6,25 @@ small cards speed it up; figure 4 is attention's share by context, and figure 6 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import msgspec
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from laminabench.catalog.cost_file import load_costs
-from laminabench.catalog.cost_terms import ACTIVATION_BYTES
+from laminabench.catalog.cost_terms import ACTIVATION_BYTES, AllReduceCost, Origin
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import GB, Device, device
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.step import model_step_seconds
-from laminabench.figures.claims import Section
+from laminabench.figures.claims import KERNELS, Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
-from laminabench.figures.papers.spans import band, panels, set_bars, stacked
+from laminabench.figures.papers.spans import band, panels, set_bars, span, stacked
 from laminabench.figures.style import CYCLE, PAGE, PUBLISHED, powers_of_two, published_line, sentence, sheet
 
 # The A100 that the cost sets were measured on.
@@ -84,7 +87,7 @@ def fig3(ground: Ground) -> Made:
     frame = stacked([*parts, {"source": _IMPLIED, "batch": BATCHES, "mfu_percent": implied}])
     how = f"modelled: {', '.join(ground.cost_sets)} on A100 (SXM, 80 GB)"
     rising = min(int(batches[np.argmax(shares[name])]) for name in ground.cost_sets)
-    says = Section("section 3.1", f"{how}; measured up to {_MOST}")
+    says = Section("section 3.1", f"{how}; measured up to {_MOST}", "performance", KERNELS)
     claim = says("batch up to which MFU rises", _MOST, rising, relation="at least")
     return Made(frame, [claim], f"{sentence(how)}.", _draw_fig3)
 
@@ -108,8 +111,10 @@ def _draw_fig3(frame: pd.DataFrame) -> Figure:
 _REMARK = (
     "The formula is the paper's; what differs is the MFU. The printed bandwidths imply {implied:.0f} % at "
     "this batch, measured kernels of vLLM and Vidur come to {low:.0f} to {high:.0f} %: v1's model part "
-    "was slower."
+    "was slower, why is not in the paper."
 )
+# GB/s each way of PCIe 4.0 x16: A100s that no NVLink joins.
+_PCIE = 32.0
 _TABLE3_COLUMNS = (
     *("model", "A100", "batch", "published\nGB/s", "ours, low\nGB/s", "ours, high\nGB/s"),
     *("implied\nMFU, %", "MFU, low\n%", "MFU, high\n%"),
@@ -120,20 +125,21 @@ def table3(ground: Ground) -> Made:
     """The paper's formula with the MFU of both cost sets, and the MFU that the printed numbers imply."""
     card = device(MEASURED_CARD)
     how = f"modelled: MFU of {ground.sets} on A100 in the paper's formula"
-    says = Section("table 3", how)
+    says = Section("table 3", how, "performance", KERNELS)
     rows, claims = [], []
     for (name, count), published in TABLE3.items():
         shape = model(name)
         shares = [mfu(costs, shape, card, count, np.array(BATCHES)) for costs in ground.costs()]
         lows, highs = np.min(shares, axis=0), np.max(shares, axis=0)
-        for batch, printed, *mine in zip(BATCHES, published, lows, highs, strict=True):
+        experiments = _slowed(ground.costs(), shape, card, count, published)
+        for i, (batch, printed, *mine) in enumerate(zip(BATCHES, published, lows, highs, strict=True)):
             ends = [float(least_bandwidth(shape, card, count, float(end))) / GB for end in mine]
             implied = 100 * implied_mfu(shape, card, count, printed * GB)
             low, high = (100 * float(end) for end in mine)
             rows.append((name, count, batch, printed, *ends, implied, low, high))
             remark = _REMARK.format(implied=implied, low=low, high=high)
             what = f"{name} on {count} A100, batch {batch}"
-            claims.append(says(what, printed, ends, "GB/s", remark=remark))
+            claims.append(says(what, printed, ends, "GB/s", remark=remark, experiment=experiments[i]))
     frame = pd.DataFrame(rows, columns=_TABLE3_COLUMNS)
     claims.append(
         says(
@@ -145,10 +151,42 @@ def table3(ground: Ground) -> Made:
             where="section 4.2",
             remark=f"With the MFU of measured kernels these need more: {_above(frame, 20.0)}. The rows are "
             "of all devices together, and each A100 with a 200 Gbit/s NIC of its own has 25 GB/s.",
+            experiment="LLaMA-65B's at 1024, " + experiments[-1],
+        )
+    )
+    each = frame["ours, high\nGB/s"] / frame["A100"]
+    claims.append(
+        says(
+            "NIC of each computation device that suffices, batches up to 1024",
+            200.0,
+            float(8 * each.max()),
+            "Gbit/s",
+            "at most",
+            where="section 4.2, section 1",
         )
     )
     words = "all devices of a row together. Implied MFU: what the published value stands for."
     return Made(frame, claims, f"{sentence(how)}; {words}")
+
+
+def _slowed(
+    sets: list[CostSet], shape: ModelShape, card: Device, count: int, published: tuple[float, ...]
+) -> list[str]:
+    """Each batch of a row with one more constant in a step, and with all-reduce over PCIe besides."""
+    sent = 4 * ACTIVATION_BYTES * shape.hidden * shape.layers * np.array(BATCHES)
+    first = sent[0] / (published[0] * GB)
+    links = {"": card, " and all-reduce over PCIe 4.0": replace(card, interchip_bytes_per_s=_PCIE * GB)}
+    words = [""] * len(BATCHES)
+    for link, on in list(links.items())[: 1 + (count > 1)]:
+        steps = [model_step_seconds(costs, shape, on, count, np.array(BATCHES)) for costs in sets]
+        more = [float(first - step[0]) for step in steps]
+        rates = [sent / (step + constant) / GB for step, constant in zip(steps, more, strict=True)]
+        for i in range(len(BATCHES)):
+            words[i] += (
+                f"{'; ' if link else ''}with {span((1000 * each for each in more), '.0f')} ms more in every "
+                f"step{link} {span((float(rate[i]) for rate in rates), '.1f')} GB/s"
+            )
+    return [f"{each} (the ms make batch {BATCHES[0]} come out)." for each in words]
 
 
 def _above(frame: pd.DataFrame, limit: float) -> str:
@@ -161,13 +199,15 @@ _DEGREES = (1, 2, 4)
 # The paper's batch is not in its text.
 _DEGREE_BATCHES = (1, 16, 64, 128, 256, 512)
 _SPEED_UP = 1.41
+_SMALL_CARD = "rtx-4080"
+_HOST_GB_PER_S, _HOST_US = 8.4, 8.4
 
 
 def fig5(ground: Ground) -> Made:
     """One RTX 4080's time over that of several, by batch."""
-    shape, card = model("llama-7b"), device("rtx-4080")
+    shape, card = model("llama-7b"), device(_SMALL_CARD)
     rows = []
-    for costs in ground.costs():
+    for costs in map(through_host, ground.costs()):
         for batch in _DEGREE_BATCHES:
             alone = float(model_step_seconds(costs, shape, card, 1, batch))
             for degree in _DEGREES:
@@ -175,25 +215,68 @@ def fig5(ground: Ground) -> Made:
                 rows.append((costs.name, batch, degree, 1000 * seconds, alone / seconds))
     frame = pd.DataFrame(rows, columns=["costs", "batch", "devices", "step_ms", "speed_up"])
     how = (
-        f"modelled: {ground.sets}, A100's efficiencies on the RTX 4080's data sheet "
-        "(no measurement of it), all-reduce over PCIe 4.0"
+        f"modelled: {ground.sets}, A100's efficiencies on the RTX 4080's data sheet (no measurement of it); "
+        "all-reduce through host memory, as others measured it between two RTX 4090 that cannot reach each "
+        f"other's memory either: {_HOST_GB_PER_S} GB/s each way at once and {_HOST_US} us, over four "
+        "three times the latter, as a ring has three times the steps"
     )
-    says = Section("section 3.2", how)
+    says = Section("section 3.2", how, "performance", (*KERNELS, "assumption"))
     share = 100 * card.flops_for("bf16") / device("a100-80g").flops_for("bf16")
     claims = (
-        says("peak rate of an RTX 4080 over an A100's", 31.2, share, "%", how="computed: data sheets"),
         says(
-            f"speed-up by four devices, batches {_DEGREE_BATCHES[0]} to {_DEGREE_BATCHES[-1]}",
+            "peak rate of an RTX 4080 over an A100's",
+            31.2,
+            share,
+            "%",
+            how="computed: data sheets",
+            about="bookkeeping",
+            rests_on=("data sheet",),
+        ),
+        says(
+            "speed-up of a model of 7 billion parameters by 4 devices, "
+            f"batches {_DEGREE_BATCHES[0]} to {_DEGREE_BATCHES[-1]}",
             _SPEED_UP,
             frame[frame["devices"] == 4]["speed_up"],
             "times",
-            remark="The paper does not say at which batch. Over our batches the speed-up falls from the "
-            "upper to the lower end as all-reduce over PCIe, with an A100's share of the link, takes "
-            "over; what that share is on these cards, which cannot reach each other's memory, is not "
-            "known.",
+            remark="The paper does not say at which batch. Over ours the speed-up falls from the upper to "
+            "the lower end, as all-reduce takes over.",
+            experiment=_at_which_batch(ground.costs(), shape, card),
         ),
     )
     return Made(frame, claims, f"{sentence(how)}.", _draw_fig5)
+
+
+def through_host(costs: CostSet) -> CostSet:
+    """With the all-reduce of cards that cannot reach each other's memory. A ring has 2 (p - 1) steps."""
+    origin = Origin(
+        "assumed",
+        "RTX 4090: p2pBandwidthLatencyTest without peer access (gist muellerzr/fbfabd0f, 16.8 GB/s both "
+        "ways); NCCL with NCCL_P2P_DISABLE=1 over two (tinygrad/open-gpu-kernel-modules issue 45)",
+    )
+    rate = _HOST_GB_PER_S * GB / device(_SMALL_CARD).interchip_bytes_per_s
+    name = costs.measured_as(device(_SMALL_CARD))
+    terms = {
+        (name, degree): AllReduceCost((degree - 1) * _HOST_US * 1e-6, rate, origin)
+        for degree in _DEGREES
+        if degree > 1
+    }
+    return msgspec.structs.replace(costs, allreduce=terms)
+
+
+def _at_which_batch(sets: list[CostSet], shape: ModelShape, card: Device) -> str:
+    """Where the published speed-up comes out, and what the all-reduce has to do with it."""
+    batches = np.arange(1, _DEGREE_BATCHES[-1] + 1)
+
+    def speed_up(costs: CostSet) -> NDArray[np.float64]:
+        alone, four = (model_step_seconds(costs, shape, card, degree, batches) for degree in (1, 4))
+        return alone / four
+
+    last = [int(batches[speed_up(through_host(costs)) >= _SPEED_UP].max()) for costs in sets]
+    least = min(float(speed_up(costs).min()) for costs in sets)
+    return (
+        f"{_SPEED_UP} comes out at a batch of {span(last, '.0f')}. If cards reached each other's memory over "
+        f"PCIe 4.0 with an A100's share of the link, no batch would have less than {least:.2f}."
+    )
 
 
 def _draw_fig5(frame: pd.DataFrame) -> Figure:
@@ -229,7 +312,7 @@ def fig4(ground: Ground) -> Made:
     least = frame.groupby("context")["attention_percent"].min()
     all_above = int(least.index[least > _PERCENT].min())
     how = f"modelled: {ground.sets} on A100 (SXM, 80 GB), as if its memory sufficed"
-    claim = Section("section 3.1", how)(
+    claim = Section("section 3.1", how, "performance", KERNELS)(
         f"share of attention from a context of {_CONTEXT} on, batches 128 and 512",
         _PERCENT,
         frame[frame["context"] == _CONTEXT]["attention_percent"],
@@ -282,7 +365,7 @@ def fig6(ground: Ground) -> Made:
     best = frame.groupby("device")[["mbu_percent", "mfu_percent"]].max()
     measured = float(best["mbu_percent"][MEASURED_CARD])
     how = f"modelled: {ground.sets}, whose attention is vLLM 0.14's, measured with up to 8 KV heads"
-    says = Section("section 3.1", how)
+    says = Section("section 3.1", how, "performance", KERNELS)
     claims = (
         says(
             "best bandwidth utilisation of attention, A100",

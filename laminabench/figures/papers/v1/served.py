@@ -11,30 +11,45 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.costs import CostSet
 from laminabench.compare.spec import without_longer
-from laminabench.figures.claims import Claim, Section
+from laminabench.figures.claims import SERVED, STEP, Claim, Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import band, ends, panels, set_bars
+from laminabench.figures.papers.v1 import tried
 from laminabench.figures.papers.v1.testbed import (
+    DERIVED_LABEL,
+    DERIVED_MARK,
     DOPS,
     HOW,
     LAMINA,
+    NOT_MEASURED,
     ROTATIONAL,
     TESTBED,
     VLLM,
     WAYS,
+    as_derived,
     deployment,
+    derived,
     longest_request,
-    most_requests,
+    measured,
     points_frame,
     setup,
     system_name,
     usd,
 )
-from laminabench.figures.style import CYCLE, INK, PAGE, SYSTEM_COLOURS, Looks, published_band, sentence, sheet
+from laminabench.figures.style import (
+    CYCLE,
+    INK,
+    PAGE,
+    PURPLE,
+    SYSTEM_COLOURS,
+    Looks,
+    published_band,
+    sentence,
+    sheet,
+)
 from laminabench.replay import Workload, replay
 from laminabench.traces.table import Trace
 
@@ -50,6 +65,7 @@ _COLOURS = {
     LAMINA: SYSTEM_COLOURS["lamina-v1"],
     ROTATIONAL: SYSTEM_COLOURS["lamina"],
 }
+_DASHES = {VLLM: ":", LAMINA: "--", ROTATIONAL: "-."}
 _PUBLISHED = {"batch": (10.7, 64.0), "throughput": (1.75, 20.5), "rotation": (1.13, 1.63)}
 _WHATS = {
     "batch": "largest batch over vLLM's",
@@ -64,27 +80,33 @@ _RATIOS = {
 
 
 def fig12(ground: Ground) -> Made:
-    """Every way on every context, both cost sets, batches until memory is full."""
+    """Every way on every context, both cost sets and the derived one, batches until memory is full."""
     frame = points_frame(ground, WAYS, CONTEXTS, _BATCHES)
     how = HOW.format(sets=ground.sets)
-    words = f"{sentence(how)}. Bands span the sets; grey is published."
-    return Made(frame, _claims(frame, how), words, _draw_fig12)
+    words = f"{sentence(how)}. Bands span the sets; grey is published. {NOT_MEASURED}"
+    return Made(frame, _claims(frame, how, ground.costs()), words, _draw_fig12)
 
 
-def _claims(frame: pd.DataFrame, how: str) -> list[Claim]:
+def _claims(frame: pd.DataFrame, how: str, sets: list[CostSet]) -> list[Claim]:
     """Section 6.1's ratios, lowest and highest of models and contexts."""
-    says = Section("section 6.1", how)
+    says = Section("section 6.1", how, "performance", STEP)
+    slow, frame = derived(frame), measured(frame)
     remarks = {
         "batch": "The lower end is LLaMA-13B's, whose numbers of devices are known. The upper one is "
         "LLaMA-33B's with long contexts, of which vLLM has room for one or two beside the weights: it is "
-        "proportional to the number of memory devices, which is assumed; twelve would come to "
-        f"{_with_twelve():.0f}.",
+        "proportional to the number of memory devices, which is assumed.",
         "throughput": "The upper end, LLaMA-33B's with 4096 tokens, grows with the number of memory devices, "
-        "which is assumed. The lower one, LLaMA-13B's with 512, does not come down to the paper's: v1's "
-        "slower GEMMs, as its Table 3 implies, would explain a part only.",
+        "which is assumed; no one number gives both this and the largest batch. The lower one, LLaMA-13B's "
+        "with 512 tokens, falls with the length of requests, which the paper's text does not say; v1's slow "
+        "GEMMs do not explain it, as they slow small batches down more. The rest stays unexplained.",
         "rotation": "Two batches in turn gain most where computation and attention take equally long, which "
         "depends on how many memory devices there are, and read the weights twice: just above 128 that costs "
         "LLaMA-33B more than it gains here.",
+    }
+    experiments = {
+        "batch": tried.memory_devices(CONTEXTS, _PUBLISHED["batch"][1]),
+        "throughput": tried.largest_batches(sets, CONTEXTS[0], CONTEXTS[-1]),
+        "rotation": tried.large_batches(sets, CONTEXTS, tuple(batch for batch in _BATCHES if batch > _LARGE)),
     }
     ranges = [
         says(
@@ -93,16 +115,40 @@ def _claims(frame: pd.DataFrame, how: str) -> list[Claim]:
             ratios(frame, kind),
             "times",
             how=f"computed: memory left for KV; {TESTBED}" if kind == "batch" else how,
+            rests_on=("data sheet", "shape", "assumption") if kind == "batch" else STEP,
             remark=remarks[kind],
+            experiment=experiments[kind],
         )
         for kind, what in _WHATS.items()
     ]
+    slower = {
+        "throughput": "vLLM's small batches are slowed down more than Lamina's large ones: ratios grow.",
+        "rotation": "Half a batch takes almost as long as a whole one in Table 3, so that two halves in turn "
+        "gain little: the table and this claim fit each other only if smaller batches were faster.",
+    }
+    implied = [
+        as_derived(ranges[place], ends(ratios(slow, kind)), slower[kind])
+        for place, kind in enumerate(_WHATS)
+        if kind in slower  # memory is the same at any speed
+    ]
+    stays = says(
+        "batches that take turns of which none migrates",
+        2,
+        2,
+        where="section 5.1.1",
+        how="the rule of that section: n batches on n - 1 replicas, of which there is one",
+        about="bookkeeping",
+        rests_on=("paper's own numbers",),
+        entered=True,
+    )
     # What is said of batches that vLLM can have too, and of small ones.
     rates = frame.set_index([*_KEYS, "batch", "system"])["tokens_per_s"].unstack()
     low, high = ends(rates[LAMINA] / rates[VLLM])
     small = frame[frame["batch"] == _SMALL].set_index([*_KEYS, "system"])["tbt_ms"].unstack()
     return [
         *ranges,
+        *implied,
+        stays,
         says(
             "throughput over vLLM's with the same batch, no rotation",
             '"comparable"',
@@ -115,17 +161,9 @@ def _claims(frame: pd.DataFrame, how: str) -> list[Claim]:
             "times",
             remark='The paper says "nearly". The weights are read twice, but a step has attention, network '
             "and host besides, which are not doubled.",
+            experiment=tried.small_batches(sets, CONTEXTS, _SMALL),
         ),
     ]
-
-
-def _with_twelve() -> float:
-    """LLaMA-33B's highest ratio of batches with twelve memory devices; costs have no part in it."""
-    costs = load_costs("roofline")
-    ours, theirs = setup(LAMINA, "llama-33b", costs, 12), setup(VLLM, "llama-33b", costs)
-    return max(
-        most_requests(LAMINA, ours, context) / most_requests(VLLM, theirs, context) for context in CONTEXTS
-    )
 
 
 def ratios(frame: pd.DataFrame, kind: str) -> pd.Series[float]:
@@ -159,18 +197,21 @@ def _draw_fig12(frame: pd.DataFrame) -> Figure:
     compared = below.subplots(1, len(_RATIOS))
     for each, kind in zip(compared, _RATIOS, strict=True):
         _compared(each, frame, kind)
-    below.legend(*compared[0].get_legend_handles_labels(), loc="outside upper left", ncols=3)
+    below.legend(*compared[-1].get_legend_handles_labels(), loc="outside upper left", ncols=3)
     return figure
 
 
 def _throughput(axes: Axes, frame: pd.DataFrame) -> None:
     looks: Looks = {"palette": _COLOURS, "marker": "o", "markersize": 3}
-    band(axes, frame, "batch", "tokens_per_s", hue="system", hue_order=WAYS, **looks)
+    band(axes, measured(frame), "batch", "tokens_per_s", hue="system", hue_order=WAYS, **looks)
     # It lies on Lamina's line, where there is one.
     axes.lines[WAYS.index(VLLM)].set(zorder=3, marker="D", markersize=4)
+    slow = derived(frame).set_index(["system", "batch"])["tokens_per_s"]
+    for way, dashes in _DASHES.items():
+        axes.plot(slow[way], color=PURPLE, ls=dashes, lw=1, label=f"{way}, {DERIVED_LABEL}")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.set(xlabel="", ylabel="", xticks=(1, 8, 64, 512), yticks=(20, 100, 500, 2500), ylim=(18, 6000))
+    axes.set(xlabel="", ylabel="", xticks=(1, 8, 64, 512), yticks=(20, 100, 500, 2500), ylim=(9, 6000))
     axes.xaxis.set_major_formatter("{x:.0f}")
     axes.yaxis.set_major_formatter("{x:.0f}")
     axes.minorticks_off()
@@ -178,7 +219,9 @@ def _throughput(axes: Axes, frame: pd.DataFrame) -> None:
 
 def _compared(axes: Axes, frame: pd.DataFrame, kind: str) -> None:
     published_band(axes, *_PUBLISHED[kind], "published range")
-    _by_context(axes, ratios(frame, kind), markersize=3.5)
+    _by_context(axes, ratios(measured(frame), kind), markersize=3.5)
+    if kind != "batch":  # speed has no part in it
+        _by_context(axes, ratios(derived(frame), kind), DERIVED_LABEL, markersize=3.5)
     axes.set(ylabel=_RATIOS[kind], xlim=(-0.5, len(CONTEXTS) - 0.5))
     if kind == "rotation":
         axes.axhline(1, color=INK, lw=0.6)
@@ -190,13 +233,16 @@ def _compared(axes: Axes, frame: pd.DataFrame, kind: str) -> None:
     axes.minorticks_off()
 
 
-def _by_context(axes: Axes, found: pd.Series[float], **looks: Any) -> None:
-    """Ratios as points, the models beside each other."""
+def _by_context(axes: Axes, found: pd.Series[float], words: str = "", **looks: Any) -> None:
+    """Ratios as points, the models beside each other; hollow and of one colour where `words` say what of."""
     for place, name in enumerate(DOPS):
         mine = found[found.index.get_level_values("model") == name]
         contexts = [CONTEXTS.index(each) for each in mine.index.get_level_values("context")]
         places = [each + 0.2 * (place - 0.5) for each in contexts]
-        axes.plot(places, mine, "os"[place], color=CYCLE[2 + place], label=name, **looks)
+        more: Looks = {"color": CYCLE[2 + place], "label": name}
+        if words:
+            more = {"color": PURPLE, "fillstyle": "none", "label": "_" if place else words}
+        axes.plot(places, mine, "os"[place], **more, **looks)
     axes.set_xticks(range(len(CONTEXTS)), [str(each) for each in CONTEXTS])
     axes.set_xlabel("context, tokens")
 
@@ -220,16 +266,23 @@ def fig13(ground: Ground) -> Made:
         HOW.format(sets=ground.sets)
         + "; $17,500 a computation device, an RTX 3090's $/GB for the memory of others"
     )
-    claim = Section("section 6.1", how)(
+    found = _per_usd(measured(frame))
+    by_model = zip(found.index.get_level_values("model"), found, strict=True)
+    claim = Section(
+        "section 6.1, abstract, section 1, section 8", how, "performance", (*STEP, "paper's own numbers")
+    )(
         "throughput per cost over vLLM's, lowest and highest of models and contexts",
         _PUBLISHED_PER_USD,
-        _per_usd(frame),
+        found,
         "times",
         remark="What the paper divides by is not in its text: neither how many devices serve "
-        "LLaMA-33B, nor what it takes an A100 of 40 GB to cost. Ours would be lower with a cheaper "
-        "one.",
+        "LLaMA-33B, nor what it takes an A100 of 40 GB to cost, nor how short its shortest requests are.",
+        experiment=tried.prices(by_model, ground.costs()),
     )
-    return Made(frame, [claim], f"{sentence(how)}. Lines span the sets.", _draw_fig13)
+    implied = as_derived(
+        claim, ends(_per_usd(derived(frame))), "As in figure 12, vLLM's small batches are slowed down most."
+    )
+    return Made(frame, [claim, implied], f"{sentence(how)}. Lines span the sets. {NOT_MEASURED}", _draw_fig13)
 
 
 def _per_usd(frame: pd.DataFrame) -> pd.Series[float]:
@@ -243,17 +296,22 @@ def _draw_fig13(frame: pd.DataFrame) -> Figure:
     figure, axes = sheet(1, 3, width=PAGE, height=2.5)
     for each, (name,), mine in panels(axes[:2], frame, model=DOPS):
         looks: Looks = {"hue_order": list(_SYSTEMS), "palette": _SYSTEMS}
-        set_bars(each, mine, "context", _PER_USD, hue="system", **looks)
+        set_bars(each, measured(mine), "context", _PER_USD, hue="system", **looks)
+        for place, system in zip((-0.2, 0.2), _SYSTEMS, strict=True):
+            slow = derived(mine[mine["system"] == system]).sort_values("context")[_PER_USD]
+            words = "_" if system == VLLM else DERIVED_LABEL
+            each.plot([at + place for at in range(len(slow))], slow, **DERIVED_MARK, label=words)
         each.set(xlabel="context, tokens", ylabel="tokens/s for $1,000")
         each.set_title(name)
     published_band(axes[2], *_PUBLISHED_PER_USD, "published range, 1.48 to 12.1")
-    _by_context(axes[2], _per_usd(frame))
+    _by_context(axes[2], _per_usd(measured(frame)))
+    _by_context(axes[2], _per_usd(derived(frame)), "_")
     axes[2].set(ylabel="Lamina over vLLM", yscale="log")
     axes[2].set_yticks([1, 2, 5, 10, 20], ["1", "2", "5", "10", "20"])
     axes[2].set_title("ratio")
     handles, labels = axes[0].get_legend_handles_labels()
     more = axes[2].get_legend_handles_labels()
-    figure.legend(handles + more[0], labels + more[1], loc="outside upper left", ncols=5)
+    figure.legend(handles + more[0], labels + more[1], loc="outside upper left", ncols=6)
     return figure
 
 
@@ -286,7 +344,9 @@ def fig17(ground: Ground) -> Made:
         f"modelled: {ground.sets}; {ground.source_of(_TRACE)}, its first "
         f"{len(trace) + dropped:,} requests without {dropped:,} that do not fit vLLM"
     )
-    claim = Section("section 6.4", f"{how}; AP is read as the number of memory devices")(
+    claim = Section(
+        "section 6.4", f"{how}; AP is read as the number of memory devices", "performance", SERVED
+    )(
         'cost efficiency of all "APs"',
         "similar",
         f"best {100 * spread.min():.0f} to {100 * spread.max():.0f} % above worst of "
@@ -298,7 +358,9 @@ def fig17(ground: Ground) -> Made:
         frame,
         [claim],
         f"{sentence(how)}; two A100-40G compute, as many more as said hold KV; limits on the batch of 2 to "
-        "256; prices as in v1-fig13. Lines are the sets' mean, marks each of them.",
+        "256; prices as in v1-fig13. Lines are the sets' mean, marks each of them. The paper explains its "
+        'label "AP" nowhere: that it is the number of memory devices is a guess. The network\'s 33 us and '
+        "24.2 GB/s are v1's own (figure 15).",
         _draw_fig17,
     )
 

@@ -37,7 +37,12 @@ def table1(ground: Ground) -> Made:
         usd = each.purchase.usd
         rows.append((name, usd, memory, bandwidth, usd / memory, usd / bandwidth))
     frame = pd.DataFrame(rows, columns=_COLUMNS)
-    says = Section("table 1", "computed: the catalogue's purchase price over memory and bandwidth")
+    says = Section(
+        "table 1",
+        "computed: the catalogue's purchase price over memory and bandwidth",
+        "bookkeeping",
+        ("paper's own numbers",),
+    )
     claims = []
     for place, column in enumerate(_COLUMNS[1:]):
         for name, printed, ours in zip(TABLE_1, TABLE_1.values(), frame[column], strict=True):
@@ -87,7 +92,7 @@ def table4(ground: Ground) -> Made:
     """The models: GB of weights, layers and hidden size, beside the catalogue's shapes."""
     rows: list[tuple[object, ...]] = []
     claims: list[Claim] = []
-    says = Section("table 4", "catalogue: the model's config")
+    says = Section("table 4", "catalogue: the model's config", "bookkeeping", ("shape",))
     counting = "computed: bf16, the layers and one vocabulary table of 32,000 rows"
     for name, published_gb, layers, hidden in (("llama-13b", 25.7, 40, 5120), ("llama-33b", 64.6, 60, 6656)):
         shape = model(name)
@@ -98,9 +103,59 @@ def table4(ground: Ground) -> Made:
             says(f"layers of {name}", float(layers), float(shape.layers)),
             says(f"hidden size of {name}", float(hidden), float(shape.hidden)),
         ]
+    claims += [*_notation(), *_testbed()]
     return Made(
         pd.DataFrame(rows, columns=["model", "published\nGB", "ours\nGB", "layers", "hidden\nsize"]),
         claims,
         "Computed: the catalogue's shapes in bf16, one vocabulary table counted.",
         partial(table_picture, width=COLUMN),
     )
+
+
+def _notation() -> list[Claim]:
+    """Table 2: LLaMA-13B's sizes, and the ranges that section 3 goes through."""
+    shape = model("llama-13b")
+    says = Section("table 2", "catalogue: the model's config", "bookkeeping", ("shape",))
+    ranges = (("batch sizes", (1, 512)), ("context lengths", (128, 4096)))
+    return [
+        says("N, parameters of llama-13b", 13.0, shape.parameters / 1e9, "billion"),
+        says("d, dimension of embeddings", 5120, shape.hidden),
+        says("L, layers", 40, shape.layers),
+        says("e, bytes per element", 2, shape.dtype_bytes),
+        *(
+            says(
+                f"{what} that the analysis goes through",
+                ends,
+                None,
+                how="none",
+                remark="A choice, no result.",
+            )
+            for what, ends in ranges
+        ),
+    ]
+
+
+def _testbed() -> list[Claim]:
+    """Section 6: what was served on what."""
+    card = device("a100-40g")
+    says = Section("section 6", "catalogue: data sheet", "bookkeeping", ("data sheet",))
+    return [
+        says("memory of the testbed's A100-40G", 40, card.memory_bytes / GB, "GB"),
+        says(
+            "NIC of each of its GPUs",
+            200,
+            8 * card.nic_bytes_per_s / GB,
+            "Gbit/s",
+            how=_ENTERED.replace("table", "section"),
+            rests_on=("paper's own numbers",),
+            entered=True,
+        ),
+        says(
+            "models served",
+            "LLaMA-13B and LLaMA-65B",
+            "LLaMA-13B and LLaMA-33B",
+            how="those of table 4 and of figures 12 to 14",
+            rests_on=("paper's own numbers",),
+            remark="The section's text says 65B; the paper's table 4, figures and results are of 33B.",
+        ),
+    ]

@@ -8,12 +8,15 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment, Workers
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import GB, device
 from laminabench.catalog.network import parse_network
+from laminabench.figures.claims import Claim
 from laminabench.figures.ground import Ground
+from laminabench.figures.style import PURPLE, Looks
 from laminabench.replay import Workload, replay
 from laminabench.systems.modelled.lamina_v1 import NETWORK
 from laminabench.systems.modelled.setup import Setup
@@ -31,6 +34,14 @@ VLLM, LAMINA, ROTATIONAL = "vLLM", "Lamina", "Lamina, rotational"
 WAYS = (VLLM, LAMINA, ROTATIONAL)
 # Tokens that every request makes: enough for a mean step, few enough that its context stays what it is.
 STEPS = 12
+# Which says so in a picture, and is no measured set: bands never span it.
+DERIVED, DERIVED_LABEL = "v1-table3", "derived from v1's Table 3"
+DERIVED_MARK: Looks = {"color": PURPLE, "marker": "D", "markersize": 3, "linestyle": ""}
+# Under the picture of what rests on the network and shows the derived set.
+NOT_MEASURED = (
+    f"Purple is {DERIVED_LABEL} ({DERIVED}): nobody's measurement. The network's 33 us and 24.2 GB/s are "
+    "v1's own (figure 15)."
+)
 TESTBED = (
     "A100-40G in both roles, (1, 3) for 13B as in section 6.3, (2, 8) for 33B is assumed, 90 % of 40 GiB used"
 )
@@ -91,16 +102,16 @@ def most_requests(way: str, chosen: Setup, context: int) -> int:
     return spec.pools * (spec.tokens_per_pool // spec.block_tokens // blocks)
 
 
-def usd(served_on: Deployment) -> float:
+def usd(served_on: Deployment, share: float = 1) -> float:
     """What the devices cost, as section 6 counts: memory devices have an RTX 3090's cost efficiency.
 
-    v1 prices no A100 of 40 GB; that of 80 GB stands for it as a computation device.
+    v1 prices no A100 of 40 GB; as a computation device it costs a `share` of one of 80 GB.
     """
     card, consumer = device("a100-80g"), device("rtx-3090")
     assert card.purchase is not None
     assert consumer.purchase_usd_per_gb is not None
     memory_gb = 0.0 if served_on.attention is None else served_on.attention.memory_bytes / GB
-    return served_on.model.count * card.purchase.usd + memory_gb * consumer.purchase_usd_per_gb
+    return served_on.model.count * share * card.purchase.usd + memory_gb * consumer.purchase_usd_per_gb
 
 
 def requests(count: int, context: int) -> Trace:
@@ -149,13 +160,35 @@ def sweep(way: str, model_name: str, costs: CostSet, context: int, batches: tupl
 def points_frame(
     ground: Ground, ways: tuple[str, ...], contexts: tuple[int, ...], batches: tuple[int, ...]
 ) -> pd.DataFrame:
-    """What `sweep` has of both models, with every cost set: a row for each point."""
+    """What `sweep` has of both models, with the measured sets and the derived one: a row for each point."""
     points = [
         each
-        for costs in ground.costs()
+        for costs in (*ground.costs(), load_costs(DERIVED))
         for name in DOPS
         for context in contexts
         for way in ways
         for each in sweep(way, name, costs, context, batches)
     ]
     return pd.DataFrame(points, columns=Point._fields)
+
+
+def measured(frame: pd.DataFrame) -> pd.DataFrame:
+    """What bands and the first of the claims are over."""
+    return frame[frame["costs"] != DERIVED]
+
+
+def derived(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same with the speed that v1's Table 3 implies."""
+    return frame[frame["costs"] == DERIVED]
+
+
+def as_derived(claim: Claim, ours: tuple[float, float] | str, remark: str = "") -> Claim:
+    """What v1 says, beside what comes out with the speed that its Table 3 implies."""
+    return replace(
+        claim,
+        what=f"{claim.what}: the same with the speed that Table 3 implies",
+        ours=ours,
+        how=f"modelled: {DERIVED}, {DERIVED_LABEL}; {TESTBED}",
+        rests_on=(*dict.fromkeys((*claim.rests_on, "paper's own numbers")),),
+        remark=remark,
+    )

@@ -10,15 +10,19 @@ from numpy.typing import NDArray
 
 from laminabench.catalog.cost_terms import ACTIVATION_BYTES
 from laminabench.catalog.costs import CostSet
+from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import GB, Device, device
 from laminabench.catalog.models import ModelShape
+from laminabench.catalog.network import parse_network
 from laminabench.catalog.step import model_step_seconds
-from laminabench.figures.claims import Claim, Section
+from laminabench.figures.claims import KERNELS, Claim, Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import band, panels, stacked
 from laminabench.figures.style import CYCLE, INK, OVER_GRID, PAGE, published_line, sentence, sheet
+from laminabench.systems.modelled.homogeneous import build
+from laminabench.systems.modelled.setup import Setup
 
 # Table 2's range.
 BATCHES = (1, *range(8, 1025, 8))
@@ -77,7 +81,7 @@ def _mfu_claim(frame: pd.DataFrame, devices: str, how: str) -> Claim:
     keeping = modelled.groupby("batch")["mfu_percent"].max()
     until = int(keeping.index[keeping <= _MFU_PERCENT].max())
     remark = f"With the faster set it is below {_MFU_PERCENT:.0f} % up to a batch of {until}."
-    return Section("section 2.2.1", how)(
+    return Section("section 2.2.1", how, "performance", KERNELS)(
         f"MFU below a batch of {_SMALL}, on {devices}; ours at {largest}",
         _MFU_PERCENT,
         modelled[modelled["batch"] == largest]["mfu_percent"],
@@ -130,7 +134,7 @@ def fig3(ground: Ground) -> Made:
         f"modelled: {ground.sets}, which share their measurements of attention (on H100; "
         "H20 with H100's efficiencies is assumed)"
     )
-    says = Section("section 2.2.2", how)
+    says = Section("section 2.2.2", how, "performance", (*KERNELS, "assumption"))
     there = frame[frame["batch"] == _FEW]
     of, contexts = f"MBU with a batch of {_FEW} on", f"contexts of {CONTEXTS[0]} and {CONTEXTS[1]}"
     claims = [
@@ -143,16 +147,53 @@ def fig3(ground: Ground) -> Made:
         )
         for name in DEVICES
     ]
+    of_steps = [_step_mfu(costs, degree, context) for costs, degree, context in _full_steps(ground, CONTEXTS)]
+    short = [_step_mfu(*each) for each in _full_steps(ground, (_SHORT,))]
+    claims.append(
+        says(
+            f"MFU of a whole step on {_SERVING[0]} and {_SERVING[1]} H100, with as many requests of "
+            f"{CONTEXTS[0]} or {CONTEXTS[1]} tokens as vLLM has room for",
+            _MFU_PERCENT,
+            of_steps,
+            "%",
+            "at most",
+            where="section 1.1",
+            how=f"modelled: {ground.sets}",
+            rests_on=KERNELS,
+            remark=f'The paper says "often": with {_SHORT} tokens, which is short, it is '
+            f"{min(short):.0f} to {max(short):.0f} %.",
+        )
+    )
     claims.append(
         says(
             f"requests of {_FULL_CONTEXT} tokens whose KV fills an H100",
             float(_FULL),
             fitting("h100", _FULL_CONTEXT),
             how="computed: 80 GB over the KV bytes of a request",
+            about="bookkeeping",
+            rests_on=("data sheet", "shape"),
         )
     )
     words = f"{sentence(how)}; one device with all heads. Lines end where its memory is full."
     return Made(frame, claims, words, _draw_fig3)
+
+
+# What holds the weights with room for KV, and a request of about azure-conv's mean length.
+_SERVING, _SHORT = (4, 8), 1260
+
+
+def _full_steps(ground: Ground, contexts: tuple[int, ...]) -> list[tuple[CostSet, int, int]]:
+    return [(costs, degree, each) for costs in ground.costs() for degree in _SERVING for each in contexts]
+
+
+def _step_mfu(costs: CostSet, degree: int, context: int) -> float:
+    """Per cent, of a step without host with every request of this length that vLLM has room for."""
+    shape, card = model("llama3-70b"), device("h100")
+    setup = Setup(shape, parse_deployment(f"{degree}xh100"), costs, parse_network("fhbn"))
+    most = np.array([int(build(setup).spec.tokens_per_pool // context)])
+    seconds = model_step_seconds(costs, shape, card, degree, most)
+    seconds = seconds + costs.attention_seconds(shape, card, most * context, most, degree)
+    return float(100 * flops(shape, most)[0] / (seconds[0] * degree * card.flops_for(shape.dtype)))
 
 
 def fitting(device_name: str, context: int) -> float:
@@ -216,31 +257,70 @@ def fig4(ground: Ground) -> Made:
                 parts.append({**columns, **rates})
     frame = stacked(parts)
     how = f"modelled: {ground.sets} in the formula of section 3.1, alpha {ALPHA}"
-    says = Section("section 3.1", how)
+    says = Section("section 3.1", how, "performance", (*KERNELS, "assumption"))
     most = frame.groupby(["dop", "costs"], sort=False)[list(_KINDS)].max()
     remark = (
         "Of all links together, with the faster sets and the shortest context, more is needed; each worker "
         "has a NIC of its own, and for each the claim holds. The paper does not say which it means."
     )
+    nic = device("h100").nic_bytes_per_s / GB
+    enough = _enough(ground)
     claims = [
         says(
-            f"bandwidth for batches up to {NETWORK_BATCHES[-1]}, DOP {dop}, {words}",
+            f"bandwidth for batches up to {NETWORK_BATCHES[-1]}, alpha {ALPHA}, DOP {dop}, {words}",
             _LIMIT,
             most.loc[str(dop)][column],
             "GB/s",
             "at most",
+            where="section 3.1, figure 4",
             remark=remark if column == "aggregate_gb_per_s" else "",
+            experiment=enough if column == "aggregate_gb_per_s" else "",
         )
         for dop in DOPS
         for column, words in _KINDS.items()
     ]
-    nic = device("h100").nic_bytes_per_s / GB
-    claims.append(says("what one 400 Gbit/s NIC has to carry", nic, most["nic_gb_per_s"], "GB/s", "at most"))
+    of_nics = 8 * most["nic_gb_per_s"]
+    claims += [
+        says("what each GPU's NIC has to carry", 8 * nic, of_nics, "Gbit/s", "at most"),
+        says(
+            "the same, where 200 or 400 Gbit/s are said to suffice",
+            200.0,
+            of_nics,
+            "Gbit/s",
+            "at most",
+            where="section 1.2",
+        ),
+    ]
     return Made(
         frame,
         claims,
         f"{sentence(how)}; DOPs of (2, 2) and (4, 4) and the contexts are assumed. Bands span the sets.",
         _draw_fig4,
+    )
+
+
+def _enough(ground: Ground) -> str:
+    """Tests the remark: from which contexts on the limit holds of all links, and of each NIC."""
+    batches = np.array(NETWORK_BATCHES)
+
+    def shortest(dop: tuple[int, int], links: int) -> int:
+        return next(
+            context
+            for context in range(512, 65536, 512)
+            if max(
+                least_bandwidth(costs, model("llama3-70b"), dop, context, batches).max()
+                for costs in ground.costs()
+            )
+            <= links * _LIMIT * GB
+        )
+
+    together, each = (
+        " and ".join(f"{shortest(dop, links(dop)):,} tokens with {dop}" for dop in DOPS)
+        for links in (lambda dop: 1, min)
+    )
+    return (
+        f"varying the context, the limit holds of all links together from {together} on, and of each NIC "
+        f"from {each} on."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from laminabench.bench.fhbn.results import SHARE_FROM, read, size_text
+from laminabench.catalog.deployment import parse_deployment
+from laminabench.catalog.find_model import model
 from laminabench.catalog.network import parse_network
-from laminabench.figures.claims import Claim, Section
+from laminabench.compare.spec import longest_held, without_longer
+from laminabench.figures.claims import SERVED, Basis, Claim, Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
+from laminabench.figures.papers.spans import ends
 from laminabench.figures.style import BLUE, PAGE, VERMILION, Looks, published_line, sheet
+from laminabench.replay import Workload, replay
+from laminabench.systems.modelled.lamina import default_deployment
+from laminabench.systems.modelled.setup import Setup
+from laminabench.traces.table import Trace
 
 KEPT = "fhbn-2-cores"
 # Section 6.3, GPUs of two nodes over 400 Gbit/s RoCE: round trip of small messages, peak bandwidth.
@@ -34,7 +43,7 @@ def fig13(ground: Ground) -> Made:
     frame = pd.DataFrame([*published, *rows], columns=columns)
     return Made(
         frame,
-        _claims(),
+        [*_claims(), *_end_to_end(ground)],
         "Published (grey): GPUs of two nodes over 400 Gbit/s RoCE, round trip of small messages and peak "
         f"bandwidth. Ours: {how}.",
         _draw,
@@ -63,16 +72,119 @@ def _claims() -> list[Claim]:
     (fhbn_us, fhbn_rate), (nccl_us, nccl_rate) = PUBLISHED.values()
     line_rate = parse_network("fhbn").line_rate_bytes_per_s / 1e9
     remark = "Taken as it is published by the modelled cluster (--network fhbn, nccl)."
-    entered = Section("section 6.3", "not measured: no two machines with GPUs and such NICs were at hand")
-    computed = Section("section 6.3", "computed: from the paper's own numbers")
+    own: tuple[Basis, ...] = ("paper's own numbers",)
+    entered = Section(
+        "section 6.3",
+        "not measured: no two machines with GPUs and such NICs were at hand",
+        "performance",
+        own,
+    )
+    computed = Section("section 6.3", "computed: from the paper's own numbers", "bookkeeping", own)
     return [
         entered("round trip with FHBN", fhbn_us, None, "us", remark=remark),
         entered("round trip with NCCL", nccl_us, None, "us", remark=remark),
         computed("what FHBN takes off NCCL's round trip", 50.5, 100 * (1 - fhbn_us / nccl_us), "%"),
         entered("peak bandwidth with FHBN", fhbn_rate, None, "GB/s", remark=remark),
-        computed("that is of the line rate", 91.4, 100 * fhbn_rate / line_rate, "%"),
+        computed(
+            f"that is of the line rate of {8 * line_rate:.0f} Gbit/s",
+            91.4,
+            100 * fhbn_rate / line_rate,
+            "%",
+            where="section 6.3, figure 13",
+        ),
         entered("peak bandwidth with NCCL", nccl_rate, None, "GB/s", remark=remark),
+        entered(
+            "one way with GPUDirect that the host drives, steps 1 to 5",
+            (60.0, 70.0),
+            None,
+            "us",
+            where="section 4.1",
+            remark="In the modelled cluster as --network gdr-host, with a round trip of "
+            f"{1e6 * parse_network(BY_HOST).rtt_s:g} us: twice the middle of this and the launch below. "
+            f"NCCL, which has a host in it too, takes {nccl_us} us there and back in section 6.3.",
+        ),
+        entered(
+            "launch of the kernel behind it",
+            20.0,
+            None,
+            "us",
+            "at most",
+            where="section 4.1",
+            remark="Part of gdr-host's round trip.",
+        ),
     ]
+
+
+BY_HOST = "gdr-host"
+_TRACES, _FIRST = ("azure-conv", "kimi-conv"), 4000
+_MODELS = ("llama-33b", "llama-65b", "llama3-70b")
+_BATCHES = {1: "one batch at a time", 2: "two batches in rotation"}
+
+
+def _end_to_end(ground: Ground) -> list[Claim]:
+    """What a host in the way of every transfer costs a whole system: the same replays over each network."""
+    traces = [ground.trace(name).first(_FIRST) for name in _TRACES]
+    how = (
+        f"modelled: {ground.sets}; the first {_FIRST:,} requests of {' and '.join(_TRACES)}, "
+        f"{', '.join(_MODELS)} on table 5's devices"
+    )
+    says = Section("section 4.1", how, "performance", SERVED)
+    lost = {
+        (network, batches): ends(
+            pd.Series(
+                [
+                    100 * (1 - _rate(trace, setup, network) / _rate(trace, setup, "fhbn"))
+                    for setup in _setups(ground, batches)
+                    for trace in traces
+                ]
+            )
+        )
+        for network in ("nccl", BY_HOST)
+        for batches in _BATCHES
+    }
+
+    def spans(network: str) -> str:
+        each = {words: lost[network, batches] for batches, words in _BATCHES.items()}
+        return "; ".join(f"{low:.1f} to {high:.1f} % with {words}" for words, (low, high) in each.items())
+
+    hidden = (
+        "While one batch's data travel, the other computes: rotation hides most of what FHBN takes off a "
+        "transfer. With one batch it is all to be seen."
+    )
+    what = "tokens a second that Lamina loses over"
+    return [
+        says(
+            f"{what} GPUDirect that the host drives, in place of FHBN",
+            '"significant overhead"',
+            spans(BY_HOST),
+            remark=hidden,
+        ),
+        says(
+            f"{what} NCCL, in place of FHBN",
+            '"not possible" with it',
+            spans("nccl"),
+            where="section 1.2",
+            remark=hidden,
+        ),
+    ]
+
+
+def _setups(ground: Ground, batches: int) -> list[Setup]:
+    shapes = [model(name) for name in _MODELS]
+    return [
+        Setup(shape, parse_deployment(default_deployment(shape)), costs, parse_network("fhbn"), batches)
+        for shape in shapes
+        for costs in ground.costs()
+    ]
+
+
+def _rate(trace: Trace, setup: Setup, network: str) -> float:
+    """Tokens a second over this network, of the requests that fit."""
+    over = replace(setup, network=parse_network(network))
+    kept = without_longer(trace, longest_held("lamina", over))
+    rate = replay(kept, "lamina", over, Workload()).summary.throughput_tokens_per_s
+    assert rate is not None
+    return rate
 
 
 def _draw(frame: pd.DataFrame) -> Figure:

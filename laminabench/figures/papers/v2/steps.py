@@ -5,6 +5,7 @@ Figure 12 shows what a token's time is spent on, figure 14 what sending Q early 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.catalog.network import parse_network
-from laminabench.figures.claims import Claim, Section
+from laminabench.figures.claims import STEP, Claim, Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import band, ends, panels
@@ -120,7 +121,9 @@ def _of_parts(frame: pd.DataFrame, how: str) -> list[Claim]:
     smallest, largest = (frame.loc[rows].set_index(case) for rows in (cases.idxmin(), cases.idxmax()))
     share = 100 * (frame["model_ms"] / parts)[frame["batch"] == 1]
     hidden = 100 * (1 - (frame["tbt_ms"] - frame["host_ms"]) / parts)
-    says = Section("section 6.2", how)
+    says = Section("section 6.2", how, "performance", STEP)
+    layers = frame["model"].map({name: model(name).layers for name in MODELS})
+    trips = 1000 * layers / frame["tbt_ms"]
     rapidly = '"rapidly increases"'
     of_model = "The upper end is LLaMA3-70B's, whose batches reach hundreds."
     of_network = (
@@ -142,7 +145,8 @@ def _of_parts(frame: pd.DataFrame, how: str) -> list[Claim]:
     ]
     return [
         says(
-            "model's share of model, attention and network with a batch of 1",
+            "model's share of model, attention and network with a batch of 1, contexts of "
+            f"{CONTEXTS[0]} and {CONTEXTS[1]}",
             '"dominates" for small batches',
             _span(share, "%"),
         ),
@@ -151,6 +155,19 @@ def _of_parts(frame: pd.DataFrame, how: str) -> list[Claim]:
             "what TBT, without host, is below the sum of its parts, all batches",
             '"might be less than the sum"',
             _span(hidden, "%"),
+        ),
+        says(
+            "TBT from a batch of 1 to the largest",
+            '"within the SLO"',
+            _span(frame["tbt_ms"], "ms"),
+            where="section 1.2, section 6.1",
+            remark="The paper names no SLO.",
+        ),
+        says(
+            "round trips a second: layers over TBT",
+            '"up to thousands"',
+            f"{trips.min():,.0f} to {trips.max():,.0f} a second",
+            where="section 3.2",
         ),
     ]
 
@@ -206,22 +223,23 @@ def fig14(ground: Ground) -> Made:
         "combining is free, the host takes 2 ms and 20 us a request"
     )
     words = f"{sentence(how)}. Bands span the sets; lines end where memory is full."
-    return Made(frame, _of_overlapping(frame, how), words, _draw_fig14)
+    return Made(frame, _of_overlapping(frame, how, ground), words, _draw_fig14)
 
 
-def _of_overlapping(frame: pd.DataFrame, how: str) -> list[Claim]:
-    says = Section("section 6.4", how)
+def _of_overlapping(frame: pd.DataFrame, how: str, ground: Ground) -> list[Claim]:
+    says = Section("section 6.4", how, "performance", STEP)
     of_gqa = (
         "With GQA, K and V are a fifth of the rows of the QKV projection: the time of those rows and of "
         "their bytes on the network is all that is hidden here."
     )
     claims = [
         says(
-            f"{_WORDS[column].removesuffix(', %')} of {name}, best batch",
+            f"{_WORDS[column].removesuffix(', %')} of {name}, context {OVERLAP_CONTEXT}, best batch",
             OVERLAP_PERCENT[name],
             frame[frame["model"] == name].groupby("costs")[column].max(),
             "%",
             remark=of_gqa if name == "llama3-70b" else "",
+            experiment=_with_more_to_hide(ground) if name == "llama3-70b" else "",
         )
         for name, column in _COLUMNS.items()
     ]
@@ -237,7 +255,48 @@ def _of_overlapping(frame: pd.DataFrame, how: str) -> list[Claim]:
         remark="The opposite here beyond small batches: what is hidden is mostly the projection of K and V, "
         "which takes as long for any of these batches, while the whole step grows with the batch.",
     )
-    return [*claims, trend]
+    without, grouped = (model(name).kv_bytes_per_token for name in OVERLAP_PERCENT)
+    smaller = says(
+        "KV of llama-65b over llama3-70b's, for a token",
+        8.0,
+        without / grouped,
+        "times",
+        how="computed: the catalogue's shapes",
+        about="bookkeeping",
+        rests_on=("shape",),
+    )
+    return [*claims, trend, smaller]
+
+
+def _with_more_to_hide(ground: Ground) -> str:
+    """Tests the remark: more of K and V, and fewer NICs for their bytes, should leave more to hide."""
+    shape, network = model("llama3-70b"), parse_network(NETWORK)
+    half = replace(network, bandwidth_bytes_per_s=network.bandwidth_bytes_per_s / 2)
+    usual = [serial("llama3-70b", costs) for costs in ground.costs()]
+    twice = [replace(setup, model=replace(shape, kv_heads=2 * shape.kv_heads)) for setup in usual]
+    shared = [replace(setup, network=half) for setup in usual]
+    heads, nic = (_words(map(_best_reduction, setups)) for setups in (twice, shared))
+    return (
+        f"with twice the KV heads it is {heads}; with one NIC for all four attention workers, which section "
+        f"3.1 allows and which halves the bandwidth, {nic}."
+    )
+
+
+def _best_reduction(setup: Setup) -> float:
+    """Per cent of the TBT that overlapping takes off, with the batch for which that is most."""
+    return max(
+        100 * (1 - _tbt_ms(setup, batch) / _tbt_ms(replace(setup, overlap=False), batch))
+        for batch in sizes(most_requests(setup, OVERLAP_CONTEXT))
+    )
+
+
+def _tbt_ms(setup: Setup, batch: int) -> float:
+    return step(setup, OVERLAP_CONTEXT, batch).tbt_ms
+
+
+def _words(percents: Iterable[float]) -> str:
+    each = sorted(percents)
+    return f"{each[0]:.1f} to {each[-1]:.1f} %"
 
 
 def _draw_fig14(frame: pd.DataFrame) -> Figure:

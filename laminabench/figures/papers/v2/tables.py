@@ -10,11 +10,13 @@ from matplotlib.figure import Figure
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import GB, Device, device
-from laminabench.figures.claims import Claim, Section
+from laminabench.catalog.layout import NODE_DEVICES
+from laminabench.figures.claims import Basis, Claim, Section
 from laminabench.figures.ground import TRACES, Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.v2.analysis import BATCHES, NETWORK_CONTEXTS
 from laminabench.figures.style import table_picture
+from laminabench.systems.modelled.lamina import replica_count
 from laminabench.systems.registry import system
 
 DEVICES = ("h100", "h20", "tpu-v6e")
@@ -45,7 +47,9 @@ def table1(ground: Ground) -> Made:
         ("BF16 rate for its price", "TFLOP/s per $/h", *map(_flops_per_usd, found.values())),
         ("bandwidth for its price", "GB/s per $/h", *map(_bandwidth_per_usd, found.values())),
     ]
-    entered = Section("table 1", "catalogue: entered from this table")
+    entered = Section(
+        "table 1", "catalogue: entered from this table", "bookkeeping", ("paper's own numbers",)
+    )
     cells = [
         entered(f"{what} of {name}", printed, ours(found[name]), unit, entered=True)
         for what, unit, row, ours in _TABLE_1
@@ -58,7 +62,12 @@ def table1(ground: Ground) -> Made:
 
 def _ratios(h100: Device, h20: Device, tpu: Device) -> list[Claim]:
     """What the text says of the table's devices beside each other."""
-    says = Section("section 1.1", "computed: from the catalogue's values, which are the table's")
+    says = Section(
+        "section 1.1",
+        "computed: from the catalogue's values, which are the table's",
+        "bookkeeping",
+        ("paper's own numbers",),
+    )
     cheaper = '"significantly cheaper"'
     rate = 100 * h20.flops_for("bf16") / h100.flops_for("bf16")
     rate_per_usd = _flops_per_usd(tpu) / _flops_per_usd(h100)
@@ -126,10 +135,30 @@ def table2(ground: Ground) -> Made:
         ("B", "batch size", "1 to 1,024", f"{batches} in figure 2"),
         ("l", "sequence length", "128 to 32,768", f"{contexts} in figure 4"),
     ]
-    says = Section("table 2", "computed: the catalogue's shape of the model")
+    says = Section("table 2", "computed: the catalogue's shape of the model", "bookkeeping", ("shape",))
     return Made(
         pd.DataFrame(rows, columns=["letter", "stands for", "published", "ours"]),
-        [says(f"{letter}, {words}", float(printed), float(ours)) for letter, words, printed, ours in numbers],
+        [
+            *(
+                says(f"{letter}, {words}", float(printed), float(ours))
+                for letter, words, printed, ours in numbers
+            ),
+            says(
+                "B, batch sizes",
+                (1.0, 1024.0),
+                (BATCHES[0], BATCHES[-1]),
+                how="those of figure 2 here",
+                rests_on=("paper's own numbers",),
+                entered=True,
+            ),
+            says(
+                "l, sequence lengths",
+                (128.0, 32768.0),
+                None,
+                how="none",
+                remark="Figures 3 and 4 have lengths of their own, here as in the paper.",
+            ),
+        ],
         "Computed: the catalogue's shape of LLaMA3-70B; B and l are what the figures here go over.",
     )
 
@@ -147,7 +176,7 @@ def table3(ground: Ground) -> Made:
     """The models: the paper's values beside those that follow from the shapes."""
     rows: list[tuple[object, ...]] = []
     claims: list[Claim] = []
-    says = Section("table 3", "catalogue: the model's config")
+    says = Section("table 3", "catalogue: the model's config", "bookkeeping", ("shape",))
     counting = "computed: the catalogue's shape; layers, norms and one vocabulary table of 32,000 rows"
     for name, (published_gb, *published) in TABLE_3.items():
         shape = model(name)
@@ -194,7 +223,10 @@ def table4(ground: Ground) -> Made:
         how = "computed: from the real trace" if real else "generated from the fitted profile"
         # Its profile was never fitted to a file.
         entered = not real and name == "kimi-ta"
-        says = Section("table 4", "generated from a profile that has this table's means" if entered else how)
+        if entered:
+            how = "generated from a profile that has this table's means"
+        basis: Basis = "trace" if real else "paper's own numbers" if entered else "fit"
+        says = Section("table 4", how, "bookkeeping", (basis,))
         remark = "" if ground.num_requests is None else f"Of its first {len(trace):,} requests only."
         both = zip(TABLE_4[name], ours, strict=True)
         rows.append((name, *(value for pair in both for value in pair), "real" if real else "profile"))
@@ -232,12 +264,61 @@ _PUBLISHED_USD = {
 
 def table5(ground: Ground) -> Made:
     """The catalogue's prices of the deployments of about equal cost."""
-    says = Section("table 5", "computed: counts times table 1's prices")
+    says = Section(
+        "table 5", "computed: counts times table 1's prices", "bookkeeping", ("paper's own numbers",)
+    )
     rows, claims = [], []
     for (name, who), published in _PUBLISHED_USD.items():
         deployment = parse_deployment(system(who).default_deployment(model(name)))
         usd = deployment.usd_per_hour
         rows.append((name, who, str(deployment), published, usd))
-        claims.append(says(f"price of {deployment} ({name}, {who})", published, usd, "$/h"))
+        parts = deployment.parts
+        dop = ", ".join(str(part.count) for part in parts)
+        what = f"DOP ({dop})" if len(parts) > 1 else f"{dop} H100"
+        claims.append(says(f"price of {what} ({name}, {who})", published, usd, "$/h"))
     frame = pd.DataFrame(rows, columns=["model", "system", "deployment", "published $/h", "ours $/h"])
-    return Made(frame, claims, "Computed: prices of the catalogue, which are the paper's own.")
+    words = "Computed: prices of the catalogue, which are the paper's own."
+    return Made(frame, [*claims, *_testbed()], words)
+
+
+def _testbed() -> list[Claim]:
+    """What sections 4 to 6 say of the system and the machines that these are."""
+    says = Section(
+        "section 6", "catalogue: entered from this section", "bookkeeping", ("paper's own numbers",)
+    )
+    nic, bits = device("h100").nic_bytes_per_s * 8 / GB, 8.0 * model("llama3-70b").dtype_bytes
+    lines = "Of the paper's source, which is not public; this project is another."
+    alone = max(batches for batches in range(2, 9) if replica_count("rotational", batches) == 1)
+    return [
+        says("GPUs a node", 8.0, float(NODE_DEVICES), entered=True),
+        says("network between nodes", 400.0, nic, "Gbit/s", entered=True),
+        says(
+            "numbers of weights and KV, FP16",
+            16.0,
+            bits,
+            "bits",
+            rests_on=("shape",),
+            how="catalogue: the model's config",
+        ),
+        says(
+            "batches in rotation with which no context moves between model workers",
+            2.0,
+            float(alone),
+            where="section 4.3",
+            how="computed: model replicas of the schedule",
+            rests_on=("paper's own numbers",),
+        ),
+        says(
+            "latency of a slice and its attention with more batches in rotation, over that with 2",
+            '"reduced"',
+            ", ".join(f"{_rotated(batches) / _rotated(2):.2f} with {batches}" for batches in (3, 4, 5)),
+            where="section 4.3",
+            how="computed: attention takes a slice's time over n - 1, for which its devices are chosen",
+        ),
+        says("lines of Lamina's source", 6000.0, None, where="section 5", how="none", remark=lines),
+    ]
+
+
+def _rotated(batches: int) -> float:
+    """What a slice and its attention take one after the other, in times of a slice."""
+    return 1 + 1 / replica_count("rotational", batches)

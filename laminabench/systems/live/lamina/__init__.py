@@ -14,6 +14,7 @@ SYSTEM = Live(
                 "stream_along",
                 "admission",
                 "kv_tokens",
+                "kv_overcommit",
                 "max_num_seqs",
                 "network",
                 "policy",
@@ -23,6 +24,6 @@ SYSTEM = Live(
             *("instances", "router", "queue"),
         }
     ),
-    {"kv_overcommit": 1.0},
+    {},
     "times are the clock's, and every worker has its memory to itself, see --kv-tokens",
 )

@@ -110,8 +110,9 @@ class PreparedEngine(Prepared):
             run = Replay(engine, offered, order, log, prompts, prefix, progress, planned, journal)
             run.run()
             records = recorded(engine, run.clock.began, log.before)
-            run.note_faults()  # noticed when workers were asked for their records
-            facts = setup.facts(engine)
+            paging = setup.paging(engine)
+            run.note_faults()  # noticed when workers were asked for what they know
+            facts = setup.facts(engine) | paging
         outcome = records.outcome(log, facts["kv_capacity_tokens"])
         faults = faults_of(outcome, log.faults, log.strikes, workload.slo_tbt_ms)
         made = None if made_up else [log.tokens.get(row, []) for row in range(len(trace))]
@@ -170,7 +171,7 @@ def prepare(request: ReplayRequest, _: Listener) -> PreparedEngine:
             "--batches auto measures one engine that has the machine to itself; say how many for --instances",
         )
     found = looked_up(msgspec.structs.replace(request, deployment=str(each[0])))
-    called = {"max_sequences": "max_num_seqs"}
+    called = {"max_sequences": "max_num_seqs", "overcommit": "kv_overcommit"}
     setup = settled(LiveSetup, request, called, **found, deployments=each)
     faults = [parse(spec) for spec in request.chaos]
     engine_setup.check(setup)

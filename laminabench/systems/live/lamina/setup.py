@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -62,7 +62,8 @@ class LiveSetup(LocalSetup):
     absorb: Literal["model", "attention"] = "model"
     admission: Admission = "reserve"
     max_sequences: int = MAX_SEQUENCES
-    kv_tokens: int | None = None
+    kv_tokens: int | None = None  # on the devices
+    overcommit: float = 1.0  # times as many there are with those beside them, as of the modelled systems
     oversubscribe: bool = False
     # Who computes prompts: nobody (their KV is made up), the model workers, or so many workers of their own.
     prefill: Literal["off", "model"] | int = "off"
@@ -144,6 +145,13 @@ class LiveSetup(LocalSetup):
             **({"absorb": self.absorb} if self.model.latent else {}),
             **{name: getattr(self, name) for name in same},
         }
+
+    def paging(self, serving: Engines) -> dict[str, Any]:
+        """What paging has cost each attention worker that is there now, in pages; where there is any."""
+        if self.overcommit == 1:
+            return {}
+        faults = {worker: asdict(each) for worker, each in serving.paging().items()}
+        return {"kv_overcommit": self.overcommit, "kv_paging": faults}
 
     def _facts_of_all(self, fleet: Fleet) -> dict[str, Any]:
         """What all have in common once; what differs as a list."""
@@ -257,7 +265,8 @@ def kv_of_each(setup: LiveSetup, most: int, free_bytes: float) -> int:
 
 
 def kv_within(setup: LiveSetup, most: int, free_bytes: float) -> int:
-    """Tokens of KV memory, of all attention workers together; a UserError if this machine has not so much.
+    """Tokens of KV memory on the devices of all attention workers together; a UserError if this machine has
+    not so much. What lies beside them is in the same memory.
 
     By default a quarter of the free memory, and not above `most`.
     """
@@ -266,7 +275,8 @@ def kv_within(setup: LiveSetup, most: int, free_bytes: float) -> int:
     weights = 2 * setup.model.weight_bytes + absorbing_bytes(setup) + PROCESS_BYTES * setup.processes
     # Workers that share the queries of a single KV head each store it.
     copied = setup.partition == "heads" and setup.model.kv_heads == 1
-    each = setup.model.kv_bytes_per_token * (setup.workers[1] if copied else 1)
+    on_device = setup.model.kv_bytes_per_token * (setup.workers[1] if copied else 1)
+    each = on_device * setup.overcommit
     room = free_bytes - weights
     if room < each:
         raise UserError(
@@ -276,13 +286,14 @@ def kv_within(setup: LiveSetup, most: int, free_bytes: float) -> int:
         )
     if setup.kv_tokens is not None:
         if setup.kv_tokens * each > room:
+            times = f" with --kv-overcommit {setup.overcommit:g}" if setup.overcommit > 1 else ""
             raise UserError(
                 "kv-tokens-too-many",
-                f"--kv-tokens {setup.kv_tokens} are {setup.kv_tokens * each / 1e9:.1f} GB and "
+                f"--kv-tokens {setup.kv_tokens}{times} are {setup.kv_tokens * each / 1e9:.1f} GB and "
                 f"{room / 1e9:.1f} GB are free beside the weights; give at most {int(room // each)}",
             )
         return setup.kv_tokens
-    quarter = int(min(KV_SHARE * free_bytes, room) // each)
+    quarter = int(min(KV_SHARE * free_bytes / on_device, room / each))
     # A worker that holds whole requests may get the longest of them all.
     pools = 1 if setup.partition == "heads" else setup.workers[1]
     return max(1, min(quarter, most * pools))
@@ -341,6 +352,7 @@ def _started(
         admission=setup.admission,
         policy=policy,
         kv_tokens=tokens,
+        overcommit=round(setup.overcommit - 1, 6),  # the engine's is the further share
         decode_only=setup.prefill == "off",
         load_format="safetensors" if setup.weights else "dummy",
         overlap=setup.overlap,

@@ -220,7 +220,7 @@ def started(arguments: Sequence[str]) -> tuple[subprocess.Popen[str], int]:
     raise AssertionError("it has not started")
 
 
-@pytest.mark.long(but=["15-143-*"])
+@pytest.mark.long(but=["15-143-shm"])
 @pytest.mark.parametrize("engine", ["shm", "gloo"])
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]

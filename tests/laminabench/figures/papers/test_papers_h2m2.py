@@ -18,6 +18,7 @@ from laminabench.figures.papers.h2m2 import (
     eight_hbm,
     granularity,
     ground,
+    layer,
     one_model,
     overheads,
 )
@@ -96,8 +97,15 @@ def test_figure_8_counts_the_papers_mappings_and_its_majors_come_in_the_papers_o
 
 @pytest.mark.parametrize("case", ground.CASES, ids=lambda case: case.model)
 def test_the_greedy_mapping_is_near_its_published_overhead(case: ground.Case) -> None:
-    ours = overheads.overheads(case)
-    assert 0 <= ours.mapping <= overheads.NEAR * overheads.PUBLISHED[case.words].mapping
+    ours, published = overheads.overheads(case), overheads.PUBLISHED[case.words]
+    times = ours.mapping / published.mapping
+    # Llama2-70B's is not: greedy finds the best mapping at three of four lengths. It is with weights loaded
+    # behind the tile before.
+    assert (1 / overheads.NEAR <= times <= overheads.NEAR) == (case is not LLAMA)
+    if case is LLAMA:
+        assert 0 < ours.mapping < 0.05
+        otherwise = overheads.overheads(case, ground.loaded_otherwise(original())).mapping
+        assert 1 / overheads.NEAR <= otherwise / published.mapping <= overheads.NEAR
     assert ours.abstraction > 0
     assert ours.total == pytest.approx(ours.mapping + ours.abstraction, rel=0.1, abs=0.05)
 
@@ -115,7 +123,7 @@ def test_a_decision_s_time_is_read_from_what_was_kept(tmp_path: Path) -> None:
     (tmp_path / "h2m2-2-cores").mkdir()
     (tmp_path / "h2m2-2-cores/bench.json").write_text(json.dumps({"rows": rows}))
     found = overheads.decision(Ground(tmp_path))
-    assert (found.ours, found.how.split(":")[0]) == ((0.5, 2.0), "measured")
+    assert (found.ours, found.how.split(":")[0]) == ((0.0005, 0.002), "measured")
     found = overheads.decision(Ground(tmp_path / "nothing"))
     assert (found.ours, found.how.split(":")[0]) == (None, "not measured")
 
@@ -270,7 +278,8 @@ def test_only_busy_memories_give_both_published_energies(made, claim) -> None:
         assert found[count, "8-HBM"] == pytest.approx(1.31)
         assert found[count, "H2M2"] > 0.76 * 1.1
     said = claim("h2m2-fig19", "memory energy for a token, H2M2")
-    assert (said.holds, said.fitted) == (True, False)
+    # The rule of counting was chosen of three for this number.
+    assert (said.holds, said.fitted) == (True, True)
     # A byte is read once, wherever it is; so HBM's takes what eight devices' average says.
     rows = frame.query("counted == @eight_hbm.BYTES")
     assert (rows["lpddr"] + rows["hbm"]).to_numpy() == pytest.approx(1)
@@ -291,3 +300,34 @@ def test_sensitivity_starts_from_what_the_figures_show_and_varies_the_baseline_t
         assert (table.loc[other.words] / usual - 1).abs().max() > 1e-4, other.words
     # Query heads of GPT3 and Chinchilla share no KV.
     assert table.loc["KV read once for a group"].dropna().index.unique("model").to_list() == [LLAMA.model]
+
+
+@pytest.mark.parametrize("name", ["h2m2-fig8", "h2m2-fig12", "h2m2-fig15", "h2m2-fig18", "h2m2-table3"])
+def test_a_caption_says_what_the_other_reading_of_the_array_would_give(name: str, made) -> None:
+    if name in ONE_MODEL:
+        otherwise = average(ONE_MODEL[name], weight_load="behind")
+        assert f"H2M2 {otherwise:.2f} times" in made(name).how
+    assert "weight_load before is assumed; behind: " in made(name).how
+
+
+@pytest.mark.long
+def test_a_replayed_layer_is_beside_the_closed_formulas_and_calls_nothing_fitted_its_own(made, claim) -> None:
+    frame = made("h2m2-layer").frame
+    usual = frame[frame["assumed"] == layer.ASSUMED.words].set_index(["model", "length"])
+    assert len(usual) == sum(len(case.lengths) for case in ground.CASES)
+    found = planned("greedy", GPT3.model, 32, 1024)
+    assert usual.loc[("GPT3-175B", 1024), "closed_ms"] == pytest.approx(
+        1000 * found.iteration_s / found.layers
+    )
+    # Only Llama2-70B, whose heads read the same channels again, is far off.
+    near = usual.drop(index="Llama2-70B", level="model")
+    assert near["off_percent"].abs().max() < 10
+    assert near["lpddr_efficiency"].between(0.7, 0.93).all()
+    at = frame[frame["length"] == layer.LENGTH].set_index(["model", "assumed"])["off_percent"]
+    assert at["Llama2-70B", layer.ASSUMED.words] > 25
+    assert abs(at["Llama2-70B", layer.BOTH.words]) < 5
+    assert abs(at["Llama2-70B", layer.ONCE.words]) < 5
+    for case in ground.CASES:
+        replayed = claim("h2m2-layer", f"{case.words}: abstraction, replayed")
+        assert not replayed.fitted
+        assert replayed.experiment

@@ -6,6 +6,7 @@ import pytest
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
+from laminabench.catalog.step import model_step
 from laminabench.figures.papers.v1 import served, tables
 from laminabench.figures.papers.v1.estimate import homogeneous, offloaded
 from laminabench.figures.papers.v1.parts import (
@@ -15,14 +16,18 @@ from laminabench.figures.papers.v1.parts import (
     least_bandwidth,
     mfu,
     parameters,
+    through_host,
 )
 from laminabench.figures.papers.v1.testbed import (
+    DERIVED,
     LAMINA,
     ROTATIONAL,
     VLLM,
     WAYS,
     deployment,
+    derived,
     longest_request,
+    measured,
     most_requests,
     point,
     requests,
@@ -30,6 +35,7 @@ from laminabench.figures.papers.v1.testbed import (
     sweep,
     usd,
 )
+from laminabench.figures.papers.v1.tried import SHORTEST, gain, with_reading
 
 
 @pytest.mark.parametrize(("column", "half"), [("$/GB", 0.5), ("$/(GB/s)", 0.005)])
@@ -133,12 +139,12 @@ def test_requests_of_one_length_end_with_their_context() -> None:
     assert len(trace) == 5
 
 
-def test_twelve_memory_devices_would_reach_the_paper_s_largest_batch(made) -> None:
+def test_twelve_memory_devices_would_reach_the_paper_s_largest_batch(claim) -> None:
     costs = load_costs("roofline")
     per_token = 2 * 2 * 60 * 6656
     pool = int((0.9 * 40 * 2**30 - 1e9) // per_token) // 2048
     assert most_requests(LAMINA, setup(LAMINA, "llama-33b", costs, 12), 2048) == 12 * pool == 132
-    assert "twelve would come to 66" in made("v1-fig12").claims[0].remark
+    assert "12 are nearest to the upper end with 66" in claim("v1-fig12", "largest batch").experiment
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -189,6 +195,54 @@ def test_figure_5_knows_the_share_of_an_a100_and_no_gain_of_one_device(made) -> 
     assert frame["speed_up"].max() < 4
 
 
+def test_cards_that_cannot_reach_each_other_reduce_through_host_memory() -> None:
+    costs, card = through_host(load_costs("vidur-2024")), device("rtx-4080")
+    # A ring of four has three times the steps of one of two; 8.4 GB/s of PCIe's 32.
+    assert costs.allreduce_seconds(card, 2, 0) == pytest.approx(8.4e-6)
+    assert costs.allreduce_seconds(card, 4, 1e6) == pytest.approx(25.2e-6 + 1.5e6 / 8.4e9)
+    assert costs.allreduce_seconds(card, 1, 1e6) == 0
+
+
+def test_figure_5_s_speed_up_comes_out_within_its_batches(made) -> None:
+    frame = made("v1-fig5").frame
+    four = frame[frame["devices"] == 4].groupby("batch")["speed_up"]
+    assert four.max()[512] < 1.41 < four.min()[128]
+
+
+def test_with_reading_steps_fall_from_table_3_s_to_that_of_the_weights_by_the_data_sheet() -> None:
+    slow, shape, card = load_costs(DERIVED), model("llama-13b"), device("a100-40g")
+    one, falling, first = (
+        model_step(costs, shape, card, 1, batch).gemm_s
+        for costs, batch in ((with_reading(slow), 1), (with_reading(slow), 64), (slow, 128))
+    )
+    layers = 2 * shape.weights().matrices
+    assert one == pytest.approx(layers / 1555e9)
+    assert one < falling < first == model_step(with_reading(slow), shape, card, 1, 128).gemm_s
+
+
+@pytest.mark.parametrize("name", ["v1-fig12", "v1-fig13", "v1-fig14"])
+def test_what_table_3_implies_is_beside_the_measured_sets_and_in_no_band(name, made, ground) -> None:
+    frame, claims = made(name).frame, made(name).claims
+    assert set(measured(frame)["costs"]) == set(ground.cost_sets)
+    assert set(derived(frame)["costs"]) == {DERIVED} == set(frame["costs"]) - set(ground.cost_sets)
+    again = [claim for claim in claims if "speed that Table 3 implies" in claim.what]
+    assert again
+    for each in again:
+        assert "paper's own numbers" in each.rests_on
+        assert DERIVED in each.how
+    for each in set(claims) - set(again):
+        assert DERIVED not in each.how
+
+
+def test_slow_small_batches_move_the_lower_end_away_and_short_requests_towards_it(claim) -> None:
+    ours = claim("v1-fig12", "throughput with the largest").ours
+    sets = [load_costs(name) for name in ("vllm-0.14", "vidur-2024")]
+    short = [gain("llama-13b", costs, SHORTEST) for costs in sets]
+    slow = load_costs(DERIVED)
+    assert max(short) < ours[0] < gain("llama-13b", slow, 512)
+    assert gain("llama-13b", with_reading(slow), 512) < gain("llama-13b", slow, 512)
+
+
 def test_figure_6_s_utilisations_are_one_read_and_two_operations_an_element(made) -> None:
     frame = made("v1-fig6").frame
     mine = frame[frame["device"] == "h100"]
@@ -199,7 +253,7 @@ def test_figure_6_s_utilisations_are_one_read_and_two_operations_an_element(made
 
 def test_figure_13_has_the_best_of_each_system_for_its_price(made) -> None:
     frame = made("v1-fig13").frame
-    assert len(frame) == 2 * 2 * 4 * 2
+    assert len(frame) == 3 * 2 * 4 * 2
     per_usd = frame["tokens_per_s_per_1000_usd"]
     assert per_usd.to_numpy() == pytest.approx((1000 * frame["tokens_per_s"] / frame["usd"]).to_numpy())
 

@@ -142,6 +142,16 @@ def test_kv_memory_as_asked_for(trace_of: Any) -> None:
         kv_tokens(a_setup(kv_tokens=10**6), trace_of([5], [10] * 1), 8 * GB)
 
 
+def test_overcommitted_kv_memory_is_beside_what_devices_hold(trace_of: Any) -> None:
+    trace, each = trace_of([10**6] * 3, [10] * 3), 16_384
+    # By default the devices are as large as ever, where there is room for the rest as well.
+    assert kv_tokens(a_setup(overcommit=2.0), trace, 8 * GB) == 2 * GB // each
+    assert kv_tokens(a_setup(overcommit=100.0), trace, 8 * GB) < 0.08 * GB // each
+    assert kv_tokens(a_setup(kv_tokens=100_000, overcommit=3.0), trace, 8 * GB) == 100_000
+    with pytest.raises(UserError, match="kv-tokens-too-many"):
+        kv_tokens(a_setup(kv_tokens=100_000, overcommit=5.0), trace, 8 * GB)
+
+
 def test_the_layout_is_one_that_the_engine_takes() -> None:
     import lamina
 

@@ -1,0 +1,56 @@
+"""Eras of an opponent: its kernels, its limit of requests and its host at a time, each with a source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+
+from laminabench.catalog.cost_terms import HostCost, Origin
+from laminabench.catalog.entries import Table, packaged
+from laminabench.catalog.hardware import Device
+
+_LARGE_BYTES = 70 * 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Era:
+    """What one system is taken to be; `others` says what is taken for the systems beside it."""
+
+    name: str
+    title: str
+    system: str
+    costs: str  # the cost set of the whole comparison
+    costs_source: str
+    max_num_seqs: int  # of each data-parallel engine
+    max_num_seqs_source: str
+    host_source: str
+    others: str
+    max_num_seqs_small: int | None = None  # on devices that vLLM does not count among the large ones
+    host_ms: tuple[
+        float, ...
+    ] = ()  # of an iteration, from the least to the most; the cost set's, if there is none
+    host_async: bool = False  # of all systems
+
+    @property
+    def hosts(self) -> tuple[HostCost, ...]:
+        """One for each end of the range."""
+        return tuple(HostCost(ms / 1000, 0.0, Origin("published", self.host_source)) for ms in self.host_ms)
+
+    def limit_on(self, device: Device) -> int:
+        """Requests at once of one engine, by the rule of vLLM's code."""
+        large = device.memory_bytes >= _LARGE_BYTES and "a100" not in device.name
+        return self.max_num_seqs if large else self.max_num_seqs_small or self.max_num_seqs
+
+    def describe(self) -> Table:
+        """For --json."""
+        return {**asdict(self), "host_ms": list(self.host_ms)}
+
+
+@cache
+def load_eras() -> Mapping[str, Era]:
+    """By name, the oldest first."""
+    return {
+        name: Era(name, **{**row, "host_ms": tuple(row.get("host_ms", ()))})
+        for name, row in packaged("eras.toml").items()
+    }

@@ -1,0 +1,77 @@
+"""How far inputs of a comparison may be from what is taken for them, and who says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Literal
+
+import msgspec
+
+from laminabench.catalog.entries import packaged
+from laminabench.catalog.eras import Era, load_eras
+
+RangeKind = Literal["published", "measured", "assumed", "choice"]
+
+
+class Span(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """From low to high, in the unit of its input, or as multiples of what is taken here."""
+
+    low: float
+    high: float
+    kind: RangeKind
+    source: str
+    times_here: bool = False
+
+    def around(self, here: float) -> Span:
+        """In the input's unit."""
+        if not self.times_here:
+            return self
+        return msgspec.structs.replace(self, low=self.low * here, high=self.high * here, times_here=False)
+
+
+class Range(msgspec.Struct, frozen=True):
+    """One input's, for every device or system."""
+
+    unit: str
+    searched: tuple[float, float] | None  # for a break-even; None where that is solved for
+    whole: bool  # only whole numbers
+    spans: Mapping[str, Span]
+
+    def of(self, name: str) -> Span:
+        """The device's or system's own, or any's."""
+        return self.spans.get(name, self.spans["any"])
+
+
+def hosts_of_eras(system: str) -> Span | None:
+    """Milliseconds of its host in an iteration, from one era to another; None if it has no eras."""
+    eras = [era for era in load_eras().values() if era.system == system]
+    return _between({era: (0.0,) if era.host_async else era.host_ms for era in eras}, "host_source")
+
+
+def limits_of_eras(system: str, limit: Callable[[Era], int]) -> Span | None:
+    """Likewise how many requests run at once, of what each era allows."""
+    eras = [era for era in load_eras().values() if era.system == system]
+    return _between({era: (float(limit(era)),) for era in eras}, "max_num_seqs_source")
+
+
+def _between(values: Mapping[Era, tuple[float, ...]], source: str) -> Span | None:
+    if not values:
+        return None
+    every = [value for some in values.values() for value in some]
+    said = "; ".join(f"{era.name}: {getattr(era, source)}" for era in values)
+    return Span(min(every), max(every), "published", said)
+
+
+@cache
+def load_ranges() -> Mapping[str, Range]:
+    """By input."""
+    return {
+        name: Range(
+            unit=row["unit"],
+            searched=tuple(row["searched"]) if "searched" in row else None,
+            whole=row.get("whole", False),
+            spans={of: msgspec.convert(span, Span) for of, span in row.items() if isinstance(span, dict)},
+        )
+        for name, row in packaged("ranges.toml").items()
+    }

@@ -1,0 +1,112 @@
+"""`laminabench sensitivity`: how far a comparison hangs on each of its inputs, and where it flips."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from laminabench.cli.compare.options import deployed_options
+from laminabench.cli.flags import changed, price_options, trace_options
+from laminabench.cli.options import COUNT, FILE, option
+from laminabench.cli.output import Output, reporting
+from laminabench.errors import UserError
+from laminabench.request import ReplayRequest
+from laminabench.systems.registry import MODULES
+
+
+@click.command()
+@option("--trace trace_name", None, "Catalogue name, imported name or file.", required=True)
+@option("--model model_name", None, "Name or config.json.", "llama3-70b")
+@option("--costs", None, "Cost set; the era's, or as for replay, by default.")
+@option("--era", None, "What vllm is taken to be, of `laminabench costs eras`, at the low end of its host.")
+@option(
+    "--systems",
+    None,
+    f"Two of {', '.join(MODULES)}; the gain is the first one's.",
+    "lamina,vllm",
+    metavar="A,B",
+)
+@deployed_options
+@click.option("--equal-cost", is_flag=True, help="First choose deployments as compare --equal-cost does.")
+@price_options
+@option("--jobs", COUNT, "Processes that replay; one a core by default.")
+@option("--plot", FILE, "Draw a tornado: .png, .svg or .pdf.")
+@option("--out target", FILE, "Write every end of every range as comma-separated values.")
+@trace_options
+@reporting
+def sensitivity(
+    out: Output,
+    workload: ReplayRequest,
+    trace_name: str,
+    model_name: str,
+    plot: Path | None,
+    target: Path | None,
+    **flags: Any,
+) -> None:
+    """How far tokens a dollar of one system over another's hang on each input, and where that flips.
+
+    \b
+    laminabench sensitivity --trace azure-conv --model llama3-70b
+    laminabench sensitivity --trace azure-conv --model llama3-70b --plot tornado.svg
+    laminabench sensitivity --trace kimi-conv --costs vidur-2024 --host vllm=9ms,20us --price h20=2
+
+    Prices, hosts, network, speed of devices, limits, memory and policy go to the ends of their ranges, one at
+    a time, all modelled. Deployments stay as they are.
+    """
+    from laminabench.catalog.deployment import kinds_of_prices
+    from laminabench.catalog.find_model import modelled
+    from laminabench.cli.compare.answers import systems_named, terms_of_two
+    from laminabench.compare.cells import placed
+    from laminabench.figures.drawn import check_target
+    from laminabench.present.compare import print_sheets
+    from laminabench.present.sensitivity import sheet_of, write_csv
+    from laminabench.replay.run import load
+    from laminabench.runs.replace import require_writable
+    from laminabench.sensitivity.search import sensitivity as answer
+
+    systems = systems_named(flags["systems"])
+    if len(systems) > 2:
+        raise UserError(
+            "sensitivity-two", f"--systems {flags['systems']}: name two, of which one is the base"
+        )
+    if plot:
+        check_target(plot)
+    if target:
+        require_writable(target)
+    model = modelled(model_name)
+    eras = [flags["era"]] if flags["era"] else []
+    spec, costs = terms_of_two({**flags, "eras": eras}, systems, model)
+    trace = load(changed(workload, {"trace": trace_name}), out)
+    pair = placed(spec, model, trace, costs)
+    if pair.dropped:
+        out.note(f"{pair.dropped:,} requests that one of the two cannot hold are left out for both")
+    if kinds := kinds_of_prices(pair.devices):
+        out.note(f"prices of different kinds are compared ({kinds}); give comparable ones with --price")
+    with out.progress("replaying", unit="replays") as progress:
+        found = answer(pair, spec.workload, jobs=flags["jobs"], progress=progress)
+    era = f"{spec.reading}, " if spec.reading else ""
+    where = f"{model.name} on {trace.meta.name}, {era}{costs.name}"
+    if plot:
+        from laminabench.figures.tornado import draw
+
+        draw(found, where, plot)
+        out.note(f"drew {plot}")
+    if target:
+        write_csv(found, target)
+        out.note(f"wrote {target}")
+    result = {
+        "backend": "modelled",
+        "model": model.name,
+        "trace": trace.meta.name,
+        "costs": costs.name,
+        "era": spec.reading.era.name if spec.reading else None,
+        "costs_held": costs.held_against,
+        "dropped": pair.dropped,
+        **found.row(),
+        "plot": str(plot) if plot else None,
+    }
+    out.result(
+        result, lambda console: print_sheets(console, [sheet_of(found, where, costs.held_against)], ())
+    )

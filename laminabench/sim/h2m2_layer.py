@@ -1,0 +1,126 @@
+"""One decoder layer of a board, replayed block by block through TLBs and DRAMs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from laminabench import _sim
+from laminabench.catalog.boards import NS, Board
+from laminabench.catalog.drams import load_drams
+from laminabench.catalog.models import ModelShape
+from laminabench.sim.h2m2 import Mapping
+from laminabench.sim.spec import shape_of
+
+Side = Literal["hbm", "lpddr"]
+SIDES: tuple[Side, ...] = ("hbm", "lpddr")
+DRAMS: dict[Side, str] = {"hbm": "hbm3", "lpddr": "lpddr5x"}  # of the catalogue
+
+
+class Reading(NamedTuple):
+    """How a layer is read, where the paper says nothing."""
+
+    packed: bool = True  # a tile's weights lie together; else as in a matrix stored by columns
+    in_turn: bool = False  # cores take tiles and requests in turn; else those that follow each other
+    translated: bool = True  # TLB misses cost time
+    computed: bool = True  # computing does
+
+
+AS_ASSUMED = Reading()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReplay:
+    """One kernel at one side."""
+
+    kernel: str
+    seconds: float
+    closed_s: float  # by the closed formula
+    bytes: int
+    closed_bytes: float
+    misses: int  # of the TLB
+    bursts: int
+    hits: int  # banks that had the row open
+    opened: int  # that had none
+    conflicts: int  # that had another
+    refreshes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SideReplay:
+    """A layer at one side."""
+
+    kernels: tuple[KernelReplay, ...]
+
+    @property
+    def seconds(self) -> float:
+        return sum(each.seconds for each in self.kernels)
+
+    @property
+    def closed_s(self) -> float:
+        return sum(each.closed_s for each in self.kernels)
+
+    @property
+    def bytes(self) -> int:
+        return sum(each.bytes for each in self.kernels)
+
+    @property
+    def misses(self) -> int:
+        return sum(each.misses for each in self.kernels)
+
+    def by_sublayer(self, *, closed: bool = False) -> dict[str, float]:
+        """Seconds of the three parts between two barriers."""
+        parts = dict.fromkeys(("qkv", "attention", "fc"), 0.0)
+        for each in self.kernels:
+            name = each.kernel if each.kernel in parts else "fc"
+            parts[name] += each.closed_s if closed else each.seconds
+        return parts
+
+
+def replay_side(
+    board: Board,
+    model: ModelShape,
+    mapping: Mapping,
+    lengths: Sequence[int],
+    side: Side,
+    reading: Reading = AS_ASSUMED,
+    *,
+    chips: int | None = None,
+    dram: dict[str, Any] | None = None,
+) -> SideReplay:
+    """The kernels of a middle layer at one side; `dram` in place of the catalogue's."""
+    memory = board.hbm if side == "hbm" else board.lpddr
+    found = _sim.h2m2_replay_layer(
+        board=board.native(),
+        shape=shape_of(model),
+        mapping=mapping,
+        lengths=list(lengths),
+        side=side,
+        chips=chips or memory.chips,
+        dram=dram or load_drams()[DRAMS[side]].native(),
+        **reading._asdict(),
+    )
+    return SideReplay(tuple(_kernel(each) for each in found))
+
+
+def _kernel(found: dict[str, Any]) -> KernelReplay:
+    return KernelReplay(seconds=found.pop("ns") * NS, closed_s=found.pop("closed_ns") * NS, **found)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerReplay:
+    """A layer on both sides: at each barrier the faster one waits."""
+
+    sides: dict[Side, SideReplay]
+    besides_s: float  # exchange between the sides, launches and barriers: not replayed
+
+    def seconds(self, *, closed: bool = False) -> float:
+        parts = [side.by_sublayer(closed=closed) for side in self.sides.values()]
+        return self.besides_s + sum(max(part[name] for part in parts) for name in parts[0])
+
+
+def efficiency(board: Board, side: Side, replayed: SideReplay) -> float:
+    """Of the peak bandwidth, of a replay without computing and TLB misses."""
+    memory = board.hbm if side == "hbm" else board.lpddr
+    return replayed.bytes / replayed.seconds / memory.bandwidth_bytes_per_s
