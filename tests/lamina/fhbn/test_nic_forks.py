@@ -27,7 +27,7 @@ def channel():
             opening = pool.submit(theirs.receiver, "data", message_bytes=64, network=network)
             ends = ours.sender("data", network=network), opening.result()
         thread = pool.submit(threading.get_native_id).result()
-    # One that has been joined may still be about to leave OpenSSL, with a lock that a fork would keep for ever.
+    # A joined thread may still be about to leave OpenSSL, with a lock that a fork would keep for ever.
     while os.path.exists(f"/proc/self/task/{thread}"):
         os.sched_yield()
     return ends
