@@ -68,7 +68,7 @@ if [ "$extent" = core ]; then
   engine=OFF
 else
   say "building laminabench and installing what it needs (torch included: some minutes the first time)"
-  what='.[dev,engine,figures,report,serve,endpoint]'
+  what='.[dev,docs,engine,figures,report,serve,endpoint,view]'
   engine=ON
 fi
 PATH="$PWD/$venv/bin:$PATH" CXX="$compiler" $install --no-build-isolation --editable "$what" \

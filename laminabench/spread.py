@@ -90,7 +90,7 @@ def _processes(jobs: int, common: Any) -> Iterator[Submit]:
     """So many worker processes, ended with the block: at once where it is left before they are done."""
     # Not forked from here: threads of pyarrow's would be missing in the copy, and their locks might be held.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["laminabench.replay"])
+    context.set_forkserver_preload(["laminabench.replaying"])
     resource_tracker.ensure_running()  # it is the server's to start, but lets interrupts in when it has
     with _without_interrupts():  # workers inherit it: Ctrl-C is answered here
         forkserver.ensure_running()

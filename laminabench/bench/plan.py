@@ -7,10 +7,10 @@ from laminabench.catalog.cost_file import load_costs, usual_costs
 from laminabench.catalog.deployment import devices_named
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import load_devices
-from laminabench.plan.measure import front, winner
-from laminabench.plan.question import Limits, Question
-from laminabench.plan.request import DEVICES, affordable, devices_of, papers_budget
-from laminabench.plan.search import search
+from laminabench.planning.measure import front, winner
+from laminabench.planning.question import Limits, Question
+from laminabench.planning.request import DEVICES, affordable, devices_of, papers_budget
+from laminabench.planning.search import search
 from laminabench.systems.registry import MODULES
 from laminabench.traces.resolve import resolve
 

@@ -11,14 +11,14 @@ from laminabench.cli.flags import changed, price_options, trace_options
 from laminabench.cli.options import COUNT, FILE, POSITIVE, option
 from laminabench.cli.output import Output, reporting
 from laminabench.errors import UserError
-from laminabench.replay.run import load
+from laminabench.replaying.run import load
 from laminabench.request import ReplayRequest
 from laminabench.systems.registry import MODULES
 
 if TYPE_CHECKING:
-    from laminabench.plan.answer import Answer
-    from laminabench.plan.question import PlanMode, PlanPrefill, Question
-    from laminabench.plan.request import PlanRequest
+    from laminabench.planning.answer import Answer
+    from laminabench.planning.question import PlanMode, PlanPrefill, Question
+    from laminabench.planning.request import PlanRequest
 
 
 @click.command()
@@ -83,7 +83,7 @@ def plan(
     Exit code 1: nothing meets the limit; which candidate comes nearest is said.
     """
     from laminabench.cli.plan_text import render
-    from laminabench.plan.answer import require_possible, require_winner
+    from laminabench.planning.answer import require_possible, require_winner
 
     request = asked(out, plot, **flags)
     trace = load(changed(workload, {"trace": trace_name}), out)
@@ -128,8 +128,8 @@ def asked(
     from laminabench.catalog.hardware import priced_devices
     from laminabench.figures.drawn import check_target
     from laminabench.nearest import nearest
-    from laminabench.plan.question import SLO_QUEUEING_P99_S
-    from laminabench.plan.request import (
+    from laminabench.planning.question import SLO_QUEUEING_P99_S
+    from laminabench.planning.request import (
         DEVICES,
         PlanRequest,
         devices_of,
@@ -184,7 +184,7 @@ def asked(
 
 
 def _answer(request: PlanRequest, question: Question, out: Output) -> Answer:
-    from laminabench.plan.answer import answer
+    from laminabench.planning.answer import answer
 
     candidates = request.candidates(question)
     with out.progress(f"searching with {question.costs.name}", unit="candidates") as told:

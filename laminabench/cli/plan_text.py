@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from laminabench.catalog.deployment import assumed_amounts
-from laminabench.plan.effects import gained_by
-from laminabench.plan.measure import meets
+from laminabench.planning.effects import gained_by
+from laminabench.planning.measure import meets
 from laminabench.present.numbers import number, share
 from laminabench.present.replay import PARTS, SOURCES
 from laminabench.present.terminal import literal, table
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from laminabench.plan.answer import Answer
-    from laminabench.plan.measure import Point
-    from laminabench.plan.request import PlanRequest
+    from laminabench.planning.answer import Answer
+    from laminabench.planning.measure import Point
+    from laminabench.planning.request import PlanRequest
     from laminabench.traces.table import Trace
 
 # Why a candidate was not replayed, in the order in which it is found out.

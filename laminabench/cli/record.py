@@ -54,7 +54,7 @@ def record(target: Path, costs: str | None, out: Output, **flags: Any) -> None:
         --deployment 1xrtx-4090 --max-num-seqs 256 --costs vllm-0.19 -o mine.toml
     laminabench validate --recorded mine.toml
     """
-    from laminabench.replay import ReplayRequest, run
+    from laminabench.replaying import ReplayRequest, run
     from laminabench.runs.replace import require_writable
     from laminabench.validation.recording import read, require_set_up
 

@@ -18,8 +18,8 @@ from laminabench.request import CHOICES, ReplayRequest, of_file, of_manifest
 
 if TYPE_CHECKING:
     from laminabench.json_safe import Json, JsonObject
-    from laminabench.replay import Result
-    from laminabench.replay.journal import ReplayJournal
+    from laminabench.replaying import Result
+    from laminabench.replaying.journal import ReplayJournal
 
 
 @click.command(cls=GroupedCommand)
@@ -45,7 +45,7 @@ def replay(
     laminabench replay --trace azure-code --backend live --num-requests 200
     laminabench replay --resume runs/azure-code-lamina-llama-mini-20260101-120000
     """
-    from laminabench.replay.journal import ReplayJournal
+    from laminabench.replaying.journal import ReplayJournal
 
     given = given_in(flags)
     if sum(each is not None for each in (config, again, resume)) > 1:
@@ -74,7 +74,7 @@ def _replay(request: ReplayRequest, out: Output, journal: ReplayJournal | None =
     """Replay, keep, print; what is wrong with the numbers is raised after them."""
     from laminabench.figures.drawn import check_target
     from laminabench.present.replay import describe, render
-    from laminabench.replay import run
+    from laminabench.replaying import run
     from laminabench.sim.timeline import check_suffix
 
     began = time.perf_counter()

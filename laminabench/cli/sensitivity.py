@@ -58,11 +58,11 @@ def sensitivity(
     from laminabench.catalog.deployment import kinds_of_prices
     from laminabench.catalog.find_model import modelled
     from laminabench.cli.compare.answers import systems_named, terms_of_two
-    from laminabench.compare.cells import placed
+    from laminabench.comparison.cells import placed
     from laminabench.figures.drawn import check_target
     from laminabench.present.compare import print_sheets
     from laminabench.present.sensitivity import sheet_of, write_csv
-    from laminabench.replay.run import load
+    from laminabench.replaying.run import load
     from laminabench.runs.replace import require_writable
     from laminabench.sensitivity.search import sensitivity as answer
 

@@ -20,8 +20,8 @@ from laminabench.errors import CheckFailedError, Interrupted, Terminated, UserEr
 from laminabench.json_safe import json_safe, to_json
 from laminabench.listener import SILENT, Once
 from laminabench.present.replay import describe as describe_replay
-from laminabench.replay import run
-from laminabench.replay.run import head
+from laminabench.replaying import run
+from laminabench.replaying.run import head
 from laminabench.runs.manifest import host
 from laminabench.spread import cores, spread
 from laminabench.sweeps.kept import SweepStore, key_of, opened

@@ -17,7 +17,7 @@ from laminabench.cli.output import Output, reporting
 from laminabench.errors import CheckFailedError, UserError
 from laminabench.paths import expanded
 from laminabench.present.terminal import literal, table
-from laminabench.replay.run import load
+from laminabench.replaying.run import load
 from laminabench.request import ReplayRequest
 from laminabench.traces import catalogue
 from laminabench.traces.catalogue import sha256_of

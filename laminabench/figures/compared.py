@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laminabench.analysis.estimate import Estimate
-from laminabench.compare.cells import Cell
-from laminabench.compare.sides import SideBySide
+from laminabench.comparison.cells import Cell
+from laminabench.comparison.sides import SideBySide
 from laminabench.figures.drawn import drawn
 from laminabench.figures.style import CYCLE, INK, SYSTEM_COLOURS, foot, look, sheet
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from laminabench.plan.answer import Answer
-    from laminabench.plan.measure import Point
-    from laminabench.plan.request import PlanRequest
+    from laminabench.planning.answer import Answer
+    from laminabench.planning.measure import Point
+    from laminabench.planning.request import PlanRequest
     from laminabench.traces.table import Trace
 
 # Not by colour alone.

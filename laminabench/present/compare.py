@@ -13,10 +13,10 @@ from laminabench.analysis.estimate import Estimate, Interval
 from laminabench.analysis.metrics_table import Metric
 from laminabench.atomic import replacing
 from laminabench.catalog.models import DTYPE_BYTES
-from laminabench.compare.assumptions import assumptions
-from laminabench.compare.cells import Cell
-from laminabench.compare.sides import Row, Side, SideBySide
-from laminabench.compare.spec import types_in
+from laminabench.comparison.assumptions import assumptions
+from laminabench.comparison.cells import Cell
+from laminabench.comparison.sides import Row, Side, SideBySide
+from laminabench.comparison.spec import types_in
 from laminabench.present.numbers import number, share
 from laminabench.present.terminal import literal, table
 from laminabench.runs.summary import number_at

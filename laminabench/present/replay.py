@@ -10,7 +10,7 @@ from msgspec import UNSET, Struct
 from laminabench.json_safe import Json, JsonObject, to_json
 from laminabench.present.numbers import gigabytes, milliseconds, number, share
 from laminabench.present.terminal import literal, table
-from laminabench.replay.run import Result, head
+from laminabench.replaying.run import Result, head
 from laminabench.runs.summary import (
     Attempts,
     Cost,

@@ -18,8 +18,8 @@ from laminabench.nearest import nearest
 from laminabench.regress.case_file import Case
 from laminabench.regress.golden import Obtained, Value
 from laminabench.regress.verdict import require_samples
-from laminabench.replay import ReplayRequest, run
-from laminabench.replay.turns import in_turns
+from laminabench.replaying import ReplayRequest, run
+from laminabench.replaying.turns import in_turns
 from laminabench.request import typed
 from laminabench.runs.manifest import Manifest
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from laminabench.compare.recorded import Recorded, differences, of_run
+from laminabench.comparison.recorded import Recorded, differences, of_run
 from laminabench.figures.style import PURPLE, SYSTEM_COLOURS
 from laminabench.runs.manifest import Manifest
 from laminabench.runs.read import Run

@@ -13,7 +13,7 @@ from laminabench.catalog.faster import attention_faster, gemms_faster
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.host import with_host
 from laminabench.catalog.ranges import Range, RangeKind, Span, hosts_of_eras, limits_of_eras, load_ranges
-from laminabench.compare.spec import Deployed, limit_in, on_boards
+from laminabench.comparison.spec import Deployed, limit_in, on_boards
 from laminabench.sensitivity.speeds import attention_span, gemm_span
 from laminabench.systems.modelled.setup import ATTENTION_WORKING_BYTES, WORKING_BYTES, Setup
 from laminabench.systems.registry import system

@@ -8,10 +8,10 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from laminabench.compare.cells import Placed
-from laminabench.compare.spec import Deployed, price_of
+from laminabench.comparison.cells import Placed
+from laminabench.comparison.spec import Deployed, price_of
 from laminabench.errors import UserError
-from laminabench.replay import Workload, replay
+from laminabench.replaying import Workload, replay
 from laminabench.sensitivity.answer import Bar, BreakEven, Point, Sensitivity
 from laminabench.sensitivity.inputs import Input, Value, inputs_of
 from laminabench.spread import Crew, crew

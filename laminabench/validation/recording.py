@@ -19,7 +19,7 @@ from laminabench.catalog.entries import from_path, packaged_in
 from laminabench.errors import UserError
 from laminabench.listener import SILENT
 from laminabench.nearest import nearest
-from laminabench.replay.run import load
+from laminabench.replaying.run import load
 from laminabench.request import of_text
 from laminabench.runs.format import MANIFEST
 from laminabench.runs.read import Run, read_run

@@ -15,8 +15,8 @@ from laminabench.catalog.cost_file import load_costs
 from laminabench.errors import Interrupted, UserError
 from laminabench.json_safe import JsonObject
 from laminabench.listener import SILENT, Listener, Once
-from laminabench.replay import ReplayRequest, run
-from laminabench.replay.turns import in_turns
+from laminabench.replaying import ReplayRequest, run
+from laminabench.replaying.turns import in_turns
 from laminabench.request import CHOICES
 from laminabench.runs.summary import Summary, number_at
 from laminabench.systems.registry import prepare, system

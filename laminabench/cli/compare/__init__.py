@@ -139,7 +139,7 @@ def compare(out: Output, workload: ReplayRequest, **flags: Any) -> None:
     """
     from laminabench.cli.compare.answers import of_runs, of_systems
     from laminabench.cli.compare.live import of_live
-    from laminabench.compare.sides import failures, parse_gate
+    from laminabench.comparison.sides import failures, parse_gate
     from laminabench.figures.drawn import check_target
     from laminabench.present.compare import print_sheets, write_markdown
     from laminabench.runs.replace import require_writable

@@ -22,17 +22,17 @@ from laminabench.catalog.models import DTYPE_BYTES, ModelShape
 from laminabench.catalog.network import Network, parse_network
 from laminabench.cli.flags import changed, given_in
 from laminabench.cli.output import Output
-from laminabench.compare.assumptions import left_out
-from laminabench.compare.cells import Cell, Grid, View, grid_cells
-from laminabench.compare.eras import readings_of
-from laminabench.compare.rounds import compare_runs
-from laminabench.compare.sides import SideBySide
-from laminabench.compare.spec import ComparisonSpec, Equal
+from laminabench.comparison.assumptions import left_out
+from laminabench.comparison.cells import Cell, Grid, View, grid_cells
+from laminabench.comparison.eras import readings_of
+from laminabench.comparison.rounds import compare_runs
+from laminabench.comparison.sides import SideBySide
+from laminabench.comparison.spec import ComparisonSpec, Equal
 from laminabench.errors import UserError
 from laminabench.json_safe import Json
 from laminabench.present.compare import Sheet, sheet_of_cell, sheet_of_runs, sheets_of_grid
-from laminabench.replay import Workload
-from laminabench.replay.run import load
+from laminabench.replaying import Workload
+from laminabench.replaying.run import load
 from laminabench.request import CHOICES, ReplayRequest
 from laminabench.systems.modelled.prepared import QUEUE, ROUTER, prefill_workers, prompt_budget
 from laminabench.systems.modelled.system import COMPUTED

@@ -11,12 +11,12 @@ from typing import Any
 from laminabench.cli.compare.answers import Answer, answer_of_runs, shared
 from laminabench.cli.flags import changed, parsed_line
 from laminabench.cli.output import Output
-from laminabench.compare.rounds import compare_runs
+from laminabench.comparison.rounds import compare_runs
 from laminabench.errors import CheckFailedError, Interrupted, UserError
 from laminabench.listener import Once
-from laminabench.replay import ReplayRequest, run
-from laminabench.replay.run import free_directory
-from laminabench.replay.turns import in_turns
+from laminabench.replaying import ReplayRequest, run
+from laminabench.replaying.run import free_directory
+from laminabench.replaying.turns import in_turns
 from laminabench.request import CHOICES, CUTS, NOT_OF_MANY
 from laminabench.runs.replace import require_writable
 from laminabench.systems.registry import prepare

@@ -15,7 +15,7 @@ import msgpack
 import pytest
 
 from laminabench.errors import Terminated
-from laminabench.replay import journal
+from laminabench.replaying import journal
 from laminabench.runs.journal import Journal
 from laminabench.runs.read import Run, read_run
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from laminabench.analysis.metrics import summarise
 from laminabench.json_safe import to_json
 from laminabench.present.replay import _memory_lines, describe, render
-from laminabench.replay import Replayed, Result
+from laminabench.replaying import Replayed, Result
 from laminabench.runs.manifest import Partial
 from laminabench.runs.status import FAILED
 from laminabench.runs.summary import Amounts, HbmBytes, MeanAndMax, Memory

@@ -14,8 +14,8 @@ from msgspec import structs
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.find_model import model
-from laminabench.replay import Workload
-from laminabench.replay import replay as run_replay
+from laminabench.replaying import Workload
+from laminabench.replaying import replay as run_replay
 from laminabench.runs.manifest import Manifest
 from laminabench.runs.read import Run, read_run
 from laminabench.runs.status import statuses

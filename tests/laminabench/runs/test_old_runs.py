@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from laminabench.compare.recorded import recorded
+from laminabench.comparison.recorded import recorded
 from laminabench.json_safe import to_json
 from laminabench.runs.manifest import Manifest
 from laminabench.runs.read import read_manifest, read_run

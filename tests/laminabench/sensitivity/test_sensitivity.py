@@ -16,10 +16,10 @@ from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device, load_devices, priced
 from laminabench.catalog.host import parse_host
 from laminabench.catalog.ranges import load_ranges
-from laminabench.compare.cells import Placed, cell, placed
-from laminabench.compare.spec import ComparisonSpec
+from laminabench.comparison.cells import Placed, cell, placed
+from laminabench.comparison.spec import ComparisonSpec
 from laminabench.errors import UserError
-from laminabench.replay import Workload
+from laminabench.replaying import Workload
 from laminabench.sensitivity.answer import Bar, Sensitivity
 from laminabench.sensitivity.inputs import Input, inputs_of
 from laminabench.sensitivity.search import EVEN, NEAR, Question, sensitivity

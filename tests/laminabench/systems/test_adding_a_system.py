@@ -12,7 +12,7 @@ import pytest
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
 from laminabench.errors import UserError
-from laminabench.replay import ReplayRequest, run
+from laminabench.replaying import ReplayRequest, run
 from laminabench.systems.registry import MODULES, deployments, system
 
 PAGE = Path(__file__).parents[3] / "docs" / "adding-a-system.md"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from laminabench.errors import UserError
-from laminabench.replay import ReplayRequest, run
+from laminabench.replaying import ReplayRequest, run
 from laminabench.validation.recorded import judged
 from laminabench.validation.recording import _COLUMNS, names, packaged_recording, read
 

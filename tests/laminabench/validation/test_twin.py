@@ -9,7 +9,7 @@ import pytest
 
 from laminabench.analysis.estimate import Estimate
 from laminabench.errors import UserError
-from laminabench.replay import ReplayRequest
+from laminabench.replaying import ReplayRequest
 from laminabench.systems.registry import prepare
 from laminabench.validation.twin import Twin, of_costs, same_order, twins
 

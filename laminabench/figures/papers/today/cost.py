@@ -18,11 +18,11 @@ from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import panels
 from laminabench.figures.style import INK, PAGE, SYSTEM_COLOURS, sentence, sheet
-from laminabench.plan.measure import Point, winner
-from laminabench.plan.question import Limits, Question
-from laminabench.plan.request import affordable
-from laminabench.plan.search import search
-from laminabench.replay import Workload, replay
+from laminabench.planning.measure import Point, winner
+from laminabench.planning.question import Limits, Question
+from laminabench.planning.request import affordable
+from laminabench.planning.search import search
+from laminabench.replaying import Workload, replay
 from laminabench.traces.table import Trace
 
 SYSTEMS = ("vllm", "lamina", "afd")

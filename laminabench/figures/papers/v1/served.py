@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from laminabench.catalog.costs import CostSet
-from laminabench.compare.spec import without_longer
+from laminabench.comparison.spec import without_longer
 from laminabench.figures.claims import SERVED, STEP, Claim, Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
@@ -50,7 +50,7 @@ from laminabench.figures.style import (
     sentence,
     sheet,
 )
-from laminabench.replay import Workload, replay
+from laminabench.replaying import Workload, replay
 from laminabench.traces.table import Trace
 
 CONTEXTS = (512, 1024, 2048, 4096)

@@ -16,10 +16,10 @@ from laminabench.catalog.cost_terms import Float64
 from laminabench.catalog.eras import Era, load_eras
 from laminabench.catalog.find_model import model
 from laminabench.catalog.network import parse_network
-from laminabench.compare.assumptions import assumptions, left_out
-from laminabench.compare.cells import Cell, Grid, View, grid_cells
-from laminabench.compare.eras import readings_of
-from laminabench.compare.spec import ComparisonSpec
+from laminabench.comparison.assumptions import assumptions, left_out
+from laminabench.comparison.cells import Cell, Grid, View, grid_cells
+from laminabench.comparison.eras import readings_of
+from laminabench.comparison.spec import ComparisonSpec
 from laminabench.figures.claims import SERVED, Claim, Section
 from laminabench.figures.ground import COST_SETS, TRACES, Ground
 from laminabench.figures.paper import Made

@@ -34,7 +34,7 @@ from laminabench.figures.style import (
     sentence,
     sheet,
 )
-from laminabench.replay import Workload, replay
+from laminabench.replaying import Workload, replay
 from laminabench.systems.modelled.lamina import NETWORK, build, default_deployment
 from laminabench.systems.modelled.setup import Setup
 

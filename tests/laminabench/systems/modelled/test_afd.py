@@ -18,9 +18,9 @@ from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
 from laminabench.catalog.step import model_step
 from laminabench.errors import UserError
-from laminabench.plan.effects import effects
-from laminabench.plan.measure import measure
-from laminabench.plan.question import Candidate, Question
+from laminabench.planning.effects import effects
+from laminabench.planning.measure import measure
+from laminabench.planning.question import Candidate, Question
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.systems.modelled.afd.sides import (
     attention_bytes,

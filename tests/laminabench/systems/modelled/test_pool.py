@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from laminabench.catalog.hardware import device
 from laminabench.errors import UserError
-from laminabench.replay.run import run
+from laminabench.replaying.run import run
 from laminabench.request import ReplayRequest
 from laminabench.systems.modelled.prepared import PreparedModel
 from laminabench.systems.modelled.setup import Modelled
