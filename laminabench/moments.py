@@ -1,0 +1,44 @@
+"""What a live replay says of itself while it runs: where it is now, and faults as they happen.
+
+Times are seconds since its clock began. What a system cannot know is None, never a guess.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known when the clock starts."""
+
+    requests: int
+    tokens: int | None = None  # that all of them will make, where that is certain
+    kv_capacity_tokens: int | None = None
+    workers: tuple[str, ...] = ()
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="moment"):
+    """Where it is."""
+
+    at_s: float
+    finished: int
+    failed: int
+    requests: int  # that the trace has
+    tokens: int
+    tokens_per_s: float | None = None  # of about the last second
+    tbt_ms_p50: float | None = None  # of the last seconds' tokens
+    tbt_ms_p99: float | None = None
+    batch: int | None = None  # requests that decode now
+    waiting: int | None = None
+    kv_tokens: int | None = None
+    workers_lost: int = 0  # that are being replaced now
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="fault"):
+    """Workers that were struck on purpose, that were lost, or that were replaced."""
+
+    at_s: float
+    workers: tuple[str, ...]
+    why: str
+    resumed_s: float | None = None  # when work went on without them, or with others in their place
+    struck: str | None = None  # how, where the replay itself did it

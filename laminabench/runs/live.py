@@ -1,0 +1,165 @@
+"""The file beside a Run that is being made, from which others see how far a live replay is.
+
+Lines of JSON, each handed to the operating system as it is written: a Header, Moments and Faults as they
+come, and an End. It is a courtesy to who watches: a replay goes on where it cannot be written. It goes when
+the Run is there. One without an End whose process is gone is of a replay that was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import IO, Literal
+
+import msgspec
+
+from laminabench.atomic import replacing
+from laminabench.errors import UserError
+from laminabench.moments import Fault, Moment
+
+__all__ = ["End", "Fault", "Header", "Line", "LiveFile", "Moment"]
+
+FORMAT = "laminabench-live"
+FORMAT_VERSION = 1
+SUFFIX = ".live"
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="header"):
+    """What is replayed, and by which process."""
+
+    format: str = FORMAT
+    format_version: int = FORMAT_VERSION
+    laminabench: str
+    pid: int
+    pid_started: int | None  # by the kernel's clock, as numbers of processes are used again
+    began: str  # ISO 8601, UTC
+    command: tuple[str, ...]
+    request: str  # as TOML
+    trace: str
+    requests: int
+    tokens: int | None = None  # that all requests will make, where that is certain
+    system: str
+    deployment: str
+    model: str
+    mode: str
+    slo_tbt_ms: float
+    slo_ttft_ms: float | None = None
+    kv_capacity_tokens: int | None = None
+    workers: tuple[str, ...] = ()
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="end"):
+    """Nothing follows it."""
+
+    at_s: float
+    state: Literal["done", "interrupted", "failed"]
+    why: str = ""
+    resume: str | None = None  # the command to go on with
+
+
+Line = Header | Moment | Fault | End
+_LINE = msgspec.json.Decoder(Line)
+_ENCODER = msgspec.json.Encoder()
+
+
+def live_beside(run: Path) -> Path:
+    """The file of the Run that goes there."""
+    return run.with_name(run.name + SUFFIX)
+
+
+def live_in(folder: Path) -> list[Path]:
+    """Every such file in a folder, by name; not those in folders of it."""
+    try:
+        names = [
+            entry.name for entry in os.scandir(folder) if entry.name.endswith(SUFFIX) and entry.is_file()
+        ]
+    except OSError:
+        return []
+    # What begins with a dot is not in its place yet.
+    return [folder / name for name in sorted(names) if not name.startswith(".")]
+
+
+class LiveFile:
+    """Open for writing. A line that cannot be written is the last: nobody's replay ends for it."""
+
+    def __init__(self, path: Path, header: Header) -> None:
+        """A new one, in place of one that was left behind; OSError or UserError where there can be none."""
+        self.path = path
+        with replacing(path) as temporary:
+            self._file: IO[bytes] | None = temporary.open("wb")
+            self.write(header)
+
+    def write(self, line: Line) -> None:
+        """Add a line; whoever reads the file sees it."""
+        if self._file is None:
+            return
+        try:
+            self._file.write(_ENCODER.encode(line) + b"\n")
+            self._file.flush()
+        except OSError:
+            self.close()
+
+    def close(self) -> None:
+        """It stays as it is."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None
+
+    def remove(self) -> None:
+        """What it was about is over, and told elsewhere."""
+        self.close()
+        with contextlib.suppress(OSError):
+            self.path.unlink(missing_ok=True)
+
+
+def read_live(path: Path, offset: int = 0) -> tuple[list[Line], int]:
+    """The lines from `offset` on, and the offset to go on reading from; half a last line is left for then.
+
+    Where another file has taken its place meanwhile, lines are from its beginning, and the first is a Header.
+    A line of a kind that is not known, as of a later version, is left out. OSError where there is no file.
+    """
+    with path.open("rb") as file:
+        if offset:
+            file.seek(offset - 1)
+            offset = offset if file.read(1) == b"\n" else 0
+        file.seek(offset)
+        data = file.read()
+    whole = data.rfind(b"\n") + 1
+    lines = [line for text in data[:whole].split(b"\n") if (line := _parsed(text)) is not None]
+    if offset == 0 and whole and not (lines and isinstance(lines[0], Header) and lines[0].format == FORMAT):
+        raise UserError("live-not-live", f"{path} is not the file of a replay under way")
+    return lines, offset + whole
+
+
+def _parsed(text: bytes) -> Line | None:
+    try:
+        line: Line = _LINE.decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    return line
+
+
+def alive(header: Header) -> bool:
+    """Whether the process that wrote it is still there, and not another by its number."""
+    if header.pid_started is not None:
+        return started(header.pid) == header.pid_started
+    try:
+        os.kill(header.pid, 0)
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+def started(pid: int) -> int | None:
+    """When a process started, in ticks of the kernel's clock; None if it has ended, or nobody says here."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The name of the program, in brackets, may have anything in it.
+    state, *fields = text.rpartition(")")[2].split()
+    return None if state in "ZX" else int(fields[18])
