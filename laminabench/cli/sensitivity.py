@@ -108,5 +108,5 @@ def sensitivity(
         "plot": str(plot) if plot else None,
     }
     out.result(
-        result, lambda console: print_sheets(console, [sheet_of(found, where, costs.held_against)], ())
+        result, lambda console: print_sheets(console, [sheet_of(found, where, costs.held_against)], (), ())
     )

@@ -190,6 +190,33 @@ def _assumed(cells: Sequence[Cell], names: Sequence[str]) -> Iterator[str]:
         yield "where an era's numbers are from: laminabench costs eras"
 
 
+def verdicts(cells: Sequence[Cell], base: str) -> list[str]:
+    """The answer for one model on one trace, a sentence for each system beside the base."""
+    said = [cell for cell in cells if not cell.alike]
+    bands: dict[str, list[Cell]] = {}
+    for cell in said:
+        bands.setdefault(cell.band, []).append(cell)
+    limit = f"{cells[0].slo_tbt_ms:g} ms"
+    found = []
+    for name in (each for each in cells[0].summaries if each != base):
+        gains = [
+            f"{_span([cell.gain_per_dollar_of(name, base) for cell in own])} ({band})"
+            for band, own in bands.items()
+        ]
+        within = [_within(said, each) for each in (name, base)]
+        found.append(
+            f"{name} in place of {base}, tokens for the same money: {', '.join(gains)}; {within[0]} of its "
+            f"tokens come within {limit}, and {within[1]} of {base}'s"
+        )
+    return found
+
+
+def _within(cells: Sequence[Cell], name: str) -> str:
+    shares = [number_at(cell.summaries[name], "slo.token_attainment") for cell in cells]
+    known = [each for each in shares if each is not None]
+    return " to ".join(dict.fromkeys(share(end) for end in (min(known), max(known)))) if known else "none"
+
+
 def _by_metric(compared: SideBySide, title: str, notes: Sequence[str]) -> Sheet:
     columns = ["", f">{_head(compared.sides[compared.base])}"]
     others = [place for place in range(len(compared.sides)) if place != compared.base]
@@ -230,8 +257,10 @@ def _with_interval(
     return f"{written(estimate.value)}{sure}"
 
 
-def print_sheets(console: Console, sheets: Sequence[Sheet], failed: Sequence[str]) -> None:
-    """Each as a table with its notes; then every gate that failed, a line each."""
+def print_sheets(
+    console: Console, sheets: Sequence[Sheet], verdicts: Sequence[str], failed: Sequence[str]
+) -> None:
+    """Each as a table with its notes; then what they come to, and every gate that failed, a line each."""
     for place, sheet in enumerate(sheets):
         if place:
             console.print()
@@ -239,6 +268,8 @@ def print_sheets(console: Console, sheets: Sequence[Sheet], failed: Sequence[str
         console.print(table(sheet.columns, (map(literal, cells) for cells in sheet.rows)))
         for note in sheet.notes:
             console.print(f"[dim]{literal(note)}[/dim]", soft_wrap=True)
+    for line in verdicts:
+        console.print(f"[bold]{literal(line)}[/bold]", soft_wrap=True)
     for line in failed:
         console.print(f"[red]failed[/red] {literal(line)}", soft_wrap=True)
 

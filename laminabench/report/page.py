@@ -8,14 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import NamedTuple
 
 from laminabench.atomic import replacing
 from laminabench.errors import UserError
+from laminabench.present.compare import Sheet
 from laminabench.report.breakdown import cost_charts, time_charts
 from laminabench.report.chart import Chart, series
 from laminabench.report.headline import cards, comparison, swatch
 from laminabench.report.latency import attainment_chart, cdf_chart, first_token_chart
-from laminabench.report.markup import Markup, joined, script_data, tag
+from laminabench.report.markup import Markup, joined, script_data, table, tag
 from laminabench.report.memory import memory_charts, memory_table
 from laminabench.report.over_time import charts as charts_over_time
 from laminabench.report.provenance import provenance
@@ -24,18 +26,36 @@ from laminabench.report.shown import Shown, caveats
 from laminabench.report.timeline import default_window_s, timeline_chart
 
 
+class Lead(NamedTuple):
+    """What the comparison that the Runs are from says, to be read before them."""
+
+    verdicts: Sequence[str]
+    sheets: Sequence[Sheet]
+    notes: Sequence[str]
+
+    def html(self) -> Markup:
+        said = (tag("p", each, class_="verdict") for each in self.verdicts)
+        return _section("Answer", *said, *map(_sheet, self.sheets), _said(self.notes))
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     title: str
     runs: list[Shown]
     window_s: tuple[float, float]
     caveats: list[str]
+    lead: Lead | None = None
 
 
-def report(runs: list[Shown], title: str | None, window_s: tuple[float, float] | None) -> Report:
+def report(
+    runs: list[Shown],
+    title: str | None,
+    window_s: tuple[float, float] | None,
+    lead: Lead | None = None,
+) -> Report:
     """Of these Runs; what is not given is chosen from them."""
     names = series([each.name for each in runs])
-    return Report(title or names, runs, window_s or default_window_s(runs), caveats(runs))
+    return Report(title or names, runs, window_s or default_window_s(runs), caveats(runs), lead)
 
 
 def write_page(found: Report, target: Path) -> int:
@@ -82,6 +102,7 @@ def _body(found: Report) -> tuple[list[Chart], Markup]:
     told = tag("ul", *(tag("li", sentence) for sentence in found.caveats))
     main = tag(
         "main",
+        found.lead.html() if found.lead else "",
         _section(
             "Headline",
             cards(runs),
@@ -118,6 +139,16 @@ def _header(found: Report) -> Markup:
 
 def _section(title: str, *inside: object) -> Markup:
     return tag("section", tag("h2", title), *inside)
+
+
+def _sheet(sheet: Sheet) -> Markup:
+    """A table of the comparison, with what is said under it."""
+    header = [title.removeprefix(">") for title in sheet.columns]
+    return joined((table(sheet.title, header, sheet.rows, "numbers"), _said(sheet.notes)))
+
+
+def _said(notes: Sequence[str]) -> Markup:
+    return tag("ul", *(tag("li", note) for note in notes), class_="notes") if notes else joined(())
 
 
 def _grid(charts: Sequence[Chart], *, wide: bool = False) -> Markup:

@@ -20,10 +20,10 @@ from laminabench.systems.registry import MODULES
 # What can be said of Runs that are there; everything else is about replaying.
 _SAID_OF_RUNS = {
     *("runs", "no_group", "base", "slo_tbt_ms", "slo_ttft_ms", "fail_on", "strict", "markdown", "plot"),
-    *("as_json", "quiet", "verbose"),
+    *("report", "as_json", "quiet", "verbose"),
 }
 _OF_EQUAL = {"tolerance", "devices"}
-_OF_LIVE = {"rounds", "directory"}
+_OF_LIVE = {"rounds"}
 # What can be said of systems and not of replays that take turns: each of those says it itself.
 _NOT_OF_LIVE = {
     *("costs", "eras", "systems", "deployments", "equal_cost", "equal_power", "tolerance"),
@@ -94,7 +94,11 @@ _NOT_OF_LIVE = {
     metavar="'FLAGS OF REPLAY'",
 )
 @option("--rounds", click.IntRange(1, 1000), "With --live: how often each has its turn.", 3)
-@option("--out directory", FOLDER, "With --live: where the Runs go; runs/compare-TRACE-TIME by default.")
+@option(
+    "--out directory",
+    FOLDER,
+    "Keep every replay as a Run in this folder; with --live runs/compare-TRACE-TIME by default.",
+)
 @option(
     "--base",
     None,
@@ -121,6 +125,7 @@ _NOT_OF_LIVE = {
 @click.option("--strict", is_flag=True, help="Gates judge measured ratios without their intervals.")
 @option("--markdown", FILE, "Write the tables as Markdown.")
 @option("--plot", FILE, "Draw throughput and TBT: .png, .svg or .pdf.")
+@option("--report", FILE, "One HTML page that needs no network: the answer, then its Runs side by side.")
 @trace_options
 @reporting
 def compare(out: Output, workload: ReplayRequest, **flags: Any) -> None:
@@ -130,6 +135,7 @@ def compare(out: Output, workload: ReplayRequest, **flags: Any) -> None:
     laminabench compare runs/lamina runs/vllm
     laminabench compare runs/base-* runs/new-* --fail-on 'throughput<0.95' --fail-on 'tbt_p99>1.1'
     laminabench compare --equal-cost --trace azure-conv --model llama3-70b
+    laminabench compare --equal-cost --trace mine.csv --model llama3-70b --report answer.html
     laminabench compare --model llama3-70b --deployment lamina=2xh200+4xh20 --equal-cost
     laminabench compare --live '--system vllm --deployment 2xcpu' --live '--system lamina' --trace azure-code
 
@@ -138,19 +144,26 @@ def compare(out: Output, workload: ReplayRequest, **flags: Any) -> None:
     one of them could never hold are left out for all.
     """
     from laminabench.cli.compare.answers import of_runs, of_systems
+    from laminabench.cli.compare.kept import keep, require_new, require_page
     from laminabench.cli.compare.live import of_live
     from laminabench.comparison.sides import failures, parse_gate
     from laminabench.figures.drawn import check_target
     from laminabench.present.compare import print_sheets, write_markdown
     from laminabench.runs.replace import require_writable
 
-    plot, markdown = flags["plot"], flags["markdown"]
+    plot, markdown, page = flags["plot"], flags["markdown"], flags["report"]
+    # Live replays keep theirs as they are made.
+    kept = None if flags["live"] else flags["directory"]
     gates = [parse_gate(text) for text in flags["fail_on"]]
     if plot:
         check_target(plot)
     if markdown:
         require_writable(markdown)
+    if page:
+        require_page(page)
     _require_together(flags)
+    if kept:
+        require_new(kept)
     if flags["live"]:
         answer = of_live(flags, workload, out)
     else:
@@ -166,8 +179,15 @@ def compare(out: Output, workload: ReplayRequest, **flags: Any) -> None:
         write_markdown(markdown, answer.sheets, answer.notes, failed)
     if plot:
         answer.draw(plot)
-    result = {**answer.described, "gates": list(map(str, gates)), "failed": failed}
-    out.result(result, lambda console: print_sheets(console, answer.sheets, failed))
+    if kept or page:
+        keep(answer, kept, page, flags["slo_tbt_ms"], out)
+    result = {
+        **answer.described,
+        "report": page and str(page),
+        "gates": list(map(str, gates)),
+        "failed": failed,
+    }
+    out.result(result, lambda console: print_sheets(console, answer.sheets, answer.verdicts, failed))
     if failed:
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
         raise CheckFailedError("gate-failed", f"a gate failed: {failed[0]}{more}")

@@ -30,7 +30,7 @@ from laminabench.comparison.sides import SideBySide
 from laminabench.comparison.spec import ComparisonSpec, Equal
 from laminabench.errors import UserError
 from laminabench.json_safe import Json
-from laminabench.present.compare import Sheet, sheet_of_cell, sheet_of_runs, sheets_of_grid
+from laminabench.present.compare import Sheet, sheet_of_cell, sheet_of_runs, sheets_of_grid, verdicts
 from laminabench.replaying import Workload
 from laminabench.replaying.run import load
 from laminabench.request import CHOICES, ReplayRequest
@@ -56,11 +56,14 @@ ABOUT_EQUAL = 0.01
 class Answer:
     """What the command prints, writes, draws and judges."""
 
+    title: str | None  # of a page; the Runs' names, if None
     comparisons: list[tuple[str, SideBySide]]  # each with where it is from, for the end of a sentence
     described: dict[str, Json]  # for --json
     notes: list[str]  # what a reader of the numbers has to know
     sheets: list[Sheet]
     draw: Callable[[Path], None]
+    runs: Callable[[Path], list[Path]]  # the Runs behind it; those that are not kept go into this folder
+    verdicts: Sequence[str] = ()  # what all of it comes to, in a sentence for each system
 
 
 def of_runs(flags: Mapping[str, Any], out: Output) -> Answer:
@@ -86,10 +89,10 @@ def of_runs(flags: Mapping[str, Any], out: Output) -> Answer:
             "compare-too-few",
             "these Runs are rounds of one thing, with nothing to compare; --no-group keeps them apart",
         )
-    return answer_of_runs(compared, doubts)
+    return answer_of_runs(compared, doubts, runs)
 
 
-def answer_of_runs(compared: SideBySide, notes: list[str]) -> Answer:
+def answer_of_runs(compared: SideBySide, notes: list[str], runs: Sequence[Path]) -> Answer:
     """One comparison, of Runs."""
 
     def draw(target: Path) -> None:
@@ -98,7 +101,9 @@ def answer_of_runs(compared: SideBySide, notes: list[str]) -> Answer:
         draw_sides(compared, target)
 
     described = {**compared.describe(), "notes": notes}
-    return Answer([("", compared)], described, notes, [sheet_of_runs(compared)], draw)
+    return Answer(
+        None, [("", compared)], described, notes, [sheet_of_runs(compared)], draw, lambda _: list(runs)
+    )
 
 
 def shared(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,9 +132,34 @@ def of_systems(flags: Mapping[str, Any], workload: ReplayRequest, out: Output) -
     for trace in traces:
         require_prefixes(spec.router, trace)
     grid = Grid(_views(spec, eras, cost_sets, named=bool(flags["costs"])), models, traces)
+    if (flags["directory"] or flags["report"]) and len(models) * len(traces) > 1:
+        flag = "--out keeps" if flags["directory"] else "--report shows"
+        raise UserError(
+            "compare-keep-one",
+            f"{flag} the Runs of one model on one trace; there are {len(models)} models and {len(traces)} "
+            "traces: name one of each",
+        )
     with out.progress("replaying", unit="cells") as progress:
         cells = grid_cells(grid, jobs=flags["jobs"], progress=progress)
-    return _answer_of_systems(cells, base, spec, eras)
+
+    def kept(directory: Path) -> list[Path]:
+        from laminabench.comparison.kept import keep, sides
+
+        said = {each.name: name for each, name in zip(cost_sets, flags["costs"] or names, strict=True)}
+        common = {**shared(flags), "model": (flags["models"] or MODELS)[0], "network": flags["network"]}
+        common["trace"] = (flags["traces"] or TRACES)[0]
+        asked = [(view, changed(workload, {**common, "costs": said[view.costs.name]})) for view in grid.views]
+        found = [
+            side
+            for view, request in asked
+            for side in sides(view.specs, models[0], traces[0], view.costs, request)
+        ]
+        # The report's ratios are to its first.
+        found.sort(key=lambda side: side.request.system != base)
+        with out.progress("keeping", unit="Runs") as progress:
+            return keep(found, directory, progress)
+
+    return _answer_of_systems(cells, base, spec, eras, kept)
 
 
 def systems_named(text: str) -> tuple[str, ...]:
@@ -196,8 +226,17 @@ def _views(
     ]
 
 
-def _answer_of_systems(cells: list[Cell], base: str, spec: ComparisonSpec, eras: Sequence[Era]) -> Answer:
+def _answer_of_systems(
+    cells: list[Cell],
+    base: str,
+    spec: ComparisonSpec,
+    eras: Sequence[Era],
+    runs: Callable[[Path], list[Path]],
+) -> Answer:
     notes, equal = list(_notes(cells, spec)), spec.equal
+    # Of several there is no one answer.
+    one = len({(cell.model, cell.trace) for cell in cells}) == 1
+    said = verdicts(cells, base) if one else []
     tolerance = None if equal is None else {"tolerance": equal.tolerance}
     described: dict[str, Json] = {
         "backend": "modelled",
@@ -212,6 +251,7 @@ def _answer_of_systems(cells: list[Cell], base: str, spec: ComparisonSpec, eras:
         **(_of_prompts(spec) if spec.prompt_budget else {}),
         **({"router": spec.router, "queue": spec.queue} if spec.several else {}),
         "cells": [cell.row(base) for cell in cells],
+        "verdicts": list(said),
         "notes": notes,
     }
     if len(cells) == 1:
@@ -225,7 +265,9 @@ def _answer_of_systems(cells: list[Cell], base: str, spec: ComparisonSpec, eras:
         draw_cells(cells, target)
 
     comparisons = [(f" ({cell.model} on {cell.trace}, {cell.label})", cell.sides(base)) for cell in cells]
-    return Answer(comparisons, described, notes, sheets, draw)
+    names = [base, *(name for name in spec.systems if name != base)]
+    title = f"{' or '.join(names)}: {cells[0].model} on {cells[0].trace}, modelled"
+    return Answer(title, comparisons, described, notes, sheets, draw, runs, said)
 
 
 def _of_prompts(spec: ComparisonSpec) -> dict[str, Json]:

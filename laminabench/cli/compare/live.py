@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from laminabench.cli.compare.answers import Answer, answer_of_runs, shared
+from laminabench.cli.compare.kept import require_new
 from laminabench.cli.flags import changed, parsed_line
 from laminabench.cli.output import Output
 from laminabench.comparison.rounds import compare_runs
@@ -18,7 +19,6 @@ from laminabench.replaying import ReplayRequest, run
 from laminabench.replaying.run import free_directory
 from laminabench.replaying.turns import in_turns
 from laminabench.request import CHOICES, CUTS, NOT_OF_MANY
-from laminabench.runs.replace import require_writable
 from laminabench.systems.registry import prepare
 
 
@@ -41,8 +41,7 @@ def of_live(flags: Mapping[str, Any], workload: ReplayRequest, out: Output) -> A
     _require_apart(sides)
     base = _place(flags["base"], len(sides))
     directory: Path = flags["directory"] or free_directory(f"compare-{Path(flags['traces'][0]).name}")
-    _require_new(directory)
-    require_writable(directory / "1-1")
+    require_new(directory)
     # Whatever is refused is refused before the first of them begins.
     for side in sides:
         with _named(side):
@@ -59,13 +58,14 @@ def of_live(flags: Mapping[str, Any], workload: ReplayRequest, out: Output) -> A
                 raise Interrupted(f"the Runs so far are in {directory}")
             found.require_sound()
         paths[place].append(path)
+    all_paths = [path for side in paths for path in side]
     compared, doubts = compare_runs(
-        [path for side in paths for path in side],
+        all_paths,
         base=paths[base][0],
         slo_tbt_ms=flags["slo_tbt_ms"],
         slo_ttft_ms=flags["slo_ttft_ms"],
     )
-    return answer_of_runs(compared, [f"Runs are kept in {directory}", *doubts])
+    return answer_of_runs(compared, [f"Runs are kept in {directory}", *doubts], all_paths)
 
 
 def _side(said: str, flags: Mapping[str, Any], workload: ReplayRequest) -> _Side:
@@ -123,10 +123,3 @@ def _place(base: str | None, sides: int) -> int:
     if not base.isdecimal() or not 1 <= int(base) <= sides:
         raise UserError("compare-base-unknown", f"--base {base}: of --live give its number, 1 to {sides}")
     return int(base) - 1
-
-
-def _require_new(directory: Path) -> None:
-    if directory.exists() and any(directory.iterdir()):
-        raise UserError(
-            "output-exists", f"{directory} is not empty, and rounds of another day are no rounds of this one"
-        )
