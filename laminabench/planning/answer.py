@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from laminabench.catalog.deployment import Deployment, Workers
 from laminabench.errors import CheckFailedError, UserError
 from laminabench.json_safe import to_json
-from laminabench.planning.effects import Effect, effects
-from laminabench.planning.measure import Point, front, meets, nearest, order, winner
+from laminabench.planning.effects import Effect, bindings
+from laminabench.planning.measure import (
+    Point,
+    front,
+    front_at_any_price,
+    meets,
+    nearest,
+    order,
+    winner,
+)
 from laminabench.planning.question import Candidate, Question
 from laminabench.planning.search import PRICE_CHANGE, Found, search
 from laminabench.runs.summary import Summary
@@ -28,9 +36,14 @@ class Answer:
     winner: Point | None
     nearest: Point | None
     summary: Summary | None  # of the winner's replay
-    effects: list[Effect]
+    binds: Mapping[Point, list[Effect]]  # of all on the front, perhaps of who would be there at other prices
     prices: list[Repriced]
     without_prompts: Point | None = None  # the winner where prompts are there already
+
+    @property
+    def effects(self) -> list[Effect]:
+        """What binds the winner."""
+        return [] if self.winner is None else self.binds[self.winner]
 
     @property
     def usd_of_prompts(self) -> float | None:
@@ -64,8 +77,13 @@ class Answer:
         }
 
     def row_of(self, point: Point) -> dict[str, object]:
-        """With the devices that nobody measured."""
-        return {**point.row(), "assumed_devices": list(point.candidate.borrowed(self.question.costs))}
+        """With the devices that nobody measured, and what binds it where that was looked into."""
+        effects = self.binds.get(point)
+        return {
+            **point.row(),
+            "assumed_devices": list(point.candidate.borrowed(self.question.costs)),
+            "binds": None if effects is None else [each.row() for each in effects],
+        }
 
 
 def answer(
@@ -73,9 +91,11 @@ def answer(
     candidates: Sequence[Candidate],
     *,
     exhaustive: bool = False,
+    at_any_price: bool = False,
     jobs: int | None = None,
     told: Callable[[int, int], None] = lambda done, total: None,
 ) -> Answer:
+    """`at_any_price`: what binds is found out of everybody who may be on the front at some prices."""
     # With prompts there are too many candidates to look at those who only would be faster and dearer.
     few = question.prompts and question.mode == "open"
     found = search(question, candidates, exhaustive=exhaustive, winner_only=few, jobs=jobs, told=told)
@@ -86,14 +106,16 @@ def answer(
         decoding = replace(question, prefill="off", slo_ttft_ms=None)
         plain = list(dict.fromkeys(each.without_prompts for each in candidates))
         without = winner(search(decoding, plain, winner_only=True, jobs=jobs).points, limit)
+    on_front = front(found.points, limit)
+    some = [*on_front, *(front_at_any_price(found.points, limit) if at_any_price else ())]
     return Answer(
         question,
         found,
-        front(found.points, limit),
+        on_front,
         best,
         nearest(found.points) if best is None else None,
         None if best is None else _summary(question, best),
-        [] if best is None else effects(question, best),
+        bindings(question, list(dict.fromkeys(some)), jobs),
         list(repriced(found.points, limit)),
         without,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -13,11 +13,15 @@ from laminabench.catalog.hardware import Device
 from laminabench.catalog.network import Network
 from laminabench.planning.measure import Point, measure
 from laminabench.planning.question import Question
+from laminabench.planning.stages import jobs_for
 from laminabench.sim.spec import BoardTiming, PromptPool, PromptTiming, Spec, Timing
+from laminabench.spread import spread
 from laminabench.systems.registry import system
 
 # A tenth more of what one has, or a tenth more speed.
 BETTER = 1.1
+# About as many as one candidate has.
+MOST_RESOURCES = 10
 
 _HOST = ("host_fixed", "host_per_request")
 _CHUNKS = ("fixed", "per_row", "per_pair", "per_token", "windowed_per_pair")
@@ -60,6 +64,12 @@ def effects(question: Question, point: Point) -> list[Effect]:
         found.append(Effect(resource, rate, 1 - better.tbt_p99_ms / point.tbt_p99_ms, sooner))
     gained = gained_by(question, point)
     return sorted(found, key=lambda each: -(getattr(each, gained) or 0.0))
+
+
+def bindings(question: Question, points: Sequence[Point], jobs: int | None) -> dict[Point, list[Effect]]:
+    """The effects for each of several, on as many cores as it is worth."""
+    jobs = jobs_for(MOST_RESOURCES * len(points), question.trace, jobs)
+    return {points[index]: found for index, found in spread(effects, points, question, jobs=jobs)}
 
 
 def gained_by(question: Question, point: Point) -> Gain:

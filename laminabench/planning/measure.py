@@ -42,8 +42,10 @@ class Point:
         if self.ttft_p99_ms is None:
             numbers = {name: value for name, value in numbers.items() if not name.startswith("ttft")}
         return {
+            "candidate": str(self.candidate),
             "system": self.candidate.system,
             "deployment": str(self.candidate.deployment),
+            "devices": self.candidate.devices,
             "batches": self.candidate.batches,
             "most_requests": self.candidate.most_requests,
             **self.candidate.of_prompts(),
@@ -124,6 +126,28 @@ def front(points: Sequence[Point], slo_tbt_p99_ms: float) -> list[Point]:
         if not found or each.tbt_p99_ms < found[-1].tbt_p99_ms:
             found.append(each)
     return found[::-1]
+
+
+def front_at_any_price(points: Iterable[Point], slo_tbt_p99_ms: float) -> list[Point]:
+    """Of those that meet the limit, who may be on the front at some prices: nobody is as fast and takes no
+    more of any device for a token.
+    """
+    found: list[Point] = []
+    for each in sorted(
+        (each for each in points if meets(each, slo_tbt_p99_ms)), key=lambda at: (at.tbt_p99_ms, *order(at))
+    ):
+        if each.tokens_per_s and not any(_takes_no_more(other, each) for other in found):
+            found.append(each)
+    return found
+
+
+def _takes_no_more(one: Point, other: Point) -> bool:
+    """Of any device, for as many tokens."""
+    most = other.candidate.devices
+    return all(
+        count * other.tokens_per_s <= most.get(name, 0) * one.tokens_per_s
+        for name, count in one.candidate.devices.items()
+    )
 
 
 def nearest(points: Iterable[Point]) -> Point | None:

@@ -64,6 +64,14 @@ class Candidate:
         return str(self.deployment if self.instances == 1 else Instances((self.deployment,) * self.instances))
 
     @property
+    def devices(self) -> dict[str, int]:
+        """How many of each kind, of all instances: what an hour costs at any prices follows from these."""
+        found: dict[str, int] = {}
+        for part in self.deployment.parts:
+            found[part.device.name] = found.get(part.device.name, 0) + self.instances * part.count
+        return found
+
+    @property
     def without_prompts(self) -> Candidate:
         """The same with its prompts there already, which takes no devices for them."""
         deployment = replace(self.deployment, prefill=None)

@@ -130,11 +130,15 @@ class Team:
         return [found[index] for index in range(len(some))]
 
 
+def jobs_for(replays: int, trace: Trace, jobs: int | None) -> int | None:
+    """So many processes at most, or one where others would not be worth it."""
+    return 1 if replays * (BUILD_S + len(trace) * REQUEST_S) < WORTH_SPREADING_S else jobs
+
+
 @contextmanager
 def team(stage: Stage, candidates: int, jobs: int | None = None) -> Iterator[Team]:
     """For a search among so many, on as many cores as it is worth."""
-    if candidates * (BUILD_S + len(stage.trace) * REQUEST_S) < WORTH_SPREADING_S:
-        jobs = 1
+    jobs = jobs_for(candidates, stage.trace, jobs)
     with crew(stage, jobs=jobs) as found:
         yield Team(stage, found, jobs or cores())
 
