@@ -4,7 +4,7 @@
 # what pip's own configuration names (indexes, folders of wheels, certificates), read-only. Where there can be no such
 # root it says so: that is a failure in CI (CI=true); elsewhere it is skipped (exit code 77).
 #
-#     ci/bare.sh              make replay, again, and make test
+#     ci/bare.sh              make replay, again, a page about a CSV, and make test
 #     ci/bare.sh COMMAND...   each argument a command for sh instead, as in `ci/bare.sh 'make replay' bash`
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -81,7 +81,10 @@ python=$project/.venv/bin/python
 [ -x "$python" ] || python=python3
 "$python" -m pip config list 2>/dev/null | "$python" "$here/bare_pip.py" "$work" || fail "pip's configuration cannot be read"
 
-[ $# -gt 0 ] || set -- 'make replay' 'make replay' 'make test'
+# A newcomer's own traffic, and README's question about it.
+csv='BEGIN { print "arrival_s,prompt_tokens,output_tokens"; for (i = 0; i < 2000; i++) print i / 5 "," 200 + i * 37 % 3000 "," 50 + i * 13 % 400 }'
+ask=".venv/bin/laminabench compare --equal-cost --trace ~/mine.csv --model llama3-70b --report ~/answer.html"
+[ $# -gt 0 ] || set -- 'make replay' 'make replay' "awk '$csv' >~/mine.csv" "$ask" 'test -s ~/answer.html' 'make test'
 unshare --mount --pid --ipc --fork --kill-child sh "$here/bare-inside.sh" "$root" "$work" "$@" </dev/null
 untracked=$(git -c safe.directory='*' -C "$work/home/laminabench" status --porcelain)
 [ -z "$untracked" ] || fail "the commands leave this in the tree: $untracked"

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Build the virtual environment with laminabench in it, editable. Says in one sentence what is missing. Arguments: its
-# folder, and how much goes into it: `core`, what a modelled replay needs, or `all`, with the engine and what develops it.
+# folder, and how much goes into it: `core`, what modelled replays and pages about them need, or `all`, with the engine
+# and what develops it.
 set -eu
 venv=$1
 extent=${2:-all}
@@ -63,8 +64,8 @@ say "installing the build tools"
 # Without build isolation a rebuild is incremental, and the build uses the pinned tools.
 $install scikit-build-core nanobind ninja cmake
 if [ "$extent" = core ]; then
-  say "building the simulator and installing what a modelled replay needs (a minute the first time)"
-  what=.
+  say "building the simulator and installing what a modelled replay and its pages need (a minute the first time)"
+  what='.[report,view]'
   engine=OFF
 else
   say "building laminabench and installing what it needs (torch included: some minutes the first time)"

@@ -91,7 +91,10 @@ def load_file(
     requests = _read(Reading(source, layout, columns or {}, unit, skip_bad, tokenizer))
     notes = requests.notes
     if requests.arrival_s is None and layout.container != "conversations" and not layout.signature:
-        notes += ("no column with arrival times; if there is one, say --columns arrival=NAME",)
+        notes += (
+            "no column with arrival times; if there is one: laminabench traces import FILE --columns "
+            "arrival=NAME",
+        )
     meta = requests.meta or TraceMeta(
         name or plain_name(path),
         origin=str(path),

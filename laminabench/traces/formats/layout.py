@@ -45,7 +45,8 @@ class Columns(msgspec.Struct, frozen=True):
 
 
 PARTS = tuple(sorted(Columns.__struct_fields__))
-_OPTION = "--columns {}=NAME"
+# Only `traces import` has the flag; a trace may have been named to any command.
+_OPTION = "laminabench traces import FILE --columns {}=NAME"
 
 
 def choose(layout: Layout, there: Sequence[str], asked: Mapping[str, str], where: str) -> Columns:
@@ -66,7 +67,8 @@ def choose(layout: Layout, there: Sequence[str], asked: Mapping[str, str], where
             missing = _quoted(names[0]) if layout.signature else f"for the {part}"
             raise UserError(
                 "trace-no-column",
-                f"{where}: no column {missing}; there are: {listed(names_there)}; say {_OPTION.format(part)}",
+                f"{where}: no column {missing}; there are: {listed(names_there)}; say which: "
+                f"{_OPTION.format(part)}",
             )
     used = [name for name in found.values() if name is not None]
     for name in used:

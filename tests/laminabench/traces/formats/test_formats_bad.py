@@ -63,7 +63,11 @@ def problem(path: Path, **wishes: object) -> str:
         (" \n\n", "trace: the file is empty"),
         (b"\xef\xbb\xbf", "trace: the file is empty"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "trace: no requests in it"),
-        ("a,b\n1,2\n", "trace:1: no column for the output; there are: a, b; say --columns output=NAME"),
+        (
+            "a,b\n1,2\n",
+            "trace:1: no column for the output; there are: a, b; say which: "
+            "laminabench traces import FILE --columns output=NAME",
+        ),
         (
             "arrival_s,prompt_tokens,prompt_tokens,output_tokens\n0,1,1,1\n",
             'column "prompt_tokens" appears 2',
@@ -170,7 +174,10 @@ def test_a_bad_first_row_does_not_hide_the_format(trace_file):
 def test_a_misspelt_arrival_column_is_mentioned(trace_file):
     trace = load_file(trace_file(AZURE.replace("TIME", "TINE")))
     assert not trace.meta.has_arrivals
-    assert trace.meta.notes == ("no column with arrival times; if there is one, say --columns arrival=NAME",)
+    assert trace.meta.notes == (
+        "no column with arrival times; if there is one: laminabench traces import FILE --columns "
+        "arrival=NAME",
+    )
 
 
 def test_a_line_without_an_end(trace_file, monkeypatch):
