@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from laminabench.bench import plan as bench_plan
+from laminabench.planning.kept import read_plan
 from laminabench.traces.table import TraceMeta, make_trace
 
 FEW = ("--devices", "h100,h20", "--budget", "45", "--model", "llama3-70b", "-q")
@@ -74,6 +75,26 @@ def test_every_one_replayed_has_the_same_winner(as_json: Any, trace: str) -> Non
     searched, every = as_json(*call), as_json(*call, "--exhaustive")
     assert searched["answers"][0]["winner"] == every["answers"][0]["winner"]
     assert searched["answers"][0]["front"] == every["answers"][0]["front"]
+
+
+def test_the_plan_is_kept(as_json: Any, refused: Any, trace: str) -> None:
+    call = ("plan", "--trace", trace, "--slo-tbt-p99-ms", "100", *FEW, "--jobs", "1")
+    found = as_json(*call)
+    folder = Path(found["plan_dir"])
+    assert folder.parent == Path("plans")
+    kept = read_plan(folder)
+    assert kept.command.startswith("laminabench ")
+    assert [each.candidate for each in kept.answers[0].replayed] == [
+        row["candidate"] for row in found["answers"][0]["replayed"]
+    ]
+    assert as_json(*call)["plan_dir"] == str(folder)  # the same plan again
+    assert as_json(*call, "--out", "mine")["plan_dir"] == "mine"
+    assert [each.name for each in Path("plans").iterdir()] == [folder.name]
+    assert as_json(*call, "--no-out")["plan_dir"] is None
+    refused("contradict", *call, "--no-out", "--out", "mine")
+    Path("full").mkdir()
+    Path("full/notes.txt").write_text("mine")
+    refused("is not a plan", *call, "--out", "full")
 
 
 def test_what_is_printed(shell: Any, trace: str) -> None:
