@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from laminabench.cli.compare.options import deployed_options
-from laminabench.cli.flags import changed, price_options, trace_options
+from laminabench.cli.flags import changed, given_in, price_options, trace_options
 from laminabench.cli.options import COUNT, FILE, option
 from laminabench.cli.output import Output, reporting
 from laminabench.errors import UserError
@@ -57,7 +57,7 @@ def sensitivity(
     """
     from laminabench.catalog.deployment import kinds_of_prices
     from laminabench.catalog.find_model import modelled
-    from laminabench.cli.compare.answers import systems_named, terms_of_two
+    from laminabench.comparison.asked import Asked, systems_named, terms_of_two
     from laminabench.comparison.cells import placed
     from laminabench.figures.drawn import check_target
     from laminabench.present.compare import print_sheets
@@ -76,8 +76,16 @@ def sensitivity(
     if target:
         require_writable(target)
     model = modelled(model_name)
-    eras = [flags["era"]] if flags["era"] else []
-    spec, costs = terms_of_two({**flags, "eras": eras}, systems, model)
+    same = ("deployments", "limits", "hosts", "host_async", "network")
+    asked = Asked(
+        systems=systems,
+        costs=(flags["costs"],) if flags["costs"] else (),
+        eras=(flags["era"],) if flags["era"] else (),
+        equal="cost" if flags["equal_cost"] else None,
+        choices=ReplayRequest(**given_in(flags)),
+        **{name: flags[name] for name in same},
+    )
+    spec, costs = terms_of_two(asked, model)
     trace = load(changed(workload, {"trace": trace_name}), out)
     pair = placed(spec, model, trace, costs)
     if pair.dropped:

@@ -17,6 +17,7 @@ from laminabench.comparison.assumptions import assumptions
 from laminabench.comparison.cells import Cell
 from laminabench.comparison.sides import Row, Side, SideBySide
 from laminabench.comparison.spec import types_in
+from laminabench.comparison.systems import Compared
 from laminabench.present.numbers import number, share
 from laminabench.present.terminal import literal, table
 from laminabench.runs.summary import number_at
@@ -51,6 +52,13 @@ def sheet_of_runs(compared: SideBySide) -> Sheet:
     if any(side.backend != "modelled" for side in compared.sides):
         notes.append("in brackets: 95 % intervals of what was measured; what was modelled is exact")
     return _by_metric(compared, "Runs side by side", notes)
+
+
+def sheets_of_systems(found: Compared) -> list[Sheet]:
+    """One cell by its metrics; several as a grid."""
+    if len(found.cells) == 1:
+        return [sheet_of_cell(found.cells[0], found.base)]
+    return sheets_of_grid(found.cells, found.base, as_published=not found.asked.deployments)
 
 
 def sheet_of_cell(cell: Cell, base: str) -> Sheet:
