@@ -24,6 +24,7 @@ SECTIONS = {
         "plan": "The deployment that serves a trace cheapest within a limit.",
         "figures": "The papers' figures and tables, theirs beside ours.",
         "report": "Runs side by side as one HTML page.",
+        "view": "Look through a folder of Runs in a browser.",
     },
     "Workloads": {"traces": "List, fetch, inspect, fit and generate request traces."},
     "The modelled cluster": {
@@ -54,6 +55,7 @@ EXAMPLES = (
     "laminabench plan --trace azure-conv --slo-tbt-p99-ms 100",
     "laminabench figures fig10",
     "laminabench report runs/lamina runs/vllm -o report.html",
+    "laminabench view runs",
     "laminabench traces info azure-conv",
     "laminabench hardware list --price h100=2.5",
     "laminabench models show llama3-70b",

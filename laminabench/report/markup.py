@@ -10,7 +10,7 @@ from typing import Any
 from laminabench.json_safe import json_safe
 from laminabench.traces.formats.wording import printable
 
-_EMPTY = {"meta", "br", "input"}
+_EMPTY = {"meta", "br", "input", "link"}
 
 
 class Markup(str):

@@ -64,6 +64,19 @@
       }),
     );
 
+  // For pages whose charts come later, or again. What was hidden in the others is in these.
+  window.laminabench = {
+    colour,
+    draw: async (more) => {
+      const drawn = new Set(more.map(({ id }) => id));
+      figures.splice(0, figures.length, ...figures.filter(({ id }) => !drawn.has(id) && document.getElementById(id)), ...more);
+      const look = template();
+      await Promise.all(more.map((figure) => draw(figure, look)));
+      const hidden = document.querySelectorAll("#keys button[aria-pressed=false]");
+      await Promise.all([...hidden].map((key) => show(Number(key.dataset.run), false)));
+    },
+  };
+
   const button = document.getElementById("theme");
   button.addEventListener("click", () => {
     root.dataset.theme = isDark() ? "light" : "dark";
@@ -73,14 +86,14 @@
   system.addEventListener("change", retheme);
 
   const keys = document.getElementById("keys");
-  for (const key of keys.querySelectorAll("button")) {
+  for (const key of keys ? keys.querySelectorAll("button") : []) {
     key.addEventListener("click", async () => {
       const visible = key.getAttribute("aria-pressed") === "false";
       key.setAttribute("aria-pressed", String(visible));
       await show(Number(key.dataset.run), visible);
     });
   }
-  keys.hidden = keys.childElementCount < 2;
+  if (keys) keys.hidden = keys.childElementCount < 2;
 
   root.classList.add("drawn");
   const look = template();

@@ -1,0 +1,53 @@
+"""`laminabench view`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from laminabench.cli.options import PATH, option
+from laminabench.cli.output import Output, reporting
+
+
+@click.command()
+@click.argument("folder", type=PATH, default=Path())
+@option("--port", click.IntRange(0, 65535), "0 is any that is free.", 0)
+@option(
+    "--open/--no-open",
+    None,
+    "Open the link in a browser; by default where there is a terminal and a display.",
+)
+@reporting
+def view(folder: Path, port: int, open: bool | None, out: Output) -> None:  # noqa: A002
+    """Look through Runs, sweeps, plans and validations in a browser; the current folder's by default.
+
+    The page is for this machine alone: the link that is printed lets one browser in, once. Ctrl-C ends it.
+
+    \b
+    laminabench view
+    laminabench view runs --port 8080
+    """
+    from laminabench.view.serving import serve
+
+    def ready(url: str) -> None:
+        if out.as_json:
+            Output.answered = True
+            click.echo(json.dumps({"url": url, "folder": str(folder.resolve())}))
+        else:
+            click.echo(f"{folder} at {url}")
+            out.note("Ctrl-C ends it; the link lets one browser in, once")
+        sys.stdout.flush()
+        if _wanted() if open is None else open:
+            click.launch(url)
+
+    serve(folder, port, ready, verbose=out.verbose)
+
+
+def _wanted() -> bool:
+    """Whether somebody sits in front of this machine."""
+    display = sys.platform == "darwin" or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
+    return display and sys.stdout.isatty()

@@ -1,0 +1,74 @@
+"""The explorer's addresses: each a page that says all it shows in its link."""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse
+
+from laminabench.errors import UserError
+from laminabench.view import page as pages
+from laminabench.view.folder import Kind
+from laminabench.view.index import Index
+from laminabench.view.page import Page, Place
+from laminabench.view.static import TYPES, packaged
+from laminabench.view.table_page import table_page
+from laminabench.view.views import LISTED, list_page, thing_page
+
+FOREVER = {"cache-control": "private, max-age=31536000, immutable"}
+FRESH = {"cache-control": "no-store"}
+
+
+def make_app(index: Index) -> FastAPI:
+    """Pages over the folder of this index. Guards are not its business."""
+    app = FastAPI(title="laminabench view", docs_url=None, redoc_url=None, openapi_url=None)
+    root = index.root
+
+    def shown(request: Request, page: Page, status: int = 200) -> Response:
+        if "part" in request.query_params:
+            return JSONResponse(pages.part(page), status, FRESH)
+        places = _places(index, request.url.path)
+        return HTMLResponse(pages.document(page, str(root), places), status, FRESH)
+
+    @app.exception_handler(UserError)
+    def wrong(request: Request, error: UserError) -> Response:
+        status = 404 if error.code == "view-not-there" else 400
+        return shown(request, Page("That cannot be shown", pages.empty(str(error))), status)
+
+    @app.exception_handler(404)
+    def nowhere(request: Request, _: HTTPException) -> Response:
+        return shown(request, Page("There is no such page", pages.empty("Start from the Runs, above.")), 404)
+
+    @app.get("/")
+    def table(request: Request) -> Response:
+        return shown(request, table_page(index, request.query_params))
+
+    def things(request: Request) -> Response:
+        query, kind = request.query_params, kinds[request.url.path]
+        page = thing_page(index, kind, query) if "at" in query else list_page(index, kind)
+        return shown(request, page)
+
+    kinds: dict[str, Kind] = {listed.address: kind for kind, listed in LISTED.items()}
+    for address in kinds:
+        app.get(address)(things)
+
+    @app.get("/static/{digest}/{name}")
+    def static(name: str) -> Response:
+        content = packaged(name)
+        if content is None:
+            raise HTTPException(404)
+        return Response(content, media_type=TYPES[PurePath(name).suffix], headers=FOREVER)
+
+    return app
+
+
+def _places(index: Index, path: str) -> list[Place]:
+    found = index.refreshed().found
+    runs = Place("Runs", "/", len(found["run"]), path == "/")
+    rest = (
+        Place(listed.title, listed.address, len(found[kind]), path == listed.address)
+        for kind, listed in LISTED.items()
+        if found[kind] or path == listed.address
+    )
+    return [runs, *rest]
