@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from laminabench.catalog.deployment import assumed_amounts
 from laminabench.planning.effects import gained_by
 from laminabench.planning.measure import meets
 from laminabench.present.numbers import number, share
+from laminabench.present.plan import counted
 from laminabench.present.replay import PARTS, SOURCES
 from laminabench.present.terminal import literal, table
 
@@ -21,18 +22,6 @@ if TYPE_CHECKING:
     from laminabench.planning.request import PlanRequest
     from laminabench.traces.table import Trace
 
-# Why a candidate was not replayed, in the order in which it is found out.
-WHY = {
-    "does_not_fit": "do not hold the model",
-    "too_small": "do not hold the longest request",
-    "falls_behind": "would fall behind, by a bound",
-    "bound_too_slow": "are too slow, by a bound",
-    "dearer": "cost more",
-    "missed": "miss a limit early in the trace",
-    "bound_dominated": "are beaten in cost and TBT, by a bound",
-    "halved": "are beaten on samples",
-    "replayed": "replayed in full",
-}
 ASSUMED = "*"
 GAINS = {
     "throughput_gain": "more tokens/s",
@@ -171,11 +160,6 @@ def _prices(console: Console, answer: Answer) -> None:
     width = max(map(len, by_device))
     for device, changes in by_device.items():
         console.print(f"  {device:{width}}  {'; '.join(changes)}", soft_wrap=True)
-
-
-def counted(counts: Mapping[str, int]) -> str:
-    """What decided about how many candidates."""
-    return ", ".join(f"{counts[key]:,} {words}" for key, words in WHY.items() if counts.get(key))
 
 
 def _together(request: PlanRequest, answers: Sequence[Answer], top: int) -> Iterator[str]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +16,7 @@ from laminabench.cli.options import FILE, PATH, option
 from laminabench.cli.output import Output, reporting
 from laminabench.cli.record import set_up_options
 from laminabench.errors import CheckFailedError, UserError
+from laminabench.json_safe import json_safe
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,7 +49,6 @@ TWINS = {
         f"{SAME} {load} --deployment 1xcpu --system vllm" for load in (f"{DECODING} azure-conv", PROMPTS)
     ],
 }
-KEPT = "validation.json"
 
 
 @click.command()
@@ -232,12 +234,14 @@ def _keep(
 ) -> None:
     from laminabench.atomic import replacing
     from laminabench.figures.validated import draw_published, draw_recorded, draw_serving, draw_twins
+    from laminabench.validation.kept import VALIDATION, marked
 
     folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder / KEPT) as temporary:
+    with replacing(folder / VALIDATION.file) as temporary:
         # What each load came to is in --json.
         kept = {**result, **({"serving": {"groups": result["serving"]["groups"]}} if served else {})}
-        temporary.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        command = shlex.join(["laminabench", *sys.argv[1:]])
+        temporary.write_text(json.dumps(json_safe(marked(kept, command)), indent=1) + "\n", encoding="utf-8")
     if judged:
         draw_recorded(judged, folder / "recorded.svg")
     if rows:

@@ -11,18 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from laminabench.atomic import replacing
-from laminabench.errors import UserError
 from laminabench.json_safe import json_safe
-from laminabench.runs.format import manifest_in
+from laminabench.runs.documents import Kind, read
 from laminabench.runs.replace import require_replaceable
 from laminabench.runs.summary import Facts
 from laminabench.version import __version__, describe, git_commit
 
-FORMAT, FORMAT_VERSION = "laminabench plan", 1
-MANIFEST = "plan.json"
+PLAN = Kind("plan", "laminabench plan", "plan.json", "laminabench plan", 1)
 
 
 class KeptEffect(Facts, frozen=True, kw_only=True):
@@ -73,11 +69,23 @@ class KeptSearch(Facts, frozen=True, kw_only=True):
     counts: dict[str, int]
 
 
+class KeptRepriced(Facts, frozen=True, kw_only=True):
+    """Who wins where one price is another."""
+
+    device: str
+    change: float
+    usd_each_per_hour: float
+    winner: str
+    stays: bool
+    usd_per_million_tokens: float | None
+
+
 class KeptAnswer(Facts, frozen=True, kw_only=True):
     """With one cost set."""
 
     costs: str
     replayed: list[KeptPoint]
+    prices: tuple[KeptRepriced, ...] = ()
     search: KeptSearch
 
 
@@ -125,59 +133,30 @@ def default_directory(name: str, asked: Sequence[object]) -> Path:
 
 def require_free(directory: Path) -> None:
     """A UserError unless nothing is there, or another plan, which is replaced."""
-    is_plan = lambda: manifest_in(directory, FORMAT, MANIFEST) is not None  # noqa: E731
-    require_replaceable(directory, is_plan, "a plan")
+    require_replaceable(directory, lambda: PLAN.is_in(directory), "a plan")
 
 
 def write_plan(directory: Path, facts: Mapping[str, Any]) -> None:
     """Keep what `plan --json` says, whole or not at all."""
     require_free(directory)
     whole = {
-        "format": FORMAT,
-        "format_version": FORMAT_VERSION,
+        "format": PLAN.format,
+        "format_version": PLAN.version,
         "laminabench": {"version": __version__, "commit": git_commit()},
         "command": shlex.join(["laminabench", *sys.argv[1:]]),
         **facts,
     }
-    with replacing(directory / MANIFEST) as temporary:
+    with replacing(directory / PLAN.file) as temporary:
         text = json.dumps(json_safe(whole), indent=1, ensure_ascii=False, allow_nan=False)
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def read_plan(directory: Path) -> KeptPlan:
     """A plan that this version can read, checked as a whole."""
-    path = directory / MANIFEST
-    try:
-        document = msgspec.json.decode(path.read_bytes())
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise _no_plan(directory, f"it has no {MANIFEST}") from error
-    except OSError as error:
-        raise UserError("file-not-readable", f"cannot read {path}: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise _damaged(path, f"it is not JSON ({error})") from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise _no_plan(directory, f'{MANIFEST} does not say "format": "{FORMAT}"')
-    version = document.get("format_version")
-    if isinstance(version, int) and version > FORMAT_VERSION:
-        raise UserError(
-            "plan-format-newer",
-            f"{directory} was written in format {version} and this laminabench reads up to {FORMAT_VERSION}; "
-            "upgrade laminabench",
-        )
-    try:
-        found = msgspec.convert(document, KeptPlan)
-    except msgspec.ValidationError as error:
-        raise _damaged(path, str(error)) from error
+    found = read(directory, PLAN, KeptPlan)
     for answer in found.answers:
         for point in answer.replayed:
             if unpriced := point.devices.keys() - found.prices.keys():
-                raise _damaged(path, f"{point.candidate} has {min(unpriced)}, which has no price")
+                why = f"{point.candidate} has {min(unpriced)}, which has no price"
+                raise PLAN.damaged(directory / PLAN.file, why)
     return found
-
-
-def _no_plan(directory: Path, why: str) -> UserError:
-    return UserError("plan-not-a-plan", f"{directory} is not a plan: {why}")
-
-
-def _damaged(path: Path, why: str) -> UserError:
-    return UserError("plan-damaged", f"{path} is damaged: {why}; `laminabench plan` writes it again")

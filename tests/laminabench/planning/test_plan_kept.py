@@ -13,7 +13,7 @@ from msgspec import structs
 from laminabench.catalog.hardware import load_devices
 from laminabench.errors import UserError
 from laminabench.planning.answer import Answer, answer
-from laminabench.planning.kept import MANIFEST, KeptPoint, read_plan, require_free, write_plan
+from laminabench.planning.kept import PLAN, KeptPoint, read_plan, require_free, write_plan
 from laminabench.planning.measure import front, winner
 from laminabench.planning.question import Limits, candidates
 from laminabench.planning.reprice import bill, front_at
@@ -147,27 +147,27 @@ def _text(facts: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "code"),
     [
-        (_without_price, "plan-damaged"),
-        (_newer, "plan-format-newer"),
-        (_other, "plan-not-a-plan"),
-        (_text, "plan-damaged"),
+        (_without_price, "kept-damaged"),
+        (_newer, "kept-format-newer"),
+        (_other, "kept-another"),
+        (_text, "kept-damaged"),
     ],
 )
 def test_what_cannot_be_read_says_so(change: Any, code: str, folder: Path) -> None:
-    facts = json.loads((folder / MANIFEST).read_text())
+    facts = json.loads((folder / PLAN.file).read_text())
     change(facts)
-    (folder / MANIFEST).write_text(json.dumps(facts))
+    (folder / PLAN.file).write_text(json.dumps(facts))
     with pytest.raises(UserError) as error:
         read_plan(folder)
     assert error.value.code == code
 
 
 def test_half_a_plan_and_none(folder: Path, tmp_path: Path) -> None:
-    path = folder / MANIFEST
+    path = folder / PLAN.file
     path.write_text(path.read_text()[:500])
     with pytest.raises(UserError) as error:
         read_plan(folder)
-    assert error.value.code == "plan-damaged"
+    assert error.value.code == "kept-damaged"
     with pytest.raises(UserError) as error:
         read_plan(tmp_path)
-    assert error.value.code == "plan-not-a-plan"
+    assert error.value.code == "kept-another"

@@ -1,0 +1,71 @@
+"""Folders that commands keep and that are no Runs (sweeps, plans, validations): the JSON that marks them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from laminabench.errors import UserError
+
+Kept = TypeVar("Kept", bound=msgspec.Struct)
+
+
+class Kind(NamedTuple):
+    """What such a folder is called, its document, and the newest version of that which this can read."""
+
+    name: str  # "plan"
+    writer: str  # the command that writes it again
+    file: str
+    format: str
+    version: int
+    # Keys of which documents from before there was `format` have one.
+    unmarked: tuple[str, ...] = ()
+
+    def marks(self, document: Any) -> bool:
+        """Whether it is one of these, whatever its version."""
+        if not isinstance(document, dict):
+            return False
+        if "format" not in document:
+            return any(key in document for key in self.unmarked)
+        return bool(document["format"] == self.format)
+
+    def damaged(self, path: Path, why: str) -> UserError:
+        return UserError("kept-damaged", f"{path} is damaged: {why}; `{self.writer}` writes it again")
+
+    def is_in(self, directory: Path) -> bool:
+        try:
+            return self.marks(msgspec.json.decode((directory / self.file).read_bytes()))
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return False
+
+
+def read(directory: Path, kind: Kind, schema: type[Kept]) -> Kept:
+    """The document, checked as a whole."""
+    path = directory / kind.file
+    try:
+        document = msgspec.json.decode(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise _another(directory, kind, f"it has no {kind.file}") from error
+    except OSError as error:
+        raise UserError("file-not-readable", f"cannot read {path}: {error.strerror}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise kind.damaged(path, f"it is not JSON ({error})") from error
+    if not kind.marks(document):
+        raise _another(directory, kind, f'{kind.file} does not say "format": "{kind.format}"')
+    version = document.get("format_version")
+    if isinstance(version, int) and version > kind.version:
+        raise UserError(
+            "kept-format-newer",
+            f"{directory} was written in format {version} and this laminabench reads up to {kind.version}; "
+            "upgrade laminabench",
+        )
+    try:
+        return msgspec.convert(document, schema)
+    except msgspec.ValidationError as error:
+        raise kind.damaged(path, str(error)) from error
+
+
+def _another(directory: Path, kind: Kind, why: str) -> UserError:
+    return UserError("kept-another", f"{directory} is not a {kind.name}: {why}")
