@@ -10,6 +10,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from laminabench.errors import UserError
 from laminabench.view import page as pages
 from laminabench.view.folder import Kind
+from laminabench.view.guard import EVALUATING
 from laminabench.view.index import Index
 from laminabench.view.page import Page, Place
 from laminabench.view.static import TYPES, packaged
@@ -29,7 +30,8 @@ def make_app(index: Index) -> FastAPI:
         if "part" in request.query_params:
             return JSONResponse(pages.part(page), status, FRESH)
         places = _places(index, request.url.path)
-        return HTMLResponse(pages.document(page, str(root), places), status, FRESH)
+        headers = FRESH | ({"content-security-policy": EVALUATING} if page.evaluates else {})
+        return HTMLResponse(pages.document(page, str(root), places), status, headers)
 
     @app.exception_handler(UserError)
     def wrong(request: Request, error: UserError) -> Response:

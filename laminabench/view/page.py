@@ -35,6 +35,7 @@ class Page:
     charts: Sequence[Chart] = ()
     scripts: Sequence[str] = ()
     plotly: bool = False  # the script draws charts of its own, or there are lazy ones
+    evaluates: bool = False  # WebGL charts of plotly's make functions of text; no other page may
     keys: Markup | None = None  # buttons that show and hide Runs in all charts, as a report has them
 
 
