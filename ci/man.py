@@ -1,0 +1,131 @@
+"""Make share/man/man1/laminabench.1, the manual page, from the commands themselves.
+
+python ci/man.py           writes it
+python ci/man.py --check   fails if it is not what would be written
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import click
+
+from laminabench.cli.main import EXAMPLES, SECTIONS, main
+from laminabench.version import __version__
+
+PAGE = Path(__file__).resolve().parents[1] / "share" / "man" / "man1" / "laminabench.1"
+HELP = re.compile(r"Show this message and exit\.")
+ENDINGS = {
+    "0": "Done.",
+    "1": "A check failed: a checksum, a gate, a regression.",
+    "2": "Wrong use or bad input; one sentence on standard error says what, where and what to do.",
+    "70": "A bug of laminabench.",
+    "130": "Interrupted.",
+    "143": "Terminated.",
+}
+ENVIRONMENT = {
+    "LAMINABENCH_HOME": "The folder of downloads and imports; ~/.cache/laminabench by default.",
+    "LAMINABENCH_TRACES": "A folder of trace files as their publishers name them; no download then.",
+    "LAMINABENCH_DEBUG": "When set, an unexpected error shows its traceback.",
+    "LAMINA_ISA": "The kernels of attention: baseline, avx2, avx512 or avx512_bf16; by default the best.",
+}
+
+
+def page() -> str:
+    """The manual page, in roff with the man macros."""
+    context = click.Context(main, info_name="laminabench")
+    lines = [
+        '.\\" Made by ci/man.py from the command line itself.',
+        f'.TH LAMINABENCH 1 "" "laminabench {__version__}" "laminabench manual"',
+        ".SH NAME",
+        r"laminabench \- compare LLM serving with attention split from the model, on your traffic",
+        ".SH SYNOPSIS",
+        *_usage(main, context),
+        ".SH DESCRIPTION",
+        *_said(main.help or ""),
+        ".SH COMMANDS",
+    ]
+    for title, commands in SECTIONS.items():
+        lines += [
+            f".SS {_text(title)}",
+            *_described((f"\\fB{_text(name)}\\fR", said) for name, said in commands.items()),
+        ]
+    for name in main.list_commands(context):
+        command = main.get_command(context, name)
+        assert command is not None, name
+        lines += _command(command, click.Context(command, context, name))
+    lines += [".SH EXIT STATUS", *_described(ENDINGS.items())]
+    lines += [".SH ENVIRONMENT", *_described((f"\\fB{name}\\fR", said) for name, said in ENVIRONMENT.items())]
+    lines += [".SH EXAMPLES", *_as_it_is(EXAMPLES)]
+    return "\n".join(lines) + "\n"
+
+
+def _command(command: click.Command, context: click.Context) -> Iterator[str]:
+    """One command of `laminabench`, with those that it has."""
+    yield f'.SH "{_text(context.command_path.upper())}"'
+    yield from _body(command, context)
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None, name
+            inner_context = click.Context(inner, context, name)
+            yield f".SS {_text(inner_context.command_path)}"
+            yield from _body(inner, inner_context)
+
+
+def _body(command: click.Command, context: click.Context) -> Iterator[str]:
+    yield from _usage(command, context)
+    yield from _said(command.help or "")
+    records = (parameter.get_help_record(context) for parameter in command.get_params(context))
+    yield from _described(
+        (_option(record[0]), record[1]) for record in records if record and not HELP.fullmatch(record[1])
+    )
+
+
+def _usage(command: click.Command, context: click.Context) -> list[str]:
+    pieces = " ".join(command.collect_usage_pieces(context))
+    return [f"\\fB{_text(context.command_path)}\\fR {_text(pieces)}"]
+
+
+def _option(names: str) -> str:
+    """`-o, --out FOLDER`, with what is typed as it stands in bold."""
+    return re.sub(r"(?<![^\s,/])(-[^\s,]+)", lambda found: f"\\fB{found[0]}\\fR", names.replace("-", "\\-"))
+
+
+def _described(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Terms, roff already, each with what is said of it below."""
+    for term, said in rows:
+        yield from (f'.IP "{term}"', _text(" ".join(said.split())))
+
+
+def _said(help_text: str) -> Iterator[str]:
+    """A command's help; paragraphs that click is not to wrap are commands or tables, and stay as they are."""
+    for paragraph in inspect.cleandoc(help_text).partition("\f")[0].split("\n\n"):
+        if paragraph.startswith("\b\n"):
+            yield from _as_it_is(paragraph.removeprefix("\b\n").splitlines())
+        elif paragraph:
+            yield from (".PP", _text(" ".join(paragraph.split())))
+
+
+def _as_it_is(lines: Iterable[str]) -> Iterator[str]:
+    yield from (".PP", ".RS 4", ".nf", *map(_text, lines), ".fi", ".RE")
+
+
+def _text(said: str) -> str:
+    """Plain text as roff: nothing in it is a request, an escape or a typographer's quote."""
+    escapes = {"\\": "\\e", "-": "\\-", "'": "\\(aq", "`": "\\(ga", "^": "\\(ha", "~": "\\(ti", '"': "\\(dq"}
+    line = "".join(escapes.get(character, character) for character in said)
+    return f"\\&{line}" if line.startswith(".") else line
+
+
+if __name__ == "__main__":
+    made = page()
+    if sys.argv[1:] == ["--check"]:
+        if not PAGE.is_file() or PAGE.read_text() != made:
+            sys.exit("share/man/man1/laminabench.1 is not what the commands say: run python ci/man.py")
+    else:
+        PAGE.write_text(made)
