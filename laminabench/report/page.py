@@ -13,17 +13,11 @@ from typing import NamedTuple
 from laminabench.atomic import replacing
 from laminabench.errors import UserError
 from laminabench.present.compare import Sheet
-from laminabench.report.breakdown import cost_charts, time_charts
 from laminabench.report.chart import Chart, series
-from laminabench.report.headline import cards, comparison, swatch
-from laminabench.report.latency import attainment_chart, cdf_chart, first_token_chart
 from laminabench.report.markup import Markup, joined, script_data, table, tag
-from laminabench.report.memory import memory_charts, memory_table
-from laminabench.report.over_time import charts as charts_over_time
-from laminabench.report.provenance import provenance
-from laminabench.report.seen import fault_tables, seen_tables
+from laminabench.report.sections import drawn, opening, origins, run_keys, section, timeline
 from laminabench.report.shown import Shown, caveats
-from laminabench.report.timeline import default_window_s, timeline_chart
+from laminabench.report.timeline import default_window_s
 
 
 class Lead(NamedTuple):
@@ -35,7 +29,7 @@ class Lead(NamedTuple):
 
     def html(self) -> Markup:
         said = (tag("p", each, class_="verdict") for each in self.verdicts)
-        return _section("Answer", *said, *map(_sheet, self.sheets), _said(self.notes))
+        return section("Answer", *said, *map(_sheet, self.sheets), _said(self.notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,33 +86,14 @@ def page(found: Report) -> str:
 
 def _body(found: Report) -> tuple[list[Chart], Markup]:
     runs = found.runs
-    first = first_token_chart(runs)
-    latency = [cdf_chart(runs), attainment_chart(runs), *([first] if first else [])]
-    over_time = charts_over_time(runs)
-    spent, costs = time_charts(runs), cost_charts(runs)
-    lanes = [] if all(each.seen_by_client for each in runs) else [timeline_chart(runs, found.window_s)]
-    seen, faults = seen_tables(runs), fault_tables(runs)
-    memory, held = memory_table(runs), memory_charts(runs)
-    told = tag("ul", *(tag("li", sentence) for sentence in found.caveats))
-    main = tag(
-        "main",
-        found.lead.html() if found.lead else "",
-        _section(
-            "Headline",
-            cards(runs),
-            tag("aside", told, class_="caveats", aria_label="Before you compare") if found.caveats else "",
-        ),
-        _section("Comparison", comparison(runs)),
-        _section("Latency", _grid(latency)),
-        _section("As the client saw it", *seen) if seen else "",
-        _section("Over time", _grid(over_time)),
-        _section("Memory", *memory, _grid(held)) if held else "",
-        _section("Faults", *faults) if faults else "",
-        _section("Time and cost", _grid(spent, wide=True), _grid(costs)),
-        _section("Timeline", _grid(lanes, wide=True)) if lanes else "",
-        _section("Provenance", *(provenance(each) for each in runs)),
-    )
-    charts = [*latency, *over_time, *held, *spent, *costs, *lanes]
+    sections = [
+        *opening(runs, found.caveats),
+        *drawn(runs),
+        *timeline(runs, found.window_s),
+        origins(runs),
+    ]
+    main = tag("main", found.lead.html() if found.lead else "", *(each.html() for each in sections))
+    charts = [chart for each in sections for chart in each.charts]
     return charts, joined((_header(found), main, _footer()))
 
 
@@ -130,15 +105,7 @@ def _header(found: Report) -> Markup:
         tag("div", tag("h1", found.title), tag("p", f"{number}, {kinds}", class_="kinds")),
         tag("button", "Dark", type="button", id="theme", hidden=True),
     )
-    keys = (
-        tag("button", swatch(each), " ", each.name, type="button", data_run=each.number, aria_pressed="true")
-        for each in found.runs
-    )
-    return joined((title, tag("nav", *keys, aria_label="Runs shown in the charts", id="keys", hidden=True)))
-
-
-def _section(title: str, *inside: object) -> Markup:
-    return tag("section", tag("h2", title), *inside)
+    return joined((title, run_keys(found.runs)))
 
 
 def _sheet(sheet: Sheet) -> Markup:
@@ -149,10 +116,6 @@ def _sheet(sheet: Sheet) -> Markup:
 
 def _said(notes: Sequence[str]) -> Markup:
     return tag("ul", *(tag("li", note) for note in notes), class_="notes") if notes else joined(())
-
-
-def _grid(charts: Sequence[Chart], *, wide: bool = False) -> Markup:
-    return tag("div", *(chart.html() for chart in charts), class_="charts wide" if wide else "charts")
 
 
 def _footer() -> Markup:
