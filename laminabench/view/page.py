@@ -13,7 +13,7 @@ loaded, which must show the same. `<div id="ID" data-lazy="ADDRESS">` is filled 
 
 Scripts are files of this package that are named in `Page.scripts` and run when the page has been parsed. None
 may be in the page itself. Data for them is `markup.script_data("ID", DATA)` in the body. With `plotly=True`
-they have `Plotly`, and `laminabench.draw([{id, data, layout}, ...])` draws into elements in the page's colours.
+they have `Plotly`, and `laminabench.draw([{id, data, layout}, ...])` draws into elements in the right colours.
 """
 
 from __future__ import annotations
@@ -62,7 +62,10 @@ def document(page: Page, folder: str, places: Sequence[Place]) -> str:
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
         tag("title", f"{page.title} \N{EN DASH} laminabench"),
-        *(tag("link", rel="stylesheet", href=static(name)) for name in ("report.css", "view.css")),
+        *(
+            tag("link", rel="stylesheet", href=static(name))
+            for name in ("report.css", "view.css", "things.css")
+        ),
         tag("link", rel="icon", href="data:,"),
         # Before anything is drawn: it knows which colours were chosen.
         tag("script", src=static("view.js")),
