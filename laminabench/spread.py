@@ -8,7 +8,9 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
 import threading
+import types
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -99,7 +101,7 @@ def _processes(jobs: int, common: Any) -> Iterator[Submit]:
 
     def submit(work: Callable[[Any, Any], Any], item: Any) -> Future[Any]:
         # It may start a worker, which a pool interrupted meanwhile would not know of.
-        with _without_interrupts():
+        with _without_interrupts(), _without_main():
             return pool.submit(_work, work, item)
 
     try:
@@ -126,6 +128,17 @@ def _without_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Workers that start meanwhile do not import the user's script, which would run it once more in each."""
+    before = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = before
 
 
 def _begin(common: Any) -> None:

@@ -32,8 +32,15 @@ def compare_runs(
     for path in paths:
         found.append(recorded(path, slo_tbt_ms, slo_ttft_ms))
         progress(len(found), len(paths))
+    return compare_recorded(found, base=base, group=group)
+
+
+def compare_recorded(
+    found: list[Recorded], *, base: Path | None = None, group: bool = True
+) -> tuple[SideBySide, list[str]]:
+    """The same of Runs that have been read and summarised."""
     groups = _groups(found, group=group)
-    at = _base(groups, base or paths[0])
+    at = _base(groups, base or found[0].path)
     limits = {each.summary.slo.tbt_ms for each in found}
     one_limit = limits.pop() if len(limits) == 1 else None
     firsts = {each.summary.slo.ttft_ms or None for each in found}

@@ -31,16 +31,26 @@ class _Bars:
 
 
 def draw_sides(compared: SideBySide, target: Path) -> None:
+    """Draw `picture_of_sides` into `target`, as its suffix names."""
+    drawn(lambda: picture_of_sides(compared), target)
+
+
+def picture_of_sides(compared: SideBySide) -> Figure:
     """A bar for each side, with its interval where it was measured."""
     groups = [side.label for side in compared.sides]
     bars = [_Bars("", CYCLE[0], [dict(side.estimates) for side in compared.sides])]
     how = ", ".join(dict.fromkeys("measured" if s.backend == "live" else s.backend for s in compared.sides))
     if "measured" in how:
         how += "; lines are 95 % intervals of what was measured"
-    drawn(lambda: _picture(groups, bars, how), target)
+    return _picture(groups, bars, how)
 
 
 def draw_cells(cells: Sequence[Cell], target: Path) -> None:
+    """Draw `picture_of_cells` into `target`, as its suffix names."""
+    drawn(lambda: picture_of_cells(cells), target)
+
+
+def picture_of_cells(cells: Sequence[Cell]) -> Figure:
     """A group of bars for each model, trace and cost set, a bar for each system."""
     groups = [f"{cell.model}\n{cell.trace}\n{cell.label}" for cell in cells]
     sides = [cell.sides(next(iter(cell.summaries))).sides for cell in cells]
@@ -48,7 +58,7 @@ def draw_cells(cells: Sequence[Cell], target: Path) -> None:
         _Bars(name, SYSTEM_COLOURS[name], [dict(each[place].estimates) for each in sides])
         for place, name in enumerate(cells[0].summaries)
     ]
-    drawn(lambda: _picture(groups, bars, "modelled"), target)
+    return _picture(groups, bars, "modelled")
 
 
 def _picture(groups: list[str], bars: list[_Bars], words: str) -> Figure:

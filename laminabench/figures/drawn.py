@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +15,7 @@ from laminabench.runs.replace import require_writable
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+DPI = 130
 # What keeps a file's date out of it, so that equal figures are equal files.
 _UNDATED = {".svg": {"Date": None}, ".png": {}, ".pdf": {"CreationDate": None}}
 
@@ -31,12 +34,23 @@ def check_target(target: Path) -> None:
 def drawn(picture: Callable[[], Figure], target: Path) -> None:
     """Write it into `target`, in the format that its suffix names."""
     check_target(target)
+    suffix = target.suffix.lower()
+    with _as_text(), replacing(target) as temporary:
+        picture().savefig(temporary, format=suffix[1:], dpi=DPI, metadata=_UNDATED[suffix])
+
+
+def png_of(picture: Callable[[], Figure]) -> bytes:
+    """The same where it is shown at once."""
+    written = io.BytesIO()
+    with _as_text():
+        picture().savefig(written, format="png", dpi=DPI)
+    return written.getvalue()
+
+
+def _as_text() -> AbstractContextManager[None]:
+    """Text stays text, so that a picture can be searched."""
     import matplotlib as mpl
 
-    suffix = target.suffix.lower()
-    # Text stays text, so that a picture can be searched.
-    with (
-        mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "laminabench", "font.family": "DejaVu Sans"}),
-        replacing(target) as temporary,
-    ):
-        picture().savefig(temporary, format=suffix[1:], dpi=130, metadata=_UNDATED[suffix])
+    return mpl.rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": "laminabench", "font.family": "DejaVu Sans"}
+    )

@@ -26,7 +26,6 @@ from laminabench.runs.summary import (
     TokensPerChunk,
     number_at,
 )
-from laminabench.systems.base import Replayed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -83,7 +82,7 @@ def render(console: Console, found: Result, wall_s: float) -> None:
         f"with {literal(prepared.model.name)} ({', '.join((prepared.request.mode, *boards, how))})",
         soft_wrap=True,
     )
-    for label, line in _lines(replayed) if summary.attempts is UNSET else _seen_lines(summary):
+    for label, line in lines(summary, replayed.facts):
         console.print(f"{label:15}{line}", soft_wrap=True)
     if summary.faults:
         console.print(_fault_table(summary.faults))
@@ -105,12 +104,17 @@ def on_boards(deployment: str, facts: JsonObject) -> Iterator[str]:
             yield f"board {facts['board']}"
 
 
-def _lines(replayed: Replayed) -> Iterator[Line]:
+def lines(summary: Summary, facts: JsonObject) -> Iterator[Line]:
+    """What a replay came to, a label and a line each; `facts` are of its deployment, as it was built."""
+    return _told_lines(summary, facts) if summary.attempts is UNSET else _seen_lines(summary)
+
+
+def _told_lines(summary: Summary, facts: JsonObject) -> Iterator[Line]:
     """Of a replay whose scheduler can be asked."""
-    summary, kv = replayed.summary, replayed.summary.kv
+    kv = summary.kv
     yield "throughput", _throughput(summary)
     # Of several instances it is how many each has.
-    count = 1 if summary.instances else replayed.facts.get("batches", 1)
+    count = 1 if summary.instances else facts.get("batches", 1)
     batches = f" in {count} batches" if isinstance(count, int) and count > 1 else ""
     filled = f"KV cache up to {share(kv.peak_share)} of {kv.capacity_tokens or 0:,} tokens"
     yield "mean batch", f"[bold]{number(summary.mean_batch)}[/bold] requests{batches}; {filled}"

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from laminabench.errors import UserError
 from laminabench.json_safe import JsonObject
 from laminabench.listener import SILENT, Listener
 from laminabench.replaying.journal import NO_JOURNAL, NoJournal, ReplayJournal
+from laminabench.replaying.watching import LiveReport
 from laminabench.request import ReplayRequest, seconds
 from laminabench.runs.journal import beside
 from laminabench.runs.manifest import Manifest, manifest
@@ -21,6 +24,9 @@ from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.registry import prepare, system
 from laminabench.traces.resolve import cut, transforms_of, whole
 from laminabench.traces.table import Trace
+
+if TYPE_CHECKING:
+    from laminabench.runs.read import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,21 @@ class Result:
             wall_s=self.wall_s,
             summary=replayed.summary,
             partial=replayed.partial,
+        )
+
+    def as_run(self, request: ReplayRequest) -> Run:
+        """What `read_run` would make of the Run, whether or not one was kept."""
+        from laminabench.runs.read import Run
+        from laminabench.runs.status import statuses
+
+        outcome, trace = self.replayed.outcome, self.trace
+        requests = {**outcome.requests, "status": statuses(outcome)}
+        return Run(
+            self.directory or Path("(not kept)"),
+            self.manifest(request),
+            dataclasses.replace(outcome, requests=requests),
+            trace.prompt_tokens,
+            trace.output_tokens,
         )
 
     def require_sound(self) -> None:
@@ -102,8 +123,10 @@ def run(
         trace = load(request, listener)
     directory = None if request.no_out else _directory(prepared, trace)
     journal = _journal(prepared, request, trace, directory, resumed)
-    with journal.until_written(listener):
-        replayed = prepared.replay(trace, journal, listener)
+    report = LiveReport(listener, directory, request, prepared, trace)
+    with journal.until_written(listener), report.until_written(lambda: journal.kept):
+        replayed = prepared.replay(trace, journal, report)
+        report.ended(replayed)
         rejected = replayed.summary.requests.rejected
         if rejected and replayed.why_rejected:
             listener.note(f"{rejected:,} requests were rejected; of the first: {replayed.why_rejected}")

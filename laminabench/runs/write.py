@@ -22,6 +22,7 @@ from laminabench.runs.format import (
     sha256_of,
 )
 from laminabench.runs.manifest import Manifest, Table, Totals
+from laminabench.runs.read import Run
 from laminabench.runs.replace import replacing_directory, require_replaceable
 from laminabench.runs.schema import FLAG, OPTIONAL, STATUS, TABLES, TEXT, Column, schema
 from laminabench.runs.status import FAILED, STATUSES, statuses
@@ -36,12 +37,13 @@ _ROWS = 1 << 20
 def write_run(
     directory: Path,
     outcome: Outcome,
-    trace: Trace,
+    trace: Trace | Run,
     manifest: Manifest,
     beside: Mapping[str, bytes] | None = None,
 ) -> None:
     """Write the Run, replacing a Run that is there. Anything else that is there is kept, with a UserError.
 
+    `trace` is what was replayed, or a Run that is written again; of both it is the lengths that are needed.
     `beside`: files to keep with it, by name, that nobody reads back.
     """
     check_replaceable(directory)

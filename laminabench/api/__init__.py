@@ -1,0 +1,1 @@
+"""What `import laminabench as lb` gives: replays, comparisons and plans as objects that show themselves."""

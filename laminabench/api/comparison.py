@@ -1,0 +1,159 @@
+"""What a comparison came to: side by side, with ratios to a base."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from laminabench.analysis.estimate import Estimate
+from laminabench.analysis.metrics_table import COMPARED, Metric
+from laminabench.api import html
+from laminabench.api.frames import pandas
+from laminabench.api.picture import Picture
+from laminabench.atomic import replacing
+from laminabench.comparison.sides import SideBySide
+from laminabench.errors import UserError
+from laminabench.nearest import nearest
+from laminabench.present.compare import Sheet
+from laminabench.runs.read import Run as Table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+# Rows of a table that a notebook shows; `table` has all.
+_MOST_ROWS = 40
+# What a line has of the metrics.
+_IN_SHORT = ("throughput", "goodput", "tbt_p50", "tbt_p99", "usd_per_million_tokens")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared, with ratios to a base: with intervals where it was measured, exact where modelled."""
+
+    title: str
+    verdicts: tuple[str, ...]
+    """Of systems on one trace, what it all comes to, a sentence each."""
+    notes: tuple[str, ...]
+    """What a reader of the numbers has to know."""
+    sides: tuple[SideBySide, ...] = field(repr=False)
+    """One of Runs; of systems one for each model, trace and cost set or era."""
+    _cells: tuple[tuple[str, str, str], ...]
+    _sheets: tuple[Sheet, ...]
+    _figure: Callable[[], Figure]
+    _runs: Callable[[Path], list[Table]]
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row for each metric of each side: its value and its ratio to the base, with their intervals."""
+        rows = [
+            {
+                **dict(zip(("model", "trace", "costs"), cell, strict=True)),
+                "side": side.label,
+                "deployment": side.deployment,
+                "metric": row.metric.name,
+                "unit": row.metric.unit,
+                **_value(row.metric, row.values[place]),
+                **_ratio(row.ratios[place]),
+                "measured": side.backend == "live",
+            }
+            for cell, compared in zip(self._cells, self.sides, strict=True)
+            for row in compared.rows()
+            for place, side in enumerate(compared.sides)
+        ]
+        frame: pd.DataFrame = pandas().DataFrame(rows)
+        return frame
+
+    @property
+    def ratios(self) -> pd.DataFrame:
+        """Ratios to the base, a row for each side and a column for each metric."""
+        places = ["model", "trace", "costs", "side"]
+        frame: pd.DataFrame = self.table.pivot_table(
+            index=places, columns="metric", values="ratio", sort=False, observed=True
+        )
+        return frame
+
+    def ratio(self, metric: str, side: str | None = None) -> Estimate:
+        """One ratio to the base: its `value`, and its `interval` where it was measured.
+
+        Args:
+            metric: As `table` and the gates of `laminabench compare` call it, such as `throughput`.
+            side: By its label; without it the first that is not the base.
+        """
+        if metric not in COMPARED:
+            raise UserError("gate-metric-unknown", f"no metric '{metric}'; {nearest(metric, COMPARED)}")
+        if len(self.sides) > 1:
+            raise UserError(
+                "compare-several",
+                f"there are {len(self.sides)} comparisons, by model, trace and costs, each with a ratio of "
+                "its own: take them from .ratios",
+            )
+        compared = self.sides[0]
+        labels = [each.label for each in compared.sides]
+        if side is None:
+            return compared.ratio(metric, 1 if compared.base == 0 else 0)
+        if side not in labels:
+            raise UserError("compare-side-unknown", f"no side '{side}'; {nearest(side, labels)}")
+        return compared.ratio(metric, labels.index(side))
+
+    def plot(self) -> Picture:
+        """Throughput and time between tokens as bars, as `laminabench compare --plot`."""
+        return Picture(self._figure)
+
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write one HTML page that needs no network: the answer, then its Runs side by side.
+
+        Of systems on several models or traces it has the tables only.
+        """
+        target = Path(path)
+        with tempfile.TemporaryDirectory() as temporary:
+            runs = self._runs(Path(temporary))
+            if runs:
+                from laminabench.report.page import Lead, report, write_page
+                from laminabench.report.shown import shown
+
+                lead = Lead(self.verdicts, self._sheets, self.notes)
+                write_page(report(shown(runs), self.title, None, lead), target)
+                return target
+        with replacing(target) as temporary_file:
+            temporary_file.write_text(html.page(self.title, self._repr_html_()), encoding="utf-8")
+        return target
+
+    def __repr__(self) -> str:
+        return "\n".join((self.title, *(self.verdicts or self._in_short())))
+
+    def _in_short(self) -> Iterator[str]:
+        """A line for each side that is not the base."""
+        for cell, compared in zip(self._cells, self.sides, strict=True):
+            where = f"{', '.join(filter(None, cell))}: " if len(self.sides) > 1 else ""
+            for place, side in enumerate(compared.sides):
+                if place != compared.base:
+                    ratios = ((name, compared.ratio(name, place)) for name in _IN_SHORT)
+                    told = (f"{name} {_times(ratio)}" for name, ratio in ratios if ratio.value)
+                    yield f"{where}{side.label}: {', '.join(told)}"
+
+    def _repr_html_(self) -> str:
+        backends = dict.fromkeys(side.backend for compared in self.sides for side in compared.sides)
+        badge = " and ".join("measured" if each == "live" else "modelled" for each in backends)
+        sheets = (html.sheet(each, most=_MOST_ROWS) for each in self._sheets)
+        verdicts = html.said(self.verdicts, "verdicts")
+        return html.block(self.title, verdicts, *sheets, html.said(self.notes), badge=badge)
+
+
+def _times(ratio: Estimate) -> str:
+    sure = f" ({ratio.interval.low:.3f} to {ratio.interval.high:.3f})" if ratio.interval else ""
+    return f"x {ratio.value:.3f}{sure}"
+
+
+def _value(metric: Metric, estimate: Estimate) -> dict[str, float | None]:
+    low, high = metric.interval(estimate) or (None, None)
+    return {"value": estimate.value, "low": low, "high": high}
+
+
+def _ratio(estimate: Estimate) -> dict[str, float | None]:
+    low, high = estimate.interval or (None, None)
+    return {"ratio": estimate.value, "ratio_low": low, "ratio_high": high}

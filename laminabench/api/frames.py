@@ -1,0 +1,61 @@
+"""Tables of a Run as data frames; pandas is imported where one is asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from laminabench.errors import UserError
+from laminabench.runs.read import Run
+from laminabench.runs.schema import TABLES, Column
+from laminabench.runs.status import STATUSES
+from laminabench.sim.outcome import Columns
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import pandas as pd
+
+
+def requests(run: Run) -> pd.DataFrame:
+    """A row a request, in the trace's order: `runs/schema.py` says what its columns are."""
+    lengths = {"prompt_tokens": run.prompt_tokens, "output_tokens": run.output_tokens}
+    return _frame(TABLES["requests"], {**run.outcome.requests, **lengths})
+
+
+def iterations(run: Run) -> pd.DataFrame:
+    """A row an iteration, in the order of their starts; none of a Run that kept none."""
+    prompts = run.outcome.prompts
+    columns = {**run.outcome.iterations, **({} if prompts is None else prompts)}
+    return _frame((*TABLES["iterations"], *(TABLES["prompts"] if prompts else ())), columns)
+
+
+def _frame(columns: tuple[Column, ...], values: Columns) -> pd.DataFrame:
+    """What never came to pass is NaN or <NA>."""
+    pd = pandas()
+    found = {}
+    for column in columns:
+        array = values[column.name]
+        if column.name == "status":
+            found[column.name] = pd.Categorical.from_codes(array, categories=list(STATUSES))
+        elif np.issubdtype(array.dtype, np.integer) and (array < 0).any():
+            found[column.name] = pd.arrays.IntegerArray(array.astype(np.int64), array < 0)
+        else:
+            found[column.name] = array
+    frame = pd.DataFrame(found, copy=True)
+    frame.attrs["columns"] = {column.name: column.doc for column in columns}
+    return frame
+
+
+def pandas() -> ModuleType:
+    """pandas, or a sentence that says how to get it."""
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        raise UserError(
+            "python-needs-pandas",
+            "data frames need pandas, which is not installed: pip install 'laminabench[figures]'",
+        ) from error
+    module: ModuleType = pandas
+    return module

@@ -1,0 +1,61 @@
+"""How answers show themselves in a notebook: escaped, and in its own colours, be they light or dark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from importlib import resources
+
+from laminabench.present.compare import Sheet
+from laminabench.report.markup import Markup, joined, tag
+
+
+def block(title: object, *inside: object, badge: str = "") -> str:
+    """An answer: what it is of, then what it says. Its style is in it: a notebook has no other place."""
+    style = (resources.files("laminabench.api") / "answer.css").read_text(encoding="utf-8")
+    marks = tag("span", badge, class_=f"badge {badge}") if badge else ""
+    head = tag("p", title, " ", marks, class_="of")
+    return tag("div", tag("style", Markup(style)), head, *inside, class_="laminabench")
+
+
+def cards(facts: Iterable[tuple[str, str]]) -> Markup:
+    """Numbers in large, each over its unit."""
+    each = (tag("div", tag("dt", unit), tag("dd", number)) for number, unit in facts)
+    return tag("dl", *each)
+
+
+def lines(rows: Iterable[tuple[str, str]]) -> Markup:
+    """A label and a line each."""
+    return tag("table", *(tag("tr", tag("th", label, scope="row"), tag("td", line)) for label, line in rows))
+
+
+def sheet(found: Sheet, *, most: int | None = None) -> Markup:
+    """A table with what is said under it; of a long one the first rows, and how many more there are."""
+    titles = [title.removeprefix(">") for title in found.columns]
+    right = ["right" if title.startswith(">") else None for title in found.columns]
+    cells = (tag("th", each, scope="col", class_=to) for each, to in zip(titles, right, strict=True))
+    head = tag("tr", *cells)
+    rows = found.rows[:most]
+    body = (
+        tag("tr", *(tag("td", cell, class_=to) for cell, to in zip(row, right, strict=True))) for row in rows
+    )
+    caption = tag("caption", found.title) if found.title else ""
+    more = f"and {len(found.rows) - len(rows):,} more rows" if len(rows) < len(found.rows) else ""
+    table = tag("table", caption, tag("thead", head), tag("tbody", *body), class_="sheet")
+    return joined((tag("div", table, class_="scrolls"), said((more,) if more else ()), said(found.notes)))
+
+
+def said(sentences: Sequence[str], class_: str = "notes") -> Markup:
+    """Sentences, one a line."""
+    return tag("ul", *(tag("li", each) for each in sentences), class_=class_) if sentences else Markup("")
+
+
+def page(title: str, *inside: str) -> str:
+    """The same as a page by itself."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", title),
+    )
+    return f"<!doctype html>\n{tag('html', head, tag('body', *map(Markup, inside)), lang='en')}\n"

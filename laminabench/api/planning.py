@@ -1,0 +1,235 @@
+"""`lb.plan`: the deployment that serves a trace cheapest within a limit, as `laminabench plan` finds it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Unpack
+
+from laminabench.api import html
+from laminabench.api.choices import Cuts, Named, paired, request_of, spelled_out
+from laminabench.api.frames import pandas
+from laminabench.api.heard import Heard
+from laminabench.api.picture import Picture
+from laminabench.api.replay import named
+from laminabench.planning.answer import Answer, require_possible
+from laminabench.planning.asked import answered
+from laminabench.planning.asked import asked as looked_up
+from laminabench.planning.measure import Point
+from laminabench.planning.request import PlanRequest
+from laminabench.present.compare import Sheet
+from laminabench.present.numbers import number, share
+from laminabench.replaying.run import load
+from laminabench.traces.resolve import cut, transforms_of
+from laminabench.traces.table import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from laminabench.api.replay import TraceLike
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cheapest deployment within the limit, all that was replayed on the way, and what binds it."""
+
+    request: PlanRequest = field(repr=False)
+    """What was asked, with every name looked up."""
+    trace: Trace = field(repr=False)
+    answer: Answer = field(repr=False)
+    notes: tuple[str, ...]
+
+    @property
+    def best(self) -> Point | None:
+        """The winner: its `candidate`, `tokens_per_s`, `tbt_p99_ms`, `usd_per_million_tokens` and more.
+
+        None where nothing meets the limit; `nearest` then comes nearest to it.
+        """
+        return self.answer.winner
+
+    @property
+    def nearest(self) -> Point | None:
+        """Where there is no winner: the fastest that serves the trace."""
+        return self.answer.nearest
+
+    @property
+    def binding(self) -> str | None:
+        """The resource of which a tenth more would help the winner most; `effects` has the others."""
+        return self.answer.effects[0].resource if self.answer.effects else None
+
+    @property
+    def front(self) -> pd.DataFrame:
+        """Within the limit, what no other beats in both cost and time between tokens, the fastest first."""
+        return self._frame(self.answer.front)
+
+    @property
+    def replayed(self) -> pd.DataFrame:
+        """Every candidate that was replayed in full."""
+        return self._frame(self.answer.found.points)
+
+    @property
+    def effects(self) -> pd.DataFrame:
+        """What a tenth more of each resource alone would do for the winner; shares of 1."""
+        frame: pd.DataFrame = pandas().DataFrame([each.row() for each in self.answer.effects])
+        return frame
+
+    def plot(self) -> Picture:
+        """Cost against time between tokens, as `laminabench plan --plot`."""
+        return Picture(self._figure)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Keep it as a folder that `laminabench view` shows."""
+        from laminabench.planning.kept import require_free, write_plan
+
+        target = Path(path)
+        require_free(target)
+        write_plan(target, {**self.request.describe(self.trace), "answers": [self.answer.row()]})
+        return target
+
+    def __repr__(self) -> str:
+        return "\n".join((self._title(), self._said()))
+
+    def _repr_html_(self) -> str:
+        points = self.answer.front or ([self.nearest] if self.nearest else [])
+        numbers = (">batches", ">$/h", ">tokens/s", ">TBT p99 ms", ">in limit", ">$/M tokens")
+        rows: list[tuple[str, ...]] = [
+            (
+                point.candidate.system,
+                point.candidate.hardware,
+                str(point.candidate.batches),
+                f"{point.candidate.usd_per_hour:.2f}",
+                number(point.tokens_per_s),
+                f"{point.tbt_p99_ms:.1f}",
+                share(point.token_attainment),
+                f"{point.usd_per_million_tokens:.3f}",
+            )
+            for point in points
+        ]
+        told = "the front of cost and TBT" if self.answer.front else "nearest to the limit"
+        sheet = html.sheet(Sheet(told, ("system", "deployment", *numbers), rows))
+        said, notes = html.said([self._said()], "verdicts"), html.said(self.notes)
+        return html.block(self._title(), said, sheet, notes, badge="modelled")
+
+    def _title(self) -> str:
+        request, first = self.request, self.request.slo_ttft_ms
+        limit = f"TBT p99 of at most {request.slo_tbt_p99_ms:g} ms"
+        limit += f", TTFT p99 of at most {first:g} ms" if first else ""
+        costs = self.answer.question.costs.name
+        how = f"{request.mode}, modelled, costs {costs}"
+        what = f"{self.trace.meta.name}, {len(self.trace):,} requests with {request.model.name}"
+        return f"{what} ({how}): {limit}, at most ${request.budget:.2f} an hour"
+
+    def _said(self) -> str:
+        best, count = self.best, f"{self.answer.found.considered:,} candidates"
+        if best is None:
+            near = self.nearest
+            came = f"; nearest is {near.candidate} with {near.tbt_p99_ms:.1f} ms" if near else ""
+            return f"none of {count} meets the limit{came}"
+        price = f"${best.usd_per_million_tokens:.3f} a million tokens"
+        return (
+            f"{best.candidate} is the cheapest of {count}: {price}, {number(best.tokens_per_s)} tokens/s, "
+            f"TBT p99 {best.tbt_p99_ms:.1f} ms; {self.binding} binds"
+        )
+
+    def _frame(self, points: Sequence[Point]) -> pd.DataFrame:
+        rows = [self.answer.row_of(each) for each in points]
+        nested = {name for row in rows for name, value in row.items() if isinstance(value, dict | list)}
+        frame: pd.DataFrame = pandas().DataFrame(rows)
+        return frame.drop(columns=[name for name in frame.columns if name in nested])
+
+    def _figure(self) -> Figure:
+        from laminabench.figures.planned import picture
+        from laminabench.figures.style import look
+
+        with look():
+            return picture(self.request, self.trace.meta.name, [self.answer])
+
+
+@spelled_out(Cuts)
+def plan(
+    trace: TraceLike,
+    slo_tbt_p99_ms: float,
+    *,
+    model: str | os.PathLike[str] = "llama3-70b",
+    slo_ttft_ms: float | None = None,
+    budget: float | None = None,
+    power_budget: float | None = None,
+    devices: str | Sequence[str] | None = None,
+    systems: str | Sequence[str] | None = None,
+    most_devices: int | None = None,
+    costs: str | os.PathLike[str] | None = None,
+    mode: Literal["saturate", "open"] | None = None,
+    prefill: Literal["off", "colocated", "pool", "any"] | None = None,
+    max_batched_tokens: int | None = None,
+    slo_queueing_p99_s: float | None = None,
+    network: str | None = None,
+    host_async: bool = False,
+    price: Named = (),
+    power: Named = (),
+    price_basis: Literal["rent", "purchase"] | None = None,
+    exhaustive: bool = False,
+    jobs: int | None = None,
+    progress: bool = False,
+    **cuts: Unpack[Cuts],
+) -> Plan:
+    """Find the deployment that serves a trace cheapest within a limit of time between tokens, all modelled.
+
+    Args:
+        trace: As for `replay`.
+        slo_tbt_p99_ms: The 99th percentile of time between tokens that is good enough, in ms.
+        model: A name of the catalogue, or a config.json.
+        slo_ttft_ms: The 99th percentile of time to the first token that is good enough; prompts are computed.
+        budget: Most dollars an hour; twice the Lamina paper's deployment by default.
+        devices: Kinds to choose from, such as `("h100", "h20")`.
+        systems: Of `laminabench plan --systems`; all by default.
+        progress: Show on stderr how far the search is.
+        **cuts: How the trace is cut, as for `replay`.
+
+    Returns:
+        The plan. Where nothing meets the limit, `best` is None and `nearest` comes nearest.
+
+    >>> import laminabench as lb
+    >>> plan = lb.plan("profile:azure-conv", 60, num_requests=200, devices=("h100", "h20"), jobs=1)
+    >>> plan.best.tbt_p99_ms <= 60, plan.best.candidate.system in ("lamina", "vllm", "afd")
+    (True, True)
+    """
+    heard = Heard(progress=progress)
+    name, given = named(trace)
+    workload = request_of(dict(cuts), "plan()", trace=name)
+    workload.require_gaps()
+    request = looked_up(
+        heard,
+        model_name=os.fspath(model),
+        slo_tbt_p99_ms=slo_tbt_p99_ms,
+        slo_ttft_ms=slo_ttft_ms,
+        budget=budget,
+        power_budget=power_budget,
+        devices=_joined(devices),
+        systems=_joined(systems),
+        most_devices=most_devices,
+        cost_names=() if costs is None else (os.fspath(costs),),
+        mode=mode,
+        prefill=prefill,
+        max_batched_tokens=max_batched_tokens,
+        slo_queueing_p99_s=slo_queueing_p99_s,
+        network_name=network,
+        host_async=host_async,
+        price=paired(price),
+        power=paired(power),
+        price_basis=price_basis,
+        exhaustive=exhaustive,
+        jobs=jobs,
+    )
+    found = load(workload, heard) if given is None else cut(given, transforms_of(workload), heard)
+    (question,) = request.questions(found)
+    answer = answered(request, question, heard)
+    require_possible(answer)
+    return Plan(request, found, answer, tuple(heard.notes))
+
+
+def _joined(names: str | Sequence[str] | None) -> str | None:
+    """As the flags take several names."""
+    return names if names is None or isinstance(names, str) else ",".join(names)

@@ -1,0 +1,92 @@
+"""`lb.replay`: a trace against a system, as `laminabench replay` does it, and the Run in memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
+
+from laminabench.api.choices import ReplayChoices, request_of, spelled_out
+from laminabench.api.heard import Heard
+from laminabench.api.run import Run
+from laminabench.errors import UserError
+from laminabench.listener import Listener
+from laminabench.replaying.run import run
+from laminabench.request import ReplayRequest
+from laminabench.traces.resolve import cut, transforms_of
+from laminabench.traces.table import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    TraceLike: TypeAlias = str | os.PathLike[str] | Trace | pd.DataFrame
+
+
+@spelled_out(ReplayChoices)
+def replay(
+    trace: TraceLike,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    progress: bool = False,
+    **choices: Unpack[ReplayChoices],
+) -> Run:
+    """Replay a trace against a system: on modelled hardware, or live on this machine.
+
+    Args:
+        trace: A name of the catalogue, a file, a Trace, or a data frame with the columns `prompt_tokens`,
+            `output_tokens` and perhaps `arrival_s`.
+        out: A folder to keep the Run in; without it nothing is written.
+        progress: Show on stderr how far it is, and what else there is to know.
+        **choices: The flags of `laminabench replay`, with underscores: `system="vllm"`,
+            `deployment="4xh100"`, `mode="open"`, `price={"h200": 8}`, `window=(0, 600)`.
+
+    Returns:
+        The Run: its numbers, its tables, its pictures.
+
+    Raises:
+        UserError: For what cannot be replayed; its `code` is in docs/errors.md.
+
+    >>> import laminabench as lb
+    >>> run = lb.replay("profile:azure-conv", system="lamina", deployment="2xh100+4xh20", num_requests=200)
+    >>> print(run.manifest.deployment.name, f"${run.cost.usd_per_hour:.2f} an hour")
+    2xh100+4xh20 $40.64 an hour
+    >>> lb.replay("profile:azure-conv", system="lamina", deployment="2xh1000")
+    Traceback (most recent call last):
+    laminabench.errors.UserError: ...
+    """
+    heard = Heard(progress=progress)
+    kept: dict[str, Any] = {"no_out": True} if out is None else {"directory": os.fspath(out)}
+    request, cut_trace = asked(trace, dict(choices), heard, "replay()", **kept)
+    found = run(request, listener=heard, trace=cut_trace)
+    if found.replayed.interrupted:
+        raise KeyboardInterrupt
+    found.require_sound()
+    path = None if out is None else Path(out)
+    return Run(found.as_run(request), path=path, result=found, notes=heard.notes)
+
+
+def asked(
+    trace: TraceLike, choices: dict[str, Any], listener: Listener, where: str, **others: Any
+) -> tuple[ReplayRequest, Trace | None]:
+    """The request; and the trace cut as it says, where it was given and has not to be looked up."""
+    name, given = named(trace)
+    request = request_of(choices, where, trace=name, **others)
+    request.require_valid()
+    return request, None if given is None else cut(given, transforms_of(request), listener)
+
+
+def named(trace: TraceLike) -> tuple[str, Trace | None]:
+    """What a trace is called; and itself, where it is more than a name."""
+    if isinstance(trace, str | os.PathLike):
+        return os.fspath(trace), None
+    if isinstance(trace, Trace):
+        return trace.meta.name, trace
+    if hasattr(trace, "to_parquet"):
+        from laminabench.traces.frames import from_frame
+
+        found = from_frame(trace)
+        return found.meta.name, found
+    raise UserError(
+        "trace-kind",
+        f"a trace is a name, a file, a Trace or a data frame, and not {type(trace).__name__}",
+    )

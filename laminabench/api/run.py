@@ -1,0 +1,243 @@
+"""A Run as Python has it: of a replay just made, or read from its folder."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET
+
+from laminabench.api import frames, html
+from laminabench.api.picture import Picture
+from laminabench.errors import UserError
+from laminabench.present.numbers import number4, share
+from laminabench.present.replay import SOURCES, lines, on_boards
+from laminabench.present.terminal import without_markup
+from laminabench.runs.format import MANIFEST
+from laminabench.runs.manifest import Manifest
+from laminabench.runs.read import Run as Table
+from laminabench.runs.read import read_run
+from laminabench.runs.schema import TABLES
+from laminabench.runs.summary import Attainment, Cost, Percentiles, Summary
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from laminabench.json_safe import JsonObject
+    from laminabench.replaying import Result
+
+# What a line or two has of the lines that the command prints.
+_IN_SHORT = ("throughput", "TTFT in ms", "TBT in ms", "within", "both limits", "cost", "requests")
+
+
+class Run:
+    """The result of one replay: its numbers, its tables, its pictures.
+
+    Made by `replay` and `read`. Numbers are of the steady window, as docs/metrics.md defines them; names
+    carry units, and times between tokens are in milliseconds.
+
+    >>> import laminabench as lb
+    >>> run = lb.replay("profile:azure-conv", system="lamina", num_requests=200)
+    >>> run.measured, run.tbt.p99 > run.tbt.p50 > 0
+    (False, True)
+    >>> int(run.requests.output_tokens.sum()) == run.summary.tokens_generated
+    True
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        *,
+        path: Path | None,
+        result: Result | None = None,
+        notes: Sequence[str] = (),
+    ) -> None:
+        self._table = table
+        self._result = result
+        self.path = path
+        """Where it is kept; None where it is in memory only."""
+        self.notes = tuple(notes)
+        """What a reader of the numbers should know, a sentence each."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """All that run.json says: the trace, the request, every coefficient with its source."""
+        return self._table.manifest
+
+    @property
+    def summary(self) -> Summary:
+        """Every number, typed; docs/metrics.md has their formulas."""
+        return self.manifest.summary
+
+    @property
+    def measured(self) -> bool:
+        """Whether it was measured, live on a machine; else it is modelled."""
+        return self.manifest.backend == "live"
+
+    @property
+    def tbt(self) -> Percentiles:
+        """Time between tokens in ms: `mean, p50, p90, p99, p99_9, max`."""
+        return self.summary.tbt_ms
+
+    @property
+    def ttft(self) -> Percentiles | None:
+        """Time to the first token in ms; None where prompts were there already."""
+        return None if self.summary.ttft_ms is UNSET else self.summary.ttft_ms
+
+    @property
+    def throughput_tokens_per_s(self) -> float | None:
+        """Output tokens a second."""
+        return self.summary.throughput_tokens_per_s
+
+    @property
+    def goodput_tokens_per_s(self) -> float | None:
+        """Of these, the ones that came within the limit."""
+        return self.summary.slo.goodput_tokens_per_s
+
+    @property
+    def attainment(self) -> Attainment:
+        """What was within the limit: `token_attainment`, `request_attainment`, shares of 1."""
+        return self.summary.slo
+
+    @property
+    def cost(self) -> Cost:
+        """`usd_per_hour`, `usd_per_million_tokens`, `tokens_per_usd`; None where a device has no price."""
+        return self.summary.cost
+
+    @functools.cached_property
+    def requests(self) -> pd.DataFrame:
+        """A row a request, in the trace's order; `attrs["columns"]` says what each column is."""
+        return frames.requests(self._table)
+
+    @functools.cached_property
+    def iterations(self) -> pd.DataFrame:
+        """A row an iteration of decoding, in the order of their starts."""
+        return frames.iterations(self._table)
+
+    def plot(self) -> Picture:
+        """Tokens a second and time between tokens over time, as `laminabench replay --plot`."""
+        return Picture(self._figure)
+
+    def report(self, path: str | os.PathLike[str], *, title: str | None = None) -> Path:
+        """Write one HTML page that needs no network, as `laminabench report`."""
+        from laminabench.report.page import report, write_page
+        from laminabench.report.shown import shown
+
+        target = Path(path)
+        write_page(report(shown([self._table]), title, None), target)
+        return target
+
+    def timeline(self, path: str | os.PathLike[str], window: tuple[float, float] | None = None) -> Path:
+        """Write the work of some seconds for ui.perfetto.dev: .json or .json.gz."""
+        from laminabench.sim.timeline import check_suffix
+
+        target = Path(path)
+        check_suffix(target)
+        if self._result is None or self._result.replayed.draw is None:
+            raise UserError(
+                "timeline-unknown",
+                "what worker worked when is known right after a replay of lamina, vllm or afd, and not of "
+                f"{self.path or self.manifest.system}: replay again, then ask for the timeline",
+            )
+        self._result.draw_timeline(target, None if window is None else f"{window[0]}:{window[1]}")
+        return target
+
+    def save(self, path: str | os.PathLike[str]) -> Run:
+        """Keep it as a folder that every command reads; the Run that is kept there."""
+        from laminabench.runs.write import write_run
+
+        target = Path(path)
+        beside = self._result.replayed.beside if self._result else _beside(self._table.directory)
+        write_run(target, self._table.outcome, self._table, self.manifest, beside)
+        return Run(self._table, path=target, result=self._result, notes=self.notes)
+
+    def table(self, name: str) -> Table:
+        """What the suite's own functions take for a Run, called by its folder, or else so."""
+        table = self._table
+        folder = self.path or Path(name)
+        return Table(folder, table.manifest, table.outcome, table.prompt_tokens, table.output_tokens)
+
+    def __repr__(self) -> str:
+        short = [f"{label:15}{line}" for label, line in self._lines() if label.startswith(_IN_SHORT)]
+        return "\n".join((f"{self._headline()} ({self._how()})", *short, *self._partial()))
+
+    def _repr_html_(self) -> str:
+        summary = self.summary
+        facts = [
+            (number4(summary.throughput_tokens_per_s), "tokens/s"),
+            (number4(summary.tbt_ms.p99), "ms TBT p99"),
+            *([(number4(self.ttft.p99), "ms TTFT p99")] if self.ttft else []),
+            (share(summary.slo.token_attainment), f"of tokens within {summary.slo.tbt_ms:g} ms"),
+            (number4(summary.cost.usd_per_million_tokens), "$ a million tokens"),
+        ]
+        badge = "measured" if self.measured else "modelled"
+        told = html.said(list(self._partial()), "verdicts")
+        notes = [*self.notes, *([f"kept in {self.path}"] if self.path else [])]
+        title = f"{self._headline()} ({self._how()})"
+        return html.block(
+            title, told, html.cards(facts), html.lines(self._lines()), html.said(notes), badge=badge
+        )
+
+    def _facts(self) -> JsonObject:
+        return self.manifest.deployment.facts or {}
+
+    def _headline(self) -> str:
+        trace, manifest = self.manifest.trace, self.manifest
+        count = f"{trace.requests or len(self._table.prompt_tokens):,} requests"
+        on = f"on {manifest.system} {manifest.deployment.name} with {manifest.model_name}"
+        return f"{trace.name}, {SOURCES.get(trace.source, trace.source)}, {count} {on}"
+
+    def _how(self) -> str:
+        boards = on_boards(self.manifest.deployment.name, self._facts())
+        costs = self.manifest.choices.get("costs")
+        how = "live, measured" if self.measured else "modelled"
+        return ", ".join((self.manifest.workload.mode, *boards, how, *([f"costs {costs}"] if costs else [])))
+
+    def _lines(self) -> Iterator[tuple[str, str]]:
+        for label, line in lines(self.summary, self._facts()):
+            yield label, without_markup(line)
+
+    def _partial(self) -> Iterator[str]:
+        if self.manifest.partial:
+            yield self.manifest.partial.sentence
+
+    def _figure(self) -> Figure:
+        from laminabench.figures.replay_over_time import picture
+
+        manifest, summary = self.manifest, self.summary
+        partial = ", PARTIAL" if manifest.partial else ""
+        boards = ", ".join(on_boards(manifest.deployment.name, self._facts()))
+        what = f"{manifest.trace.name} on {manifest.system} {manifest.deployment.name}"
+        how = "live, measured" if self.measured else "modelled"
+        return picture(
+            self._table.outcome,
+            f"{what}{f' ({boards})' if boards else ''} with {manifest.model_name}, {how}{partial}",
+            summary.slo.tbt_ms,
+            summary.faults or (),
+            summary.resumed.at_s if summary.resumed else (),
+            summary.slo.ttft_ms or None,
+        )
+
+
+def read(path: str | os.PathLike[str]) -> Run:
+    """The Run in a folder, as `laminabench replay` and `Run.save` leave it.
+
+    >>> import laminabench as lb
+    >>> lb.read("no/such/folder")
+    Traceback (most recent call last):
+    laminabench.errors.UserError: no/such/folder is not a Run: it is not a directory
+    run-not-a-run
+    """
+    folder = Path(path)
+    return Run(read_run(folder), path=folder)
+
+
+def _beside(directory: Path) -> dict[str, bytes]:
+    """Files that are kept with a Run and that nobody reads back."""
+    parts = (MANIFEST, *(f"{name}.parquet" for name in TABLES))
+    files = (each for each in directory.iterdir() if each.is_file() and each.name not in parts)
+    return {each.name: each.read_bytes() for each in files}

@@ -1,0 +1,98 @@
+"""Traces as data frames, for who works in Python: `laminabench.traces.list()`, `load` and `from_frame`."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from laminabench.errors import UserError
+from laminabench.traces import catalogue
+from laminabench.traces.formats import load_file
+from laminabench.traces.resolve import data_file, resolve
+from laminabench.traces.table import Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def listed() -> pd.DataFrame:
+    """The traces known by name: a row each, with what is on this machine of it.
+
+    >>> import laminabench as lb
+    >>> lb.traces.list().loc["azure-conv", "requests"]
+    np.int64(19366)
+    """
+    import pandas as pd
+
+    from laminabench.traces.profile import named_profile
+
+    rows: list[tuple[str | int | None, ...]] = []
+    for entry in catalogue.entries().values():
+        requests = entry.published.requests if entry.published else named_profile(entry.name).requests
+        file = data_file(entry)
+        told = (entry.description, requests, entry.license, None if file is None else str(file))
+        rows.append((entry.name, *told))
+    rows += [
+        (name, "imported", None, None, str(catalogue.imported_path(name)))
+        for name in catalogue.imported_names()
+    ]
+    frame = pd.DataFrame(rows, columns=["name", "description", "requests", "license", "file"])
+    return frame.set_index("name")
+
+
+def load(trace: str, *, num_requests: int | None = None, offline: bool = False) -> pd.DataFrame:
+    """A trace as a data frame, a row for each request; `attrs` says where it is from.
+
+    A name of the catalogue, a file, or `profile:NAME`, as `laminabench replay --trace` takes it.
+
+    >>> import laminabench as lb
+    >>> requests = lb.traces.load("profile:azure-conv")
+    >>> list(requests.columns), requests.attrs["source"]
+    (['arrival_s', 'prompt_tokens', 'output_tokens'], 'profile')
+    """
+    found = resolve(trace, offline=offline, requests=num_requests)
+    return to_frame(found if num_requests is None else found.first(num_requests))
+
+
+def to_frame(trace: Trace) -> pd.DataFrame:
+    """The columns of a trace; sessions and prefix blocks where it has them."""
+    import pandas as pd
+
+    frame = pd.DataFrame({name: getattr(trace, name) for name in ("prompt_tokens", "output_tokens")})
+    if trace.meta.has_arrivals:
+        frame.insert(0, "arrival_s", trace.arrival_s)
+    if trace.session is not None:
+        frame["session"] = trace.session
+    if (blocks := trace.prefix_blocks) is not None:
+        frame["prefix_blocks"] = [blocks[row].tolist() for row in range(len(blocks))]
+    frame.attrs.update(name=trace.meta.name, source=trace.meta.source, sha256=trace.meta.sha256)
+    return frame
+
+
+def from_frame(frame: pd.DataFrame, name: str = "dataframe") -> Trace:
+    """A data frame as a trace: `prompt_tokens`, `output_tokens`, and perhaps `arrival_s` and others.
+
+    Columns may have the names that `laminabench replay` knows of files, and are checked as a file's are.
+
+    >>> import laminabench as lb, pandas as pd
+    >>> len(lb.traces.from_frame(pd.DataFrame({"prompt_tokens": [9, 1], "output_tokens": [5, 7]})))
+    2
+    """
+    if not len(frame):
+        raise UserError("trace-empty", f"{name}: no requests in it; a trace needs at least one row")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "frame.parquet"
+        try:
+            frame.to_parquet(path, engine="pyarrow", index=False)
+        except (ValueError, TypeError) as error:  # Arrow's own are of these kinds
+            raise UserError(
+                "trace-frame", f"{name}: its columns cannot be written as a table: {error}"
+            ) from error
+        try:
+            found = load_file(path, name=name)
+        except UserError as error:
+            raise UserError(error.code, error.sentence.replace(str(path), name)) from error
+    return replace(found, meta=replace(found.meta, origin="a DataFrame"))
