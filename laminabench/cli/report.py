@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from laminabench.report.page import Report
-    from laminabench.report.shown import Shown
 
 
 @click.command()
@@ -55,6 +53,7 @@ def report(
     from laminabench.report.page import plotly_script, write_page
     from laminabench.report.page import report as made
     from laminabench.report.shown import shown
+    from laminabench.report.timeline import closed
     from laminabench.runs.read import read_run
     from laminabench.runs.replace import require_writable
 
@@ -67,7 +66,7 @@ def report(
             progress(done, len(directories))
             found.append(read_run(directory))
     runs = shown(found, slo_tbt_ms)
-    told = made(runs, title, _closed(window_s, runs))
+    told = made(runs, title, closed(window_s, runs))
     size_bytes = write_page(told, target)
     for sentence in told.caveats:
         out.note(sentence)
@@ -87,19 +86,6 @@ def _require_no_part(target: Path, directories: tuple[Path, ...]) -> None:
                 "report-target-in-run",
                 f"{target} is a part of the Run {directory}; name another file for the page",
             )
-
-
-def _closed(window_s: tuple[float, float] | None, runs: list[Shown]) -> tuple[float, float] | None:
-    """An open end is the end of the longest Run."""
-    if window_s is None:
-        return None
-    end_s = max(each.run.outcome.end_s for each in runs)
-    if window_s[0] >= end_s:
-        raise UserError(
-            "report-window",
-            f"--window begins at {window_s[0]:g} s and the longest Run ends at {end_s:,.3f} s",
-        )
-    return window_s if math.isfinite(window_s[1]) else (window_s[0], end_s)
 
 
 def _result(told: Report, target: Path, size_bytes: int) -> dict[str, Json]:

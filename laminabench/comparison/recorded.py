@@ -89,6 +89,14 @@ def of_run(run: Run, slo_tbt_ms: float | None, slo_ttft_ms: float | None = None)
     return Recorded(path, facts, summary, _measured_estimates(summary, drawn), seen)
 
 
+def of_manifest(directory: Path, manifest: Manifest, slo_tbt_ms: float) -> Recorded | None:
+    """The same of a manifest alone; None where it takes the tables: of measured Runs, and at other limits."""
+    if manifest.backend != "modelled" or manifest.summary.slo.tbt_ms != slo_tbt_ms:
+        return None
+    estimates = modelled_estimates(manifest.summary)
+    return Recorded(directory, _facts(manifest), manifest.summary, estimates, ENGINE)
+
+
 def _facts(manifest: Manifest) -> Facts:
     trace, workload = manifest.trace, manifest.workload
     options = {name: value for name, value in manifest.choices.items() if name not in _ABOUT_FILES}

@@ -96,6 +96,12 @@ class Shown:
 def shown(runs: Sequence[Run], slo_tbt_ms: float | None = None) -> list[Shown]:
     """The Runs in their order, at one limit, by default the first's; told apart by name, colour and line."""
     limit = runs[0].manifest.summary.slo.tbt_ms if slo_tbt_ms is None else slo_tbt_ms
+    return told_apart([(run, of_run(run, limit)) for run in runs])
+
+
+def told_apart(recorded: Sequence[tuple[Run, Recorded]]) -> list[Shown]:
+    """The same of Runs that are summarised already."""
+    runs = [run for run, _ in recorded]
     names, seen = _names([run.manifest for run in runs]), Counter[str]()
     names = [
         f"{name} (PARTIAL)" if run.manifest.partial else name
@@ -105,13 +111,13 @@ def shown(runs: Sequence[Run], slo_tbt_ms: float | None = None) -> list[Shown]:
         system for system in dict.fromkeys(run.manifest.system for run in runs) if system not in COLOURS
     ]
     found = []
-    for number, (run, name) in enumerate(zip(runs, names, strict=True)):
+    for number, ((run, summarised), name) in enumerate(zip(recorded, names, strict=True)):
         system = run.manifest.system
         colour = COLOURS.get(system) or OTHERS[strangers.index(system) % len(OTHERS)]
         nth = seen[colour]
         seen[colour] += 1
         dash, pattern = DASHES[nth % len(DASHES)], PATTERNS[nth % len(PATTERNS)]
-        found.append(Shown(run, of_run(run, limit), number, name, colour, dash, pattern))
+        found.append(Shown(run, summarised, number, name, colour, dash, pattern))
     return found
 
 

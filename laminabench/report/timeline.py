@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from laminabench.errors import UserError
 from laminabench.report.breakdown import PARTS, key_of, wrapped
 from laminabench.report.chart import Chart, PlotlyJson, axis, bar
 from laminabench.report.shown import Shown
@@ -30,6 +32,19 @@ def default_window_s(runs: Sequence[Shown]) -> tuple[float, float]:
     lasts = [each.run.outcome.iterations["duration_s"] for each in runs]
     half = max((float(np.median(each)) for each in lasts if len(each)), default=0.0) * _ITERATIONS / 2
     return max(0.0, middle - half), middle + half
+
+
+def closed(window_s: tuple[float, float] | None, runs: Sequence[Shown]) -> tuple[float, float] | None:
+    """A window that somebody chose: an open end is the end of the longest Run."""
+    if window_s is None:
+        return None
+    end_s = max(each.run.outcome.end_s for each in runs)
+    if window_s[0] >= end_s:
+        raise UserError(
+            "report-window",
+            f"--window begins at {window_s[0]:g} s and the longest Run ends at {end_s:,.3f} s",
+        )
+    return window_s if math.isfinite(window_s[1]) else (window_s[0], end_s)
 
 
 def timeline_chart(runs: Sequence[Shown], window_s: tuple[float, float]) -> Chart:

@@ -9,6 +9,8 @@ from fastapi.responses import HTMLResponse, JSONResponse
 
 from laminabench.errors import UserError
 from laminabench.view import page as pages
+from laminabench.view.columns_page import columns_page
+from laminabench.view.compare_page import compare_page, export
 from laminabench.view.folder import Kind
 from laminabench.view.guard import EVALUATING
 from laminabench.view.index import Index
@@ -46,6 +48,24 @@ def make_app(index: Index) -> FastAPI:
     def table(request: Request) -> Response:
         return shown(request, table_page(index, request.query_params))
 
+    @app.get("/columns")
+    def columns(request: Request) -> Response:
+        return shown(request, columns_page(index, request.query_params))
+
+    @app.get("/news")
+    def news() -> Response:
+        counts = {each.address: each.count for each in _places(index, "")}
+        return JSONResponse({"version": index.version, "counts": counts}, headers=FRESH)
+
+    @app.get("/compare")
+    def compare(request: Request) -> Response:
+        return shown(request, compare_page(index, request.query_params))
+
+    @app.get("/export")
+    def exported(request: Request) -> Response:
+        headers = {**FRESH, "content-disposition": 'attachment; filename="report.html"'}
+        return HTMLResponse(export(index, request.query_params), headers=headers)
+
     def things(request: Request) -> Response:
         query, kind = request.query_params, kinds[request.url.path]
         page = thing_page(index, kind, query) if "at" in query else list_page(index, kind)
@@ -71,6 +91,6 @@ def _places(index: Index, path: str) -> list[Place]:
     rest = (
         Place(listed.title, listed.address, len(found[kind]), path == listed.address)
         for kind, listed in LISTED.items()
-        if found[kind] or path == listed.address
+        if found[kind] or kind == "live" or path == listed.address
     )
     return [runs, *rest]

@@ -55,6 +55,14 @@ class Index:
         self._scan = Scan()
         self._rows: dict[str, Row] = {}
         self._next_s = 0.0
+        self._version = 0
+
+    @property
+    def version(self) -> int:
+        """Another number once a Run has come, changed or gone."""
+        with self._lock:
+            self.refreshed()
+            return self._version
 
     def refreshed(self) -> Scan:
         """What is in the folder now, or was a moment ago."""
@@ -64,9 +72,11 @@ class Index:
                 with gc_paused():
                     self._scan = scan(self.root)
                     runs = self._scan.found["run"]
-                    self._rows = {
-                        key: row for key, found in runs.items() if (row := self._row(found)) is not None
-                    }
+                    rows = {key: row for key, found in runs.items() if (row := self._row(found)) is not None}
+                # A run.json of something else is none of the Runs.
+                self._scan.found["run"] = {key: row.found for key, row in rows.items()}
+                self._version += rows != self._rows
+                self._rows = rows
                 took_s = time.monotonic() - began_s
                 self._next_s = began_s + took_s + max(_LEAST_S, _SHARE * took_s)
             return self._scan
@@ -81,10 +91,13 @@ class Index:
                         _complete(row)
             return list(self._rows.values())
 
-    def row(self, key: str) -> Row | None:
+    def whole_row(self, key: str) -> Row | None:
+        """One Run with all its facts."""
         with self._lock:
-            self.refreshed()
-            return self._rows.get(key)
+            row = self._rows.get(key)
+            if row is not None:
+                _complete(row)
+            return row
 
     def columns(self) -> list[str]:
         """The names of all fields that any Run has."""

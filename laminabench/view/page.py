@@ -13,7 +13,7 @@ loaded, which must show the same. `<div id="ID" data-lazy="ADDRESS">` is filled 
 
 Scripts are files of this package that are named in `Page.scripts` and run when the page has been parsed. None
 may be in the page itself. Data for them is `markup.script_data("ID", DATA)` in the body. With `plotly=True`
-they have `Plotly`, and `laminabench.draw([{id, data, layout}, ...])` draws into elements in the right colours.
+they have `Plotly`, and `laminabench.draw([{id, data, layout}, ...])` draws in the colours of the page.
 """
 
 from __future__ import annotations
@@ -112,10 +112,10 @@ _KEYS = (
     ("/", "search"),
     ("j k", "next, previous row"),
     ("x", "select the row"),
-    ("Enter", "open it"),
+    ("o", "open it"),
     ("c", "compare what is selected"),
     ("t", "light or dark"),
-    ("g r", "Runs"),
+    ("g r, g l", "Runs, replays under way"),
     ("?", "these keys"),
 )
 

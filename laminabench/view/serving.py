@@ -50,7 +50,7 @@ def serve(folder: Path, port: int, ready: Callable[[str], None], *, verbose: boo
     plotly_script()  # or say now how to get it
     with _bound(port) as sock:
         number = sock.getsockname()[1]
-        index = Index(folder.resolve())
+        index = Index(folder)
         guard = Guard(make_app(index), number)
         config = uvicorn.Config(
             guard,
