@@ -51,7 +51,7 @@ def replay(
     if sum(each is not None for each in (config, again, resume)) > 1:
         raise click.UsageError("--config, --again and --resume each say what to replay; give one of them")
     if resume:
-        journal = ReplayJournal.reopened(resume)
+        journal = ReplayJournal.reopened(resume, out)
         with contextlib.closing(journal):
             _replay(journal.in_force(given), out, journal)
         return

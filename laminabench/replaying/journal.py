@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from laminabench.errors import Interrupted, Terminated, UserError
-from laminabench.listener import Listener
+from laminabench.listener import SILENT, Listener
 from laminabench.request import CHOICES, ReplayRequest, absolute, of_text
 from laminabench.runs.format import MANIFEST, sha256_of
 from laminabench.runs.journal import SUFFIX, Journal, beside, require_none
@@ -31,6 +31,7 @@ class NoJournal:
     """Of a replay that cannot be gone on with."""
 
     events: Sequence[Any] = ()
+    kept: ClassVar[bool] = False
 
     def open(self) -> None:
         """Nothing is kept."""
@@ -77,7 +78,7 @@ class ReplayJournal:
         return cls(path, header, kept)
 
     @classmethod
-    def reopened(cls, path: Path) -> ReplayJournal:
+    def reopened(cls, path: Path, listener: Listener = SILENT) -> ReplayJournal:
         """That of an interrupted replay, by its own name or the Run's; a UserError says why not."""
         file = path if path.name.endswith(SUFFIX) else beside(path)
         if not file.exists():
@@ -87,6 +88,8 @@ class ReplayJournal:
                 )
             raise UserError("journal-missing", f"there is no {file}: nothing was interrupted there")
         journal, (header, *events) = Journal.reopen(file)
+        if journal.damage:
+            listener.note(f"{journal.damage}; what it told is replayed again")
         try:
             return cls._understood(journal, header, events)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -121,6 +124,11 @@ class ReplayJournal:
     def directory(self) -> Path:
         """Where the Run goes."""
         return self.path.with_suffix("")
+
+    @property
+    def kept(self) -> bool:
+        """Whether there is something to go on with."""
+        return self.journal is not None
 
     def open(self) -> Journal:
         """The file to write to: a new one from the moment that there is something to go on with."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +32,20 @@ def sha256_of(path: Path) -> str:
     """What the manifest says of each table, so that one changed bit is an error and not another result."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with a checksum, so that one flipped bit is not another result."""
+    return {**facts, "crc32": _sum_of(facts)}
+
+
+def unsealed(found: object) -> dict[str, Any] | None:
+    """What was sealed, or was kept from before there were checksums; None of what has changed since."""
+    if not isinstance(found, dict):
+        return None
+    facts = {name: value for name, value in found.items() if name != "crc32"}
+    return facts if found.get("crc32", _sum_of(facts)) == _sum_of(facts) else None
+
+
+def _sum_of(facts: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(facts, ensure_ascii=True).encode())

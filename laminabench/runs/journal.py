@@ -1,8 +1,8 @@
 """A journal: an append-only file of records that is as good as its last whole one, however its writer ended.
 
-Each record is its length, a CRC-32 of that and of its bytes, and the bytes (msgpack). It is handed to the
-operating system and not forced to the disk: it survives the end of the process, kill -9 included, and not the
-end of the machine.
+Each record is its length, a CRC-32 of that and of its bytes, and the bytes (msgpack). A flush hands it to the
+operating system: it survives the end of the process, kill -9 included. Within SYNC_EVERY_S it is forced to the
+disk, beside who writes, and survives the end of the machine.
 """
 
 from __future__ import annotations
@@ -12,17 +12,24 @@ import fcntl
 import importlib
 import os
 import struct
+import threading
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from laminabench.atomic import alone, force, make_folder, partial
 from laminabench.errors import UserError
 
 MAGIC = b"laminabench journal\n"
 SUFFIX = ".journal"
+# Of a replay's last moments so much may be lost with the machine, and is replayed again.
+SYNC_EVERY_S = 1.0
 _FRAME = struct.Struct("<II")
 _LENGTH = struct.Struct("<I")
+# How much is summed up in search of whole records behind a damaged one.
+_SEARCHED = 1 << 27
 
 
 def beside(run: Path) -> Path:
@@ -40,36 +47,62 @@ def require_none(path: Path) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """What of a journal cannot be gone on with: each record rests on all before it."""
+
+    path: Path
+    at_byte: int
+    size: int  # bytes from there to the end
+    behind: int  # whole records behind the damaged one
+    kept: Path | None  # where the file is as it was, if there is more to it than a torn end
+
+    def __str__(self) -> str:
+        if self.kept is None:
+            return f"the last record of {self.path} is not whole ({self.size:,} bytes) and was cut off"
+        return (
+            f"{self.path} is damaged at byte {self.at_byte:,}: it is gone on with from the record before; "
+            f"{self.behind:,} whole records behind it cannot be used, the file as it was is {self.kept}"
+        )
+
+
 class Journal:
     """Open for appending, by nobody else at the same time. `create` or `reopen` makes one."""
 
-    def __init__(self, path: Path, file: IO[bytes], pack: Callable[[Any], bytes]) -> None:
+    def __init__(
+        self, path: Path, file: IO[bytes], pack: Callable[[Any], bytes], damage: Damage | None = None
+    ) -> None:
         self.path = path
+        self.damage = damage
         self._file = file
         self._pack = pack
+        self._unforced = False
+        self._trouble: OSError | None = None
+        self._closing = threading.Event()
+        # Beside who writes: an iteration of a live replay must not wait for a disk.
+        self._forcing = threading.Thread(target=self._force_now_and_then, daemon=True, name="journal")
+        self._forcing.start()
 
     @classmethod
     def create(cls, path: Path, header: Any) -> Journal:
-        """A new one with its first record; a UserError if there is one already."""
+        """A new one with its first record, on the disk; a UserError if there is one already."""
         pack = importlib.import_module("msgpack").packb  # where it is missing, nothing is left behind
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = path.open("xb")
-        except FileExistsError:
-            require_none(path)
-            raise
+            make_folder(path.parent)
+            with alone(path):
+                require_none(path)
+                file = _begun(path, _framed(pack(header)))
         except OSError as error:
             raise UserError("file-not-writable", f"cannot write {path}: {error.strerror}") from error
-        journal = cls(path, file, pack)
-        _lock(file, path)
-        file.write(MAGIC)
-        journal.append(header)
-        journal.flush()
-        return journal
+        return cls(path, file, pack)
 
     @classmethod
     def reopen(cls, path: Path) -> tuple[Journal, list[Any]]:
-        """Go on with one that was left; its records, the first is the header. A torn tail is cut off."""
+        """Go on with one that was left; its records, the first is the header.
+
+        What is behind the last that can be gone on with is cut off, and `damage` says so; of more than a torn
+        end a copy is kept.
+        """
         msgpack = importlib.import_module("msgpack")
         try:
             file = path.open("r+b")
@@ -78,37 +111,59 @@ class Journal:
         try:
             _lock(file, path)
             data = file.read()
-            if data[: len(MAGIC)] != MAGIC:
-                raise UserError("journal-not-a-journal", f"{path} is not a journal of a replay")
-            whole = len(MAGIC)
-            records = []
-            for body, end in _bodies(data, path):
-                records.append(msgpack.unpackb(body, strict_map_key=False))
+            records, whole = [], len(MAGIC)
+            for body, end in _bodies(data, whole):
+                try:
+                    records.append(msgpack.unpackb(body, strict_map_key=False))
+                except (ValueError, RecursionError) as error:
+                    raise _damaged(path, f"the record at byte {whole:,} is not msgpack") from error
                 whole = end
             if not records:
+                if data[: len(MAGIC)] != MAGIC:
+                    raise UserError("journal-not-a-journal", f"{path} is not a journal of a replay")
                 raise _damaged(path, "its beginning is missing")
-            file.truncate(whole)
-            file.seek(whole)
+            damage = _cut(file, path, data, whole)
+        except OSError as error:
+            file.close()
+            raise UserError("file-not-writable", f"cannot write {path}: {error.strerror}") from error
         except BaseException:
             file.close()
             raise
-        return cls(path, file, msgpack.packb), records
+        return cls(path, file, msgpack.packb, damage), records
 
     def append(self, record: Any) -> None:
         """Add a record; `flush` hands it to the operating system."""
-        body = self._pack(record)
         with self._writing():
-            self._file.write(_FRAME.pack(len(body), _crc(body)) + body)
+            self._file.write(_framed(self._pack(record)))
 
     def flush(self) -> None:
-        """What was added is kept, however this process ends."""
+        """What was added is kept, however this process ends, and soon however the machine does."""
         with self._writing():
+            if self._trouble:
+                raise self._trouble
             self._file.flush()
+            self._unforced = True
 
     def close(self) -> None:
         """Somebody else may take it up."""
-        with contextlib.suppress(OSError):  # what flush could not write, this cannot either
+        self._closing.set()
+        if self._forcing is not threading.current_thread():
+            self._forcing.join()
+        with contextlib.suppress(OSError, ValueError):  # what flush could not write, this cannot either
+            self._file.flush()
+            os.fdatasync(self._file.fileno())
+        with contextlib.suppress(OSError):
             self._file.close()
+
+    def _force_now_and_then(self) -> None:
+        while not self._closing.wait(SYNC_EVERY_S):
+            if self._unforced:
+                self._unforced = False
+                try:
+                    os.fdatasync(self._file.fileno())
+                except OSError as error:
+                    self._trouble = error  # the next flush tells
+                    return
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -122,9 +177,73 @@ class Journal:
             ) from error
 
     def remove(self) -> None:
-        """It has done its service. Removed before it is let go: nobody can take it up in between."""
+        """It has done its service: the Run is on the disk, and its name.
+
+        Removed before it is let go: nobody can take it up in between.
+        """
         self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            force(self.path.parent)  # else it might come back with the power
         self.close()
+
+
+def _begun(path: Path, header: bytes) -> IO[bytes]:
+    """The file, locked, with its first record from the moment that it has its name."""
+    temporary = path.with_name(partial(path.name))
+    file = temporary.open("xb")
+    try:
+        _lock(file, path)
+        file.write(MAGIC + header)
+        file.flush()
+        os.fsync(file.fileno())
+        temporary.rename(path)
+        force(path.parent)
+    except BaseException:
+        for name in (temporary, path):
+            with contextlib.suppress(OSError):
+                name.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            file.close()
+        raise
+    return file
+
+
+def _cut(file: IO[bytes], path: Path, data: bytes, whole: int) -> Damage | None:
+    """Leave what can be gone on with, and say what is lost."""
+    damage = None
+    if whole < len(data) or data[: len(MAGIC)] != MAGIC:
+        behind, at = 0, whole
+        while (at := _next_whole(data, at)) < len(data):
+            for _, at in _bodies(data, at):  # noqa: B020 - it goes on where they end
+                behind += 1
+        kept = _copy(path, data) if behind else None
+        if whole < len(data):
+            damage = Damage(path, whole, len(data) - whole, behind, kept)
+    if data[: len(MAGIC)] != MAGIC:  # its records are all that matters
+        file.seek(0)
+        file.write(MAGIC)
+    file.seek(whole)
+    file.truncate()
+    file.flush()
+    os.fsync(file.fileno())
+    return damage
+
+
+def _copy(path: Path, data: bytes) -> Path:
+    """Beside it, under a name that nothing has."""
+    number = 1
+    while (kept := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        number += 1
+    with kept.open("xb") as file:
+        try:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        except BaseException:
+            kept.unlink(missing_ok=True)
+            raise
+    force(kept.parent)
+    return kept
 
 
 def _lock(file: IO[bytes], path: Path) -> None:
@@ -142,21 +261,42 @@ def _lock(file: IO[bytes], path: Path) -> None:
         raise UserError("journal-gone", f"{path} is gone: the replay it was of has just ended")
 
 
-def _bodies(data: bytes, path: Path) -> Iterator[tuple[bytes, int]]:
-    """Each whole record, and where it ends. What is torn can only be the last: nothing follows it."""
-    at = len(MAGIC)
-    while at + _FRAME.size <= len(data):
-        length, crc = _FRAME.unpack_from(data, at)
-        end = at + _FRAME.size + length
-        if end > len(data):
-            return
-        body = data[at + _FRAME.size : end]
-        if _crc(body) != crc:
-            if end == len(data):
-                return
-            raise _damaged(path, f"the record at byte {at} is not what was written")
-        yield body, end
-        at = end
+def _framed(body: bytes) -> bytes:
+    return _FRAME.pack(len(body), _crc(body)) + body
+
+
+def _bodies(data: bytes, at: int) -> Iterator[tuple[bytes, int]]:
+    """Each whole record from there on, and where it ends, up to one that is not."""
+    while (body := _body(data, at)) is not None:
+        at += _FRAME.size + len(body)
+        yield body, at
+
+
+def _body(data: bytes, at: int) -> bytes | None:
+    """The record that begins there, if one does."""
+    if at + _FRAME.size > len(data):
+        return None
+    length, crc = _FRAME.unpack_from(data, at)
+    start = at + _FRAME.size
+    if start + length > len(data):
+        return None
+    body = data[start : start + length]
+    return body if _crc(body) == crc else None
+
+
+def _next_whole(data: bytes, damaged: int) -> int:
+    """Where the next whole record begins behind a damaged one; the end, if none is found."""
+    searched = 0
+    for at in range(damaged + 1, len(data) - _FRAME.size):
+        length = _LENGTH.unpack_from(data, at)[0]
+        if at + _FRAME.size + length > len(data):
+            continue
+        if _body(data, at) is not None:
+            return at
+        searched += length
+        if searched > _SEARCHED:
+            break
+    return len(data)
 
 
 def _crc(body: bytes) -> int:

@@ -7,10 +7,10 @@ import ctypes
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from laminabench.atomic import alone, cannot_write, force, make_folder, partial
 from laminabench.errors import UserError
 
 _AT_FDCWD = -100
@@ -48,44 +48,46 @@ def require_writable(target: Path) -> None:
 
 @contextlib.contextmanager
 def replacing_directory(target: Path) -> Iterator[Path]:
-    """Yield a temporary directory that becomes `target` if the block succeeds, and is removed if it does not.
+    """Yield a temporary directory that becomes `target` if the block succeeds, and is removed if not.
 
-    Whether `target` may be replaced is the caller's business.
+    Then all of it is on the disk. Whether `target` may be replaced is the caller's business.
     """
     target = Path(os.path.realpath(target))
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        make_folder(target.parent)
+        with alone(target):
+            temporary = target.with_name(partial(target.name))
+            try:
+                temporary.mkdir()
+                yield temporary
+                for folder, _, names in os.walk(temporary):
+                    for name in names:
+                        force(Path(folder, name))
+                    force(Path(folder))
+                _put(temporary, target)
+            finally:
+                # After an exchange this is the predecessor.
+                shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
-        raise UserError("file-not-writable", f"cannot write {target}: {error.strerror}") from error
-    try:
-        yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o777 & ~umask)  # mkdtemp made it private
-        _put(temporary, target)
-    except OSError as error:
-        raise UserError("file-not-writable", f"cannot write {target}: {error.strerror or error}") from error
-    finally:
-        # After an exchange this is the predecessor.
-        shutil.rmtree(temporary, ignore_errors=True)
+        raise cannot_write("file-not-writable", target, error) from error
 
 
 def _put(temporary: Path, target: Path) -> None:
     if not target.exists() or not any(target.iterdir()):
         temporary.rename(target)
+    elif not _exchange(temporary, target):
+        # Two steps; a crash between them leaves the predecessor beside its place, and no half a directory.
+        old = temporary.with_name(f"{temporary.name}-old")
+        target.rename(old)
+        try:
+            temporary.rename(target)
+        except BaseException:
+            old.rename(target)
+            raise
+        force(target.parent)
+        shutil.rmtree(old, ignore_errors=True)
         return
-    if _exchange(temporary, target):
-        return
-    # Two steps; a crash between them leaves the predecessor beside its place, and no half a directory.
-    old = temporary.with_name(f"{temporary.name}-old")
-    target.rename(old)
-    try:
-        temporary.rename(target)
-    except BaseException:
-        old.rename(target)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+    force(target.parent)
 
 
 def _exchange(one: Path, other: Path) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from laminabench.atomic import replacing
 from laminabench.errors import UserError
-from laminabench.runs.format import manifest_in
+from laminabench.runs.format import manifest_in, sealed, unsealed
 from laminabench.runs.replace import require_replaceable
 
 FORMAT, FORMAT_VERSION = "laminabench sweep", 1
@@ -36,8 +36,10 @@ class SweepStore:
 
     def put(self, key: str, result: Mapping[str, Any]) -> None:
         """Keep a point, whatever becomes of the others."""
-        with replacing(self._path(key)) as temporary:
-            temporary.write_text(json.dumps(result, ensure_ascii=False, allow_nan=False), encoding="utf-8")
+        # Not forced to the disk, which takes longer than many a point: some may be replayed again.
+        with replacing(self._path(key), durable=False) as temporary:
+            text = json.dumps(sealed(result), ensure_ascii=False, allow_nan=False)
+            temporary.write_text(text, encoding="utf-8")
         self.found[key] = dict(result)
 
     def forget_failed(self) -> None:
@@ -54,10 +56,9 @@ class SweepStore:
     def _read(self, key: str) -> dict[str, Any] | None:
         """None also for what is damaged, which a power cut leaves: it is replayed again."""
         try:
-            result = json.loads(self._path(key).read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
+            return unsealed(json.loads(self._path(key).read_text(encoding="utf-8")))
+        except (OSError, ValueError, RecursionError):
             return None
-        return result if isinstance(result, dict) else None
 
 
 @contextlib.contextmanager
