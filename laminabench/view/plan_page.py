@@ -245,9 +245,9 @@ def _search(answer: KeptAnswer) -> Markup:
     rows = ((words, f"{counts[key]:,}") for key, words in WHY.items() if counts.get(key))
     priced = sum(counts.get(key, 0) for key in BY_PRICES)
     never = (
-        f"Only the {replayed:,} candidates that were replayed can appear at other prices. {priced:,} more were "
-        "left out as too dear or beaten at the prices of the search, and who is within the budget was decided "
-        "at these too. To be sure far from them, plan again with --price, or with --exhaustive."
+        f"Only the {replayed:,} candidates that were replayed can appear at other prices. {priced:,} more "
+        "were left out as too dear or beaten at the prices of the search, and who is within the budget was "
+        "decided at these too. To be sure far from them, plan again with --price, or with --exhaustive."
     )
     return tag(
         "section",
