@@ -1,8 +1,8 @@
 """A journal: an append-only file of records that is as good as its last whole one, however its writer ended.
 
-Each record is its length, a CRC-32 of that and of its bytes, and the bytes (msgpack). A flush hands it to the
-operating system: it survives the end of the process, kill -9 included. Within SYNC_EVERY_S it is forced to the
-disk, beside who writes, and survives the end of the machine.
+Each record is its length, a CRC-32 of that and of its bytes, and the bytes (msgpack). A flush hands it to
+the operating system: it survives the end of the process, kill -9 included. Within SYNC_EVERY_S it is forced
+to the disk, beside who writes, and survives the end of the machine.
 """
 
 from __future__ import annotations
@@ -214,8 +214,8 @@ def _cut(file: IO[bytes], path: Path, data: bytes, whole: int) -> Damage | None:
     if whole < len(data) or data[: len(MAGIC)] != MAGIC:
         behind, at = 0, whole
         while (at := _next_whole(data, at)) < len(data):
-            for _, at in _bodies(data, at):  # noqa: B020 - it goes on where they end
-                behind += 1
+            for _, end in _bodies(data, at):
+                behind, at = behind + 1, end
         kept = _copy(path, data) if behind else None
         if whole < len(data):
             damage = Damage(path, whole, len(data) - whole, behind, kept)

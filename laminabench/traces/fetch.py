@@ -14,14 +14,17 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+from laminabench.atomic import force
 from laminabench.errors import CheckFailedError, UserError
 from laminabench.paths import expanded
 from laminabench.traces.catalogue import Entry, RemoteFile, downloads, record, sha256_of
 
 CHUNK = 1 << 18
 ATTEMPTS = 5
+# No published trace comes near; what does not end is not written until the disk is full.
+MOST_BYTES = 1 << 38
 FIRST_PAUSE_S = 0.2
 # No answer for this long means the network is not there or the server hangs.
 TIMEOUT_S = 20.0
@@ -42,6 +45,8 @@ class _Terms:
     most_bytes: int | None
     # Without a checksum the length is all that tells whether a download is whole.
     length_needed: bool
+    # What the publisher's file has, where that is known: more is another file.
+    known_bytes: int | None = None
 
 
 def fetch(
@@ -67,15 +72,25 @@ def fetch(
         if _is_here(file, target):
             return target
         if base is not None and "://" not in base:
-            _copy(expanded(base) / file.name, part, progress)
+            _copy(expanded(base) / file.name, part, progress, file.bytes)
         else:
             url = file.url if base is None else f"{base.rstrip('/')}/{file.name}"
-            terms = _Terms(attempts, timeout_s, most_bytes, length_needed=file.sha256 is None)
+            terms = _Terms(attempts, timeout_s, most_bytes, file.sha256 is None, file.bytes)
             _download(url, part, progress, terms)
         _check(entry.name, file, part)
-        os.replace(part.name, target)  # noqa: PTH105 - the atomic one, by name
+        _put(part, target)
         _validator_of(part).unlink(missing_ok=True)
     return target
+
+
+def _put(part: IO[bytes], target: Path) -> None:
+    """Under its name, for good."""
+    try:
+        os.fsync(part.fileno())
+        os.replace(part.name, target)  # noqa: PTH105 - the atomic one, by name
+        force(target.parent)
+    except OSError as error:
+        raise DownloadError("download-cannot-write", f"cannot write {target}: {error.strerror}") from error
 
 
 def _is_here(file: RemoteFile, target: Path) -> bool:
@@ -110,11 +125,12 @@ def _locked(path: Path) -> Iterator[IO[bytes]]:
                     path.unlink()
 
 
-def _copy(source: Path, part: IO[bytes], progress: Progress) -> None:
+def _copy(source: Path, part: IO[bytes], progress: Progress, known_bytes: int | None) -> None:
     try:
         with source.open("rb") as origin:
             _restart(part)
-            _pump(origin, part, 0, source.stat().st_size, progress)
+            total = source.stat().st_size
+            _pump(origin, part, 0, total, progress, str(source), known_bytes or total)
     except OSError as error:
         raise DownloadError("download-cannot-read", f"cannot read {source}: {error.strerror}") from error
 
@@ -156,11 +172,12 @@ def _download(url: str, part: IO[bytes], progress: Progress, terms: _Terms) -> N
     raise DownloadError("download-failed", f"cannot download {url}: {reason}{kept}")
 
 
-def _check_address(url: str) -> None:
+def _check_address(url: str, what: str | None = None) -> None:
+    what = what or f"cannot download {url}"
     if not url.startswith(("http://", "https://")):
-        raise UserError(
+        raise DownloadError(
             "download-bad-address",
-            f"cannot download {url}: only http and https are spoken; give a folder as a plain path",
+            f"{what}: only http and https are spoken; give a folder as a plain path",
         )
     try:
         parts = urllib.parse.urlsplit(url)
@@ -168,8 +185,8 @@ def _check_address(url: str) -> None:
     except ValueError:
         known = False
     if not known:
-        raise UserError(
-            "download-bad-address", f"cannot download {url}: not an address; write http://HOST[:PORT]/FOLDER"
+        raise DownloadError(
+            "download-bad-address", f"{what}: not an address; write http://HOST[:PORT]/FOLDER"
         )
 
 
@@ -180,14 +197,14 @@ def _continue(url: str, part: IO[bytes], progress: Progress, terms: _Terms) -> b
     request = urllib.request.Request(
         url, headers={"User-Agent": "laminabench", "Accept-Encoding": "identity"}
     )
-    if have and validator.is_file():
+    if have and (tag := _tag_in(validator)):
         # If-Range: a file that changed upstream comes whole instead of as a tail that does not fit.
         request.add_header("Range", f"bytes={have}-")
-        request.add_header("If-Range", validator.read_text())
+        request.add_header("If-Range", tag)
     elif have:
         _restart(part)
         have = 0
-    with urllib.request.urlopen(request, timeout=terms.timeout_s) as answer:
+    with _opener().open(request, timeout=terms.timeout_s) as answer:
         if answer.status != http.client.PARTIAL_CONTENT and have:
             _restart(part)
             have = 0
@@ -196,9 +213,43 @@ def _continue(url: str, part: IO[bytes], progress: Progress, terms: _Terms) -> b
         _check_length(url, total, terms)
         tag = answer.headers.get("ETag") or answer.headers.get("Last-Modified")
         if tag and not tag.startswith("W/"):
-            validator.write_text(tag)
-        done = _pump(answer, part, have, total, progress)
+            validator.write_text(tag, encoding="ascii", errors="ignore")
+        # Of unknown length it may have as many as anybody would take.
+        most = min(
+            each for each in (terms.known_bytes, total, terms.most_bytes, MOST_BYTES) if each is not None
+        )
+        done = _pump(answer, part, have, total, progress, url, most)
     return total is None or done == total
+
+
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Within http and https: what is asked for there must not come from a file or by another protocol."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
+    ) -> urllib.request.Request | None:
+        if req.type == "https" and newurl.startswith("http:"):
+            raise DownloadError(
+                "download-bad-address", f"cannot download {req.full_url}: it leads from https to {newurl}"
+            )
+        _check_address(newurl, f"cannot download {req.full_url}: it leads to {newurl}")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _opener() -> urllib.request.OpenerDirector:
+    """Of http and https alone, by the machine's proxies."""
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler,
+        urllib.request.HTTPHandler,
+        urllib.request.HTTPSHandler,
+        _Redirects,
+        urllib.request.HTTPDefaultErrorHandler,
+        urllib.request.HTTPErrorProcessor,
+        urllib.request.UnknownHandler,
+    ):
+        opener.add_handler(handler())
+    return opener
 
 
 def _check_length(url: str, total: int | None, terms: _Terms) -> None:
@@ -208,14 +259,28 @@ def _check_length(url: str, total: int | None, terms: _Terms) -> None:
             f"cannot download {url}: the server does not say how long it is, nor the publisher its "
             "sha256, so nobody could tell whether it came whole",
         )
+    if total is not None and total > min(terms.known_bytes or MOST_BYTES, MOST_BYTES):
+        raise _too_long(url, terms.known_bytes or MOST_BYTES, f"it says that it has {total:,}")
     if terms.most_bytes is not None and (total is None or total > terms.most_bytes):
         size = "of unknown size" if total is None else f"{total / 1e6:,.0f} MB"
         raise DownloadError("download-too-large", f"it is {size}: ask for it with `laminabench traces fetch`")
 
 
-def _pump(source: IO[bytes], sink: IO[bytes], done: int, total: int | None, progress: Progress) -> int:
+def _too_long(what: str, most: int, how: str) -> DownloadError:
+    return DownloadError(
+        "download-longer-than-known",
+        f"{what} is not the file that was published: it should have {most:,} bytes at most, and {how}",
+    )
+
+
+def _pump(
+    source: IO[bytes], sink: IO[bytes], done: int, total: int | None, progress: Progress, what: str, most: int
+) -> int:
     progress(done, total)
     while chunk := source.read(CHUNK):
+        if done + len(chunk) > most:
+            _restart(sink)
+            raise _too_long(what, most, "more came")
         rest = memoryview(chunk)
         try:
             while rest:
@@ -248,6 +313,15 @@ def _restart(part: IO[bytes]) -> None:
     part.seek(0, io.SEEK_SET)
     part.truncate()
     _validator_of(part).unlink(missing_ok=True)
+
+
+def _tag_in(validator: Path) -> str | None:
+    """What a server gave; None where a power cut or somebody else made something else of it."""
+    try:
+        tag = validator.read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError):
+        return None
+    return tag if tag.isprintable() else None
 
 
 def _validator_of(part: IO[bytes]) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import hashlib
 import http.server
@@ -36,6 +37,8 @@ class Server(http.server.ThreadingHTTPServer):
         self.statuses: list[int] = []
         self.ranges = True
         self.says_length = True
+        self.leads_to: str | None = None
+        self.sent = 0
         self.asked: list[str | None] = []
 
     @property
@@ -52,6 +55,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.server.statuses:
             self.send_error(self.server.statuses.pop(0))
             return
+        if self.server.leads_to:
+            self.send_response(302)
+            self.send_header("Location", self.server.leads_to)
+            self.end_headers()
+            return
         start = 0
         if wanted and self.server.ranges and self.headers.get("If-Range") == self.server.etag:
             start = int(wanted.removeprefix("bytes=").removesuffix("-"))
@@ -62,8 +70,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("ETag", self.server.etag)
         self.end_headers()
         stop = self.server.cut_after.pop(0) if self.server.cut_after else len(body)
-        self.wfile.write(body[:stop])
         self.close_connection = True
+        with contextlib.suppress(ConnectionError):  # who asked has had enough
+            for first in range(0, stop, 1 << 16):
+                self.wfile.write(body[first : min(stop, first + (1 << 16))])
+                self.server.sent += 1 << 16
 
     def log_message(self, *_: object) -> None:
         pass
@@ -277,3 +288,37 @@ def test_a_partial_file_that_goes_while_it_is_looked_at_is_no_error(
     with module._locked(path) as part:
         part.write(b"1")
     assert part.closed
+
+
+@pytest.mark.parametrize(
+    ("leads_to", "code"),
+    [("ftp://127.0.0.1:1/body.csv", "download-bad-address"), ("file:///etc/hosts", "download-failed")],
+)
+def test_a_redirect_leads_to_http_or_nowhere(server: Server, leads_to: str, code: str) -> None:
+    server.leads_to = leads_to
+    with pytest.raises(DownloadError, match=code):
+        fetch(entry(server.url))
+    assert len(server.asked) == 1
+    assert list(entry(server.url).downloaded_path.parent.iterdir()) == []
+
+
+def test_more_than_the_published_size_is_not_taken(server: Server) -> None:
+    server.body = BODY + b"!"
+    with pytest.raises(DownloadError, match="download-longer-than-known"):
+        fetch(entry(server.url))
+    # Nor where it is not said, and much more would come.
+    server.body, server.says_length = BODY * 64, False
+    with pytest.raises(DownloadError, match="download-longer-than-known"):
+        fetch(entry(server.url))
+    assert server.sent < len(BODY) * 32
+    assert list(entry(server.url).downloaded_path.parent.iterdir()) == []
+
+
+def test_a_damaged_note_of_the_version_begins_the_download_anew(server: Server) -> None:
+    server.cut_after = [300_000, 0, 0, 0, 0]
+    with pytest.raises(DownloadError):
+        fetch(entry(server.url))
+    part = entry(server.url).downloaded_path.with_name("body.csv.part.validator")
+    part.write_bytes(b"\0\xff\n")
+    assert fetch(entry(server.url)).read_bytes() == BODY
+    assert server.asked[-1] is None
