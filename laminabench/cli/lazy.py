@@ -33,8 +33,9 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in self.commands or cmd_name not in self.list_commands(ctx):
             return super().get_command(ctx, cmd_name)
-        module = importlib.import_module(f"laminabench.cli.{self.places.get(cmd_name, cmd_name)}")
-        command = getattr(module, cmd_name)
+        # A place is a module and, where no function can be called as the command is, a name in it.
+        place, _, name = self.places.get(cmd_name, cmd_name).partition(":")
+        command = getattr(importlib.import_module(f"laminabench.cli.{place}"), name or cmd_name)
         assert isinstance(command, click.Command)
         return command
 

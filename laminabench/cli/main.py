@@ -40,6 +40,8 @@ SECTIONS = {
     "Measuring": {
         "baseline": "Install real systems to compare with: vLLM.",
         "record": "Offer a trace to a server, and keep when its answers came.",
+        "import": "What aiperf, vllm bench serve or guidellm measured, as Runs.",
+        "export": "A Run as such a tool's result file.",
         "validate": "Hold the model against what was measured.",
         "calibrate": "Measure this machine; a cost set of it for modelled replays.",
         "check": "Hold replays against goldens: a gate for CI.",
@@ -65,13 +67,15 @@ EXAMPLES = (
     "laminabench fhbn devices",
     "laminabench baseline setup vllm",
     "laminabench record --url http://127.0.0.1:8000 --model llama3.1-8b --trace sharegpt -o mine.toml",
+    "laminabench import benchmarks.json --deployment 4xh100",
+    "laminabench export runs/mine --to vllm-bench -o mine.json",
     "laminabench validate",
     "laminabench calibrate -o set.toml",
     "laminabench check --junit check.xml",
     "laminabench bench slab",
     'eval "$(laminabench completion bash)"',
 )
-_PLACES = dict.fromkeys(("hardware", "models", "costs"), "catalogue")
+_PLACES = dict.fromkeys(("hardware", "models", "costs"), "catalogue") | {"import": "import_:import_"}
 
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

@@ -1,0 +1,107 @@
+"""`laminabench import`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from laminabench.cli.export import TOOLS
+from laminabench.cli.flags import price_options
+from laminabench.cli.options import FOLDER, PATH, NumberRange, option
+from laminabench.cli.output import Output, reporting
+from laminabench.errors import UserError
+
+if TYPE_CHECKING:
+    pass
+
+
+@click.command("import")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=PATH)
+@option("--from tool", click.Choice(TOOLS), "Which tool wrote them; by what is in them by default.")
+@option("--out folder", FOLDER, "The Run, or a folder for several; runs/NAME-AND-TIME by default.")
+@option("--model", None, "What answered, where the file does not say it or calls it otherwise.")
+@option("--deployment", None, "The hardware behind the server, for its price: 4xh100.")
+@price_options
+@option(
+    "--slo-tbt-ms",
+    NumberRange(min=0, min_open=True, max=1e9),
+    "Time between tokens that counts as good.",
+    100.0,
+)
+@option(
+    "--slo-ttft-ms",
+    NumberRange(min=0, min_open=True, max=1e9),
+    "Time to the first token that counts as good.",
+)
+@reporting
+def import_(
+    files: tuple[Path, ...],
+    tool: str | None,
+    folder: Path | None,
+    model: str | None,
+    deployment: str | None,
+    slo_tbt_ms: float,
+    slo_ttft_ms: float | None,
+    out: Output,
+    **priced: Any,
+) -> None:
+    """What aiperf, vllm bench serve or guidellm measured, as Runs: for compare, report and the rest.
+
+    \b
+    laminabench import result.json --deployment 4xh100
+    laminabench import artifacts/mine benchmarks.json --out runs/theirs
+    """
+    from laminabench.interchange.importing import Given, imported
+    from laminabench.interchange.tools import read
+    from laminabench.present.interchange import described, render
+    from laminabench.runs.write import check_replaceable
+
+    given = Given(model, _hardware(deployment, priced), slo_tbt_ms, slo_ttft_ms)
+    made = []
+    with out.progress("reading", unit="files") as progress:
+        for done, path in enumerate(files):
+            progress(done, len(files))
+            made += [imported(found, path, given) for found in read(path, tool)]
+    places: list[Path] = []
+    for each in made:
+        places.append(_place(folder, each.trace.meta.name, several=len(made) > 1, taken=places))
+    for place in places:
+        check_replaceable(place)
+    for each, place in zip(made, places, strict=True):
+        each.write(place)
+        for sentence in (*each.found.notes, *each.found.differences()):
+            out.note(sentence)
+    results = [described(each, place) for each, place in zip(made, places, strict=True)]
+    out.result({"runs": results}, lambda console: render(console, results))
+
+
+def _hardware(deployment: str | None, priced: dict[str, Any]) -> Any:
+    from laminabench.catalog.deployment import parse_deployment
+    from laminabench.catalog.hardware import priced_devices
+
+    if deployment is None:
+        if any(priced.values()):
+            raise UserError(
+                "import-flag-needed",
+                "--price, --power and --price-basis are of a --deployment; give that too",
+            )
+        return None
+    devices = priced_devices(priced["price"], priced["price_basis"], priced["power"])
+    return parse_deployment(deployment, devices)
+
+
+def _place(folder: Path | None, name: str, *, several: bool, taken: list[Path]) -> Path:
+    """Where a Run goes: nobody else's place."""
+    from laminabench.replaying.run import free_directory
+
+    if folder is not None and not several:
+        return folder
+    place = free_directory(f"{name}-imported") if folder is None else folder / name
+    number = 2
+    first = place
+    while place in taken:
+        place = first.with_name(f"{first.name}-{number}")
+        number += 1
+    return place

@@ -1,0 +1,1 @@
+"""Results of aiperf, `vllm bench serve` and guidellm as Runs, and Runs as their results."""

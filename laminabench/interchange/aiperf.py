@@ -1,0 +1,191 @@
+"""aiperf's artifacts: a line of JSON for each request, and a summary beside them, in one folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from laminabench.errors import UserError
+from laminabench.interchange.aiperf_numbers import summary
+from laminabench.interchange.calls import Calls, pieces_of
+from laminabench.interchange.found import Found, Table, last_line, read_json, read_text, unlike
+from laminabench.runs.status import DONE, FAILED, UNFINISHED
+from laminabench.sim.spec import Mode
+from laminabench.systems.live.endpoint.stream import dealt
+
+NAME = "aiperf"
+RECORDS, SUMMARY = "profile_export.jsonl", "profile_export_aiperf.json"
+_NS, _MS = 1e-9, 1e-3
+# How a phase of load is called, and what that is here; all others have times at which requests are due.
+_CLOSED = ("concurrency", "user_centric")
+
+
+def is_like(document: Any) -> bool:
+    """Whether it is a summary, or a request."""
+    if not isinstance(document, dict):
+        return False
+    return "aiperf_version" in document or {"metadata", "metrics"} <= document.keys()
+
+
+def read(path: Path) -> Iterator[Found]:
+    """The requests of a folder of artifacts; either file of it may be named."""
+    folder = path if path.is_dir() else path.parent
+    records = path if path.suffix == ".jsonl" else folder / RECORDS
+    if not records.is_file():
+        raise UserError(
+            "import-aggregates-only",
+            f"there is no {records.name} in {folder}, and the summary has only sums: keep aiperf's whole "
+            "folder of artifacts, and run it with --export-level records",
+        )
+    beside = path if path.suffix == ".json" and path.is_file() else folder / SUMMARY
+    said: Table = read_json(read_text(beside), str(beside)) if beside.is_file() else {}
+    rows = [read_json(line, f"{records}, line {number}") for number, line in enumerate(_lines(records), 1)]
+    try:
+        yield _found(rows, said)
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+        raise unlike(records, NAME, repr(error)) from error
+
+
+def _lines(path: Path) -> list[str]:
+    return [line for line in read_text(path).splitlines() if line.strip()]
+
+
+def _found(rows: list[Table], said: Table) -> Found:
+    rows = [row for row in rows if row["metadata"]["benchmark_phase"] != "warmup"]
+    if not rows:
+        raise ValueError("it has no request")
+    rows.sort(key=lambda row: row["metadata"]["request_start_ns"])
+    if any(_is_done(row) and "time_to_first_token" not in row["metrics"] for row in rows):
+        raise UserError(
+            "import-not-streamed",
+            "these requests were not streamed, so first tokens are not known: aiperf --streaming",
+        )
+    calls = _calls(rows)
+    config = said.get("input_config") or {}
+    duration_s = _observed_s(said)
+    numbers = summary(calls, duration_s or calls.end_s)
+    statistics = {f"{name} {key}": value for name, each in numbers.items() for key, value in each.items()}
+    stated = {
+        f"{name} {key}": float(said[name][key])
+        for name, each in numbers.items()
+        for key in each
+        if isinstance((said.get(name) or {}).get(key), int | float)
+    }
+    mode, concurrency = _load(config)
+    models = (config.get("models") or {}).get("items") or [{}]
+    return Found(
+        tool=NAME,
+        version=str(said.get("aiperf_version") or ""),
+        calls=calls,
+        model=str(models[0].get("name") or ""),
+        mode=mode,
+        concurrency=concurrency,
+        duration_s=duration_s,
+        stated=stated,
+        recounted={name: value for name, value in statistics.items() if isinstance(value, int | float)},
+        url=str(((config.get("endpoint") or {}).get("urls") or [""])[0]),
+        began_at_s=rows[0]["metadata"]["request_start_ns"] * _NS,
+        partial="the benchmark was cancelled" if said.get("was_cancelled") else "",
+        more={name: said[name] for name in ("benchmark_id", "schema_version") if said.get(name)},
+    )
+
+
+def _load(config: Table) -> tuple[Mode, int | None]:
+    """How requests were offered."""
+    phases = [phase for phase in config.get("phases") or [] if phase.get("kind") != "warmup"]
+    phase = phases[-1] if phases else {}
+    if phase.get("type") in _CLOSED and phase.get("concurrency"):
+        return "closed", int(phase["concurrency"])
+    return "open", None
+
+
+def _calls(rows: list[Table]) -> Calls:
+    began = rows[0]["metadata"]["request_start_ns"]
+    size = len(rows)
+    sent_s = np.array([(row["metadata"]["request_start_ns"] - began) * _NS for row in rows])
+    lists, even = [], []
+    for at_s, row in zip(sent_s, rows, strict=True):
+        metrics = row["metrics"]
+        first, gaps = _value(metrics, "time_to_first_token"), _value(metrics, "inter_chunk_latency")
+        # One piece: there are no gaps; where they were not kept, the last piece is known by the latency.
+        if (
+            gaps is None
+            and first is not None
+            and (whole := _value(metrics, "request_latency")) not in (None, first)
+        ):
+            gaps = [whole - first]
+        times = np.zeros(0) if first is None else at_s + _MS * np.cumsum([first, *(gaps or [])])
+        made = int(_value(metrics, "output_sequence_length") or len(times))
+        lists.append((times, np.array(dealt(made, len(times)) if len(times) else [], np.int64)))
+        even.append(len(times) > 0 and made != len(times))
+    pieces = pieces_of(lists)
+    return Calls(
+        sent_s=sent_s,
+        # When a credit was issued is within the client, and not when a trace wanted it.
+        due_s=np.full(size, np.nan),
+        headers_s=np.array([_since(began, row["metadata"].get("request_ack_ns")) for row in rows]),
+        first_s=np.array([times[0] if len(times) else np.nan for times, _ in lists]),
+        last_s=np.array([times[-1] if len(times) else np.nan for times, _ in lists]),
+        prompt_tokens=_whole(rows, "input_sequence_length", 0, "error_isl").astype(np.int32),
+        output_tokens=np.bincount(pieces.request, pieces.tokens, size).astype(np.int32),
+        prompt_counted=_whole(rows, "usage_prompt_tokens", -1),
+        completion_counted=_whole(rows, "usage_completion_tokens", -1),
+        status_code=np.array([_code(row) for row in rows], np.int32),
+        status=np.array([_status(row) for row in rows], np.int8),
+        even=np.array(even, np.bool_),
+        error=np.array([_why(row) for row in rows], object),
+        pieces=pieces,
+    )
+
+
+def _is_done(row: Table) -> bool:
+    return not row.get("error") and not row["metadata"].get("was_cancelled")
+
+
+def _status(row: Table) -> int:
+    if _is_done(row):
+        return DONE
+    # The client itself stopped it.
+    return UNFINISHED if row["metadata"].get("was_cancelled") else FAILED
+
+
+def _why(row: Table) -> str:
+    return last_line((row.get("error") or {}).get("message", ""))
+
+
+def _code(row: Table) -> int:
+    """Of an answer that was an error; aiperf's 499 is of its own making."""
+    code = (row.get("error") or {}).get("code")
+    return -1 if code is None or row["metadata"].get("was_cancelled") else int(code)
+
+
+def _whole(
+    rows: list[Table], name: str, unknown: int, otherwise: str = ""
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    found = [_value(row["metrics"], name) for row in rows]
+    if otherwise:
+        found = [
+            _value(row["metrics"], otherwise) if each is None else each
+            for each, row in zip(found, rows, strict=True)
+        ]
+    return np.array([unknown if each is None else int(each) for each in found], np.int64)
+
+
+def _since(began: int, moment: int | None) -> float:
+    return float("nan") if moment is None else (moment - began) * _NS
+
+
+def _value(metrics: Table, name: str) -> Any:
+    return (metrics.get(name) or {}).get("value")
+
+
+def _observed_s(said: Table) -> float | None:
+    """What aiperf's rates are over: from the begin of the load to its end, not benchmark_duration."""
+    began, ended = said.get("start_time"), said.get("end_time")
+    if began is None or ended is None:
+        return None
+    return (datetime.fromisoformat(ended) - datetime.fromisoformat(began)).total_seconds() or None

@@ -1,0 +1,154 @@
+"""A Run as aiperf's folder of artifacts."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from laminabench.interchange.aiperf import RECORDS, SUMMARY
+from laminabench.interchange.aiperf_numbers import per_request, summary
+from laminabench.interchange.calls import Calls
+from laminabench.interchange.found import Table
+from laminabench.interchange.said import MODELLED, Said
+from laminabench.runs.status import UNFINISHED
+
+# The version whose files these are like.
+VERSION, SCHEMA = "0.13.0", "1.4"
+_NS = 1_000_000_000
+
+
+def export(calls: Calls, said: Said) -> dict[str, list[Table]]:
+    """The files, each a list of the lines that it has."""
+    return {RECORDS: _records(calls, said), SUMMARY: [_summary(calls, said)]}
+
+
+def _summary(calls: Calls, said: Said) -> Table:
+    began = datetime.fromtimestamp(said.began_at_s, UTC).replace(tzinfo=None)
+    ended = datetime.fromtimestamp(said.began_at_s + said.duration_s, UTC).replace(tzinfo=None)
+    closed = {"type": "concurrency", "concurrency": said.concurrency}
+    open_ = (
+        {"type": "fixed_schedule"}
+        if said.mode == "open"
+        else {"type": "concurrency", "concurrency": len(calls)}
+    )
+    return {
+        "schema_version": SCHEMA,
+        "aiperf_version": VERSION,
+        "benchmark_id": f"{MODELLED}-{said.name}" if said.modelled else said.name,
+        **summary(calls, said.duration_s),
+        "input_config": {
+            "models": {"items": [{"name": said.model}]},
+            "endpoint": {"urls": [said.url], "type": "completions", "streaming": True},
+            "datasets": [
+                {"name": "main", "type": "synthetic", "entries": len(calls), "prompts": _lengths(calls)}
+            ],
+            "phases": [
+                {
+                    "name": "profiling",
+                    "kind": "profiling",
+                    "requests": len(calls),
+                    **(closed if said.mode == "closed" else open_),
+                }
+            ],
+            "artifacts": {"dir": "."},
+        },
+        "run_info": {
+            "benchmark_id": said.name,
+            "trial": 0,
+            "run_label": said.label,
+            "cli_command": said.command,
+        },
+        "was_cancelled": said.manifest.partial is not None,
+        "is_complete": said.manifest.partial is None,
+        "error_summary": _errors(calls),
+        "start_time": began.isoformat(),
+        "end_time": ended.isoformat(),
+        **said.marks,
+    }
+
+
+def _lengths(calls: Calls) -> Table:
+    """Of prompts and outputs, as the configuration of aiperf's own data has them."""
+    columns = {"isl": calls.prompt_tokens, "osl": calls.output_tokens}
+    return {
+        name: {"mean": max(1.0, float(column.mean())), "stddev": float(column.std())}
+        for name, column in columns.items()
+    }
+
+
+def _errors(calls: Calls) -> list[Table]:
+    failed = [(str(error) or "unfinished", int(code)) for error, code, done in _fates(calls) if not done]
+    return [
+        {"error_details": _error(*each, False), "count": failed.count(each)} for each in dict.fromkeys(failed)
+    ]
+
+
+def _fates(calls: Calls) -> list[tuple[Any, Any, Any]]:
+    return list(zip(calls.error, calls.status_code, calls.done, strict=True))
+
+
+def _error(why: str, code: int, cancelled: bool) -> Table:
+    known = {"code": code} if code >= 0 else {}
+    return {**known, "type": "RequestCancellationError" if cancelled else "RequestError", "message": why}
+
+
+def _records(calls: Calls, said: Said) -> list[Table]:
+    of, gaps = calls.pieces.gaps()
+    bounds = np.searchsorted(of, np.arange(len(calls) + 1))
+    columns = per_request(calls)
+    lines = []
+    for row in range(len(calls)):
+        done, stopped = bool(calls.done[row]), bool(calls.status[row] == UNFINISHED)
+        metrics: Table = {}
+        if done:
+            metrics = {
+                name: {
+                    "value": float(values[row]) if "/" in unit or unit == "ms" else int(values[row]),
+                    "unit": unit,
+                }
+                for name, (unit, values) in columns.items()
+                if np.isfinite(values[row])
+            }
+            if bounds[row] < bounds[row + 1]:
+                between = 1e3 * gaps[bounds[row] : bounds[row + 1]]
+                metrics["inter_chunk_latency"] = {"value": between.tolist(), "unit": "ms"}
+            for name, counted in (
+                ("usage_prompt_tokens", calls.prompt_counted),
+                ("usage_completion_tokens", calls.completion_counted),
+            ):
+                if counted[row] >= 0:
+                    metrics[name] = {"value": int(counted[row]), "unit": "tokens"}
+        else:
+            metrics = {"error_isl": {"value": int(calls.prompt_tokens[row]), "unit": "tokens"}}
+        line: Table = {"metadata": _metadata(calls, row, said, stopped), "metrics": metrics}
+        if not done:
+            why = str(calls.error[row]) or "unfinished"
+            line["error"] = _error(why, int(calls.status_code[row]), stopped)
+        lines.append(line)
+    return lines
+
+
+def _metadata(calls: Calls, row: int, said: Said, stopped: bool) -> Table:
+    # Whole seconds apart from the rest: a double does not have nanoseconds of today's Unix time.
+    whole, part = divmod(said.began_at_s, 1.0)
+
+    def ns(at_s: float) -> int:
+        return int(whole) * _NS + round((part + at_s) * _NS)
+
+    ended_s = float(calls.last_s[row])
+    headers_s = float(calls.headers_s[row])
+    worker = f"laminabench-{MODELLED.lower()}" if said.modelled else "laminabench"
+    return {
+        "session_num": row,
+        "conversation_id": f"session_{row:06d}",
+        "turn_index": 0,
+        "request_start_ns": ns(float(calls.sent_s[row])),
+        **({"request_ack_ns": ns(headers_s)} if np.isfinite(headers_s) else {}),
+        "request_end_ns": ns(ended_s if np.isfinite(ended_s) else float(calls.sent_s[row])),
+        "worker_id": worker,
+        "record_processor_id": worker,
+        "benchmark_phase": "profiling",
+        "was_cancelled": stopped,
+    }

@@ -1,0 +1,196 @@
+"""What a load generator knows of its requests: when each was sent, when its pieces came, what became of it.
+
+The common ground of a Run and of the files of the tools: a Run becomes this to be exported, and a tool's file
+to be imported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laminabench.analysis.rates import offered_s
+from laminabench.analysis.streams import seen_of
+from laminabench.analysis.tbt import Tokens, tokens_of
+from laminabench.errors import UserError
+from laminabench.runs.read import Run
+from laminabench.runs.status import DONE, FAILED, REJECTED
+from laminabench.sim.outcome import Columns, Outcome
+from laminabench.sim.spec import TICKS_PER_S, Float64, ticks
+
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Pieces of streams, by request, those of one request in the order in which they came."""
+
+    request: Int64
+    at_s: Float64
+    tokens: Int32
+
+    def gaps(self) -> tuple[Int64, Float64]:
+        """Whose, and how many seconds after the one before: of every piece but a request's first."""
+        later = self.request[1:] == self.request[:-1]
+        return self.request[1:][later], np.diff(self.at_s)[later]
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """A row for each request that was sent, in the order in which they were; seconds since the first was.
+
+    NaN, -1 and "" are what is not known.
+    """
+
+    sent_s: Float64
+    due_s: Float64
+    headers_s: Float64  # when the answer began
+    first_s: Float64  # its first piece
+    last_s: Float64  # its last piece
+    prompt_tokens: Int32
+    output_tokens: Int32  # that came
+    prompt_counted: Int64  # by the server, where the tool says that it was the server
+    completion_counted: Int64
+    status_code: Int32
+    status: NDArray[np.int8]
+    even: NDArray[np.bool_]  # its tokens were dealt evenly over its pieces
+    error: NDArray[Any]
+    pieces: Pieces
+
+    def __len__(self) -> int:
+        return len(self.sent_s)
+
+    @property
+    def done(self) -> NDArray[np.bool_]:
+        """Which were answered whole."""
+        whole: NDArray[np.bool_] = self.status == DONE
+        return whole
+
+    @property
+    def end_s(self) -> float:
+        """When the last thing happened that is known."""
+        known = [each[np.isfinite(each)] for each in (self.sent_s, self.last_s)]
+        return max((float(each.max()) for each in known if len(each)), default=0.0)
+
+    def spent_s(self) -> Float64:
+        """From sending to the last piece."""
+        return self.last_s - self.sent_s
+
+    def waited_s(self) -> Float64:
+        """From sending to the first piece."""
+        return self.first_s - self.sent_s
+
+    def per_token_s(self) -> Float64:
+        """A request's mean time of a token after its first; NaN where it has no second."""
+        more = np.where(self.output_tokens > 1, self.output_tokens - 1, np.nan)
+        mean: Float64 = (self.last_s - self.first_s) / more
+        return mean
+
+
+def calls_of(run: Run) -> Calls:
+    """Of a Run, whoever saw it; requests that were never sent are left out."""
+    outcome = run.outcome
+    if outcome.tally is not None:
+        raise UserError(
+            "export-no-iterations",
+            f"{run.directory} was replayed with --no-iterations, so nobody knows when tokens came; replay it "
+            "again without that flag",
+        )
+    sent_s = offered_s(outcome)
+    came = np.flatnonzero(np.isfinite(sent_s))
+    order = came[np.argsort(sent_s[came], kind="stable")]
+    if not len(order):
+        raise UserError(
+            "export-nothing-sent", f"no request of {run.directory} was ever sent; there is nothing to say"
+        )
+    began_s = float(sent_s[order[0]])
+    pieces = _renumbered(_pieces(outcome), order, len(sent_s), began_s)
+    made = np.bincount(pieces.request, pieces.tokens, len(order)).astype(np.int32)
+    first_s, last_s = np.full((2, len(order)), np.nan)
+    last_s[pieces.request] = pieces.at_s  # of what is written twice the last stays
+    first_s[pieces.request[::-1]] = pieces.at_s[::-1]
+    status = outcome.requests["status"][order]
+    known = outcome.calls or _unknown(len(sent_s))
+    error = known["error"][order].astype(object)
+    error[(status == REJECTED) & (error == "")] = "rejected: it could never fit"
+    error[(status == FAILED) & (error == "")] = "failed"
+    return Calls(
+        sent_s=sent_s[order] - began_s,
+        due_s=known["due_s"][order] - began_s,
+        headers_s=known["headers_s"][order] - began_s,
+        first_s=first_s,
+        last_s=last_s,
+        prompt_tokens=run.prompt_tokens[order],
+        output_tokens=made,
+        prompt_counted=known["prompt_counted"][order],
+        completion_counted=known["completion_counted"][order],
+        status_code=known["status_code"][order],
+        status=status,
+        even=known["even"][order],
+        error=error,
+        pieces=pieces,
+    )
+
+
+def pieces_of(lists: list[tuple[Float64, Int64]]) -> Pieces:
+    """Of one (times, tokens) a request; pieces that are left without a token are no pieces."""
+    request = np.repeat(np.arange(len(lists)), [len(at_s) for at_s, _ in lists])
+    at_s = np.concatenate([np.zeros(0), *(at_s for at_s, _ in lists)])
+    tokens = np.concatenate([np.zeros(0, np.int64), *(tokens for _, tokens in lists)]).astype(np.int32)
+    some = tokens > 0
+    return Pieces(request[some], at_s[some], tokens[some])
+
+
+def _renumbered(pieces: Pieces, order: Int64, requests: int, began_s: float) -> Pieces:
+    """By the rows that are kept."""
+    rank = np.full(requests, -1, np.int64)
+    rank[order] = np.arange(len(order))
+    request = rank[pieces.request]
+    kept = np.flatnonzero(request >= 0)
+    kept = kept[np.lexsort((pieces.at_s[kept], request[kept]))]
+    return Pieces(request[kept], pieces.at_s[kept] - began_s, pieces.tokens[kept])
+
+
+def _pieces(outcome: Outcome) -> Pieces:
+    seen = seen_of(outcome)
+    if seen is not None:
+        return Pieces(seen.chunks.request, seen.chunks.end / TICKS_PER_S, seen.chunks.tokens)
+    return _made(outcome, tokens_of(outcome))
+
+
+def _made(outcome: Outcome, tokens: Tokens) -> Pieces:
+    """Where the engine was seen: a token at the end of each iteration that a request was in."""
+    columns, stints = outcome.requests, outcome.stints
+    whole = np.flatnonzero((columns["first_iteration"] >= 0) & (columns["last_iteration"] >= 0))
+    whole = whole[~np.isin(whole, stints["request"])]
+    names = ("batch", "first_iteration", "last_iteration")
+    batch, first, last = (np.concatenate([columns[name][whole], stints[name]]) for name in names)
+    of = np.concatenate([whole, stints["request"]])
+    base = np.cumsum([0, *(len(lane.end) for lane in tokens.lanes)])
+    ends = np.concatenate([np.zeros(0, np.int64), *(lane.end for lane in tokens.lanes)])
+    count = last - first + 1
+    within = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    request, at = np.repeat(of, count), ends[np.repeat(base[batch] + first, count) + within]
+    if outcome.pool is not None:
+        # The first token came from the devices that compute prompts.
+        earliest = np.full(len(columns["status"]), np.iinfo(np.int64).max)
+        np.minimum.at(earliest, request, at)
+        there = np.flatnonzero(np.isfinite(columns["first_token_s"]))
+        firsts = ticks(columns["first_token_s"][there])
+        apart = firsts < earliest[there]
+        request, at = np.concatenate([request, there[apart]]), np.concatenate([at, firsts[apart]])
+    return Pieces(request, at / TICKS_PER_S, np.ones(len(request), np.int32))
+
+
+def _unknown(requests: int) -> Columns:
+    """Of who was no client."""
+    return {
+        **dict.fromkeys(("due_s", "headers_s"), np.full(requests, np.nan)),
+        **dict.fromkeys(("prompt_counted", "completion_counted", "status_code"), np.full(requests, -1)),
+        "even": np.zeros(requests, np.bool_),
+        "error": np.full(requests, "", object),
+    }

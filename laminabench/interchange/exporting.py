@@ -1,0 +1,78 @@
+"""A Run as a file, or a folder of files, that another tool's readers take."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from laminabench.atomic import replacing
+from laminabench.errors import UserError
+from laminabench.interchange.calls import Calls, calls_of
+from laminabench.interchange.found import Table
+from laminabench.interchange.said import MODELLED, Said
+from laminabench.interchange.tools import TOOLS
+from laminabench.json_safe import json_safe
+from laminabench.runs.read import Run
+from laminabench.runs.replace import replacing_directory, require_replaceable
+
+
+def exported(run: Run, tool: str) -> tuple[dict[str, list[Table]], Calls]:
+    """The files, each a list of lines, by their names or what these end with; and what is in them."""
+    calls = calls_of(run)
+    if not calls.done.any():
+        raise UserError(
+            "export-nothing-done",
+            f"no request of {run.directory} was answered, so there is nothing to summarise",
+        )
+    began_s = 0.0 if run.outcome.calls is None else _first_sent(run)
+    duration_s = max(calls.end_s, run.outcome.end_s - began_s)
+    return TOOLS[tool].export(calls, Said(run.directory.resolve().name, run.manifest, duration_s)), calls
+
+
+def _first_sent(run: Run) -> float:
+    assert run.outcome.calls is not None
+    sent_s = run.outcome.calls["sent_s"]
+    return float(np.nanmin(sent_s))
+
+
+def target_of(run: Run, tool: str, target: Path | None) -> Path:
+    """Where it goes. A modelled Run's says so in its name, whatever name was asked for."""
+    modelled = run.manifest.backend == "modelled"
+    suffix = "" if TOOLS[tool].folder else ".json"
+    if target is None:
+        name = run.directory.resolve().name
+        return Path(f"{name}{f'-{MODELLED}' if modelled else ''}.{tool}{suffix}")
+    if modelled and MODELLED.lower() not in target.name.lower():
+        return target.with_name(f"{target.stem}-{MODELLED}{target.suffix}")
+    return target
+
+
+def write(files: dict[str, list[Table]], target: Path, *, folder: bool) -> int:
+    """All of it or nothing; how many bytes."""
+    texts = {name: "".join(_line(line) for line in lines) for name, lines in files.items()}
+    if folder:
+        require_replaceable(target, lambda: _is_ours(target, set(texts)), "an export of a Run")
+        with replacing_directory(target) as temporary_folder:
+            for name, text in texts.items():
+                (temporary_folder / name).write_text(text, encoding="utf-8")
+    else:
+        (text,) = texts.values()
+        with replacing(target) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    return sum(map(len, texts.values()))
+
+
+def _line(line: Table) -> str:
+    return json.dumps(json_safe(line), allow_nan=False) + "\n"
+
+
+def _is_ours(target: Path, names: set[str]) -> bool:
+    """Nothing but what an export writes, and a mark of ours in it."""
+    if {path.name for path in target.iterdir()} != names:
+        return False
+    return any(
+        "laminabench_version" in (target / name).read_text(encoding="utf-8", errors="replace")
+        for name in names
+    )

@@ -1,0 +1,178 @@
+"""What a tool's file says as a Run: the tables that a client's own replay has, and where they are from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import structs
+
+from laminabench.catalog.deployment import Deployment
+from laminabench.errors import UserError
+from laminabench.interchange.aiperf import RECORDS
+from laminabench.interchange.found import Found
+from laminabench.runs.format import sha256_of
+from laminabench.runs.manifest import Host, Manifest, Partial, manifest
+from laminabench.runs.summary import Summary
+from laminabench.runs.write import write_run
+from laminabench.sim.outcome import Outcome
+from laminabench.systems.base import Workload, summary_of
+from laminabench.systems.live.endpoint.records import Noted, outcome_of
+from laminabench.traces.table import Trace, TraceMeta
+
+SYSTEM = "openai"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What no tool's file says, and a user does."""
+
+    model: str | None = None
+    hardware: Deployment | None = None
+    slo_tbt_ms: float = 100.0
+    slo_ttft_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A Run that is not yet written."""
+
+    found: Found
+    trace: Trace
+    outcome: Outcome
+    manifest: Manifest
+
+    @property
+    def summary(self) -> Summary:
+        return self.manifest.summary
+
+    def write(self, directory: Path) -> None:
+        write_run(directory, self.outcome, self.trace, self.manifest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """The server, as far as anybody said."""
+
+    url: str
+    hardware: Deployment | None
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        return self.hardware.usd_per_hour if self.hardware else None
+
+    @property
+    def power_w(self) -> float | None:
+        return self.hardware.power_w if self.hardware else None
+
+    def describe(self) -> dict[str, Any]:
+        known: dict[str, Any] = {**dict.fromkeys(("dop", "usd_per_hour", "power_w")), "devices": []}
+        known = self.hardware.describe() if self.hardware else known | {"price_note": ""}
+        return {**known, "name": str(self), "url": self.url}
+
+    def __str__(self) -> str:
+        parts = [str(self.hardware)] if self.hardware else []
+        return " at ".join([*parts, self.url] if self.url else parts or ["unknown server"])
+
+
+def imported(found: Found, path: Path, given: Given) -> Imported:
+    """A Run of one benchmark of this file."""
+    name = given.model or found.model
+    if not name:
+        raise UserError("import-no-model", f"{path} does not say which model answered; give --model")
+    source = _source(path)
+    digest = sha256_of(source)
+    trace = _trace(found, source, digest)
+    outcome = _outcome(found, trace)
+    workload = Workload(
+        found.mode, found.concurrency, slo_tbt_ms=given.slo_tbt_ms, slo_ttft_ms=given.slo_ttft_ms
+    )
+    behind = _Behind(found.url, given.hardware)
+    facts = {
+        "imported": {
+            "tool": found.tool,
+            "version": found.version or None,
+            "file": source.name,
+            "sha256": digest,
+            "began_at_s": found.began_at_s,
+            **found.more,
+        }
+    }
+    made = manifest(
+        command=["laminabench", "import", str(path)],
+        trace=trace,
+        workload={
+            "mode": workload.mode,
+            "concurrency": workload.concurrency,
+            "policy": None,
+            "slo_tbt_ms": workload.slo_tbt_ms,
+        },
+        deployment={**behind.describe(), "facts": facts},
+        transforms={},
+        system=SYSTEM,
+        model={"name": name},
+        backend="live",
+        coefficients=[],
+        wall_s=found.duration_s,
+        summary=summary_of(outcome, trace, workload, behind),
+        partial=Partial(why=found.partial, at_s=outcome.end_s) if found.partial else None,
+    )
+    # It ran elsewhere, or nobody knows where.
+    return Imported(found, trace, outcome, structs.replace(made, host=Host(platform=found.platform)))
+
+
+def _source(path: Path) -> Path:
+    """The file that has the requests."""
+    if path.is_dir():
+        return path / (RECORDS if (path / RECORDS).exists() else "benchmarks.json")
+    beside = path.with_name(RECORDS)
+    return (
+        beside
+        if path.name.startswith("profile_export") and path.suffix == ".json" and beside.exists()
+        else path
+    )
+
+
+def _trace(found: Found, source: Path, digest: str) -> Trace:
+    """The requests as they were sent: what was meant to be sent a file does not say."""
+    calls = found.calls
+    name = source.parent.name if source.name == RECORDS and source.parent.name else source.stem
+    meta = TraceMeta(
+        f"{name}-{found.part}" if found.part else name,
+        sha256=digest,
+        origin=f"what {found.called} sent, by {source.name}",
+        notes=tuple(found.notes),
+    )
+    return Trace(calls.sent_s, calls.prompt_tokens, calls.output_tokens, meta)
+
+
+def _outcome(found: Found, trace: Trace) -> Outcome:
+    calls, pieces = found.calls, found.calls.pieces
+    size = len(calls)
+    noted = Noted(
+        np.arange(size),
+        {
+            "due_s": calls.due_s,
+            "sent_s": calls.sent_s,
+            "headers_s": calls.headers_s,
+            "finished_s": np.where(calls.done, calls.last_s, np.nan),
+            "attempts": np.ones(size, np.int32),
+            "status_code": calls.status_code,
+            "prompt_counted": calls.prompt_counted,
+            "completion_counted": calls.completion_counted,
+            "status": calls.status,
+            "even": calls.even,
+            "error": calls.error,
+        },
+        {"request": pieces.request, "at_s": pieces.at_s, "tokens": pieces.tokens},
+    )
+    outcome = outcome_of([noted], trace, found.mode)
+    # Who does not say when a request was due says when it was sent.
+    arrival_s = np.where(np.isfinite(calls.due_s), calls.due_s, calls.sent_s)
+    return replace(
+        outcome,
+        requests={**outcome.requests, "arrival_s": arrival_s},
+        end_s=max(outcome.end_s, found.duration_s or 0.0),
+    )

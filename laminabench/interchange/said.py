@@ -1,0 +1,83 @@
+"""What is said of a Run in a file for another tool: whether it was measured, by whom, of what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from laminabench.runs.manifest import Manifest
+from laminabench.version import __version__
+
+# Where nobody knows when it was, times of the Unix clock begin on its second day: 0 is "no time" for readers.
+UNKNOWN_BEGAN_S = 86_400.0
+MODELLED = "MODELLED"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """Of one Run."""
+
+    name: str
+    manifest: Manifest
+    duration_s: float
+
+    @property
+    def modelled(self) -> bool:
+        return self.manifest.backend == "modelled"
+
+    @property
+    def label(self) -> str:
+        """What no reader can take for something else."""
+        trace, manifest = self.manifest.trace, self.manifest
+        of = f"{manifest.system} {manifest.deployment.name}, {trace.name} ({trace.source})"
+        how = f"{MODELLED}, not measured: computed" if self.modelled else "measured"
+        partial = f"; {manifest.partial.sentence}" if manifest.partial else ""
+        return f"{how} by laminabench {__version__}: {of}{partial}"
+
+    @property
+    def marks(self) -> dict[str, str]:
+        """The same in parts, for fields that take any key."""
+        manifest = self.manifest
+        return {
+            "laminabench_backend": manifest.backend,
+            "laminabench_version": __version__,
+            "laminabench_run": self.name,
+            "laminabench_system": manifest.system,
+            "laminabench_deployment": manifest.deployment.name,
+            "laminabench_trace": f"{manifest.trace.name} ({manifest.trace.source})",
+        }
+
+    @property
+    def model(self) -> str:
+        return self.manifest.model_name
+
+    @property
+    def mode(self) -> str:
+        return self.manifest.workload.mode
+
+    @property
+    def concurrency(self) -> int | None:
+        return self.manifest.workload.concurrency
+
+    @property
+    def url(self) -> str:
+        """Of the server; a name that leads nowhere where there was none."""
+        url = self.manifest.deployment.url
+        return (
+            url
+            if isinstance(url, str) and url
+            else "http://modelled.invalid"
+            if self.modelled
+            else "http://unknown.invalid"
+        )
+
+    @property
+    def began_at_s(self) -> float:
+        """Of the Unix clock, as far as an imported file knew it."""
+        facts: Any = self.manifest.deployment.facts or {}
+        known = facts.get("imported", {}).get("began_at_s") if isinstance(facts, dict) else None
+        return float(known) if known else UNKNOWN_BEGAN_S
+
+    @property
+    def command(self) -> str:
+        return f"laminabench export (of: {self.manifest.command})"

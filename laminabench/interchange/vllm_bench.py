@@ -1,0 +1,255 @@
+"""`vllm bench serve --save-result --save-detailed`: one object, with a list for each fact of a request."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from laminabench.errors import UserError
+from laminabench.interchange.calls import Calls, pieces_of
+from laminabench.interchange.found import Found, Table, last_line, read_json, read_text, unlike
+from laminabench.interchange.said import MODELLED, Said
+from laminabench.runs.status import DONE, FAILED
+from laminabench.sim.spec import Float64, Mode
+from laminabench.systems.live.endpoint.stream import dealt
+
+NAME = "vllm-bench"
+_TOOL = "vllm bench serve"
+_LISTS = ("input_lens", "output_lens", "ttfts", "itls", "start_times", "errors")
+POINTS = (50, 90, 95, 99)
+
+
+def is_like(document: Any) -> bool:
+    """Whether it has what only this tool's results have together."""
+    return (
+        isinstance(document, dict) and {"total_output_tokens", "model_id", "request_rate"} <= document.keys()
+    )
+
+
+def documents(path: Path) -> list[Table]:
+    """All results of a file: --append-result writes one a line."""
+    text = read_text(path)
+    lines = [line for line in text.splitlines() if line.strip()]
+    if len(lines) > 1 and all(line.startswith("{") and line.endswith("}") for line in lines):
+        return [read_json(line, f"{path}, result {number}") for number, line in enumerate(lines, 1)]
+    return [read_json(text, str(path))]
+
+
+def read(path: Path) -> Iterator[Found]:
+    """Every result of a file."""
+    all_ = documents(path)
+    for number, document in enumerate(all_, 1):
+        where = str(path) if len(all_) == 1 else f"{path}, result {number}"
+        if not is_like(document):
+            raise unlike(where, _TOOL, "it has no total_output_tokens, model_id and request_rate")
+        _require_detail(document, where)
+        try:
+            yield _found(document, f"result {number}" if len(all_) > 1 else "")
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise unlike(where, _TOOL, repr(error)) from error
+
+
+def _require_detail(document: Table, where: str) -> None:
+    missing = [name for name in _LISTS if not isinstance(document.get(name), list)]
+    if missing == ["start_times"]:
+        raise UserError(
+            "import-no-start-times",
+            f"{where} does not say when requests were sent (start_times), as newer versions of vLLM do; "
+            "run it with one",
+        )
+    if missing:
+        raise UserError(
+            "import-aggregates-only",
+            f"{where} has no requests, only sums ({', '.join(missing)} missing): run `vllm bench serve` with "
+            "--save-result --save-detailed",
+        )
+
+
+def _found(document: Table, part: str) -> Found:
+    calls = _calls(document)
+    rate, places = document["request_rate"], document.get("max_concurrency")
+    mode: Mode = "open" if rate != "inf" else "closed" if places else "saturate"
+    numbers = summary(calls, float(document["duration"]))
+    stated = {name: float(document[name]) for name in numbers if isinstance(document.get(name), int | float)}
+    began = [float(each) for each in document["start_times"] if each]
+    return Found(
+        tool=_TOOL,
+        version=str(document.get("vllm_version") or ""),
+        calls=calls,
+        model=str(document["model_id"]),
+        mode=mode,
+        # With a rate it is a limit, and not what is offered.
+        concurrency=int(places) if places and mode == "closed" else None,
+        duration_s=float(document["duration"]),
+        stated=stated,
+        recounted=numbers,
+        part=part,
+        more={
+            name: document[name]
+            for name in ("date", "backend", "label", "request_rate", "burstiness", "max_concurrency")
+            if document.get(name) is not None
+        }
+        | {"first_start_time": min(began, default=None), **_metadata(document)},
+    )
+
+
+def _metadata(document: Table) -> Table:
+    """Texts that the user added with --metadata."""
+    known = {"date", "endpoint_type", "backend", "label", "model_id", "tokenizer_id", "request_rate"}
+    added = {name: value for name, value in document.items() if isinstance(value, str) and name not in known}
+    return {"metadata": added} if added else {}
+
+
+def _calls(document: Table) -> Calls:
+    columns = {name: document[name] for name in _LISTS}
+    if len({len(column) for column in columns.values()}) != 1 or not columns["ttfts"]:
+        raise ValueError("its lists are not of one length, or empty")
+    # A request that was never sent has no time of sending.
+    rows = [row for row in range(len(columns["ttfts"])) if columns["start_times"][row]]
+    rows.sort(key=lambda row: columns["start_times"][row])
+    if not rows:
+        raise ValueError("no request was sent")
+    picked = {name: [column[row] for row in rows] for name, column in columns.items()}
+    sent = np.array(picked["start_times"], np.float64)
+    sent_s = sent - sent[0]
+    lists, even, output = [], [], []
+    for at_s, ttft, itl, tokens, error in zip(
+        sent_s, picked["ttfts"], picked["itls"], picked["output_lens"], picked["errors"], strict=True
+    ):
+        times = at_s + np.cumsum([ttft, *itl]) if ttft else np.zeros(0)
+        # Of one that failed tokens are not counted: as many as there are pieces, at least.
+        made = len(times) if error else int(tokens)
+        lists.append((times, np.array(dealt(made, len(times)) if len(times) else [], np.int64)))
+        even.append(made != len(times) or bool(error and made))
+        output.append(made if len(times) else 0)
+    pieces = pieces_of(lists)
+    return Calls(
+        sent_s=sent_s,
+        due_s=np.full(len(rows), np.nan),
+        headers_s=np.full(len(rows), np.nan),
+        first_s=np.array([times[0] if len(times) else np.nan for times, _ in lists]),
+        last_s=np.array([times[-1] if len(times) else np.nan for times, _ in lists]),
+        prompt_tokens=np.array(picked["input_lens"], np.int32),
+        output_tokens=np.array(output, np.int32),
+        # By the server or by the client's tokenizer: the file does not say by whom.
+        prompt_counted=np.full(len(rows), -1, np.int64),
+        completion_counted=np.full(len(rows), -1, np.int64),
+        status_code=np.full(len(rows), -1, np.int32),
+        status=np.array([FAILED if error else DONE for error in picked["errors"]], np.int8),
+        even=np.array(even, np.bool_),
+        error=np.array([last_line(error) for error in picked["errors"]], object),
+        pieces=pieces,
+    )
+
+
+def summary(calls: Calls, duration_s: float) -> dict[str, float]:
+    """The numbers of a result, by vLLM's names and definitions: of requests that were answered whole."""
+    done = calls.done
+    of, gaps = calls.pieces.gaps()
+    per_token = calls.per_token_s()[done]
+    prompt, output = int(calls.prompt_tokens[done].sum()), int(calls.output_tokens[done].sum())
+    found: dict[str, float] = {
+        "completed": int(done.sum()),
+        "failed": int(len(calls) - done.sum()),
+        "total_input_tokens": prompt,
+        "total_output_tokens": output,
+        "request_throughput": float(done.sum()) / duration_s,
+        "output_throughput": output / duration_s,
+        "total_token_throughput": (prompt + output) / duration_s,
+    }
+    distributions = {
+        "ttft": calls.waited_s()[done],
+        "tpot": per_token[np.isfinite(per_token)],
+        "itl": gaps[done[of]],
+        "e2el": calls.spent_s()[done],
+    }
+    for name, seconds in distributions.items():
+        found |= _statistics(name, 1e3 * seconds)
+    return found
+
+
+def _statistics(name: str, values_ms: Float64) -> dict[str, float]:
+    values = values_ms if len(values_ms) else np.zeros(1)  # as vLLM has it
+    points = zip(POINTS, np.percentile(values, POINTS), strict=True)
+    return {
+        f"mean_{name}_ms": float(values.mean()),
+        f"median_{name}_ms": float(np.median(values)),
+        f"std_{name}_ms": float(values.std()),
+        **{f"p{point}_{name}_ms": float(value) for point, value in points},
+    }
+
+
+def export(calls: Calls, said: Said) -> dict[str, list[Table]]:
+    """The files, each a list of the lines that it has."""
+    done, came = calls.done, np.isfinite(calls.first_s)
+    of, gaps = calls.pieces.gaps()
+    bounds = np.searchsorted(of, np.arange(len(calls) + 1))
+    backend = f"laminabench-{MODELLED.lower()}" if said.modelled else "openai"
+    began_at_s = said.began_at_s
+    document: Table = {
+        "date": time.strftime("%Y%m%d-%H%M%S", time.gmtime(began_at_s)),
+        "endpoint_type": backend,
+        "backend": backend,
+        "label": said.label,
+        "model_id": said.model,
+        "tokenizer_id": said.model,
+        "num_prompts": len(calls),
+        **said.marks,
+        "request_rate": _rate(calls) if said.mode == "open" else "inf",
+        "burstiness": None,  # a trace has its own arrivals
+        "max_concurrency": said.concurrency if said.mode == "closed" else None,
+        "duration": said.duration_s,
+    }
+    numbers = summary(calls, said.duration_s)
+    heads = [name for name in numbers if not name.endswith("_ms")]
+    document |= {name: numbers[name] for name in heads}
+    document |= {
+        "request_goodput": None,
+        "input_lens": calls.prompt_tokens.tolist(),
+        "output_lens": np.where(done, calls.output_tokens, 0).tolist(),
+        "ttfts": np.where(came, calls.waited_s(), 0.0).tolist(),
+        "itls": [gaps[first:last].tolist() for first, last in itertools.pairwise(bounds)],
+        "latencies": np.where(came, calls.spent_s(), 0.0).tolist(),
+        # Of a clock that begins anywhere; a request at 0 would be one that was never sent.
+        "start_times": (began_at_s + calls.sent_s).tolist(),
+        "queue_times": [0.0] * len(calls),
+        "generated_texts": [""] * len(calls),
+        "errors": [
+            str(error) or ("" if fine else "unfinished")
+            for error, fine in zip(calls.error, done, strict=True)
+        ],
+        **_peaks(calls),
+        "rtfx": 0.0,
+    }
+    document |= {name: value for name, value in numbers.items() if name not in heads}
+    return {".json": [document]}
+
+
+def _rate(calls: Calls) -> float | str:
+    """Requests a second, as they were sent."""
+    span_s = float(calls.sent_s[-1])
+    return (len(calls) - 1) / span_s if span_s > 0 else "inf"
+
+
+def _peaks(calls: Calls) -> dict[str, float]:
+    """Pieces that came, and requests that were under way, in the fullest of whole seconds."""
+    done = calls.done
+    if not done.any():
+        return {"max_output_tokens_per_s": 0.0, "max_concurrent_requests": 0}
+    began_s = float(calls.sent_s[done].min())
+    seconds = math.ceil(float(calls.last_s[done].max()) - began_s) + 1
+    mine = done[calls.pieces.request]
+    tokens = np.bincount((calls.pieces.at_s[mine] - began_s).astype(np.int64), minlength=seconds)
+    change = np.zeros(seconds + 1, np.int64)
+    np.add.at(change, (calls.sent_s[done] - began_s).astype(np.int64), 1)
+    np.add.at(change, (calls.last_s[done] - began_s).astype(np.int64) + 1, -1)
+    return {
+        "max_output_tokens_per_s": float(tokens.max()),
+        "max_concurrent_requests": int(np.cumsum(change).max()),
+    }
