@@ -137,15 +137,16 @@ def lines_chart(sweep: KeptSweep, chosen: Choices) -> Chart:
         "unselected": {"line": {"opacity": 0.06}},
     }
     tells = "Blue is better, orange worse" if sense else "Blue is more, orange less"
+    longest = max(map(len, values_of(sweep, first))) if (first := chosen.along[0]) in sweep.varied else 0
     left = sweep.manifest.points - len(rows)
     without = f"{left:,} points without these numbers are left out. " if left else ""
     return Chart(
         "lines",
         f"All points, coloured by {title_of(chosen.metric)}",
         f"Parallel coordinates of {len(rows):,} points over {', '.join(map(title_of, chosen.along))}",
-        f"{tells}. {without}Drag along an axis to keep the points within; drag an axis by its name to move it.",
+        f"{tells}. {without}Drag along an axis to keep what is within; drag its name to move it.",
         [trace],
-        {"margin": {"l": 56, "r": 56, "t": 70, "b": 24}},
+        {"margin": {"l": max(56, min(170, 8 * longest)), "r": 56, "t": 70, "b": 24}},
         460,
     )
 
@@ -163,7 +164,8 @@ def _dimension(sweep: KeptSweep, name: str, values: list[Any]) -> PlotlyJson:
             "tickvals": list(places.values()),
             "ticktext": [label(word) for word in words],
         }
-    more: PlotlyJson = {"tickformat": ".0%"} if is_share(name) else {}
+    # Where all have the same share, plotly would go on beyond all of it.
+    more: PlotlyJson = {"tickformat": ".0%", "range": [min(0.95, *values), 1]} if is_share(name) else {}
     if name in sweep.varied and len(set(values)) <= 12:
         more["tickvals"] = sorted(set(values))
     return {"label": titled, "values": rounded(values), **more}

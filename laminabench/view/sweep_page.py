@@ -180,12 +180,10 @@ def _table(sweep: KeptSweep, chosen: Choices) -> Markup:
     columns = [*sweep.varied, *keys]
     rows = in_order(sweep, chosen.sort)
     cells = {name: sweep.column(name) for name in (*columns, "error")}
-    failed = any(error is not None for error in cells["error"])
     head = tag(
         "tr",
         tag("th", "point", scope="col"),
         *(_title(name, chosen, sweep) for name in columns),
-        tag("th", "why it failed", scope="col") if failed else "",
     )
 
     def line(row: int) -> Iterator[Markup]:
@@ -193,11 +191,12 @@ def _table(sweep: KeptSweep, chosen: Choices) -> Markup:
         yield tag("th", name, scope="row")
         for flag in sweep.varied:
             yield tag("td", said(cells[flag][row]))
+        if error := cells["error"][row]:
+            yield tag("td", tag("strong", "failed: "), error, class_="why", colspan=len(keys))
+            return
         for key in keys:
             value = cells[key][row]
             yield tag("td", exactly(value, written(key, value) or "-"), class_="number")
-        if failed:
-            yield tag("td", cells["error"][row] or "", class_="why")
 
     kept = rows[:MOST_ROWS]
     caption = several(len(rows), "point")
