@@ -14,9 +14,11 @@ from laminabench.view.compare_page import compare_page, export
 from laminabench.view.folder import Kind
 from laminabench.view.guard import EVALUATING
 from laminabench.view.index import Index
+from laminabench.view.live_page import live_page, moments
 from laminabench.view.page import Page, Place
 from laminabench.view.static import TYPES, packaged
 from laminabench.view.table_page import table_page
+from laminabench.view.under_way import Watched
 from laminabench.view.views import LISTED, list_page, thing_page
 
 FOREVER = {"cache-control": "private, max-age=31536000, immutable"}
@@ -26,7 +28,7 @@ FRESH = {"cache-control": "no-store"}
 def make_app(index: Index) -> FastAPI:
     """Pages over the folder of this index. Guards are not its business."""
     app = FastAPI(title="laminabench view", docs_url=None, redoc_url=None, openapi_url=None)
-    root = index.root
+    root, watched = index.root, Watched(index)
 
     def shown(request: Request, page: Page, status: int = 200) -> Response:
         if "part" in request.query_params:
@@ -66,12 +68,20 @@ def make_app(index: Index) -> FastAPI:
         headers = {**FRESH, "content-disposition": 'attachment; filename="report.html"'}
         return HTMLResponse(export(index, request.query_params), headers=headers)
 
+    @app.get("/live")
+    def live(request: Request) -> Response:
+        return shown(request, live_page(index, watched, request.query_params))
+
+    @app.get("/live/moments")
+    def live_moments(request: Request) -> Response:
+        return JSONResponse(moments(index, watched, request.query_params), headers=FRESH)
+
     def things(request: Request) -> Response:
         query, kind = request.query_params, kinds[request.url.path]
         page = thing_page(index, kind, query) if "at" in query else list_page(index, kind)
         return shown(request, page)
 
-    kinds: dict[str, Kind] = {listed.address: kind for kind, listed in LISTED.items()}
+    kinds: dict[str, Kind] = {listed.address: kind for kind, listed in LISTED.items() if kind != "live"}
     for address in kinds:
         app.get(address)(things)
 

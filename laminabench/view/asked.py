@@ -24,7 +24,12 @@ class Asked:
     def __init__(self, query: QueryParams, index: Index) -> None:
         self.text = query.get("q", "")
         named = [name for name in query.getlist("col") if name][:MOST_COLUMNS]
-        self.columns = [field_of(name, index) for name in named] if named else list(USUAL)
+        chosen = dict.fromkeys(field_of(name, index) for name in named or USUAL)
+        # As they usually are, then others as they were named.
+        self.columns = [
+            *(name for name in USUAL if name in chosen),
+            *(name for name in chosen if name not in USUAL),
+        ]
         self.usual = not named
         sort = query.get("sort") or "-date"
         self.down, self.sort = sort.startswith("-"), field_of(sort.removeprefix("-"), index)

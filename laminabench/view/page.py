@@ -9,7 +9,7 @@ where the query or the folder is wrong: the sentence becomes the page. A kind of
 Where a form or a link has `data-part="ID"`, the script fetches its address with `part=ID` added and puts what
 comes back into the element of that id; the rest of the page stays. A view answers `query.get("part") == "ID"`
 with a Page of what belongs inside that element, its charts included. Without the script the whole page is
-loaded, which must show the same. `<div id="ID" data-lazy="ADDRESS">` is filled so once it comes into sight.
+loaded, which must show the same. `<div id="ID" data-lazy="ADDRESS">` is filled so at once.
 
 Scripts are files of this package that are named in `Page.scripts` and run when the page has been parsed. None
 may be in the page itself. Data for them is `markup.script_data("ID", DATA)` in the body. With `plotly=True`

@@ -36,17 +36,7 @@
     await fill(document.getElementById(id), asked);
     history.replaceState(null, "", here);
   };
-  const sight = new IntersectionObserver(
-    (entries) => {
-      for (const { isIntersecting, target } of entries) {
-        if (!isIntersecting) continue;
-        sight.unobserve(target);
-        fill(target, target.dataset.lazy);
-      }
-    },
-    { rootMargin: "600px" },
-  );
-  const watch = (element) => element.querySelectorAll("[data-lazy]").forEach((each) => sight.observe(each));
+  const watch = (element) => element.querySelectorAll("[data-lazy]").forEach((each) => fill(each, each.dataset.lazy));
 
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[data-part]");

@@ -30,7 +30,7 @@ class Listed:
 
 
 LISTED: dict[Kind, Listed] = {
-    "live": Listed("Live", "/live", "live_page", "No replay is under way in this folder."),
+    "live": Listed("Live", "/live", "live_page", ""),
     "sweep": Listed("Sweeps", "/sweeps", "sweep_page", "`laminabench sweep` leaves one."),
     "plan": Listed("Plans", "/plans", "plan_page", "`laminabench plan --out FOLDER` leaves one."),
     "validation": Listed(

@@ -1,0 +1,52 @@
+// A live replay's page goes on with it: new moments into its charts, and its state as the server words it.
+"use strict";
+(() => {
+  const feed = JSON.parse(document.getElementById("feed").textContent);
+  const POLL_MS = 500;
+  const MOST_POINTS = 20000;
+  let { seen } = feed;
+  let faults = -1;
+
+  const mark = (at) => ({
+    type: "line", name: "fault", x0: at, x1: at, y0: 0, y1: 1, yref: "paper", line: { color: "#c23b22", width: 1 },
+  });
+
+  const grow = async ({ points, faults: struck }) => {
+    for (const [id, ...fields] of feed.lines) {
+      const chart = document.getElementById(id);
+      if (points.at_s.length) {
+        const x = fields.map(() => points.at_s);
+        const y = fields.map((name) => points[name]);
+        await Plotly.extendTraces(chart, { x, y }, fields.map((_, i) => i), MOST_POINTS);
+      }
+      if (struck.length !== faults) {
+        const others = (chart.layout.shapes || []).filter((shape) => shape.name !== "fault");
+        await Plotly.relayout(chart, { shapes: [...others, ...struck.map(mark)] });
+      }
+    }
+    faults = struck.length;
+  };
+
+  const poll = async () => {
+    const asked = new URLSearchParams({ seen, began: feed.began });
+    let told;
+    try {
+      told = await (await fetch(`${feed.address}&${asked}`)).json();
+    } catch {
+      setTimeout(poll, 4 * POLL_MS); // the explorer has ended, or is busy
+      return;
+    }
+    if (told.reload) {
+      location.reload();
+      return;
+    }
+    if (told.figures) return; // an error's page: what was drawn stays
+    document.getElementById("state").innerHTML = told.html;
+    if (told.faults) await grow(told);
+    seen = told.seen;
+    document.documentElement.dataset.seen = seen;
+    if (told.over) document.documentElement.dataset.over = "true";
+    else setTimeout(poll, POLL_MS);
+  };
+  poll();
+})();
