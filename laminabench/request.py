@@ -21,6 +21,7 @@ import msgspec
 import msgspec.structs
 from msgspec import Meta
 
+from laminabench import bounded
 from laminabench.errors import UserError
 from laminabench.nearest import nearest
 
@@ -127,6 +128,7 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     client_workers: UpTo64 | None = None
 
     offline: bool | None = None
+    max_rows: Annotated[int, Meta(ge=1, le=10**9)] | None = None
     window: str | None = None
     scale_lengths: Positive = 1.0
     max_prompt: Count | None = None
@@ -312,6 +314,7 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
     },
     CUTS: {
         "offline": Flag("Never download; use what is here, else the profile."),
+        "max_rows": Flag("Read a file of up to so many rows, however well it is packed.", metavar="N"),
         "window": Flag("Only requests arriving in these seconds.", metavar="A:B", kind="seconds"),
         "scale_lengths": Flag("Multiply prompt and output lengths.", metavar="X"),
         "max_prompt": Flag("Longest prompt let through, in tokens."),
@@ -403,7 +406,7 @@ def of_table(table: Mapping[str, Any], where: str) -> ReplayRequest:
 def of_text(text: str, where: str) -> ReplayRequest:
     """The request that `text()` wrote, or a person."""
     try:
-        table = tomllib.loads(text)
+        table = bounded.toml(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError("replay-not-toml", f"{where} is not valid TOML: {error}") from error
     return of_table(table, where)
@@ -412,7 +415,7 @@ def of_text(text: str, where: str) -> ReplayRequest:
 def of_file(path: Path) -> ReplayRequest:
     """The request in a --config file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = bounded.text(path)
     except OSError as error:
         raise UserError("replay-config-unreadable", f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

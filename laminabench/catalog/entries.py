@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
+from laminabench import bounded
 from laminabench.errors import UserError
 from laminabench.nearest import nearest
 
@@ -30,7 +31,7 @@ def packaged_in(package: str, *parts: str) -> Table:
 def from_path(path: Path) -> Table:
     """The parsed TOML file at `path`; a UserError says what is wrong with it."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return bounded.toml(bounded.text(path))
     except OSError as error:
         raise UserError("catalogue-file-unreadable", f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from laminabench import bounded
 from laminabench.catalog.entries import packaged, pick
 from laminabench.catalog.families import UNRELEASED, load_models
 from laminabench.catalog.hf_config import read_config, write_config
@@ -65,7 +65,7 @@ def from_config_json(path: Path) -> ModelShape:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = bounded.json_value(bounded.content(path))
     except OSError as error:
         raise UserError("model-config-unreadable", f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:

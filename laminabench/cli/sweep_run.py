@@ -164,7 +164,7 @@ def _loaded(points: Sequence[Point], out: Output) -> Mapping[TraceKey, Trace]:
         key, transforms = point.trace, transforms_of(point.request)
         if key not in traces:
             traces[key] = files.get((key.name, key.offline)) or whole(
-                key.name, transforms, listener, offline=key.offline
+                key.name, transforms, listener, offline=key.offline, max_rows=point.request.max_rows
             )
             if traces[key].meta.source == "file":
                 files[key.name, key.offline] = traces[key]

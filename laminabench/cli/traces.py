@@ -26,6 +26,7 @@ from laminabench.traces.fetch import fetch as fetch_file
 from laminabench.traces.fit import fit as fitted
 from laminabench.traces.fit import moment_match
 from laminabench.traces.formats import FORMATS, load_file
+from laminabench.traces.formats.limits import Limits
 from laminabench.traces.formats.source import plain_name
 from laminabench.traces.plot import check_suffix as check_picture
 from laminabench.traces.plot import plot_trace
@@ -256,8 +257,9 @@ def columns_of(_: click.Context, __: click.Parameter, value: str | None) -> dict
 @option("--tokenizer", PATH, "tokenizer.json for raw ShareGPT conversations.")
 @option("--name", None, "What to call it; the file's name without .csv, .gz and the like by default.")
 @click.option("--skip-bad", is_flag=True, help="Leave malformed rows out, count and report them.")
+@option("--max-rows", _REQUESTS, "Read up to so many rows, however well the file is packed.")
 @reporting
-def import_trace(file: Path, name: str | None, out: Output, **how: Any) -> None:
+def import_trace(file: Path, name: str | None, max_rows: int | None, out: Output, **how: Any) -> None:
     """Read FILE, check every row, and keep it under a name that --trace and `traces info` understand."""
     name = name or plain_name(file)
     target = catalogue.imported_path(name)
@@ -267,7 +269,7 @@ def import_trace(file: Path, name: str | None, out: Output, **how: Any) -> None:
         )
     if name in catalogue.entries():
         raise click.UsageError(f"'{name}' is a trace of the catalogue; choose another --name")
-    trace = load_file(file, name=name, **how)
+    trace = load_file(file, name=name, limits=Limits(max_rows), **how)
     if target.exists():
         out.note(f"replacing the earlier import of '{name}'")
     save(trace, target)
@@ -324,6 +326,7 @@ def _write(trace: Trace, target: Path, out: Output, **more: object) -> None:
 @option("--mean-output", POSITIVE, "Moment-match: rescale outputs to this mean.")
 @option("--requests", _REQUESTS, "Moment-match: how many requests the other trace has.")
 @click.option("--offline", is_flag=True, help="Never download; fit only what is here.")
+@option("--max-rows", _REQUESTS, "Read up to so many rows, however well the file is packed.")
 @reporting
 def fit_profile(
     trace: str,
@@ -333,6 +336,7 @@ def fit_profile(
     mean_output: float | None,
     requests: int | None,
     offline: bool,
+    max_rows: int | None,
     out: Output,
 ) -> None:
     """Fit an offline profile to TRACE (a file or a name) and print how close what it generates comes.
@@ -347,7 +351,9 @@ def fit_profile(
             "moment matching takes --mean-prompt and --mean-output together (and --requests)"
         )
     with out.progress(f"downloading {trace}") as progress:
-        found, why_not = real_trace(trace, offline=offline, notice=out.note, progress=progress)
+        found, why_not = real_trace(
+            trace, offline=offline, notice=out.note, progress=progress, limits=Limits(max_rows)
+        )
     if found is None:
         raise UserError(
             "profile-no-real-trace",

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from laminabench import bounded
 from laminabench.atomic import replacing
 from laminabench.errors import UserError
 from laminabench.runs.format import manifest_in
@@ -42,7 +43,7 @@ def read_golden(folder: Path, case: str) -> Obtained | None:
         return None
     advice = "`laminabench check --update` writes it anew"
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = bounded.json_value(bounded.content(path))
         if (kept["format"], kept["format_version"]) != (FORMAT, FORMAT_VERSION):
             raise UserError(
                 "golden-format", f"{path} is a golden of another format than this laminabench's; {advice}"

@@ -142,7 +142,9 @@ def load(request: ReplayRequest, listener: Listener) -> Trace:
     """The request's trace, cut as it says."""
     assert request.trace is not None
     transforms = transforms_of(request)
-    found = whole(request.trace, transforms, listener, offline=bool(request.offline))
+    found = whole(
+        request.trace, transforms, listener, offline=bool(request.offline), max_rows=request.max_rows
+    )
     return cut(found, transforms, listener)
 
 

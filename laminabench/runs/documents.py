@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from laminabench import bounded
 from laminabench.errors import UserError
 
 Kept = TypeVar("Kept", bound=msgspec.Struct)
@@ -36,8 +37,8 @@ class Kind(NamedTuple):
 
     def is_in(self, directory: Path) -> bool:
         try:
-            return self.marks(msgspec.json.decode((directory / self.file).read_bytes()))
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+            return self.marks(bounded.json_typed(bounded.content(directory / self.file)))
+        except (OSError, msgspec.DecodeError, UserError):
             return False
 
 
@@ -45,12 +46,12 @@ def read(directory: Path, kind: Kind, schema: type[Kept]) -> Kept:
     """The document, checked as a whole."""
     path = directory / kind.file
     try:
-        document = msgspec.json.decode(path.read_bytes())
+        document = bounded.json_typed(bounded.content(path))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _another(directory, kind, f"it has no {kind.file}") from error
     except OSError as error:
         raise UserError("file-not-readable", f"cannot read {path}: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         raise kind.damaged(path, f"it is not JSON ({error})") from error
     if not kind.marks(document):
         raise _another(directory, kind, f'{kind.file} does not say "format": "{kind.format}"')

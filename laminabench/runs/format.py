@@ -9,6 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from laminabench import bounded
+from laminabench.errors import UserError
+
 FORMAT = "laminabench-run"
 # The newest there is. A change that older readers would misread is a new version; a Run that has nothing of
 # it is still written as the first, for them to read.
@@ -22,8 +25,8 @@ MANIFEST = "run.json"
 def manifest_in(directory: Path, format_: str, file: str = MANIFEST) -> dict[str, Any] | None:
     """run.json, or another file, of a directory in this format, whatever its version; None of any other."""
     try:
-        found = json.loads((directory / file).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = bounded.json_value(bounded.content(directory / file))
+    except (OSError, ValueError, UserError):
         return None
     return found if isinstance(found, dict) and found.get("format") == format_ else None
 

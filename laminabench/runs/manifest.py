@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shlex
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +12,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from laminabench import bounded
 from laminabench.json_safe import JsonObject, json_safe
 from laminabench.runs.format import FIRST_VERSION, FORMAT
 from laminabench.runs.summary import Facts, Number, Summary
@@ -157,7 +157,7 @@ class Manifest(Facts, frozen=True, kw_only=True):
     @property
     def choices(self) -> JsonObject:
         """What was chosen for the replay, by the flags' names; of an older Run by those of its options."""
-        return tomllib.loads(self.request) if self.request is not None else self.workload.options or {}
+        return bounded.toml(self.request) if self.request is not None else self.workload.options or {}
 
     @property
     def model_name(self) -> str:

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from laminabench import bounded
 from laminabench.errors import UserError
 from laminabench.runs.format import FORMAT, FORMAT_VERSION, MANIFEST, sha256_of
-from laminabench.runs.manifest import Manifest
+from laminabench.runs.manifest import Manifest, Table
 from laminabench.runs.schema import FLAG, OPTIONAL, STATUS, TABLES, TEXT, Column, schema
 from laminabench.runs.status import STATUSES
 from laminabench.sim.outcome import Columns, Outcome, no_timeline
@@ -39,7 +40,7 @@ def read_run(directory: Path) -> Run:
     if totals is None or not totals.replica_busy_s:
         raise _damaged(directory / MANIFEST, "its totals know no model workers")
     tables = {
-        name: _read_table(directory / f"{name}.parquet", columns, manifest.tables[name].sha256)
+        name: _read_table(directory / f"{name}.parquet", columns, manifest.tables[name])
         for name, columns in TABLES.items()
         if name in manifest.tables
     }
@@ -80,7 +81,7 @@ def read_manifest(directory: Path) -> Manifest:
     """run.json of a Run that this version can read, checked as a whole."""
     path = directory / MANIFEST
     try:
-        document = msgspec.json.decode(path.read_bytes())
+        document = bounded.json_typed(bounded.content(path))
         head = msgspec.convert(document, _Head)
     except (FileNotFoundError, NotADirectoryError) as error:
         what = f"has no {MANIFEST}" if directory.is_dir() else "is not a directory"
@@ -89,7 +90,7 @@ def read_manifest(directory: Path) -> Manifest:
         raise UserError("file-not-readable", f"cannot read {path}: {error.strerror}") from error
     except msgspec.ValidationError as error:
         raise _not_a_run(directory) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.DecodeError as error:
         raise _damaged(path, f"it is not JSON ({error})") from error
     if head.format != FORMAT:
         raise _not_a_run(directory)
@@ -135,11 +136,21 @@ def _require_calls_of_requests(directory: Path, tables: dict[str, Columns]) -> N
         raise _damaged(directory / "chunks.parquet", "its chunks are not in the order in which they came")
 
 
-def _read_table(path: Path, columns: tuple[Column, ...], digest: str) -> Columns:
+def _read_table(path: Path, columns: tuple[Column, ...], table: Table) -> Columns:
     try:
-        if sha256_of(path) != digest:
+        if sha256_of(path) != table.sha256:
             raise _damaged(path, f"its content does not match the checksum in {MANIFEST}")
         with pa.parquet.ParquetFile(path) as file:
+            rows = file.metadata.num_rows
+            if table.rows and rows != table.rows:
+                raise _damaged(path, f"it has {rows:,} rows and {MANIFEST} says {table.rows:,}")
+            # Equal values are next to nothing in a file, so anybody's Run could claim to be a large one.
+            if bounded.is_bomb(path.stat().st_size, 8 * rows * len(columns)):
+                raise UserError(
+                    "run-packed-too-well",
+                    f"{path} has {path.stat().st_size:,} bytes and would come to {rows:,} rows, which no "
+                    "replay does: it is not read",
+                )
             found = {field.name: field.type for field in file.schema_arrow}
             for column in columns:
                 if found.get(column.name) != schema((column,)).field(0).type:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from laminabench import bounded
 from laminabench.atomic import replacing
 from laminabench.errors import UserError
 from laminabench.runs.format import manifest_in, sealed, unsealed
@@ -56,8 +57,8 @@ class SweepStore:
     def _read(self, key: str) -> dict[str, Any] | None:
         """None also for what is damaged, which a power cut leaves: it is replayed again."""
         try:
-            return unsealed(json.loads(self._path(key).read_text(encoding="utf-8")))
-        except (OSError, ValueError, RecursionError):
+            return unsealed(bounded.json_value(bounded.content(self._path(key))))
+        except (OSError, ValueError, UserError):
             return None
 
 

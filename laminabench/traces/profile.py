@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 import numpy as np
 
+from laminabench import bounded
 from laminabench.atomic import replacing
 from laminabench.errors import UserError
 from laminabench.traces import catalogue
@@ -122,7 +123,7 @@ _MAX_GAP = 1e7
 
 def read_profile(path: Path) -> Profile:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = bounded.text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError("profile-unreadable", f"cannot read profile {path}: {error}") from error
     return parse_profile(text, str(path))
@@ -194,7 +195,7 @@ def _number(value: object) -> str:
 def parse_profile(text: str, origin: str) -> Profile:
     """The profile in this text; `origin` names it in errors."""
     try:
-        table = tomllib.loads(text)
+        table = bounded.toml(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError("profile-not-toml", f"{origin}: not a TOML file ({error})") from error
     try:

@@ -18,6 +18,7 @@ from laminabench.request import ReplayRequest, seconds
 from laminabench.traces import catalogue
 from laminabench.traces.catalogue import Entry, recorded
 from laminabench.traces.formats import load_file
+from laminabench.traces.formats.limits import Limits
 from laminabench.traces.formats.source import PACKED, SUFFIXES
 from laminabench.traces.table import Trace
 from laminabench.traces.transform import Transforms
@@ -47,6 +48,7 @@ def resolve(
     seed: int = 0,
     notice: Notice = lambda sentence: None,
     progress: Progress = lambda done, total: None,
+    limits: Limits | None = None,
 ) -> Trace:
     """The trace that `text` means: a path, an imported name, a name of the catalogue, or `profile:` and that.
 
@@ -54,7 +56,7 @@ def resolve(
     """
     if text.startswith(PROFILE):
         return _from_profile(catalogue.find(text.removeprefix(PROFILE)), requests, seed)
-    found, why_not = real_trace(text, offline=offline, notice=notice, progress=progress)
+    found, why_not = real_trace(text, offline=offline, notice=notice, progress=progress, limits=limits)
     if found is not None:
         return found
     trace = _from_profile(catalogue.find(text), requests, seed)
@@ -68,6 +70,7 @@ def real_trace(
     offline: bool = False,
     notice: Notice = lambda sentence: None,
     progress: Progress = lambda done, total: None,
+    limits: Limits | None = None,
 ) -> tuple[Trace | None, str]:
     """The trace from a file; or none, and why there is only a profile of that name."""
     path = expanded(text)
@@ -77,12 +80,12 @@ def real_trace(
                 "trace-is-a-profile",
                 f"{text} is a profile, not a trace; make one with `laminabench traces synth {text} -o FILE`",
             )
-        return load_file(path), ""
+        return load_file(path, limits=limits), ""
     imported = catalogue.imported_path(text)
     if imported is not None and imported.is_file():
-        return load_file(imported, name=text), ""
+        return load_file(imported, name=text, limits=limits), ""
     if os.sep in text or path.suffix.lower() in SUFFIXES + PACKED:
-        return load_file(path), ""  # which says what is wrong with it
+        return load_file(path, limits=limits), ""  # which says what is wrong with it
     if text not in catalogue.entries():
         known = [*catalogue.entries(), *catalogue.imported_names()]
         raise UserError("trace-unknown", f"no trace or file is called '{text}'; {nearest(text, known)}")
@@ -92,7 +95,7 @@ def real_trace(
     file, why_not = data_file(entry), "--offline"
     if file is None and not offline:
         file, why_not = _downloaded(entry, progress)
-    return (None, why_not) if file is None else (_load_entry(entry, file), "")
+    return (None, why_not) if file is None else (_load_entry(entry, file, limits), "")
 
 
 def data_file(entry: Entry) -> Path | None:
@@ -140,8 +143,8 @@ def _downloaded(entry: Entry, progress: Progress) -> tuple[Path | None, str]:
         return None, str(error)
 
 
-def _load_entry(entry: Entry, path: Path) -> Trace:
-    trace = load_file(path, format=entry.format, name=entry.name)
+def _load_entry(entry: Entry, path: Path, limits: Limits | None) -> Trace:
+    trace = load_file(path, format=entry.format, name=entry.name, limits=limits)
     meta = replace(
         trace.meta,
         license=entry.license,
@@ -175,7 +178,9 @@ def transforms_of(request: ReplayRequest) -> Transforms:
     return Transforms(window_s, **same)
 
 
-def whole(name: str, transforms: Transforms, listener: Listener, *, offline: bool) -> Trace:
+def whole(
+    name: str, transforms: Transforms, listener: Listener, *, offline: bool, max_rows: int | None = None
+) -> Trace:
     """As much of it as the transforms can need."""
     with listener.progress(f"downloading {name}") as progress:
         trace = resolve(
@@ -185,6 +190,7 @@ def whole(name: str, transforms: Transforms, listener: Listener, *, offline: boo
             seed=transforms.seed,
             notice=listener.note,
             progress=progress,
+            limits=Limits(max_rows),
         )
     # The notice has said that a trace is generated; what its profile rests on is for -v and --json.
     for sentence in trace.meta.notes:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from laminabench import bounded
 from laminabench.errors import UserError
 
 # In percentage points, of a mean error.
@@ -28,7 +28,7 @@ class Moved(NamedTuple):
 def read_kept(path: Path) -> dict[str, Any]:
     """What `validate -o` wrote."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = bounded.json_value(bounded.content(path))
         dict(_errors(found))
     except OSError as error:
         raise UserError("validation-not-kept", f"cannot read {path}: {error.strerror}") from error

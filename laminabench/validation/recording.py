@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from laminabench import bounded
 from laminabench.atomic import replacing
 from laminabench.catalog.entries import from_path, packaged_in
 from laminabench.errors import UserError
@@ -24,11 +25,13 @@ from laminabench.request import of_text
 from laminabench.runs.format import MANIFEST
 from laminabench.runs.read import Run, read_run
 from laminabench.runs.status import DONE
-from laminabench.traces.table import Float64, Int32, PrefixBlocks, Trace, TraceMeta
+from laminabench.traces.table import MAX_TOKENS, Float64, Int32, PrefixBlocks, Trace, TraceMeta
 
 # Of vLLM's prefix cache.
 BLOCK_TOKENS = 16
 US = 1e-6
+_MOST_PROMPT_TOKENS = 1 << 30
+_MOST_LINES = 1 << 30
 FOLDER = "recorded"
 
 
@@ -129,12 +132,31 @@ def _from_table(table: dict[str, Any], where: str) -> Recording:
             values[name] = numbers * US if name.endswith("_s") else numbers.astype(np.int32)
         if len({len(column) for column in values.values()}) != 1 or not len(values["like"]):
             raise ValueError("its columns are not of one length")
-    except (KeyError, ValueError) as error:
+        _require_requests(**values)
+    except (KeyError, ValueError, TypeError, OverflowError) as error:
         raise UserError(
             "validation-bad-recording", f"{where} is no recording: {error}; `validate --save` writes one"
         ) from error
     others, name = table.pop("others", {}), table.pop("name", where)
     return Recording(name, require_set_up(where, table), others=others, **values)
+
+
+def _require_requests(
+    prompt_tokens: Int32, output_tokens: Int32, like: Int32, blocks: Int32, **times: Float64
+) -> None:
+    """A ValueError where they are none that a server could have been asked."""
+    if min(prompt_tokens.min(), output_tokens.min()) < 1 or prompt_tokens.max() > MAX_TOKENS:
+        raise ValueError(f"a request has below 1 or above {MAX_TOKENS:,} tokens")
+    if prompt_tokens.sum(dtype=np.int64) > _MOST_PROMPT_TOKENS:
+        raise ValueError(f"its prompts have more than {_MOST_PROMPT_TOKENS:,} tokens")
+    if (
+        (like >= np.arange(len(like))).any()
+        or (blocks < 0).any()
+        or (blocks > prompt_tokens // BLOCK_TOKENS).any()
+    ):
+        raise ValueError("a prompt begins as one that is not before it")
+    if not all((column >= 0).all() for column in times.values()):
+        raise ValueError("a time is before the first arrival")
 
 
 def _from_run(directory: Path, settings: dict[str, Any]) -> Recording:
@@ -211,7 +233,7 @@ def require_set_up(where: str, about: dict[str, Any]) -> dict[str, Any]:
 
 def _from_folder(folder: Path, settings: dict[str, Any]) -> Recording:
     try:
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        meta = bounded.json_value(bounded.content(folder / "meta.json"))
         requests = _lines(folder / "requests.jsonl")
         prompts = [each["input_tok_ids"] for each in _lines(folder / "workload.jsonl")]
         engine = meta["engine_kwargs"]
@@ -267,4 +289,5 @@ def _sharing(prompts: Sequence[Sequence[int]], step: int) -> tuple[Int32, Int32]
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line]
+    lines = bounded.text(path, _MOST_LINES).split("\n")
+    return [bounded.json_value(line) for line in lines if line.strip()]

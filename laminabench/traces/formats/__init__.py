@@ -14,6 +14,7 @@ from laminabench.errors import UserError
 from laminabench.nearest import nearest
 from laminabench.traces.formats.arrivals import PER_SECOND
 from laminabench.traces.formats.layout import FORMATS, PARTS, Container
+from laminabench.traces.formats.limits import Limits
 from laminabench.traces.formats.reading import Reading, Requests
 from laminabench.traces.formats.source import Source, plain_name
 from laminabench.traces.formats.wording import shown
@@ -68,6 +69,7 @@ def load_file(
     time_unit: str = "s",
     skip_bad: bool = False,
     tokenizer: Path | None = None,
+    limits: Limits | None = None,
 ) -> Trace:
     """The trace in a file. Any doubt about it is a UserError that says where and what to do."""
     if format not in FORMATS and format != "auto":
@@ -83,7 +85,7 @@ def load_file(
             raise UserError(
                 "trace-unknown-column-option", f"--columns knows no {shown(part)}; {nearest(part, PARTS)}"
             )
-    source = Source.of(path)
+    source = Source.of(path, limits)
     hashing = _Hashing(source)
     layout = FORMATS[_detect(source) if format == "auto" else format]
     # A format with a unit of its own keeps it, unless the user names another than the usual.

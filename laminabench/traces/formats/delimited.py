@@ -13,6 +13,7 @@ import pyarrow.csv
 from laminabench.errors import UserError
 from laminabench.traces.formats.arrivals import Clock
 from laminabench.traces.formats.layout import Columns, choose
+from laminabench.traces.formats.limits import MOST_COLUMNS
 from laminabench.traces.formats.reading import Reading, Record, Requests, all_rows, no_nulls, requests_from
 from laminabench.traces.formats.source import CleanUtf8, Source
 from laminabench.traces.formats.wording import BadValueError, Doubtful, Written, unreadable
@@ -93,6 +94,11 @@ def header_of(source: Source) -> Header:
         raise UserError(
             "trace-open-quote", f"{source.label}:{number}: the header has a quote that does not end"
         ) from error
+    if len(names) > MOST_COLUMNS:
+        raise UserError(
+            "trace-too-many-columns",
+            f"{source.label}:{number}: the header has {len(names):,} columns; a trace has a few",
+        )
     return Header([name.strip() for name in names], delimiter, number)
 
 

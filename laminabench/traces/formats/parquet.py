@@ -18,6 +18,7 @@ from laminabench.errors import UserError
 from laminabench.traces.arrow import numpy_of
 from laminabench.traces.formats.arrivals import PER_SECOND, Clock, exact_seconds, since_first
 from laminabench.traces.formats.layout import Columns, choose
+from laminabench.traces.formats.limits import MOST_COLUMNS
 from laminabench.traces.formats.reading import (
     Reading,
     Record,
@@ -28,6 +29,7 @@ from laminabench.traces.formats.reading import (
     requests_from,
     session_ids,
 )
+from laminabench.traces.formats.source import Source
 from laminabench.traces.formats.wording import BadValueError, Doubtful, Written, shown
 from laminabench.traces.table import MAX_TOKENS, Float64, Int32, Int64, PrefixBlocks, TraceMeta
 
@@ -49,14 +51,33 @@ def read(reading: Reading) -> Requests:
 
 def _read(file: pa.parquet.ParquetFile, reading: Reading) -> Requests:
     label, schema = reading.source.label, file.schema_arrow
+    if len(schema.names) > MOST_COLUMNS:
+        raise UserError(
+            "trace-too-many-columns", f"{label}: has {len(schema.names):,} columns; a trace has a few"
+        )
     columns = choose(reading.layout, schema.names, reading.columns, label)
     _require_types(schema, columns, label)
+    _require_bounds(file.metadata, columns, reading.source)
     if columns.arrival is not None and _is_moment(kind := schema.field(columns.arrival).type):
         reading = replace(reading, time_unit=_timestamp(kind).unit)
     with contextlib.suppress(Doubtful, BadValueError, pa.ArrowException):
         return replace(_fast(file, columns, reading), meta=_own_meta(schema, label))
     found = requests_from(_records(file, columns), columns, reading)
     return replace(found, meta=_own_meta(schema, label))
+
+
+def _require_bounds(metadata: pa.parquet.FileMetaData, columns: Columns, source: Source) -> None:
+    """By what the footer promises, before anything is made room for."""
+    source.limits.require_rows(metadata.num_rows, source.label)
+    wanted, unpacked = set(columns.names()), 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for place in range(group.num_columns):
+            chunk = group.column(place)
+            if chunk.path_in_schema.split(".")[0] in wanted:
+                # Equal values are next to nothing in the file.
+                unpacked += max(chunk.total_uncompressed_size, 8 * chunk.num_values)
+    source.limits.require_bytes(max(unpacked, 8 * metadata.num_rows), source.bytes, source.label)
 
 
 def _require_types(schema: pa.Schema, columns: Columns, label: str) -> None:

@@ -192,7 +192,11 @@ def requests_from(records: Iterable[Record], columns: Columns, reading: Reading)
 def _gather(records: Iterable[Record], columns: Columns, reading: Reading, bad: BadRows) -> _Gathered:
     rows = _Gathered()
     clock: Clock | None = None
-    for record in records:
+    limits = reading.source.limits
+    most = limits.most_rows
+    for number, record in enumerate(records, 1):
+        if number > most:
+            limits.require_rows(number, reading.source.label)
         where = f"{reading.source.label}:{record.line}"
         if record.problem:
             bad.add(where, record.problem)

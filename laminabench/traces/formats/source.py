@@ -14,11 +14,13 @@ import pyarrow as pa
 
 from laminabench.errors import UserError
 from laminabench.traces.catalogue import sha256_of
+from laminabench.traces.formats.limits import Limits
 from laminabench.traces.formats.wording import Doubtful, label_of
 
 # Longer than any request: what has no line end for this long is no text file.
-MAX_LINE = 1 << 26
+MAX_LINE = 1 << 24
 HEAD = 1 << 16
+_NO_ROWS = 1000
 
 # By magic bytes, not by suffix: downloads are renamed, and some are compressed by the server.
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2"}
@@ -60,12 +62,15 @@ class Source(msgspec.Struct, frozen=True):
     mark: bytes
     encoding: str
     head: bytes
+    bytes: int = 0
+    limits: Limits = Limits()
 
     @classmethod
-    def of(cls, path: Path) -> Source:
+    def of(cls, path: Path, limits: Limits | None = None) -> Source:
         label = label_of(path)
         try:
-            mode = path.stat().st_mode
+            status = path.stat()
+            mode = status.st_mode
             if stat.S_ISDIR(mode):
                 raise UserError(
                     "trace-not-a-file", f"{label}: is a folder, not a trace file; name a file in it"
@@ -84,13 +89,15 @@ class Source(msgspec.Struct, frozen=True):
             if magic.startswith(start):
                 raise UserError("trace-archive", f"{label}: is {kind}; unpack it and name the file inside")
         compression = next((kind for start, kind in _COMPRESSIONS.items() if magic.startswith(start)), None)
-        packed = cls(path, label, compression, b"", "utf-8", b"")
+        size, limits = status.st_size, limits or Limits()
+        packed = cls(path, label, compression, b"", "utf-8", b"", size, limits)
         with _Content(packed) as content:
             head = io.BufferedReader(content).read(HEAD)
         mark = next((mark for mark in _MARKS if head.startswith(mark)), b"")
         if not head[len(mark) :].strip():
             raise UserError("trace-empty", f"{label}: the file is empty; a trace needs at least one row")
-        return cls(path, label, compression, mark, _MARKS.get(mark, "utf-8"), head[len(mark) :])
+        head = head[len(mark) :]
+        return cls(path, label, compression, mark, _MARKS.get(mark, "utf-8"), head, size, limits)
 
     def sha256(self) -> str:
         try:
@@ -132,6 +139,7 @@ class _Content(io.RawIOBase):
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        self._unpacked = 0
         try:
             file = source.path.open("rb")
         except OSError as error:
@@ -143,8 +151,14 @@ class _Content(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
+        source = self._source
         try:
-            return bytes(self._file.read(size))
+            data = bytes(self._file.read(size))
+            self._unpacked += len(data)
+            source.limits.require_bytes(
+                self._unpacked, source.bytes if source.compression else None, source.label
+            )
+            return data
         except OSError as error:
             if compression := self._source.compression:
                 raise UserError(
@@ -168,6 +182,7 @@ class CleanUtf8(io.RawIOBase):
     """UTF-8 for Arrow, which checks no column it leaves out; Doubtful at a NUL or a byte that is none."""
 
     def __init__(self, source: Source) -> None:
+        self._source = source
         self._content = _Content(source)
         self._decoder = codecs.getincrementaldecoder(source.encoding)()
         self._transcode = source.encoding != "utf-8"
@@ -184,6 +199,8 @@ class CleanUtf8(io.RawIOBase):
             clean = self._clean(data)
             if clean or not data:
                 self.newlines += clean.count(b"\n")
+                # A header, a blank line and the like are no rows.
+                self._source.limits.require_rows(self.newlines - _NO_ROWS, self._source.label)
                 self.last = clean[-1:] or self.last
                 return clean
 

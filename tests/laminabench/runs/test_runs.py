@@ -13,10 +13,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from laminabench import bounded
 from laminabench.analysis.metrics import summarise
 from laminabench.errors import UserError
 from laminabench.runs import replace, write
-from laminabench.runs.format import FIRST_VERSION, FORMAT, FORMAT_VERSION
+from laminabench.runs.format import FIRST_VERSION, FORMAT, FORMAT_VERSION, MANIFEST, sha256_of
 from laminabench.runs.manifest import Manifest
 from laminabench.runs.read import read_manifest, read_run
 from laminabench.runs.schema import TABLES
@@ -317,3 +318,20 @@ def test_a_damaged_manifest(written: Path, place: str, instead: Any) -> None:
 
 def test_another_programs_table(written: Path, rewritten: Any) -> None:
     rewritten(written, "requests", lambda table: table.drop_columns(["batch"]))
+
+
+def test_a_run_of_very_many_equal_rows_is_not_made_room_for(
+    tmp_path: Path, manifest_small: ManifestOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bounded, "UNPACKED_BYTES", 1 << 20)
+    trace, outcome = small()
+    write_run(tmp_path / "run", outcome, trace, manifest_small(trace))
+    path, manifest = tmp_path / "run" / "iterations.parquet", tmp_path / "run" / MANIFEST
+    rows, table = 1 << 18, pq.read_table(path)
+    pq.write_table(table.take([0] * rows), path, compression="zstd")
+    facts = json.loads(manifest.read_text())
+    for said, code in ((rows, "run-packed-too-well"), (rows - 1, "run-damaged")):
+        facts["tables"]["iterations"] = {"rows": said, "sha256": sha256_of(path)}
+        manifest.write_text(json.dumps(facts))
+        with pytest.raises(UserError, match=code):
+            read_run(tmp_path / "run")

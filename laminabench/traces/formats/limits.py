@@ -1,0 +1,49 @@
+"""How much of a trace file is read: a small file must not fill the memory."""
+
+from __future__ import annotations
+
+import msgspec
+
+from laminabench.errors import UserError
+
+# The longest published trace, a week of Azure's, has 44 million rows.
+MOST_ROWS = 200_000_000
+# A header of so many columns is no table of requests.
+MOST_COLUMNS = 10_000
+# Text of a row, with prefix blocks or a conversation.
+_ROW_BYTES = 1024
+# CSV of requests is packed to a tenth, JSON lines to a thirtieth; what is unpacked to less is not asked.
+_TIMES = 200
+_FREE_BYTES = 64 << 20
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """Without `rows`, what real traces come to and more; with it, so many, however well they are packed."""
+
+    rows: int | None = None
+
+    @property
+    def most_rows(self) -> int:
+        return MOST_ROWS if self.rows is None else self.rows
+
+    def require_rows(self, rows: int, label: str) -> None:
+        """A UserError where there are more."""
+        if rows > self.most_rows:
+            raise UserError(
+                "trace-too-many-rows",
+                f"{label}: has more than {self.most_rows:,} rows; if that is so: --max-rows N",
+            )
+
+    def require_bytes(self, unpacked: int, packed: int | None, label: str) -> None:
+        """The same of what comes out of a file, `packed` being the file's size where it is compressed."""
+        if unpacked > max(_FREE_BYTES, self.most_rows * _ROW_BYTES):
+            raise UserError(
+                "trace-too-large",
+                f"{label}: has more than {unpacked:,} bytes of text; if its rows are that long: --max-rows N",
+            )
+        if self.rows is None and packed is not None and unpacked > max(_FREE_BYTES, _TIMES * packed):
+            raise UserError(
+                "trace-packed-too-well",
+                f"{label}: its {packed:,} bytes come to over {unpacked:,}, which no real trace does; if it "
+                "is one, say how many rows it has: --max-rows N",
+            )

@@ -1,0 +1,107 @@
+"""Documents of strangers are read within bounds, and what is wrong with them is the reader's own sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from laminabench import bounded
+from laminabench.catalog.entries import from_path
+from laminabench.catalog.find_model import from_config_json
+from laminabench.errors import UserError
+from laminabench.regress.golden import golden_path, read_golden
+from laminabench.request import of_file
+from laminabench.runs.format import MANIFEST
+from laminabench.runs.read import read_manifest
+from laminabench.traces.profile import read_profile
+from laminabench.validation.recording import read
+
+DEEP = "[" * 200_000
+DIGITS = "9" * 20_000
+READERS: dict[str, Callable[[Path], object]] = {
+    "cost set": from_path,
+    "request": of_file,
+    "profile": read_profile,
+    "recording": read,
+    "model": from_config_json,
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("text", [f"a = {DEEP}", f"a = {DIGITS}", '{"a": ' + DEEP, '{"a": ' + DIGITS, "\xff"])
+def test_what_is_nested_or_long_without_end_is_one_sentence(tmp_path: Path, reader: str, text: str) -> None:
+    path = tmp_path / "file"
+    path.write_text(text, encoding="latin-1")
+    with pytest.raises(UserError):
+        READERS[reader](path)
+
+
+def test_a_run_or_a_golden_nested_without_end_is_one_sentence(tmp_path: Path) -> None:
+    for path in (tmp_path / MANIFEST, golden_path(tmp_path, "case")):
+        path.write_text('{"format": ' + DEEP)
+    with pytest.raises(UserError, match="run-damaged"):
+        read_manifest(tmp_path)
+    with pytest.raises(UserError, match="golden-damaged"):
+        read_golden(tmp_path, "case")
+
+
+def test_more_than_anybody_would_write_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "large.toml"
+    with path.open("wb") as file:
+        file.truncate(bounded.MOST_BYTES + 1)
+    with pytest.raises(UserError, match="file-too-large"):
+        from_path(path)
+    with pytest.raises(UserError, match="file-too-large"):
+        from_path(Path("/dev/zero"))
+
+
+def test_json_is_a_decode_error_whichever_way_it_is_wrong() -> None:
+    for data in (b"[" * 200_000, b"\xff", b'"\xff"', b"{"):
+        with pytest.raises(msgspec.DecodeError):
+            bounded.json_typed(data)
+    assert bounded.json_typed(b"[1]") == bounded.json_value("[1]") == [1]
+
+
+RECORDING = """
+name = "made"
+model = "llama3-70b"
+deployment = "1xh100"
+costs = "vllm-0.14"
+source = "made up"
+engine = "none"
+max_num_seqs = 4
+max_batched_tokens = 512
+[requests]
+arrival_us = "0 1 2"
+prompt_tokens = "{prompts}"
+output_tokens = "1 1 1"
+first_token_us = "5 6 7"
+last_token_us = "5 6 7"
+like = "{like}"
+blocks = "{blocks}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("prompts", "like", "blocks"),
+    [
+        ("32 32 2000000000", "-1 0 0", "0 1 1"),
+        ("32 32 32", "-1 0 2", "0 1 1"),
+        ("32 32 32", "-1 0 0", "0 1 3"),
+        ("32 0 32", "-1 0 0", "0 0 1"),
+        ("32 99999999999999999999 32", "-1 0 0", "0 0 1"),
+    ],
+    ids=["a prompt of 2e9 tokens", "as the one after it", "more blocks than it has", "no prompt", "65 bits"],
+)
+def test_a_recording_of_what_nobody_could_ask_is_refused(
+    tmp_path: Path, prompts: str, like: str, blocks: str
+) -> None:
+    path = tmp_path / "recording.toml"
+    path.write_text(RECORDING.format(prompts="32 32 32", like="-1 0 0", blocks="0 1 1"))
+    assert len(read(path).trace()) == 3
+    path.write_text(RECORDING.format(prompts=prompts, like=like, blocks=blocks))
+    with pytest.raises(UserError, match="validation-bad-recording"):
+        read(path)
