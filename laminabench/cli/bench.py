@@ -360,3 +360,13 @@ def traces(watcher: Watcher, csv_rows: int, parquet_rows: int, repeats: int) -> 
     from laminabench.bench.traces import run
 
     return run(csv_rows, parquet_rows, repeats, watcher)
+
+
+@measuring("rounds", "view")
+@option("--runs", click.IntRange(1, 100_000), "In the folder that is looked at.", 10_000)
+@option("--repeats", COUNT, None, 3)
+def view(watcher: Watcher, runs: int, repeats: int) -> Report:
+    """Pages of the explorer over ten thousand Runs."""
+    from laminabench.view.speed import run
+
+    return run(runs, repeats, watcher)

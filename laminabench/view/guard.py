@@ -114,11 +114,12 @@ class Guard:
 
 async def _answer(send: Send, status: int, said: str, headers: dict[str, str]) -> None:
     title = tag("title", "laminabench")
+    icon = tag("link", rel="icon", href="data:,")
     if status == 200:
         onward = tag("meta", http_equiv="refresh", content=f"0;url={said}")
-        head, body = tag("head", onward, title), tag("p", tag("a", "Go on", href=said))
+        head, body = tag("head", onward, icon, title), tag("p", tag("a", "Go on", href=said))
     else:
-        head, body = tag("head", title), tag("p", said)
+        head, body = tag("head", icon, title), tag("p", said)
     main = tag("main", tag("h1", "laminabench"), body)
     page = f"<!doctype html>\n{tag('html', head, tag('body', main), lang='en')}\n"
     written = page.encode()
