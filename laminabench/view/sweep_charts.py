@@ -11,8 +11,11 @@ from laminabench.report.chart import Chart, PlotlyJson, axis, label, rounded
 from laminabench.sweeps.read import KeptSweep
 from laminabench.view.sweep_grid import Cell, Choices, Grid, grid, is_share, said, title_of, values_of
 
-# Even steps for everybody's eyes; and for lines, colours that stand out from white and from black alike.
+# Even steps for everybody's eyes.
 SCALE = "Viridis"
+# From this share of the scale on, black stands out from it more than white does.
+BRIGHT = 0.42
+# Of lines: colours that stand out from white and from black alike.
 LINES = [[0, "#d55e00"], [0.5, "#8a929b"], [1, "#0072b2"]]
 # More numbers than these are no help in their cells.
 MOST_WRITTEN = 240
@@ -33,16 +36,13 @@ def map_chart(sweep: KeptSweep, chosen: Choices) -> Chart:
         "y": [label(y) for y in found.ys],
         "z": [rounded(_value(cell) for cell in line) for line in found.cells],
         "customdata": [[None if cell is None else cell.row for cell in line] for line in found.cells],
-        "text": [[written(key, cell.value) if cell else "" for cell in line] for line in found.cells],
-        "hovertext": [[_pointed_at(cell, chosen) for cell in line] for line in found.cells],
-        "hovertemplate": f"{_at(chosen)}<br>%{{hovertext}}<extra></extra>",
+        "text": [[_pointed_at(cell, chosen) for cell in line] for line in found.cells],
+        "hovertemplate": f"{_at(chosen)}<br>%{{text}}<extra></extra>",
         "hoverongaps": False,
         "xgap": 2,
         "ygap": 2,
         **_colours(key),
     }
-    if len(known) <= MOST_WRITTEN:
-        heat["texttemplate"] = "%{text}"
     failed = [
         (x, y, cell)
         for y, line in zip(found.ys, found.cells, strict=True)
@@ -72,10 +72,37 @@ def map_chart(sweep: KeptSweep, chosen: Choices) -> Chart:
         f"Heat map, {len(found.xs)} by {len(found.ys)}: {_range(key, known)}",
         f"{_of_others(sweep, chosen)} Crosses failed; what is empty was not in the sweep. "
         "A click shows how to repeat a point.",
-        [heat, crosses],
+        [heat, *([_numbers(found, key)] if len(known) <= MOST_WRITTEN else []), crosses],
         layout,
         max(260, min(900, _ROW_PX * len(found.ys) + 160)),
     )
+
+
+def _numbers(found: Grid, key: str) -> PlotlyJson:
+    """What is in each cell, in the ink that stands out from its colour."""
+    known = [
+        (x, y, cell.value)
+        for y, line in zip(found.ys, found.cells, strict=True)
+        for x, cell in zip(found.xs, line, strict=True)
+        if cell is not None and cell.value is not None
+    ]
+    least, most = (end([value for *_, value in known], default=0.0) for end in (min, max))
+    flip = better(key) == "less"
+
+    def bright(value: float) -> bool:
+        at = (value - least) / (most - least) if most > least else 0.0
+        return (1 - at if flip else at) > BRIGHT
+
+    return {
+        "type": "scatter",
+        "mode": "text",
+        "x": [label(x) for x, *_ in known],
+        "y": [label(y) for _, y, _ in known],
+        "text": [written(key, value) for *_, value in known],
+        "textfont": {"size": 12, "color": ["#14171c" if bright(value) else "#ffffff" for *_, value in known]},
+        "hoverinfo": "skip",
+        "showlegend": False,
+    }
 
 
 def _line(found: Grid, chosen: Choices) -> Chart:
@@ -146,7 +173,7 @@ def lines_chart(sweep: KeptSweep, chosen: Choices) -> Chart:
         f"Parallel coordinates of {len(rows):,} points over {', '.join(map(title_of, chosen.along))}",
         f"{tells}. {without}Drag along an axis to keep what is within; drag its name to move it.",
         [trace],
-        {"margin": {"l": max(56, min(170, 8 * longest)), "r": 56, "t": 70, "b": 24}},
+        {"margin": {"l": max(56, min(190, 16 + 9 * longest)), "r": 56, "t": 70, "b": 24}},
         460,
     )
 
