@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from laminabench.moments import Expected, Happening
 
 
 class Listener:
@@ -22,23 +26,23 @@ class Listener:
         yield lambda done, total: None
 
     @contextlib.contextmanager
-    def rates(self, what: str, unit: str, rate: str) -> Iterator[Callable[[int, int, int], None]]:
-        """As `progress`, with how many of something else were made, shown as so many a second."""
-        del what, unit, rate
-        yield lambda done, total, made: None
+    def watch(self, expected: Expected) -> Iterator[Callable[[Happening], None]]:
+        """While the clock of a live replay runs; it tells what happens, a few times a second.
+
+        Of one that was resumed, what happened before is told first, up to a Moment of where it was.
+        """
+        del expected
+        yield lambda happening: None
 
 
-class Once(Listener):
-    """Passes each note on the first time only: what is true of one replay is of most."""
+class Passing(Listener):
+    """Passes on all it hears. What does something with a part of it overrides that."""
 
     def __init__(self, to: Listener) -> None:
         self.to = to
-        self._noted: set[str] = set()
 
     def note(self, sentence: str) -> None:
-        if sentence not in self._noted:
-            self._noted.add(sentence)
-            self.to.note(sentence)
+        self.to.note(sentence)
 
     def detail(self, sentence: str) -> None:
         self.to.detail(sentence)
@@ -49,9 +53,22 @@ class Once(Listener):
             yield progress
 
     @contextlib.contextmanager
-    def rates(self, what: str, unit: str, rate: str) -> Iterator[Callable[[int, int, int], None]]:
-        with self.to.rates(what, unit, rate) as progress:
-            yield progress
+    def watch(self, expected: Expected) -> Iterator[Callable[[Happening], None]]:
+        with self.to.watch(expected) as told:
+            yield told
+
+
+class Once(Passing):
+    """Passes each note on the first time only: what is true of one replay is of most."""
+
+    def __init__(self, to: Listener) -> None:
+        super().__init__(to)
+        self._noted: set[str] = set()
+
+    def note(self, sentence: str) -> None:
+        if sentence not in self._noted:
+            self._noted.add(sentence)
+            self.to.note(sentence)
 
 
 SILENT = Listener()

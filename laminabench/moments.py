@@ -5,7 +5,13 @@ Times are seconds since its clock began. What a system cannot know is None, neve
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, NamedTuple
+
 import msgspec
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
@@ -13,6 +19,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
     requests: int
     tokens: int | None = None  # that all of them will make, where that is certain
+    last_arrival_s: float = 0.0  # of an open replay
     kv_capacity_tokens: int | None = None
     workers: tuple[str, ...] = ()
 
@@ -42,3 +49,13 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="fa
     why: str
     resumed_s: float | None = None  # when work went on without them, or with others in their place
     struck: str | None = None  # how, where the replay itself did it
+
+
+class Gaps(NamedTuple):
+    """Times between tokens since the last were told of: all of them, or a system tells of none."""
+
+    seconds: NDArray[np.float64]
+    tokens: NDArray[np.int64]  # how many came after that time
+
+
+Happening = Moment | Fault | Gaps

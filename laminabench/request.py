@@ -113,6 +113,7 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_model_len: Count | None = None
     enforce_eager: bool | None = None
     runner_timeout: Seconds | None = None
+    metrics_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
 
     url: str | None = None
     api: Literal["completions", "chat"] | None = None
@@ -297,6 +298,7 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
         "runner_timeout": Flag(
             "vllm: it hangs if nothing is heard from it for so long; 300.", metavar="SECONDS"
         ),
+        "metrics_port": Flag("Tell Prometheus meanwhile, on this port of 127.0.0.1; 0: any.", metavar="PORT"),
     },
     SERVER: {
         "url": Flag("The server, as http://127.0.0.1:8000.", metavar="URL"),
@@ -380,8 +382,9 @@ NOT_OF_MANY = {
     "plot": "it draws one replay",
     "timeline": "it draws one replay",
     "timeline-window": "it draws one replay",
+    "metrics-port": "it tells of one replay",
 }
-_UNKEPT = dict.fromkeys(FLAGS[OUTPUT])  # where results go, and not what is replayed
+_UNKEPT = dict.fromkeys((*FLAGS[OUTPUT], "metrics_port"))  # where results go, and not what is replayed
 # What may name a file.
 FILES = ("trace", "model", "costs", "board", "api_key_file", "tokenizer")
 

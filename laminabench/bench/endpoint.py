@@ -20,6 +20,7 @@ from laminabench.systems.live.endpoint.processes import Did, elsewhere, here, sh
 from laminabench.systems.live.endpoint.prompts import Prompts
 from laminabench.systems.live.endpoint.request import Accepted
 from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served, parse_url
+from laminabench.systems.live.recent import Recent
 from laminabench.traces.table import Trace, TraceMeta
 
 TARGET_REQUESTS_PER_S, TARGET_TOKENS_PER_S, TARGET_LATENESS_MS = 2000.0, 100_000.0, 5.0
@@ -90,7 +91,7 @@ def _measured(load: Load, workers: int) -> Row:
         setup = EndpointSetup(Behind(parse_url(url)), Served("mock"), retries=0, workers=workers)
         part = Part(setup, Accepted(), Prompts(trace, 0, VOCAB), trace, np.arange(len(trace)), "open", 0)
         parts, before_s = shards(part, workers), sum(os.times()[:4])
-        did = [here(parts[0], QUIET.progress)] if workers == 1 else elsewhere(parts, QUIET.progress)
+        did = [here(parts[0], Recent())] if workers == 1 else elsewhere(parts, Recent())
         client_s, server_s = sum(os.times()[:4]) - before_s, busy_s()
     return _row(load, trace, did, client_s, server_s)
 

@@ -5,19 +5,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
 
 import click
 
+from laminabench.cli.progress import Board, Display, Lines, Step
 from laminabench.json_safe import json_safe
 from laminabench.listener import Listener
 from laminabench.present.terminal import without_markup
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from laminabench.moments import Expected, Happening
 
 # Wide enough for every table when nobody's terminal says otherwise.
 PIPE_WIDTH = 120
@@ -33,6 +36,7 @@ class Output(Listener):
         self.as_json = as_json
         self.quiet = quiet
         self.verbose = verbose
+        self._board = Board(self._display)
 
     def result(self, data: Mapping[str, object], render: Callable[[Console], None]) -> None:
         """The answer: exactly one JSON object, or what `render` draws."""
@@ -45,7 +49,8 @@ class Output(Listener):
     def note(self, sentence: str) -> None:
         """Something the user should know beside the result; -q silences it."""
         if not self.quiet:
-            click.echo(f"laminabench: {sentence}", err=True)
+            say = self._board.display.say if self._board.display else _say
+            say(sentence)
 
     def detail(self, sentence: str) -> None:
         """Something only -v wants to know."""
@@ -54,52 +59,60 @@ class Output(Listener):
 
     @contextlib.contextmanager
     def progress(self, what: str, unit: str = "bytes") -> Iterator[Callable[[int, int | None], None]]:
-        """A progress bar on stderr while a person watches; nothing in a pipe or with -q."""
-        with self._bar(what, unit) as bar:
-            yield lambda done, total: None if bar is None else bar(done, total, what)
+        """A bar on stderr while a person watches; elsewhere lines, of what takes long; nothing with -q."""
+        step = Step(what, unit)
+        with self._board.under_way(step):
+            yield step.told
 
     @contextlib.contextmanager
-    def rates(self, what: str, unit: str, rate: str) -> Iterator[Callable[[int, int, int], None]]:
-        """As `progress`, with how many of something else were made, shown as so many a second."""
-        began = time.monotonic()
-        with self._bar(what, unit) as bar:
+    def watch(self, expected: Expected) -> Iterator[Callable[[Happening], None]]:
+        """As `progress`, with the last seconds' tokens/s and TBT; of faults a line each, which stays."""
+        from laminabench.cli.live_step import LiveStep, sentence_of
+        from laminabench.moments import Fault, Moment
 
-            def told(done: int, total: int, made: int) -> None:
-                if bar is not None:
-                    per_s = made / max(time.monotonic() - began, 1e-9)
-                    bar(done, total, f"{what}, {per_s:,.0f} {rate}")
+        step = LiveStep("replaying", "requests", total=expected.requests, expected=expected)
 
+        def told(happening: Happening) -> None:
+            if isinstance(happening, Moment):
+                step.happens(happening)
+            elif isinstance(happening, Fault) and step.moment is not None:
+                say = self.note if happening.struck is None else self.detail
+                say(sentence_of(happening))
+
+        with self._board.under_way(step):
             yield told
 
     @contextlib.contextmanager
     def steps(self, unit: str) -> Iterator[Callable[[str, int, int], None]]:
         """As `progress`, through several steps with names; where nobody watches, a note as each begins."""
-        with self._bar("", unit) as bar:
-            noted = ""
+        step = Step("", unit)
+        watched = self._watched()
 
-            def told(what: str, done: int, total: int) -> None:
-                nonlocal noted
-                if bar is not None:
-                    bar(done, total, what)
-                elif what != noted:
-                    self.note(what)
-                noted = what
+        def told(what: str, done: int, total: int) -> None:
+            if what != step.what and not watched:
+                self.note(what)
+            step.what = what
+            step.told(done, total)
 
+        with self._board.under_way(step):
             yield told
 
-    @contextlib.contextmanager
-    def _bar(self, what: str, unit: str) -> Iterator[Callable[[int, int | None, str], None] | None]:
-        """A bar on stderr to be told of (done, total, description); None if nobody watches."""
-        if self.quiet or not sys.stderr.isatty():
-            yield None
-            return
-        from rich import progress as bars
+    def _display(self, steps: list[Step]) -> Display | None:
+        if self.quiet:
+            return None
+        if not self._watched():
+            return Lines(steps, _say)
+        from laminabench.cli.bars import Bars
 
-        size = bars.DownloadColumn() if unit == "bytes" else bars.MofNCompleteColumn()
-        columns = (bars.TextColumn("{task.description}"), bars.BarColumn(), size, bars.TimeRemainingColumn())
-        with bars.Progress(*columns, console=_rich_console(sys.stderr), transient=True) as bar:
-            task = bar.add_task(what, total=None)
-            yield lambda done, total, text: bar.update(task, completed=done, total=total, description=text)
+        return Bars(steps, _rich_console(sys.stderr))
+
+    def _watched(self) -> bool:
+        """Whether a person is at a terminal that can be drawn on."""
+        return sys.stderr.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
+
+
+def _say(sentence: str) -> None:
+    click.echo(f"laminabench: {sentence}", err=True)
 
 
 class _PipeConsole:

@@ -23,7 +23,7 @@ from laminabench.version import __version__
 # 2: the request in its text form.
 FORMAT_VERSION = 2
 # What may be chosen anew when a replay is resumed: what is drawn of it, and not what is replayed.
-FREE = ("plot", "timeline", "timeline_window")
+FREE = ("plot", "timeline", "timeline_window", "metrics_port")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class ReplayJournal:
     def begun(cls, directory: Path, request: ReplayRequest, trace: Trace) -> ReplayJournal:
         """A new one beside where the Run will be; its file appears with the first event."""
         drawn = {
-            name: value if name == "timeline_window" else str(Path(value).absolute())
+            name: str(Path(value).absolute()) if CHOICES[name].flag.kind == "file" else value
             for name in FREE
             if (value := getattr(request, name)) is not None
         }

@@ -7,7 +7,7 @@ from laminabench.systems.base import Live
 
 SYSTEM = Live(
     __name__,
-    frozenset(FLAGS[SERVER]),
+    frozenset({*FLAGS[SERVER], "metrics_port"}),
     # The server decides who goes first.
     {"policy": "fifo"},
     "the server has been started already, and nothing is seen of its workers",

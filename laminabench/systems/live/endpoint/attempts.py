@@ -42,6 +42,7 @@ class Attempts:
         """Send it, again where that makes sense, and note what came of it."""
         records = self.records
         records.note(place, due_s=due_s)
+        records.begun += 1
         for attempt in range(self.retries + 1):
             records.note(place, attempts=attempt + 1)
             stream, error = await self._attempt(place, request, time.monotonic() + self.timeout_s)
@@ -53,7 +54,7 @@ class Attempts:
             await asyncio.sleep(min(pause_s, self.timeout_s))
         finished_s = float("nan") if error or stream is None else stream.finished_s
         records.note(place, error=error, status=FAILED if error else DONE, finished_s=finished_s)
-        records.ended += 1
+        records.ended_places.append(place)
 
     async def once(self, request: bytes) -> Stream:
         """One attempt that nobody counts; a NoConnectionError if there is no way to the server."""

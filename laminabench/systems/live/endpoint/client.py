@@ -17,15 +17,15 @@ from laminabench.errors import UserError
 from laminabench.gc_paused import gc_paused
 from laminabench.sim.spec import Mode
 from laminabench.systems.live.endpoint.attempts import Attempts
+from laminabench.systems.live.endpoint.heard import Ear, Heard
 from laminabench.systems.live.endpoint.prompts import Prompts
 from laminabench.systems.live.endpoint.records import Records
 from laminabench.systems.live.endpoint.request import Accepted, request
 from laminabench.systems.live.endpoint.setup import EndpointSetup
 from laminabench.systems.live.endpoint.wire import Pool, more_files, resolved
+from laminabench.systems.live.recent import EVERY_S
 from laminabench.traces.table import Trace
 
-# How often somebody who watches is told how far it is.
-TELL_S = 0.1
 # Of requests that are made before they are due: making one takes as long as several tokens' arrival.
 MOST_BYTES = 64 << 20
 # So many that are late go out at once, before what has come in meanwhile is read: a turn of the loop that
@@ -111,10 +111,10 @@ class Client:
         self.why = self.why or why
         self.stopped.set()
 
-    async def run(self, began_s: float, tell: Callable[[int, int], None]) -> None:
+    async def run(self, began_s: float, tell: Callable[[Heard], None]) -> None:
         """All of it, or until it is stopped; nothing of it is on the loop afterwards."""
-        records = self.attempts.records
-        telling = asyncio.ensure_future(_telling(records, tell))
+        ear = Ear(self.attempts.records)
+        telling = asyncio.ensure_future(_telling(ear, tell))
         work = asyncio.ensure_future(self._schedule(began_s))
         ends = [asyncio.ensure_future(event.wait()) for event in (self.stopped, self.attempts.gone)]
         try:
@@ -132,7 +132,7 @@ class Client:
             self.attempts.pool.close()
             # Connections that were aborted are told of it in the loop's next turn.
             await asyncio.sleep(0)
-        tell(records.ended, records.tokens)
+        tell(ear.heard())
 
     async def _schedule(self, began_s: float) -> None:
         part = self.part
@@ -160,10 +160,10 @@ def pool_of(setup: EndpointSetup) -> Pool:
     return Pool(setup.address, resolved(setup.address), tls)
 
 
-async def _telling(records: Records, tell: Callable[[int, int], None]) -> None:
+async def _telling(ear: Ear, tell: Callable[[Heard], None]) -> None:
     while True:
-        tell(records.ended, records.tokens)
-        await asyncio.sleep(TELL_S)
+        tell(ear.heard())
+        await asyncio.sleep(EVERY_S)
 
 
 async def at_times(due_s: Sequence[float], serve: Serve, idle: Callable[[], object]) -> None:

@@ -28,17 +28,8 @@ class PreparedEndpoint(Prepared):
         """Offer the trace to the server, here and now."""
         del past
         workload = Workload.of(self.request)
-        with listener.rates("replaying", "requests", "tokens/s") as progress:
-            began = False
-
-            def tell(requests: int, tokens: int) -> None:
-                nonlocal began
-                if not began:
-                    listener.detail("the server has been asked and warmed up: the clock is running")
-                began = True
-                progress(requests, len(trace), tokens)
-
-            seen = replay(trace, self.setup, workload.offered(trace), seed=self.request.seed, tell=tell)
+        offered = workload.offered(trace)
+        seen = replay(trace, self.setup, offered, seed=self.request.seed, listener=listener)
         for sentence in seen.notes:
             listener.note(sentence)
         summary = summary_of(seen.outcome, trace, workload, self.setup.deployment)

@@ -18,7 +18,9 @@ import uvloop
 
 from laminabench.errors import UserError
 from laminabench.systems.live.endpoint.client import Client, Part
+from laminabench.systems.live.endpoint.heard import NOTHING, Heard, tell
 from laminabench.systems.live.endpoint.records import Noted
+from laminabench.systems.live.recent import Recent
 
 # From the moment when all are ready to the first request.
 HEAD_START_S = 0.2
@@ -47,27 +49,29 @@ def shards(part: Part, workers: int) -> list[Part]:
     ]
 
 
-def here(part: Part, tell: Callable[[int, int], None]) -> Did:
-    """In this process: Ctrl-C ends it, and what has been is kept."""
+def here(part: Part, recent: Recent, begun: Callable[[], None] = lambda: None) -> Did:
+    """In this process: Ctrl-C ends it, and what has been is kept; from when it is `begun` with."""
     with loop_of_its_own() as runner:
-        did = runner.run(_interruptible(part, tell))
+        did = runner.run(_interruptible(part, recent, begun))
     if did.why == _TERMINATED:
         # The loop heard it in place of whoever decides what follows from it.
         signal.raise_signal(signal.SIGTERM)
     return did
 
 
-async def _interruptible(part: Part, tell: Callable[[int, int], None]) -> Did:
+async def _interruptible(part: Part, recent: Recent, begun: Callable[[], None]) -> Did:
     client = Client.of(part)
     loop = asyncio.get_running_loop()
     # Only a main thread has signals.
     with contextlib.suppress(ValueError, RuntimeError):
         loop.add_signal_handler(signal.SIGINT, client.stop, _STOPPED)
         loop.add_signal_handler(signal.SIGTERM, client.stop, _TERMINATED)
-    return await _run(client, time.monotonic() + HEAD_START_S, tell)
+    begun()
+    began_s = time.monotonic() + HEAD_START_S
+    return await _run(client, began_s, lambda heard: tell(recent, began_s, [heard], heard.gaps))
 
 
-async def _run(client: Client, began_s: float, tell: Callable[[int, int], None]) -> Did:
+async def _run(client: Client, began_s: float, tell: Callable[[Heard], None]) -> Did:
     before_s, busy_s = time.monotonic(), time.process_time()
     await client.run(began_s, tell)
     ended_s = time.monotonic()
@@ -82,7 +86,9 @@ async def _run(client: Client, began_s: float, tell: Callable[[int, int], None])
     return Did(attempts.records.noted(began_s), facts, client.why, ended_s - began_s)
 
 
-def elsewhere(parts: Sequence[Part], tell: Callable[[int, int], None]) -> list[Did]:
+def elsewhere(
+    parts: Sequence[Part], recent: Recent, begun: Callable[[], None] = lambda: None
+) -> list[Did]:
     """Each in a process of its own, all beginning at the same moment."""
     context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
@@ -94,7 +100,7 @@ def elsewhere(parts: Sequence[Part], tell: Callable[[int, int], None]) -> list[D
             theirs.close()
             pipes.append(ours)
             processes.append(process)
-        return _together(pipes, tell)
+        return _together(pipes, recent, begun)
     finally:
         for pipe in pipes:
             pipe.close()
@@ -105,9 +111,9 @@ def elsewhere(parts: Sequence[Part], tell: Callable[[int, int], None]) -> list[D
                 process.join()
 
 
-def _together(pipes: list[Pipe], tell: Callable[[int, int], None]) -> list[Did]:
+def _together(pipes: list[Pipe], recent: Recent, begun: Callable[[], None]) -> list[Did]:
     """What the processes say, until all have said what they did."""
-    counts = [(0, 0)] * len(pipes)
+    heard = [NOTHING] * len(pipes)
     did: dict[int, Did] = {}
 
     def stop_others(number: int | None, why: str) -> None:
@@ -122,6 +128,7 @@ def _together(pipes: list[Pipe], tell: Callable[[int, int], None]) -> list[Did]:
     for pipe in pipes:
         pipe.send(began_s)
     with _ctrl_c_noted() as ctrl_c:
+        begun()
         while len(did) < len(pipes):
             for ready in wait([pipe for number, pipe in enumerate(pipes) if number not in did], _PATIENCE_S):
                 assert isinstance(ready, Pipe)
@@ -131,8 +138,8 @@ def _together(pipes: list[Pipe], tell: Callable[[int, int], None]) -> list[Did]:
                     if said.why:
                         stop_others(number, said.why)
                 else:
-                    counts[number] = said
-                    tell(sum(ended for ended, _ in counts), sum(made for _, made in counts))
+                    heard[number] = said
+                    tell(recent, began_s, heard, said.gaps)
             if ctrl_c.is_set():
                 # They do not hear it themselves.
                 stop_others(None, _STOPPED)
@@ -197,7 +204,7 @@ async def _commanded(pipe: Pipe, part: Part) -> Did:
 
     loop.add_reader(pipe.fileno(), told)
     try:
-        return await _run(client, began_s, lambda ended, made: pipe.send((ended, made)))
+        return await _run(client, began_s, pipe.send)
     finally:
         loop.remove_reader(pipe.fileno())
 

@@ -49,7 +49,8 @@ class Records:
     chunk_place: array[int] = field(default_factory=lambda: array("q"))
     chunk_at_s: array[float] = field(default_factory=lambda: array("d"))
     chunk_tokens: array[int] = field(default_factory=lambda: array("i"))
-    ended: int = 0
+    begun: int = 0  # requests
+    ended_places: array[int] = field(default_factory=lambda: array("q"))  # as they ended
     tokens: int = 0
 
     def __post_init__(self) -> None:

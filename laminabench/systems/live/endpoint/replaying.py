@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 
 from laminabench.catalog.families import load_models
 from laminabench.errors import UserError
+from laminabench.listener import SILENT, Listener
 from laminabench.runs.manifest import Partial
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered
@@ -23,6 +23,7 @@ from laminabench.systems.live.endpoint.processes import Did, elsewhere, here, sh
 from laminabench.systems.live.endpoint.prompts import Prompts, check_lengths, load_tokenizer, words_of
 from laminabench.systems.live.endpoint.records import outcome_of
 from laminabench.systems.live.endpoint.setup import CONNECTIONS, EndpointSetup
+from laminabench.systems.live.recent import expected_of, watched
 from laminabench.traces.table import Trace
 
 # Of the server and of the client, as a Run keeps them.
@@ -34,7 +35,6 @@ SAFE_VOCAB = 10_000
 CHECKED_PROMPTS = 200
 # A client that works so much of the time reads what came later than it came.
 TOO_BUSY = 0.8
-Tell = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,9 @@ class Seen:
     interrupted: bool
 
 
-def replay(trace: Trace, setup: EndpointSetup, offered: Offered, *, seed: int, tell: Tell) -> Seen:
+def replay(
+    trace: Trace, setup: EndpointSetup, offered: Offered, *, seed: int, listener: Listener = SILENT
+) -> Seen:
     """From the first question to the server to the last answer."""
     found, prompts, facts, notes = until_terminated(_asked(trace, setup, seed))
     places = 0  # requests come at their times
@@ -57,7 +59,14 @@ def replay(trace: Trace, setup: EndpointSetup, offered: Offered, *, seed: int, t
         places = min(wanted, len(trace))
     part = Part(setup, found.accepted, prompts, trace, np.arange(len(trace)), offered.mode, places)
     parts = shards(part, setup.workers)
-    did = [here(parts[0], tell)] if len(parts) == 1 else elsewhere(parts, tell)
+
+    def begun() -> None:
+        listener.detail("the server has been asked and warmed up: the clock is running")
+
+    expected = expected_of(trace, offered, whole=not {"ignore_eos", "min_tokens"} & {*found.left_out})
+    with watched(listener, expected, exact=False) as recent:
+        one = len(parts) == 1
+        did = [here(parts[0], recent, begun)] if one else elsewhere(parts, recent, begun)
     outcome = outcome_of([one.noted for one in did], trace, offered.mode)
     facts |= _together(did, setup) | {"client_workers": len(parts), "in_flight_at_most": places or None}
     if facts["busiest_client"] > TOO_BUSY:

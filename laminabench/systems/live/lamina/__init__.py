@@ -21,7 +21,7 @@ SYSTEM = Live(
                 "prefill",
             ),
             *("slo_ttft_ms", "oversubscribe", "ray", "dtype", "chaos", "timeline", "timeline_window"),
-            *("instances", "router", "queue"),
+            *("instances", "router", "queue", "metrics_port"),
         }
     ),
     {},

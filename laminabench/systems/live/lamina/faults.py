@@ -14,7 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from laminabench import moments
 from laminabench.errors import UserError
+from laminabench.runs.faults import Fault, Strike
 from laminabench.systems.live.lamina.log import ReplayLog
 
 HOWS = ("kill", "stop")
@@ -151,8 +153,7 @@ def due(planned: Iterable[PlannedFault], log: ReplayLog, elapsed_s: float) -> li
 
 def _down(log: ReplayLog) -> set[str]:
     """Workers that were struck and have not been replaced since."""
-    began_s = log.resumed_s[-1] if log.resumed_s else 0.0
-    last = {strike.worker: strike.at_s for strike in log.strikes if strike.at_s >= began_s}
+    began_s = _began_s(log)
     # An instance that is lost stays so.
     gone = {
         worker
@@ -160,11 +161,32 @@ def _down(log: ReplayLog) -> set[str]:
         for worker in fault.workers
         if worker.startswith(INSTANCE) and fault.noticed_s >= began_s
     }
-    return gone | {
+    return gone | unanswered(log)
+
+
+def unanswered(log: ReplayLog) -> set[str]:
+    """Workers that were struck, and work has not gone on since without them or with others."""
+    began_s = _began_s(log)
+    last = {strike.worker: strike.at_s for strike in log.strikes if strike.at_s >= began_s}
+    return {
         worker
         for worker, at_s in last.items()
         if not any(worker in fault.workers and fault.resumed_s >= at_s for fault in log.faults)
     }
+
+
+def _began_s(log: ReplayLog) -> float:
+    """When the engine that is there began."""
+    return log.resumed_s[-1] if log.resumed_s else 0.0
+
+
+def seen(event: Strike | Fault) -> moments.Fault:
+    """As it is told to who watches."""
+    if isinstance(event, Strike):
+        why = f"--chaos: {event.how}"
+        return moments.Fault(at_s=event.at_s, workers=(event.worker,), why=why, struck=event.how)
+    workers, resumed_s = tuple(event.workers), event.resumed_s
+    return moments.Fault(at_s=event.noticed_s, workers=workers, why=event.why, resumed_s=resumed_s)
 
 
 def _draws(seed: int, place: int) -> Iterator[float]:

@@ -64,6 +64,7 @@ class ReplayLog:
     next: int = 0  # the first row that has not been submitted
     at_s: float = 0.0  # when the last thing happened
     why_refused: str | None = None  # the first time
+    refused: int = 0
     strikes: list[Strike] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     resumed_s: list[float] = field(default_factory=list)
@@ -121,6 +122,7 @@ class ReplayLog:
         if event.refused is None:
             self._open[event.row] = None
         self.why_refused = self.why_refused or event.refused
+        self.refused += event.refused is not None
 
     def _ran(self, event: Iteration) -> None:
         for row, token in zip(event.token_rows, event.tokens, strict=True):

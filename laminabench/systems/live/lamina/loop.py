@@ -13,8 +13,9 @@ from laminabench.errors import UserError
 from laminabench.runs.faults import Fault, Strike
 from laminabench.runs.journal import Journal
 from laminabench.sim.simulate import Offered, Priority
-from laminabench.systems.live.lamina.faults import PlannedFault, due
+from laminabench.systems.live.lamina.faults import PlannedFault, due, seen, unanswered
 from laminabench.systems.live.lamina.log import Arrived, Event, ReplayLog, record
+from laminabench.systems.live.recent import Recent
 from laminabench.systems.live.tables import Iteration, Tables
 from laminabench.traces.table import Trace
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 # A key before all others, for those who ran when a replay was interrupted.
 FIRST = -(2**30)
+LONGEST_SLEEP_S = 1.0
 
 
 @dataclass(slots=True)
@@ -88,7 +90,7 @@ class Replay:
     log: ReplayLog
     prompts: Callable[[int], list[int]] | None = None  # of a row; None where KV is made up, and so are tokens
     prefix: Callable[[int], Any] | None = None  # ids of a prompt's leading blocks, for a router
-    progress: Callable[[int, int], None] = lambda done, tokens: None
+    recent: Recent = field(default_factory=Recent)
     planned: Sequence[PlannedFault] = ()
     journal: Journal | None = None
     clock: Clock = field(default_factory=lambda: Clock())  # noqa: PLW0108 - the class as it is then
@@ -96,6 +98,7 @@ class Replay:
     _numbers: dict[int, int] = field(init=False, default_factory=dict)  # and the other way round
     _arrivals: list[float] = field(init=False, default_factory=list)
     _faults: int = field(init=False, default=0)  # of this engine that the log knows
+    _kv_tokens: dict[int, int] = field(init=False, default_factory=dict)  # that each batch last read
 
     def __post_init__(self) -> None:
         self._arrivals = self.trace.arrival_s.tolist() if self.offered.mode == "open" else []
@@ -108,7 +111,10 @@ class Replay:
         """Until every request has been served or refused."""
         log = self.log
         self.clock.start(log.at_s)
+        for past in sorted([*map(seen, log.strikes), *map(seen, log.faults)], key=lambda fault: fault.at_s):
+            self.recent.told(past)
         self._go_on()
+        self._tell()
         self._offer()
         while self._rows or log.next < len(self.trace):
             self._inject()
@@ -117,6 +123,9 @@ class Replay:
             else:
                 self._sleep()
             self._offer()
+            if self.recent.due(self.clock.elapsed()):
+                self._tell()
+        self._tell()
         return log.tables
 
     def _record(self, event: Event) -> None:
@@ -180,14 +189,15 @@ class Replay:
             return
         for fault in due(self.planned, self.log, self.clock.elapsed()):
             self.engine.strike(fault.worker, fault.how)
-            self._record(Strike(fault.number, fault.worker, fault.how, self.clock.elapsed()))
+            self._happened(Strike(fault.number, fault.worker, fault.how, self.clock.elapsed()))
         self._flush()
 
     def _sleep(self) -> None:
-        """Only an open replay has nobody in the system and somebody to come."""
+        """Only an open replay has nobody in the system and somebody to come. Who watches hears that, too."""
         elapsed_s = self.clock.elapsed()
         planned = [fault.at_s for fault in self.planned if fault.at_s is not None and fault.at_s > elapsed_s]
-        self.clock.sleep(max(0.0, min([self._arrivals[self.log.next], *planned]) - elapsed_s))
+        until_s = min([self._arrivals[self.log.next], elapsed_s + LONGEST_SLEEP_S, *planned])
+        self.clock.sleep(max(0.0, until_s - elapsed_s))
 
     def _step(self) -> None:
         step = self.engine.step()
@@ -200,16 +210,39 @@ class Replay:
                     "engine-request-failed",
                     f"the engine could not serve request {self._rows[number]}: {result.error}",
                 )
-        self._record(self._iteration(step, results))
+        ran = self._iteration(step, results)
+        self._record(ran)
         self._flush()
         for number in step.ended:
             del self._numbers[self._rows.pop(number)]
-        self.progress(self.log.tables.finished, self.log.tables.tokens)
+        if ran.size:
+            self._kv_tokens[ran.batch] = ran.kv_tokens
+            self.recent.iteration(ran.batch, ran.end_s, ran.size, len(ran.joined))
+
+    def _tell(self) -> None:
+        """Where it is, for who watches."""
+        log, tables = self.log, self.log.tables
+        batches = {stint.batch for stint in tables.running.values()}
+        self.recent.moment(
+            self.clock.elapsed(),
+            finished=tables.finished,
+            failed=log.refused,
+            tokens=tables.tokens,
+            batch=len(tables.running),
+            waiting=tables.waiting,
+            kv_tokens=sum(self._kv_tokens[batch] for batch in batches),
+            workers_lost=len(unanswered(log)),
+        )
+
+    def _happened(self, event: Strike | Fault) -> None:
+        """Record it, and tell who watches."""
+        self._record(event)
+        self.recent.told(seen(event))
 
     def note_faults(self) -> None:
         """Those that nobody has told of."""
         for fault in self.engine.faults[self._faults :]:
-            self._record(self._fault(fault))
+            self._happened(self._fault(fault))
             self._faults += 1
 
     def _fault(self, fault: Any) -> Fault:

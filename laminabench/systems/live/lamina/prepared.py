@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import msgspec
 import numpy as np
@@ -40,6 +40,7 @@ from laminabench.systems.live.lamina.records import OwnTimes, Recorded, recorded
 from laminabench.systems.live.lamina.setup import LiveSetup
 from laminabench.systems.live.local import MAX_SEQUENCES, MODEL, looked_up
 from laminabench.systems.live.prompts import prompt_of
+from laminabench.systems.live.recent import expected_of, watched
 from laminabench.systems.router import require_prefixes, require_several
 from laminabench.traces.table import Trace
 
@@ -61,10 +62,7 @@ class PreparedEngine(Prepared):
         setup = self.setup
         where = f" in the Ray cluster at {setup.ray}" if setup.ray else ""
         listener.note(f"starting {setup.made_of}{where}; loading torch and weights takes some seconds")
-        with listener.rates("replaying", "requests", "tokens/s") as progress:
-            replayed = self._replay(
-                trace, past, lambda requests, tokens: progress(requests, len(trace), tokens)
-            )
+        replayed = self._replay(trace, past, listener)
         total = replayed.summary.faults_in_all
         if total and (missed := total.strikes_planned - total.strikes):
             listener.note(
@@ -72,7 +70,7 @@ class PreparedEngine(Prepared):
             )
         return replayed
 
-    def _replay(self, trace: Trace, past: Past, progress: Any) -> Replayed:
+    def _replay(self, trace: Trace, past: Past, listener: Listener) -> Replayed:
         """Whichever way it ends, the workers have ended too."""
         setup, request, workload = self.setup, self.request, Workload.of(self.request)
         engine_setup.check(setup)
@@ -107,11 +105,14 @@ class PreparedEngine(Prepared):
             journal = past.open()
             now = Begun(engine.schedule.batches, engine.schedule.pipelining, tokens)
             record(Resumed(log.at_s) if log.begun else now, log, journal)
-            run = Replay(engine, offered, order, log, prompts, prefix, progress, planned, journal)
-            run.run()
-            records = recorded(engine, run.clock.began, log.before)
-            paging = setup.paging(engine)
-            run.note_faults()  # noticed when workers were asked for what they know
+            capacity = setup.facts(engine)["kv_capacity_tokens"]
+            expected = expected_of(trace, offered, capacity, setup.names())
+            with watched(listener, expected) as recent:
+                run = Replay(engine, offered, order, log, prompts, prefix, recent, planned, journal)
+                run.run()
+                records = recorded(engine, run.clock.began, log.before)
+                paging = setup.paging(engine)
+                run.note_faults()  # noticed when workers were asked for what they know
             facts = setup.facts(engine) | paging
         outcome = records.outcome(log, facts["kv_capacity_tokens"])
         faults = faults_of(outcome, log.faults, log.strikes, workload.slo_tbt_ms)

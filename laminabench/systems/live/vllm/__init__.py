@@ -9,7 +9,7 @@ SYSTEM = Live(
     frozenset(
         {
             *("tensor_parallel", "max_num_seqs", "max_model_len", "block_size", "kv_tokens", "dtype"),
-            *("gpu_memory_utilization", "enforce_eager", "runner_timeout"),
+            *("gpu_memory_utilization", "enforce_eager", "runner_timeout", "metrics_port"),
             *("prefill", "max_batched_tokens", "slo_ttft_ms", "prefix_sharing"),
         }
     ),

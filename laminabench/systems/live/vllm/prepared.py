@@ -41,18 +41,11 @@ class PreparedVllm(Prepared):
         if setup.kind == "cuda":
             listener.note("vLLM for CUDA is not verified on hardware")
         listener.note("starting vLLM; it takes half a minute, and minutes more if it compiles the model")
-        with listener.rates("replaying", "requests", "tokens/s") as progress:
-            vllm_setup.check(setup)
-            ended = run(
-                trace,
-                setup,
-                workload.offered(trace),
-                environment,
-                free_bytes(),
-                seed=self.request.seed,
-                progress=lambda requests, tokens: progress(requests, len(trace), tokens),
-                started=lambda: listener.detail("vLLM is ready"),
-            )
+        vllm_setup.check(setup)
+        offered = workload.offered(trace)
+        ended = run(
+            trace, setup, offered, environment, free_bytes(), seed=self.request.seed, listener=listener
+        )
         received, outcome = ended.received, ended.received.outcome()
         prompts = setup.prefill == "model"
         summary = summary_of(outcome, trace, workload, setup.deployment, prompts=prompts)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from laminabench.baselines.environment import Environment
+from laminabench.listener import SILENT, Listener
 from laminabench.runs.status import DONE, REJECTED, UNFINISHED
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.prompts import prompts_of
+from laminabench.systems.live.recent import Recent, expected_of, watched
 from laminabench.systems.live.tables import Iteration, Tables
 from laminabench.systems.live.vllm.process import VllmEndedError, VllmProcess, cache_of, command, variables
 from laminabench.systems.live.vllm.setup import VllmSetup, kv_tokens, order, requests_of, write_prompts
@@ -36,7 +39,10 @@ class Received:
     recomputed: int = 0
     peak_kv_tokens: int = 0
     made: dict[int, list[int]] = field(default_factory=dict)  # where prompts are computed, tokens by row
+    recent: Recent = field(default_factory=Recent)
     _iterations: int = 0
+    _kv_tokens: int = 0  # that the last step read
+    _heard_s: float = field(default_factory=time.monotonic)  # when there last were events
 
     def __post_init__(self) -> None:
         self.tables = Tables(self.trace)
@@ -46,6 +52,7 @@ class Received:
         if "events" in line:
             for kind, *rest in line["events"]:
                 (self._arrived if kind == "a" else self._stepped)(*rest)
+            self._tell(quiet=not line["events"])
         elif "ready" in line:
             self.ready = line["ready"]
         elif "done" in line:
@@ -92,6 +99,24 @@ class Received:
         times, who = (start_s, end_s), (joined, preempted, ended)
         self.tables.add(Iteration(0, self._iterations, size, kv_tokens, *times, *who, host_s=float("nan")))
         self._iterations += size > 0
+        self._kv_tokens = kv_tokens
+        if size:
+            self.recent.iteration(0, end_s, size, len(joined))
+
+    def _tell(self, *, quiet: bool) -> None:
+        """Where it is, for who watches: lines come a few times a second, also while it waits for arrivals."""
+        tables, now_s = self.tables, time.monotonic()
+        if not quiet:
+            self._heard_s = now_s
+        self.recent.moment(
+            self.at_s + (now_s - self._heard_s),
+            finished=tables.finished,
+            failed=len(self.refused),
+            tokens=tables.tokens,
+            batch=len(tables.running),
+            waiting=tables.waiting,
+            kv_tokens=self._kv_tokens if tables.running else 0,
+        )
 
     def outcome(self) -> Outcome:
         """As far as it came."""
@@ -191,8 +216,7 @@ def run(
     free_bytes: float,
     *,
     seed: int = 0,
-    progress: Callable[[int, int], None] = lambda requests, tokens: None,
-    started: Callable[[], None] = lambda: None,
+    listener: Listener = SILENT,
 ) -> Ended:
     """Replay here and now. However it ends, vLLM and its processes have ended too, and its files are gone."""
     received, why = Received(trace), None
@@ -201,13 +225,18 @@ def run(
         folder = Path(name)
         with launch(trace, setup, offered, environment, tokens, folder, seed) as process:
             try:
-                for line in process.lines():
+                lines = process.lines()
+                for line in lines:
                     received.take(line)
-                    if received.done is not None:
+                    if received.ready is not None:
                         break
-                    if "ready" in line:
-                        started()
-                    progress(received.tables.finished, received.tables.tokens)
+                listener.detail("vLLM is ready")
+                capacity = (received.ready or {}).get("kv_capacity_tokens")
+                with watched(listener, expected_of(trace, offered, capacity)) as received.recent:
+                    for line in lines:
+                        received.take(line)
+                        if received.done is not None:
+                            break
             except VllmEndedError as error:
                 why = str(error)
         return Ended(received, why, process.log_bytes(), setup.cores())

@@ -148,7 +148,8 @@ def test_nobody_in_the_system_is_no_reason_to_miss_a_blow(
     engine, planned = made_up_engine(), [PlannedFault("model 0", at_s=2.0)]
     replay = play(engine, trace_of([10] * 2, [3, 3], [0.0, 5.0]), Offered("open"), planned=planned)
     assert replay.log.strikes[0].at_s == pytest.approx(2.0, abs=1e-6)
-    assert [len(engine.slept), len(engine.faults)] == [2, 1]
+    # In naps, so that who watches hears that it waits.
+    assert (max(engine.slept), len(engine.faults)) == (1.0, 1)
 
 
 def test_many_random_kills_change_no_token(made_up_engine: Any, trace_of: Any, play: Any) -> None:

@@ -249,6 +249,6 @@ def seen(make_setup: Callable[..., EndpointSetup], make_trace: Callable[..., Tra
     ) -> Seen:
         offered = Offered(mode, concurrency, None)
         whole = make_trace() if trace is None else trace
-        return replay(whole, make_setup(**setup), offered, seed=seed, tell=lambda ended, made: None)
+        return replay(whole, make_setup(**setup), offered, seed=seed)
 
     return replayed

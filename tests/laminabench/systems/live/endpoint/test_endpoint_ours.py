@@ -95,7 +95,7 @@ def our_url(tokenizer_folder: Path) -> Iterator[str]:
 def replayed(url: str, trace: Trace, api: Api = "completions", tokenizer: Path | None = None) -> Seen:
     path = str(tokenizer) if tokenizer else None
     setup = EndpointSetup(Behind(parse_url(url)), Served("small"), api, tokenizer=path, vocab=320)
-    return replay(trace, setup, Offered("closed", 4, None), seed=0, tell=lambda ended, made: None)
+    return replay(trace, setup, Offered("closed", 4, None), seed=0)
 
 
 def require_all(found: Seen, requests: int, prompt: int, output: int) -> None:

@@ -185,7 +185,7 @@ def test_a_server_that_cannot_be_asked_is_a_sentence(
         }[where]
         setup = EndpointSetup(Behind(parse_url(url)), Served("m"))
         with pytest.raises(UserError, match=code):
-            replay(make_trace(), setup, Offered("open", 0, None), seed=0, tell=lambda ended, made: None)
+            replay(make_trace(), setup, Offered("open", 0, None), seed=0)
 
 
 def test_no_thread_or_connection_is_left(server: Any, seen: Replayed, make_trace: MakeTrace) -> None:

@@ -77,7 +77,7 @@ def test_vllm_gets_the_trace_and_makes_every_token_of_it(
 ) -> None:
     trace = make_trace(requests=12, prompt=33, output=7, blocks=[[1, 2, number] for number in range(12)])
     setup = EndpointSetup(Behind(parse_url(vllm_url)), Served("tiny"))
-    found = replay(trace, setup, Offered("closed", 4, None), seed=0, tell=lambda ended, made: None)
+    found = replay(trace, setup, Offered("closed", 4, None), seed=0)
     calls, chunks = found.outcome.calls, found.outcome.chunks
     assert calls["error"].tolist() == [""] * 12
     assert found.outcome.requests["status"].tolist() == [DONE] * 12

@@ -1,0 +1,62 @@
+"""A live replay under way, in words: how the last seconds went, and workers that were lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from laminabench.cli.progress import Step
+from laminabench.moments import Expected, Fault, Moment
+
+
+@dataclass(slots=True)
+class LiveStep(Step):
+    """A live replay, whose tokens say better than its requests how far it is."""
+
+    expected: Expected = field(default_factory=lambda: Expected(requests=0))
+    moment: Moment | None = None
+    _tokens: int | None = None  # that all who do not fail will make
+
+    def happens(self, moment: Moment) -> None:
+        """It is here now."""
+        self.moment = moment
+        self.done, self.total = moment.finished + moment.failed, moment.requests
+        if self.expected.tokens is not None and moment.requests:
+            self._tokens = round(self.expected.tokens * (1 - moment.failed / moment.requests))
+        self.pace.reached(self.done if self._tokens is None else moment.tokens)
+        self.more = how_it_goes(moment, self.expected.kv_capacity_tokens)
+
+    @property
+    def left_s(self) -> float | None:
+        left_s = self.pace.left_s(self.total if self._tokens is None else self._tokens)
+        if left_s is None or self.moment is None:
+            return None
+        # The last request of an open replay comes when it comes.
+        return max(left_s, self.expected.last_arrival_s - self.moment.at_s)
+
+
+def how_it_goes(moment: Moment, kv_capacity_tokens: int | None) -> str:
+    """What is known of the last seconds."""
+    parts = []
+    if moment.tokens_per_s is not None:
+        parts.append(f"{moment.tokens_per_s:,.0f} tokens/s")
+    if moment.tbt_ms_p50 is not None and moment.tbt_ms_p99 is not None:
+        parts.append(f"TBT p50 {moment.tbt_ms_p50:,.3g} and p99 {moment.tbt_ms_p99:,.3g} ms")
+    if moment.batch is not None:
+        parts.append(f"{moment.batch:,} decode")
+    if moment.waiting:
+        parts.append(f"{moment.waiting:,} wait")
+    if moment.kv_tokens is not None and kv_capacity_tokens:
+        parts.append(f"KV {moment.kv_tokens / kv_capacity_tokens:.0%}")
+    if moment.failed:
+        parts.append(f"{moment.failed:,} failed")
+    if moment.workers_lost:
+        parts.append(f"{moment.workers_lost:,} {'worker' if moment.workers_lost == 1 else 'workers'} lost")
+    return ", ".join(parts)
+
+
+def sentence_of(fault: Fault) -> str:
+    """What happened to whom."""
+    unnamed = [worker for worker in fault.workers if worker not in fault.why]
+    others = f"; lost too: {', '.join(unnamed)}" if unnamed else ""
+    went_on = "" if fault.resumed_s is None else f"; work went on {fault.resumed_s - fault.at_s:.2f} s later"
+    return f"at {fault.at_s:.2f} s: {fault.why}{others}{went_on}"

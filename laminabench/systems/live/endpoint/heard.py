@@ -1,0 +1,98 @@
+"""How far a client is, for who watches: put together a few times a second, from what it notes anyway."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from laminabench.moments import Gaps
+from laminabench.runs.status import FAILED
+from laminabench.systems.live.endpoint.records import Records
+from laminabench.systems.live.recent import Recent
+
+# Of more chunks than these the newest are looked at: the client has answers to read.
+MOST_CHUNKS = 8192
+
+
+class Heard(NamedTuple):
+    """So far, but for the gaps, which are new."""
+
+    ended: int
+    failed: int
+    tokens: int
+    under_way: int
+    answered: int  # of those, who have had a token
+    gaps: Gaps
+
+
+NO_GAPS = Gaps(np.zeros(0), np.zeros(0, np.int64))
+NOTHING = Heard(0, 0, 0, 0, 0, NO_GAPS)
+
+
+class Ear:
+    """Listens to the records of one client."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._last_s = np.full(len(records.rows), np.nan)  # when each request last had a chunk
+        self._chunks = self._ended = self._failed = 0  # that have been looked at
+        self._known = True  # how many tokens chunks have
+
+    def heard(self) -> Heard:
+        """What is new since this was asked before."""
+        records = self._records
+        gaps = self._gaps()
+        ended = np.array(records.ended_places[self._ended :], np.int64)
+        self._ended += len(ended)
+        self._failed += sum(records.calls["status"][place] == FAILED for place in ended)
+        self._last_s[ended] = np.nan
+        under_way = records.begun - self._ended
+        answered = int(np.count_nonzero(np.isfinite(self._last_s)))
+        return Heard(self._ended, self._failed, records.tokens, under_way, answered, gaps)
+
+    def _gaps(self) -> Gaps:
+        """Between chunks of a request. The tokens of one came together, so all but its first have none."""
+        records, first = self._records, self._chunks
+        self._chunks = len(records.chunk_place)
+        places = np.array(records.chunk_place[first:], np.int64)
+        at_s, tokens = np.array(records.chunk_at_s[first:]), np.array(records.chunk_tokens[first:], np.int64)
+        self._known = self._known and bool((tokens > 0).all())
+        if not self._known:
+            self._last_s[places] = at_s
+            return NO_GAPS
+        older = slice(0, max(0, len(places) - MOST_CHUNKS))
+        self._last_s[places[older]] = at_s[older]  # of what is written twice the last stays
+        places, at_s, tokens = (column[older.stop :] for column in (places, at_s, tokens))
+        order = np.argsort(places, kind="stable")
+        of, times = places[order], at_s[order]
+        begins = np.ones(len(of), np.bool_)
+        np.not_equal(of[1:], of[:-1], out=begins[1:])
+        before_s = np.empty(len(of))
+        before_s[1:] = times[:-1]
+        before_s[begins] = self._last_s[of[begins]]
+        self._last_s[of] = times
+        between = (times - before_s)[np.isfinite(before_s)]
+        together = int((tokens - 1).sum())
+        more = int(together > 0)
+        weights = np.append(np.ones(len(between), np.int64), np.full(more, together))
+        return Gaps(np.append(between, np.zeros(more)), weights)
+
+
+def tell(recent: Recent, began_s: float, clients: Sequence[Heard], new: Gaps) -> None:
+    """Of all clients together; what waits at the server nobody sees, only who has no token yet."""
+    at_s = max(0.0, time.monotonic() - began_s)
+    answered = sum(each.answered for each in clients)
+    failed = sum(each.failed for each in clients)
+    recent.gaps(at_s, new)
+    if recent.due(at_s):
+        recent.moment(
+            at_s,
+            finished=sum(each.ended for each in clients) - failed,
+            failed=failed,
+            tokens=sum(each.tokens for each in clients),
+            batch=answered,
+            waiting=sum(each.under_way for each in clients) - answered,
+        )
