@@ -38,7 +38,7 @@ class Chart:
 
     def html(self) -> Markup:
         """Where the script puts it; without the script its words remain."""
-        box = tag("div", class_="chart", id=self.key, role="img", aria_label=self.alt, style=self._style())
+        box = tag("div", class_="chart", id=self.key, role="group", aria_label=self.alt, style=self._style())
         missing = tag("noscript", tag("p", "The chart needs JavaScript. ", self.alt, class_="missing"))
         return tag("figure", tag("h3", self.title), box, missing, tag("figcaption", self.note))
 

@@ -7,7 +7,9 @@
   const config = {
     responsive: true,
     displaylogo: false,
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+    // plotly's own would send the chart to its cloud.
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "sendChartToCloud"],
+    plotlyServerURL: "",
   };
 
   // What a custom property is right now: computed values have one side of light-dark().
