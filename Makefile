@@ -47,6 +47,7 @@ lint: setup
 	$(BIN)/lint-imports
 	$(BIN)/python ci/errors.py --check
 	$(BIN)/python ci/map.py --check
+	$(BIN)/python ci/man.py --check
 	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
 
 # The project's own replays against their goldens, which `laminabench check --update` changes; and the model against

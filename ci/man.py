@@ -93,7 +93,7 @@ def _usage(command: click.Command, context: click.Context) -> list[str]:
 
 def _option(names: str) -> str:
     """`-o, --out FOLDER`, with what is typed as it stands in bold."""
-    return re.sub(r"(?<![^\s,/])(-[^\s,]+)", lambda found: f"\\fB{found[0]}\\fR", names.replace("-", "\\-"))
+    return re.sub(r"(?<![^\s,/])\\-[^\s,]+", lambda found: f"\\fB{found[0]}\\fR", names.replace("-", "\\-"))
 
 
 def _described(rows: Iterable[tuple[str, str]]) -> Iterator[str]:

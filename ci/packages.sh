@@ -1,0 +1,27 @@
+#!/bin/sh
+# What the tests of shell completions, of the manual page and of other processors use: other shells, groff, a compiler for
+# aarch64. Where they cannot be had it says so and succeeds: those tests then skip, and say so.
+set -eu
+packages='bash-completion zsh fish groff-base g++-aarch64-linux-gnu'
+
+say() { echo "packages: $*"; }
+
+# shellcheck source=ci/as-root.sh
+. "$(dirname "$0")/as-root.sh"
+missing=
+for program in zsh fish groff aarch64-linux-gnu-g++; do
+  command -v "$program" >/dev/null || missing=yes
+done
+[ -e /usr/share/bash-completion/bash_completion ] || missing=yes
+if [ -z "$missing" ]; then
+  say "all here"
+elif [ "$as_root" = no ] || ! command -v apt-get >/dev/null; then
+  say "nobody may install packages here; install $packages"
+else
+  say "installing $packages"
+  # shellcheck disable=SC2086
+  if ! { $as_root apt-get update -qq && $as_root env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -qq -y --no-install-recommends $packages; } >/dev/null 2>&1; then
+    say "they could not be installed: their tests skip"
+  fi
+fi
