@@ -26,6 +26,7 @@ class Cuts(TypedDict, total=False):
 
     offline: bool
     window: tuple[float, float] | str
+    max_rows: int
     scale_lengths: float
     max_prompt: int
     max_output: int
@@ -93,6 +94,7 @@ class ReplayChoices(Shared, total=False):
     mapping: str
     board: Name
     oversubscribe: bool
+    metrics_port: int
     dtype: Literal["bf16", "fp16", "fp32"]
     chaos: Sequence[str]
     ray: str

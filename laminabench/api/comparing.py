@@ -78,9 +78,8 @@ def compare(*runs: RunLike, **asked: Any) -> Comparison:
     `deployments`, `hosts` and `max_num_seqs` by system, as `deployments={"lamina": "2xh200+4xh20"}`.
 
     >>> import laminabench as lb
-    >>> few = {"num_requests": 200, "system": "lamina"}
-    >>> runs = [lb.replay("profile:azure-conv", batches=count, **few) for count in (1, 2)]
-    >>> lb.compare(*runs).ratio("throughput").value > 1
+    >>> runs = [lb.replay("profile:azure-conv", system=name, num_requests=200) for name in ("lamina", "vllm")]
+    >>> lb.compare(*runs).ratio("tbt_p99").value < 1
     True
     >>> few = {"trace": "profile:azure-conv", "num_requests": 200, "model": "llama3-70b"}
     >>> both = lb.compare(**few, costs="vllm-0.14", equal_cost=True, jobs=1)

@@ -138,10 +138,10 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         backends = dict.fromkeys(side.backend for compared in self.sides for side in compared.sides)
-        badge = " and ".join("measured" if each == "live" else "modelled" for each in backends)
+        badges = ("measured" if each == "live" else "modelled" for each in backends)
         sheets = (html.sheet(each, most=_MOST_ROWS) for each in self._sheets)
         verdicts = html.said(self.verdicts, "verdicts")
-        return html.block(self.title, verdicts, *sheets, html.said(self.notes), badge=badge)
+        return html.block(self.title, verdicts, *sheets, html.said(self.notes), badges=badges)
 
 
 def _times(ratio: Estimate) -> str:

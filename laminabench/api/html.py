@@ -9,10 +9,10 @@ from laminabench.present.compare import Sheet
 from laminabench.report.markup import Markup, joined, tag
 
 
-def block(title: object, *inside: object, badge: str = "") -> str:
+def block(title: object, *inside: object, badges: Iterable[str]) -> str:
     """An answer: what it is of, then what it says. Its style is in it: a notebook has no other place."""
     style = (resources.files("laminabench.api") / "answer.css").read_text(encoding="utf-8")
-    marks = tag("span", badge, class_=f"badge {badge}") if badge else ""
+    marks = joined(tag("span", badge, class_=f"badge {badge}") for badge in badges)
     head = tag("p", title, " ", marks, class_="of")
     return tag("div", tag("style", Markup(style)), head, *inside, class_="laminabench")
 

@@ -111,7 +111,7 @@ class Plan:
         told = "the front of cost and TBT" if self.answer.front else "nearest to the limit"
         sheet = html.sheet(Sheet(told, ("system", "deployment", *numbers), rows))
         said, notes = html.said([self._said()], "verdicts"), html.said(self.notes)
-        return html.block(self._title(), said, sheet, notes, badge="modelled")
+        return html.block(self._title(), said, sheet, notes, badges=["modelled"])
 
     def _title(self) -> str:
         request, first = self.request, self.request.slo_ttft_ms

@@ -174,12 +174,15 @@ class Run:
             (share(summary.slo.token_attainment), f"of tokens within {summary.slo.tbt_ms:g} ms"),
             (number4(summary.cost.usd_per_million_tokens), "$ a million tokens"),
         ]
-        badge = "measured" if self.measured else "modelled"
+        badges = [
+            "measured" if self.measured else "modelled",
+            *(["partial"] if self.manifest.partial else []),
+        ]
         told = html.said(list(self._partial()), "verdicts")
         notes = [*self.notes, *([f"kept in {self.path}"] if self.path else [])]
         title = f"{self._headline()} ({self._how()})"
         return html.block(
-            title, told, html.cards(facts), html.lines(self._lines()), html.said(notes), badge=badge
+            title, told, html.cards(facts), html.lines(self._lines()), html.said(notes), badges=badges
         )
 
     def _facts(self) -> JsonObject:
@@ -227,10 +230,11 @@ def read(path: str | os.PathLike[str]) -> Run:
     """The Run in a folder, as `laminabench replay` and `Run.save` leave it.
 
     >>> import laminabench as lb
-    >>> lb.read("no/such/folder")
-    Traceback (most recent call last):
-    laminabench.errors.UserError: no/such/folder is not a Run: it is not a directory
-    run-not-a-run
+    >>> try:
+    ...     lb.read("no/such/folder")
+    ... except lb.UserError as error:
+    ...     print(f"{error.code}: {error}")
+    run-not-a-run: no/such/folder is not a Run: it is not a directory
     """
     folder = Path(path)
     return Run(read_run(folder), path=folder)
