@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 from laminabench.cli.options import PATH, option
 from laminabench.cli.output import Output, reporting
+from laminabench.errors import UserError
 
 
 @click.command()
@@ -31,7 +33,7 @@ def view(folder: Path, port: int, open: bool | None, out: Output) -> None:  # no
     laminabench view
     laminabench view runs --port 8080
     """
-    from laminabench.view.serving import serve
+    serve = _server()
 
     def ready(url: str) -> None:
         if out.as_json:
@@ -45,6 +47,21 @@ def view(folder: Path, port: int, open: bool | None, out: Output) -> None:  # no
             click.launch(url)
 
     serve(folder, port, ready, verbose=out.verbose)
+
+
+def _server() -> Callable[..., None]:
+    try:
+        import plotly  # noqa: F401 - or a page would say that it is missing
+
+        from laminabench.view.serving import serve
+    except ModuleNotFoundError as error:
+        if error.name not in ("fastapi", "plotly", "starlette", "uvicorn"):
+            raise
+        raise UserError(
+            "view-needs-packages",
+            f"the explorer needs {error.name}, which is not installed: pip install 'laminabench[view]'",
+        ) from error
+    return serve
 
 
 def _wanted() -> bool:

@@ -12,7 +12,6 @@ from pathlib import Path
 import uvicorn
 
 from laminabench.errors import UserError
-from laminabench.report.page import plotly_script
 from laminabench.view.app import make_app
 from laminabench.view.guard import Guard
 from laminabench.view.index import Index
@@ -47,7 +46,6 @@ def serve(folder: Path, port: int, ready: Callable[[str], None], *, verbose: boo
     """Show this folder until a signal comes; `ready` is told the link, once it can be opened."""
     if not folder.is_dir():
         raise UserError("view-no-folder", f"{folder} is no folder: name one that has Runs in it")
-    plotly_script()  # or say now how to get it
     with _bound(port) as sock:
         number = sock.getsockname()[1]
         index = Index(folder)
