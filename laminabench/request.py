@@ -430,7 +430,8 @@ def of_manifest(text: str | None, where: str, given: Mapping[str, Any]) -> Repla
     """The request that a Run keeps; what is given anew need not be in it."""
     if text is None:
         raise UserError(
-            "run-too-old", f"{where} was written before Runs kept their request; type its command again"
+            "run-too-old",
+            f"{where} keeps no request, as it was imported or is of an older version: type its command again",
         )
     request = of_text(text, where)
     hidden = [header for header in request.header if header.endswith(HIDDEN)]

@@ -13,6 +13,7 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
+import interchange
 import small_model
 from drive import CACHED, CLIENTS, ClientError, Place
 from load import Load
@@ -51,7 +52,13 @@ def _one(name: str, place: Place, server: Server, load: Load) -> list[Line]:
     except ClientError as error:
         print(error, file=sys.stderr)
         return [Line(name, "requests", 0, load.requests, "NOT done, stderr says why", ok=False)]
-    return lines(seen, since(before, server.read()), load)
+    counted = since(before, server.read())
+    found = lines(seen, counted, load)
+    try:
+        return [*found, *interchange.checked(name, place, seen, counted, load)]
+    except ClientError as error:
+        print(error, file=sys.stderr)
+        return [*found, Line(name, "its file", 0, None, "NOT imported, stderr says why", ok=False)]
 
 
 def _asked() -> argparse.Namespace:

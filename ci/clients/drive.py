@@ -97,7 +97,7 @@ def vllm(place: Place, load: Load) -> Seen:
         "result-dir": place.home,
         "result-filename": "vllm.json",
     }
-    switches = ["--ignore-eos", "--save-result", "--disable-tqdm"]
+    switches = ["--ignore-eos", "--save-result", "--save-detailed", "--disable-tqdm"]
     assert place.vllm is not None
     place.run("vllm bench serve", [place.vllm, HERE / "vllm_bench.py", *_written(flags), *switches])
     said = json.loads((place.home / "vllm.json").read_text())

@@ -212,7 +212,7 @@ def _of_single_runs(found: list[Recorded]) -> Iterator[str]:
         if failed := each.summary.requests.failed:
             yield f"{each.path} has {failed:,} requests that failed: tokens they lack are in no percentile"
         if number_at(each.summary, "tokens_per_chunk.even_share"):
-            yield f"{each.path} is of a server that does not say which tokens a chunk has: {_DEALT}"
+            yield f"{each.path} does not know which tokens a chunk had: {_DEALT}"
 
 
 def _of_intervals(groups: list[list[Recorded]]) -> Iterator[str]:

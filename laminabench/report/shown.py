@@ -172,7 +172,7 @@ def _about(each: Shown) -> Iterator[str]:
         yield f"has {failed:,} requests that failed: tokens they lack are in no percentile"
     if each.summary.tokens_per_chunk and each.summary.tokens_per_chunk.even_share:
         yield (
-            "is of a server that does not say which tokens a chunk has: they were dealt evenly, so TBT of "
+            "does not know which tokens a chunk had: they were dealt evenly, so TBT of "
             "single tokens is a guess"
         )
     if faults := each.summary.faults:

@@ -70,7 +70,7 @@ CALLS = (
     Column("status_code", COUNT, "of the answer to its last attempt"),
     Column("prompt_counted", NUMBER, "prompt tokens, as the server says"),
     Column("completion_counted", NUMBER, "tokens made, as the server says"),
-    Column("even", FLAG, "the server did not say how many tokens a chunk has: all were dealt evenly"),
+    Column("even", FLAG, "nobody said how many tokens a chunk has, or when each came: all were dealt evenly"),
     Column("error", TEXT, "why it failed, empty if it did not"),
 )
 # Of a replay on boards that map heads to two memories: a row an iteration, in their order, of the board that

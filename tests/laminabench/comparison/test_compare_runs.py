@@ -264,7 +264,7 @@ def test_what_failed_and_what_was_guessed_is_said(kept_seen: Kept) -> None:
     dealt = kept_seen("dealt", system="other", changes={"even": True})
     _, notes = compare_runs([failed, dealt])
     assert any(f"{failed} has {REQUESTS} requests that failed" in note for note in notes)
-    assert any(f"{dealt} is of a server that does not say which tokens a chunk has" in note for note in notes)
+    assert any(f"{dealt} does not know which tokens a chunk had" in note for note in notes)
 
 
 def test_a_partial_run_is_labelled_and_is_no_round(kept_seen: Kept) -> None:

@@ -323,7 +323,7 @@ def test_beside_another_run_it_shows_what_it_can(keep: Callable[..., Run], seen_
     said = " ".join(caveats(runs))
     for words in (
         "openai a url has 1 requests that failed",
-        "openai a url is of a server that does not say which tokens a chunk has",
+        "openai a url does not know which tokens a chunk had",
         "some Runs saw their tokens in the engine and some as a client",
     ):
         assert words in said
