@@ -13,7 +13,7 @@ PYTEST_WORKERS ?= 2
 # Some containers say that no bytecode is to be kept: every process of a test would compile torch once more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup test test-long test-all lint check format sanitize cuda bare rdma-test vllm clients bench replay figures clean
+.PHONY: setup test test-long test-all lint check format sanitize cuda bare rdma-test vllm clients bench replay figures docs clean
 
 setup: $(STAMP)
 
@@ -102,6 +102,12 @@ replay: $(CORE)
 # Every figure and table of the papers, and PAPER.md: their claims beside what comes out here.
 figures: setup
 	$(BIN)/laminabench figures all
+
+# The documentation as a site, build/site: no warning, no dead link, nothing from the network. The notice that is turned off
+# says that the theme will not follow mkdocs to its version 2; ci/constraints.txt pins both.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python ci/site_links.py build/site
 
 clean:
 	rm -rf $(VENV) $(VLLM_VENV) $(CLIENTS_VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
