@@ -176,6 +176,7 @@ def _form(
             class_="buttons",
         ),
         method="get",
+        action="/plans",
         id="prices",
         class_="choices",
     )

@@ -106,6 +106,7 @@ def _form(sweep: KeptSweep, chosen: Choices) -> Markup:
             tag("div", *(_check(key, chosen) for key in (*varied, *metrics)), class_="checks"),
         ),
         method="get",
+        action="/sweeps",
         id="choices",
         class_="choices across",
         data_part=PART,

@@ -1,4 +1,4 @@
-"""Pages of sweeps, plans and validations: their numbers, choices in the link, hostile names; as served too."""
+"""Pages of sweeps, plans and validations: numbers, choices in the link, hostile names; as served too."""
 
 from __future__ import annotations
 
@@ -278,10 +278,10 @@ def texts_of(page: Page) -> list[str]:
 
 @pytest.mark.parametrize("key", ["sweeps/one", "sweeps/half", "plans/one", "validation"])
 def test_names_are_names(key: str, things: dict[str, Found]) -> None:
-    module: Any = {"sweeps": sweep_page, "plans": plan_page}.get(
-        key.split("/", maxsplit=1)[0], validation_page
+    pages: dict[str, Any] = {"sweep": sweep_page, "plan": plan_page, "validation": validation_page}
+    page = pages[things[key].kind].page(
+        things[key], query(at=key, x="network") if key == "sweeps/one" else query(at=key)
     )
-    page = module.page(things[key], query(at=key, x="network") if key == "sweeps/one" else query(at=key))
     assert "window.hacked" in page.body
     assert not re.search("<(script>|img|b>)", re.sub("<script type.*?</script>", "", page.body, flags=re.S))
     for data in re.findall("<script type[^>]*>(.*?)</script>", page.body, re.S):
