@@ -71,4 +71,16 @@ class Once(Passing):
             self.to.note(sentence)
 
 
+class Watching(Listener):
+    """Passes on how live replays go, and nothing that they say beside it."""
+
+    def __init__(self, to: Listener) -> None:
+        self.to = to
+
+    @contextlib.contextmanager
+    def watch(self, expected: Expected) -> Iterator[Callable[[Happening], None]]:
+        with self.to.watch(expected) as told:
+            yield told
+
+
 SILENT = Listener()

@@ -40,7 +40,7 @@ def how_it_goes(moment: Moment, kv_capacity_tokens: int | None) -> str:
     if moment.tokens_per_s is not None:
         parts.append(f"{moment.tokens_per_s:,.0f} tokens/s")
     if moment.tbt_ms_p50 is not None and moment.tbt_ms_p99 is not None:
-        parts.append(f"TBT p50 {moment.tbt_ms_p50:,.3g} and p99 {moment.tbt_ms_p99:,.3g} ms")
+        parts.append(f"TBT p50 {_ms(moment.tbt_ms_p50)} and p99 {_ms(moment.tbt_ms_p99)} ms")
     if moment.batch is not None:
         parts.append(f"{moment.batch:,} decode")
     if moment.waiting:
@@ -54,8 +54,14 @@ def how_it_goes(moment: Moment, kv_capacity_tokens: int | None) -> str:
     return ", ".join(parts)
 
 
+def _ms(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def sentence_of(fault: Fault) -> str:
     """What happened to whom."""
+    if fault.struck is not None:
+        return f"at {fault.at_s:.2f} s: {', '.join(fault.workers)} gets a {fault.struck} (--chaos)"
     unnamed = [worker for worker in fault.workers if worker not in fault.why]
     others = f"; lost too: {', '.join(unnamed)}" if unnamed else ""
     went_on = "" if fault.resumed_s is None else f"; work went on {fault.resumed_s - fault.at_s:.2f} s later"

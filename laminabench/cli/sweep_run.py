@@ -8,7 +8,8 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from laminabench.cli.output import Output
 from laminabench.cli.sweep_points import Point, TraceKey
 from laminabench.errors import CheckFailedError, Interrupted, Terminated, UserError
 from laminabench.json_safe import json_safe, to_json
-from laminabench.listener import SILENT, Once
+from laminabench.listener import SILENT, Listener, Once, Watching
 from laminabench.present.replay import describe as describe_replay
 from laminabench.replaying import run
 from laminabench.replaying.run import head
@@ -32,6 +33,8 @@ from laminabench.traces.table import Trace
 from laminabench.version import __version__, describe, git_commit
 
 Row = dict[str, Any]
+# How points are replayed, which, how many at once, and on which cluster.
+_Round = tuple[Callable[[Mapping[TraceKey, Trace], Point], Row], list[int], int | None, str | None]
 
 
 class Sweep:
@@ -92,14 +95,15 @@ class Sweep:
             where = f"the Ray cluster at {ray}" if ray else f"{min(jobs or cores(), len(modelled))} cores"
             self.out.detail(f"replaying {len(modelled):,} points on {where}")
         # Live replays measure, and would measure each other: one after another, when all else is done.
-        rounds = [(modelled, jobs, ray), (live, 1, None)]
+        watched = partial(replayed, listener=Watching(self.out))
+        rounds: list[_Round] = [(replayed, modelled, jobs, ray), (watched, live, 1, None)]
         with self.out.progress("sweeping", unit="points") as progress:
             progress(len(kept.found), total)
-            for chosen, at_once, cluster in rounds:
+            for replaying, chosen, at_once, cluster in rounds:
                 items = [self.points[index] for index in chosen]
                 if not items:
                     continue
-                work = spread(replayed, items, self.traces, jobs=at_once, ray=cluster)
+                work = spread(replaying, items, self.traces, jobs=at_once, ray=cluster)
                 with contextlib.closing(work) as results:
                     for place, result in results:
                         kept.put(self.keys[chosen[place]], result)
@@ -190,11 +194,11 @@ def _identity(point: Point, trace: Trace) -> dict[str, object]:
     }
 
 
-def replayed(traces: Mapping[TraceKey, Trace], point: Point) -> Row:
+def replayed(traces: Mapping[TraceKey, Trace], point: Point, listener: Listener = SILENT) -> Row:
     """The documented keys of the point's replay, or why there is none; in whichever process."""
     try:
         trace = cut(traces[point.trace], transforms_of(point.request), SILENT)
-        found = run(point.request, trace=trace)
+        found = run(point.request, trace=trace, listener=listener)
         found.require_whole()
     except (UserError, CheckFailedError) as error:
         return {**head(point.prepared), "error": str(error)}

@@ -14,7 +14,8 @@ from laminabench.errors import UserError
 from laminabench.json_safe import JsonObject
 from laminabench.listener import SILENT, Listener
 from laminabench.replaying.journal import NO_JOURNAL, NoJournal, ReplayJournal
-from laminabench.replaying.watching import LiveReport
+from laminabench.replaying.metrics_page import metrics_served
+from laminabench.replaying.watching import live_report
 from laminabench.request import ReplayRequest, seconds
 from laminabench.runs.journal import beside
 from laminabench.runs.manifest import Manifest, manifest
@@ -123,8 +124,12 @@ def run(
         trace = load(request, listener)
     directory = None if request.no_out else _directory(prepared, trace)
     journal = _journal(prepared, request, trace, directory, resumed)
-    report = LiveReport(listener, directory, request, prepared, trace)
-    with journal.until_written(listener), report.until_written(lambda: journal.kept):
+    about = {**head(prepared), "trace": trace.meta.name}
+    with (
+        metrics_served(listener, request.metrics_port, about) as told,
+        journal.until_written(listener),
+        live_report(told, directory, request, prepared, trace, lambda: journal.kept) as report,
+    ):
         replayed = prepared.replay(trace, journal, report)
         report.ended(replayed)
         rejected = replayed.summary.requests.rejected

@@ -52,24 +52,6 @@ class LiveReport(Passing):
 
             yield both
 
-    @contextlib.contextmanager
-    def until_written(self, kept: Callable[[], bool]) -> Iterator[None]:
-        """The file goes when the block has put the Run in its place; else it says what happened, if what has
-        been replayed is `kept` to go on with.
-        """
-        try:
-            yield
-        except BaseException as error:
-            if self._file and kept():
-                resume = f"laminabench replay --resume {self._directory}"
-                self._file.write(End(at_s=self._at_s, state=_state(error), why=_why(error), resume=resume))
-                self._file.close()
-                self._file = None
-            raise
-        finally:
-            if self._file:
-                self._file.remove()
-
     def ended(self, replayed: Replayed) -> None:
         """The Run is being written now, which takes a while for a long one."""
         if self._file is None:
@@ -79,6 +61,19 @@ class LiveReport(Passing):
         if replayed.interrupted:
             state = "interrupted"
         self._file.write(End(at_s=self._at_s, state=state, why=partial.why if partial else ""))
+
+    def left(self, error: BaseException, *, kept: bool) -> None:
+        """No Run has come of it; of what is `kept` the file says what happened, and how to go on."""
+        if self._file and kept:
+            resume = f"laminabench replay --resume {self._directory}"
+            self._file.write(End(at_s=self._at_s, state=_state(error), why=_why(error), resume=resume))
+            self._file.close()
+            self._file = None
+
+    def over(self) -> None:
+        """The file has done its service."""
+        if self._file:
+            self._file.remove()
 
     def _header(self, expected: Expected) -> Header:
         prepared, kept = self._prepared, self._request.kept()
@@ -101,6 +96,28 @@ class LiveReport(Passing):
             kv_capacity_tokens=expected.kv_capacity_tokens,
             workers=expected.workers,
         )
+
+
+@contextlib.contextmanager
+def live_report(
+    to: Listener,
+    directory: Path | None,
+    request: ReplayRequest,
+    prepared: Prepared,
+    trace: Trace,
+    kept: Callable[[], bool],
+) -> Iterator[LiveReport]:
+    """The file goes when the block has put the Run in its place; else it says what happened, if what has been
+    replayed is `kept` to go on with.
+    """
+    report = LiveReport(to, directory, request, prepared, trace)
+    try:
+        yield report
+    except BaseException as error:
+        report.left(error, kept=kept())
+        raise
+    finally:
+        report.over()
 
 
 def _state(error: BaseException) -> Literal["interrupted", "failed"]:

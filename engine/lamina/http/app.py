@@ -30,7 +30,7 @@ Body = TypeVar("Body", bound=GenerationRequest)
 REFERENCE = "#/components/schemas/{model}"
 EVENTS = "text/event-stream"
 CREATED = 0  # the model has no date of its own
-PROMETHEUS = "text/plain; version=1.0.0; charset=utf-8"
+METRICS = ("text/plain", "application/openmetrics-text")
 
 # Unknown fields are wrong one by one; of more it would take seconds to write down what and where.
 MOST_WRONG = 1000
@@ -116,12 +116,15 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
             {"status": "ok"} if instances is None else {"status": "ok", "instances": instances}
         )
 
-    shown = {200: {"content": {PROMETHEUS: {"schema": {"type": "string"}}}}, **COMMON}
+    shown = {200: {"content": {kind: {"schema": {"type": "string"}} for kind in METRICS}}, **COMMON}
 
     @app.get("/metrics", response_class=Response, responses=shown)
-    async def metrics() -> Response:
-        """Counters, gauges and histograms for Prometheus."""
-        return Response(service.meter.text(service.driver), headers={"content-type": PROMETHEUS})
+    async def metrics(request: Request) -> Response:
+        """Counters, gauges and histograms, as OpenMetrics where that is accepted."""
+        # A scraper may send the field more than once.
+        accept = ",".join(request.headers.getlist("accept"))
+        page, content_type = service.meter.page(service.driver, accept)
+        return Response(page, headers={"content-type": content_type})
 
     @app.get("/version", response_model=answers.Version, responses=COMMON)
     async def version() -> JSONResponse:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, get_args
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
 
 from lamina.http.answering import Answer, Answering, ChatForm, CompletionForm, Form, Stream
 from lamina.http.answers import ApiError
@@ -101,12 +102,13 @@ class Meter:
 
     # Called for Prometheus.
 
-    def text(self, driver: Driver) -> bytes:
-        """All of it, in Prometheus' format."""
+    def page(self, driver: Driver, accept: str) -> tuple[bytes, str]:
+        """All of it, as OpenMetrics where the reader accepts that, and its content type."""
         driver.ask(self.ask)
         registry = CollectorRegistry()
         registry.register(_Collector(lambda: self._metrics(driver)))
-        return generate_latest(registry)
+        encode, content_type = choose_encoder(accept)
+        return encode(registry), content_type
 
     def _metrics(self, driver: Driver) -> Iterator[Metric]:
         """What there is, by the name that it has in Prometheus."""

@@ -9,6 +9,8 @@ import threading
 from typing import Any
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parsed_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parsed_text
 
 LONG = {"prompt": [5, 6, 7], "max_tokens": 400, "temperature": 1.0, "seed": 1, "ignore_eos": True}
 
@@ -157,3 +159,23 @@ def test_metrics_say_what_was_done(serve: Any) -> None:
         assert {name: told[name] for name in wanted} == wanted
         assert told['lamina_time_between_tokens_seconds_bucket{le="+Inf"}'] == 26
         assert told["lamina_batch_size_sum"] == 30
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind", "parsed"),
+    [
+        ("application/openmetrics-text; version=1.0.0", "application/openmetrics-text", parsed_openmetrics),
+        ("text/html, application/openmetrics-text;q=0.5", "application/openmetrics-text", parsed_openmetrics),
+        ("text/plain;version=0.0.4", "text/plain", parsed_text),
+        ("", "text/plain", parsed_text),
+    ],
+)
+def test_metrics_come_as_the_reader_accepts_them(serve: Any, accept: str, kind: str, parsed: Any) -> None:
+    with serve() as server:
+        assert server.post(LONG | {"max_tokens": 10})[0] == 200
+        status, headers, data = server.call("GET", "/metrics", headers={"accept": accept})
+        assert (status, headers["content-type"].partition(";")[0]) == (200, kind)
+        samples = [sample for family in parsed(data.decode()) for sample in family.samples]
+        told = {sample.name: sample.value for sample in samples if not sample.labels}
+        assert told["lamina_completion_tokens_total"] == 10
+        assert told["lamina_time_between_tokens_seconds_count"] == 9

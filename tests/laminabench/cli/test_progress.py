@@ -91,8 +91,8 @@ def test_tokens_say_how_long_a_live_replay_lasts(time_s: list[float]) -> None:
 
 def test_what_is_not_known_is_not_said() -> None:
     assert how_it_goes(moment(), None) == ""
-    known = moment(tokens_per_s=1234.5, tbt_ms_p50=3.21, tbt_ms_p99=12.0, batch=7, waiting=2, kv_tokens=50)
-    assert how_it_goes(known, None) == "1,234 tokens/s, TBT p50 3.21 and p99 12 ms, 7 decode, 2 wait"
+    known = moment(tokens_per_s=1234.5, tbt_ms_p50=3.21, tbt_ms_p99=1204.4, batch=7, waiting=2, kv_tokens=50)
+    assert how_it_goes(known, None) == "1,234 tokens/s, TBT p50 3.21 and p99 1,204 ms, 7 decode, 2 wait"
     lost = moment(batch=0, kv_tokens=50, failed=1, workers_lost=2)
     assert how_it_goes(lost, 200) == "0 decode, KV 25%, 1 failed, 2 workers lost"
     assert [clock(each) for each in (0, 59.6, 3600 + 62)] == ["0:00", "1:00", "1:01:02"]
@@ -102,6 +102,8 @@ def test_what_is_not_known_is_not_said() -> None:
 def test_a_fault_says_who_and_when_it_went_on() -> None:
     fault = Fault(at_s=2.0, workers=("model 0", "model 1"), why="model 0 has ended", resumed_s=2.5)
     assert sentence_of(fault) == "at 2.00 s: model 0 has ended; lost too: model 1; work went on 0.50 s later"
+    blow = Fault(at_s=2.0, workers=("model 0",), why="--chaos: kill", struck="kill")
+    assert sentence_of(blow) == "at 2.00 s: model 0 gets a kill (--chaos)"
 
 
 def out(*, quiet: bool = False) -> Output:

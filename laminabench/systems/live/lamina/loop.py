@@ -114,8 +114,8 @@ class Replay:
         for past in sorted([*map(seen, log.strikes), *map(seen, log.faults)], key=lambda fault: fault.at_s):
             self.recent.told(past)
         self._go_on()
-        self._tell()
         self._offer()
+        self._tell()
         while self._rows or log.next < len(self.trace):
             self._inject()
             if self._rows:

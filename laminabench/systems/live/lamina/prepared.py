@@ -145,7 +145,6 @@ class PreparedEngine(Prepared):
             outcome,
             facts,
             summary,
-            marks={"faults": faults, "resumed_s": log.resumed_s},
             why_rejected=log.why_refused,
             problem=_unsound(records),
             draw=None if setup.alone else draw,
