@@ -8,7 +8,6 @@ import contextlib
 import ctypes
 import gc
 import os
-import select
 import signal
 import sys
 import traceback
@@ -20,6 +19,8 @@ import torch
 from lamina.cluster import messages, worker
 from lamina.cluster.messages import ModelSource, Weights, WorkerConfig
 from lamina.cluster.models import Models, without_scipy
+from lamina.fhbn.control import LONGEST_S, Deadline
+from lamina.fhbn.readiness import readable
 from lamina.operators import Attended
 from lamina.pipeline.options import ModelFacts
 
@@ -125,15 +126,15 @@ def main() -> None:
     # Threads do not survive a fork: none may be started before it. Workers have a core each anyway.
     torch.set_num_threads(1)
     server = ForkServer()
-    asked, answers = os.fdopen(0, "rb", closefd=False), os.fdopen(os.dup(1), "wb")
+    asked, answers = 0, os.dup(1)
     os.dup2(2, 1)  # what libraries print is no answer
     while True:
         # Workers of an engine that was forgotten end by themselves, and have to be reaped too.
-        while not select.select([asked], [], [], LOOK_S if server.alive else None)[0]:
+        while not readable(asked, LOOK_S):
             server.reap()
-        if (message := messages.read(asked, "the front end")) is None:
+        if (message := messages.read(asked, "the front end", Deadline(LONGEST_S))) is None:
             break
-        messages.write(answers, server.answer(message))
+        messages.write(answers, server.answer(message), Deadline(LONGEST_S))
     server.close()
 
 

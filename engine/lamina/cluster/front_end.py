@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import select
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -12,6 +11,7 @@ from lamina.cluster.heartbeat import FOREVER_S, MEETING_S, Heartbeat
 from lamina.cluster.messages import WorkerConfig
 from lamina.fhbn.control import Control, Deadline
 from lamina.fhbn.errors import PeerLostError
+from lamina.fhbn.readiness import readable
 from lamina.pipeline import Recorder
 
 
@@ -67,7 +67,7 @@ class FrontEnd:
         Up to a plan: what is asked after it is asked of a worker that has begun it.
         """
         plans = len(self._plans)
-        while len(self._plans) == plans and select.select([self._control], [], [], timeout_s)[0]:
+        while len(self._plans) == plans and readable(self._control, timeout_s):
             self.receive()
             timeout_s = 0.0
 

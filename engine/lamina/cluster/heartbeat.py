@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import select
 import threading
 import time
 from collections import defaultdict
@@ -14,6 +13,7 @@ from lamina.cluster import messages
 from lamina.cluster.messages import Activity, MessageError, Order, WorkerConfig, unexpected
 from lamina.fhbn import ChannelError, connect
 from lamina.fhbn.control import Control, Deadline
+from lamina.fhbn.readiness import readable
 
 # What the link is called, after its worker.
 HEARTBEAT = " heartbeat"
@@ -142,7 +142,7 @@ class HeartbeatMonitor:
 
     def _fault(self, number: int, control: Control, now: float) -> str | None:
         if number in self._asked:
-            if select.select([control], [], [], 0)[0]:
+            if readable(control, 0):
                 activity = messages.receive(control, Deadline(ANSWER_S))
                 if not isinstance(activity, Activity):
                     raise unexpected(activity, control.peer)

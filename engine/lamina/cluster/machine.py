@@ -16,7 +16,10 @@ from typing import IO, TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 from lamina import host_memory
 from lamina.cluster import messages
 from lamina.cluster.layout import Layout
+from lamina.cluster.life import Life
 from lamina.cluster.messages import ModelSource, WorkerConfig
+from lamina.fhbn.control import Deadline
+from lamina.fhbn.readiness import readable
 from lamina.pipeline.options import EngineError, ModelFacts
 
 if TYPE_CHECKING:
@@ -27,6 +30,9 @@ A = TypeVar("A", bound=messages.AnyMessage)
 Workplace: TypeAlias = "Machine | RayMachine"
 
 END_S = 5.0
+# Loading a model takes as long as it takes; a process that works has used its processor or its disk since.
+SILENT_S = 20.0
+LOOK_S = 0.5
 _TAIL_BYTES = 4096
 
 
@@ -115,15 +121,20 @@ class Machine:
             assert process.stdin
             assert process.stdout
             try:
-                messages.write(process.stdin, message)
-                answer = messages.read(process.stdout, "the fork server")
+                messages.write(process.stdin.fileno(), message, Deadline(SILENT_S))
+                life = Life(process.pid)
+                while not readable(process.stdout, LOOK_S):
+                    if life.silent_s() > SILENT_S:
+                        raise TimeoutError
+                answer = messages.read(process.stdout.fileno(), "the fork server", Deadline(SILENT_S))
                 if answer is None:
                     raise self._lost(process)
             except BaseException as error:
                 # Another caller's answer would be taken for ours next time.
                 process.kill()
                 if isinstance(error, OSError):
-                    raise self._lost(process) from error
+                    hung = f"it did nothing for {SILENT_S:g} s" if isinstance(error, TimeoutError) else ""
+                    raise self._lost(process, hung) from error
                 raise
         if isinstance(answer, messages.Refused):
             raise EngineError(answer.code, answer.why)
@@ -143,14 +154,19 @@ class Machine:
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 start_new_session=True,
+                bufsize=0,
             )
+            assert self._process.stdin
+            # Written as far as there is room: one that does not read must not hold up who asks.
+            os.set_blocking(self._process.stdin.fileno(), False)
             # It ends too when this object is forgotten.
             self._finish = weakref.finalize(self, _end, self._process, self._errors)
         return self._process
 
-    def _lost(self, process: subprocess.Popen[bytes]) -> EngineError:
-        status, last = process.wait(), last_sentence(self.errors())
-        how = f"it was killed by {signal.Signals(-status).name}" if status < 0 else last or f"with {status}"
+    def _lost(self, process: subprocess.Popen[bytes], hung: str = "") -> EngineError:
+        status, last = process.wait(SILENT_S), last_sentence(self.errors())
+        ended = f"it was killed by {signal.Signals(-status).name}" if status < 0 else last or f"with {status}"
+        how = hung or ended
         assert self._finish
         self._finish()
         self._process = None
@@ -172,7 +188,7 @@ def _end(process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
         process.wait(END_S)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.wait()
+        process.wait(END_S)
     process.stdout.close()
     errors.close()
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import functools
 import math
 import operator
+import os
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -21,6 +22,7 @@ import numpy as np
 from lamina.cluster.layout import Layout
 from lamina.errors import CodedError
 from lamina.fhbn.control import MOST_MESSAGE_BYTES, Control, Deadline
+from lamina.fhbn.readiness import readable, writable
 from lamina.model.load import LoadFormat
 from lamina.operators import Absorb
 from lamina.pipeline.batch_rows import BatchDelta, Ints, Revealed, Tokens
@@ -327,17 +329,33 @@ def receive(control: Control, deadline: Deadline) -> AnyMessage:
     return decode(b"".join(parts), control.peer)
 
 
-def write(pipe: IO[bytes], message: AnyMessage) -> None:
+def write(pipe: int, message: AnyMessage, deadline: Deadline) -> None:
+    """Send a message over a pipe; a TimeoutError where the other side does not take it."""
     body = encode(message)
-    pipe.write(_LENGTH.pack(len(body)) + body)
-    pipe.flush()
+    left = memoryview(_LENGTH.pack(len(body)) + body)
+    while left:
+        if not writable(pipe, deadline.wait_s):
+            raise TimeoutError
+        left = left[os.write(pipe, left) :]
 
 
-def read(pipe: IO[bytes], sender: str) -> AnyMessage | None:
-    """Receive a message from a pipe, or None if that has been closed."""
-    head = pipe.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
+def read(pipe: int, sender: str, deadline: Deadline) -> AnyMessage | None:
+    """Receive a message from a pipe, or None if it was closed; a TimeoutError where half of it is missing."""
+    head = _exactly(pipe, _LENGTH.size, deadline)
+    if head is None:
         return None
     (length,) = _LENGTH.unpack(head)
-    body = pipe.read(length)
-    return decode(body, sender) if len(body) == length else None
+    body = _exactly(pipe, length, deadline)
+    return None if body is None else decode(body, sender)
+
+
+def _exactly(pipe: int, count: int, deadline: Deadline) -> bytes | None:
+    found = bytearray()
+    while len(found) < count:
+        if not readable(pipe, deadline.wait_s):
+            raise TimeoutError
+        piece = os.read(pipe, count - len(found))
+        if not piece:
+            return None
+        found += piece
+    return bytes(found)

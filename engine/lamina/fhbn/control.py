@@ -20,11 +20,10 @@ from typing import Any, TypeVar
 import msgpack
 
 from lamina.fhbn.errors import ChannelTimeoutError, HandshakeError, PeerLostError
+from lamina.fhbn.readiness import LONGEST_WAIT_S
 
 # Thirty years: `inf` is asked for, and no clock overflows.
 LONGEST_S = 1e9
-# What the kernel counts in milliseconds, in 31 bits.
-_LONGEST_WAIT_S = 2e6
 # A socket takes 0 for: do not wait, say EAGAIN.
 _SHORTEST_WAIT_S = 1e-6
 
@@ -50,7 +49,7 @@ class Deadline:
     @property
     def wait_s(self) -> float:
         """The same for a system call that waits: never zero, never more than it can count."""
-        return min(max(self.left_s, _SHORTEST_WAIT_S), _LONGEST_WAIT_S)
+        return min(max(self.left_s, _SHORTEST_WAIT_S), LONGEST_WAIT_S)
 
     def sooner(self, timeout_s: float) -> Deadline:
         """This deadline, or one `timeout_s` from now if that comes first."""

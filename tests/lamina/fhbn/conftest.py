@@ -7,7 +7,6 @@ import importlib
 import json
 import os
 import runpy
-import select
 import signal
 import socket
 import subprocess
@@ -29,6 +28,7 @@ from lamina._native import SoftNic, SoftWriter
 from lamina.fhbn import softnic
 from lamina.fhbn.control import Control, Deadline, Place
 from lamina.fhbn.engines import engine
+from lamina.fhbn.readiness import readable
 
 CHILD = Path(__file__).with_name("child.py")
 # What goes over a NIC, `softnic+reorders` being one with that habit; in `make rdma-test` what needs one.
@@ -227,7 +227,7 @@ class Forked:
 
     def wait(self) -> None:
         """Until it has ended."""
-        assert select.select([self._handle], [], [], 60)[0], "it goes on"
+        assert readable(self._handle, 60), "it goes on"
 
     def close(self) -> None:
         os.close(self._handle)
