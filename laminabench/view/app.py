@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import PurePath
 
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -41,6 +42,17 @@ def make_app(index: Index) -> FastAPI:
     def wrong(request: Request, error: UserError) -> Response:
         status = 404 if error.code == "view-not-there" else 400
         return shown(request, Page("That cannot be shown", pages.empty(str(error))), status)
+
+    @app.exception_handler(OSError)
+    def unreadable(request: Request, error: OSError) -> Response:
+        where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+        said = pages.empty(f"{where}{error.strerror or error}")
+        return shown(request, Page("That cannot be read", said), 400)
+
+    @app.exception_handler(Exception)
+    def bug(request: Request, error: Exception) -> Response:
+        said = f"{type(error).__name__}: {error}; this is a bug of laminabench: please report it"
+        return shown(request, Page("That went wrong", pages.empty(said)), 500)
 
     @app.exception_handler(404)
     def nowhere(request: Request, _: HTTPException) -> Response:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from laminabench.runs.live import SUFFIX
+from laminabench.traces.formats.wording import printable
 
 Kind = Literal["run", "sweep", "plan", "validation", "live"]
 # What marks a folder as one of these. A Run is not looked into any further.
@@ -103,5 +104,5 @@ def _entries(path: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _text(name: str) -> str:
-    """A name of any bytes as text that an address can carry."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
+    """A name of any bytes as text that an address and a form carry as it is: forms change ends of lines."""
+    return printable(os.fsencode(name).decode("utf-8", "backslashreplace"))

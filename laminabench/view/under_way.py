@@ -14,6 +14,9 @@ from laminabench.view.index import Index
 
 State = Literal["running", "done", "interrupted", "failed", "killed"]
 
+# Four moments a second for a week come to less.
+_MOST_BYTES = 1 << 30
+
 
 @dataclass(slots=True)
 class UnderWay:
@@ -77,6 +80,8 @@ class Watched:
         return None if found is None else self._on(found)
 
     def _on(self, found: Found) -> UnderWay | None:
+        if found.size > _MOST_BYTES:
+            return None
         with self._lock:
             known, offset = self._read.get(found.path, (None, 0))
             try:

@@ -144,7 +144,11 @@
   const press = (selector) => document.querySelector(selector)?.click();
   let prefix = "";
   const keys = {
-    "/": () => document.getElementById("q")?.select(),
+    "/": () => {
+      const box = document.getElementById("q");
+      box?.focus();
+      box?.select();
+    },
     j: () => step(1),
     k: () => step(-1),
     x: () => document.activeElement?.closest("tr")?.querySelector("input[name=run]")?.click(),

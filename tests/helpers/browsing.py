@@ -1,0 +1,108 @@
+"""A real browser that was let into an explorer, and what its pages complained of or asked elsewhere for."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Of a picture in the documentation.
+MOST_BYTES = 150_000
+IMAGES = Path(__file__).parents[2] / "docs" / "images"
+# What a driver of a machine without a GPU says of itself.
+_DRIVERS = "GL Driver Message"
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Any]:
+    """Started once for a module; a test that asks for it is skipped where there is none."""
+    sync_api = pytest.importorskip(
+        "playwright.sync_api", reason="playwright, of the dev extra, is not installed"
+    )
+    names = (os.environ.get("LAMINABENCH_BROWSER", ""), "chromium", "chromium-browser", "google-chrome")
+    found = next((path for name in names if name and (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip("no browser to open pages in: run ci/browser.sh, or name one in LAMINABENCH_BROWSER")
+    # Root in a container has no namespaces for the browser's own sandbox.
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+    # A machine that does other things too takes its time.
+    sync_api.expect.set_options(timeout=30_000)
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=found, args=sandbox)
+        yield started
+        started.close()
+
+
+@dataclass
+class Visitor:
+    """Opens pages of one explorer, each in a window of its own."""
+
+    browser: Any
+    link: str  # that lets a browser in, once
+    said: list[str] = field(default_factory=list)
+    _cookies: list[Any] = field(default_factory=list)
+    _windows: list[Any] = field(default_factory=list)
+
+    @property
+    def base(self) -> str:
+        return self.link.partition("/?")[0]
+
+    def open(self, address: str = "/", width: int = 1280, theme: str = "light", **more: Any) -> Any:
+        status, height = more.pop("status", 200), more.pop("height", 900)
+        window = self.browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme=theme, **more
+        )
+        self._windows.append(window)
+        if not self._cookies:
+            page = window.new_page()
+            page.goto(self.link)
+            page.wait_for_url("**/")
+            self._cookies = window.cookies()
+            page.close()
+        window.add_cookies(self._cookies)
+        page = window.new_page()
+        page.on("console", lambda message: _DRIVERS in message.text or self.said.append(message.text))
+        page.on("pageerror", lambda error: self.said.append(str(error)))
+        page.on("request", lambda asked: self._own(asked.url))
+        assert page.goto(self.base + address).status == status
+        if status != 200:
+            # The browser tells of that by itself.
+            self.said.clear()
+        if more.get("java_script_enabled", True):
+            page.wait_for_selector("html[data-drawn]")
+        return page
+
+    def leave(self) -> list[str]:
+        """Close the windows; what was complained of in them."""
+        for window in self._windows:
+            window.close()
+        said = list(self.said)
+        self._windows.clear()
+        self.said.clear()
+        return said
+
+    def _own(self, url: str) -> None:
+        if not url.startswith((self.base, "data:", "blob:")):
+            self.said.append(f"asked for {url}")
+
+
+def require_accessible(page: Any) -> None:
+    """Nothing that axe calls serious."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+    found = axe.Axe().run(page).response["violations"]
+    bad = [each for each in found if each["impact"] in ("serious", "critical")]
+    assert bad == [], json.dumps(bad, indent=1)
+
+
+def picture(page: Any, name: str) -> None:
+    """Of a page as it is seen, for the documentation."""
+    target = IMAGES / f"{name}.png"
+    page.screenshot(path=target)
+    assert target.stat().st_size < MOST_BYTES
