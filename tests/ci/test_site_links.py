@@ -31,7 +31,8 @@ def site(folder: Path, body: str) -> Path:
 @pytest.mark.parametrize(
     "body",
     [
-        '<a href="sub/other.html">x</a><a href="#top"></a><a href="sub/other.html#a%20b"></a><a href=".">x</a>',
+        '<a href="sub/other.html">x</a><a href="#top"></a><a href="sub/other.html#a%20b"></a>',
+        '<a href=".">x</a><a href="sub/../">x</a>',
         '<a href="https://example.org/x#y">x</a><link rel=canonical href="https://a.b/">',
         '<img src="data:image/png;base64,AA==">',
     ],
