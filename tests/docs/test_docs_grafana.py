@@ -1,0 +1,76 @@
+"""The Grafana dashboard is one that Grafana draws, of metrics that there are."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import numpy as np
+from grafana import asked_for, dashboard, expressions
+
+from laminabench.moments import Expected, Fault, Gaps, Moment
+from laminabench.replaying.metrics_page import Seen
+
+
+def test_a_live_replay_exports_what_is_asked_of_it() -> None:
+    seen = Seen({"trace": "azure-conv"})
+    seen.expected = Expected(requests=1, kv_capacity_tokens=9)
+    seen.take(
+        Moment(
+            at_s=1.0,
+            finished=0,
+            failed=0,
+            requests=1,
+            tokens=1,
+            tokens_per_s=1.0,
+            tbt_ms_p50=1.0,
+            tbt_ms_p99=1.0,
+            batch=1,
+            waiting=0,
+            kv_tokens=1,
+        )
+    )
+    seen.take(Gaps(np.array([0.5, 100.0]), np.array([1, 2])))
+    seen.take(Fault(at_s=0.5, workers=(), why=""))
+    samples = {sample.name: sample for family in seen.collect() for sample in family.samples}
+    asked = asked_for("laminabench_replay_")
+    assert len(asked) > 10
+    assert asked <= {*samples}
+    assert samples["laminabench_replay_time_between_tokens_seconds_sum"].value == 200.5
+
+
+def test_every_expression_is_about_ours() -> None:
+    for expression in expressions():
+        named = set(re.findall(r"\b[a-z]+(?:_[a-z0-9]+)+\b", re.sub(r"\{[^{}]*\}", "", expression)))
+        named -= {"histogram_quantile", "label_values"}
+        assert all(name.startswith(("lamina_", "laminabench_replay_")) for name in named)
+        assert expression.count("(") == expression.count(")")
+        assert expression.count("{") == expression.count("}")
+
+
+def test_panels_have_places_of_their_own() -> None:
+    found = dashboard()
+    panels = found["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    for panel in panels:
+        grid = panel["gridPos"]
+        assert 0 <= grid["x"] < grid["x"] + grid["w"] <= 24
+        assert grid["h"] > 0
+        assert grid["y"] >= 0
+        assert panel["title"]
+        assert panel["description"]
+    for one, other in itertools.combinations((panel["gridPos"] for panel in panels), 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert beside or below
+
+
+def test_the_data_source_is_chosen_by_who_looks() -> None:
+    found = dashboard()
+    variables = {each["name"]: each["type"] for each in found["templating"]["list"]}
+    assert variables["datasource"] == "datasource"
+    sources = [part["datasource"]["uid"] for panel in found["panels"] for part in (panel, *panel["targets"])]
+    assert set(sources) == {"${datasource}"}
+    assert all(
+        'instance=~"$instance"' in target["expr"] for panel in found["panels"] for target in panel["targets"]
+    )
