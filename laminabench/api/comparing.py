@@ -77,14 +77,16 @@ def compare(*runs: RunLike, **asked: Any) -> Comparison:
     about the same price with `equal_cost`. The keywords are the flags of `laminabench compare`; of
     `deployments`, `hosts` and `max_num_seqs` by system, as `deployments={"lamina": "2xh200+4xh20"}`.
 
-    >>> import laminabench as lb
-    >>> runs = [lb.replay("profile:azure-conv", system=name, num_requests=200) for name in ("lamina", "vllm")]
-    >>> lb.compare(*runs).ratio("tbt_p99").value < 1
-    True
-    >>> few = {"trace": "profile:azure-conv", "num_requests": 200, "model": "llama3-70b"}
-    >>> both = lb.compare(**few, costs="vllm-0.14", equal_cost=True, jobs=1)
-    >>> sorted(both.ratios.index.get_level_values("side"))
-    ['lamina', 'vllm']
+    Examples:
+        >>> import laminabench as lb
+        >>> lamina = lb.replay("profile:azure-conv", system="lamina", num_requests=200)
+        >>> vllm = lb.replay("profile:azure-conv", system="vllm", num_requests=200)
+        >>> lb.compare(lamina, vllm).ratio("tbt_p99").value < 1
+        True
+        >>> few = {"trace": "profile:azure-conv", "num_requests": 200, "model": "llama3-70b"}
+        >>> both = lb.compare(**few, costs="vllm-0.14", equal_cost=True, jobs=1)
+        >>> sorted(both.ratios.index.get_level_values("side"))
+        ['lamina', 'vllm']
     """
     return _of_runs(*runs, **asked) if runs else _of_systems(**asked)
 

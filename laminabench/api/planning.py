@@ -191,10 +191,11 @@ def plan(
     Returns:
         The plan. Where nothing meets the limit, `best` is None and `nearest` comes nearest.
 
-    >>> import laminabench as lb
-    >>> plan = lb.plan("profile:azure-conv", 60, num_requests=200, devices=("h100", "h20"), jobs=1)
-    >>> plan.best.tbt_p99_ms <= 60, plan.best.candidate.system in ("lamina", "vllm", "afd")
-    (True, True)
+    Examples:
+        >>> import laminabench as lb
+        >>> plan = lb.plan("profile:azure-conv", 60, num_requests=200, devices=("h100", "h20"), jobs=1)
+        >>> plan.best.tbt_p99_ms <= 60, plan.best.candidate.system in ("lamina", "vllm", "afd")
+        (True, True)
     """
     heard = Heard(progress=progress)
     name, given = named(trace)

@@ -46,15 +46,17 @@ def replay(
     Raises:
         UserError: For what cannot be replayed; its `code` is in docs/errors.md.
 
-    >>> import laminabench as lb
-    >>> run = lb.replay("profile:azure-conv", system="lamina", deployment="2xh100+4xh20", num_requests=200)
-    >>> print(run.manifest.deployment.name, f"${run.cost.usd_per_hour:.2f} an hour")
-    2xh100+4xh20 $40.64 an hour
-    >>> try:
-    ...     lb.replay("profile:azure-conv", system="lamina", deployment="2xh1000+4xh20")
-    ... except lb.UserError as error:
-    ...     print(f"{error.code}: {error}")
-    catalogue-unknown-name: no device named 'h1000'; did you mean h100 or h800 or h200?
+    Examples:
+        >>> import laminabench as lb
+        >>> few = {"trace": "profile:azure-conv", "num_requests": 200, "system": "lamina"}
+        >>> run = lb.replay(**few, deployment="2xh100+4xh20")
+        >>> print(run.manifest.deployment.name, f"${run.cost.usd_per_hour:.2f} an hour")
+        2xh100+4xh20 $40.64 an hour
+        >>> try:
+        ...     lb.replay(**few, deployment="2xh1000+4xh20")
+        ... except lb.UserError as error:
+        ...     print(f"{error.code}: {error}")
+        catalogue-unknown-name: no device named 'h1000'; did you mean h100 or h800 or h200?
     """
     heard = Heard(progress=progress)
     kept: dict[str, Any] = {"no_out": True} if out is None else {"directory": os.fspath(out)}

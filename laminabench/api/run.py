@@ -40,12 +40,13 @@ class Run:
     Made by `replay` and `read`. Numbers are of the steady window, as docs/metrics.md defines them; names
     carry units, and times between tokens are in milliseconds.
 
-    >>> import laminabench as lb
-    >>> run = lb.replay("profile:azure-conv", system="lamina", num_requests=200)
-    >>> run.measured, run.tbt.p99 > run.tbt.p50 > 0
-    (False, True)
-    >>> int(run.requests.output_tokens.sum()) == run.summary.tokens_generated
-    True
+    Examples:
+        >>> import laminabench as lb
+        >>> run = lb.replay("profile:azure-conv", system="lamina", num_requests=200)
+        >>> run.measured, run.tbt.p99 > run.tbt.p50 > 0
+        (False, True)
+        >>> int(run.requests.output_tokens.sum()) == run.summary.tokens_generated
+        True
     """
 
     def __init__(
@@ -218,23 +219,24 @@ class Run:
         how = "live, measured" if self.measured else "modelled"
         return picture(
             self._table.outcome,
-            f"{what}{f' ({boards})' if boards else ''} with {manifest.model_name}, {how}{partial}",
-            summary.slo.tbt_ms,
-            summary.faults or (),
-            summary.resumed.at_s if summary.resumed else (),
-            summary.slo.ttft_ms or None,
+            title=f"{what}{f' ({boards})' if boards else ''} with {manifest.model_name}, {how}{partial}",
+            slo_tbt_ms=summary.slo.tbt_ms,
+            slo_ttft_ms=summary.slo.ttft_ms or None,
+            faults=summary.faults or (),
+            resumed_s=summary.resumed.at_s if summary.resumed else (),
         )
 
 
 def read(path: str | os.PathLike[str]) -> Run:
     """The Run in a folder, as `laminabench replay` and `Run.save` leave it.
 
-    >>> import laminabench as lb
-    >>> try:
-    ...     lb.read("no/such/folder")
-    ... except lb.UserError as error:
-    ...     print(f"{error.code}: {error}")
-    run-not-a-run: no/such/folder is not a Run: it is not a directory
+    Examples:
+        >>> import laminabench as lb
+        >>> try:
+        ...     lb.read("no/such/folder")
+        ... except lb.UserError as error:
+        ...     print(f"{error.code}: {error}")
+        run-not-a-run: no/such/folder is not a Run: it is not a directory
     """
     folder = Path(path)
     return Run(read_run(folder), path=folder)

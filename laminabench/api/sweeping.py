@@ -52,11 +52,12 @@ def sweep(
         A row a point: what was varied, every number under its dotted name (`tbt_ms.p99`), and `error` with
         what was wrong where a point could not be replayed.
 
-    >>> import laminabench as lb
-    >>> few = {"num_requests": 200, "system": "lamina", "jobs": 1}
-    >>> table = lb.sweep("profile:azure-conv", {"batches": (1, 2)}, **few)
-    >>> list(table["batches"]), bool((table["tbt_ms.p99"] > 0).all())
-    ([1, 2], True)
+    Examples:
+        >>> import laminabench as lb
+        >>> few = {"num_requests": 200, "system": "lamina", "jobs": 1}
+        >>> table = lb.sweep("profile:azure-conv", {"batches": (1, 2)}, **few)
+        >>> list(table["batches"]), bool((table["tbt_ms.p99"] > 0).all())
+        ([1, 2], True)
     """
     count = math.prod(map(len, vary.values()))
     if not count or not vary:

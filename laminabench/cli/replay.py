@@ -90,7 +90,7 @@ def _replay(request: ReplayRequest, out: Output, journal: ReplayJournal | None =
         if request.timeline:
             drawn["timeline"] = _timeline(found, request.timeline, request.timeline_window, out)
         if request.plot:
-            _plot(found, request.plot, out)
+            _plot(found, request, out)
             drawn["plot"] = request.plot
     except UserError as error:  # raised after what the replay has come to
         undrawn = error
@@ -113,23 +113,10 @@ def _timeline(found: Result, path: str, window: str | None, out: Output) -> Json
     return drawn
 
 
-def _plot(found: Result, path: str, out: Output) -> None:
+def _plot(found: Result, request: ReplayRequest, out: Output) -> None:
     """Draw the replay over time."""
-    from laminabench.figures.replay_over_time import draw
-    from laminabench.present.replay import on_boards
+    from laminabench.api.run import Run
 
-    prepared, replayed = found.prepared, found.replayed
-    how = "live, measured" if prepared.backend == "live" else "modelled"
-    how += ", PARTIAL" if replayed.partial else ""
-    what = f"{found.trace.meta.name} on {prepared.request.system} {prepared.deployment}"
-    boards = ", ".join(on_boards(str(prepared.deployment), replayed.facts))
-    what += f" ({boards})" if boards else ""
-    draw(
-        replayed.outcome,
-        Path(path),
-        title=f"{what} with {prepared.model.name}, {how}",
-        slo_tbt_ms=prepared.request.slo_tbt_ms,
-        slo_ttft_ms=prepared.request.slo_ttft_ms,
-        **replayed.marks,
-    )
-    out.note(f"drew {path}")
+    assert request.plot
+    Run(found.as_run(request), path=None).plot().save(request.plot)
+    out.note(f"drew {request.plot}")

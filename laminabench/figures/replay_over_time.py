@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from laminabench.analysis.memory import NAMES, memory_over_time
 from laminabench.analysis.over_time import first_tokens_over_time, over_time
-from laminabench.figures.drawn import drawn
 from laminabench.figures.style import BLUE, GREEN, ORANGE, PURPLE
 from laminabench.runs.summary import FaultCost
 from laminabench.sim.outcome import Outcome
@@ -25,29 +23,16 @@ if TYPE_CHECKING:
 _RATE, _P50, _P99, _FAULT, _RESUMED = "#009e73", "#0072b2", "#d55e00", "#777777", "#cc79a7"
 
 
-def draw(
+def picture(
     outcome: Outcome,
-    target: Path,
     *,
     title: str,
     slo_tbt_ms: float,
     slo_ttft_ms: float | None = None,
     faults: Sequence[FaultCost] = (),
     resumed_s: Sequence[float] = (),
-) -> None:
-    """Draw it into `target`, as its suffix names; faults as `analysis.faults` has them."""
-    drawn(lambda: picture(outcome, title, slo_tbt_ms, faults, resumed_s, slo_ttft_ms), target)
-
-
-def picture(
-    outcome: Outcome,
-    title: str,
-    slo_tbt_ms: float,
-    faults: Sequence[FaultCost],
-    resumed_s: Sequence[float],
-    slo_ttft_ms: float | None = None,
 ) -> Figure:
-    """The figure, not yet written anywhere."""
+    """The figure, not yet written anywhere; faults as `analysis.faults` has them."""
     import seaborn
     from matplotlib.figure import Figure
 

@@ -104,7 +104,6 @@ class Replayed:
     costs_set: str | None = None
     costs_held: str | None = None  # how far off they were where they were held against measurements
     simulation_s: float | None = None
-    marks: Mapping[str, Any] = field(default_factory=dict)  # what a picture over time marks
     beside: Mapping[str, bytes] = field(default_factory=dict)  # files that the Run keeps, by name
     partial: Partial | None = None  # why it ended before the trace did, if it did
     why_rejected: str | None = None  # the first request that could never be served

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from made_outcome import outcome_of
 
 from laminabench.errors import UserError
-from laminabench.figures.replay_over_time import draw, panels
+from laminabench.figures.drawn import drawn
+from laminabench.figures.replay_over_time import panels, picture
 from laminabench.runs.summary import FaultCost, Struck
 from laminabench.sim.outcome import Outcome
 
@@ -20,6 +22,10 @@ def outcome(iterations: int) -> Outcome:
     lasts = np.full(iterations, 0.01)
     lasts[iterations // 2 : iterations // 2 + 1] = 0.5
     return outcome_of(lasts)
+
+
+def draw(outcome: Outcome, target: Path, **how: Any) -> None:
+    drawn(lambda: picture(outcome, **how), target)
 
 
 def test_it_marks_faults_and_interruptions(tmp_path: Path) -> None:
