@@ -16,6 +16,7 @@ requirements=$("$python" -c 'import tomllib; print(*tomllib.load(open("pyproject
 $pip download --constraint ci/constraints.txt --only-binary=:all: --dest "$work/requirements" $requirements cmake ninja
 cd "$work"
 # An index of this machine's own would be one that pip asks all the same.
+# shellcheck disable=SC2086
 env PIP_CONFIG_FILE=/dev/null PIP_NO_INDEX=1 PIP_FIND_LINKS="$work/requirements" $pip wheel --no-deps \
   --config-settings=cmake.build-type=Plain --config-settings=cmake.define.LAMINA_CUDA=OFF \
   --wheel-dir "$work/wheel" "$work"/laminabench-*.tar.gz

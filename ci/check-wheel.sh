@@ -53,7 +53,7 @@ alone="env PATH=$wheel/user/bin LAMINABENCH_TRACES= LAMINABENCH_HOME=$wheel/home
 # shellcheck disable=SC2086
 {
   $alone pip --disable-pip-version-check --quiet install --only-binary=:all: --constraint "$root/ci/constraints.txt" \
-    "../repaired/$repaired[report]"
+    "../repaired/${repaired}[report]"
   for system in vllm lamina; do
     $alone laminabench replay --trace azure-conv --num-requests 300 --offline --quiet --system "$system" >replay.txt
   done
