@@ -9,6 +9,7 @@ import threading
 from typing import Any
 
 import pytest
+from grafana import asked_for
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parsed_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parsed_text
 
@@ -179,3 +180,16 @@ def test_metrics_come_as_the_reader_accepts_them(serve: Any, accept: str, kind: 
         told = {sample.name: sample.value for sample in samples if not sample.labels}
         assert told["lamina_completion_tokens_total"] == 10
         assert told["lamina_time_between_tokens_seconds_count"] == 9
+
+
+def test_the_dashboard_asks_for_what_there_is(serve: Any) -> None:
+    with serve() as server:
+        assert server.post(LONG | {"max_tokens": 10})[0] == 200
+        page = server.call("GET", "/metrics").body.decode()
+        families = list(parsed_text(page))
+    # A worker's time is there once it was asked for, its counter always.
+    there = {f"{family.name}_total" for family in families if family.type == "counter"}
+    there |= {sample.name for family in families for sample in family.samples}
+    asked = asked_for("lamina_")
+    assert len(asked) > 10
+    assert asked <= there
