@@ -71,7 +71,7 @@ def import_(
         check_replaceable(place)
     for each, place in zip(made, places, strict=True):
         each.write(place)
-        for sentence in (*each.found.notes, *each.found.differences()):
+        for sentence in each.notes:
             out.note(sentence)
     results = [described(each, place) for each, place in zip(made, places, strict=True)]
     out.result({"runs": results}, lambda console: render(console, results))

@@ -12,7 +12,7 @@ import numpy as np
 from laminabench.errors import UserError
 from laminabench.interchange.aiperf_numbers import summary
 from laminabench.interchange.calls import Calls, pieces_of
-from laminabench.interchange.found import Found, Table, last_line, read_json, read_text, unlike
+from laminabench.interchange.found import Found, Table, last_line, marks_in, read_json, read_text, unlike
 from laminabench.runs.status import DONE, FAILED, UNFINISHED
 from laminabench.sim.spec import Mode
 from laminabench.systems.live.endpoint.stream import dealt
@@ -91,6 +91,7 @@ def _found(rows: list[Table], said: Table) -> Found:
         began_at_s=rows[0]["metadata"]["request_start_ns"] * _NS,
         partial="the benchmark was cancelled" if said.get("was_cancelled") else "",
         more={name: said[name] for name in ("benchmark_id", "schema_version") if said.get(name)},
+        marks=marks_in(said),
     )
 
 

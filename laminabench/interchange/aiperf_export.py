@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
@@ -79,10 +80,11 @@ def _lengths(calls: Calls) -> Table:
 
 
 def _errors(calls: Calls) -> list[Table]:
-    failed = [(str(error) or "unfinished", int(code)) for error, code, done in _fates(calls) if not done]
-    return [
-        {"error_details": _error(*each, False), "count": failed.count(each)} for each in dict.fromkeys(failed)
-    ]
+    """How often what went wrong."""
+    failed = Counter(
+        (str(error) or "unfinished", int(code)) for error, code, done in _fates(calls) if not done
+    )
+    return [{"error_details": _error(*each, False), "count": count} for each, count in failed.items()]
 
 
 def _fates(calls: Calls) -> list[tuple[Any, Any, Any]]:

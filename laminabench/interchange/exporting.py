@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from laminabench.atomic import replacing
@@ -13,7 +13,7 @@ from laminabench.interchange.calls import Calls, calls_of
 from laminabench.interchange.found import Table
 from laminabench.interchange.said import MODELLED, Said
 from laminabench.interchange.tools import TOOLS
-from laminabench.json_safe import json_safe
+from laminabench.json_safe import as_number
 from laminabench.runs.read import Run
 from laminabench.runs.replace import replacing_directory, require_replaceable
 
@@ -51,21 +51,19 @@ def target_of(run: Run, tool: str, target: Path | None) -> Path:
 
 def write(files: dict[str, list[Table]], target: Path, *, folder: bool) -> int:
     """All of it or nothing; how many bytes."""
-    texts = {name: "".join(_line(line) for line in lines) for name, lines in files.items()}
+    # What is no number in JSON becomes null.
+    encode = msgspec.json.Encoder(enc_hook=as_number).encode_lines
+    texts = {name: encode(lines) for name, lines in files.items()}
     if folder:
         require_replaceable(target, lambda: _is_ours(target, set(texts)), "an export of a Run")
         with replacing_directory(target) as temporary_folder:
             for name, text in texts.items():
-                (temporary_folder / name).write_text(text, encoding="utf-8")
+                (temporary_folder / name).write_bytes(text)
     else:
         (text,) = texts.values()
         with replacing(target) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+            temporary.write_bytes(text)
     return sum(map(len, texts.values()))
-
-
-def _line(line: Table) -> str:
-    return json.dumps(json_safe(line), allow_nan=False) + "\n"
 
 
 def _is_ours(target: Path, names: set[str]) -> bool:

@@ -13,6 +13,7 @@ from laminabench.interchange.calls import Calls
 from laminabench.sim.spec import Mode
 
 Table = dict[str, Any]
+MARK = "laminabench_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Found:
     part: str = ""  # which of a file's benchmarks it is, where there are several
     more: Mapping[str, Any] = field(default_factory=dict)  # what else is worth keeping
     notes: Sequence[str] = ()
+    marks: Mapping[str, str] = field(default_factory=dict)  # what an export of ours says of its Run
 
     @property
     def called(self) -> str:
@@ -47,6 +49,11 @@ class Found:
             for name, ours in self.recounted.items()
             if name in self.stated and abs(self.stated[name] - ours) > 1e-3 * max(abs(ours), 1e-3)
         ]
+
+
+def marks_in(table: Table) -> dict[str, str]:
+    """What an export of ours says of its Run; nothing where the tool itself wrote the file."""
+    return {name: str(value) for name, value in table.items() if name.startswith(MARK)}
 
 
 def read_text(path: Path) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from laminabench.errors import UserError
 from laminabench.interchange.calls import Calls, pieces_of
-from laminabench.interchange.found import Found, Table, last_line, read_json, read_text, unlike
+from laminabench.interchange.found import Found, Table, last_line, marks_in, read_json, read_text, unlike
 from laminabench.interchange.guidellm_numbers import STATUSES, summary
 from laminabench.runs.status import DONE, FAILED, UNFINISHED
 from laminabench.sim.spec import Mode
@@ -69,6 +69,7 @@ def _found(benchmark: Table, document: Table, number: int, where: str) -> Found:
     )
     duration_s = clock["request_end_time"] - began_at_s
     mode, concurrency = _load(strategy)
+    labels = ((document.get("config") or {}).get("metadata") or {}).get("labels") or {}
     numbers = flat(summary(calls, duration_s))
     stated = flat(metrics)
     notes = [] if len(calls.pieces.at_s) == len(calls) else [EVEN]
@@ -96,9 +97,10 @@ def _found(benchmark: Table, document: Table, number: int, where: str) -> Found:
                 for name, value in strategy.items()
                 if isinstance(value, str | int | float) and value
             },
-            "labels": ((document.get("config") or {}).get("metadata") or {}).get("labels") or {},
+            "labels": labels,
         },
         notes=notes,
+        marks=marks_in(labels),
     )
 
 

@@ -110,8 +110,11 @@ def summary(calls: Calls, end_s: float) -> dict[str, Any]:
         "total": np.ones(len(calls), np.bool_),
     }
 
+    alone = bool(chosen["successful"].all())
+
     def each(of: Callable[[NDArray[np.bool_]], Distribution]) -> dict[str, Distribution]:
-        return {name: of(some) for name, some in chosen.items()}
+        found = {name: of(some) for name, some in chosen.items() if name != "total"}
+        return found | {"total": found["successful"] if alone else of(chosen["total"])}
 
     def simply(values: Float64, weights: Float64 | None = None) -> dict[str, Distribution]:
         known = np.nan_to_num(values)  # as guidellm counts what is not there

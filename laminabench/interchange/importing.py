@@ -12,14 +12,15 @@ from msgspec import structs
 from laminabench.catalog.deployment import Deployment
 from laminabench.errors import UserError
 from laminabench.interchange.aiperf import RECORDS
-from laminabench.interchange.found import Found
+from laminabench.interchange.found import MARK, Found
 from laminabench.runs.format import sha256_of
-from laminabench.runs.manifest import Host, Manifest, Partial, manifest
+from laminabench.runs.manifest import Backend, Host, Manifest, Partial, manifest
 from laminabench.runs.summary import Summary
 from laminabench.runs.write import write_run
 from laminabench.sim.outcome import Outcome
 from laminabench.systems.base import Workload, summary_of
 from laminabench.systems.live.endpoint.records import Noted, outcome_of
+from laminabench.systems.registry import NAMES
 from laminabench.traces.table import Trace, TraceMeta
 
 SYSTEM = "openai"
@@ -48,7 +49,18 @@ class Imported:
     def summary(self) -> Summary:
         return self.manifest.summary
 
+    @property
+    def notes(self) -> list[str]:
+        """What to know of it before its numbers are believed."""
+        computed = "this is an export of a modelled Run: its times were computed and not measured"
+        return [
+            *([computed] if self.manifest.backend == "modelled" else []),
+            *self.found.notes,
+            *self.found.differences(),
+        ]
+
     def write(self, directory: Path) -> None:
+        """As a Run in this directory."""
         write_run(directory, self.outcome, self.trace, self.manifest)
 
 
@@ -89,7 +101,10 @@ def imported(found: Found, path: Path, given: Given) -> Imported:
     workload = Workload(
         found.mode, found.concurrency, slo_tbt_ms=given.slo_tbt_ms, slo_ttft_ms=given.slo_ttft_ms
     )
-    behind = _Behind(found.url, given.hardware)
+    # A file that we wrote says of what: what was computed stays so.
+    backend: Backend = "modelled" if found.marks.get(f"{MARK}backend") == "modelled" else "live"
+    system = found.marks.get(f"{MARK}system", "")
+    behind = _Behind(found.url if backend == "live" else "", given.hardware)
     facts = {
         "imported": {
             "tool": found.tool,
@@ -97,6 +112,7 @@ def imported(found: Found, path: Path, given: Given) -> Imported:
             "file": source.name,
             "sha256": digest,
             "began_at_s": found.began_at_s,
+            **found.marks,
             **found.more,
         }
     }
@@ -111,9 +127,9 @@ def imported(found: Found, path: Path, given: Given) -> Imported:
         },
         deployment={**behind.describe(), "facts": facts},
         transforms={},
-        system=SYSTEM,
+        system=system if system in NAMES else SYSTEM,
         model={"name": name},
-        backend="live",
+        backend=backend,
         coefficients=[],
         wall_s=found.duration_s,
         summary=summary_of(outcome, trace, workload, behind),

@@ -13,7 +13,16 @@ import numpy as np
 
 from laminabench.errors import UserError
 from laminabench.interchange.calls import Calls, pieces_of
-from laminabench.interchange.found import Found, Table, last_line, read_json, read_text, unlike
+from laminabench.interchange.found import (
+    MARK,
+    Found,
+    Table,
+    last_line,
+    marks_in,
+    read_json,
+    read_text,
+    unlike,
+)
 from laminabench.interchange.said import MODELLED, Said
 from laminabench.runs.status import DONE, FAILED
 from laminabench.sim.spec import Float64, Mode
@@ -96,13 +105,18 @@ def _found(document: Table, part: str) -> Found:
             if document.get(name) is not None
         }
         | {"first_start_time": min(began, default=None), **_metadata(document)},
+        marks=marks_in(document),
     )
 
 
 def _metadata(document: Table) -> Table:
     """Texts that the user added with --metadata."""
     known = {"date", "endpoint_type", "backend", "label", "model_id", "tokenizer_id", "request_rate"}
-    added = {name: value for name, value in document.items() if isinstance(value, str) and name not in known}
+    added = {
+        name: value
+        for name, value in document.items()
+        if isinstance(value, str) and name not in known and not name.startswith(MARK)
+    }
     return {"metadata": added} if added else {}
 
 

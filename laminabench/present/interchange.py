@@ -52,6 +52,7 @@ def described(each: Imported, place: Path) -> dict[str, Json]:
         "tool": found.tool,
         "version": found.version or None,
         "model": each.manifest.model_name,
+        "backend": each.manifest.backend,
         "mode": found.mode,
         "concurrency": found.concurrency,
         "requests": to_json(summary.requests),
@@ -59,7 +60,7 @@ def described(each: Imported, place: Path) -> dict[str, Json]:
         "stated": dict(found.stated),
         "recounted": dict(found.recounted),
         "differences": found.differences(),
-        "notes": list(found.notes),
+        "notes": each.notes,
         "summary": to_json(summary),
     }
 
@@ -71,9 +72,10 @@ def render(console: Console, results: list[dict[str, Any]]) -> None:
 
 def _render(console: Console, result: dict[str, Any]) -> None:
     by = " ".join(filter(None, (result["tool"], result["version"])))
+    how = f"{result['backend']}, {result['mode']}"
     counts = ", ".join(f"{count:,} {end}" for end, count in result["requests"].items() if count)
     console.print(
-        f"{literal(result['run_dir'])}: {literal(result['model'])}, {by}, {result['mode']}, {counts}",
+        f"{literal(result['run_dir'])}: {literal(result['model'])}, {by}, {how}, {counts}",
         soft_wrap=True,
     )
     shown = _SHOWN[result["tool"]]

@@ -30,7 +30,7 @@ def test_a_result_becomes_a_run_that_others_read(as_json: Any, printed: Any) -> 
     page = as_json("report", "run", "other", "-o", "page.html", "-q")
     assert {each["backend"] for each in page["runs"]} == {"live"}
     out = printed("import", str(DATA / "vllm-failed.json"), "--out", "failed")
-    assert "failed: model, vllm bench serve, closed, 11 completed, 1 failed" in out
+    assert "failed: model, vllm bench serve, live, closed, 11 completed, 1 failed" in out
 
 
 def test_several_files_are_several_runs(as_json: Any) -> None:
@@ -85,6 +85,10 @@ def test_a_modelled_run_as_a_result(as_json: Any, shell: Any, tool: str) -> None
     assert not Path("out.x").exists()
     (back,) = as_json("import", said["output"], "--out", "back", "-q")["runs"]
     assert back["tokens_generated"] == 70
+    assert (back["backend"], back["notes"][0].split(":")[0]) == (
+        "modelled",
+        "this is an export of a modelled Run",
+    )
     again = as_json("export", "back", "--to", tool, "-o", "again", "-q")
     assert again["tokens"] == 70
 

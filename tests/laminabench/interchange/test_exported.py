@@ -178,7 +178,7 @@ def test_a_modelled_run_says_so_in_name_and_content(modelled: Run, tool: str, tm
         "guidellm": lambda said: [said[0]["config"]["metadata"]["labels"]["name"]],
     }[tool](documents(path))
     assert label.startswith("MODELLED, not measured: computed by laminabench")
-    assert '"laminabench_backend": "modelled"' in "".join(each.read_text() for each in _files(path))
+    assert '"laminabench_backend":"modelled"' in "".join(each.read_text() for each in _files(path))
     assert of_export(modelled, tool)[0].startswith("this Run is modelled")
 
 
@@ -279,6 +279,8 @@ def test_of_a_modelled_run_nothing_is_lost(modelled: Run, tool: str, tmp_path: P
     if tool != "guidellm":
         np.testing.assert_allclose(after.pieces.at_s, before.pieces.at_s, atol=2e-6)
         assert not after.even.any()
+    # What was computed is not taken for measured on the way back.
+    assert (run.manifest.backend, run.manifest.system) == ("modelled", "vllm")
     workload = modelled.manifest.workload
     assert (run.manifest.workload.mode, run.manifest.workload.concurrency) == (
         workload.mode,
