@@ -56,14 +56,15 @@ def page_run(
 
     def made(page: str, *, long: bool) -> PageRun:
         wanted = of_page(page, "files", [])
-        for name in wanted:
+        for each in wanted:  # a name, or NAME=its source in the tree
+            name, _, copied = each.partition("=")
             source = ROOT / "tests" / "docs" / "files" / name
             if name == "path/to/model":
                 if not long:
                     continue
                 source = request.getfixturevalue("model_folder")
             elif not source.exists():
-                source = ROOT / name
+                source = ROOT / (copied or name)
             target = folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)

@@ -56,21 +56,21 @@ def test_nothing_is_unaccounted_for() -> None:
     assert [
         note for note in notes if note not in (PRINTED, PRINTED_SHAPE) and not note.startswith("not run: ")
     ] == []
-    counted = Counter(kind(command) for _, command in all_commands())
+    counted = Counter("not-run" if block.note else kind(command) for block, command in all_commands())
     counted.update(
         f"{block.language} {'not run' if block.note else 'run'}"
         for block in all_blocks
         if block.language == "python" or block.language in DATA
     )
     print(", ".join(f"{count} {name}" for name, count in sorted(counted.items())))
-    assert counted["quick"] > counted["not-run"]
+    assert counted["quick"] + counted["long"] > 2 * counted["not-run"]
 
 
-@pytest.mark.parametrize("table", ["not-run", "long"])
+@pytest.mark.parametrize("table", ["elsewhere", "not-run", "long"])
 def test_each_declaration_has_a_command_and_a_reason(table: str) -> None:
     used = {entry(table, command) for _, command in all_commands()}
     assert [prefix for prefix in declared()[table] if prefix not in used] == []
-    assert all(len(reason) > 10 for reason in declared()[table].values())
+    assert all(len(reason) > 3 for reason in declared()[table].values())
     assert set(declared()["pages"]) <= set(PAGES)
 
 

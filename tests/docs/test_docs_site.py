@@ -1,4 +1,4 @@
-"""The built site in a browser: legible at any width, accessible, and nothing from the network; search works from files."""
+"""The built site in a browser: it fits, is accessible, loads nothing from the network and can be searched."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ def entry(table: str, command: str) -> str | None:
 
 
 def kind(command: str) -> str:
-    """What becomes of a command: quick, long or not-run; the longest prefix decides."""
-    found = {table: len(entry(table, command) or "") for table in ("not-run", "long")}
+    """What becomes of a command: quick, long, elsewhere or not-run; the longest prefix decides."""
+    found = {table: len(entry(table, command) or "") for table in ("elsewhere", "not-run", "long")}
     best = max(found, key=lambda table: found[table])
     return best if found[best] else "quick"
 
@@ -99,9 +99,7 @@ class PageRun:
                 if block.language in SHELL and not block.note.startswith("not run"):
                     self._printed, self._left_out = "", False
                     for command in commands(block):
-                        self._left_out = kind(command) == "not-run" or (
-                            kind(command) == "long" and not self.long
-                        )
+                        self._left_out = kind(command) not in ("quick", *(["long"] if self.long else []))
                         if not self._left_out:
                             self._command(command, block.where, servers)
                 elif block.language == "python" and not block.note:
@@ -113,13 +111,15 @@ class PageRun:
 
     def _command(self, command: str, where: str, servers: contextlib.ExitStack) -> None:
         """Run one command; what it writes to stdout is kept."""
-        for said, meant in of_page(self.page, "replace", {}).items():
-            command = command.replace(said, meant)
-        command = command.replace(".venv/bin/laminabench", "laminabench").replace(URL, self.url)
+        command = self._meant(command).replace(".venv/bin/laminabench", "laminabench")
         if command.startswith("laminabench serve"):
             servers.close()
-            self.url = servers.enter_context(self._served(command))
+            anywhere = re.sub(r" --port \d+|$", " --port 0", command, count=1)
+            self.url = servers.enter_context(self._served(anywhere))
             return
+        if command.startswith("laminabench view"):
+            with self._served(f"{command} --no-open"):
+                return
         try:
             words = shlex.split(command)
         except ValueError as error:
@@ -141,19 +141,25 @@ class PageRun:
         if code != of_page(self.page, "exits", {}).get(command, 0):
             self.failures.append(f"{where}: exit code {code} of {command}\n{err[-2000:]}")
 
+    def _meant(self, text: str) -> str:
+        """With what a reader puts in the place of names that stand for others."""
+        for said, meant in of_page(self.page, "replace", {}).items():
+            text = text.replace(said, meant)
+        return text.replace(URL, self.url)
+
     @contextlib.contextmanager
     def _served(self, command: str) -> Iterator[str]:
         """A server while it is wanted, on a port of the system's choice; its URL."""
-        words = shlex.split(re.sub(r"--port \d+", "", command))[1:]
+        words = shlex.split(command)[1:]
         server = subprocess.Popen(
-            [sys.executable, "-m", "laminabench", *words, "--port", "0", "--json"],
+            [sys.executable, "-m", "laminabench", *words, "--json"],
             cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         try:
             assert server.stdout
             assert server.stderr
             line = server.stdout.readline()
-            if not line:
+            if '"url"' not in line:  # not one object on one line: an error
                 self.failures.append(f"{command}: {server.stderr.read()[-2000:]}")
                 yield URL
                 return
@@ -165,7 +171,7 @@ class PageRun:
     def _python(self, texts: list[str]) -> None:
         """The page's Python, in a process of its own: one by one, unless the page's driver says how."""
         driver = of_page(self.page, "python", _DRIVER)
-        texts = [text.replace(URL, self.url) for text in texts]
+        texts = [self._meant(text) for text in texts]
         program = self.folder / "page.py"
         # Workers are started by modules: a guard, as in any program that starts processes.
         program.write_text(f"blocks = {texts!r}\nnames = {{'__name__': '__main__'}}\n{driver}")
