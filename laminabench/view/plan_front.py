@@ -63,6 +63,7 @@ def front_chart(plan: KeptPlan, found: Front, cost: Cost, speed: Speed) -> Chart
             [i for i in meeting if found.all[i].point.system == system],
             color=COLOURS.get(system) or next(others),
             symbol=SYMBOLS.get(system, "star"),
+            opacity=0.7,
         )
         for system in systems
     ]
@@ -71,13 +72,15 @@ def front_chart(plan: KeptPlan, found: Front, cost: Cost, speed: Speed) -> Chart
     traces.append(
         {
             "type": "scatter",
-            "mode": "lines+text",
+            "mode": "lines+markers+text",
             "name": "front",
             **places(found.on),
             "text": [str(number + 1) for number in range(len(found.on))],
             "textposition": "bottom left",
             "textfont": {"size": 13},
             "line": {"color": _LINE, "width": 1.5, "shape": "hv"},
+            # So that numbers keep off the marks that they are about.
+            "marker": {"size": 14, "opacity": 0},
             "hoverinfo": "skip",
             "meta": {"role": "front"},
         }

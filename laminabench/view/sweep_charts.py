@@ -124,7 +124,7 @@ def _line(found: Grid, chosen: Choices) -> Chart:
     }
     layout = {
         "xaxis": axis(label(chosen.x), showgrid=False, **_category(found.xs)),
-        "yaxis": axis(title_of(key), rangemode="tozero", **({"tickformat": ".0%"} if is_share(key) else {})),
+        "yaxis": axis(title_of(key), rangemode="tozero", **({"tickformat": "~%"} if is_share(key) else {})),
         "hovermode": "closest",
     }
     lost = f"Failed: {', '.join(failed)}. " if failed else ""
@@ -192,7 +192,7 @@ def _dimension(sweep: KeptSweep, name: str, values: list[Any]) -> PlotlyJson:
             "ticktext": [label(word) for word in words],
         }
     # Where all have the same share, plotly would go on beyond all of it.
-    more: PlotlyJson = {"tickformat": ".0%", "range": [min(0.95, *values), 1]} if is_share(name) else {}
+    more: PlotlyJson = {"tickformat": "~%", "range": [min(0.95, *values), 1]} if is_share(name) else {}
     if name in sweep.varied and len(set(values)) <= 12:
         more["tickvals"] = sorted(set(values))
     return {"label": titled, "values": rounded(values), **more}
@@ -215,7 +215,7 @@ def _colours(key: str) -> PlotlyJson:
         "title": {"text": f"{title_of(key)}{good}", "side": "top", "font": {"size": 12}},
         "tickfont": {"size": 12},
         "nticks": 5,
-        **({"tickformat": ".0%"} if is_share(key) else {}),
+        **({"tickformat": "~%"} if is_share(key) else {}),
     }
     return {"colorscale": SCALE, "reversescale": sense == "less", "showscale": True, "colorbar": bar}
 

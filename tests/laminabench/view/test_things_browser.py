@@ -1,0 +1,337 @@
+"""Pages of sweeps, plans and validations in a browser: what can be moved moves, and a link says all of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from view_things import GRID, HOSTILE, keep_all, throughput
+
+from laminabench.planning.kept import read_plan
+from laminabench.planning.reprice import front_at
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright, of the dev extra, is not installed")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+expect, sync_playwright = sync_api.expect, sync_api.sync_playwright
+# A machine that does other things too takes its time.
+expect.set_options(timeout=30_000)
+
+pytestmark = pytest.mark.outside
+ROOT = Path(__file__).parents[3]
+MOST_BYTES = 150_000
+PAGES = {
+    "sweep": "/sweeps?at=sweeps/one",
+    "plan": "/plans?at=plans/one",
+    "validation": "/validations?at=validation",
+}
+# What a driver of a machine without a GPU says of itself.
+_DRIVERS = "GL Driver Message"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return keep_all(tmp_path_factory.mktemp("things"))
+
+
+@pytest.fixture(scope="module")
+def link(exploring: Any, root: Path) -> Iterator[str]:
+    """The one that lets in a browser, of an explorer of this folder."""
+    with exploring(root) as explorer:
+        yield explorer.url
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    names = (os.environ.get("LAMINABENCH_BROWSER", ""), "chromium", "chromium-browser", "google-chrome")
+    found = next((path for name in names if name and (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip(
+            "no browser to open the explorer in: run ci/browser.sh, or name one in LAMINABENCH_BROWSER"
+        )
+    # Root in a container has no namespaces for the browser's own sandbox.
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=found, args=sandbox)
+        yield started
+        started.close()
+
+
+@dataclass
+class Explorer:
+    """A browser that was let in, and what its pages complained of or asked elsewhere for."""
+
+    browser: Any
+    base: str
+    cookies: list[Any]
+    said: list[str] = field(default_factory=list)
+    contexts: list[Any] = field(default_factory=list)
+
+    def open(self, address: str, width: int = 1280, theme: str = "light", **more: Any) -> Any:
+        viewport = {"width": width, "height": 900}
+        context = self.browser.new_context(viewport=viewport, color_scheme=theme, **more)
+        context.add_cookies(self.cookies)
+        self.contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: _DRIVERS in message.text or self.said.append(message.text))
+        page.on("pageerror", lambda error: self.said.append(str(error)))
+        page.on("request", lambda asked: self._own(asked.url))
+        assert page.goto(self.base + address).status == 200
+        if more.get("java_script_enabled", True):
+            page.wait_for_selector("html[data-drawn]")
+        return page
+
+    def _own(self, url: str) -> None:
+        if not url.startswith((self.base, "data:", "blob:")):
+            self.said.append(f"asked for {url}")
+
+
+def entered(browser: Any, link: str) -> Explorer:
+    """By the link, which is good once: its cookie is for all pages."""
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(link)
+    page.wait_for_url("**/")
+    cookies = context.cookies()
+    context.close()
+    return Explorer(browser, link.partition("/?")[0], cookies)
+
+
+@pytest.fixture(scope="module")
+def let_in(browser: Any, link: str) -> Explorer:
+    return entered(browser, link)
+
+
+@pytest.fixture
+def explorer(let_in: Explorer) -> Iterator[Explorer]:
+    yield let_in
+    for context in let_in.contexts:
+        context.close()
+    said = list(let_in.said)
+    let_in.said.clear()
+    let_in.contexts.clear()
+    assert said == []
+
+
+@pytest.mark.parametrize("width", [390, 1280, 2560])
+@pytest.mark.parametrize("name", PAGES)
+def test_it_is_legible(name: str, width: int, explorer: Explorer) -> None:
+    page = explorer.open(PAGES[name], width)
+    page.eval_on_selector_all("details", "all => all.forEach(each => { each.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for chart in page.locator(".chart .main-svg").all():
+        assert chart.bounding_box()["width"] > 200
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        page.wait_for_selector(f"html[data-drawn={theme}]")
+        found = axe.Axe().run(page).response["violations"]
+        bad = [each for each in found if each["impact"] in ("serious", "critical")]
+        assert bad == [], json.dumps(bad, indent=1)
+    assert page.evaluate("window.hacked") is None
+    assert HOSTILE[:20] in page.inner_text("main")
+
+
+def front_of(page: Any) -> list[int]:
+    """Whom the chart shows on the front."""
+    told: list[int] = page.evaluate(
+        "document.getElementById('front').data.find((trace) => trace.meta.role === 'front').customdata"
+    )
+    return told
+
+
+def numbered(page: Any) -> list[int]:
+    """Whom the table shows there, by its numbers."""
+    rows = page.locator("#candidates tbody tr.on-front")
+    assert rows.locator(".place").all_text_contents() == [str(n + 1) for n in range(rows.count())]
+    return [int(row.get_attribute("data-i")) for row in rows.all()]
+
+
+def winner_of(page: Any) -> tuple[str, str]:
+    return page.inner_text("#winner-name"), page.inner_text("#winner-million")
+
+
+def slide(page: Any, device: str, keys: str, times: int) -> None:
+    page.locator(f"input[type=range][data-device={device}]").focus()
+    for _ in range(times):
+        page.keyboard.press(keys)
+
+
+def test_a_slider_moves_the_front(explorer: Explorer, root: Path) -> None:
+    page = explorer.open(PAGES["plan"])
+    plan = read_plan(root / "plans" / "one")
+    points = plan.answers[0].replayed
+    before = front_of(page)
+    assert before == numbered(page) == front_at(points, plan.prices, plan.slo_tbt_p99_ms).on
+    assert winner_of(page)[0] == "lamina 4xh100+4xh20, 3 batches"
+    page.locator("input[type=range][data-device=h20]").focus()
+    page.keyboard.press("Home")
+    price = float(page.input_value("#number-h20"))
+    assert price == pytest.approx(plan.prices["h20"] / 4, rel=1e-3)
+    now = front_at(points, {**plan.prices, "h20": price}, plan.slo_tbt_p99_ms)
+    assert front_of(page) == numbered(page) == now.on != before
+    assert now.winner is not None
+    won = now.all[now.winner]
+    assert winner_of(page) == (won.point.candidate, f"{won.usd_per_million_tokens:,.3f}")
+    # The same from its link, with a script and without.
+    address = page.url.removeprefix(explorer.base)
+    assert f"price-h20={price:g}" in address
+    for script in (True, False):
+        again = explorer.open(address, java_script_enabled=script)
+        assert numbered(again) == now.on
+        assert winner_of(again) == winner_of(page)
+    page.get_by_role("button", name="Plan's prices").click()
+    assert front_of(page) == before
+    assert "price-" not in page.url
+
+
+def test_without_a_script_the_form_is_enough(explorer: Explorer) -> None:
+    page = explorer.open(PAGES["plan"], java_script_enabled=False)
+    page.fill("#number-h20", "0.5")
+    page.select_option("select[name=cost]", "usd_per_hour")
+    page.get_by_role("button", name="Show").click()
+    page.wait_for_url("**cost=usd_per_hour**")
+    assert page.inner_text("#winner-name") == "vllm 8xh20"
+    assert "4.00" in page.inner_text("#winner-hour")
+
+
+def test_the_browser_bills_as_python_does(explorer: Explorer, root: Path) -> None:
+    """Of prices drawn by chance: the same costs to the last bit, fronts and winners."""
+    page = explorer.open(PAGES["plan"])
+    plan, draw = read_plan(root / "plans" / "one"), random.Random(7)
+    points = plan.answers[0].replayed
+    asked = [
+        (
+            {name: usd * 4 ** draw.uniform(-1, 1) for name, usd in plan.prices.items()},
+            draw.choice(("usd_per_million_tokens", "usd_per_hour")),
+            draw.choice(("tbt_p99_ms", "tokens_per_s")),
+        )
+        for _ in range(300)
+    ]
+    told = page.evaluate(
+        """(asked) => {
+          const { points } = JSON.parse(document.getElementById("plan").textContent);
+          return asked.map(([prices, cost, speed]) => {
+            const { all, on, winner } = laminabench.frontAt(points, prices, cost, speed);
+            return [all.map((each) => [each.usd_per_hour, each.usd_per_million_tokens]), on, winner];
+          });
+        }""",
+        asked,
+    )
+    fronts = set()
+    for (prices, cost, speed), (costs, on, winner) in zip(asked, told, strict=True):
+        found = front_at(points, prices, plan.slo_tbt_p99_ms, cost, speed)  # type: ignore[arg-type]
+        assert costs == [[each.usd_per_hour, each.usd_per_million_tokens] for each in found.all]
+        assert (on, winner) == (found.on, found.winner)
+        fronts.add(tuple(on))
+    assert len(fronts) > 10
+
+
+def test_every_candidate_can_be_seen(explorer: Explorer) -> None:
+    page = explorer.open(PAGES["plan"])
+    rows = page.locator("#candidates tbody tr:visible")
+    few = rows.count()
+    page.get_by_label("all that were replayed").check()
+    assert rows.count() == 7 > few
+    again = explorer.open(page.url.removeprefix(explorer.base))
+    assert again.locator("#candidates tbody tr:visible").count() == 7
+
+
+HEAT = "document.getElementById('map').data.find((trace) => trace.type === 'heatmap')"
+
+
+def test_a_map_has_what_was_chosen(explorer: Explorer) -> None:
+    page = explorer.open(f"{PAGES['sweep']}&x=batches&y=attention-workers")
+    expected = [[throughput(count, HOSTILE, batches) for batches in (1, 2)] for count in (2, 3, 4)]
+    expected[1][1] = None  # type: ignore[call-overload]
+    assert page.evaluate(f"{HEAT}.z") == expected
+    page.select_option("select[name=metric]", "tbt_ms.p99")
+    page.wait_for_selector("html[data-filled]")
+    assert page.evaluate(f"{HEAT}.z") == [[32.0, 32.0], [33.0, None], [34.0, 34.0]]
+    again = explorer.open(page.url.removeprefix(explorer.base))
+    assert again.input_value("select[name=metric]") == "tbt_ms.p99"
+    assert again.evaluate(f"{HEAT}.z") == [[32.0, 32.0], [33.0, None], [34.0, 34.0]]
+
+
+def test_all_points_are_drawn_as_lines(explorer: Explorer) -> None:
+    page = explorer.open(PAGES["sweep"])
+    expect(page.locator("#lines .parcoords .y-axis")).to_have_count(7)
+    page.get_by_text("Axes of all points").click()
+    page.locator("input[name=along][value='mean_batch']").check()
+    expect(page.locator("#lines .parcoords .y-axis")).to_have_count(8)
+    assert "along=mean_batch" in page.url
+    # The canvases are not blank.
+    painted = page.evaluate(
+        """() => {
+          const canvas = document.querySelector("#lines canvas.gl-canvas-context");
+          return canvas.width > 0 && canvas.toDataURL() !== Object.assign(document.createElement("canvas"), {
+            width: canvas.width, height: canvas.height }).toDataURL();
+        }"""
+    )
+    assert painted
+
+
+def test_a_click_on_the_map_says_how_to_repeat_a_point(explorer: Explorer) -> None:
+    page = explorer.open(f"{PAGES['sweep']}&x=batches&y=attention-workers")
+    page.locator("#map .nsewdrag").scroll_into_view_if_needed()
+    box = page.locator("#map .nsewdrag").bounding_box()
+    # Batches 2, four attention workers: the upper right of two by three.
+    page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + box["height"] * 0.1)
+    page.mouse.click(box["x"] + box["width"] * 0.75, box["y"] + box["height"] * 0.12)
+    page.wait_for_url(re.compile(r"point=\d+#point"))
+    row = int(re.findall(r"point=(\d+)", page.url)[0])
+    assert GRID[row] == (4, HOSTILE, 2)
+    expect(page.locator("#command")).to_contain_text("--deployment 2xh100+4xh20")
+    page.get_by_role("link", name="Close").click()
+    expect(page.locator("#command")).to_have_count(0)
+
+
+def test_a_title_sorts(explorer: Explorer) -> None:
+    page = explorer.open(PAGES["sweep"])
+    for sense in ("descending", "ascending"):
+        page.locator(".points thead").get_by_role("link", name="throughput, tokens/s").click()
+        expect(page.locator(f".points th[aria-sort={sense}]")).to_have_count(1)
+    first = page.locator(".points tbody tr").first
+    assert f"{throughput(2, 'fhbn', 1):,.0f}" in first.inner_text()
+
+
+# As docs/view.md has them, but for the folder.
+COMMANDS = (
+    "sweep --trace profile:azure-conv --num-requests 400 --vary attention-workers=2,4,8 --vary batches=1,2 "
+    "--vary admission=reserve,grow --vary network=fhbn,nccl --out attention",
+    "plan --trace profile:azure-conv --num-requests 300 --slo-tbt-p99-ms 100 --budget 60 --out plan",
+)
+SHOTS = {
+    "sweep": "/sweeps?at=attention&x=attention-workers&y=batches&fix-admission=reserve",
+    "plan": "/plans?at=plan&price-h20=2.5",
+    "validation": "/validations?at=validation",
+}
+
+
+@pytest.mark.skipif("LAMINABENCH_SCREENSHOTS" not in os.environ, reason="LAMINABENCH_SCREENSHOTS is not set")
+def test_docs_have_pictures(browser: Any, exploring: Any, tmp_path: Path) -> None:
+    """Of real results."""
+    from PIL import Image
+
+    for command in COMMANDS:
+        called = [sys.executable, "-m", "laminabench", *command.split(), "-q"]
+        subprocess.run(called, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+    (tmp_path / "validation").mkdir()
+    shutil.copy(ROOT / "results" / "validation" / "validation.json", tmp_path / "validation")
+    with exploring(tmp_path) as running:
+        explorer = entered(browser, running.url)
+        for name, address in SHOTS.items():
+            page = explorer.open(address)
+            target = ROOT / "docs" / "images" / f"view-{name}.png"
+            page.evaluate("document.querySelector('.folder').textContent = '~/results'")
+            page.screenshot(path=target, clip={"x": 0, "y": 0, "width": 1280, "height": 1150}, full_page=True)
+            Image.open(target).convert("RGB").quantize(64).save(target, optimize=True)
+            assert target.stat().st_size < MOST_BYTES
