@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from msgspec import structs
@@ -20,6 +19,7 @@ from laminabench.runs.write import write_run
 from laminabench.sim.outcome import Outcome
 from laminabench.systems.base import Workload, summary_of
 from laminabench.systems.live.endpoint.records import Noted, outcome_of
+from laminabench.systems.live.endpoint.setup import Address, Behind, parse_url
 from laminabench.systems.registry import NAMES
 from laminabench.traces.table import Trace, TraceMeta
 
@@ -64,31 +64,6 @@ class Imported:
         write_run(directory, self.outcome, self.trace, self.manifest)
 
 
-@dataclass(frozen=True, slots=True)
-class _Behind:
-    """The server, as far as anybody said."""
-
-    url: str
-    hardware: Deployment | None
-
-    @property
-    def usd_per_hour(self) -> float | None:
-        return self.hardware.usd_per_hour if self.hardware else None
-
-    @property
-    def power_w(self) -> float | None:
-        return self.hardware.power_w if self.hardware else None
-
-    def describe(self) -> dict[str, Any]:
-        known: dict[str, Any] = {**dict.fromkeys(("dop", "usd_per_hour", "power_w")), "devices": []}
-        known = self.hardware.describe() if self.hardware else known | {"price_note": ""}
-        return {**known, "name": str(self), "url": self.url}
-
-    def __str__(self) -> str:
-        parts = [str(self.hardware)] if self.hardware else []
-        return " at ".join([*parts, self.url] if self.url else parts or ["unknown server"])
-
-
 def imported(found: Found, path: Path, given: Given) -> Imported:
     """A Run of one benchmark of this file."""
     name = given.model or found.model
@@ -104,7 +79,7 @@ def imported(found: Found, path: Path, given: Given) -> Imported:
     # A file that we wrote says of what: what was computed stays so.
     backend: Backend = "modelled" if found.marks.get(f"{MARK}backend") == "modelled" else "live"
     system = found.marks.get(f"{MARK}system", "")
-    behind = _Behind(found.url if backend == "live" else "", given.hardware)
+    behind = Behind(_address(found.url) if backend == "live" else None, given.hardware)
     facts = {
         "imported": {
             "tool": found.tool,
@@ -137,6 +112,14 @@ def imported(found: Found, path: Path, given: Given) -> Imported:
     )
     # It ran elsewhere, or nobody knows where.
     return Imported(found, trace, outcome, structs.replace(made, host=Host(platform=found.platform)))
+
+
+def _address(url: str) -> Address | None:
+    """Of the server; of a URL that is none, or has a name or password in it, nothing is kept."""
+    try:
+        return parse_url(url)
+    except UserError:
+        return None
 
 
 def _source(path: Path) -> Path:

@@ -77,7 +77,7 @@ class Served:
 class Behind:
     """What is behind a URL: nothing is known of it but what the user says."""
 
-    address: Address
+    address: Address | None  # None of a server that another tool measured and does not name
     hardware: Deployment | None = None
 
     @property
@@ -91,9 +91,11 @@ class Behind:
     def describe(self) -> dict[str, Any]:
         known: dict[str, Any] = {**dict.fromkeys(("dop", "usd_per_hour", "power_w")), "devices": []}
         known = self.hardware.describe() if self.hardware else known | {"price_note": ""}
-        return {**known, "name": str(self), "url": str(self.address)}
+        return {**known, "name": str(self), "url": str(self.address or "")}
 
     def __str__(self) -> str:
+        if self.address is None:
+            return str(self.hardware or "unknown server")
         return f"{self.hardware} at {self.address}" if self.hardware else str(self.address)
 
 
@@ -116,6 +118,7 @@ class EndpointSetup:
 
     @property
     def address(self) -> Address:
+        assert self.deployment.address is not None
         return self.deployment.address
 
     def hidden(self, text: str) -> str:
