@@ -9,7 +9,17 @@ import pytest
 import laminabench as lb
 from laminabench.cli.main import run as command
 
-FEW: dict[str, Any] = {"num_requests": 200, "devices": ("h100", "h20"), "costs": "vllm-0.14", "jobs": 1}
+FEW: dict[str, Any] = {
+    "num_requests": 200,
+    "costs": "vllm-0.14",
+    "jobs": 1,
+    "devices": ("h100", "h20"),
+    "systems": ("lamina", "vllm"),
+    "most_devices": 8,
+}
+FLAGS = (
+    "--num-requests 200 --costs vllm-0.14 --jobs 1 --devices h100,h20 --systems lamina,vllm --most-devices 8"
+)
 
 
 @pytest.fixture(scope="module")
@@ -18,11 +28,9 @@ def plan() -> lb.Plan:
 
 
 def test_it_is_what_the_command_finds(plan: lb.Plan, capsys: pytest.CaptureFixture[str]) -> None:
-    flags = (
-        "--trace profile:azure-conv --num-requests 200 --devices h100,h20 --costs vllm-0.14 --jobs 1 --no-out"
-    )
+    asked = "plan --trace profile:azure-conv --slo-tbt-p99-ms 60 --no-out --json"
     with pytest.raises(SystemExit):
-        command(["plan", "--slo-tbt-p99-ms", "60", *flags.split(), "--json"])
+        command([*asked.split(), *FLAGS.split()])
     (told,) = json.loads(capsys.readouterr().out)["answers"]
     assert plan.best is not None
     assert told["winner"]["usd_per_million_tokens"] == plan.best.usd_per_million_tokens
