@@ -20,8 +20,8 @@ from laminabench.systems.live.endpoint.stream import dealt
 NAME = "aiperf"
 RECORDS, SUMMARY = "profile_export.jsonl", "profile_export_aiperf.json"
 _NS, _MS = 1e-9, 1e-3
-# How a phase of load is called, and what that is here; all others have times at which requests are due.
-_CLOSED = ("concurrency", "user_centric")
+# The kind of a phase with a fixed number under way; all others have times at which requests are due.
+_CLOSED = "concurrency"
 
 
 def is_like(document: Any) -> bool:
@@ -55,7 +55,8 @@ def _lines(path: Path) -> list[str]:
 
 
 def _found(rows: list[Table], said: Table) -> Found:
-    rows = [row for row in rows if row["metadata"]["benchmark_phase"] != "warmup"]
+    # As aiperf does in its summary.
+    rows = [row for row in rows if row["metadata"]["benchmark_phase"] != "warmup" and not _is_skipped(row)]
     if not rows:
         raise ValueError("it has no request")
     rows.sort(key=lambda row: row["metadata"]["request_start_ns"])
@@ -99,7 +100,7 @@ def _load(config: Table) -> tuple[Mode, int | None]:
     """How requests were offered."""
     phases = [phase for phase in config.get("phases") or [] if phase.get("kind") != "warmup"]
     phase = phases[-1] if phases else {}
-    if phase.get("type") in _CLOSED and phase.get("concurrency"):
+    if phase.get("type") == _CLOSED and phase.get("concurrency"):
         return "closed", int(phase["concurrency"])
     return "open", None
 
@@ -141,6 +142,10 @@ def _calls(rows: list[Table]) -> Calls:
         error=np.array([_why(row) for row in rows], object),
         pieces=pieces,
     )
+
+
+def _is_skipped(row: Table) -> bool:
+    return bool(row["metadata"].get("context_overflow_skip"))
 
 
 def _is_done(row: Table) -> bool:

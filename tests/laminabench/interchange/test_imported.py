@@ -154,6 +154,25 @@ def test_a_request_that_guidellm_never_saw_begin(changed: Any) -> None:
     assert found.calls.status.tolist().count(DONE) == 11
 
 
+def test_what_aiperf_leaves_out_and_a_password_in_a_url(written: Any, tmp_path: Path) -> None:
+    from laminabench.interchange.importing import Given, imported
+
+    rows = [
+        json.loads(line) for line in (written("aiperf") / "profile_export.jsonl").read_text().splitlines()
+    ]
+    rows[0]["metadata"]["benchmark_phase"] = "warmup"
+    rows[1]["metadata"]["context_overflow_skip"] = True
+    (tmp_path / "profile_export.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    said = json.loads((written("aiperf") / "profile_export_aiperf.json").read_text())
+    said["input_config"]["endpoint"]["urls"] = ["http://me:secret@example.test:80"]
+    (tmp_path / "profile_export_aiperf.json").write_text(json.dumps(said))
+    (found,) = read(tmp_path)
+    assert len(found.calls) == 10
+    made = imported(found, tmp_path, Given())
+    assert made.manifest.deployment.name == "unknown server"
+    assert "secret" not in str(made.manifest)
+
+
 # What is refused
 
 
