@@ -14,6 +14,15 @@ from doc_runner import PageRun, environment, of_page
 from laminabench.cli.main import run
 
 
+def traffic() -> str:
+    """Requests of a reader's own, enough to fill batches; with a second set of columns, by other names."""
+    rows = ["arrival_s,prompt_tokens,output_tokens,t,in,out"]
+    for number in range(2000):
+        row = f"{number / 5},{200 + number * 37 % 3000},{50 + number * 13 % 400}"
+        rows.append(f"{row},{row}")
+    return "\n".join(rows) + "\n"
+
+
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small model with weights, as `path/to/model`."""
@@ -58,6 +67,9 @@ def page_run(
         wanted = of_page(page, "files", [])
         for each in wanted:  # a name, or NAME=its source in the tree
             name, _, copied = each.partition("=")
+            if name == "mine.csv":
+                (folder / name).write_text(traffic())
+                continue
             source = ROOT / "tests" / "docs" / "files" / name
             if name == "path/to/model":
                 if not long:
