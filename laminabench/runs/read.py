@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from laminabench import bounded
 from laminabench.errors import UserError
-from laminabench.runs.format import FORMAT, FORMAT_VERSION, MANIFEST, sha256_of
+from laminabench.runs.format import FORMAT, FORMAT_VERSION, MANIFEST, sha256_of, unsealed
 from laminabench.runs.manifest import Manifest, Table
 from laminabench.runs.schema import FLAG, OPTIONAL, STATUS, TABLES, TEXT, Column, schema
 from laminabench.runs.status import STATUSES
@@ -100,6 +100,9 @@ def read_manifest(directory: Path) -> Manifest:
             f"{directory} was written in format {head.format_version} and this laminabench reads up to "
             f"{FORMAT_VERSION}; upgrade laminabench",
         )
+    if unsealed(document) is None:
+        why = "it is not what its checksum is of (who changed it on purpose takes crc32 out)"
+        raise _damaged(path, why)
     try:
         return msgspec.convert(document, Manifest)
     except msgspec.ValidationError as error:

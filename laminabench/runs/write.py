@@ -19,6 +19,7 @@ from laminabench.runs.format import (
     FORMAT_VERSION,
     MANIFEST,
     manifest_in,
+    sealed,
     sha256_of,
 )
 from laminabench.runs.manifest import Manifest, Table, Totals
@@ -89,7 +90,8 @@ def write_run(
             manifest, format_version=_version(tables, manifest), totals=totals, tables=written
         )
         # What is no number in JSON becomes null.
-        text = msgspec.json.format(msgspec.json.encode(whole, enc_hook=as_number), indent=2)
+        document = sealed(msgspec.json.decode(msgspec.json.encode(whole, enc_hook=as_number)))
+        text = msgspec.json.format(msgspec.json.encode(document), indent=2)
         (temporary / MANIFEST).write_bytes(text + b"\n")
 
 

@@ -57,7 +57,7 @@ def _read(file: pa.parquet.ParquetFile, reading: Reading) -> Requests:
         )
     columns = choose(reading.layout, schema.names, reading.columns, label)
     _require_types(schema, columns, label)
-    _require_bounds(file.metadata, columns, reading.source)
+    _require_bounds(file.metadata.num_rows, columns, reading.source)
     if columns.arrival is not None and _is_moment(kind := schema.field(columns.arrival).type):
         reading = replace(reading, time_unit=_timestamp(kind).unit)
     with contextlib.suppress(Doubtful, BadValueError, pa.ArrowException):
@@ -66,18 +66,13 @@ def _read(file: pa.parquet.ParquetFile, reading: Reading) -> Requests:
     return replace(found, meta=_own_meta(schema, label))
 
 
-def _require_bounds(metadata: pa.parquet.FileMetaData, columns: Columns, source: Source) -> None:
-    """By what the footer promises, before anything is made room for."""
-    source.limits.require_rows(metadata.num_rows, source.label)
-    wanted, unpacked = set(columns.names()), 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        for place in range(group.num_columns):
-            chunk = group.column(place)
-            if chunk.path_in_schema.split(".")[0] in wanted:
-                # Equal values are next to nothing in the file.
-                unpacked += max(chunk.total_uncompressed_size, 8 * chunk.num_values)
-    source.limits.require_bytes(max(unpacked, 8 * metadata.num_rows), source.bytes, source.label)
+def _require_bounds(rows: int, columns: Columns, source: Source) -> None:
+    """By what the footer promises, before anything is made room for: equal values are next to nothing there.
+
+    Of single columns it promises more, but Arrow ends the process where that is damaged.
+    """
+    source.limits.require_rows(rows, source.label)
+    source.limits.require_bytes(8 * rows * len(columns.names()), source.bytes, source.label)
 
 
 def _require_types(schema: pa.Schema, columns: Columns, label: str) -> None:
@@ -102,44 +97,49 @@ def _fast(file: pa.parquet.ParquetFile, columns: Columns, reading: Reading) -> R
         raise Doubtful("no rows")
 
     def tokens(column: str, least: int) -> Int32:
-        return _filled(file, column, np.int32, lambda chunk: all_tokens([_floats(chunk)], least))
+        return _filled(file, reading, column, np.int32, lambda chunk: all_tokens([_floats(chunk)], least))
 
     return Requests(
         _arrivals(file, columns.arrival, reading) if columns.arrival else None,
         tokens(columns.prompt, 1),
         tokens(columns.output, 0),
-        _sessions(file, columns.session) if columns.session else None,
-        _blocks(file, columns.blocks) if columns.blocks else None,
+        _sessions(file, reading, columns.session) if columns.session else None,
+        _blocks(file, reading, columns.blocks) if columns.blocks else None,
     )
 
 
 def _arrivals(file: pa.parquet.ParquetFile, column: str, reading: Reading) -> Float64:
     kind = file.schema_arrow.field(column).type
     if _is_text(kind):
-        texts = pa.chunked_array([no_nulls(chunk).cast(pa.string()) for chunk in _chunks(file, column)])
+        texts = pa.chunked_array(
+            [no_nulls(chunk).cast(pa.string()) for chunk in _chunks(file, reading, column)]
+        )
         clock = Clock(texts[0].as_py(), reading.time_unit)
         if not clock.dates:
             raise Doubtful("a number in quotes")
         return clock.seconds(texts)
     per_second = PER_SECOND[reading.time_unit]
     if _is_moment(kind) or pa.types.is_integer(kind):
-        ticks = _filled(file, column, np.int64, lambda chunk: numpy_of(no_nulls(_ticks(chunk))))
+        ticks = _filled(file, reading, column, np.int64, lambda chunk: numpy_of(no_nulls(_ticks(chunk))))
         return since_first(ticks, per_second)
-    values = _filled(file, column, np.float64, lambda chunk: numpy_of(no_nulls(_floats(chunk))))
+    values = _filled(file, reading, column, np.float64, lambda chunk: numpy_of(no_nulls(_floats(chunk))))
     exact = exact_seconds(values, per_second)
     return exact if exact is not None else np.asarray((values - values[0]) / per_second)
 
 
-def _sessions(file: pa.parquet.ParquetFile, column: str) -> Int64:
+def _sessions(file: pa.parquet.ParquetFile, reading: Reading, column: str) -> Int64:
     if file.schema_arrow.field(column).type == pa.int64():
         with contextlib.suppress(Doubtful):
-            return _filled(file, column, np.int64, lambda chunk: numpy_of(no_nulls(chunk)))
-    return session_ids(pa.chunked_array([chunk.cast(pa.string()) for chunk in _chunks(file, column)]))
+            return _filled(file, reading, column, np.int64, lambda chunk: numpy_of(no_nulls(chunk)))
+    return session_ids(
+        pa.chunked_array([chunk.cast(pa.string()) for chunk in _chunks(file, reading, column)])
+    )
 
 
-def _blocks(file: pa.parquet.ParquetFile, column: str) -> PrefixBlocks:
+def _blocks(file: pa.parquet.ParquetFile, reading: Reading, column: str) -> PrefixBlocks:
     parts = [
-        block_lists(pa.chunked_array([chunk.cast(pa.list_(pa.int64()))])) for chunk in _chunks(file, column)
+        block_lists(pa.chunked_array([chunk.cast(pa.list_(pa.int64()))]))
+        for chunk in _chunks(file, reading, column)
     ]
     offsets = np.zeros(file.metadata.num_rows + 1, np.int64)
     np.cumsum(np.concatenate([part.lengths() for part in parts]), out=offsets[1:])
@@ -147,20 +147,30 @@ def _blocks(file: pa.parquet.ParquetFile, column: str) -> PrefixBlocks:
 
 
 def _filled(
-    file: pa.parquet.ParquetFile, column: str, dtype: type, numbers: Callable[[pa.Array], NDArray[Any]]
+    file: pa.parquet.ParquetFile,
+    reading: Reading,
+    column: str,
+    dtype: type,
+    numbers: Callable[[pa.Array], NDArray[Any]],
 ) -> NDArray[Any]:
     """A column as numbers, in batches: a month of traffic fits into memory once."""
     filled, start = np.empty(file.metadata.num_rows, dtype), 0
-    for chunk in _chunks(file, column):
+    for chunk in _chunks(file, reading, column):
         filled[start : start + len(chunk)] = numbers(chunk)
         start += len(chunk)
     return filled
 
 
-def _chunks(file: pa.parquet.ParquetFile, column: str) -> Iterator[pa.Array]:
-    rows = 0
-    for batch in file.iter_batches(batch_size=_BATCH, columns=[column]):
-        yield batch.column(batch.schema.get_field_index(column))
+def _chunks(file: pa.parquet.ParquetFile, reading: Reading, column: str) -> Iterator[pa.Array]:
+    source, kind = reading.source, file.schema_arrow.field(column).type
+    batch_size = _BATCH if _is_number(kind) or _is_moment(kind) else _BATCH_OF_TEXTS
+    rows = unpacked = 0
+    for batch in file.iter_batches(batch_size=batch_size, columns=[column]):
+        chunk = batch.column(batch.schema.get_field_index(column))
+        # Of texts and lists, how much they are shows here only.
+        unpacked += chunk.nbytes
+        source.limits.require_bytes(unpacked, source.bytes, source.label)
+        yield chunk
         rows += len(batch)
     if rows != file.metadata.num_rows:
         raise pa.ArrowInvalid("fewer rows than the footer promises")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def read(path: Path) -> list[Any]:
     return records
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 @given(records=RECORDS, data=st.data())
 def test_any_cut_leaves_the_records_before_it_and_it_goes_on_there(
     tmp_path: Path, records: list[Any], data: st.DataObject
@@ -53,20 +54,77 @@ def test_any_cut_leaves_the_records_before_it_and_it_goes_on_there(
     assert read(path) == [HEADER, *records[:whole], ["more"]]
 
 
-def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
-    path = tmp_path / "one.journal"
-    ends = written(path, [["first", 1.5], ["second"], ["third", [1, 2, 3]]])
+def test_of_a_flipped_bit_what_is_lost_is_said_and_what_is_whole_is_kept(tmp_path: Path) -> None:
+    path, copy = tmp_path / "one.journal", tmp_path / "one.journal.damaged-1"
+    intact = [HEADER, ["first", 1.5], ["second"]]
+    ends = written(path, intact[1:])
     whole = path.read_bytes()
-    intact = [HEADER, ["first", 1.5], ["second"], ["third", [1, 2, 3]]]
-    for place in range(len(MAGIC), len(whole)):
-        for bit in range(8):
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << bit]) + whole[place + 1 :])
-            before = sum(end <= place for end in ends)
-            # Refused, or taken for the torn end of a write: nothing that is wrong is believed.
-            found = None
-            with contextlib.suppress(UserError):
-                found = read(path)
-            assert found is None or (found and found == intact[:before])
+    for place in range(8 * len(MAGIC), 8 * len(whole), 7):  # each bit of a byte comes its turn
+        damaged = bytearray(whole)
+        damaged[place // 8] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        before = sum(end <= place // 8 for end in ends)
+        if not before:
+            with pytest.raises(UserError, match="journal-damaged"):
+                read(path)
+            assert path.read_bytes() == damaged
+            continue
+        journal, found = Journal.reopen(path)
+        journal.close()
+        assert found == intact[:before]
+        assert journal.damage is not None
+        assert journal.damage.behind == len(intact) - before - 1
+        # The last record may as well be the torn end of a write.
+        assert copy.exists() == (before < len(intact) - 1)
+        if copy.exists():
+            assert copy.read_bytes() == damaged
+            copy.unlink()
+    path.write_bytes(b"L" + whole[1:])  # of the word that it begins with nothing is needed
+    assert read(path) == intact
+    assert path.read_bytes() == whole
+
+
+def test_after_one_damaged_record_in_a_long_journal_it_goes_on_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "one.journal"
+    ends = written(path, [["record", number] for number in range(1000)])
+    data = bytearray(path.read_bytes())
+    data[ends[9] + 2] ^= 1  # in the length of a record
+    path.write_bytes(data)
+    journal, found = Journal.reopen(path)
+    assert found == [HEADER, *(["record", number] for number in range(9))]
+    assert journal.damage is not None
+    assert (journal.damage.behind, journal.damage.at_byte) == (990, ends[9])
+    journal.append(["more"])
+    journal.close()
+    assert read(path)[-2:] == [["record", 8], ["more"]]
+    assert (tmp_path / "one.journal.damaged-1").read_bytes() == bytes(data)
+
+
+def test_what_was_flushed_is_forced_to_the_disk_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    forced = threading.Event()
+    monkeypatch.setattr("laminabench.runs.journal.SYNC_EVERY_S", 0.01)
+    monkeypatch.setattr("os.fdatasync", lambda _: forced.set())
+    journal = Journal.create(tmp_path / "one.journal", HEADER)
+    journal.append(["record"])
+    journal.flush()
+    assert forced.wait(30)
+    journal.close()
+
+
+def test_a_disk_that_takes_nothing_more_is_told_of_at_the_next_flush(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("laminabench.runs.journal.SYNC_EVERY_S", 0.01)
+    monkeypatch.setattr("os.fdatasync", broken)
+    journal = Journal.create(tmp_path / "one.journal", HEADER)
+    journal.flush()
+    journal._forcing.join(30)
+    with pytest.raises(UserError, match="file-not-writable"):
+        journal.flush()
+    journal.close()
 
 
 def test_what_is_no_journal_or_has_no_beginning(tmp_path: Path) -> None:

@@ -1,0 +1,170 @@
+"""Files that fail: flipped bits, garbage of every format, failing writes, power cuts; by count and seed."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from laminabench.errors import UserError
+from laminabench.runs.journal import Journal
+from laminabench.runs.read import read_run
+from laminabench.torture import corpus
+from laminabench.torture.disk import in_child, memory
+from laminabench.torture.scenes import HEADER, RECORDS, facts, write_a_run
+from laminabench.torture.tally import Tally
+
+# One file may take so long, and all of them together so much more memory than the first.
+LONGEST_S = 5.0
+MOST_BYTES = 512 << 20
+Experiment = Callable[[int, int], Tally]
+
+
+def failing_writes(count: int, seed: int) -> Tally:
+    """The n-th operation on the disk fails, in each scene, for about so many n in all; 0: for all."""
+    return msgspec.convert(in_child("failing_writes", count, seed), Tally)
+
+
+def power_cuts(count: int, seed: int) -> Tally:
+    """The power is cut while a replay is journalled and its Run written."""
+    return msgspec.convert(in_child("power_cuts", count, seed), Tally)
+
+
+def flipped_bits(count: int, seed: int) -> Tally:
+    """One bit of a Run's files or of a journal is another: it is said, or nothing has changed."""
+    tally = Tally("flipped bits")
+    rng = random.Random(seed)
+    with memory() as folder:
+        write_a_run(folder / "run")
+        was = facts(read_run(folder / "run"))
+        _journal(folder / "one.journal")
+        files = [*sorted((folder / "run").iterdir()), folder / "one.journal"]
+        for _ in range(count):
+            number = rng.getrandbits(63)
+            drawn = random.Random(number)
+            path = drawn.choice(files)
+            whole = path.read_bytes()
+            place = drawn.randrange(8 * len(whole))
+            with _flipped(path, whole, place):
+                if path.suffix == ".journal":
+                    kind, what = _journal_after(path)
+                else:
+                    kind, what = _run_after(folder / "run", was)
+            tally.add(kind, f"bit {place} of {path.name}", number, what)
+    return tally
+
+
+def fuzzed_files(count: int, seed: int, names: tuple[str, ...] = ()) -> Tally:
+    """Files of every kind that is read, changed in ways of all sorts: they are read, or end in a sentence."""
+    tally = Tally("fuzzed files")
+    rng = random.Random(seed)
+    with memory() as folder:
+        samples = corpus.samples(folder)
+        chosen = [name for name in samples if not names or name in names]
+        open_before = peak_before = 0
+        for turn in range(count):
+            number = rng.getrandbits(63)
+            drawn = random.Random(number)
+            name = drawn.choice(chosen)
+            sample = samples[name]
+            sample.path.write_bytes(corpus.changed(sample.content, drawn, samples))
+            kind, what, began = None, "", time.perf_counter()
+            try:
+                sample.read(sample.path)
+            except UserError as error:
+                kind = "crashed" if "\n" in str(error) else None
+                what = str(error)
+            except Exception as error:
+                kind, what = "crashed", repr(error)
+            if (took := time.perf_counter() - began) > LONGEST_S:
+                kind, what = "crashed", f"took {took:.1f} s"
+            tally.add(kind, name, number, what)
+            if turn == 1000:  # what libraries take once, they have
+                open_before, peak_before = _descriptors(), _peak_bytes()
+        if peak_before and (grown := _peak_bytes() - peak_before) > MOST_BYTES:
+            tally.add("leaked", "all", seed, f"{grown:,} bytes")
+        if open_before and (more := _descriptors() - open_before) > 0:
+            tally.add("leaked", "all", seed, f"{more} descriptors")
+    return tally
+
+
+EXPERIMENTS: Mapping[str, Experiment] = {
+    "failing-writes": failing_writes,
+    "power-cuts": power_cuts,
+    "flipped-bits": flipped_bits,
+    "fuzzed-files": fuzzed_files,
+}
+
+
+def _journal(path: Path) -> None:
+    journal = Journal.create(path, HEADER)
+    for record in RECORDS:
+        journal.append(record)
+    journal.flush()
+    journal.close()
+
+
+class _flipped:  # noqa: N801 - used as a statement
+    """One bit of a file is another meanwhile."""
+
+    def __init__(self, path: Path, whole: bytes, place: int) -> None:
+        self._path, self._whole, self._place = path, whole, place
+
+    def __enter__(self) -> None:
+        damaged = bytearray(self._whole)
+        damaged[self._place // 8] ^= 1 << self._place % 8
+        self._path.write_bytes(damaged)
+
+    def __exit__(self, *_: object) -> None:
+        self._path.write_bytes(self._whole)
+
+
+def _run_after(directory: Path, was: bytes) -> tuple[str | None, str]:
+    try:
+        found = facts(read_run(directory))
+    except UserError:
+        return None, ""
+    except Exception as error:
+        return "crashed", repr(error)
+    return (None, "") if found == was else ("wrong", "a Run that was never written")
+
+
+def _journal_after(path: Path) -> tuple[str | None, str]:
+    """Records before the damage are there, that some are lost is said, and the file as it was is kept."""
+    damaged = path.read_bytes()
+    try:
+        journal, found = Journal.reopen(path)
+    except UserError:
+        # Of its beginning: nothing is touched.
+        return (None, "") if path.read_bytes() == damaged else ("lost", "refused, and changed")
+    except Exception as error:
+        return "crashed", repr(error)
+    journal.close()
+    copies = list(path.parent.glob(f"{path.name}.damaged-*"))
+    kept = [copy.read_bytes() == damaged for copy in copies]
+    for copy in copies:
+        copy.unlink()
+    all_of_it = [HEADER, *RECORDS]
+    if found != all_of_it[: len(found)]:
+        return "wrong", "records that were never written"
+    if len(found) == len(all_of_it):
+        return None, ""
+    if journal.damage is None:
+        return "lost", f"{len(all_of_it) - len(found)} records, and not a word"
+    # Where the damaged one was the last, there is nothing behind it to keep.
+    missing = len(all_of_it) - len(found) - 1
+    right = journal.damage.behind == missing and (kept == [True] or not missing)
+    return (None, "") if right else ("lost", f"{journal.damage.behind} of {missing} whole records behind it")
+
+
+def _descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10

@@ -1,0 +1,42 @@
+"""What an experiment came to: how much was tried, and each failure with what repeats it."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Something that was lost, wrong, leaked, or no sentence; `case` and `seed` repeat it."""
+
+    kind: str  # lost, wrong, leaked, crashed
+    case: str
+    seed: int
+    what: str
+
+
+class Tally(msgspec.Struct):
+    """Of one experiment."""
+
+    name: str
+    tried: int = 0
+    survived: int = 0  # as if nothing had been, or refused with a sentence
+    lost: int = 0
+    wrong: int = 0
+    leaked: int = 0
+    crashed: int = 0  # an error that is no sentence
+    failures: list[Failure] = []
+
+    def add(self, kind: str | None, case: str, seed: int, what: str = "") -> None:
+        """One more; `kind` is None where it survived."""
+        self.tried += 1
+        if kind is None:
+            self.survived += 1
+            return
+        setattr(self, kind, getattr(self, kind) + 1)
+        if len(self.failures) < 100:
+            self.failures.append(Failure(kind, case, seed, what[:300]))
+
+    def join(self, other: Tally) -> None:
+        for name in ("tried", "survived", "lost", "wrong", "leaked", "crashed"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.failures += other.failures
