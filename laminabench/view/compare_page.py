@@ -71,7 +71,11 @@ def _slo(text: str) -> float | None:
 def window_text(window_s: tuple[float, float]) -> str:
     """As --window takes it."""
     start_s, end_s = window_s
-    return f"{start_s:.9g}:" + ("" if math.isinf(end_s) else f"{end_s:.9g}")
+    if math.isinf(end_s):
+        return f"{start_s:.9g}:"
+    # A thousandth of it is less than can be seen.
+    digits = max(0, 4 - math.floor(math.log10(end_s - start_s))) if end_s > start_s else 9
+    return ":".join(f"{round(at_s, digits):.12g}" for at_s in window_s)
 
 
 def compare_page(index: Index, query: QueryParams) -> Page:

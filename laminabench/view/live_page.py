@@ -180,18 +180,18 @@ def _end(index: Index, found: UnderWay) -> list[Markup]:
 
 def _tiles(found: UnderWay, last: Moment) -> list[Markup]:
     header = found.header
-    kv = number4(last.kv_tokens)
+    kv = "KV tokens"
     if last.kv_tokens is not None and header.kv_capacity_tokens:
-        kv += f" ({last.kv_tokens / header.kv_capacity_tokens:.0%})"
+        kv += f", {last.kv_tokens / header.kv_capacity_tokens:.0%}"
     lost = f", {last.workers_lost:,} lost" if last.workers_lost else ""
     tiles = {
         "tokens/s": number4(last.tokens_per_s),
         "ms TBT p50": number4(last.tbt_ms_p50),
         "ms TBT p99": number4(last.tbt_ms_p99),
-        "requests decoding": number4(last.batch),
-        "requests waiting": number4(last.waiting),
-        "KV tokens": kv,
-        f"of {header.requests:,} requests finished": number4(last.finished),
+        "requests decode": number4(last.batch),
+        "requests wait": number4(last.waiting),
+        kv: number4(last.kv_tokens),
+        f"finished of {header.requests:,}": number4(last.finished),
         "requests failed": number4(last.failed) if last.failed else "",
         "workers": f"{len(header.workers):,}{lost}" if header.workers else "",
         "since it began": _seconds(last.at_s),
@@ -207,11 +207,10 @@ def _tiles(found: UnderWay, last: Moment) -> list[Markup]:
 def _seconds(seconds: float | None) -> str:
     if seconds is None:
         return "-"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return f"{minutes}:{rest:02} min" if minutes < 100 else f"{minutes // 60}:{minutes % 60:02} h"
 
 
 def _charts(found: UnderWay) -> list[Chart]:

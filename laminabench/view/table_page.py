@@ -171,7 +171,7 @@ def _row(columns: Sequence[str], row: Row) -> Markup:
     link = tag("a", key, href=address("/compare", {"run": key}))
     if row.damage is not None:
         badge = tag("span", "damaged", class_="badge partial")
-        name = tag("th", key, " ", badge, scope="row")
+        name = tag("th", tag("div", tag("span", key), badge, class_="name"), scope="row")
         return tag(
             "tr", tag("td", class_="pick"), name, tag("td", row.damage, colspan=len(columns), class_="why")
         )
@@ -180,7 +180,7 @@ def _row(columns: Sequence[str], row: Row) -> Markup:
     if "partial.why" in row.facts:
         badges.append(tag("span", "partial", class_="badge partial", title=row.facts["partial.why"]))
     cells = (_cell(name, row) for name in columns)
-    name = tag("th", link, " ", *badges, scope="row")
+    name = tag("th", tag("div", link, *badges, class_="name"), scope="row")
     return tag("tr", tag("td", pick, class_="pick"), name, *cells, data_key=key)
 
 

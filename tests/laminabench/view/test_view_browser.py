@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -15,9 +16,11 @@ import pytest
 from browsing import Visitor, chromium, picture, require_accessible
 
 from laminabench.moments import Fault, Moment
+from laminabench.replaying.run import run
 from laminabench.report.page import page as report_page
 from laminabench.report.page import report
 from laminabench.report.shown import shown
+from laminabench.request import ReplayRequest
 from laminabench.runs.live import Header, LiveFile
 from laminabench.runs.read import read_run
 
@@ -61,8 +64,9 @@ def under_way(path: Path, pid: int = DEAD) -> None:
         workers=("model 0", "attention 0"),
     )
     file = LiveFile(path, header)
+    draw = random.Random(5)
     for step in range(1, 241):
-        wave = (step * 7919) % 13 - 6
+        dip = 0.6 if 120 < step < 126 else 1.0
         file.write(
             Moment(
                 at_s=step / 4,
@@ -70,12 +74,12 @@ def under_way(path: Path, pid: int = DEAD) -> None:
                 failed=0,
                 requests=400,
                 tokens=150 * step,
-                tokens_per_s=600.0 + 9 * wave if step > 4 else None,
-                tbt_ms_p50=52.0 + wave / 3,
-                tbt_ms_p99=84.0 + 2 * wave + (60 if 120 < step < 132 else 0),
-                batch=32 + wave,
+                tokens_per_s=dip * draw.gauss(600, 12) if step > 4 else None,
+                tbt_ms_p50=draw.gauss(52, 0.6),
+                tbt_ms_p99=draw.gauss(84, 2) + (60 if 120 < step < 132 else 0),
+                batch=draw.randint(30, 34),
                 waiting=max(0, 360 - step),
-                kv_tokens=41_000 + 700 * wave,
+                kv_tokens=draw.randint(40_500, 42_500),
             )
         )
         if step == 120:
@@ -338,9 +342,9 @@ def test_a_live_replay_is_watched_to_its_end(
         page = table
         expect(page.locator(".state")).to_have_text("runs")
         expect(page.locator("#state table")).to_contain_text("attention 0", timeout=60_000)
-        drawn = "document.getElementById('live-rate').data[0].x.length"
-        page.wait_for_function(f"{drawn} > 4")
-        assert page.evaluate("document.getElementById('live-tbt').layout.shapes.length") >= 2
+        page.wait_for_function("document.getElementById('live-rate').data?.[0].x.length > 4")
+        # The limit, and the fault.
+        page.wait_for_function("document.getElementById('live-tbt').layout.shapes.length >= 2")
         assert replay.wait(120) == 0, replay.stderr and replay.stderr.read()
         expect(page.locator("#state")).to_contain_text("It is done")
         page.get_by_role("link", name="look at its Run").click()
@@ -356,14 +360,39 @@ def test_a_replay_that_was_killed(visitor: Visitor) -> None:
     page.wait_for_selector("html[data-over]")
 
 
+@pytest.fixture
+def gallery(tmp_path: Path) -> Path:
+    """A folder to take pictures of: modelled replays, and a live one under way."""
+    lamina = ({}, {"batches": 1}, {"deployment": "2xh100+8xh20"}, {"deployment": "4xh100+4xh20"})
+    asked = [
+        *(("lamina", more) for more in lamina),
+        *(("vllm", {"deployment": deployment}) for deployment in ("4xh100", "8xh100", "8xh20")),
+    ]
+    for number, (system, more) in enumerate(asked):
+        name = "-".join([system, *map(str, more.values())])
+        request = ReplayRequest(
+            trace="profile:azure-conv", num_requests=800, offline=True, system=system,
+            directory=str(tmp_path / "runs" / name), **more,
+        )  # fmt: skip
+        run(request)
+        at_s = 1_790_000_000 + 600 * number
+        os.utime(tmp_path / "runs" / name / "run.json", (at_s, at_s))
+    under_way(tmp_path / "runs/llama-mini.live", os.getpid())
+    return tmp_path
+
+
 @pytest.mark.skipif("LAMINABENCH_SCREENSHOTS" not in os.environ, reason="LAMINABENCH_SCREENSHOTS is not set")
-def test_docs_have_pictures(visitor: Visitor) -> None:
-    size = {"width": 1280, "height": 800}
-    for name, address in (("runs", "/?q=azure"), ("compare", BOTH), ("live", PAGES["live"])):
-        page = visitor.open(address, **size)
-        if name == "compare":
-            charts_of(page)
-        picture(page, f"view-{name}")
-        if name == "compare":
-            page.locator("#lanes").scroll_into_view_if_needed()
-            picture(page, "view-timeline")
+def test_docs_have_pictures(exploring: Callable[..., Any], browser: Any, gallery: Path) -> None:
+    both = "/compare?run=lamina&run=vllm-4xh100"
+    with exploring(Path("runs"), cwd=gallery) as explorer:
+        visitor = Visitor(browser, explorer.url)
+        pages = {"runs": "/?q=system%3Dlamina,vllm", "compare": both, "live": "/live?at=llama-mini.live"}
+        for name, address in pages.items():
+            page = visitor.open(address, height=800)
+            if name == "compare":
+                charts_of(page)
+            picture(page, f"view-{name}")
+            if name == "compare":
+                page.locator("#timeline-section").evaluate("each => each.scrollIntoView()")
+                picture(page, "view-timeline")
+        assert visitor.leave() == []
