@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
@@ -29,14 +29,15 @@ FRESH = {"cache-control": "no-store"}
 def make_app(index: Index) -> FastAPI:
     """Pages over the folder of this index. Guards are not its business."""
     app = FastAPI(title="laminabench view", docs_url=None, redoc_url=None, openapi_url=None)
-    root, watched = index.root, Watched(index)
+    watched, root = Watched(index), index.root
+    folder = str(root if root != Path() else root.resolve())
 
     def shown(request: Request, page: Page, status: int = 200) -> Response:
         if "part" in request.query_params:
             return JSONResponse(pages.part(page), status, FRESH)
         places = _places(index, request.url.path)
         headers = FRESH | ({"content-security-policy": EVALUATING} if page.evaluates else {})
-        return HTMLResponse(pages.document(page, str(root), places), status, headers)
+        return HTMLResponse(pages.document(page, folder, places), status, headers)
 
     @app.exception_handler(UserError)
     def wrong(request: Request, error: UserError) -> Response:
