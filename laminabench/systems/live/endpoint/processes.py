@@ -86,9 +86,7 @@ async def _run(client: Client, began_s: float, tell: Callable[[Heard], None]) ->
     return Did(attempts.records.noted(began_s), facts, client.why, ended_s - began_s)
 
 
-def elsewhere(
-    parts: Sequence[Part], recent: Recent, begun: Callable[[], None] = lambda: None
-) -> list[Did]:
+def elsewhere(parts: Sequence[Part], recent: Recent, begun: Callable[[], None] = lambda: None) -> list[Did]:
     """Each in a process of its own, all beginning at the same moment."""
     context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
