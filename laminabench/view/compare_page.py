@@ -95,7 +95,11 @@ def compare_page(index: Index, query: QueryParams) -> Page:
         *(section.html() for section in opening(runs, caveats(runs))),
         tag(
             "div",
-            tag("p", "Charts are being drawn\N{HORIZONTAL ELLIPSIS}", class_="kinds"),
+            tag("p", "Charts are drawn here as soon as they are there.", class_="kinds"),
+            tag(
+                "noscript",
+                tag("p", "They need JavaScript; their tables are in the export.", class_="missing"),
+            ),
             id="charts",
             data_lazy=lazily,
         ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
@@ -14,14 +13,13 @@ from typing import Any
 
 import pytest
 from browsing import Visitor, chromium, picture, require_accessible
+from made_live import made_live
 
-from laminabench.moments import Fault, Moment
 from laminabench.replaying.run import run
 from laminabench.report.page import page as report_page
 from laminabench.report.page import report
 from laminabench.report.shown import shown
 from laminabench.request import ReplayRequest
-from laminabench.runs.live import Header, LiveFile
 from laminabench.runs.read import read_run
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright, of the dev extra, is not installed")
@@ -31,7 +29,6 @@ pytestmark = pytest.mark.outside
 BOTH = "/compare?run=runs/lamina&run=runs/vllm"
 NAME = """it's "a" %2F run <img src=x onerror=window.hacked=1>#frag?q=1&x=2
 newline"""
-DEAD = 2**22 + 1  # no process has this number
 PAGES = {
     "runs": "/",
     "search": "/?q=system%3Dlamina+tbt_ms.p99%3C500&col=system&col=request.costs&col=host.cores&sort=system",
@@ -42,51 +39,6 @@ PAGES = {
     "live": "/live?at=runs/under-way.live",
     "lives": "/live",
 }
-
-
-def under_way(path: Path, pid: int = DEAD) -> None:
-    """The file of a live replay, of this process or of one that is gone."""
-    header = Header(
-        laminabench="1",
-        pid=pid,
-        pid_started=None,
-        began="2026-11-24T12:00:00Z",
-        command=("laminabench", "replay"),
-        request="",
-        trace="azure-conv",
-        requests=400,
-        system="lamina",
-        deployment="1xcpu+1xcpu",
-        model="llama-mini",
-        mode="saturate",
-        slo_tbt_ms=100.0,
-        kv_capacity_tokens=60_000,
-        workers=("model 0", "attention 0"),
-    )
-    file = LiveFile(path, header)
-    draw = random.Random(5)
-    for step in range(1, 241):
-        dip = 0.6 if 120 < step < 126 else 1.0
-        file.write(
-            Moment(
-                at_s=step / 4,
-                finished=step,
-                failed=0,
-                requests=400,
-                tokens=150 * step,
-                tokens_per_s=dip * draw.gauss(600, 12) if step > 4 else None,
-                tbt_ms_p50=draw.gauss(52, 0.6),
-                tbt_ms_p99=draw.gauss(84, 2) + (60 if 120 < step < 132 else 0),
-                batch=draw.randint(30, 34),
-                waiting=max(0, 360 - step),
-                kv_tokens=draw.randint(40_500, 42_500),
-            )
-        )
-        if step == 120:
-            file.write(
-                Fault(at_s=30.1, workers=("attention 0",), why="attention 0 has ended", resumed_s=30.5)
-            )
-    file.close()
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +59,7 @@ def here(two_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     manifest["trace"]["name"] = "</script><script>window.hacked=1</script> %{x} <b>bold"
     del manifest["crc32"]
     (hostile / "run.json").write_text(json.dumps(manifest))
-    under_way(folder / "runs/under-way.live")
+    made_live(folder / "runs/under-way.live")
     return folder
 
 
@@ -377,7 +329,7 @@ def gallery(tmp_path: Path) -> Path:
         run(request)
         at_s = 1_790_000_000 + 600 * number
         os.utime(tmp_path / "runs" / name / "run.json", (at_s, at_s))
-    under_way(tmp_path / "runs/llama-mini.live", os.getpid())
+    made_live(tmp_path / "runs/llama-mini.live", os.getpid())
     return tmp_path
 
 
