@@ -246,6 +246,7 @@ def written(tmp_path: Path, manifest_small: ManifestOf) -> Path:
 
 def edit_manifest(directory: Path, **changes: Any) -> None:
     found = json.loads((directory / "run.json").read_text())
+    del found["crc32"]
     (directory / "run.json").write_text(json.dumps(found | changes))
 
 
@@ -311,6 +312,7 @@ def test_a_damaged_manifest(written: Path, place: str, instead: Any) -> None:
     inner[name] = instead
     if instead is ...:
         del inner[name]
+    del document["crc32"]
     (written / "run.json").write_text(json.dumps(document))
     with pytest.raises(UserError, match="run-damaged"):
         read_run(written)
@@ -330,8 +332,20 @@ def test_a_run_of_very_many_equal_rows_is_not_made_room_for(
     rows, table = 1 << 18, pq.read_table(path)
     pq.write_table(table.take([0] * rows), path, compression="zstd")
     facts = json.loads(manifest.read_text())
+    del facts["crc32"]
     for said, code in ((rows, "run-packed-too-well"), (rows - 1, "run-damaged")):
         facts["tables"]["iterations"] = {"rows": said, "sha256": sha256_of(path)}
         manifest.write_text(json.dumps(facts))
         with pytest.raises(UserError, match=code):
             read_run(tmp_path / "run")
+
+
+def test_a_number_that_is_another_is_damage(written: Path) -> None:
+    path = written / MANIFEST
+    text = path.read_text()
+    path.write_text(text.replace('"seed": 7', '"seed": 6', 1))
+    assert path.read_text() != text
+    with pytest.raises(UserError, match="run-damaged"):
+        read_run(written)
+    path.write_text(json.dumps(json.loads(text)))  # in other words, the same
+    read_run(written)
