@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browsing import chromium
 
 from laminabench.json_safe import to_json
 from laminabench.report.page import report, write_page
@@ -19,9 +18,7 @@ from laminabench.runs.summary import FaultCost, Struck
 from laminabench.sim.outcome import Outcome
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright, of the dev extra, is not installed")
-expect, sync_playwright = sync_api.expect, sync_api.sync_playwright
-# A machine that does other things too takes its time.
-expect.set_options(timeout=30_000)
+expect = sync_api.expect
 
 # A name that is taken for markup wherever it is not taken for a name.
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=2> %{x} <b>bold"
@@ -86,16 +83,8 @@ TEXTS = """() => {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    names = (os.environ.get("LAMINABENCH_BROWSER", ""), "chromium", "chromium-browser", "google-chrome")
-    found = next((path for name in names if name and (path := shutil.which(name))), None)
-    if found is None:
-        pytest.skip("no browser to open the report in: run ci/browser.sh, or name one in LAMINABENCH_BROWSER")
-    # Root in a container has no namespaces for the browser's own sandbox.
-    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=sandbox)
+    with chromium() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")
