@@ -100,14 +100,17 @@ def _row(parameter: click.Parameter, context: click.Context) -> str | None:
 
 def _cell(text: str, *, raw: bool = False) -> str:
     """Text in a cell of a table."""
-    one_line = " ".join(text.split()).replace("|", "\\|")
+    one_line = " ".join(text.split())
     return one_line if raw else _plain(one_line)
 
 
 def _plain(text: str) -> str:
     """Text in which nothing is Markdown but code between backquotes."""
     parts = text.split("`")
-    parts[::2] = [re.sub(r"([*_\[\]])", r"\\\1", escape(part, quote=False)) for part in parts[::2]]
+    parts[::2] = [
+        re.sub(r"([*_\[\]])", r"\\\1", escape(part, quote=False)).replace("|", "&#124;")
+        for part in parts[::2]
+    ]
     return "`".join(parts)
 
 
