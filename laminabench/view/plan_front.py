@@ -80,7 +80,7 @@ def front_chart(plan: KeptPlan, found: Front, cost: Cost, speed: Speed) -> Chart
             "textfont": {"size": 13},
             "line": {"color": _LINE, "width": 1.5, "shape": "hv"},
             # So that numbers keep off the marks that they are about.
-            "marker": {"size": 14, "opacity": 0},
+            "marker": {"size": 14, "color": "rgba(0,0,0,0)"},
             "hoverinfo": "skip",
             "meta": {"role": "front"},
         }

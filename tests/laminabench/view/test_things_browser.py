@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
@@ -10,32 +9,25 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browsing import IMAGES, MOST_BYTES, Visitor, chromium, require_accessible
 from view_things import GRID, HOSTILE, keep_all, throughput
 
 from laminabench.planning.kept import read_plan
 from laminabench.planning.reprice import front_at
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright, of the dev extra, is not installed")
-axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
-expect, sync_playwright = sync_api.expect, sync_api.sync_playwright
-# A machine that does other things too takes its time.
-expect.set_options(timeout=30_000)
+expect = sync_api.expect
 
 pytestmark = pytest.mark.outside
-ROOT = Path(__file__).parents[3]
-MOST_BYTES = 150_000
 PAGES = {
     "sweep": "/sweeps?at=sweeps/one",
     "plan": "/plans?at=plans/one",
     "validation": "/validations?at=validation",
 }
-# What a driver of a machine without a GPU says of itself.
-_DRIVERS = "GL Driver Message"
 
 
 @pytest.fixture(scope="module")
@@ -44,87 +36,26 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def link(exploring: Any, root: Path) -> Iterator[str]:
-    """The one that lets in a browser, of an explorer of this folder."""
-    with exploring(root) as explorer:
-        yield explorer.url
-
-
-@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    names = (os.environ.get("LAMINABENCH_BROWSER", ""), "chromium", "chromium-browser", "google-chrome")
-    found = next((path for name in names if name and (path := shutil.which(name))), None)
-    if found is None:
-        pytest.skip(
-            "no browser to open the explorer in: run ci/browser.sh, or name one in LAMINABENCH_BROWSER"
-        )
-    # Root in a container has no namespaces for the browser's own sandbox.
-    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=sandbox)
+    with chromium() as started:
         yield started
-        started.close()
-
-
-@dataclass
-class Explorer:
-    """A browser that was let in, and what its pages complained of or asked elsewhere for."""
-
-    browser: Any
-    base: str
-    cookies: list[Any]
-    said: list[str] = field(default_factory=list)
-    contexts: list[Any] = field(default_factory=list)
-
-    def open(self, address: str, width: int = 1280, theme: str = "light", **more: Any) -> Any:
-        viewport = {"width": width, "height": 900}
-        context = self.browser.new_context(viewport=viewport, color_scheme=theme, **more)
-        context.add_cookies(self.cookies)
-        self.contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: _DRIVERS in message.text or self.said.append(message.text))
-        page.on("pageerror", lambda error: self.said.append(str(error)))
-        page.on("request", lambda asked: self._own(asked.url))
-        assert page.goto(self.base + address).status == 200
-        if more.get("java_script_enabled", True):
-            page.wait_for_selector("html[data-drawn]")
-        return page
-
-    def _own(self, url: str) -> None:
-        if not url.startswith((self.base, "data:", "blob:")):
-            self.said.append(f"asked for {url}")
-
-
-def entered(browser: Any, link: str) -> Explorer:
-    """By the link, which is good once: its cookie is for all pages."""
-    context = browser.new_context()
-    page = context.new_page()
-    page.goto(link)
-    page.wait_for_url("**/")
-    cookies = context.cookies()
-    context.close()
-    return Explorer(browser, link.partition("/?")[0], cookies)
 
 
 @pytest.fixture(scope="module")
-def let_in(browser: Any, link: str) -> Explorer:
-    return entered(browser, link)
+def visitor(browser: Any, exploring: Any, root: Path) -> Iterator[Visitor]:
+    with exploring(root) as running:
+        yield Visitor(browser, running.url)
 
 
 @pytest.fixture
-def explorer(let_in: Explorer) -> Iterator[Explorer]:
-    yield let_in
-    for context in let_in.contexts:
-        context.close()
-    said = list(let_in.said)
-    let_in.said.clear()
-    let_in.contexts.clear()
-    assert said == []
+def explorer(visitor: Visitor) -> Iterator[Visitor]:
+    yield visitor
+    assert visitor.leave() == []
 
 
 @pytest.mark.parametrize("width", [390, 1280, 2560])
 @pytest.mark.parametrize("name", PAGES)
-def test_it_is_legible(name: str, width: int, explorer: Explorer) -> None:
+def test_it_is_legible(name: str, width: int, explorer: Visitor) -> None:
     page = explorer.open(PAGES[name], width)
     page.eval_on_selector_all("details", "all => all.forEach(each => { each.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -133,9 +64,7 @@ def test_it_is_legible(name: str, width: int, explorer: Explorer) -> None:
     for theme in ("light", "dark"):
         page.emulate_media(color_scheme=theme)
         page.wait_for_selector(f"html[data-drawn={theme}]")
-        found = axe.Axe().run(page).response["violations"]
-        bad = [each for each in found if each["impact"] in ("serious", "critical")]
-        assert bad == [], json.dumps(bad, indent=1)
+        require_accessible(page)
     assert page.evaluate("window.hacked") is None
     assert HOSTILE[:20] in page.inner_text("main")
 
@@ -165,7 +94,7 @@ def slide(page: Any, device: str, keys: str, times: int) -> None:
         page.keyboard.press(keys)
 
 
-def test_a_slider_moves_the_front(explorer: Explorer, root: Path) -> None:
+def test_a_slider_moves_the_front(explorer: Visitor, root: Path) -> None:
     page = explorer.open(PAGES["plan"])
     plan = read_plan(root / "plans" / "one")
     points = plan.answers[0].replayed
@@ -193,7 +122,7 @@ def test_a_slider_moves_the_front(explorer: Explorer, root: Path) -> None:
     assert "price-" not in page.url
 
 
-def test_without_a_script_the_form_is_enough(explorer: Explorer) -> None:
+def test_without_a_script_the_form_is_enough(explorer: Visitor) -> None:
     page = explorer.open(PAGES["plan"], java_script_enabled=False)
     page.fill("#number-h20", "0.5")
     page.select_option("select[name=cost]", "usd_per_hour")
@@ -203,7 +132,7 @@ def test_without_a_script_the_form_is_enough(explorer: Explorer) -> None:
     assert "4.00" in page.inner_text("#winner-hour")
 
 
-def test_the_browser_bills_as_python_does(explorer: Explorer, root: Path) -> None:
+def test_the_browser_bills_as_python_does(explorer: Visitor, root: Path) -> None:
     """Of prices drawn by chance: the same costs to the last bit, fronts and winners."""
     page = explorer.open(PAGES["plan"])
     plan, draw = read_plan(root / "plans" / "one"), random.Random(7)
@@ -235,7 +164,7 @@ def test_the_browser_bills_as_python_does(explorer: Explorer, root: Path) -> Non
     assert len(fronts) > 10
 
 
-def test_every_candidate_can_be_seen(explorer: Explorer) -> None:
+def test_every_candidate_can_be_seen(explorer: Visitor) -> None:
     page = explorer.open(PAGES["plan"])
     rows = page.locator("#candidates tbody tr:visible")
     few = rows.count()
@@ -248,7 +177,7 @@ def test_every_candidate_can_be_seen(explorer: Explorer) -> None:
 HEAT = "document.getElementById('map').data.find((trace) => trace.type === 'heatmap')"
 
 
-def test_a_map_has_what_was_chosen(explorer: Explorer) -> None:
+def test_a_map_has_what_was_chosen(explorer: Visitor) -> None:
     page = explorer.open(f"{PAGES['sweep']}&x=batches&y=attention-workers")
     expected = [[throughput(count, HOSTILE, batches) for batches in (1, 2)] for count in (2, 3, 4)]
     expected[1][1] = None  # type: ignore[call-overload]
@@ -261,7 +190,7 @@ def test_a_map_has_what_was_chosen(explorer: Explorer) -> None:
     assert again.evaluate(f"{HEAT}.z") == [[32.0, 32.0], [33.0, None], [34.0, 34.0]]
 
 
-def test_all_points_are_drawn_as_lines(explorer: Explorer) -> None:
+def test_all_points_are_drawn_as_lines(explorer: Visitor) -> None:
     page = explorer.open(PAGES["sweep"])
     expect(page.locator("#lines .parcoords .y-axis")).to_have_count(7)
     page.get_by_text("Axes of all points").click()
@@ -279,7 +208,7 @@ def test_all_points_are_drawn_as_lines(explorer: Explorer) -> None:
     assert painted
 
 
-def test_a_click_on_the_map_says_how_to_repeat_a_point(explorer: Explorer) -> None:
+def test_a_click_on_the_map_says_how_to_repeat_a_point(explorer: Visitor) -> None:
     page = explorer.open(f"{PAGES['sweep']}&x=batches&y=attention-workers")
     page.locator("#map .nsewdrag").scroll_into_view_if_needed()
     box = page.locator("#map .nsewdrag").bounding_box()
@@ -294,7 +223,7 @@ def test_a_click_on_the_map_says_how_to_repeat_a_point(explorer: Explorer) -> No
     expect(page.locator("#command")).to_have_count(0)
 
 
-def test_a_title_sorts(explorer: Explorer) -> None:
+def test_a_title_sorts(explorer: Visitor) -> None:
     page = explorer.open(PAGES["sweep"])
     for sense in ("descending", "ascending"):
         page.locator(".points thead").get_by_role("link", name="throughput, tokens/s").click()
@@ -325,13 +254,14 @@ def test_docs_have_pictures(browser: Any, exploring: Any, tmp_path: Path) -> Non
         called = [sys.executable, "-m", "laminabench", *command.split(), "-q"]
         subprocess.run(called, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
     (tmp_path / "validation").mkdir()
-    shutil.copy(ROOT / "results" / "validation" / "validation.json", tmp_path / "validation")
+    kept = Path(__file__).parents[3] / "results" / "validation" / "validation.json"
+    shutil.copy(kept, tmp_path / "validation")
     with exploring(tmp_path) as running:
-        explorer = entered(browser, running.url)
+        explorer = Visitor(browser, running.url)
         for name, address in SHOTS.items():
             page = explorer.open(address)
-            target = ROOT / "docs" / "images" / f"view-{name}.png"
+            target = IMAGES / f"view-{name}.png"
             page.evaluate("document.querySelector('.folder').textContent = '~/results'")
             page.screenshot(path=target, clip={"x": 0, "y": 0, "width": 1280, "height": 1150}, full_page=True)
-            Image.open(target).convert("RGB").quantize(64).save(target, optimize=True)
+            Image.open(target).convert("RGB").quantize(256).save(target, optimize=True)
             assert target.stat().st_size < MOST_BYTES
