@@ -18,6 +18,7 @@ Typed = TypeVar("Typed")
 
 # Of a Run's manifest, a cost set, a recording: the longest real ones are a hundredth of it.
 MOST_BYTES = 32 << 20
+_DEEPEST = 50
 # What a small table may come to in memory, and how many times its size a larger one may.
 UNPACKED_BYTES = 1 << 30
 UNPACKED_TIMES = 1000
@@ -42,7 +43,10 @@ def text(path: Path, most: int = MOST_BYTES) -> str:
 def toml(text: str) -> dict[str, Any]:
     """Of TOML; a TOMLDecodeError also of what is nested too deeply, or has a number of a thousand digits."""
     try:
-        return tomllib.loads(text)
+        found = tomllib.loads(text)
+        if _is_deep(found):
+            raise RecursionError
+        return found
     except tomllib.TOMLDecodeError:
         raise
     except RecursionError:
@@ -54,7 +58,10 @@ def toml(text: str) -> dict[str, Any]:
 def json_value(data: str | bytes) -> Any:
     """Of JSON; a ValueError also of what is nested too deeply."""
     try:
-        return json.loads(data)
+        found = json.loads(data)
+        if _is_deep(found):
+            raise RecursionError
+        return found
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -67,6 +74,21 @@ def json_typed(data: bytes, kind: type[Typed] | Any = Any) -> Any:
         raise msgspec.DecodeError("it is nested too deeply") from None
     except UnicodeDecodeError:
         raise msgspec.DecodeError("it is not UTF-8") from None
+
+
+def _is_deep(document: Any) -> bool:
+    """Whether who walks through it might not come back: dotted keys nest without being nested."""
+    level = [document] if isinstance(document, dict | list) else []
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def is_bomb(packed: int, unpacked: int) -> bool:

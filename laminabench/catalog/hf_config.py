@@ -59,6 +59,7 @@ class Config:
         raise UserError("model-config-unsupported", f"{self.path}: {key} {why}")
 
 
+_MOST_LAYERS = 10_000
 # Which layers have a window where `layer_types` does not say.
 Windowed = Callable[[Config, int], list[bool]]
 
@@ -197,6 +198,8 @@ def read_config(path: object, found: Mapping[str, Any], name: str) -> ModelShape
         if any(each != value for each in (given if isinstance(given, list) else [given]) if each is not None):
             config.refuse(key, f"is {given!r}; modelled is {value!r}")
     layers, hidden = config.size("num_hidden_layers"), config.size("hidden_size")
+    if layers > _MOST_LAYERS:
+        config.refuse("num_hidden_layers", f"is {layers!r}, and no model has more than {_MOST_LAYERS:,}")
     fields: dict[str, Any] = {
         **FAMILIES[family],
         "layers": layers,

@@ -136,7 +136,7 @@ def read_live(path: Path, offset: int = 0) -> tuple[list[Line], int]:
 def _parsed(text: bytes) -> Line | None:
     try:
         line: Line = _LINE.decode(text)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return line
 

@@ -10,12 +10,14 @@ import pytest
 
 from laminabench import bounded
 from laminabench.catalog.entries import from_path
-from laminabench.catalog.find_model import from_config_json
+from laminabench.catalog.find_model import from_config_json, to_hf_config
 from laminabench.errors import UserError
 from laminabench.regress.golden import golden_path, read_golden
 from laminabench.request import of_file
 from laminabench.runs.format import MANIFEST
+from laminabench.runs.live import read_live
 from laminabench.runs.read import read_manifest
+from laminabench.traces.formats.arrivals import NUMBER
 from laminabench.traces.profile import read_profile
 from laminabench.validation.recording import read
 
@@ -31,7 +33,11 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-@pytest.mark.parametrize("text", [f"a = {DEEP}", f"a = {DIGITS}", '{"a": ' + DEEP, '{"a": ' + DIGITS, "\xff"])
+@pytest.mark.parametrize(
+    "text",
+    [f"a = {DEEP}", f"{'a.' * 900}a = 1", f"a = {DIGITS}", '{"a": ' + DEEP, '{"a": ' + DIGITS, "\xff"],
+    ids=["lists", "dotted keys", "digits", "lists in JSON", "digits in JSON", "no text"],
+)
 def test_what_is_nested_or_long_without_end_is_one_sentence(tmp_path: Path, reader: str, text: str) -> None:
     path = tmp_path / "file"
     path.write_text(text, encoding="latin-1")
@@ -46,6 +52,28 @@ def test_a_run_or_a_golden_nested_without_end_is_one_sentence(tmp_path: Path) ->
         read_manifest(tmp_path)
     with pytest.raises(UserError, match="golden-damaged"):
         read_golden(tmp_path, "case")
+
+
+def test_a_model_of_a_billion_layers_is_not_made_room_for(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    for layers in (10**9, 10**30):
+        path.write_text(json.dumps(to_hf_config("llama3-70b") | {"num_hidden_layers": layers}))
+        with pytest.raises(UserError, match="model-config-unsupported"):
+            from_config_json(path)
+
+
+def test_a_line_of_a_live_file_nested_without_end_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "run.live"
+    path.write_text(f'{{"kind": "header", "command": {DEEP}\n')
+    with pytest.raises(UserError, match="live-not-live"):
+        read_live(path)
+
+
+def test_a_long_number_that_is_none_takes_no_longer_than_it_is_long() -> None:
+    # Where the pattern tries each digit twice, this takes hours.
+    assert NUMBER.fullmatch("4" * 400_000 + "x") is None
+    assert all(NUMBER.fullmatch(text) for text in ("1", "1.", "1.5", ".5", "-1e9", "+1.5E-3"))
+    assert not any(NUMBER.fullmatch(text) for text in ("", ".", "1.5.2", "e9", "1e", "--1"))
 
 
 def test_more_than_anybody_would_write_is_not_read(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from laminabench.traces.table import Float64, Int64
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 # Differences must fit into int64; nothing that is a time comes near.
 LIMIT = 1 << 62
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+# Each digit is of one part only: else a long one that is no number would take its length squared.
+NUMBER = re.compile(r"[+-]?(\d+(?:\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _DATETIME = re.compile(
     r"(?P<date>\d{4}-\d\d-\d\d)(?:[ T](?P<time>\d\d(?::\d\d(?::\d\d)?)?)(?P<fraction>\.\d+)? ?"
     r"(?P<zone>Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?)?",
