@@ -129,7 +129,7 @@ def _winner(plan: KeptPlan, answer: KeptAnswer, at: Front) -> Markup:
                 for name, title, value, written in numbers
             ),
         ),
-        tag("p", binds_of(won.point, plan), id="winner-binds"),
+        tag("p", "A tenth more of what binds: ", tag("span", binds_of(won.point, plan), id="winner-binds")),
         tag("p", "It wins at the plan's prices too." if stays else others, id="winner-was"),
         class_="card winner",
         role="status",
