@@ -26,7 +26,9 @@ MARKS: dict[str, Kind] = {
 }
 MOST_DEEP = 8
 MOST_FOLDERS = 50_000
-_PASSED_OVER = {"__pycache__", "node_modules", "site-packages", "venv"}
+# An environment of Python, by whatever name.
+_ENVIRONMENT = "pyvenv.cfg"
+_PASSED_OVER = {"__pycache__", "node_modules", "site-packages"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ def scan(root: Path) -> Scan:
     waiting = [(root, "", 0)]
     while waiting:
         path, key, depth = waiting.pop()
-        marked = list(_marked(path, key or _text(path.name)))
+        marked = list(_marked(path, key or _text(path.resolve().name)))
         for each in marked:
             result.add(each)
         if any(each.kind == "run" for each in marked):
@@ -70,6 +72,8 @@ def scan(root: Path) -> Scan:
             result.cut = True
             break
         left -= 1
+        if os.path.lexists(f"{path}/{_ENVIRONMENT}"):
+            continue
         for entry in _entries(path):
             inner = f"{key}/{_text(entry.name)}" if key else _text(entry.name)
             if entry.is_dir(follow_symlinks=False):

@@ -12,6 +12,7 @@ from laminabench.present.numbers import number4, share
 from laminabench.report.markup import Markup, exactly, joined, tag
 from laminabench.view.asked import USUAL, Asked, address
 from laminabench.view.facts import BRIEFLY, said
+from laminabench.view.folder import MOST_FOLDERS
 from laminabench.view.index import Index, Row
 from laminabench.view.page import Page, empty, several
 from laminabench.view.query import in_order, parsed
@@ -54,6 +55,13 @@ def table_page(index: Index, query: QueryParams) -> Page:
     body = joined(
         (
             _search(asked, wrong),
+            tag(
+                "p",
+                f"There are more than {MOST_FOLDERS:,} folders here: not all were looked into.",
+                class_="wrong",
+            )
+            if index.refreshed().cut
+            else "",
             tag(
                 "div",
                 _results(asked, rows, len(every)),

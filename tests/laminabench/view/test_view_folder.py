@@ -39,6 +39,8 @@ def test_what_there_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [list(found[kind]) for kind in ("sweep", "plan", "validation")] == [[folder.name]] * 3
     # The folder may be a Run itself.
     assert scan(folder / "runs/lamina").found["run"].keys() == {"lamina"}
+    (folder / "runs/pyvenv.cfg").write_text("")
+    assert scan(folder).found["run"] == {}
     monkeypatch.setattr(folders, "MOST_FOLDERS", 1)
     assert scan(folder).cut
 
