@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from browsing import chromium
 from doc_blocks import ROOT
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright, of the dev extra, is not installed")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
 
 pytestmark = pytest.mark.outside
@@ -36,14 +35,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    names = (os.environ.get("LAMINABENCH_BROWSER", ""), "chromium", "chromium-browser", "google-chrome")
-    found = next(filter(None, (shutil.which(name) for name in names if name)), None)
-    if not found:
-        pytest.skip("there is no Chromium here; ci/browser.sh installs one")
-    with sync_api.sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield opened
-        opened.close()
+    with chromium() as started:
+        yield started
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (1280, "dark")])
