@@ -18,6 +18,7 @@ from doc_runner import (
     PRINTED_SHAPE,
     SHELL,
     PageRun,
+    agree,
     all_commands,
     declared,
     entry,
@@ -80,3 +81,13 @@ def test_data_of_pages_parses() -> None:
     assert found
     for block in found:
         assert read[block.language](block.text), block.where
+
+
+def test_what_is_printed_is_compared_but_for_what_may_differ() -> None:
+    shown = "mean 41.8, p50 1,641, at http://127.0.0.1:46183\nsimulated in 7.9 ms\n...\nlast 3\n"
+    printed = "mean  22, p50 97, at http://127.0.0.1:8000\nsimulated in 12 ms\na\nb\nlast 4\n"
+    assert agree(shown, printed, shape=True)
+    assert not agree(shown, printed, shape=False)
+    assert not agree(shown, printed.replace("mean", "median"), shape=True)
+    assert agree("simulated in 7.9 ms", "simulated in 12 ms", shape=False)
+    assert not agree("one line", "one line\nand another", shape=False)

@@ -29,7 +29,7 @@ PRINTED = (
 PRINTED_SHAPE = "printed, numbers differ"
 # Lines of modelled replays that say how long they took on this machine.
 _TIMED = re.compile(r"simulated in|candidates in")
-_NUMBER = re.compile(r"\d[\d,]*(\.\d+)?(e-?\d+)?")
+_NUMBER = re.compile(r"\d+(,\d{3})*(\.\d+)?(e-?\d+)?")
 _DRIVER = "for block in blocks:\n    exec(block, names)\n"
 
 
@@ -188,9 +188,7 @@ class PageRun:
 
     def _compare(self, block: Block) -> None:
         """Hold what is shown against what was printed; a line of three dots is any lines."""
-        shape = block.note == PRINTED_SHAPE
-        shown, printed = _lines(block.text, shape=shape), _lines(self._printed, shape=shape)
-        if _agree(shown, printed):
+        if agree(block.text, self._printed, shape=block.note == PRINTED_SHAPE):
             return
         self.changed[block.span] = (
             "\n".join(line.rstrip() for line in self._printed.strip("\n").splitlines()) + "\n"
@@ -205,6 +203,11 @@ def _lines(text: str, *, shape: bool) -> list[str]:
         free = shape or _TIMED.search(line)
         found.append(" ".join((_NUMBER.sub("#", line) if free else line).split()))
     return found
+
+
+def agree(shown: str, printed: str, *, shape: bool) -> bool:
+    """Whether that is what is printed, by lines; with `shape` numbers may be others."""
+    return _agree(_lines(shown, shape=shape), _lines(printed, shape=shape))
 
 
 def _agree(shown: list[str], printed: list[str]) -> bool:
