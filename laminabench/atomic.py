@@ -48,17 +48,16 @@ def replacing(target: Path, *, durable: bool = True) -> Iterator[Path]:
         if durable:
             force(target.parent)
     except OSError as error:
-        raise cannot_write("file-cannot-write", target, error) from error
+        raise UserError("file-cannot-write", f"cannot write {target}: {said(error)}") from error
     finally:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 temporary.unlink()
 
 
-def cannot_write(code: str, target: Path, error: OSError) -> UserError:
-    """The sentence; libraries put the system's words among their own."""
-    why = os.strerror(error.errno) if error.errno else " ".join(str(error).split())
-    return UserError(code, f"cannot write {target}: {why}")
+def said(error: OSError) -> str:
+    """The system's words, which libraries put among their own."""
+    return os.strerror(error.errno) if error.errno else " ".join(str(error).split())
 
 
 def partial(name: str, suffix: str = "") -> str:

@@ -22,6 +22,8 @@ from laminabench.torture.tally import Tally
 # One file may take so long, and all of them together so much more memory than the first.
 LONGEST_S = 5.0
 MOST_BYTES = 512 << 20
+# Arrow 26 does not give back what it unpacks into, of a compressed file that is damaged.
+ARROW_BYTES = 100_000
 Experiment = Callable[[int, int], Tally]
 
 
@@ -66,7 +68,7 @@ def fuzzed_files(count: int, seed: int, names: tuple[str, ...] = ()) -> Tally:
     with memory() as folder:
         samples = corpus.samples(folder)
         chosen = [name for name in samples if not names or name in names]
-        open_before = peak_before = 0
+        open_before = peak_before = unpacked = 0
         for turn in range(count):
             number = rng.getrandbits(63)
             drawn = random.Random(number)
@@ -79,6 +81,7 @@ def fuzzed_files(count: int, seed: int, names: tuple[str, ...] = ()) -> Tally:
             except UserError as error:
                 kind = "crashed" if "\n" in str(error) else None
                 what = str(error)
+                unpacked += name.endswith((" gz", " zst"))
             except Exception as error:
                 kind, what = "crashed", repr(error)
             if (took := time.perf_counter() - began) > LONGEST_S:
@@ -86,7 +89,8 @@ def fuzzed_files(count: int, seed: int, names: tuple[str, ...] = ()) -> Tally:
             tally.add(kind, name, number, what)
             if turn == 1000:  # what libraries take once, they have
                 open_before, peak_before = _descriptors(), _peak_bytes()
-        if peak_before and (grown := _peak_bytes() - peak_before) > MOST_BYTES:
+        grown = _peak_bytes() - peak_before - ARROW_BYTES * unpacked
+        if peak_before and grown > MOST_BYTES:
             tally.add("leaked", "all", seed, f"{grown:,} bytes")
         if open_before and (more := _descriptors() - open_before) > 0:
             tally.add("leaked", "all", seed, f"{more} descriptors")
