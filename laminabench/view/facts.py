@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import functools
-import tomllib
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 import msgspec
 
+from laminabench import bounded
+
 Value = str | float | int | bool
 Facts = dict[str, Value]
+_MOST = 1 << 63
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -151,10 +153,10 @@ def choices_of(request: str) -> Mapping[str, Any]:
         for line in request.splitlines():
             name, _, value = line.partition(" = ")
             found[name] = msgspec.json.decode(value)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         try:
-            return tomllib.loads(request)
-        except tomllib.TOMLDecodeError:
+            return bounded.toml(request)
+        except ValueError:
             return {}
     return found
 
@@ -176,6 +178,8 @@ def _flatten(found: Facts, facts: Mapping[str, Any], within: str) -> None:
         elif isinstance(value, list):
             if value and not isinstance(value[0], dict | list):
                 found[key] = ", ".join(map(said, value))
+        elif isinstance(value, int) and not -_MOST < value < _MOST:
+            found[key] = str(value)  # no number of anything, nor one that others could be compared with
         elif value is not None:
             found[key] = value
 

@@ -6,6 +6,7 @@ browser sends, and links to elsewhere are not followed.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterator
@@ -80,8 +81,9 @@ def scan(root: Path) -> Scan:
                 if depth < MOST_DEEP and entry.name not in _PASSED_OVER:
                     waiting.append((Path(entry.path), inner, depth + 1))
             elif entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
-                file = entry.stat(follow_symlinks=False)
-                result.add(Found("live", inner, Path(entry.path), file.st_mtime_ns, file.st_size))
+                with contextlib.suppress(FileNotFoundError):  # its Run came meanwhile
+                    file = entry.stat(follow_symlinks=False)
+                    result.add(Found("live", inner, Path(entry.path), file.st_mtime_ns, file.st_size))
     return result
 
 

@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
 from laminabench.errors import UserError
 from laminabench.gc_paused import gc_paused
 from laminabench.runs.format import FORMAT, FORMAT_VERSION, MANIFEST
@@ -22,6 +20,8 @@ from laminabench.view.folder import Found, Scan, scan
 _LEAST_S, _SHARE = 1.0, 5.0
 # A manifest has some ten kilobytes; what is larger than this is none.
 _MOST_BYTES = 64 << 20
+# What reading one may come to: files go meanwhile, and documents are nested too deeply, or of no time.
+_UNREADABLE = (OSError, ValueError, OverflowError, RecursionError)
 
 
 @dataclass(slots=True)
@@ -115,13 +115,13 @@ class Index:
 def _read(found: Found) -> Row | None:
     try:
         told = brief(_bytes(found))
-    except (msgspec.MsgspecError, UnicodeDecodeError, OSError):
-        return _damaged(found)
-    if told.format != FORMAT:
-        return None
-    if told.format_version > FORMAT_VERSION:
-        return _damaged(found)
-    return Row(found, brief_facts(told, found.key, found.mtime_ns))
+        if told.format != FORMAT:
+            return None
+        if told.format_version <= FORMAT_VERSION:
+            return Row(found, brief_facts(told, found.key, found.mtime_ns))
+    except _UNREADABLE:
+        pass
+    return _damaged(found)
 
 
 def _damaged(found: Found) -> Row | None:
@@ -141,7 +141,7 @@ def _complete(row: Row) -> None:
     row.whole, row.text = True, None
     try:
         row.facts = all_facts(_bytes(row.found), row.facts)
-    except (msgspec.MsgspecError, UnicodeDecodeError, OSError):
+    except _UNREADABLE:
         row.damage = f"{row.found.path / MANIFEST} is damaged, or has gone; replay it again"
 
 

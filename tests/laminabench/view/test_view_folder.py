@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from laminabench.runs.read import read_run
 from laminabench.view import folder as folders
 from laminabench.view.compare_page import compare_page, export
 from laminabench.view.folder import scan
-from laminabench.view.index import Index
+from laminabench.view.index import Index, _read
 from laminabench.view.opened import at_a_glance, chosen, whole
 from laminabench.view.table_page import table_page
 
@@ -171,3 +173,50 @@ def test_an_export_is_the_report_of_the_same_runs(
     wanted = page(report(shown([read_run(path) for path in paths], slo), None, window))
     query = "run=runs/lamina&run=runs/vllm" + ("" if slo is None else "&slo=50&window=1:2")
     assert export(Index(two_runs), QueryParams(query)) == wanted
+
+
+DEEP = "[" * 5000 + "]" * 5000
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("x", DEEP),
+        ("summary", f'{{"x": {DEEP}}}'),
+        ("summary", '{"x": 1' + "0" * 400 + "}"),
+        ("request", json.dumps("x = " + "[" * 5000)),
+        ("request", json.dumps("x = " + "1" * 5000)),
+    ],
+)
+def test_one_hostile_run_spoils_no_page_of_the_others(folder: Path, part: str, value: str) -> None:
+    path = folder / "runs/vllm/run.json"
+    manifest = json.loads(path.read_text())
+    del manifest["crc32"]
+    path.write_text(json.dumps({**manifest, part: "HERE"}).replace('"HERE"', value))
+    for query in ("", "q=lamina", "q=wall_s>0", "sort=-wall_s", "col=seed"):
+        assert "runs/lamina" in table_page(Index(folder), QueryParams(query)).body
+    assert "lamina" in compare_page(Index(folder), QueryParams("run=runs/lamina")).title
+    if "000" in value:
+        assert "runs/vllm" in table_page(Index(folder), QueryParams("q=x!=1&col=x&sort=-x")).body
+
+
+def test_a_time_that_no_calendar_has(two_runs: Path) -> None:
+    found = scan(two_runs).found["run"]["runs/lamina"]
+    row = _read(dataclasses.replace(found, mtime_ns=1 << 80))
+    assert row is not None
+    assert row.damage is not None
+
+
+def test_what_goes_while_a_folder_is_looked_through(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "runs/x.live").write_text("")
+
+    def gone_then(path: Path) -> Iterator[os.DirEntry[str]]:
+        for entry in list(os.scandir(path)):
+            if entry.name == "x.live":
+                (folder / "runs/x.live").unlink()
+            yield entry
+
+    monkeypatch.setattr(folders, "_entries", gone_then)
+    found = scan(folder).found
+    assert found["live"] == {}
+    assert found["run"].keys() == {"runs/lamina", "runs/vllm"}
