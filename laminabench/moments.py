@@ -5,13 +5,17 @@ Times are seconds since its clock began. What a system cannot know is None, neve
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+
+# Read back from files that others wrote: what is counted is no number of a hundred digits.
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,17 +32,17 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="m
     """Where it is."""
 
     at_s: float
-    finished: int
-    failed: int
-    requests: int  # that the trace has
-    tokens: int
+    finished: Count
+    failed: Count
+    requests: Count  # that the trace has
+    tokens: Count
     tokens_per_s: float | None = None  # of about the last second
     tbt_ms_p50: float | None = None  # of the last seconds' tokens
     tbt_ms_p99: float | None = None
-    batch: int | None = None  # requests that decode now
-    waiting: int | None = None
-    kv_tokens: int | None = None
-    workers_lost: int = 0  # that are being replaced now
+    batch: Count | None = None  # requests that decode now
+    waiting: Count | None = None
+    kv_tokens: Count | None = None
+    workers_lost: Count = 0  # that are being replaced now
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="fault"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -65,7 +66,7 @@ class LiveReport(Passing):
     def left(self, error: BaseException, *, kept: bool) -> None:
         """No Run has come of it; of what is `kept` the file says what happened, and how to go on."""
         if self._file and kept:
-            resume = f"laminabench replay --resume {self._directory}"
+            resume = f"laminabench replay --resume {shlex.quote(str(self._directory))}"
             self._file.write(End(at_s=self._at_s, state=_state(error), why=_why(error), resume=resume))
             self._file.close()
             self._file = None

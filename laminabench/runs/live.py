@@ -16,7 +16,7 @@ import msgspec
 
 from laminabench.atomic import replacing
 from laminabench.errors import UserError
-from laminabench.moments import Fault, Moment
+from laminabench.moments import Count, Fault, Moment
 
 __all__ = ["End", "Fault", "Header", "Line", "LiveFile", "Moment"]
 
@@ -37,15 +37,15 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="h
     command: tuple[str, ...]
     request: str  # as TOML
     trace: str
-    requests: int
-    tokens: int | None = None  # that all requests will make, where that is certain
+    requests: Count
+    tokens: Count | None = None  # that all requests will make, where that is certain
     system: str
     deployment: str
     model: str
     mode: str
     slo_tbt_ms: float
     slo_ttft_ms: float | None = None
-    kv_capacity_tokens: int | None = None
+    kv_capacity_tokens: Count | None = None
     workers: tuple[str, ...] = ()
 
 

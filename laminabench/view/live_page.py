@@ -52,11 +52,12 @@ def live_page(index: Index, watched: Watched, query: QueryParams) -> Page:
             "view-not-there",
             f"no replay is under way at '{key}' in this folder, and it has left no Run there",
         )
+    seen = len(found.moments)  # before they are drawn: another browser's question may bring more meanwhile
     charts = _charts(found)
     feed = {
         "address": address("/live/moments", {"at": key}),
         "began": found.header.began,
-        "seen": len(found.moments),
+        "seen": seen,
         "lines": [[chart, *fields] for chart, (_, _, fields) in _CHARTS.items()],
     }
     grid = tag("div", *(chart.html() for chart in charts), class_="charts")
@@ -75,13 +76,14 @@ def moments(index: Index, watched: Watched, query: QueryParams) -> dict[str, Jso
         return {"html": said or waiting, "over": said is not None, "faults": None, "points": {}, "seen": 0}
     if found.header.began != query.get("began") or not seen.isdecimal() or len(seen) > 9:
         return {"reload": True}
-    new = found.moments[int(seen) :]
+    count = len(found.moments)
+    new = found.moments[int(seen) : count]
     return {
         "html": _state(index, found),
         "over": found.state != "running",
         "faults": [fault.at_s for fault in found.faults[:_MOST_FAULTS]],
         "points": {name: _values(new, name) for name in ("at_s", *_fields())},
-        "seen": len(found.moments),
+        "seen": count,
     }
 
 
@@ -170,7 +172,7 @@ def _end(index: Index, found: UnderWay) -> list[Markup]:
             tag(
                 "p",
                 "If it kept a journal, it goes on with ",
-                tag("code", f"laminabench replay --resume {found.run_key}"),
+                tag("code", found.resume),
             )
         )
     if found.state == "done" and found.run_key in index.refreshed().found["run"]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +25,7 @@ class UnderWay:
     """One replay as far as its file tells."""
 
     key: str  # of the file
+    path: Path
     header: Header
     moments: list[Moment] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
@@ -32,6 +35,11 @@ class UnderWay:
     def run_key(self) -> str:
         """Where its Run will be."""
         return self.key.removesuffix(SUFFIX)
+
+    @property
+    def resume(self) -> str:
+        """The command to go on with from where this explorer was started, if there is a journal."""
+        return f"laminabench replay --resume {shlex.quote(str(self.path).removesuffix(SUFFIX))}"
 
     @property
     def state(self) -> State:
@@ -57,7 +65,8 @@ class UnderWay:
     def left_s(self) -> float | None:
         """At the rate so far; None before anything is done."""
         last, share = self.last, self.share
-        return None if last is None or not share else last.at_s * (1 - share) / share
+        left_s = math.inf if last is None or not share else last.at_s * (1 - share) / share
+        return left_s if math.isfinite(left_s) else None
 
 
 class Watched:
@@ -66,7 +75,7 @@ class Watched:
     def __init__(self, index: Index) -> None:
         self._index = index
         self._lock = threading.Lock()
-        self._read: dict[Path, tuple[UnderWay, int]] = {}
+        self._read: dict[Path, tuple[UnderWay, int, int]] = {}  # which file, and how far
 
     def all(self) -> list[UnderWay]:
         """Those that can be read, the newest first."""
@@ -83,15 +92,17 @@ class Watched:
         if found.size > _MOST_BYTES:
             return None
         with self._lock:
-            known, offset = self._read.get(found.path, (None, 0))
+            known, inode, offset = self._read.get(found.path, (None, 0, 0))
             try:
-                lines, offset = read_live(found.path, offset)
+                # Another in its place may have the end of a line where that one had.
+                same, inode = inode, found.path.stat().st_ino
+                lines, offset = read_live(found.path, offset if inode == same else 0)
             except (OSError, UserError):
                 self._read.pop(found.path, None)
                 return None
             for line in lines:
                 if isinstance(line, Header):
-                    known = UnderWay(found.key, line)
+                    known = UnderWay(found.key, found.path, line)
                 elif known is None:
                     continue
                 elif isinstance(line, Moment):
@@ -101,5 +112,5 @@ class Watched:
                 else:
                     known.end = line
             if known is not None:
-                self._read[found.path] = known, offset
+                self._read[found.path] = known, inode, offset
             return known

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -116,3 +118,48 @@ def test_names_are_shown_and_not_obeyed(folder: Path, looked: Looked) -> None:
     assert "<script>alert" not in looked.page().body
     assert "<script>alert" not in looked.page(QueryParams("")).body
     assert "<script>alert" not in looked.news()["html"]
+
+
+def test_what_is_copied_from_the_page_is_one_name_from_where_the_explorer_was_started(
+    folder: Path, looked: Looked
+) -> None:
+    path = folder / "runs/a b;touch c.live"
+    made_live(path, DEAD)
+    found = looked.watched.one("runs/a b;touch c.live")
+    assert found is not None
+    assert shlex.split(found.resume) == [
+        "laminabench",
+        "replay",
+        "--resume",
+        str(folder / "runs/a b;touch c"),
+    ]
+
+
+def test_another_in_its_place_is_read_from_its_beginning(folder: Path, looked: Looked) -> None:
+    path = folder / "runs/x.live"
+    made_live(path, os.getpid(), steps=8)
+    assert looked.news(seen=8)["seen"] == 8
+    size = path.stat().st_size
+    made_live(path, os.getpid(), steps=16, trace="another")
+    # It may have a line's end where the other one ended.
+    lines = path.read_bytes().splitlines()
+    header, rest = lines[0], b"\n".join(lines[1:]) + b"\n"
+    path.write_bytes(header + b" " * (size - len(header) - 1) + b"\n" + rest)
+    looked.news()
+    found = looked.watched.one("runs/x.live")
+    assert found is not None
+    assert (found.header.trace, len(found.moments)) == ("another", 16)
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "1" + "0" * 18])
+@pytest.mark.parametrize("name", ["tokens", "kv_capacity_tokens"])
+def test_numbers_without_end_spoil_no_page(folder: Path, looked: Looked, name: str, number: str) -> None:
+    made_live(folder / "runs/good.live", os.getpid(), steps=4)
+    path = folder / "runs/x.live"
+    made_live(path, os.getpid(), steps=4)
+    header, *_, last = path.read_text().splitlines()
+    header = json.dumps({**json.loads(header), name: 12345}).replace("12345", number)
+    last = json.dumps({**json.loads(last), "at_s": 1e300, "tokens": 1, "kv_tokens": 1})
+    path.write_text(f"{header}\n{last}\n")
+    assert "runs/good" in looked.page(QueryParams("")).body
+    looked.news()
