@@ -46,7 +46,7 @@ def view(folder: Path, port: int, open: bool | None, out: Output) -> None:  # no
         if _wanted() if open is None else open:
             click.launch(url)
 
-    serve(folder, port, ready, verbose=out.verbose)
+    serve(folder, port, ready)
 
 
 def _server() -> Callable[..., None]:

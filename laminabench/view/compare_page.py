@@ -87,11 +87,14 @@ def compare_page(index: Index, query: QueryParams) -> Page:
         case "lanes":
             return _lanes(asked, whole(asked.found[:MOST_CHARTED], asked.slo_tbt_ms))
     runs = at_a_glance(asked.found, asked.slo_tbt_ms)
-    rows = (index.whole_row(each.key) for each in asked.found)
+    rows = [index.whole_row(each.key) for each in asked.found]
+    facts = [row.facts for row in rows if row is not None and row.damage is None]
+    if len(facts) < len(runs):  # or columns would be of other Runs than their titles say
+        raise UserError("view-not-there", "a selected Run has gone, or is being replaced: reload the page")
     lazily = address("/compare", asked.items(part="charts"))
     body = (
         _controls(asked, runs),
-        differences_section(runs, [row.facts for row in rows if row is not None]),
+        differences_section(runs, facts),
         *(section.html() for section in opening(runs, caveats(runs))),
         tag(
             "div",

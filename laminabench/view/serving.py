@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -42,10 +43,14 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def serve(folder: Path, port: int, ready: Callable[[str], None], *, verbose: bool = False) -> None:
+def serve(folder: Path, port: int, ready: Callable[[str], None]) -> None:
     """Show this folder until a signal comes; `ready` is told the link, once it can be opened."""
-    if not folder.is_dir():
-        raise UserError("view-no-folder", f"{folder} is no folder: name one that has Runs in it")
+    try:
+        os.scandir(folder).close()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError("view-no-folder", f"{folder} is no folder: name one that has Runs in it") from error
+    except OSError as error:  # of a folder below it nothing is shown
+        raise UserError("file-not-readable", f"cannot read {folder}: {error.strerror}") from error
     with _bound(port) as sock:
         number = sock.getsockname()[1]
         index = Index(folder)
@@ -56,7 +61,7 @@ def serve(folder: Path, port: int, ready: Callable[[str], None], *, verbose: boo
             ws="none",
             lifespan="off",
             log_config=None,
-            access_log=verbose,
+            access_log=False,  # its first line would have the token
             server_header=False,
             limit_concurrency=MOST_CONNECTIONS,
             timeout_graceful_shutdown=1,

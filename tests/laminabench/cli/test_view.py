@@ -15,6 +15,7 @@ def test_what_cannot_be_shown(refused: Any) -> None:
     refused("[view-no-folder]", "view", "nowhere", "-v")
     Path("file").write_text("")
     refused("[view-no-folder]", "view", "file", "-v")
+    refused("[file-not-readable]", "view", "x" * 300, "-v")
     refused("--port", "view", "--port", "70000")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

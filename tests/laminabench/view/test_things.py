@@ -157,6 +157,7 @@ def test_a_sweep_under_way_says_how_far_it_is(things: dict[str, Found]) -> None:
         {"sort": "-seed"},
         {"point": "999"},
         {"point": "-1"},
+        {"point": "9" * 5000},
     ],
 )
 def test_what_a_sweep_has_not_is_refused(chosen: dict[str, str], things: dict[str, Found]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -220,3 +221,14 @@ def test_what_goes_while_a_folder_is_looked_through(folder: Path, monkeypatch: p
     found = scan(folder).found
     assert found["live"] == {}
     assert found["run"].keys() == {"runs/lamina", "runs/vllm"}
+
+
+def test_a_run_that_goes_while_it_is_compared_is_said_to(folder: Path) -> None:
+    both = QueryParams([("run", "runs/lamina"), ("run", "runs/vllm")])
+    compare_page(Index(folder), both)
+    index = Index(folder)
+    index.refreshed()
+    shutil.rmtree(folder / "runs/vllm")
+    with pytest.raises(UserError) as error:
+        compare_page(index, both)
+    assert error.value.code == "view-not-there"
