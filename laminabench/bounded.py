@@ -6,6 +6,7 @@ What is wrong is an OSError or a ValueError, as of a damaged file, whichever way
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +20,10 @@ Typed = TypeVar("Typed")
 # Of a Run's manifest, a cost set, a recording: the longest real ones are a hundredth of it.
 MOST_BYTES = 32 << 20
 _DEEPEST = 50
+# A key of so many parts takes Python's parser their number squared.
+_LONG_KEY = re.compile(
+    r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){%d}""" % _DEEPEST  # noqa: UP031
+)
 # What a small table may come to in memory, and how many times its size a larger one may.
 UNPACKED_BYTES = 1 << 30
 UNPACKED_TIMES = 1000
@@ -43,6 +48,8 @@ def text(path: Path, most: int = MOST_BYTES) -> str:
 def toml(text: str) -> dict[str, Any]:
     """Of TOML; a TOMLDecodeError also of what is nested too deeply, or has a number of a thousand digits."""
     try:
+        if _LONG_KEY.search(text):
+            raise RecursionError
         found = tomllib.loads(text)
         if _is_deep(found):
             raise RecursionError

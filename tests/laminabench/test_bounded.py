@@ -36,8 +36,24 @@ READERS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize(
     "text",
-    [f"a = {DEEP}", f"{'a.' * 900}a = 1", f"a = {DIGITS}", '{"a": ' + DEEP, '{"a": ' + DIGITS, "\xff"],
-    ids=["lists", "dotted keys", "digits", "lists in JSON", "digits in JSON", "no text"],
+    [
+        f"a = {DEEP}",
+        f"{'a.' * 900}a = 1",
+        "a." * 400_000,
+        f"a = {DIGITS}",
+        '{"a": ' + DEEP,
+        '{"a": ' + DIGITS,
+        "\xff",
+    ],
+    ids=[
+        "lists",
+        "dotted keys",
+        "a dotted key without end",
+        "digits",
+        "lists in JSON",
+        "digits in JSON",
+        "no text",
+    ],
 )
 def test_what_is_nested_or_long_without_end_is_one_sentence(tmp_path: Path, reader: str, text: str) -> None:
     path = tmp_path / "file"
