@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 def listed() -> pd.DataFrame:
     """The traces known by name: a row each, with what is on this machine of it.
 
-    >>> import laminabench as lb
-    >>> print(lb.traces.list().loc["azure-conv", "requests"])
-    19366
+    Examples:
+        >>> import laminabench as lb
+        >>> print(lb.traces.list().loc["azure-conv", "requests"])
+        19366
     """
     import pandas as pd
 
@@ -48,10 +49,11 @@ def load(trace: str, *, num_requests: int | None = None, offline: bool = False) 
 
     A name of the catalogue, a file, or `profile:NAME`, as `laminabench replay --trace` takes it.
 
-    >>> import laminabench as lb
-    >>> requests = lb.traces.load("profile:azure-conv")
-    >>> list(requests.columns), requests.attrs["source"]
-    (['arrival_s', 'prompt_tokens', 'output_tokens'], 'profile')
+    Examples:
+        >>> import laminabench as lb
+        >>> requests = lb.traces.load("profile:azure-conv")
+        >>> list(requests.columns), requests.attrs["source"]
+        (['arrival_s', 'prompt_tokens', 'output_tokens'], 'profile')
     """
     found = resolve(trace, offline=offline, requests=num_requests)
     return to_frame(found if num_requests is None else found.first(num_requests))
@@ -77,9 +79,10 @@ def from_frame(frame: pd.DataFrame, name: str = "dataframe") -> Trace:
 
     Columns may have the names that `laminabench replay` knows of files, and are checked as a file's are.
 
-    >>> import laminabench as lb, pandas as pd
-    >>> len(lb.traces.from_frame(pd.DataFrame({"prompt_tokens": [9, 1], "output_tokens": [5, 7]})))
-    2
+    Examples:
+        >>> import laminabench as lb, pandas as pd
+        >>> len(lb.traces.from_frame(pd.DataFrame({"prompt_tokens": [9, 1], "output_tokens": [5, 7]})))
+        2
     """
     if not len(frame):
         raise UserError("trace-empty", f"{name}: no requests in it; a trace needs at least one row")
