@@ -27,6 +27,20 @@
     faults = struck.length;
   };
 
+  // What stays as it is stays the same element: focus, a selection and what was read aloud are not lost.
+  const show = (html) => {
+    const state = document.getElementById("state");
+    const fresh = document.createElement("div");
+    fresh.innerHTML = html;
+    const children = [...fresh.children];
+    children.forEach((child, place) => {
+      const there = state.children[place];
+      if (!there) state.append(child);
+      else if (!there.isEqualNode(child)) there.replaceWith(child);
+    });
+    while (state.children.length > children.length) state.lastElementChild.remove();
+  };
+
   const poll = async () => {
     const asked = new URLSearchParams({ seen, began: feed.began });
     let told;
@@ -41,7 +55,7 @@
       return;
     }
     if (told.figures) return; // an error's page: what was drawn stays
-    document.getElementById("state").innerHTML = told.html;
+    show(told.html);
     if (told.faults) await grow(told);
     seen = told.seen;
     document.documentElement.dataset.seen = seen;

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -99,6 +100,14 @@ def require_accessible(page: Any) -> None:
     found = axe.Axe().run(page).response["violations"]
     bad = [each for each in found if each["impact"] in ("serious", "critical")]
     assert bad == [], json.dumps(bad, indent=1)
+
+
+def until(page: Any, condition: str) -> None:
+    """Asked again and again from here: these pages evaluate no text, as the browser's own waiting would."""
+    deadline_s = time.monotonic() + 30
+    while not page.evaluate(condition):
+        assert time.monotonic() < deadline_s, condition
+        page.wait_for_timeout(50)
 
 
 def picture(page: Any, name: str) -> None:

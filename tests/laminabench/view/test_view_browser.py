@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Visitor, chromium, picture, require_accessible
+from browsing import Visitor, chromium, picture, require_accessible, until
 from made_live import made_live
 
 from laminabench.replaying.run import run
@@ -233,7 +233,7 @@ def test_without_scripts_forms_and_links_are_enough(visitor: Visitor) -> None:
 def test_new_runs_appear_by_themselves(visitor: Visitor, here: Path) -> None:
     page = visitor.open("/?q=brand-new")
     assert page.locator("tr[data-key]").count() == 0
-    page.wait_for_function("performance.getEntriesByName(location.origin + '/news').length > 0")
+    until(page, "performance.getEntriesByName(location.origin + '/news').length > 0")
     shutil.copytree(here / "runs/lamina", here / ".copy")
     (here / ".copy").rename(here / "runs/brand-new")
     expect(page.locator("tr.new")).to_have_attribute("data-key", "runs/brand-new")
@@ -294,9 +294,9 @@ def test_a_live_replay_is_watched_to_its_end(
         page = table
         expect(page.locator(".state")).to_have_text("runs")
         expect(page.locator("#state table")).to_contain_text("attention 0", timeout=60_000)
-        page.wait_for_function("document.getElementById('live-rate').data?.[0].x.length > 4")
+        until(page, "document.getElementById('live-rate').data?.[0].x.length > 4")
         # The limit, and the fault.
-        page.wait_for_function("document.getElementById('live-tbt').layout.shapes.length >= 2")
+        until(page, "document.getElementById('live-tbt').layout.shapes.length >= 2")
         assert replay.wait(120) == 0, replay.stderr and replay.stderr.read()
         expect(page.locator("#state")).to_contain_text("It is done")
         page.get_by_role("link", name="look at its Run").click()
@@ -305,11 +305,31 @@ def test_a_live_replay_is_watched_to_its_end(
         assert visitor.leave() == []
 
 
-def test_a_replay_that_was_killed(visitor: Visitor) -> None:
+def test_a_replay_that_was_killed(visitor: Visitor, here: Path) -> None:
     page = visitor.open("/live?at=runs/under-way.live")
     expect(page.locator(".state")).to_contain_text("was killed")
-    assert "laminabench replay --resume runs/under-way" in page.inner_text("main")
+    assert f"laminabench replay --resume {here}/runs/under-way" in page.inner_text("main")
     page.wait_for_selector("html[data-over]")
+
+
+def test_who_is_in_a_table_by_keyboard_stays_there_while_the_replay_goes_on(
+    visitor: Visitor, here: Path
+) -> None:
+    path = here / "runs/watched.live"
+    made_live(path, os.getpid(), steps=8)
+    page = visitor.open("/live")
+    expect(page.locator(".places a[href='/live'] .count")).to_have_text("2")
+    page.reload()
+    page.get_by_role("link", name="runs/watched").click()
+    page.wait_for_selector("html[data-seen='8']")
+    page.locator("#state .scrolls").focus()
+    lines = path.read_bytes().splitlines(keepends=True)
+    with path.open("ab") as file:
+        file.write(lines[-1].replace(b'"finished":8', b'"finished":9'))
+    page.wait_for_selector("html[data-seen='9']")
+    expect(page.locator("#state .tiles")).to_contain_text("9")
+    expect(page.locator("#state .scrolls")).to_be_focused()
+    path.unlink()
 
 
 @pytest.fixture
