@@ -5,9 +5,10 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Awaitable, Callable
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
+
+from starlette.requests import cookie_parser
 
 from laminabench.report.markup import tag
 
@@ -70,8 +71,8 @@ class Guard:
         # A page of elsewhere whose name was made to lead here is told apart by that name.
         if headers.get(b"host", b"") not in self._hosts:
             return 403, "This explorer answers to 127.0.0.1 and localhost only.", {}
-        if scope["method"] not in ("GET", "HEAD"):
-            return 405, "Pages are only read here: use GET.", {"allow": "GET, HEAD"}
+        if scope["method"] != "GET":
+            return 405, "Pages are only read here: use GET.", {"allow": "GET"}
         raw: bytes = scope["query_string"]
         if len(raw) + len(scope["path"]) > MOST_ADDRESS:
             return 414, f"The address is longer than {MOST_ADDRESS:,} characters: select fewer Runs.", {}
@@ -93,11 +94,8 @@ class Guard:
         return None
 
     def _knows(self, headers: dict[bytes, bytes]) -> bool:
-        try:
-            cookies = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1"))
-        except CookieError:
-            return False
-        given = cookies[self._cookie].value if self._cookie in cookies else ""
+        # As browsers have them: what other servers of this machine have set may be of any form.
+        given = cookie_parser(headers.get(b"cookie", b"").decode("latin-1")).get(self._cookie, "")
         return hmac.compare_digest(given.encode(), self._session.encode())
 
     def _welcome(self, path: str, query: list[tuple[str, str]]) -> tuple[int, str, dict[str, str]]:

@@ -48,6 +48,9 @@ def test_the_cookie_is_for_this_browser_alone(explorer: Any) -> None:
     assert rest.partition("; ")[2] == "Path=/; HttpOnly; SameSite=Strict"
     for wrong in (f"{name}=x", f"{name}x={rest.partition(';')[0]}", "=;;=\x7f", f"{name}="):
         assert explorer.get("/", Cookie=wrong)[0] == 403
+    # Cookies are for all servers of a machine, and those of others may be anything.
+    for other in ('a={"x": [1, 2]}', "a b=1", 'a="x', "x", "=;;=\x7f", "\xe9=\xe9"):
+        assert explorer.get("/", Cookie=f"{other}; {explorer.cookie}; {other}")[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -80,6 +83,7 @@ def test_pages_may_load_and_send_nothing(explorer: Any) -> None:
     ("method", "path", "status"),
     [
         ("POST", "/", 405),
+        ("HEAD", "/", 405),
         ("PUT", "/compare", 405),
         ("DELETE", "/?token=x", 405),
         ("GET", "/?q=" + "x" * 50_000, 414),
