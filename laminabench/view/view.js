@@ -123,8 +123,12 @@
     if (!rows || before === null || before === version) return;
     const known = new Set([...document.querySelectorAll("tr[data-key]")].map((row) => row.dataset.key));
     const focused = document.activeElement?.closest("tr")?.dataset.key;
-    const { html } = await fetched(rows.dataset.live);
-    rows.innerHTML = html;
+    try {
+      rows.innerHTML = (await fetched(rows.dataset.live)).html;
+    } catch {
+      version = before; // busy, or gone: the next news are asked again
+      return;
+    }
     const fresh = [...rows.querySelectorAll("tr[data-key]")].filter((row) => !known.has(row.dataset.key));
     for (const row of fresh) row.classList.add("new");
     tick();
