@@ -68,18 +68,6 @@ def live_beside(run: Path) -> Path:
     return run.with_name(run.name + SUFFIX)
 
 
-def live_in(folder: Path) -> list[Path]:
-    """Every such file in a folder, by name; not those in folders of it."""
-    try:
-        names = [
-            entry.name for entry in os.scandir(folder) if entry.name.endswith(SUFFIX) and entry.is_file()
-        ]
-    except OSError:
-        return []
-    # What begins with a dot is not in its place yet.
-    return [folder / name for name in sorted(names) if not name.startswith(".")]
-
-
 class LiveFile:
     """Open for writing. A line that cannot be written is the last: nobody's replay ends for it."""
 
