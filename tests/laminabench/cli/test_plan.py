@@ -83,7 +83,7 @@ def test_the_plan_is_kept(as_json: Any, refused: Any, trace: str) -> None:
     folder = Path(found["plan_dir"])
     assert folder.parent == Path("plans")
     kept = read_plan(folder)
-    assert kept.command.startswith("laminabench ")
+    assert kept.command.startswith("laminabench")
     assert [each.candidate for each in kept.answers[0].replayed] == [
         row["candidate"] for row in found["answers"][0]["replayed"]
     ]
