@@ -26,7 +26,8 @@ def test_what_cannot_be_shown(refused: Any) -> None:
 @pytest.mark.parametrize("package", ["plotly", "fastapi", "uvicorn"])
 def test_without_the_extra_it_says_how_to_get_it(package: str, tmp_path: Path) -> None:
     """In a process of its own: modules that others have loaded are not to be taken from them."""
-    code = f"import sys; sys.modules[{package!r}] = None; from laminabench.cli.main import run; run(['view', '.'])"
+    without = f"import sys; sys.modules[{package!r}] = None"
+    code = f"{without}; from laminabench.cli.main import run; run(['view', '.'])"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
