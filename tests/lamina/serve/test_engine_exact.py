@@ -99,9 +99,10 @@ def test_bfloat16_stays_close_to_transformers(family: str, small_model: SmallMod
     assert made.logprobs is not None
     ours = torch.tensor([token.chosen for token in made.logprobs])
     off = (ours - expected).abs().sort().values
-    # One of DeepSeek-V3's tokens is near a tie between groups of experts (0.008 of a score in the last
-    # layer), so that a rounding probably decides where it goes: it alone is further off.
-    tipped = 1 if family == "deepseek-v3" else 0
+    # One token of each of these is near a tie between groups of experts in the last layer (scores that differ
+    # by 0.008 in DeepSeek-V3, 0.005 in DeepSeek-V2), so that a rounding probably decides where it goes, which
+    # processors do differently: it alone is further off.
+    tipped = 1 if family in ("deepseek-v2", "deepseek-v3") else 0
     assert off[-1 - tipped] < 0.03 * logits.abs().max()
 
 
