@@ -14,6 +14,7 @@ from typing import Any
 from laminabench.atomic import replacing
 from laminabench.json_safe import json_safe
 from laminabench.runs.documents import Kind, read
+from laminabench.runs.manifest import Code
 from laminabench.runs.replace import require_replaceable
 from laminabench.runs.summary import Facts
 from laminabench.version import __version__, describe, git_commit
@@ -95,15 +96,10 @@ class KeptTrace(Facts, frozen=True, kw_only=True):
     requests: int
 
 
-class KeptCode(Facts, frozen=True, kw_only=True):
-    version: str | None = None
-    commit: str | None = None
-
-
 class KeptPlan(Facts, frozen=True, kw_only=True):
     """What there is to know of a plan by who did not search."""
 
-    laminabench: KeptCode = KeptCode()
+    laminabench: Code = Code()
     command: str = ""
     trace: KeptTrace
     model: str
