@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +38,7 @@ def memory() -> Iterator[Path]:
         yield Path(folder)
 
 
-def in_child(what: str, *arguments: object) -> Any:
+def in_child(what: str, seeds: Sequence[int]) -> Any:
     """What `laminabench.torture.on_disk` answers, in a process whose disk obeys."""
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder, "disk.so")
@@ -51,7 +51,8 @@ def in_child(what: str, *arguments: object) -> Any:
             [compiler, "-O1", "-shared", "-fPIC", "-o", library, SOURCE, "-ldl", "-lpthread"], check=True
         )
         done = subprocess.run(
-            [sys.executable, "-m", "laminabench.torture.on_disk", what, *map(str, arguments)],
+            [sys.executable, "-m", "laminabench.torture.on_disk", what],
+            input=json.dumps(list(seeds)).encode(),
             env={**os.environ, "LD_PRELOAD": str(library)},
             stdout=subprocess.PIPE,
             check=True,

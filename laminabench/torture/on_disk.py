@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import itertools
 import random
 import shutil
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -30,145 +33,132 @@ from laminabench.torture.tally import Tally
 
 # A full disk stays full; a broken one may fail once.
 TROUBLES = ((errno.ENOSPC, True), (errno.EIO, False))
-_MOST = 2000
-# About so many operations there are in all scenes.
-_ALL = 600
+_JOURNAL = "journal"
+_CASES = list(itertools.product([*SCENES, _JOURNAL], TROUBLES))
+Outcome = tuple[str | None, str]
 
 
-def failing_writes(count: int, seed: int) -> Tally:
-    """In every scene, the n-th operation on the disk fails: for all n, or for about so many."""
-    tally = Tally("failing writes")
-    step = max(1, _ALL // count) if count else 1
-    tried = range(1 + seed % step, _MOST, step)
-    for name in SCENES:
-        for error, stays in TROUBLES:
-            for nth in tried:
-                if not _fails_at(tally, name, nth, error, stays):
-                    break
-    for error, stays in TROUBLES:
-        for nth in tried:
-            if not _journal_fails_at(tally, nth, error, stays):
+def failing_writes(seeds: Sequence[int]) -> Tally:
+    """A case is one scene and one trouble; of it, the n-th operation on the disk fails, for all n."""
+    tally = Tally("failing-writes")
+    for seed in seeds:
+        scene, (error, stays) = _CASES[seed % len(_CASES)]
+        fails_at = _journal_fails_at if scene == _JOURNAL else functools.partial(_fails_at, scene)
+        for nth in itertools.count(1):
+            with memory() as folder:
+                outcome = fails_at(folder, nth, error, stays)
+            if outcome is None:
                 break
+            kind, what = outcome
+            tally.add(kind, f"{scene}, {errno.errorcode[error]}, operation {nth}", seed, what)
     return tally
 
 
-def _fails_at(tally: Tally, name: str, nth: int, error: int, stays: bool) -> bool:
-    """Whether there was an n-th operation."""
-    scene, case = SCENES[name], f"{name}, {errno.errorcode[error]}"
-    with memory() as folder:
-        place = folder / "here"
-        place.mkdir()
-        scene.begin(place)
-        before = files_in(place)
-        problem: BaseException | None = None
-        with failing(place, nth, error, stays=stays) as failed:
-            try:
-                scene.act(place)
-            except Exception as raised:
-                problem = raised
-        if not failed[0]:
-            return False
-        after = files_in(place)
-        if problem is not None and (not isinstance(problem, UserError) or "\n" in str(problem)):
-            tally.add("crashed", case, nth, repr(problem))
-        elif name == "sweep":
-            # Points that are whole stay, and it is gone on with.
+def _fails_at(name: str, place: Path, nth: int, error: int, stays: bool) -> Outcome | None:
+    """None where there was no n-th operation."""
+    scene = SCENES[name]
+    scene.begin(place)
+    before = files_in(place)
+    problem: BaseException | None = None
+    with failing(place, nth, error, stays=stays) as failed:
+        try:
             scene.act(place)
-            left = [path for path in files_in(place) if "partial" in path]
-            tally.add("leaked" if left else None, case, nth, f"{left}")
-        elif problem is None or after == before:
-            kind = None
-            with contextlib.suppress(UserError):
-                scene.read(place)
-            if problem is None:
-                scene.read(place)
-                left = [path for path in after if "partial" in path or ".lock" in path]
-                kind = "leaked" if left else None
-            tally.add(kind, case, nth, f"{sorted(after)}")
-        else:
-            _half(tally, case, nth, set(after) - set(before), lambda: scene.read(place))
-    return True
+        except Exception as raised:
+            problem = raised
+    if not failed[0]:
+        return None
+    after = files_in(place)
+    if problem is not None and (not isinstance(problem, UserError) or "\n" in str(problem)):
+        return "crashed", repr(problem)
+    if name == "sweep":
+        # Points that are whole stay, and it is gone on with.
+        scene.act(place)
+        left = [path for path in files_in(place) if "partial" in path]
+        return "leaked" if left else None, f"{left}"
+    if problem is None:
+        scene.read(place)
+        left = [path for path in after if "partial" in path or ".lock" in path]
+        return "leaked" if left else None, f"{left}"
+    if after == before:
+        with contextlib.suppress(UserError):
+            scene.read(place)
+        return None, ""
+    return _half(set(after) - set(before), lambda: scene.read(place))
 
 
-def _half(tally: Tally, case: str, nth: int, more: set[str], read: object) -> None:
+def _half(more: set[str], read: Callable[[], object]) -> Outcome:
     """It said no and something changed: only that what is there is whole and has its name."""
     left = sorted(path for path in more if "partial" in path or ".lock" in path)
     if left:
-        tally.add("leaked", case, nth, f"{left}")
-        return
+        return "leaked", f"{left}"
     try:
-        assert callable(read)
         read()
-        tally.add(None, case, nth)
     except Exception as error:
-        tally.add("wrong", case, nth, repr(error))
+        return "wrong", repr(error)
+    return None, ""
 
 
-def _journal_fails_at(tally: Tally, nth: int, error: int, stays: bool) -> bool:
-    case = f"journal, {errno.errorcode[error]}"
-    with memory() as folder:
-        place = folder / "here"
-        place.mkdir()
-        committed = -1  # the header
-        journal, problem = None, None
-        with failing(place, nth, error, stays=stays) as failed:
-            try:
-                journal = Journal.create(beside(place / "run"), HEADER)
-                committed = 0
-                for record in RECORDS:
-                    journal.append(record)
-                    journal.flush()
-                    committed += 1
-            except Exception as raised:
-                problem = raised
-            if journal:
-                journal.close()
-        if not failed[0]:
-            return False
-        if problem is not None and not isinstance(problem, UserError):
-            tally.add("crashed", case, nth, repr(problem))
-        elif committed < 0:
-            tally.add("leaked" if files_in(place) else None, case, nth, f"{sorted(files_in(place))}")
-        else:
-            reopened, found = Journal.reopen(beside(place / "run"))
-            reopened.close()
-            right = found == [HEADER, *RECORDS][: len(found)]
-            kind = "wrong" if not right else "lost" if len(found) <= committed else None
-            tally.add(kind, case, nth, f"{len(found)} of {committed} records")
-    return True
+def _journal_fails_at(place: Path, nth: int, error: int, stays: bool) -> Outcome | None:
+    committed = -1  # the header
+    journal, problem = None, None
+    with failing(place, nth, error, stays=stays) as failed:
+        try:
+            journal = Journal.create(beside(place / "run"), HEADER)
+            committed = 0
+            for record in RECORDS:
+                journal.append(record)
+                journal.flush()
+                committed += 1
+        except Exception as raised:
+            problem = raised
+        if journal:
+            journal.close()
+    if not failed[0]:
+        return None
+    if problem is not None and not isinstance(problem, UserError):
+        return "crashed", repr(problem)
+    if committed < 0:
+        return "leaked" if files_in(place) else None, f"{sorted(files_in(place))}"
+    reopened, found = Journal.reopen(beside(place / "run"))
+    reopened.close()
+    right = found == [HEADER, *RECORDS][: len(found)]
+    kind = "wrong" if not right else "lost" if len(found) <= committed else None
+    return kind, f"{len(found)} of {committed} records"
 
 
-def power_cuts(count: int, seed: int) -> Tally:
+def power_cuts(seeds: Sequence[int]) -> Tally:
     """The power is cut while a live replay is journalled and its Run written, at any operation."""
-    tally = Tally("power cuts")
-    rng = random.Random(seed)
+    tally = Tally("power-cuts")
     with memory() as folder:
-        for old in (False, True):
-            place = folder / f"disk-{old}"
-            place.mkdir()
-            with telling(place) as operations:
-                if old:
-                    write_a_run(place / "run")
-                    was = facts(read_run(place / "run"))
-                journalled(place)
-            now = facts(read_run(place / "run"))
-            begun = _index(operations, "begun")
-            whole = _index(operations, "whole")
-            for _ in range(count // 2):
-                number = rng.getrandbits(63)
-                drawn = random.Random(number)
-                # After what begins the journal: before, there is nothing to lose.
-                at = drawn.randint(begun, len(operations))
-                disk = Disk(str(place))
-                for operation in operations[:at]:
-                    disk.do(operation)
-                there = folder / "after"
-                disk.cut(drawn, there)
-                forced = _forced(operations[:at], str(beside(place / "run")))
-                kind, what = _after(there, [was, now] if old else [now], at > whole, now, forced)
-                tally.add(kind, f"power cut at operation {at}{' over a Run' * old}", number, what)
-                shutil.rmtree(there)
+        told = {old: _told(folder / f"disk-{old}", old) for old in (False, True)}
+        for seed in seeds:
+            drawn = random.Random(seed)
+            old = drawn.random() < 0.5
+            place, (operations, known) = folder / f"disk-{old}", told[old]
+            # After what begins the journal: before, there is nothing to lose.
+            at = drawn.randint(_index(operations, "begun"), len(operations))
+            disk = Disk(str(place))
+            for operation in operations[:at]:
+                disk.do(operation)
+            there = folder / "after"
+            disk.cut(drawn, there)
+            forced = _forced(operations[:at], str(beside(place / "run")))
+            kind, what = _after(there, known, at > _index(operations, "whole"), forced)
+            tally.add(kind, f"power cut at operation {at}{' over a Run' * old}", seed, what)
+            shutil.rmtree(there)
     return tally
+
+
+def _told(place: Path, old: bool) -> tuple[list[Operation], list[bytes]]:
+    """What is done to the disk, and the Runs that are ever written, the last one last."""
+    place.mkdir()
+    known = []
+    with telling(place) as operations:
+        if old:
+            write_a_run(place / "run")
+            known.append(facts(read_run(place / "run")))
+        journalled(place)
+    return operations, [*known, facts(read_run(place / "run"))]
 
 
 def _index(operations: list[Operation], word: str) -> int:
@@ -185,9 +175,9 @@ def _forced(operations: list[Operation], path: str) -> int:
     return forced
 
 
-def _after(there: Path, known: list[bytes], whole: bool, now: bytes, forced: int) -> tuple[str | None, str]:
+def _after(there: Path, known: list[bytes], whole: bool, forced: int) -> Outcome:
     """What is wrong with what the power cut left."""
-    run = None
+    run, now = None, known[-1]
     with contextlib.suppress(UserError):
         run = facts(read_run(there / "run"))
     if run is not None and run not in known:
@@ -217,9 +207,8 @@ EXPERIMENTS = {each.__name__: each for each in (failing_writes, power_cuts)}
 
 
 def main() -> None:
-    """`python -m laminabench.torture.on_disk EXPERIMENT COUNT SEED`: its tally as JSON."""
-    what, count, seed = sys.argv[1:]
-    tally = EXPERIMENTS[what](int(count), int(seed))
+    """`python -m laminabench.torture.on_disk EXPERIMENT`, seeds of cases on stdin: its tally as JSON."""
+    tally = EXPERIMENTS[sys.argv[1]](msgspec.json.decode(sys.stdin.buffer.read(), type=list[int]))
     assert threading.active_count() == 1
     sys.stdout.buffer.write(msgspec.json.encode(tally))
 

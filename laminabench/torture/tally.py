@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
+# Kept one by one; all are counted.
+MOST_FAILURES = 100
+
 
 class Failure(msgspec.Struct, frozen=True):
-    """Something that was lost, wrong, leaked, or no sentence; `case` and `seed` repeat it."""
+    """Something that was lost, wrong, leaked, or no sentence; `seed` is its case's and repeats it."""
 
     kind: str  # lost, wrong, leaked, crashed
-    case: str
+    case: str  # what of it
     seed: int
     what: str
 
@@ -25,6 +28,7 @@ class Tally(msgspec.Struct):
     leaked: int = 0
     crashed: int = 0  # an error that is no sentence
     failures: list[Failure] = []
+    facts: dict[str, float] = {}  # beside the counts, as p99 TBT or megabytes; the largest counts
 
     def add(self, kind: str | None, case: str, seed: int, what: str = "") -> None:
         """One more; `kind` is None where it survived."""
@@ -33,10 +37,12 @@ class Tally(msgspec.Struct):
             self.survived += 1
             return
         setattr(self, kind, getattr(self, kind) + 1)
-        if len(self.failures) < 100:
+        if len(self.failures) < MOST_FAILURES:
             self.failures.append(Failure(kind, case, seed, what[:300]))
 
     def join(self, other: Tally) -> None:
         for name in ("tried", "survived", "lost", "wrong", "leaked", "crashed"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.failures += other.failures
+        self.failures = (self.failures + other.failures)[:MOST_FAILURES]
+        for name, value in other.facts.items():
+            self.facts[name] = max(value, self.facts.get(name, value))

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from laminabench.torture import corpus
-from laminabench.torture.files import EXPERIMENTS, flipped_bits, fuzzed_files, power_cuts
+from laminabench.torture.experiments import EXPERIMENTS
+from laminabench.torture.files import flipped_bits, fuzzed_files, power_cuts
 from laminabench.torture.tally import Tally
 
 needs_compiler = pytest.mark.skipif(not shutil.which("cc"), reason="needs a C compiler")
@@ -26,18 +27,19 @@ def require_none_failed(tally: Tally, least: int) -> None:
 @needs_compiler
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("failing-writes", 60), ("power-cuts", 40), ("flipped-bits", 100), ("fuzzed-files", 300)],
+    [("failing-writes", 3), ("power-cuts", 40), ("flipped-bits", 100), ("fuzzed-files", 300)],
 )
 def test_in_short(name: str, count: int) -> None:
-    require_none_failed(EXPERIMENTS[name](count, 1), count // 2)
+    require_none_failed(EXPERIMENTS[name].load()(range(count)), count)
 
 
 @pytest.mark.long
 @needs_compiler
 def test_in_long() -> None:
-    require_none_failed(EXPERIMENTS["failing-writes"](0, 0), 500)
-    for name, count in (("power-cuts", 1000), ("flipped-bits", 2000), ("fuzzed-files", 5000)):
-        require_none_failed(EXPERIMENTS[name](count, 2), count)
+    counts = {"failing-writes": 20, "power-cuts": 1000, "flipped-bits": 2000, "fuzzed-files": 5000}
+    for name, count in counts.items():
+        tally = EXPERIMENTS[name].load()(range(10_000, 10_000 + count))
+        require_none_failed(tally, 500 if name == "failing-writes" else count)
 
 
 # One change each to how things are written, and the experiment says that something is lost.
@@ -64,17 +66,17 @@ def test_a_wrong_order_is_seen(how: str, tmp_path: Path) -> None:
     spoiled.write_text(SPOILED[how])
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-        assert power_cuts(100, 1).lost > 0
+        assert power_cuts(range(100)).lost > 0
 
 
 def test_a_reader_that_breaks_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus, "read_profile", lambda path: 1 / (path.stat().st_size % 2))
-    assert fuzzed_files(200, 1, ("profile",)).crashed > 10
+    assert fuzzed_files(range(200), ("profile",)).crashed > 10
 
 
 def test_a_run_without_its_checksum_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("laminabench.runs.read.unsealed", lambda document: document)
-    assert flipped_bits(300, 1).wrong > 0
+    assert flipped_bits(range(300)).wrong > 0
 
 
 @pytest.mark.outside

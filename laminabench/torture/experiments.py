@@ -1,0 +1,127 @@
+"""What there is to try: each experiment's name, what it does, where it is, and how long it is in full."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from laminabench.errors import UserError
+from laminabench.nearest import nearest
+from laminabench.torture.tally import Tally
+
+# It gets the seeds of its cases, each of which draws from its own seed alone.
+Experiment = Callable[[Sequence[int]], Tally]
+# A number of a case fits into JSON's, whoever reads it.
+_SEED_BITS = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A line of the registry. `place` is "module:function" in this package, imported when it runs."""
+
+    says: str
+    place: str
+    chunk: int  # cases that are lost where it is interrupted: some seconds of them, or one session
+    full: int  # cases
+    needs: tuple[str, ...] = ()
+
+    def load(self) -> Experiment:
+        module, _, function = self.place.partition(":")
+        return cast("Experiment", getattr(importlib.import_module(f"laminabench.torture.{module}"), function))
+
+    @property
+    def missing(self) -> str | None:
+        """Why it cannot run here."""
+        return next((why for need in self.needs if (why := NEEDS[need]())), None)
+
+
+def _compiler() -> str | None:
+    found = any(map(shutil.which, ("cc", "gcc", "clang")))
+    return None if found else "there is no C compiler (apt-get install gcc)"
+
+
+def _engine() -> str | None:
+    names = ("torch", "msgpack", "safetensors", "transformers")
+    lacking = [name for name in names if importlib.util.find_spec(name) is None]
+    native = importlib.util.find_spec("lamina") and importlib.util.find_spec("lamina._native")
+    if native and not lacking:
+        return None
+    return "there is no engine (pip install 'laminabench[engine]'; in a checkout, make setup)"
+
+
+def _server() -> str | None:
+    names = ("fastapi", "uvicorn", "httptools", "prometheus_client")
+    lacking = [name for name in names if importlib.util.find_spec(name) is None]
+    return f"there is no {lacking[0]} (pip install 'laminabench[engine,serve]')" if lacking else _engine()
+
+
+def _tree() -> str | None:
+    found = (Path(__file__).parents[2] / "tests" / "helpers").is_dir()
+    return None if found else "what it is held against is in the source tree only"
+
+
+def _qemu() -> str | None:
+    if not _tree() and shutil.which("qemu-system-x86_64"):
+        return None
+    return "there is no virtual machine (a checkout, and apt-get install qemu-system-x86)"
+
+
+NEEDS: Mapping[str, Callable[[], str | None]] = {
+    "compiler": _compiler,
+    "engine": _engine,
+    "server": _server,
+    "tree": _tree,
+    "qemu": _qemu,
+    "root": lambda: None if os.geteuid() == 0 else "only root can do it",
+}
+
+EXPERIMENTS: Mapping[str, Listed] = {
+    "failing-writes": Listed(
+        "each operation on the disk fails in turn, full or broken",
+        "files:failing_writes",
+        20,
+        20,
+        ("compiler",),
+    ),
+    "power-cuts": Listed(
+        "the power goes while a replay is journalled and its Run written",
+        "files:power_cuts",
+        500,
+        10_000,
+        ("compiler",),
+    ),
+    "flipped-bits": Listed(
+        "one bit of a Run or a journal is another", "files:flipped_bits", 2_000, 100_000, ("engine",)
+    ),
+    "fuzzed-files": Listed(
+        "files of every kind that is read, damaged in all ways",
+        "files:fuzzed_files",
+        5_000,
+        1_000_000,
+        ("engine",),
+    ),
+}
+
+
+def named(names: Sequence[str]) -> dict[str, Listed]:
+    """Those of these names, or all."""
+    for name in names:
+        if name not in EXPERIMENTS:
+            raise UserError(
+                "torture-unknown", f"no experiment is called '{name}'; {nearest(name, EXPERIMENTS)}"
+            )
+    return {name: EXPERIMENTS[name] for name in names or EXPERIMENTS}
+
+
+def cases(name: str, seed: int, first: int, count: int) -> Sequence[int]:
+    """The seeds of an experiment's cases from one on: in a row, so that all kinds of a case come."""
+    digest = hashlib.sha256(f"{name} {seed}".encode()).digest()
+    begin = int.from_bytes(digest, "big") % (1 << _SEED_BITS)
+    return range(begin + first, begin + first + count)
