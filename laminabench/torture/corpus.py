@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from laminabench.traces.store import save
 from laminabench.validation.recording import packaged_recording, read
 
 # What parsers stumble over.
-_HURTFUL = (
+HURTFUL = (
     *(b"", b"\0", b"\n", b"\r", b'"', b"'", b",", b"[", b"{", b"}", b"]", b"=", b"-", b".", b"e9", b"\xff"),
     *(
         b"null",
@@ -115,8 +115,8 @@ def samples(folder: Path) -> Mapping[str, Sample]:
     return found
 
 
-def changed(content: bytes, drawn: random.Random, others: Mapping[str, Sample]) -> bytes:
-    """The same but for a few changes."""
+def changed(content: bytes, drawn: random.Random, others: Sequence[bytes]) -> bytes:
+    """The same but for a few changes, some of them by pieces of others."""
     data = bytearray(content)
     for _ in range(drawn.choice((1, 1, 1, 2, 4, 16))):
         at = drawn.randint(0, len(data))
@@ -125,7 +125,7 @@ def changed(content: bytes, drawn: random.Random, others: Mapping[str, Sample]) 
         if way == 0 and data:
             data[drawn.randrange(len(data))] ^= 1 << drawn.randrange(8)
         elif way == 1:
-            data[at:to] = drawn.choice(_HURTFUL)
+            data[at:to] = drawn.choice(HURTFUL)
         elif way == 2:
             del data[at:to]
         elif way == 3:
@@ -135,7 +135,7 @@ def changed(content: bytes, drawn: random.Random, others: Mapping[str, Sample]) 
         elif way == 5:
             data[at:at] = data[at:to] * drawn.choice((2, 30, 1000))
         else:
-            other = others[drawn.choice(list(others))].content
+            other = drawn.choice(others)
             start = drawn.randint(0, len(other))
             data[at:to] = other[start : start + drawn.choice((4, 40, 400))]
     return bytes(data)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from laminabench.errors import UserError
+from laminabench.torture.apart import apart
+from laminabench.torture.tally import Tally
 
 SOURCE = Path(__file__).with_name("disk.c")
 
@@ -38,26 +38,27 @@ def memory() -> Iterator[Path]:
         yield Path(folder)
 
 
-def in_child(what: str, seeds: Sequence[int]) -> Any:
-    """What `laminabench.torture.on_disk` answers, in a process whose disk obeys."""
+def in_child(place: str, seeds: Sequence[int]) -> Tally:
+    """What an experiment comes to in a process whose disk obeys."""
+    with compiled(SOURCE) as library:
+        return apart(place, seeds, {"LD_PRELOAD": str(library)})
+
+
+@contextlib.contextmanager
+def compiled(source: Path) -> Iterator[Path]:
+    """A library to put before libc."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise UserError(
+            "torture-no-compiler",
+            f"a C compiler makes {source.stem}.so, to go before libc: apt-get install gcc",
+        )
     with tempfile.TemporaryDirectory() as folder:
-        library = Path(folder, "disk.so")
-        compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-        if compiler is None:
-            raise UserError(
-                "torture-no-compiler", "a C compiler makes the disk that fails: apt-get install gcc"
-            )
+        library = Path(folder, f"{source.stem}.so")
         subprocess.run(
-            [compiler, "-O1", "-shared", "-fPIC", "-o", library, SOURCE, "-ldl", "-lpthread"], check=True
+            [compiler, "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl", "-lpthread"], check=True
         )
-        done = subprocess.run(
-            [sys.executable, "-m", "laminabench.torture.on_disk", what],
-            input=json.dumps(list(seeds)).encode(),
-            env={**os.environ, "LD_PRELOAD": str(library)},
-            stdout=subprocess.PIPE,
-            check=True,
-        )
-    return json.loads(done.stdout)
+        yield library
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import importlib.util
@@ -14,6 +15,7 @@ from typing import cast
 
 from laminabench.errors import UserError
 from laminabench.nearest import nearest
+from laminabench.torture.apart import apart
 from laminabench.torture.tally import Tally
 
 # It gets the seeds of its cases, each of which draws from its own seed alone.
@@ -31,8 +33,11 @@ class Listed:
     chunk: int  # cases that are lost where it is interrupted: some seconds of them, or one session
     full: int  # cases
     needs: tuple[str, ...] = ()
+    apart: bool = False  # in a process of its own, which it may kill, or where libraries keep memory
 
     def load(self) -> Experiment:
+        if self.apart:
+            return functools.partial(apart, self.place)
         module, _, function = self.place.partition(":")
         return cast("Experiment", getattr(importlib.import_module(f"laminabench.torture.{module}"), function))
 
@@ -64,7 +69,9 @@ def _server() -> str | None:
 
 def _tree() -> str | None:
     found = (Path(__file__).parents[2] / "tests" / "helpers").is_dir()
-    return None if found else "what it is held against is in the source tree only"
+    if found and importlib.util.find_spec("hypothesis"):
+        return None
+    return "what it is held against is in the source tree, and needs hypothesis (make setup)"
 
 
 def _qemu() -> str | None:
@@ -103,9 +110,25 @@ EXPERIMENTS: Mapping[str, Listed] = {
     "fuzzed-files": Listed(
         "files of every kind that is read, damaged in all ways",
         "files:fuzzed_files",
-        5_000,
+        10_000,
         1_000_000,
         ("engine",),
+        apart=True,
+    ),
+    "messages": Listed(
+        "what workers say to each other, damaged: messages, links, handing over, rings",
+        "messages:messages",
+        20_000,
+        1_000_000,
+        ("engine",),
+        apart=True,
+    ),
+    "examples": Listed(
+        "scheduler, router, KV arena and simulator against their references, on drawn cases of 25 examples",
+        "examples:examples",
+        20,
+        4_000,
+        ("engine", "tree"),
     ),
 }
 

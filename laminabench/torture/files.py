@@ -9,8 +9,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
 from laminabench.errors import UserError
 from laminabench.runs.journal import Journal
 from laminabench.runs.read import read_run
@@ -28,12 +26,12 @@ ARROW_BYTES = 100_000
 
 def failing_writes(seeds: Sequence[int]) -> Tally:
     """A case is a scene and a trouble: the n-th operation on the disk fails, for all n."""
-    return msgspec.convert(in_child("failing_writes", seeds), Tally)
+    return in_child("on_disk:failing_writes", seeds)
 
 
 def power_cuts(seeds: Sequence[int]) -> Tally:
     """The power is cut while a replay is journalled and its Run written."""
-    return msgspec.convert(in_child("power_cuts", seeds), Tally)
+    return in_child("on_disk:power_cuts", seeds)
 
 
 def flipped_bits(seeds: Sequence[int]) -> Tally:
@@ -63,13 +61,14 @@ def fuzzed_files(seeds: Sequence[int], names: tuple[str, ...] = ()) -> Tally:
     tally = Tally("fuzzed-files")
     with memory() as folder:
         samples = corpus.samples(folder)
+        contents = [sample.content for sample in samples.values()]
         chosen = [name for name in samples if not names or name in names]
         open_before = peak_before = unpacked = 0
         for turn, number in enumerate(seeds):
             drawn = random.Random(number)
             name = drawn.choice(chosen)
             sample = samples[name]
-            sample.path.write_bytes(corpus.changed(sample.content, drawn, samples))
+            sample.path.write_bytes(corpus.changed(sample.content, drawn, contents))
             kind, what, began = None, "", time.perf_counter()
             try:
                 sample.read(sample.path)
@@ -83,11 +82,11 @@ def fuzzed_files(seeds: Sequence[int], names: tuple[str, ...] = ()) -> Tally:
                 kind, what = "crashed", f"took {took:.1f} s"
             tally.add(kind, name, number, what)
             if turn == 1000:  # what libraries take once, they have
-                open_before, peak_before = _descriptors(), _peak_bytes()
-        grown = _peak_bytes() - peak_before - ARROW_BYTES * unpacked
+                open_before, peak_before = descriptors(), peak_bytes()
+        grown = peak_bytes() - peak_before - ARROW_BYTES * unpacked
         if peak_before and grown > MOST_BYTES:
             tally.add("leaked", "all", seeds[0], f"{grown:,} bytes")
-        if open_before and (more := _descriptors() - open_before) > 0:
+        if open_before and (more := descriptors() - open_before) > 0:
             tally.add("leaked", "all", seeds[0], f"{more} descriptors")
     return tally
 
@@ -153,9 +152,9 @@ def _journal_after(path: Path) -> tuple[str | None, str]:
     return (None, "") if right else ("lost", f"{journal.damage.behind} of {missing} whole records behind it")
 
 
-def _descriptors() -> int:
+def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
 
-def _peak_bytes() -> int:
+def peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10

@@ -1,4 +1,4 @@
-"""The experiments that need a disk which obeys, in the process that has one: `disk.in_child` starts it."""
+"""The experiments that need a disk which obeys, each in a process that has one: `disk.in_child`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,8 @@ import functools
 import itertools
 import random
 import shutil
-import sys
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-
-import msgspec
 
 from laminabench.errors import UserError
 from laminabench.runs.journal import Journal, beside
@@ -201,17 +197,3 @@ def _after(there: Path, known: list[bytes], whole: bool, forced: int) -> Outcome
         return "wrong", "other records than were written"
     kept = path.stat().st_size
     return (None, "") if kept >= forced else ("lost", f"{forced - kept} of {forced} forced bytes, of {size}")
-
-
-EXPERIMENTS = {each.__name__: each for each in (failing_writes, power_cuts)}
-
-
-def main() -> None:
-    """`python -m laminabench.torture.on_disk EXPERIMENT`, seeds of cases on stdin: its tally as JSON."""
-    tally = EXPERIMENTS[sys.argv[1]](msgspec.json.decode(sys.stdin.buffer.read(), type=list[int]))
-    assert threading.active_count() == 1
-    sys.stdout.buffer.write(msgspec.json.encode(tally))
-
-
-if __name__ == "__main__":
-    main()

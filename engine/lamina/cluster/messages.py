@@ -192,6 +192,13 @@ class ChosenTokens(Report):
     revealed: Revealed | None = None
 
 
+class PromptsComputed(Report):
+    """Parts of prompts have been computed in a cycle that makes no tokens."""
+
+    batch: int
+    cycle: int
+
+
 class KvStored(Report):
     """An attention worker has the KV of a sequence that a prefill worker has computed."""
 
@@ -294,7 +301,7 @@ _DECODER = msgspec.msgpack.Decoder(functools.reduce(operator.or_, _KINDS), dec_h
 def decode(body: bytes, sender: str) -> AnyMessage:
     try:
         message: AnyMessage = _DECODER.decode(body)
-    except (msgspec.MsgspecError, TypeError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
         raise MessageError(
             "worker-message-invalid", f"{sender} has sent no sound message: {error}"
         ) from error
@@ -345,6 +352,8 @@ def read(pipe: int, sender: str, deadline: Deadline) -> AnyMessage | None:
     if head is None:
         return None
     (length,) = _LENGTH.unpack(head)
+    if length > MOST_MESSAGE_BYTES:
+        raise MessageError("worker-message-invalid", f"{sender} announces a message of {length:,} bytes")
     body = _exactly(pipe, length, deadline)
     return None if body is None else decode(body, sender)
 
@@ -354,7 +363,7 @@ def _exactly(pipe: int, count: int, deadline: Deadline) -> bytes | None:
     while len(found) < count:
         if not readable(pipe, deadline.wait_s):
             raise TimeoutError
-        piece = os.read(pipe, count - len(found))
+        piece = os.read(pipe, min(count - len(found), 1 << 16))
         if not piece:
             return None
         found += piece
