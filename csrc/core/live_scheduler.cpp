@@ -48,6 +48,11 @@ void LiveScheduler::ready(Index row) {
   scheduler_.ready(row);
 }
 
+void LiveScheduler::unjoin(Index row) {
+  if (row >= prompt_.size()) throw std::out_of_range("no request has this row");
+  scheduler_.unjoin(row);
+}
+
 const std::vector<LiveScheduler::Index>& LiveScheduler::finish(int batch) {
   const std::vector<Index>& done = scheduler_.finish(batch);
   spare_.insert(spare_.end(), done.begin(), done.end());

@@ -26,8 +26,10 @@ public:
   // From here on the row may be another request's.
   void remove(Index row);
   void ready(Index row);
+  void unjoin(Index row);
   const std::vector<Index>& finish(int batch);
   const Scheduler::Change& advance(int batch) { return scheduler_.advance(batch); }
+  const Scheduler::Change& join(int batch) { return scheduler_.join(batch); }
 
   const Scheduler& scheduler() const { return scheduler_; }
 

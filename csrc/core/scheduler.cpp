@@ -136,6 +136,23 @@ void Scheduler::ready(Index request) {
   joining.push_back(request);
 }
 
+const Scheduler::Change& Scheduler::join(int batch) {
+  join(lanes_[static_cast<std::size_t>(batch)]);
+  return change_;
+}
+
+void Scheduler::unjoin(Index request) {
+  Lane& lane = lanes_[batch_[request]];
+  if (states_[request] == RequestState::kAdmitted && std::erase(lane.joining, request) > 0) return;
+  if (!limits_.staged || states_[request] != RequestState::kRunning || joined_[request] != lane.iteration)
+    throw std::invalid_argument(
+        "only a request that is ready, or has joined an iteration under way, can leave");
+  unchain(lane, request);
+  part(lane, request);
+  lane.arriving += requests_.width_of(request);
+  states_[request] = RequestState::kAdmitted;
+}
+
 std::int64_t Scheduler::largest_kv(int batch) const { return std::ranges::max(lane(batch).kv); }
 
 std::int64_t Scheduler::kv(int batch) const {
@@ -273,8 +290,8 @@ void Scheduler::join(Lane& lane) {
   sweep(lane);
 }
 
-// A running request goes; its row in the chain of leavers is the caller's business.
-void Scheduler::leave(Lane& lane, Index request) {
+// A running request is in its batch no more.
+void Scheduler::part(Lane& lane, Index request) {
   const auto pool = static_cast<std::size_t>(pool_[request]);
   const std::int64_t width = requests_.width_of(request);
   const std::int64_t made = lane.iteration - joined_[request];
@@ -284,6 +301,13 @@ void Scheduler::leave(Lane& lane, Index request) {
   lane.kv[pool] -= tokens;
   if (limits_.lengths) lane.lengths[pool].leave(tokens, lane.iteration);
   if (grows()) lane.phases[pool][phase_of(request)] -= width;
+}
+
+// A running request goes; its row in the chain of leavers is the caller's business.
+void Scheduler::leave(Lane& lane, Index request) {
+  part(lane, request);
+  const std::int64_t width = requests_.width_of(request);
+  const std::int64_t made = lane.iteration - joined_[request];
   // In an iteration it has room for the tokens being made.
   const std::int64_t grown = own_tokens(request) + width * (made + (lane.midway ? 1 : 0));
   give_back(request, grows() ? pools_.rounded(grown) + request_tokens_ : charge(request));

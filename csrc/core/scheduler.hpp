@@ -91,6 +91,11 @@ public:
 
   // Staged: the request, which was admitted, has its KV, and joins when its batch goes on next.
   void ready(Index request);
+  // Staged: the KV of those that got ready since advance() comes with this iteration: they join it too.
+  const Change& join(int batch);
+  // Staged: the iteration that the request joined came to nothing, or the KV that it was ready with is gone.
+  // It is as when it was admitted, and keeps what it was promised.
+  void unjoin(Index request);
 
   // The request goes at once, wherever it is: it was cancelled, or has ended before its last token. What is
   // not here stays so.
@@ -123,8 +128,9 @@ public:
   }
   RequestState state(Index request) const { return states_[request]; }
   std::size_t requests() const { return states_.size(); }
-  // Where its KV is, if it was ever admitted.
+  // Where its KV is, and the batch that it is in or will join, if it was ever admitted.
   int pool(Index request) const { return pool_[request]; }
+  int batch(Index request) const { return batch_[request]; }
   std::int32_t produced(Index request) const;
   const KvPools& pools() const { return pools_; }
   int pools_of_kv() const { return limits_.pools; }
@@ -168,6 +174,7 @@ private:
   bool try_admit(Index request);
   std::int64_t watermark() const;
   void join(Lane& lane);
+  void part(Lane& lane, Index request);
   void leave(Lane& lane, Index request);
   std::int64_t leaves_at(Index request) const;
   void unchain(Lane& lane, Index request);

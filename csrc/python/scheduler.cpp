@@ -98,6 +98,21 @@ Who made room waits again, and will join with the tokens it has made. Where the 
 join for which ready() was called; `admitted` lists those that were given memory.)")
       .def("ready", &LiveScheduler::ready, "row"_a,
            "Staged: the KV of a row that was admitted is there. It joins its batch when that advances next.")
+      .def(
+          "join",
+          [](LiveScheduler& live, int batch) {
+            require_batch(live, batch);
+            return rows_of(live.join(batch).joined);
+          },
+          "batch"_a = 0,
+          R"(Staged: those that got ready since advance() join the iteration that it began, too.
+
+All rows that have joined it.)")
+      .def(
+          "unjoin", &LiveScheduler::unjoin, "row"_a,
+          R"(Staged: the iteration that a row joined came to nothing, or its KV is gone: it waits for ready() again.
+
+It keeps the memory that it was promised.)")
       .def_prop_ro(
           "admitted", [](const LiveScheduler& live) { return rows_of(live.scheduler().change().admitted); },
           nb::rv_policy::automatic,
@@ -109,6 +124,13 @@ join for which ready() was called; `admitted` lists those that were given memory
             return live.scheduler().pool(row);
           },
           "row"_a, "The pool that a row's KV is in, once it was admitted: the one that had most free tokens.")
+      .def(
+          "batch",
+          [](const LiveScheduler& live, LiveScheduler::Index row) {
+            if (row >= live.scheduler().requests()) throw std::out_of_range("no such row");
+            return live.scheduler().batch(row);
+          },
+          "row"_a, "The batch that a row is in or will join, once it was admitted.")
       .def(
           "size",
           [](const LiveScheduler& live, int batch) {

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
 MEMINFO = Path("/proc/meminfo")
 CGROUP = Path("/sys/fs/cgroup")
+VMSTAT = Path("/proc/vmstat")
 
 
 def free_bytes() -> int:
     """What the kernel and the container leave."""
     return min(_available(), _left_in_container())
+
+
+def killed() -> int:
+    """How many processes the kernel has killed so far because memory had run out, as far as it says so."""
+    count = 0
+    for file in (VMSTAT, CGROUP / "memory.events"):
+        with contextlib.suppress(OSError, ValueError):
+            fields = dict(line.split() for line in file.read_text().splitlines())
+            count += int(fields.get("oom_kill", 0))
+    return count
 
 
 def _available() -> int:

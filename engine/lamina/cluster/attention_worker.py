@@ -10,6 +10,7 @@ import torch
 
 from lamina.attention.worker import TensorWorker
 from lamina.cluster.front_end import Context
+from lamina.cluster.heartbeat import FOREVER_S
 from lamina.cluster.kv_pull import KvPull
 from lamina.cluster.meeting import Channels, Meeting
 from lamina.cluster.messages import ArenaState, KvStored, Plan
@@ -58,6 +59,8 @@ class AttentionRole:
         # Whether the sequences have room for the tokens of the iteration that was begun last, and whether
         # that iteration was broken off and will be begun again.
         self._extended, self._again = [False] * batches, [False] * batches
+        # Whose prompts model workers compute part by part.
+        self._in_parts: dict[int, Arrival] = {}
         self._channels: Channels[int] = Channels()  # by model worker
         # And from prefill workers, whose KV is for all heads that are here.
         store, _ = self._worker(Piece(self._heads))
@@ -90,7 +93,8 @@ class AttentionRole:
         for plan in self._front.left_over():
             self._apply(plan.batch, plan)
             self._kv_slots.expect(plan.delta)
-        self._kv_slots.expect_none()  # model workers compute their KV when they join
+        self._kv_slots.expect_none()  # their KV is computed anew
+        self._in_parts.clear()
         for batch in range(self._schedule.batches):
             broken_off = batch in self._front.call.flying
             self._again[batch] = broken_off and (self._again[batch] or self._extended[batch])
@@ -122,13 +126,20 @@ class AttentionRole:
         plan = self._front.plan(batch, turn.cycle)
         self._iterations[batch] = plan.iteration
         arrivals = self._apply(batch, plan)
-        self._pull.forget(plan.delta.dropped[:, 0].tolist())
+        self._forget(plan.delta.dropped[:, 0].tolist())
+        in_parts = {part.name for part in plan.delta.parts}
         for arrival in self._kv_slots.expect(plan.delta):
-            if not arrival.complete:
+            if arrival.name in in_parts:
+                self._in_parts[arrival.name] = arrival
+            elif not arrival.complete:
                 self._pull.expect(arrival)
+        for part in plan.delta.parts:
+            self._prompt(turn, self._in_parts[part.name], part.begin, part.end)
+            if part.end == part.tokens:
+                del self._in_parts[part.name]
         for arrival in arrivals:
             if arrival.name in plan.delta.prompts:
-                self._prompt(turn, arrival)
+                self._prompt(turn, arrival, 0, arrival.tokens)
         self._running[batch] = []
         if not plan.active:
             return
@@ -141,12 +152,19 @@ class AttentionRole:
         plan_attention([(unit.worker, part) for unit, part in attending], self._arena, names, batch)
         self._running[batch] = [unit for unit, _ in attending]
 
-    def _prompt(self, turn: Turn, arrival: Arrival) -> None:
-        """The KV of one who has joined, in the order in which it is computed."""
-        for begin in range(0, arrival.tokens, CHUNK):
+    def _forget(self, names: list[int]) -> None:
+        """They were expected, and are not any more."""
+        self._pull.forget(names)
+        for name in names:
+            self._in_parts.pop(name, None)
+
+    def _prompt(self, turn: Turn, arrival: Arrival, first: int, last: int) -> None:
+        """The KV of some of a sequence's tokens, in the order in which it is computed."""
+        for begin in range(first, last, CHUNK):
+            end = min(begin + CHUNK, last)
             # Where slots are: no pages change places before the next iteration begins.
             of_space = [
-                torch.from_numpy(space.physical(arrival.within(at, begin, begin + CHUNK)).astype(np.int64))
+                torch.from_numpy(space.physical(arrival.within(at, begin, end)).astype(np.int64))
                 for at, space in enumerate(self._arena.spaces)
             ]
             for layer in range(len(self._ops)):
@@ -163,7 +181,7 @@ class AttentionRole:
             return
         kv_heads = self._partition.kv_of(self._partition.of_both(rank, self._config.number))
         receiver = self._channels.receivers[place * self._partition.ranks + rank]
-        with self._pull.recv(receiver, self._config.layout.timeout_s) as message:
+        with self._pull.recv(receiver, FOREVER_S) as message:
             for part, rows in enumerate(self._arena.vectors(layer)):
                 mine = rows[:, within(kv_heads, self._kv_heads)]
                 mine.index_copy_(0, slots, self._read(message, part, len(kv_heads)))
@@ -180,7 +198,7 @@ class AttentionRole:
         units = self._running[batch]
         for number, unit in enumerate(units, 1):
             receiver = self._channels.receivers[place * ranks + unit.rank]
-            with self._pull.recv(receiver, self._config.layout.timeout_s) as message:
+            with self._pull.recv(receiver, FOREVER_S) as message:
                 self._heartbeat.start("attention")
                 started = started or time.monotonic_ns()
                 q = self._read(message, 0, unit.worker.heads, self._ops[layer].query_dim)

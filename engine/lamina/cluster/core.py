@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 
 from lamina.cluster.layout import ITERATIONS, Layout, Scaled, Trial, made_up, settle
 from lamina.cluster.machine import LostError, Machine, Replaced, Workplace
-from lamina.cluster.messages import ArenaState, ChosenTokens, Kind, ModelSource, Order, Plan, WorkerConfig
+from lamina.cluster.messages import (
+    ArenaState,
+    ChosenTokens,
+    Kind,
+    ModelSource,
+    Order,
+    Plan,
+    PromptsComputed,
+    WorkerConfig,
+)
 from lamina.cluster.models import source_of
 from lamina.cluster.prefill_dispatch import PrefillDispatch
 from lamina.cluster.worker_pool import WorkerPool
@@ -38,6 +47,7 @@ from lamina.pipeline.batch_rows import Ints, Tokens
 from lamina.pipeline.records import WorkRecords, gather
 
 _NO_TEXT: Tokens = np.empty(0, np.int32)
+_NO_CHOICE = Choice(np.empty(0, np.int64))
 
 
 class WorkerUpdates:
@@ -60,11 +70,15 @@ class WorkerUpdates:
         for number in range(self._partition.workers):
             afresh, mine = snapshot is not None and number in lacking, delta
             if snapshot and afresh:
-                mine = msgspec.structs.replace(snapshot.whole, expected=delta.expected, dropped=delta.dropped)
+                mine = _at_once(snapshot, delta)
             if self._partition.pools > 1:
                 mine = self._of_pool(mine, number)
             # The texts are for workers that compute with them.
-            mine = msgspec.structs.replace(mine, prompts=dict.fromkeys(mine.prompts, _NO_TEXT))
+            mine = msgspec.structs.replace(
+                mine,
+                prompts=dict.fromkeys(mine.prompts, _NO_TEXT),
+                parts=[msgspec.structs.replace(part, text=_NO_TEXT) for part in mine.parts],
+            )
             plans.append(msgspec.structs.replace(plan, delta=mine, afresh=afresh))
         for name in delta.released.tolist():
             self._pool_of.pop(name, None)
@@ -87,7 +101,7 @@ class WorkerUpdates:
         prompts = {name: text for name, text in snapshot.whole.prompts.items() if name in asked}
         return msgspec.structs.replace(
             plan,
-            delta=msgspec.structs.replace(snapshot.whole, prompts=prompts),
+            delta=msgspec.structs.replace(_at_once(snapshot, plan.delta), prompts=prompts),
             lacking=frozenset(lacking),
             partial=frozenset(asked - set(snapshot.new.tolist())),
         )
@@ -109,10 +123,18 @@ class WorkerUpdates:
             expected=delta.expected[delta.expected[:, -1] == pool],
             dropped=delta.dropped[delta.dropped[:, -1] == pool],
             prompts={name: text for name, text in delta.prompts.items() if name in here},
+            parts=[part for part in delta.parts if part.pool == pool],
         )
 
     def _lie(self, names: Ints, pool: int) -> NDArray[np.bool_]:
         return np.fromiter((self._pool_of[name] == pool for name in names.tolist()), np.bool_, len(names))
+
+
+def _at_once(snapshot: BatchSnapshot, delta: BatchDelta) -> BatchDelta:
+    """The whole batch, and what is new to all: sequences that have not joined yet."""
+    return msgspec.structs.replace(
+        snapshot.whole, expected=delta.expected, dropped=delta.dropped, parts=delta.parts
+    )
 
 
 SPIN_S = 500e-6
@@ -193,6 +215,8 @@ class ClusterCore:
         self._cycles = [-1] * self.batches
         self._iterations = [0] * self.batches
         self._sizes = [0] * self.batches  # of what was launched and has not landed
+        self._computing = [False] * self.batches  # parts of prompts, and no tokens
+        self._prompts_done: set[tuple[int, int]] = set()  # batch and cycle; nobody has asked yet
         self._landed: dict[int, ChosenTokens] = {}  # what came before it was asked for
         # Attention workers that took over from others, until they have the KV of the batch's sequences.
         self._lacking: list[set[int]] = [set() for _ in range(self.batches)]
@@ -218,6 +242,7 @@ class ClusterCore:
         arenas = self._stored.nbytes(self._device_tokens, max_sequences, self._overcommit) * self.pools
         states = self.facts.state_bytes * max_sequences
         free, needed = self._machine.free_bytes(), weights + arenas + states
+        self._spare_bytes = free - needed
         if needed > free:
             parts = {"weights": weights, "recurrent state": states, "KV": arenas}
             listed = " and ".join(f"{size / 1e9:,.1f} GB of {name}" for name, size in parts.items() if size)
@@ -266,7 +291,8 @@ class ClusterCore:
         """
         self._cycles[batch] += 1
         plan = Plan(batch, self._cycles[batch], self._iterations[batch], size > 0, delta)
-        if size:
+        self._computing[batch] = bool(delta.parts) and not size
+        if size or self._computing[batch]:
             self._launched[batch], self._sizes[batch] = self._cycles[batch], size
         lacking = self._lacking[batch]
         parts = self._updates.to_attention(plan, snapshot, lacking)
@@ -280,7 +306,7 @@ class ClusterCore:
             elif own and number // self.layout.ranks != batch:
                 continue
             try:
-                self._workers.send(number, message, Deadline(self.layout.timeout_s))
+                self._workers.send(number, message, self._workers.patience([number]))
             except LostError as error:  # the others must know all the same, wherever they begin again
                 lost = lost or error
         if lost:
@@ -301,6 +327,8 @@ class ClusterCore:
             )
         cycle = max(self._cycles) + 1
         flying = [batch for batch, size in enumerate(self._sizes) if size]
+        self._computing = [False] * self.batches
+        self._prompts_done.clear()
         self._broken_off |= {(batch, self._launched[batch]) for batch in flying}
         self._cycles = [cycle - 1] * self.batches
         self._landed.clear()
@@ -353,11 +381,25 @@ class ClusterCore:
     def strike(self, name: str, how: str) -> None:
         self._workers.strike(self.layout.names.index(name), how)
 
+    def refusal(self, tokens: int) -> str | None:
+        """Why no worker has the memory to compute a prompt of so many tokens, if none has: all else may not
+        have been touched yet.
+        """
+        return self.facts.refusal(tokens, lambda: min(self._machine.free_bytes(), self._spare_bytes))
+
+    def place_of_next(self, batch: int) -> int:
+        """Where the batch's next iteration begins, and its prompts are computed."""
+        return self.schedule.place(batch, self._cycles[batch] + 1, 0)
+
     def land(self, batch: int) -> Landed:
         started = time.perf_counter()
+        # Prefill workers keep to no schedule: these get on without them.
+        deadline = self._workers.patience(range(self.layout.attending.stop))
+        if self._computing[batch]:
+            self._computed(batch, deadline)
+            return Landed(_NO_CHOICE, Spent(waited_s=time.perf_counter() - started), time.monotonic())
         place = self.schedule.place(batch, self._launched[batch], self.schedule.slices - 1)
         number = place * self.layout.ranks
-        deadline = Deadline(self.layout.timeout_s)
         # After workers have been replaced, batches may land in another order than they are asked for.
         while batch not in self._landed:
             tokens = self._workers.receive(number, ChosenTokens, deadline)
@@ -369,6 +411,17 @@ class ClusterCore:
         self._lacking[batch].clear()
         self._iterations[batch] += 1
         return Landed(choice, Spent(waited_s=time.perf_counter() - started), time.monotonic())
+
+    def _computed(self, batch: int, deadline: Deadline) -> None:
+        """Wait until parts of prompts have been computed, in a cycle of a batch that makes no tokens."""
+        cycle = self._launched[batch]
+        slice_ = self.schedule.slices - 1 if self.schedule.stages > 1 else 0
+        number = self.schedule.place(batch, cycle, slice_) * self.layout.ranks
+        while (batch, cycle) not in self._prompts_done:
+            told = self._workers.receive(number, PromptsComputed, deadline)
+            self._prompts_done.add((told.batch, told.cycle))
+        self._prompts_done.remove((batch, cycle))
+        self._computing[batch], self._recovery_attempts = False, 0
 
     def _require_sense(self, number: int, tokens: ChosenTokens) -> None:
         """Replace a worker whose tokens cannot be those of a batch that is under way."""

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Self
 
 from lamina.cluster import messages
@@ -89,6 +89,22 @@ class Heartbeat:
         self._link.close()
 
 
+class Patience(Deadline):
+    """A deadline that work moves: so long from now, or from when somebody was last seen to get on with it.
+
+    A worker that computes a long prompt is slow and not lost; one that stands still is.
+    """
+
+    def __init__(self, timeout_s: float, advanced: Callable[[], float]) -> None:
+        super().__init__(timeout_s)
+        self._timeout_s, self._advanced = timeout_s, advanced
+
+    @property
+    def left_s(self) -> float:
+        self._end = max(self._end, self._advanced() + self._timeout_s)
+        return super().left_s
+
+
 class HeartbeatMonitor:
     """The front end's side: notices workers that do not answer, or whose work does not end."""
 
@@ -100,12 +116,20 @@ class HeartbeatMonitor:
         # Seconds that each has worked, as of its last answer, and those before it that were replaced.
         self._worked_s: defaultdict[int, float] = defaultdict(float)
         self._before_s: defaultdict[int, float] = defaultdict(float)
+        self._advanced: dict[int, float] = {}  # when each was last seen to have ended a piece of work
+        self.stopped: set[int] = set()  # of those that cannot go on, who does not even answer
 
     def add(self, number: int, control: Control) -> None:
         self._controls[number] = control
 
+    def advanced(self, workers: Collection[int]) -> float:
+        """When one of these was last seen to have got on with its work: time.monotonic(), or 0."""
+        return max((self._advanced.get(number, 0.0) for number in workers), default=0.0)
+
     def remove(self, number: int) -> None:
         self._asked.pop(number, None)
+        self._advanced.pop(number, None)
+        self.stopped.discard(number)
         self._before_s[number] += self._worked_s.pop(number, 0.0)
         if control := self._controls.pop(number, None):
             control.close()
@@ -147,6 +171,8 @@ class HeartbeatMonitor:
                 if not isinstance(activity, Activity):
                     raise unexpected(activity, control.peer)
                 del self._asked[number]
+                if activity.worked_s > self._worked_s[number]:
+                    self._advanced[number] = now
                 self._worked_s[number] = activity.worked_s
                 limit_s = self._timeout_s
                 if activity.pieces >= FIRST_PIECES:
@@ -154,7 +180,10 @@ class HeartbeatMonitor:
                 busy_s = activity.busy_s
                 return f"it has worked at one thing for {busy_s:.1f} s" if busy_s > limit_s else None
             silent_s = now - self._asked[number]
-            return f"it has not answered for {silent_s:.1f} s" if silent_s > self._answer_s else None
+            if silent_s <= self._answer_s:
+                return None
+            self.stopped.add(number)
+            return f"it has not answered for {silent_s:.1f} s"
         messages.send(control, Order("activity"), Deadline(ANSWER_S))
         self._asked[number] = now
         return None

@@ -38,12 +38,13 @@ _TAIL_BYTES = 4096
 
 class LostError(EngineError):
     """Some workers cannot go on: the one error that an engine can do something about itself. If `workers` is
-    empty, all can, and yet they have lost each other.
+    empty, all can, and yet they have lost each other. With `outside` somebody else
+    is to blame, as far as can be told, and not what they were doing.
     """
 
-    def __init__(self, workers: Collection[int], code: str, why: str) -> None:
+    def __init__(self, workers: Collection[int], code: str, why: str, *, outside: bool = False) -> None:
         super().__init__(code, why)
-        self.workers = frozenset(workers)
+        self.workers, self.outside = frozenset(workers), outside
 
 
 class WorkplaceLostError(EngineError):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lamina.cluster.front_end import FrontEnd
-from lamina.cluster.heartbeat import Heartbeat
+from lamina.cluster.heartbeat import FOREVER_S, Heartbeat
 from lamina.cluster.kv_pull import PIECE_SLOTS, piece_bytes
 from lamina.cluster.messages import WorkerConfig
 from lamina.fhbn import Link, Listener, connect
@@ -230,7 +230,11 @@ class Channel(NamedTuple):
 
 
 class Meeting:
-    """One worker's view of it."""
+    """One worker's view of it.
+
+    On the channels that are opened workers wait for each other without a limit of their own: the front end,
+    which hears of all how they get on, decides who is lost. Then it hangs up, and others notice.
+    """
 
     def __init__(
         self, config: WorkerConfig, front: FrontEnd, listener: Listener, addresses: dict[str, str]
@@ -348,9 +352,7 @@ class Meeting:
 
     def _sender(self, link: Link, use: str) -> Sender:
         layout = self._config.layout
-        sender = link.sender(
-            use, network=layout.network, timeout_s=layout.timeout_s, spin_s=self._config.spin_s
-        )
+        sender = link.sender(use, network=layout.network, timeout_s=FOREVER_S, spin_s=self._config.spin_s)
         self.network = self.network or sender.engine
         return sender
 
@@ -362,6 +364,6 @@ class Meeting:
             message_bytes=message_bytes,
             slots=slots or messages * self._schedule.batches + _SPARE_SLOTS,
             network=layout.network,
-            timeout_s=layout.timeout_s,
+            timeout_s=FOREVER_S,
             spin_s=config.spin_s,
         )

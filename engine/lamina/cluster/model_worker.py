@@ -11,13 +11,13 @@ from torch import Tensor
 
 from lamina.cluster.front_end import Context
 from lamina.cluster.meeting import AttentionChannels, Meeting, Route, StageChannels, TensorParallelGroup
-from lamina.cluster.messages import ChosenTokens, Plan, Weights
+from lamina.cluster.messages import ChosenTokens, Plan, PromptsComputed, Weights
 from lamina.convert import Conversion
-from lamina.model import Prefill
+from lamina.model import Prefill, PromptRun
 from lamina.model.prefill import CHUNK, Passed
 from lamina.operators import Attended
 from lamina.pipeline import BatchRows, Choice, SequenceStates, Turn, states_of
-from lamina.pipeline.batch_rows import Ints
+from lamina.pipeline.batch_rows import Ints, Tokens
 
 
 class Lane:
@@ -31,6 +31,7 @@ class Lane:
         self.context: tuple[Tensor, ...] = ()
         self.routes: list[Route] = []
         self.states: Tensor | None = None  # where those of its sequences are
+        self.prompt: tuple[int, PromptRun] | None = None  # that is computed part by part, and its name
 
     @property
     def active(self) -> bool:
@@ -78,7 +79,7 @@ class ModelRole:
         part = slice(self._layers.start, self._layers.stop)
         heads, mine = self._attentions[0].heads, self._attentions[part]
         of_rank = slice(self._rank * heads, (self._rank + 1) * heads)
-        last = plain[-1] if self._layers.stop == len(self._attentions) else None
+        last = plain[-1] if self._is_last else None
         return Prefill(plain[part], attended.of(of_rank, part)._replace(attentions=mine), last)
 
     def meet(self, meeting: Meeting) -> None:
@@ -120,9 +121,8 @@ class ModelRole:
             lane.rows.apply(plan.delta)
             self._states.apply(plan.delta)
             lane.routes = self._attention_channels.routes(lane.rows.columns.pool)
-            if plan.delta.prompts and (
-                self._schedule.stages > 1 or not self._elsewhere(turn.batch, cycle, 0)
-            ):
+            if self._schedule.stages > 1 or not self._elsewhere(turn.batch, cycle, 0):
+                self._parts(lane, plan)
                 self._prompts(plan)
             self._states.share(plan.delta)
             lane.states = self._states.rows(lane.rows.columns.name)
@@ -133,44 +133,74 @@ class ModelRole:
             cycle, slice_ = cycle - 1, self._schedule.slices - 1
         return self._schedule.place(batch, cycle, slice_) != self._place
 
+    def _parts(self, lane: Lane, plan: Plan) -> None:
+        gone = plan.delta.dropped[:, 0].tolist()
+        self._states.drop(gone)
+        if lane.prompt and lane.prompt[0] in gone:
+            lane.prompt = None
+        for part in plan.delta.parts:
+            if part.begin == 0:
+                assert self._prefill
+                if lane.prompt:  # it was dropped, and another replica was told
+                    self._states.drop([lane.prompt[0]])
+                lane.prompt = part.name, PromptRun(self._prefill, part.tokens)
+                self._states.begin(part.name)
+            assert lane.prompt
+            name, run = lane.prompt
+            assert name == part.name
+            self._compute(name, run, part.text, part.tokens, part.shared, self._takers(part.pool))
+            if part.end == part.tokens:
+                lane.prompt = None
+        if plan.delta.parts and not plan.active and self._rank == 0 and self._is_last:
+            self._front.send(PromptsComputed(plan.batch, plan.cycle))
+
+    @property
+    def _is_last(self) -> bool:
+        """Whether no stage comes after this one."""
+        return self._layers.stop == len(self._attentions)
+
+    def _takers(self, pool: int) -> frozenset[int]:
+        """Attention workers that want the KV of a sequence."""
+        if self._partition.along == "heads":
+            return frozenset(range(self._partition.workers))
+        return frozenset({pool})
+
     def _prompts(self, plan: Plan) -> None:
-        assert self._prefill
         joined = plan.delta.joined
         columns = (joined.name, joined.shared, joined.pool)
-        all_workers = frozenset(range(self._partition.workers))
         for name, known, pool in zip(*(column.tolist() for column in columns), strict=True):
             if name not in plan.delta.prompts:
                 continue
-            text = torch.from_numpy(plan.delta.prompts[name][:-1].astype(np.int64))
-            to = all_workers if self._partition.along == "heads" else frozenset({pool})
+            assert self._prefill
+            text = plan.delta.prompts[name][:-1]
+            to = self._takers(pool)
             if name in plan.partial:
                 to &= plan.lacking
-            self._states.select(self._states.rows(np.array([name])))
-            tokens = min(CHUNK, len(text))
-            self._heartbeat.start("prompt", tokens)
+            self._compute(name, PromptRun(self._prefill, len(text)), text, len(text), known, to)
 
-            def deliver(  # the layers come in order
-                layer: int,
-                begin: int,
-                *kv: Tensor,
-                known: int = known,
-                to: frozenset[int] = to,
-                length: int = len(text),
-            ) -> None:
-                self._heartbeat.stop()
-                first = max(known, self._attentions[layer].sight.first(length))
-                self._attention_channels.prompt(to, max(first - begin, 0), *kv)
-                self._heartbeat.start("prompt", len(kv[0]))
+    def _compute(
+        self, name: int, run: PromptRun, part: Tokens, tokens: int, known: int, to: frozenset[int]
+    ) -> None:
+        """The KV of a part of a text of so many tokens; those that want it know the first ones."""
+        self._states.select(self._states.rows(np.array([name])))
+        at_once = min(CHUNK, len(part))
 
-            before: Iterator[Passed] | None = None
-            if self._layers.start > 0:
-                before = self._stage_channels.prompt(self._layers.start)
-            for passed in self._prefill.run(text, before, deliver):
-                self._heartbeat.stop()
-                if self._layers.stop < len(self._attentions):
-                    self._stage_channels.pass_on(passed)
-                self._heartbeat.start("prompt", tokens)
+        def deliver(layer: int, begin: int, *kv: Tensor) -> None:  # the layers come in order
             self._heartbeat.stop()
+            first = max(known, self._attentions[layer].sight.first(tokens))
+            self._attention_channels.prompt(to, max(first - begin, 0), *kv)
+            self._heartbeat.start("prompt", len(kv[0]))
+
+        before: Iterator[Passed] | None = None
+        if self._layers.start > 0:
+            before = self._stage_channels.prompt(self._layers.start)
+        self._heartbeat.start("prompt", at_once)
+        for passed in run.go_on(torch.from_numpy(part.astype(np.int64)), before, deliver):
+            self._heartbeat.stop()
+            if not self._is_last:
+                self._stage_channels.pass_on(passed)
+            self._heartbeat.start("prompt", at_once)
+        self._heartbeat.stop()
 
     def _run(self, lane: Lane, turn: Turn) -> None:
         batch, cycle, number, _ = turn

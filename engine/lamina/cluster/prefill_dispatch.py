@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from lamina.cluster.layout import Layout
 from lamina.cluster.messages import Compute, Forget, KvStored, PrefillFailed
 from lamina.cluster.worker_pool import WorkerPool
-from lamina.fhbn.control import Deadline
+from lamina.pipeline.batch_rows import NO_PARENT
 
 
 class PrefillRequest(NamedTuple):
@@ -23,6 +23,12 @@ class PrefillRequest(NamedTuple):
     text: NDArray[np.int32]
     shared: int
     pool: int
+    parent: int = NO_PARENT  # whose first tokens are shared
+
+    @property
+    def expected(self) -> tuple[int, int, int, int, int]:
+        """What attention workers have to know: see BatchDelta."""
+        return self.name, self.parent, self.shared, len(self.text), self.pool
 
 
 @dataclass
@@ -49,19 +55,19 @@ class PrefillDispatch:
         self._prompts[wanted.name] = _Prompt(worker, tokens, {attending[number] for number in to})
         self._to_do[worker] += tokens
         job = Compute(wanted.name, wanted.text, wanted.shared, list(to))
-        self._workers.send(worker, job, Deadline(self._layout.timeout_s))
+        self._workers.send(worker, job, self._workers.patience([worker]))
 
     def forget(self, names: Iterable[int]) -> None:
         for name in names:
             if prompt := self._done_with(name):
-                self._workers.send(prompt.worker, Forget(name), Deadline(self._layout.timeout_s))
+                self._workers.send(prompt.worker, Forget(name), self._workers.patience([prompt.worker]))
 
     def news(self, *, wait: bool) -> dict[int, str | None]:
         """What has come of them, by name: None where all that need the KV have it, else why it cannot be
         computed; `wait` until there is something.
         """
         found: dict[int, str | None] = {}
-        deadline = Deadline(self._layout.timeout_s)
+        deadline = self._workers.patience(range(self._layout.model_workers, self._layout.workers))
         while True:
             for number, stored in self._workers.received(KvStored):
                 if prompt := self._prompts.get(stored.name):
@@ -76,6 +82,11 @@ class PrefillDispatch:
             if found or not wait:
                 return found
             self._workers.wait(next(iter(self._prompts.values())).worker, deadline)
+
+    def computed_by(self, workers: Collection[int]) -> list[int]:
+        """What these are computing, or would next: of each the name that it was sent first."""
+        first = {prompt.worker: name for name, prompt in reversed(self._prompts.items())}
+        return [name for worker, name in first.items() if worker in workers]
 
     def _done_with(self, name: int) -> _Prompt | None:
         prompt = self._prompts.pop(name, None)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lamina.cluster.front_end import Context
+from lamina.cluster.heartbeat import FOREVER_S
 from lamina.cluster.kv_pull import CALLED_OFF, PieceHeader, piece_tokens
 from lamina.cluster.meeting import Channels, Meeting
 from lamina.cluster.messages import Compute, Forget, PrefillFailed, Weights
@@ -17,9 +18,6 @@ from lamina.convert import Conversion
 from lamina.fhbn import ChannelError
 from lamina.model import Prefill
 from lamina.operators import Attended
-
-# Attention workers take what is sent when they have nothing else to do, which may be any time later.
-_FOREVER_S = 1e9
 
 
 @dataclass
@@ -131,4 +129,4 @@ class PrefillRole:
         return slice(mine.start, mine.stop)
 
     def _send(self, worker: int, head: PieceHeader, *parts: Tensor) -> None:
-        self.channels.senders[worker].send(head.to_wire(), *parts, timeout_s=_FOREVER_S)
+        self.channels.senders[worker].send(head.to_wire(), *parts, timeout_s=FOREVER_S)

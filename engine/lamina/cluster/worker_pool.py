@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 import weakref
 from collections import deque
 from collections.abc import Collection, Sequence
@@ -11,8 +12,9 @@ from dataclasses import replace
 from selectors import EVENT_READ, BaseSelector, DefaultSelector
 from typing import TypeVar
 
+from lamina import host_memory
 from lamina.cluster import messages
-from lamina.cluster.heartbeat import HEARTBEAT, HeartbeatMonitor
+from lamina.cluster.heartbeat import HEARTBEAT, HeartbeatMonitor, Patience
 from lamina.cluster.machine import LostError, Workplace, WorkplaceLostError, last_sentence
 from lamina.cluster.messages import ModelSource, WorkerConfig
 from lamina.fhbn import ChannelError, ChannelTimeoutError, Link, Listener
@@ -31,6 +33,9 @@ LOOK_S = 0.1
 # A worker that has connected says its name at once.
 GREETING_S = 5.0
 
+
+# What others send; a worker that comes to harm by itself gets other signals, or says why.
+_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 
 M = TypeVar("M", bound=messages.FromWorker)
 E = TypeVar("E", messages.Listening, messages.Ready)
@@ -53,6 +58,8 @@ class WorkerPool:
         self._pids: dict[int, int] = {}
         self._links: dict[int, Link] = {}
         self.monitor = HeartbeatMonitor(timeout_s)
+        self._looked_s = 0.0  # when workers were last asked whether they work
+        self._killed_for_memory = host_memory.killed()
         self._waiting = DefaultSelector()
         self._received: list[deque[messages.FromWorker]] = [deque() for _ in configs]
         self._epoch = 0
@@ -127,7 +134,7 @@ class WorkerPool:
                 self._pids.update(zip(new, pids, strict=True))
                 self._accept(new, Deadline(COME_S))
             except WorkplaceLostError as error:
-                raise LostError(range(len(self.names)), "machine-lost", str(error)) from error
+                raise LostError(range(len(self.names)), "machine-lost", str(error), outside=True) from error
         with self.monitor.beginning():
             self._meet(Deadline(START_S))
 
@@ -178,6 +185,10 @@ class WorkerPool:
                 late = f"{', '.join(wanted)} did not come in {COME_S:g} s"
                 raise LostError(set(wanted.values()), "worker-start-late", late)
 
+    def patience(self, workers: Collection[int]) -> Patience:
+        """How long to wait for what these do: as long as they get on with it."""
+        return Patience(self._timeout_s, lambda: self.monitor.advanced(workers))
+
     def send(self, number: int, message: messages.AnyMessage, deadline: Deadline) -> None:
         self._require_open()
         if number not in self._links:
@@ -187,7 +198,9 @@ class WorkerPool:
         except ChannelError as error:
             raise self._failure(number, str(error)) from error
         except LostError as error:  # half a message may be out: this one is to be replaced too
-            raise LostError(error.workers | {number}, error.code, str(error)) from error
+            raise LostError(
+                error.workers | {number}, error.code, str(error), outside=error.outside
+            ) from error
 
     def receive(self, number: int, kind: type[M], deadline: Deadline) -> M:
         """A worker's next message of this kind; a LostError as soon as any worker cannot go on."""
@@ -202,15 +215,17 @@ class WorkerPool:
 
     def wait(self, awaited: int, deadline: Deadline) -> None:
         """Take in messages, or look why none come; by the deadline it is `awaited` that cannot go on."""
-        if not self._take_in(min(LOOK_S, deadline.wait_s), deadline):
+        came = self._take_in(min(LOOK_S, deadline.wait_s), deadline)
+        # Also where others are never silent for so long.
+        if not came or time.monotonic() - self._looked_s > LOOK_S:
             self._look()
-            if deadline.left_s == 0:
-                raise self._failure(awaited, f"nothing came of it in {self._timeout_s:g} s")
+        if not came and deadline.left_s == 0:
+            raise self._failure(awaited, f"nothing came of it in {self._timeout_s:g} s")
 
     def received(self, kind: type[M]) -> list[tuple[int, M]]:
         """All messages of this kind that have come, with their workers; it does not wait."""
         self._require_open()
-        while self._take_in(0.0, Deadline(self._timeout_s)):
+        while self._take_in(0.0, Deadline(self._timeout_s)):  # half a message is no long prompt's fault
             pass
         result: list[tuple[int, M]] = []
         for number, received in enumerate(self._received):
@@ -226,6 +241,7 @@ class WorkerPool:
 
     def _look(self) -> None:
         """Raise LostError if a worker hangs."""
+        self._looked_s = time.monotonic()
         if hanging := self._hanging():
             raise hanging
 
@@ -234,7 +250,10 @@ class WorkerPool:
         if not (result := self.monitor.look()):
             return None
         number, why = next(iter(result.items()))
-        return LostError({*lost, *result}, "worker-hangs", f"{self.names[number]} hangs: {why}")
+        outside = number in self.monitor.stopped
+        return LostError(
+            {*lost, *result}, "worker-hangs", f"{self.names[number]} hangs: {why}", outside=outside
+        )
 
     def _require_open(self) -> None:
         if not self._hang_up.alive:
@@ -265,11 +284,14 @@ class WorkerPool:
             try:
                 ends = self._ends()
             except EngineError as error:  # what they all come from has gone, and they with it
-                return LostError(range(len(self.names)), "machine-lost", str(error))
+                return LostError(range(len(self.names)), "machine-lost", str(error), outside=True)
             if ends:
                 number, status = next(iter(ends.items()))
                 how = f"it was killed by {signal.Signals(-status).name}" if status < 0 else f"with {status}"
-                return LostError(lost | set(ends), "worker-ended", f"{self.names[number]} has ended: {how}")
+                killed, self._killed_for_memory = self._killed_for_memory, host_memory.killed()
+                outside = status in _FROM_OUTSIDE and killed == self._killed_for_memory
+                why = f"{self.names[number]} has ended: {how}"
+                return LostError(lost | set(ends), "worker-ended", why, outside=outside)
             for other in [key.data for key, _ in self._waiting.select(0.01)]:
                 link = self._links[other]
                 try:
@@ -284,7 +306,7 @@ class WorkerPool:
             if hanging := self._hanging(lost):
                 return hanging
             if deadline.left_s == 0:
-                return LostError(lost, "worker-failed", sentence)
+                return LostError(lost, "worker-failed", sentence, outside=complains)
 
     def _ends(self) -> dict[int, int]:
         numbers = {pid: number for number, pid in self._pids.items()}

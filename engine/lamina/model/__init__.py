@@ -1,6 +1,6 @@
 """The model worker: weights, the slices between attention operators for prompts, the choice of tokens."""
 
 from lamina.model.load import CheckpointError, load_original
-from lamina.model.prefill import Prefill
+from lamina.model.prefill import Prefill, PromptRun
 
-__all__ = ["CheckpointError", "Prefill", "load_original"]
+__all__ = ["CheckpointError", "Prefill", "PromptRun", "load_original"]

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 # Tokens that go through the slices together: enough for matrix products, few enough for a message.
 CHUNK = 512
 
+# Scores that attention has at a time, one for each head, token and earlier token; and what they take, with
+# masks and copies of them.
+_MOST_SCORES = 32 << 20
+ATTENTION_BYTES = 16 * _MOST_SCORES
+
 # From layer, first token, k and v [tokens, kv_heads, head_dim], or k alone where values are part of it.
 Deliver = Callable[..., None]
 
@@ -53,17 +58,9 @@ class Prefill:
 
         `passed` has the same from the stage before, None for the first one.
         """
-        kept: list[tuple[Tensor, ...]] = []
-        for begin in range(0, len(tokens), CHUNK):
-            end = min(begin + CHUNK, len(tokens))
-            if passed is None:
-                positions = torch.arange(begin, end, device=tokens.device)
-                came = Passed((tokens[begin:end], positions), None)
-            else:
-                came = next(passed)
-            yield self._chunk(came, begin, end, len(tokens), kept, deliver)
+        yield from PromptRun(self, len(tokens)).go_on(tokens, passed, deliver)
 
-    def _chunk(
+    def chunk(
         self,
         came: Passed,
         begin: int,
@@ -89,6 +86,26 @@ class Prefill:
         return Passed(context, attended)
 
 
+class PromptRun:
+    """A prompt of so many tokens on its way, with K and V of those that it has gone through."""
+
+    def __init__(self, prefill: Prefill, tokens: int) -> None:
+        self._prefill, self._tokens, self._done = prefill, tokens, 0
+        self._kept: list[tuple[Tensor, ...]] = []
+
+    def go_on(self, part: Tensor, passed: Iterator[Passed] | None, deliver: Deliver) -> Iterator[Passed]:
+        """With its next tokens, chunk by chunk, as Prefill.run goes through all."""
+        for begin in range(0, len(part), CHUNK):
+            some = part[begin : begin + CHUNK]
+            begun, self._done = self._done, self._done + len(some)
+            if passed is None:
+                positions = torch.arange(begun, self._done, device=part.device)
+                came = Passed((some, positions), None)
+            else:
+                came = next(passed)
+            yield self._prefill.chunk(came, begun, self._done, self._tokens, self._kept, deliver)
+
+
 def _passed(
     piece: BoundSlice, context: tuple[Tensor, ...], attended: Tensor | None
 ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
@@ -104,6 +121,14 @@ def _passed(
 def causal(q: Tensor, keys: Tensor, values: Tensor, op: AttentionOp, sinks: Tensor | None = None) -> Tensor:
     """Attention of a text's last tokens [n, heads, dim] over keys and values of all of it."""
     whole, last = len(keys), len(q)
+    rows = max(1, _MOST_SCORES // (op.heads * whole))
+    if last > rows:  # of a long text not all at once
+        parts = [
+            causal(q[first : first + rows], keys[:end], values[:end], op, sinks)
+            for first in range(0, last, rows)
+            for end in (whole - last + min(first + rows, last),)
+        ]
+        return torch.cat(parts)
     at = torch.arange(whole - last, whole, device=q.device)[:, None]
     others = torch.arange(whole, device=q.device)[None]
     seen = others <= at

@@ -7,6 +7,7 @@ from lamina.pipeline.batch_rows import (
     Choice,
     Joined,
     Landed,
+    PromptPart,
     Revealed,
     Spent,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "KvSlots",
     "Landed",
     "Partition",
+    "PromptPart",
     "Recorder",
     "Records",
     "Revealed",

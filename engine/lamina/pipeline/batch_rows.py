@@ -59,6 +59,22 @@ class Joined(msgspec.Struct, array_like=True, frozen=True):
         return msgspec.structs.astuple(self)
 
 
+class PromptPart(msgspec.Struct, array_like=True, frozen=True):
+    """Some tokens of a prompt that is too long for one iteration: their KV is computed with this one.
+
+    Its sequence has its slots, as one that is expected, and joins with the last part or later. A prompt's
+    parts are computed at the same place, one after the other.
+    """
+
+    name: int
+    begin: int
+    end: int
+    tokens: int  # of the whole text
+    shared: int  # of them whose KV is there
+    pool: int
+    text: Tokens  # from begin to end; for attention workers nothing
+
+
 class BatchDelta(msgspec.Struct, omit_defaults=True):
     """In the order in which it is to be applied.
 
@@ -77,6 +93,8 @@ class BatchDelta(msgspec.Struct, omit_defaults=True):
     # By name the whole text whose KV a joining sequence needs, but for its last token; none where KV is made
     # up.
     prompts: Mapping[int, Tokens] = {}
+    # Computed before these.
+    parts: list[PromptPart] = []
 
 
 class BatchSnapshot(msgspec.Struct):

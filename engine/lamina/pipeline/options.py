@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -14,12 +15,17 @@ from lamina.errors import CodedError
 from lamina.kv import MOST_OVERCOMMIT, ArenaShape
 from lamina.model import load_original
 from lamina.model.load import LoadFormat
+from lamina.model.prefill import ATTENTION_BYTES
 from lamina.operators import Absorb, Sight
 
 if TYPE_CHECKING:
     from lamina.convert import Conversion
     from lamina.convert.constants import Parameter
 
+# What a prompt may take without a look at what is free.
+SMALL_BYTES = ATTENTION_BYTES + (64 << 20)
+# One chunk, as prompts go through slices: those who decode meanwhile wait for no more.
+PROMPT_TOKENS = 512
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LOAD_FORMATS = get_args(LoadFormat)
 
@@ -38,6 +44,7 @@ class CoreOptions:
     kv_bytes: int | None = None
     overcommit: float = 0.0
     decode_only: bool = False
+    prompt_tokens: int = PROMPT_TOKENS  # that model workers compute with one iteration of a batch, at most
     rope: str = "carry"
     absorb: Absorb = "model"  # of latent KV: who multiplies queries and outputs to and from it
     backend: str = "python"
@@ -67,6 +74,7 @@ class CoreOptions:
                 "engine-overcommit-invalid",
                 f"overcommit {self.overcommit} is no share: give 0 to {MOST_OVERCOMMIT:g}",
             )
+        require_count("prompt_tokens", self.prompt_tokens)
         require_count("threads", self.threads, least=0)
         try:
             _ = self.place
@@ -151,6 +159,23 @@ class ModelFacts(msgspec.Struct, tag=True, frozen=True):
     def token_bytes(self) -> int:
         """KV of a token, all heads of all layers."""
         return self.kv_shape.token_bytes
+
+    def prompt_bytes(self, tokens: int) -> int:
+        """What a worker takes, at most, to compute a prompt: all its K and V, those of a layer once more for
+        each head that attends to them, and what a piece of attention takes.
+        """
+        layer = 2 * self.heads * self.head_dim * self.dtype_bytes
+        return tokens * (self.layers * self.kv_shape.layer_bytes + layer) + ATTENTION_BYTES
+
+    def refusal(self, tokens: int, free_bytes: Callable[[], int]) -> str | None:
+        """Why a prompt of so many tokens cannot be computed with what memory is free, if it cannot."""
+        needed = self.prompt_bytes(tokens)
+        if needed <= SMALL_BYTES or needed <= (free := free_bytes()):
+            return None
+        return (
+            f"a prompt of {tokens:,} tokens takes {needed / 1e9:,.1f} GB while it is computed, and "
+            f"{free / 1e9:,.1f} GB are free: take a shorter one, or fewer KV tokens"
+        )
 
     @property
     def kv_shape(self) -> ArenaShape:

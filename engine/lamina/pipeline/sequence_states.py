@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from lamina.pipeline.batch_rows import NO_PARENT, BatchDelta, Ints
@@ -23,8 +23,21 @@ class SequenceStates:
 
     def __init__(self, memory: StateMemory | None, sequences: int) -> None:
         self._memory = memory
+        self._begun: set[int] = set()  # have not joined, and their prompts are being computed
         if memory:
             memory.reserve(sequences)
+
+    def begin(self, name: int) -> None:
+        """The first part of its prompt is to be computed."""
+        if memory := self._memory:
+            memory.begin(name)
+            self._begun.add(name)
+
+    def drop(self, names: Iterable[int]) -> None:
+        """They will not join."""
+        if (memory := self._memory) and (gone := self._begun.intersection(names)):
+            memory.release(gone)
+            self._begun -= gone
 
     def apply(self, delta: BatchDelta) -> None:
         """Before prompts are computed: as with KV, some fork, some go, some come."""
@@ -33,15 +46,17 @@ class SequenceStates:
                 memory.copy(parent, child)
             memory.release(delta.released.tolist())
             for name in delta.joined.name.tolist():
-                memory.begin(name)
+                if name not in self._begun:
+                    memory.begin(name)
 
     def share(self, delta: BatchDelta) -> None:
         """When prompts are computed: who shares all of one begins as it has ended."""
         if memory := self._memory:
             joined = delta.joined
             for name, parent in zip(joined.name.tolist(), joined.parent.tolist(), strict=True):
-                if parent != NO_PARENT and name not in delta.prompts:
+                if parent != NO_PARENT and name not in delta.prompts and name not in self._begun:
                     memory.copy(parent, name)
+            self._begun.difference_update(joined.name.tolist())
 
     def rows(self, names: Ints) -> Tensor | None:
         return self._memory.rows(names.tolist()) if self._memory else None
@@ -52,5 +67,6 @@ class SequenceStates:
             self._memory.selected = rows
 
     def clear(self) -> None:
+        self._begun.clear()
         if self._memory:
             self._memory.clear()

@@ -8,105 +8,22 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TypeVar
 
+import numpy as np
+
 from lamina._native import Scheduler
-from lamina.cluster import LostError, Scaled
-from lamina.cluster.prefill_dispatch import PrefillRequest
+from lamina.cluster import LostError, Replaced, Scaled
 from lamina.pipeline import BatchDelta
 from lamina.serve.core import Core
 from lamina.serve.decoder import Decoder
+from lamina.serve.prefill_queue import PrefillQueue
+from lamina.serve.prompt_queue import PromptQueue, Taken
 from lamina.serve.requests import Fault, Request, Step
 
-
-class PrefillQueue:
-    """Staged requests, and what of them has not been announced to workers yet.
-
-    It is empty where model workers compute prompts. Staged requests own KV slots on the attention workers
-    from the launch after their admission on.
-    """
-
-    def __init__(self, core: Core, decoder: Decoder) -> None:
-        self._core, self._decoder = core, decoder
-        self._waiting: dict[int, tuple[Request, set[int]]] = {}  # by number, with names whose KV is to come
-        self._ready: dict[int, Request] = {}
-        self._by_name: dict[int, int] = {}
-        self._wanted: list[PrefillRequest] = []
-
-    @property
-    def only_waits(self) -> bool:
-        """Whether requests wait for KV, and none has it and may join."""
-        return bool(self._waiting) and not self._ready
-
-    def begin(self, request: Request, pool: int) -> bool:
-        """It has been given memory; whether there is KV to compute before it joins."""
-        wanted = self._decoder.stage(request, pool)
-        if not wanted:
-            self._ready[request.number] = request
-            return False
-        self._wanted += wanted
-        self._waiting[request.number] = request, {item.name for item in wanted}
-        self._by_name |= {item.name: request.number for item in wanted}
-        return True
-
-    def announce(self, delta: BatchDelta) -> None:
-        """To attention workers, with the next launch: which sequences will come, and which will not."""
-        if self._core.prefill:
-            delta.expected, delta.dropped = self._decoder.staged()
-
-    def order(self, delta: BatchDelta) -> None:
-        """Have prefill workers compute prompts, once attention workers expect them."""
-        if prefill := self._core.prefill:
-            prefill.forget(delta.dropped[:, 0].tolist())
-            wanted, self._wanted = self._wanted, []
-            for item in wanted:
-                prefill.compute(item)
-
-    def look(self, *, wait: bool) -> list[tuple[Request, str | None]]:
-        """Requests whose KV is there, and those whose KV cannot be computed, with why; `wait` until there is
-        one.
-        """
-        found: list[tuple[Request, str | None]] = []
-        while self._waiting and self._core.prefill:
-            for name, why in self._core.prefill.news(wait=wait).items():
-                # Of several sequences of a request that fail one is enough.
-                if (number := self._by_name.pop(name, None)) is None:
-                    continue
-                request, names = self._waiting[number]
-                names.remove(name)
-                if why is not None:
-                    self.leave(request)
-                elif names:
-                    continue
-                else:
-                    del self._waiting[number]
-                    self._ready[number] = request
-                found.append((request, why))
-            if found or not wait:
-                break
-        return found
-
-    def leave(self, request: Request) -> None:
-        self._ready.pop(request.number, None)
-        _, names = self._waiting.pop(request.number, (request, set()))
-        for name in names:
-            del self._by_name[name]
-        if names:
-            self._wanted = [item for item in self._wanted if item.name not in names]
-
-    def clear(self) -> list[Request]:
-        """Workers have lost what was computed and expected: model workers will compute it when the requests
-        join. Those of them that were not ready for it.
-        """
-        waiting = [request for request, _ in self._waiting.values()]
-        self._decoder.unstage([*waiting, *self._ready.values()])
-        self._waiting.clear()
-        self._by_name.clear()
-        self._wanted.clear()
-        # Requests that are ready join as they would have.
-        self._ready |= {request.number: request for request in waiting}
-        return waiting
-
-
 T = TypeVar("T")
+# A request whose prompt was computed when workers were lost so often is not tried again. One that was there
+# when somebody else did them harm, as far as can be told, was so by chance.
+MOST_SETBACKS = 2.0
+FROM_OUTSIDE = 0.5
 # Requests that have ended, and what kept those that failed from being served.
 Over = list[tuple[Request, str | None]]
 
@@ -124,16 +41,20 @@ class _OpenFault:
 class BatchLoop:
     """Scheduler, decoder and core, and how far each batch has come with them."""
 
-    def __init__(self, core: Core, scheduler: Scheduler, *, decode_only: bool) -> None:
+    def __init__(self, core: Core, scheduler: Scheduler, *, decode_only: bool, prompt_tokens: int) -> None:
         self.core, self.scheduler = core, scheduler
         self.decoder = Decoder(core.batches, decode_only=decode_only)
         self._prefill_queue = PrefillQueue(core, self.decoder)
+        self._prompt_tokens = prompt_tokens
+        self._prompts = self._prompt_queue()
+        self._taken = Taken()  # of prompts, with the iteration that begins
         self.by_place: dict[int, Request] = {}  # requests that wait or run, by their row in the scheduler
         self.faults: list[Fault] = []
         self.peak_kv_tokens = 0
         # Launches and landings so far: each batch has its turn at both, one after the other.
         self._launched = self._landed = 0
         self._steps = [Step(batch=batch) for batch in range(core.batches)]
+        self._joined: list[list[Request]] = [[] for _ in range(core.batches)]  # with the last iteration
         self._iterations = [0] * core.batches
         self._unreported: list[int] = []  # preempted requests that no step has reported
         self._failed: Over = []  # before they joined
@@ -141,6 +62,9 @@ class BatchLoop:
         self._stale: set[int] = set()
         self._broken_off: set[int] = set()
         self._fault: _OpenFault | None = None
+
+    def _prompt_queue(self) -> PromptQueue:
+        return PromptQueue(self.decoder, self.core.batches, self._prompt_tokens, self.core.refusal)
 
     def next(self) -> tuple[Step, Over]:
         """Launch every batch whose turn has come, and land the one that was launched first."""
@@ -154,7 +78,9 @@ class BatchLoop:
                     self._launch()
                 if self.decoder.flying(batch):
                     return self._reported(*self._land(batch))
-                if self._prefill_queue.only_waits and not (self._failed or self.decoder.any_flying):
+                if self._prefill_queue.only_waits and not (
+                    self._failed or self.decoder.any_flying or self._prompts
+                ):
                     self._note_prompts(wait=True)
             except LostError as lost:
                 self._recover(lost)
@@ -177,8 +103,12 @@ class BatchLoop:
             if why is None:
                 self.scheduler.ready(request.place)
             else:
-                self._failed.append(self._fail(request, why))
-                self.leave(request)
+                self._give_up(request, why)
+
+    def _give_up(self, request: Request, why: str) -> None:
+        """It has not joined, and never will."""
+        self._failed.append(self._fail(request, why))
+        self.leave(request)
 
     def _fail(self, request: Request, why: str) -> tuple[Request, str]:
         self.decoder.end(request, "failed")
@@ -222,7 +152,8 @@ class BatchLoop:
         self._landed = self._launched = 0
         self._stale = set(range(self.core.batches))
         self._prefill_queue.clear()
-        self._prefill_queue = PrefillQueue(self.core, self.decoder)
+        self._prompts.clear()
+        self._prefill_queue, self._prompts = PrefillQueue(self.core, self.decoder), self._prompt_queue()
         self.decoder.forget()
         try:
             self.core.scale(to)
@@ -236,6 +167,7 @@ class BatchLoop:
         if request.place not in done:
             self.scheduler.remove(request.place)
         self._prefill_queue.leave(request)
+        self._prompts.leave(request)
         del self.by_place[request.place]
 
     def surviving(self, deed: Callable[[], T]) -> T:
@@ -256,11 +188,16 @@ class BatchLoop:
             return
         if batch in self._broken_off:
             step, delta = self._steps[batch], self.decoder.again(batch)
+            self._taken = Taken()
         else:
             step = self._steps[batch] = self._begin(batch)
-            delta = self.decoder.launch(batch)
+            delta = self.decoder.launch(batch, computes=bool(self._taken.parts))
+            delta.parts = self._taken.parts
         self._launched += 1
         self._prefill_queue.announce(delta)
+        if self._taken.expected:
+            more = np.array(self._taken.expected, np.int64)
+            delta.expected = np.concatenate([delta.expected, more])
         if batch in self._stale:
             self.core.launch(batch, delta, step.size, self.decoder.snapshot(batch))
         else:
@@ -275,26 +212,44 @@ class BatchLoop:
     def _begin(self, batch: int) -> Step:
         """A batch's next iteration, with those who make room and those who join."""
         step = Step(batch=batch, started_s=time.monotonic())
-        preempted, joined = self.scheduler.advance(batch)
+        self._joined[batch].clear()
+        preempted, _ = self.scheduler.advance(batch)
         capacity = self.core.pool_tokens * self.core.pools
         self.peak_kv_tokens = max(self.peak_kv_tokens, capacity - self.scheduler.free_tokens)
         for place in preempted.tolist():
             request = self.by_place[place]
             step.preempted.append(request.number)
             self.decoder.park(request)
-        for place in joined.tolist():
+        for place in self.scheduler.admitted.tolist():
+            self._admit(self.by_place[place])
+        self._taken = self._prompts.take(batch, self.core.place_of_next(batch))
+        for request in self._taken.joining:
+            self.scheduler.ready(request.place)
+        for request, why in self._taken.refused:
+            self._give_up(request, why)
+        for place in self.scheduler.join(batch).tolist():
             request = self.by_place[place]
             step.joined.append(request.number)
+            self._joined[batch].append(request)
             self._prefill_queue.leave(request)
             self.decoder.begin(request, batch, self.scheduler.pool(place))
-        for place in self.scheduler.admitted.tolist():
-            if not self._prefill_queue.begin(self.by_place[place], self.scheduler.pool(place)):
-                self.scheduler.ready(place)
+        step.prompt_tokens = self._taken.tokens
         self.decoder.size(batch, step)
         if step.size:
             step.iteration = self._iterations[batch]
             self._iterations[batch] += 1
         return step
+
+    def _admit(self, request: Request) -> None:
+        """It has been promised memory, and its prompt is to be computed."""
+        place = request.place
+        pool = self.scheduler.pool(place)
+        if self.core.prefill is None or request.setbacks:
+            self._prompts.add(request, self.scheduler.batch(place), pool)
+        elif why := self.core.refusal(self.decoder.prompt_tokens(request)):
+            self._give_up(request, why)
+        elif not self._prefill_queue.begin(request, pool):
+            self.scheduler.ready(place)
 
     def _land(self, batch: int) -> tuple[Step, Over]:
         landed = self.core.land(batch)
@@ -302,7 +257,11 @@ class BatchLoop:
         started, step = perf_counter(), self._steps[batch]
         step.ended_s = landed.ended_s
         over, doomed, failed = self.decoder.land(batch, landed)
-        done = set(self.scheduler.finish(batch).tolist())
+        for request, why in self._prompts.landed(batch, landed.failed):
+            self._give_up(request, why)
+        for request in self._joined[batch]:
+            request.setbacks = 0.0
+        done = set(self.scheduler.finish(batch).tolist()) if step.size else set()
         ended: Over = []
         ended += [self._fail(request, why) for request, why in failed]
         ended += [(request, None) for request in over]
@@ -325,17 +284,56 @@ class BatchLoop:
         self._landed = self._launched = 0
         self._stale = set(range(batches))
         self._fault = fault
-        while True:
-            try:
-                replaced = self.core.regroup(lost)
-                break
-            except LostError as more:
-                lost = more
-        for request in self._prefill_queue.clear():
-            self.scheduler.ready(request.place)
+        suspects = [*self._prompts.broken_off(), *self._prefill_queue.computed_by(lost.workers)]
+        replaced = self._regrouped(lost)
+        self._send_back()
+        for request in suspects:
+            self._suspect(request, lost)
         fault.workers |= replaced.workers
         fault.pools |= replaced.pools
         self._resumed(fault)
+
+    def _regrouped(self, lost: LostError) -> Replaced:
+        while True:
+            try:
+                return self.core.regroup(lost)
+            except LostError as more:
+                lost = more
+
+    def _send_back(self) -> None:
+        """Who joined with an iteration that was broken off, or was on the way, has its prompt computed anew,
+        so many tokens with an iteration as any.
+        """
+        again, ready = self._prefill_queue.clear()
+        self._prompts.clear()
+        for batch in list(self._broken_off):
+            back, gone = self.decoder.unjoin(batch)
+            ready += back
+            for request in gone:
+                self.leave(request)
+            step, numbers = self._steps[batch], {request.number for request in back}
+            step.joined = [number for number in step.joined if number not in numbers]
+            step.prompt_tokens = 0
+            self.decoder.size(batch, step)
+            self._joined[batch].clear()
+            if not self.decoder.flying(batch):  # nobody is left in it
+                self._broken_off.discard(batch)
+                self._unreported += step.preempted
+        for request in ready:
+            self.scheduler.unjoin(request.place)
+        for request in [*again, *ready]:
+            place = request.place
+            self._prompts.add(request, self.scheduler.batch(place), self.scheduler.pool(place))
+
+    def _suspect(self, request: Request, lost: LostError) -> None:
+        """Its prompt was computed when workers were lost, which it may have been the cause of."""
+        if self.by_place.get(request.place) is not request:
+            return  # it has been cancelled
+        request.setbacks += FROM_OUTSIDE if lost.outside else 1.0
+        if request.setbacks >= MOST_SETBACKS:
+            self._give_up(
+                request, f"workers were lost each time that it was tried, the last time because {lost}"
+            )
 
     def _resumed(self, fault: _OpenFault) -> None:
         """The fault is over, if everything that was under way is under way again."""

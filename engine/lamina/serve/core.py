@@ -13,12 +13,13 @@ from lamina.attention.worker import CudaAttentionWorker, TensorWorker, require_d
 from lamina.cluster import ClusterCore, LostError, Replaced, Scaled
 from lamina.cluster.prefill_dispatch import PrefillDispatch
 from lamina.kv import Arena, Faults
-from lamina.model import Prefill
+from lamina.model import Prefill, PromptRun
 from lamina.operators import Attended
 from lamina.pipeline import (
     BatchDelta,
     BatchRows,
     BatchSnapshot,
+    Choice,
     CoreOptions,
     EngineError,
     KvSlots,
@@ -36,6 +37,7 @@ from lamina.pipeline.arenas import (
     plan,
     require_room,
 )
+from lamina.pipeline.batch_rows import NONE, Tokens
 from lamina.pipeline.kv_slots import Arrival
 from lamina.pipeline.options import ModelFacts, original_of
 
@@ -62,6 +64,7 @@ class LocalCore:
         tokens = arena_tokens(shape, self.facts, options, max_sequences)
         room = free_bytes(options.place) - shape.nbytes(tokens, max_sequences)
         require_room(self.facts, max_sequences, room)
+        self._spare_bytes, self._place = room - self.facts.weight_bytes, options.place
         self.arena = Arena(
             shape,
             tokens,
@@ -90,6 +93,9 @@ class LocalCore:
             self._prefill = Prefill(plain[:-1], attended, plain[-1])
         self._spent = Spent()
         self._failed: dict[int, str] = {}
+        self._in_parts: dict[
+            int, tuple[Arrival, PromptRun]
+        ] = {}  # prompts that are too long for one iteration
 
     def launch(self, batch: int, delta: BatchDelta, size: int, snapshot: BatchSnapshot | None = None) -> None:  # noqa: ARG002 - there is one batch
         self._spent, self._failed = Spent(), {}
@@ -98,6 +104,7 @@ class LocalCore:
         arrivals = self._kv_slots.apply(0, delta)
         started = perf_counter()
         self._states.apply(delta)
+        self._parts(delta)
         for arrival in arrivals:
             try:
                 self.prompt(arrival, delta)
@@ -109,19 +116,55 @@ class LocalCore:
     def prompt(self, arrival: Arrival, delta: BatchDelta) -> None:
         if self._prefill is None or arrival.complete:
             return
+        tokens = delta.prompts[arrival.name][:-1]
+        self._compute(arrival, PromptRun(self._prefill, len(tokens)), tokens)
+
+    def _parts(self, delta: BatchDelta) -> None:
+        """Of prompts that are too long for one iteration."""
+        gone = delta.dropped[:, 0].tolist()
+        self._states.drop(gone)
+        for name in gone:
+            self._in_parts.pop(name, None)
+        arrivals = {arrival.name: arrival for arrival in self._kv_slots.expect(delta)}
+        for part in delta.parts:
+            if part.begin == 0:
+                assert self._prefill
+                self._states.begin(part.name)
+                run = PromptRun(self._prefill, part.tokens)
+                self._in_parts[part.name] = arrivals[part.name], run
+            elif part.name not in self._in_parts:
+                continue  # it has failed
+            try:
+                self._compute(*self._in_parts[part.name], part.text)
+            except Exception as error:
+                self._failed[part.name] = str(error)
+            if part.end == part.tokens or part.name in self._failed:
+                del self._in_parts[part.name]
+
+    def _compute(self, arrival: Arrival, run: PromptRun, part: Tokens) -> None:
         self._states.select(self._states.rows(np.array([arrival.name])))
-        tokens = torch.from_numpy(delta.prompts[arrival.name][:-1].astype(np.int64))
+        tokens = torch.from_numpy(part.astype(np.int64))
 
         def deliver(layer: int, begin: int, *kv: torch.Tensor) -> None:
             slots = arrival.within(self.arena.space_of(layer), begin, begin + len(kv[0]))
             known = len(kv[0]) - len(slots)
             self.arena.write(layer, slots, *(one[known:] for one in kv))
 
-        for _ in self._prefill.run(tokens.to(self.arena.device), None, deliver):
+        for _ in run.go_on(tokens.to(self.arena.device), None, deliver):
             pass
+
+    def refusal(self, tokens: int) -> str | None:
+        """Why there is no memory to compute a prompt of so many tokens, if there is none."""
+        return self.facts.refusal(tokens, lambda: min(free_bytes(self._place), self._spare_bytes))
+
+    def place_of_next(self, batch: int) -> int:  # noqa: ARG002
+        """There is one."""
+        return 0
 
     def land(self, batch: int) -> Landed:  # noqa: ARG002 - there is one
         spent, rows = self._spent, self._rows
+        if not len(rows):  # parts of prompts were all
+            return Landed(Choice(NONE), spent, time.monotonic(), self._failed)
         names = self._kv_slots.extend(0)
         plan([(self.attention, slice(0, len(names)))], self.arena, names)
         self._states.select(self._states.rows(rows.columns.name))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from lamina.cluster.prefill_dispatch import PrefillRequest
 from lamina.pipeline import BatchDelta, BatchSnapshot, Choice, Joined, Landed
-from lamina.pipeline.batch_rows import ALL, NO_PARENT, places_of
+from lamina.pipeline.batch_rows import ALL, NO_PAIRS, NO_PARENT, places_of
 from lamina.serve.requests import (
     BeamSearch,
     Completion,
@@ -45,8 +45,7 @@ class Decoder:
         self._searching: dict[int, Request] = {}  # those in a batch
         self._logprobs = LogprobTable()
         self._names = 0
-        # Of requests that are staged, what attention workers have to know: see BatchDelta.
-        self._expected: list[tuple[int, int, int, int, int]] = []
+        # Of requests that were staged, what attention workers have to know: see BatchDelta.
         self._dropped: list[tuple[int, int]] = []
 
     def flying(self, batch: int) -> bool:
@@ -65,26 +64,33 @@ class Decoder:
         wanted = []
         for row in request.rows:
             name, parent, shared, whole = self._text(request, row)
-            self._expected.append((name, parent, shared, len(whole) - 1, pool))
             if len(whole) - 1 > shared:
-                wanted.append(PrefillRequest(name, whole[:-1].astype(np.int32), shared, pool))
-        if wanted:
-            request.staged = True
-        else:
-            del self._expected[-len(request.rows) :]
+                wanted.append(PrefillRequest(name, whole[:-1].astype(np.int32), shared, pool, parent))
+        request.staged = bool(wanted)
         return wanted
 
-    def staged(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """What attention workers must know now: sequences to expect, and those not to expect any more."""
-        expected, self._expected = self._expected, []
+    def prompt_tokens(self, request: Request) -> int:
+        """How many have to be computed before it can decode, of all its sequences."""
+        if self._decode_only:
+            return 0
+        mine = [len(request.prompt) + self.made(request) - 1]
+        for row in request.rows[1:]:
+            made = len(self._made(request, row))
+            mine.append(len(request.prompt) + made - 1 if made else 0)
+        return sum(mine)
+
+    def dropped(self) -> NDArray[np.int64]:
+        """Sequences that attention workers are to expect no more: names and pools. They are told now."""
+        if not self._dropped:
+            return NO_PAIRS
         dropped, self._dropped = self._dropped, []
-        return np.array(expected, np.int64).reshape(-1, 5), np.array(dropped, np.int64).reshape(-1, 2)
+        return np.array(dropped, np.int64)
 
     def unstage(self, requests: Iterable[Request]) -> None:
-        """No sequence is expected any more: these join as others do."""
+        """No sequence is expected any more."""
         for request in requests:
             request.staged = False
-        self._expected.clear()
+            request.expected = []
         self._dropped.clear()
 
     def begin(self, request: Request, batch: int, pool: int) -> None:
@@ -101,6 +107,7 @@ class Decoder:
             table.position[row] = len(whole) - 1
         table.join(batch, rows)
         request.staged = False
+        request.expected = []
         if request.search:
             self._searching[request.number] = request
 
@@ -144,10 +151,13 @@ class Decoder:
         """All workers have lost all KV: they need not know which sequences have gone."""
         self._builders = [DeltaBuilder() for _ in self._builders]
 
-    def launch(self, batch: int) -> BatchDelta:
+    def launch(self, batch: int, *, computes: bool = False) -> BatchDelta:
+        """What is new to the batch. Its iteration makes a token for each sequence, or has none and `computes`
+        something of prompts.
+        """
         builder, self._builders[batch] = self._builders[batch], DeltaBuilder()
         rows = self._table.batches[batch]
-        if rows.size:
+        if rows.size or computes:
             self._flying[batch] = rows
         delta = builder.build(self._table)
         self._joining[batch] = delta.joined
@@ -160,16 +170,36 @@ class Decoder:
             self._join(builder, self._request_of(row), row)
         return BatchSnapshot(builder.build(self._table), self._joining[batch].name)
 
+    def unjoin(self, batch: int) -> tuple[list[Request], list[Request]]:
+        """An iteration has come to nothing. Who joined with it has not: it is unknown how much of their KV
+        there is. They, and those of them that had been ended meanwhile, which are no more.
+        """
+        table, names = self._table, self._joining[batch].name
+        here = table.batches[batch]
+        new = here[np.isin(table.name[here], names)]
+        numbers = dict.fromkeys(table.request[new].tolist())
+        table.leave(batch, new.tolist())
+        if table.batches[batch].size:
+            self._flying[batch] = table.batches[batch]
+        else:  # it is not launched once more
+            self._flying[batch] = None
+            self._joining[batch] = Joined()
+            self._builders[batch].leave(names)
+        gone = [self._doomed.pop(number) for number in numbers if number in self._doomed]
+        for request in gone:
+            self._close(request, list(request.rows))
+        back = [self._by_number[number] for number in numbers if number in self._by_number]
+        for request in back:
+            self._searching.pop(request.number, None)
+        return back, gone
+
     def again(self, batch: int) -> BatchDelta:
         """For those that know the batch as it was launched last, when it has to be launched once more: who
-        joined it joins again, since it is unknown how much of their KV there is.
+        joined it has gone.
         """
         builder = DeltaBuilder()
-        joining = self._joining[batch].name
-        for row in self._table.batches[batch].tolist():
-            if self._table.name[row] in joining:
-                self._join(builder, self._request_of(row), row)
-        builder.leave(joining)
+        builder.leave(self._joining[batch].name)
+        self._joining[batch] = Joined()
         return builder.build(self._table)
 
     def kept_in(self, pools: Collection[int]) -> tuple[int, int]:
@@ -192,9 +222,7 @@ class Decoder:
 
     def settled(self, batch: int) -> bool:
         """Whether workers know all there is to know of the batch."""
-        if self._expected or self._dropped:
-            return False
-        return self._builders[batch].empty
+        return not self._dropped and self._builders[batch].empty
 
     def size(self, batch: int, step: Step) -> None:
         rows = self._table.batches[batch]
@@ -228,6 +256,8 @@ class Decoder:
         by_number: dict[int, str] = {}
         for name, why in failed.items():
             row = rows[self._table.name[rows] == name]
+            if not row.size:
+                continue  # it has not joined
             number = int(self._table.request[row[0]])
             if number not in self._doomed:
                 by_number.setdefault(number, why)
@@ -247,8 +277,8 @@ class Decoder:
             self._doomed[request.number] = request
             return
         if request.staged:
-            self._dropped += [(name, request.pool) for name in self._table.name[request.rows].tolist()]
-            request.staged = False
+            self._dropped += [(name, request.pool) for name in request.expected]
+            request.staged, request.expected = False, []
         joined = [row for row in request.rows if row in self._table.batches[request.batch]]
         self._leave(request.batch, joined)
         self._close(request, list(request.rows))

@@ -79,7 +79,9 @@ class Engine(Served):
         )
         self._admission = admission
         scheduler = self._scheduler_of(self._core.pools, self._core.pool_tokens)
-        self._loop = BatchLoop(self._core, scheduler, decode_only=options.decode_only)
+        self._loop = BatchLoop(
+            self._core, scheduler, decode_only=options.decode_only, prompt_tokens=options.prompt_tokens
+        )
         self._decoder = self._loop.decoder
         self.faults: list[Fault] = self._loop.faults  # workers that were lost and replaced, so far
         self._requests: dict[int, Request] = {}
@@ -186,7 +188,7 @@ class Engine(Served):
             batches=self._core.batches,
             pools=pools,
             admission=self._admission,
-            staged=self._core.prefill is not None,
+            staged=True,
         )
 
     def _waiting_in(self, scheduler: Scheduler) -> dict[int, Request]:
@@ -253,6 +255,8 @@ class Engine(Served):
                 f"a prompt of {tokens:,} tokens and {sampling.width} x {sampling.max_tokens:,} to make "
                 f"do not fit in the KV memory of {self.pool_tokens:,} tokens, even alone",
             )
+        if not self.decode_only and (why := self._core.refusal(tokens)):
+            raise RequestError("request-exceeds-memory", why)
         return found
 
     def _enqueue(self, wanted: Checked, given: int | None = None) -> int:

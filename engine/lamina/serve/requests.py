@@ -214,6 +214,8 @@ class Request:
     batch: int = 0  # that it is in, or was in last
     pool: int = 0  # the KV memory that it is in, or was in last
     staged: bool = False  # its sequences have memory, and their KV comes before they join
+    expected: list[int] = field(default_factory=list)  # their names, as far as attention workers know them
+    setbacks: float = 0.0  # losses of workers that its prompt may have been the cause of, since it ran last
     rows: list[int] = field(default_factory=list)  # its live sequences' rows; none before it has begun
     samples: dict[int, int] = field(default_factory=dict)  # row -> which sample it is
     ended: dict[int, Completion] = field(default_factory=dict)  # by sample
@@ -239,6 +241,7 @@ class Step(Spent):
     iteration: int = 0  # of this batch, from 0
     size: int = 0  # sequences; 0 if nothing ran
     kv_tokens: int = 0  # that attention read
+    prompt_tokens: int = 0  # of prompts that model workers computed with it, before its tokens
     joined: list[int] = field(default_factory=list)
     preempted: list[int] = field(default_factory=list)  # made room before it
     moved: list[int] = field(default_factory=list)  # ran on an engine of a fleet, and go on with another one

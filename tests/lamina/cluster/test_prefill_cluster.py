@@ -259,6 +259,9 @@ class FewWords:
     def send(self, number: int, message: Any, _: object) -> None:
         self.sent.append((number, message))
 
+    def patience(self, _: object) -> None:
+        """Nobody waits."""
+
     def received(self, kind: type) -> list[tuple[int, Any]]:
         chosen = [one for one in self.coming if isinstance(one[1], kind)]
         self.coming = [one for one in self.coming if one not in chosen]

@@ -43,6 +43,7 @@ class MadeUpCore:
         self.kv_slots = KvSlots(Arena(ArenaShape(1, 1, 1, torch.float32), pool_tokens), batches)
         self.rosters = [BatchRows() for _ in range(batches)]
         self.flying = [0] * batches
+        self.parts = 0  # of prompts, so far
         self.prefill = None
         self.fail: set[int] = set()  # prompts of so many tokens cannot be computed
         self.failed: list[dict[int, str]] = [{} for _ in range(batches)]
@@ -50,14 +51,23 @@ class MadeUpCore:
 
     def launch(self, batch: int, delta: BatchDelta, size: int) -> None:
         assert not self.flying[batch], "launched twice"
-        self.flying[batch] = size
+        self.flying[batch] = size or len(delta.parts)
+        self.parts += len(delta.parts)
         arrivals = self.kv_slots.apply(batch, delta)
         self.rosters[batch].apply(delta)
+        self.kv_slots.expect(delta)
         lost = [each.name for each in arrivals if each.tokens + 1 in self.fail]
+        lost += [part.name for part in delta.parts if part.tokens + 1 in self.fail]
         self.failed[batch] = dict.fromkeys(lost, "bad luck")
         assert len(self.rosters[batch]) == size
         if size:
             self.kv_slots.extend(batch)
+
+    def place_of_next(self, batch: int) -> int:
+        return batch
+
+    def refusal(self, tokens: int) -> None:
+        """None is too long."""
 
     def land(self, batch: int) -> Landed:
         assert self.flying[batch], "landed and not launched"
@@ -230,12 +240,14 @@ def test_every_preemption_is_told_also_of_a_batch_that_it_leaves_empty() -> None
 @given(
     st.integers(1, 4),
     st.sampled_from(["reserve", "grow"]),
+    st.sampled_from([1, 3, 512]),
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 20), st.integers(1, 3)), max_size=40),
 )
 def test_whatever_comes_and_goes_everybody_gets_its_tokens(
-    batches: int, admission: str, wishes: list[tuple[int, int, int]]
+    batches: int, admission: str, prompt_tokens: int, wishes: list[tuple[int, int, int]]
 ) -> None:
-    engine, core = made_up(batches, 60, admission=admission, max_sequences=12)
+    """Also where most prompts are computed in parts, and where iterations compute nothing else."""
+    engine, core = made_up(batches, 60, admission=admission, max_sequences=12, prompt_tokens=prompt_tokens)
     asked: dict[int, tuple[list[int], int, int]] = {}
     cancelled: set[int] = set()
     steps: list[Step] = []
