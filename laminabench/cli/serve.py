@@ -43,8 +43,19 @@ if TYPE_CHECKING:
     "Most requests waiting; more are refused with 429, to come back later.",
     1024,
 )
-@option("--max-body", click.IntRange(1024, 1 << 30), "Largest body of a request.", 8_000_000, metavar="BYTES")
+@option(
+    "--max-body",
+    click.IntRange(1024, 1 << 30),
+    "Largest body of a request; what the longest prompt may take by default.",
+    metavar="BYTES",
+)
 @option("--max-connections", click.IntRange(1, 1 << 20), "Most connections at once.", 4096)
+@option(
+    "--allowed-host",
+    click.STRING,
+    "A name of this server beside loopback's; without a key only.",
+    multiple=True,
+)
 @option(
     "--client-timeout",
     NumberRange(0.1, 86_400),
@@ -142,6 +153,7 @@ def _setup(flags: Mapping[str, Any], *, verbose: bool) -> ServeSetup:
         api_key=served.api_key(flags["api_key_file"]),
         limits={
             "body_bytes": flags["max_body"],
+            "allowed_hosts": served.allowed_hosts(flags["allowed_host"]),
             "most_waiting": flags["max_waiting"],
             "most_connections": flags["max_connections"],
             "client_s": flags["client_timeout"],

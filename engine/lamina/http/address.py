@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Iterable
 
 
 def is_loopback(host: str) -> bool:
@@ -14,6 +15,24 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+class Names:
+    """What a server is called: all that leads to this machine's loopback, and these."""
+
+    def __init__(self, more: Iterable[str]) -> None:
+        self._more = frozenset(name.strip("[]").lower() for name in more)
+
+    def has(self, given: bytes) -> bool:
+        """Whether it is one of them, with any port."""
+        name = given.decode("latin-1").lower()
+        if name.startswith("["):
+            name, _, port = name[1:].partition("]")
+        else:
+            name, _, port = name.partition(":")
+        if port.removeprefix(":").strip("0123456789"):
+            return False
+        return is_loopback(name) or name in self._more
 
 
 def bound(host: str, port: int) -> socket.socket:

@@ -15,7 +15,7 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from lamina.http import answers
-from lamina.http.answers import ApiError, ClosedError, FullError
+from lamina.http.answers import RETRY, ApiError, ClosedError, FullError
 from lamina.http.api import GenerationRequest
 from lamina.http.choice import Choice, Delta, Tokenizer, json_safe
 from lamina.http.driver import Driver, Ticket, Update
@@ -161,7 +161,8 @@ Form = CompletionForm | ChatForm
 
 # Tokens that wait for a client that does not read, before its request is called off.
 MOST_UNSENT = 4096
-RETRY_AFTER_S = 1
+# Tokens of an answer from which on it is written by a thread of its own.
+LONG_ANSWER = 4096
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -203,8 +204,7 @@ class Answering:
         try:
             self._driver.submit(self.tickets)
         except FullError as error:
-            wait = {"Retry-After": str(RETRY_AFTER_S)}
-            raise ApiError(429, str(error), code="rate_limit_exceeded", headers=wait) from error
+            raise ApiError(429, str(error), code="rate_limit_exceeded", headers=RETRY) from error
         except ClosedError as error:
             raise ApiError(503, str(error), code="closed", headers={"Connection": "close"}) from error
 
@@ -263,15 +263,14 @@ class Answering:
 
     async def deltas(self) -> dict[Choice, Delta]:
         """What is new of each choice; several pieces of one are joined."""
-        deltas: dict[Choice, Delta] = {}
+        deltas: dict[Choice, list[Delta]] = {}
         for update in await self._next():
             self._require_sound(update)
             choices = self._of_ticket[update.ticket]
             for piece in update.pieces:
                 choice = choices[piece.sample]
                 if choice.finish_reason is None:
-                    delta = choice.feed(piece)
-                    deltas[choice] = deltas[choice] + delta if choice in deltas else delta
+                    deltas.setdefault(choice, []).append(choice.feed(piece))
             if update.ended:
                 self._open.discard(update.ticket)
             elif update.ticket in self._open and all(choice.finish_reason for choice in choices):
@@ -279,15 +278,21 @@ class Answering:
                 update.ticket.satisfied = True
                 self._driver.cancel([update.ticket])
                 self._open.discard(update.ticket)
-        return deltas
+        return {choice: Delta.joined(new) for choice, new in deltas.items()}
 
-    async def whole(self) -> answers.CompletionAnswer | answers.ChatAnswer:
-        """The answer, when all of it is there."""
-        deltas = {choice: Delta() for choice in self.choices}
+    async def whole(self) -> bytes:
+        """The answer's body, when all of it is there."""
+        deltas: dict[Choice, list[Delta]] = {choice: [] for choice in self.choices}
         while not self.done:
             for choice, delta in (await self.deltas()).items():
-                deltas[choice] = deltas[choice] + delta
-        return self._form.whole(deltas, self.usage())
+                deltas[choice].append(delta)
+        if self.usage()["completion_tokens"] > LONG_ANSWER:
+            return await asyncio.to_thread(self._written, deltas)
+        return self._written(deltas)
+
+    def _written(self, deltas: dict[Choice, list[Delta]]) -> bytes:
+        joined = {choice: Delta.joined(each) for choice, each in deltas.items()}
+        return to_json(self._form.whole(joined, self.usage()))
 
     def usage(self, choice: Choice | None = None) -> answers.Usage:
         """Tokens in and out so far, of one choice or of all."""
@@ -337,10 +342,9 @@ class Answer(Response):
 
     async def answer(self, send: Send) -> None:
         try:
-            whole = await self.answering.whole()
+            status, body = 200, await self.answering.whole()
             if self.answering.gone:
                 return
-            status, body = 200, to_json(whole)
         except ApiError as error:
             status, body = error.status, error.body()
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]

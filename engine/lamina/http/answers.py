@@ -167,6 +167,8 @@ KINDS = {
     503: "service_unavailable_error",
 }
 OTHERS = "invalid_request_error"
+# Headers of what may be asked again.
+RETRY = {"Retry-After": "1"}
 
 
 class ApiError(Exception):

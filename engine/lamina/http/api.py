@@ -24,6 +24,9 @@ TokenId = Annotated[StrictInt, Field(ge=0, lt=INT64)]
 # Of a list only the first wrong item is reported: millions would block the event loop for a minute.
 Tokens = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 Text = Annotated[str, Field(min_length=1)]
+# As OpenAI bounds them.
+MetadataKey = Annotated[str, Field(max_length=64)]
+MetadataValue = Annotated[str, Field(max_length=512)]
 
 
 def neutral(*values: Any) -> Any:
@@ -204,7 +207,7 @@ class ChatRequest(GenerationRequest):
     tool_choice: neutral("none", "auto") = None  # type: ignore[valid-type]
     parallel_tool_calls: neutral(True, False) = None  # type: ignore[valid-type]
     modalities: neutral(["text"]) = None  # type: ignore[valid-type]
-    metadata: dict[str, Any] | None = Field(None, max_length=16, description="Not used.")
+    metadata: dict[MetadataKey, MetadataValue] | None = Field(None, max_length=16, description="Not used.")
     store: neutral(False) = None  # type: ignore[valid-type]
     reasoning_effort: neutral("none") = None  # type: ignore[valid-type]
 

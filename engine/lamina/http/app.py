@@ -7,33 +7,34 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
 from lamina.http import answers
+from lamina.http.answering import Answer
 from lamina.http.answers import ApiError
-from lamina.http.api import ChatRequest, CompletionRequest, GenerationRequest
-from lamina.http.guard import Guard, protocol
+from lamina.http.api import ChatRequest, CompletionRequest
+from lamina.http.connection import Gate, protocol
+from lamina.http.descriptors import room
+from lamina.http.guard import Guard
+from lamina.http.reading import Body, read
 from lamina.http.service import Service
 
-Body = TypeVar("Body", bound=GenerationRequest)
 REFERENCE = "#/components/schemas/{model}"
 EVENTS = "text/event-stream"
+GONE = 499  # as nginx has it
 CREATED = 0  # the model has no date of its own
 METRICS = ("text/plain", "application/openmetrics-text")
-
-# Unknown fields are wrong one by one; of more it would take seconds to write down what and where.
-MOST_WRONG = 1000
 
 Responses = dict[int | str, dict[str, Any]]  # as FastAPI has it
 
@@ -43,8 +44,8 @@ def errors(*statuses: int) -> Responses:
     return {status: {"model": answers.ErrorAnswer} for status in statuses}
 
 
-# Of any endpoint: the key, and requests that are not understood.
-COMMON = errors(400, 401, 405)
+# Of any endpoint: the key, or the name, and requests that are not understood.
+COMMON = errors(400, 401, 403, 405, 421)
 
 
 def make_app(service: Service) -> FastAPI:
@@ -99,14 +100,14 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
     @app.post("/v1/completions", response_model=answers.CompletionAnswer, **_posted(CompletionRequest))
     async def completions(request: Request) -> Response:
         """Continue a text, or token ids."""
-        return await service.complete(await _body(request, CompletionRequest))
+        return await _while_there(request, CompletionRequest, service.complete, service)
 
     @app.post("/v1/chat/completions", response_model=answers.ChatAnswer, **_posted(ChatRequest))
     async def chat(request: Request) -> Response:
         """Say what comes next in a conversation."""
-        return await service.chat(await _body(request, ChatRequest))
+        return await _while_there(request, ChatRequest, service.chat, service)
 
-    @app.get("/health", response_model=answers.Health, responses=errors(400, 405, 503))
+    @app.get("/health", response_model=answers.Health, responses=errors(400, 403, 405, 421, 503))
     async def health() -> JSONResponse:
         """Whether requests are taken."""
         if why := service.why_closed:
@@ -132,36 +133,43 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
         return JSONResponse({"version": service.version})
 
 
-async def _body(request: Request, model: type[Body]) -> Body:
-    """A request's body, checked as it is parsed; an ApiError if it is wrong."""
+async def _while_there(
+    request: Request, model: type[Body], serve: Callable[[Body], Awaitable[Answer]], service: Service
+) -> Answer:
+    """What is answered, prepared as long as the client is there."""
+    data = await _body(request)
+
+    async def prepared() -> Answer:
+        return await serve(await read(data, model, service.threads))
+
+    preparing = asyncio.create_task(prepared())
+    leaving = asyncio.create_task(_left(request))
+    try:
+        await asyncio.wait((preparing, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if preparing.done():
+            return await preparing
+        raise ApiError(GONE, "the client has left")  # which nobody hears
+    finally:
+        preparing.cancel()
+        leaving.cancel()
+
+
+async def _left(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _body(request: Request) -> bytes:
+    """A request's body; an ApiError if it does not come."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         # A web page cannot send this type to a foreign server without a preflight request.
         raise ApiError(415, "send the body as content-type: application/json", code="content_type")
     try:
-        return model.model_validate_json(await request.body())
-    except ValidationError as error:
-        raise _sentence(error) from error
+        # The request would keep what it has read until its answer is sent.
+        return b"".join([piece async for piece in request.stream()])
     except ClientDisconnect as error:
         raise ApiError(400, "the body has not come whole") from error
-
-
-def _sentence(error: ValidationError) -> ApiError:
-    """Of all that is wrong the first, and where."""
-    if (count := error.error_count()) > MOST_WRONG:
-        return ApiError(400, f"{count:,} things are wrong with the body", code="invalid_body")
-    wrong = error.errors(include_url=False, include_context=False, include_input=False)
-    # A field of several possible types is wrong in the way of each: the deepest is meant.
-    field = wrong[0]["loc"][:1]
-    first = max((one for one in wrong if one["loc"][:1] == field), key=lambda one: len(one["loc"]))
-    message = first["msg"].removeprefix("Value error, ")
-    where = [str(part) for part in first["loc"]]
-    if not where:
-        return ApiError(400, f"the body is not what is asked for: {message}", code="invalid_body")
-    if first["type"] == "extra_forbidden":
-        message = "this server knows no such field: leave it out"
-    named = [part for part in where if part.isidentifier() or part.isdigit()]
-    return ApiError(400, f"{'.'.join(named)}: {message}", param=where[0], code=first["type"])
 
 
 async def _told(request: Request, error: Exception) -> Response:
@@ -180,7 +188,7 @@ async def _told(request: Request, error: Exception) -> Response:
             told = ApiError(400, str(error))
         case _:
             told = ApiError(500, f"this is a bug of the server: {type(error).__name__}", code="bug")
-    if told.status == 413:
+    if told.code in ("body_too_large", "bodies_too_large"):
         raise told  # the guard hangs up on a client that is still sending
     return JSONResponse(told.answer(), told.status, told.headers)
 
@@ -190,7 +198,7 @@ def _posted(model: type[BaseModel]) -> dict[str, Any]:
     schema = {"$ref": REFERENCE.format(model=model.__name__)}
     body = {"required": True, "content": {"application/json": {"schema": schema}}}
     return {
-        "responses": errors(400, 401, 404, 405, 408, 413, 415, 429, 500, 503),
+        "responses": errors(400, 401, 403, 404, 405, 408, 413, 415, 421, 429, 500, 503),
         "openapi_extra": {"requestBody": body},
     }
 
@@ -240,10 +248,12 @@ class Serving:
     ) -> None:
         self._service, self._socket, self._ready = service, sock, ready
         limits = service.limits
+        # The engine has opened by now what it needs.
+        self._gate = Gate(room(limits.most_connections), limits.client_s)
         self._server = _Server(
             uvicorn.Config(
                 make_app(service),
-                http=protocol(limits),
+                http=protocol(self._gate),
                 ws="none",
                 loop="uvloop",
                 lifespan="on",
@@ -300,6 +310,7 @@ class Serving:
                 # uvicorn leaves it when it ends at once, or cannot listen.
                 await lifespan.shutdown()
             self._service.driver.stop("the server has ended")
+            self._service.threads.shutdown(wait=False, cancel_futures=True)
             await asyncio.to_thread(self._service.driver.join)
 
     async def _until_asked(self) -> None:
@@ -324,8 +335,9 @@ class Serving:
             await asyncio.sleep(0.02)
 
     async def _mind(self) -> None:
-        """Hang up on clients that do not read."""
+        """Hang up on clients that do not read, or have left."""
         while True:
             await asyncio.sleep(LOOK_S)
             for answer in list(self._service.sending):
                 answer.look(self._service.limits.client_s)
+            self._gate.look()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -98,8 +99,16 @@ class Delta:
     tokens: Sequence[int] = ()
     logprobs: list[TokenLogprobs] = field(default_factory=list)
 
-    def __add__(self, more: Delta) -> Delta:
-        return Delta(self.text + more.text, [*self.tokens, *more.tokens], [*self.logprobs, *more.logprobs])
+    @staticmethod
+    def joined(deltas: Sequence[Delta]) -> Delta:
+        """One after the other, each copied once."""
+        if len(deltas) == 1:
+            return deltas[0]
+        return Delta(
+            "".join([delta.text for delta in deltas]),
+            list(chain.from_iterable(delta.tokens for delta in deltas)),
+            list(chain.from_iterable(delta.logprobs for delta in deltas)),
+        )
 
 
 class Choice:

@@ -6,8 +6,10 @@ import asyncio
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, get_args
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -19,6 +21,8 @@ from lamina.http.api import ChatRequest, CompletionRequest
 from lamina.http.choice import Tokenizer
 from lamina.http.driver import Driver, Ticket, Update
 from lamina.serve import Engines, Fleet, RequestError, Result, Sampling, State, Step
+
+T = TypeVar("T")
 
 # Seconds between tokens: half a millisecond to a minute.
 GAPS_S = (
@@ -165,21 +169,32 @@ class _Collector(NamedTuple):
 
 # Text that is longer than that is tokenized by another thread, so that no other request's tokens wait for it.
 LONG_TEXT = 2000
+MESSAGE_TEXT = 20  # what a message's own words count for
+# So many parse and tokenize at once, and others wait: those whose clients leave meanwhile are not begun.
+THREADS = 2
+# Bytes of a body that a token of the longest prompt may take, and that everything else may.
+TOKEN_BYTES = 32
+REST_BYTES = 262_144
+# Of all bodies together, whose prompts as lists of numbers take up to ten times as much.
+MOST_HELD_BYTES = 64_000_000
 # Log-probabilities are kept in columns as long as the longest answer that has them.
 MOST_LOGPROB_TOKENS = 4096
+# Of all choices of a request: they are kept until its answer is sent.
+MOST_ANSWERED = 1 << 21
 # No answer is longer, whatever the model and the memory allow: tables are as wide as the longest.
 LONGEST_CONTEXT = 131_072
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    body_bytes: int = 8_000_000
+    body_bytes: int | None = None  # what the longest prompt may take
     most_waiting: int = 1024
     most_connections: int = 4096
     client_s: float = 30.0  # for a request's header and body, and how long an answer may stay unread
     keep_alive_s: int = 5
     drain_s: float = 30.0
     max_model_len: int | None = None
+    allowed_hosts: tuple[str, ...] = ()  # names beside loopback's that it has for clients without a key
 
 
 @dataclass
@@ -195,6 +210,9 @@ class Service:
         self.meter = Meter(self.engine)
         self.draining = False
         self.sending: set[Answer] = set()
+        self.body_bytes = self.limits.body_bytes or REST_BYTES + TOKEN_BYTES * self.context
+        self.held_bytes, self.most_held_bytes = 0, max(MOST_HELD_BYTES, 4 * self.body_bytes)
+        self.threads = ThreadPoolExecutor(THREADS, "reader")
         self.answered = 0  # requests for answers that are under way, from their headers to their last byte
         self._loop: asyncio.AbstractEventLoop | None = None
         self.dead = asyncio.Event()
@@ -255,15 +273,19 @@ class Service:
     async def chat(self, request: ChatRequest) -> Answer:
         tokenizer = self._require_tokenizer("messages")
         messages = [message.plain() for message in request.messages]
-        long = sum(len(message["content"]) for message in messages) > LONG_TEXT
-        prompt = await asyncio.to_thread(tokenizer.chat, messages) if long else tokenizer.chat(messages)
+        long = sum(len(message["content"]) + MESSAGE_TEXT for message in messages) > LONG_TEXT
+        prompt = await self._aside(tokenizer.chat, messages) if long else tokenizer.chat(messages)
         return await self._answer(request, [prompt], ChatForm(request, self.model, tokenizer))
 
     async def _encode(self, text: str, *, special: bool) -> list[int]:
         tokenizer = self._require_tokenizer("prompt")
         if len(text) > LONG_TEXT:
-            return await asyncio.to_thread(tokenizer.encode, text, special=special)
+            return await self._aside(partial(tokenizer.encode, special=special), text)
         return tokenizer.encode(text, special=special)
+
+    async def _aside(self, make: Callable[[T], list[int]], of: T) -> list[int]:
+        """By a thread; not at all if whoever waits for it is cancelled before its turn."""
+        return await asyncio.get_running_loop().run_in_executor(self.threads, make, of)
 
     def _require_tokenizer(self, param: str) -> Tokenizer:
         if self.tokenizer is None:
@@ -321,6 +343,10 @@ class Service:
         if logprobs is not None and most > MOST_LOGPROB_TOKENS:
             why = f"logprobs are given for at most {MOST_LOGPROB_TOKENS:,} tokens of an answer: ask for fewer"
             raise ApiError(400, why, param="logprobs")
+        values = len(prompts) * request.choices * most * (1 if logprobs is None else 2 + logprobs)
+        if values > MOST_ANSWERED:
+            why = f"{values:,} tokens and log-probabilities are more than the {MOST_ANSWERED:,} of an answer"
+            raise ApiError(400, why, param="max_tokens", code="answer_too_large")
         try:
             return Sampling(
                 max_tokens=most,

@@ -205,7 +205,7 @@ class Server:
 def posted(body: Any, path: str = "/v1/completions", kind: str = "application/json") -> bytes:
     """A whole request."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nhost: here\r\ncontent-type: {kind}\r\ncontent-length: {len(data)}"
+    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {kind}\r\ncontent-length: {len(data)}"
     return head.encode() + b"\r\n\r\n" + data
 
 

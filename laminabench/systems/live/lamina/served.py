@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,6 +53,17 @@ def api_key(file: Path | None) -> str | None:
             "serve-api-key", f"{where}: an API key is one line of ASCII characters without spaces"
         )
     return key
+
+
+def allowed_hosts(names: Sequence[str]) -> tuple[str, ...]:
+    """The names that clients may call it by, each without a port."""
+    for name in names:
+        if not re.fullmatch(
+            r"[\w.-]+|\[?[0-9a-f:.]*:[0-9a-f:.]*:[0-9a-f:.]*\]?", name, re.ASCII | re.IGNORECASE
+        ):
+            why = f"--allowed-host {name}: give one name or address, without a port, as my-machine"
+            raise UserError("serve-allowed-host", why)
+    return tuple(names)
 
 
 def tokenizer_of(source: str, given: Path | None) -> Path | None:
