@@ -130,6 +130,23 @@ EXPERIMENTS: Mapping[str, Listed] = {
         4_000,
         ("engine", "tree"),
     ),
+    "kills-replay": Listed(
+        "workers are killed and stopped under a live replay, 100 times a session",
+        "kills:kills_replay",
+        4,
+        20,
+        ("engine",),
+    ),
+    "kills-http": Listed(
+        "the same under 2,000 connections that read streams",
+        "kills_http:kills_http",
+        1,
+        20,
+        ("server",),
+    ),
+    "soak": Listed(
+        "minutes of open traffic at 80 % load, a fault every 10 s", "soak:soak", 60, 60, ("server",)
+    ),
 }
 
 

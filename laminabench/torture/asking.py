@@ -1,0 +1,183 @@
+"""Clients of a server that know what each answer has to be: streams, checked to the last token."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+VOCABULARY = 500  # of any model that is served
+# An answer has all its turns, and all the faults in between, to come in.
+ANSWER_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request whose answer is always the same: what it draws, it draws from a seed of its own."""
+
+    prompt: tuple[int, ...]
+    max_tokens: int
+    seed: int
+
+    @property
+    def head_and_body(self) -> bytes:
+        body = json.dumps(
+            {
+                "prompt": self.prompt,
+                "max_tokens": self.max_tokens,
+                "temperature": 1.0 if self.seed % 2 else 0.0,
+                "seed": self.seed,
+                "ignore_eos": True,
+                "return_token_ids": True,
+                "stream": True,
+            }
+        ).encode()
+        head = "POST /v1/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
+
+
+def asks(count: int, seed: int, longest: int) -> list[Ask]:
+    """Few, which all clients send again and again: each token is held against what it was undisturbed."""
+    rng = random.Random(seed)
+    return [
+        Ask(
+            tuple(rng.randrange(3, VOCABULARY) for _ in range(rng.randrange(4, 48))),
+            rng.randrange(longest // 4, longest),
+            rng.randrange(1 << 30),
+        )
+        for _ in range(count)
+    ]
+
+
+class WrongAnswerError(Exception):
+    """An answer that is not what was asked for; `kind` is the tally's."""
+
+    def __init__(self, kind: str, what: str) -> None:
+        super().__init__(what)
+        self.kind = kind
+
+
+@dataclass
+class Times:
+    """Of the answers of one stretch of time, in seconds."""
+
+    first: list[float] = field(default_factory=list)
+    between: list[float] = field(default_factory=list)
+    whole: int = 0
+
+    def percentiles_ms(self) -> dict[str, float]:
+        found = {}
+        for name, values in (("ttft", self.first), ("tbt", self.between)):
+            for percentile in (50, 99):
+                found[f"{name}_p{percentile}_ms"] = (
+                    float(np.percentile(values, percentile)) * 1000 if values else float("nan")
+                )
+        return found
+
+
+class Client:
+    """One connection, kept for the next request."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def answer(self, ask: Ask, times: Times | None = None) -> list[int]:
+        """The tokens of a complete answer; a WrongAnswerError where it is none."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await self._answer(ask, times or Times())
+        except TimeoutError as error:
+            await self.close()
+            raise WrongAnswerError("lost", f"no whole answer in {ANSWER_S:g} s") from error
+        except (OSError, asyncio.IncompleteReadError, ValueError) as error:
+            await self.close()
+            raise WrongAnswerError("lost", f"the answer broke off: {error!r}") from error
+
+    async def _answer(self, ask: Ask, times: Times) -> list[int]:
+        if self._streams is None:
+            self._streams = await asyncio.open_connection("127.0.0.1", self._port)
+        reader, writer = self._streams
+        sent_s = last_s = time.monotonic()
+        writer.write(ask.head_and_body)
+        await writer.drain()
+        status = await reader.readline()
+        head = await reader.readuntil(b"\r\n\r\n")
+        if b" 200 " not in status:
+            rest = await reader.read(300)
+            await self.close()
+            raise WrongAnswerError("lost", f"{status!r} {rest[-200:]!r}")
+        if b"chunked" not in head.lower():
+            raise ValueError("it is no stream")
+        tokens: list[int] = []
+        ended = 0
+        async for line in _lines(reader):
+            if not line.startswith(b"data: "):
+                continue
+            if line == b"data: [DONE]":
+                ended += 1
+                continue
+            event = json.loads(line[6:])
+            if "error" in event:
+                raise WrongAnswerError("lost", f"{event['error'].get('message')}")
+            new = event["choices"][0].get("token_ids") or []
+            now_s = time.monotonic()
+            if new and not tokens:
+                times.first.append(now_s - sent_s)
+            elif new:
+                times.between += [(now_s - last_s) / len(new)] * len(new)
+            last_s = now_s
+            tokens += new
+        if ended != 1:
+            raise WrongAnswerError("wrong", f"{ended} ends of one answer")
+        times.whole += 1
+        return tokens
+
+    async def close(self) -> None:
+        if self._streams:
+            self._streams[1].close()
+            with contextlib.suppress(OSError):
+                await self._streams[1].wait_closed()
+            self._streams = None
+
+
+async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
+    """Of a body in chunks, to its end."""
+    rest = b""
+    while size := int(await reader.readline(), 16):
+        *whole, rest = (rest + (await reader.readexactly(size + 2))[:-2]).split(b"\n")
+        for line in whole:
+            yield line.strip()
+    await reader.readline()
+
+
+def held_against(ask: Ask, made: Sequence[int], wanted: Sequence[int]) -> None:
+    """A WrongAnswerError where the tokens are not those that it had undisturbed."""
+    if len(made) < ask.max_tokens:
+        raise WrongAnswerError("lost", f"{len(made)} of {ask.max_tokens} tokens")
+    if len(made) > ask.max_tokens:
+        raise WrongAnswerError("wrong", f"{len(made)} tokens, {ask.max_tokens} were asked for")
+    if list(made) != list(wanted):
+        raise WrongAnswerError("wrong", "other tokens than undisturbed")
+
+
+async def answers_of(port: int, wanted: Sequence[Ask], at_once: int = 16) -> dict[Ask, list[int]]:
+    """What an undisturbed server says."""
+    found: dict[Ask, list[int]] = {}
+    left = iter(wanted)
+
+    async def some() -> None:
+        client = Client(port)
+        for ask in left:
+            found[ask] = await client.answer(ask)
+            held_against(ask, found[ask], found[ask])
+        await client.close()
+
+    await asyncio.gather(*(some() for _ in range(at_once)))
+    return found
