@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -51,20 +50,8 @@ def facts(pids: list[int]) -> dict[str, int]:
 
 
 def shared_memory() -> set[str]:
-    """Names in /dev/shm that nobody uses, or one of this process and its children: not those of others."""
-    names = {path.name for path in _SHM.iterdir()}
-    if names:
-        mine = {os.getpid(), *_descendants(os.getpid())}
-        others = [int(path.name) for path in _PROC.iterdir() if path.name.isdecimal()]
-        for pid in set(others) - mine:
-            maps = _read(pid, "maps").decode(errors="replace")
-            names -= {line.rpartition(f"{_SHM}/")[2] for line in maps.splitlines() if f"{_SHM}/" in line}
-    return names
-
-
-def _descendants(pid: int) -> list[int]:
-    found = children_of(pid)
-    return found + [each for child in found for each in _descendants(child)]
+    """Names in /dev/shm, without those of other experiments and of multiprocessing, which no engine uses."""
+    return {path.name for path in _SHM.iterdir() if not path.name.startswith(("laminabench-", "sem.mp-"))}
 
 
 def eventually(holds: Callable[[], bool], within_s: float) -> bool:
