@@ -13,15 +13,15 @@ PYTEST_WORKERS ?= 2
 # Some containers say that no bytecode is to be kept: every process of a test would compile torch once more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup test test-long test-all lint check format sanitize cuda bare rdma-test vllm clients bench replay figures docs clean
+.PHONY: setup test test-long test-all lint audit check format sanitize cuda bare rdma-test vllm clients bench replay figures docs clean
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml ci/constraints.txt ci/setup.sh $(NATIVE)
+$(STAMP): pyproject.toml $(wildcard ci/locked/*.txt) ci/setup.sh $(NATIVE)
 	@ci/setup.sh $(VENV) all
 	@touch $@
 
-$(VENV)/.core: pyproject.toml ci/constraints.txt ci/setup.sh $(NATIVE)
+$(VENV)/.core: pyproject.toml $(wildcard ci/locked/*.txt) ci/setup.sh $(NATIVE)
 	@ci/setup.sh $(VENV) core
 	@touch $@
 
@@ -49,6 +49,10 @@ lint: setup
 	$(BIN)/python ci/map.py --check
 	$(BIN)/python ci/man.py --check
 	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
+
+# Known vulnerabilities of the versions that are pinned; says so and succeeds where nobody can be asked.
+audit: setup
+	@$(BIN)/python ci/audit.py
 
 # The project's own replays against their goldens, which `laminabench check --update` changes; and the model against
 # measurements, which it may not be further off than before.

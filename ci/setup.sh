@@ -58,20 +58,31 @@ if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
   say "creating $venv with $("$python" --version)"
   "$python" -m venv --clear "$venv"
 fi
-# Bytecode is written where something is imported: of most packages that is little.
-install="$venv/bin/python -m pip --disable-pip-version-check --quiet install --no-compile --constraint ci/constraints.txt"
+# Bytecode is written where something is imported: of most packages that is little. Only files whose hashes ci/locked has,
+# and no build scripts of others; pip resolves nothing.
+pip="$venv/bin/python -m pip --disable-pip-version-check --quiet"
+locked="$pip install --no-compile --require-hashes --no-deps --only-binary :all:"
 say "installing the build tools"
 # Without build isolation a rebuild is incremental, and the build uses the pinned tools.
-$install scikit-build-core nanobind ninja cmake
+$locked --requirement ci/locked/build.txt
 if [ "$extent" = core ]; then
   say "building the simulator and installing what a modelled replay and its pages need (a minute the first time)"
   what='.[report,view]'
+  $locked --requirement ci/locked/core.txt
   engine=OFF
 else
   say "building laminabench and installing what it needs (torch included: some minutes the first time)"
   what='.[dev,docs,engine,figures,report,serve,endpoint,view]'
+  # pip would prefer a build for CUDA that an index has, which needs gigabytes more of it.
+  $locked --requirement ci/locked/torch-cpu.txt >/dev/null 2>&1 ||
+    say "pip finds no CPU build of torch that is pinned, and takes what its index has"
+  $locked --requirement ci/locked/core.txt --requirement ci/locked/engine.txt \
+    --requirement ci/locked/dev.txt
+  "$venv/bin/python" -c 'import importlib.metadata as m, sys; sys.exit(any("nvidia" in r for r in m.requires("torch") or ()))' ||
+    $locked --requirement ci/locked/cuda.txt
   engine=ON
 fi
-PATH="$PWD/$venv/bin:$PATH" CXX="$compiler" $install --no-build-isolation --editable "$what" \
+# Of what is there: pip asks no index, and says so if something is missing.
+PATH="$PWD/$venv/bin:$PATH" CXX="$compiler" $pip install --no-compile --no-index --no-build-isolation --editable "$what" \
   --config-settings=cmake.define.LAMINA_ENGINE=$engine \
   --config-settings=cmake.define.LAMINA_WERROR="${LAMINA_WERROR:-OFF}"

@@ -15,6 +15,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,13 +81,21 @@ def pins_file(kind: Kind) -> Path:
 
 
 def pins_sha256(kind: Kind) -> str:
-    return hashlib.sha256(pins_file(kind).read_bytes()).hexdigest()
+    """Of versions and comments: a file more that may be installed changes nothing of what is."""
+    return hashlib.sha256("".join(f"{line}\n" for line in _pins(kind)).encode()).hexdigest()
+
+
+def _pins(kind: Kind) -> Iterator[str]:
+    """Its lines without the hashes, which are below each version, indented."""
+    for line in pins_file(kind).read_text(encoding="utf-8").splitlines():
+        if not line.startswith(" "):
+            yield line.removesuffix(" \\")
 
 
 def pinned(kind: Kind, python: tuple[int, int]) -> dict[str, str]:
     """Version by package, for an interpreter of that version."""
     pins = {}
-    for line in pins_file(kind).read_text(encoding="utf-8").splitlines():
+    for line in _pins(kind):
         pin = _PIN.fullmatch(line)
         if pin is None:
             assert line.startswith("#"), line
@@ -276,9 +285,12 @@ def _alone(folder: Path) -> Iterator[None]:
 def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> Environment:
     (folder / STAMP).unlink(missing_ok=True)
     wanted = pins_file(kind)
-    lines = wanted.read_text(encoding="utf-8").splitlines()
-    torch = next(line for line in lines if line.startswith("torch=="))
-    total = sum(1 for line in lines if line and not line.startswith("#"))
+    # With its hashes, which a command line cannot have.
+    text = wanted.read_text(encoding="utf-8")
+    of_torch = re.search(r"^(torch==\S+).*\n( .*\n)*", text, re.MULTILINE)
+    assert of_torch is not None
+    torch = of_torch[1]
+    total = sum(1 for line in _pins(kind) if not line.startswith("#"))
     progress(f"creating {folder}", 0, total)
     made = subprocess.run(
         [interpreter, "-m", "venv", "--clear", str(folder)], capture_output=True, text=True, check=False
@@ -289,10 +301,18 @@ def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> En
             f"{interpreter} -m venv {folder} failed: {_last_line(made.stdout + made.stderr)}",
         )
     # First and alone, so that where pip finds only other builds nothing else is fetched.
-    _install(folder, [torch], lambda done: progress(f"installing {torch}", done, total), f"no {torch}")
+    with tempfile.NamedTemporaryFile("w", prefix="torch-", suffix=".txt") as alone:
+        alone.write(of_torch[0])
+        alone.flush()
+        _install(
+            folder,
+            Path(alone.name),
+            lambda done: progress(f"installing {torch}", done, total),
+            f"no {torch}",
+        )
     _install(
         folder,
-        ["--requirement", str(wanted)],
+        wanted,
         lambda done: progress("installing vLLM and what it needs", done, total),
         "not all of what vLLM needs",
     )
@@ -324,17 +344,17 @@ def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> En
     return there
 
 
-def _install(folder: Path, what: list[str], progress: Callable[[int], None], missing: str) -> None:
-    """pip, without resolving anything; progress is how many packages it has looked at."""
+def _install(folder: Path, wanted: Path, progress: Callable[[int], None], missing: str) -> None:
+    """pip, without resolving, and only files with the hashes that are pinned; progress counts packages."""
     command = (
         *("-m", "pip", "--disable-pip-version-check", "install", "--retries", "2", "--progress-bar", "off"),
-        *("--no-deps", "--only-binary", ":all:"),
+        *("--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement", str(wanted)),
     )
     progress(0)
     lines: list[str] = []
     done = 0
     with subprocess.Popen(
-        [str(folder / "bin" / "python"), *command, *what],
+        [str(folder / "bin" / "python"), *command],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -364,6 +384,10 @@ def _not_installed(output: str, missing: str) -> UserError:
         )
     if "No space left on device" in output:
         return UserError("baseline-disk-full", "the disk is full; name a folder on another one with --into")
+    if "DO NOT MATCH THE HASHES" in output:
+        why = "a file that pip was given has none of the hashes that are pinned, and was not installed"
+        instead = "use Python 3.11, for which they were pinned, and an index that has these files"
+        return UserError("baseline-hash-unknown", f"{why} ({missing} could be installed): {instead}")
     if "No matching distribution" in output and "torch" in missing:
         return UserError(
             "baseline-torch-unavailable",

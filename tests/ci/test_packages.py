@@ -71,10 +71,19 @@ def test_the_release_workflow_is_pinned_and_may_do_little() -> None:
     steps = [step for job in jobs.values() for step in job["steps"]]
     used = [step["uses"] for step in steps if "uses" in step]
     assert [name for name in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", name)] == []
-    installed = [step["run"] for step in steps if "pipx run" in step.get("run", "")]
-    assert len(installed) == 4
-    assert all(re.search(r"--spec \w+==[\d.]+ ", command) for command in installed)
+    # An SBOM goes with it.
+    assert [step["with"].get("name") for step in steps if "with" in step].count("sbom") == 2
     assert "secrets." not in (ROOT / ".github/workflows/release.yml").read_text()
+
+
+def test_the_workflow_of_ci_is_pinned_and_may_only_read() -> None:
+    workflow = read_yaml(".github/workflows/ci.yml")
+    assert workflow["permissions"] == {"contents": "read"}
+    (job,) = workflow["jobs"].values()
+    assert "permissions" not in job
+    used = [step["uses"] for step in job["steps"] if "uses" in step]
+    assert len(used) == 2
+    assert [name for name in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", name)] == []
 
 
 def test_wheels_are_for_the_pythons_that_the_metadata_names() -> None:

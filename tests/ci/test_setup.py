@@ -58,6 +58,9 @@ def test_a_whole_environment_is_kept_and_a_half_made_one_is_not(
     assert (code, said) == (0, "")
     assert "-m venv --clear venv" in asked
     assert "--editable" in asked[-1]
+    installs = [each for each in asked if " install " in each]
+    assert len(installs) > 2
+    assert all("--require-hashes" in each or "--no-index" in each for each in installs)
     code, _, asked = setup(tmp_path, PYTHON=str(python), CXX=compiler)
     assert code == 0
     assert not [each for each in asked if "venv" in each.split()[:2]]
