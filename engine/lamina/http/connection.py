@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import select
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from lamina.http.answers import ApiError
 from lamina.http.descriptors import Room
@@ -65,6 +65,9 @@ class Connection(HttpToolsProtocol):
     _loose_bytes = 0  # since the last that was of a body, or the request's begin
     _unparsed = b""
     _wrong: ApiError | None = None  # with what is parsed
+    _answered: RequestResponseCycle | None = (
+        None  # the request whose turn it is; `cycle` is the last that came
+    )
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -85,7 +88,18 @@ class Connection(HttpToolsProtocol):
         self.gate.held.discard(self)
         self._unparsed = b""
         self.pipeline.clear()  # their turn does not come
+        self._tell_gone()
         super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _tell_gone(self) -> None:
+        """Whoever answers learns that the client is gone, and says no more."""
+        if self._answered and not self._answered.response_complete:
+            self._answered.disconnected = True
+            self._answered.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         if self._readable:
@@ -173,7 +187,7 @@ class Connection(HttpToolsProtocol):
     def _too_slow(self) -> None:
         if self.flow.held:
             self._expect()  # it is we who do not read
-        elif self.cycle and not self.cycle.response_complete:
+        elif self._answered and not self._answered.response_complete:
             self.transport.abort()  # in the middle of a body: its reader is notified
         elif not self.transport.is_closing():
             why = f"no whole request has come in {self.gate.client_s:g} s"
@@ -184,13 +198,10 @@ class Connection(HttpToolsProtocol):
         self._refuse(self._wrong or ApiError(400, msg, code="not_http"))
 
     def _refuse(self, error: ApiError) -> None:
-        if self.cycle and not self.cycle.response_complete:
-            if self.cycle.response_started:
-                self.transport.abort()  # in the middle of an answer there is no room for another
-                return
-            # The reader of this request's body is notified that the client is gone, and does not answer.
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        if (begun := self._answered) and begun.response_started and not begun.response_complete:
+            self.transport.abort()  # in the middle of an answer there is no room for another
+            return
+        self._tell_gone()
         body = error.body()
         self.transport.write(
             STATUS_LINE[error.status]
