@@ -130,6 +130,13 @@ EXPERIMENTS: Mapping[str, Listed] = {
         4_000,
         ("engine", "tree"),
     ),
+    "resumes": Listed(
+        "a live replay killed up to twenty times and resumed, on a disk that fills up",
+        "resumes:resumes",
+        10,
+        70,
+        ("engine",),
+    ),
     "kills-replay": Listed(
         "workers are killed and stopped under a live replay, 100 times a session",
         "kills:kills_replay",

@@ -125,7 +125,11 @@ def main() -> None:
     load()
     # Threads do not survive a fork: none may be started before it. Workers have a core each anyway.
     torch.set_num_threads(1)
-    server = ForkServer()
+    serve(ForkServer())
+
+
+def serve(server: ForkServer) -> None:
+    """Answer what comes on standard input until that ends."""
     asked, answers = 0, os.dup(1)
     os.dup2(2, 1)  # what libraries print is no answer
     while True:
