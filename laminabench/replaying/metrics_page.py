@@ -133,11 +133,13 @@ def metrics_served(listener: Listener, port: int | None, about: Mapping[str, str
         yield listener
         return
     prometheus = importlib.import_module("prometheus_client")
+    from laminabench.replaying.metrics_server import started
+
     seen = Seen(about)
     registry = prometheus.CollectorRegistry()
     registry.register(seen)
     try:
-        server, thread = prometheus.start_http_server(port, HOST, registry)
+        server, thread = started(prometheus.make_wsgi_app(registry), HOST, port)
     except OSError as error:
         raise UserError(
             "metrics-port-unbound",
