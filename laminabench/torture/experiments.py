@@ -137,6 +137,13 @@ EXPERIMENTS: Mapping[str, Listed] = {
         70,
         ("engine",),
     ),
+    "clock-jumps": Listed(
+        "the wall clock jumps by hours under replays, a sweep and a server",
+        "clock_jumps:clock_jumps",
+        40,
+        400,
+        ("server", "compiler"),
+    ),
     "kills-replay": Listed(
         "workers are killed and stopped under a live replay, 100 times a session",
         "kills:kills_replay",
@@ -144,6 +151,14 @@ EXPERIMENTS: Mapping[str, Listed] = {
         20,
         ("engine",),
     ),
+    "clients": Listed(
+        "clients that leave at any moment, send trailers, pipeline, read slowly, half-close",
+        "clients:clients",
+        20_000,
+        1_000_000,
+        ("server",),
+    ),
+    "http-fuzz": Listed("mutated HTTP requests", "clients:http_fuzz", 20_000, 1_000_000, ("server",)),
     "kills-http": Listed(
         "the same under 2,000 connections that read streams",
         "kills_http:kills_http",
