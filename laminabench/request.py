@@ -24,6 +24,7 @@ from msgspec import Meta
 from laminabench import bounded
 from laminabench.errors import UserError
 from laminabench.nearest import nearest
+from laminabench.secret import HIDDEN, Secret, without_credentials
 
 WORKLOAD = "Workload"
 SYSTEM = "System and hardware"
@@ -31,9 +32,6 @@ LIVE = "Live replays"
 SERVER = "A server (--system openai)"
 CUTS = "Cuts of the trace"
 OUTPUT = "Output"
-
-# What stands in place of a secret.
-HIDDEN = "***"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +115,7 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     url: str | None = None
     api: Literal["completions", "chat"] | None = None
-    header: tuple[str, ...] = ()
+    header: tuple[Secret, ...] = ()
     api_key_file: str | None = None
     tokenizer: str | None = None
     vocab: Count | None = None
@@ -148,6 +146,11 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     timeline: str | None = None
     timeline_window: str | None = None
 
+    def __post_init__(self) -> None:
+        # From a command line they are words.
+        secrets = tuple(each if isinstance(each, Secret) else Secret(each) for each in self.header)
+        msgspec.structs.force_setattr(self, "header", secrets)
+
     @property
     def live(self) -> bool:
         return self.backend == "live"
@@ -156,9 +159,9 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         """What was chosen, by the flags' names; of a header its value is left out, it may be a key."""
         chosen = {flag.key: getattr(self, name) for name, flag in CHOICES.items() if self.chose(name)}
         if "header" in chosen:
-            chosen["header"] = tuple(map(without_value, chosen["header"]))
+            chosen["header"] = tuple(map(str, chosen["header"]))
         if "url" in chosen:
-            chosen["url"] = re.sub(r"//[^/]*@", f"//{HIDDEN}@", chosen["url"])
+            chosen["url"] = without_credentials(chosen["url"])
         return chosen
 
     def text(self) -> str:
@@ -397,7 +400,7 @@ def of_table(table: Mapping[str, Any], where: str) -> ReplayRequest:
                 "replay-key-unknown", f"{where} has '{key}', which is not known; {nearest(key, BY_KEY)}"
             )
     try:
-        return msgspec.convert(dict(table), ReplayRequest)
+        return msgspec.convert(dict(table), ReplayRequest, dec_hook=_secret)
     except msgspec.ValidationError as error:
         why, _, place = str(error).partition(" - at `$.")
         key = re.split(r"[`\[]", place)[0]
@@ -434,7 +437,7 @@ def of_manifest(text: str | None, where: str, given: Mapping[str, Any]) -> Repla
             f"{where} keeps no request, as it was imported or is of an older version: type its command again",
         )
     request = of_text(text, where)
-    hidden = [header for header in request.header if header.endswith(HIDDEN)]
+    hidden = [header for header in request.header if header.revealed().endswith(HIDDEN)]
     if hidden and "header" not in given:
         raise UserError(
             "replay-secret-missing",
@@ -458,9 +461,10 @@ def seconds(text: str, flag: str) -> tuple[float, float]:
     return stretch
 
 
-def without_value(header: str) -> str:
-    """The name of a field of a head: its value may be a key."""
-    return f"{header.partition(':')[0].strip()}: {HIDDEN}"
+def _secret(kind: type, value: object) -> Secret:
+    if kind is not Secret or not isinstance(value, str):
+        raise TypeError(f"Expected `str`, got `{type(value).__name__}`")
+    return Secret(value)
 
 
 def absolute(name: str, value: str) -> str:

@@ -16,9 +16,12 @@ def git_commit() -> str | None:
         return None
     import subprocess
 
+    from laminabench.child_environment import child_environment
+
     try:
         described = subprocess.run(
             ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+            env=child_environment(),
             capture_output=True,
             text=True,
             timeout=5,

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from laminabench.child_environment import child_environment, pip_environment
 from laminabench.errors import UserError
 from laminabench.paths import expanded, part_of_tree
 
@@ -231,7 +232,12 @@ def _interpreter(chosen: str | None) -> str:
 
 def _right(python: str) -> bool:
     asked = "import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 15))"
-    return subprocess.run([python, "-c", asked], capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run(
+            [python, "-c", asked], env=child_environment(), capture_output=True, check=False
+        ).returncode
+        == 0
+    )
 
 
 def _require_machine(folder: Path, kind: Kind) -> None:
@@ -293,7 +299,11 @@ def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> En
     total = sum(1 for line in _pins(kind) if not line.startswith("#"))
     progress(f"creating {folder}", 0, total)
     made = subprocess.run(
-        [interpreter, "-m", "venv", "--clear", str(folder)], capture_output=True, text=True, check=False
+        [interpreter, "-m", "venv", "--clear", str(folder)],
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if made.returncode:
         raise UserError(
@@ -329,7 +339,7 @@ def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> En
         )
     loaded = subprocess.run(
         [str(folder / "bin" / "python"), "-P", "-c", _LOADS[kind] + "; import vllm.v1.engine.llm_engine"],
-        env=os.environ | {"VLLM_NO_USAGE_STATS": "1", "PYTHONPATH": ""},
+        env=child_environment(VLLM_NO_USAGE_STATS="1", PYTHONPATH=""),
         capture_output=True,
         text=True,
         check=False,
@@ -359,7 +369,7 @@ def _install(folder: Path, wanted: Path, progress: Callable[[int], None], missin
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
-        env=os.environ | {"PYTHONPATH": "", "PYTHONUNBUFFERED": "1"},
+        env=pip_environment(PYTHONPATH="", PYTHONUNBUFFERED="1"),
     ) as pip:
         assert pip.stdout is not None
         try:

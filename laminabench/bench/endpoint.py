@@ -14,6 +14,7 @@ from typing import IO, cast
 import numpy as np
 
 from laminabench.bench.frame import QUIET, Report, Row, Watcher, all_met, judged
+from laminabench.child_environment import child_environment
 from laminabench.errors import UserError
 from laminabench.systems.live.endpoint.client import Part
 from laminabench.systems.live.endpoint.processes import Did, elsewhere, here, shards
@@ -151,7 +152,8 @@ def mock_server(load: Load) -> Iterator[tuple[str, Callable[[], float]]]:
     """A server of that pace in a process of its own: its URL, and how long it has been busy."""
     pace = [str(load.chunks), str(load.tokens_a_chunk), str(load.gap_s)]
     command = [sys.executable, "-m", "laminabench.bench.endpoint_server", *pace]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=child_environment(), stdin=pipe, stdout=pipe, text=True) as process:
         # It ends when its stdin does, whatever becomes of this process.
         killer = threading.Timer(60, process.kill)
         killer.start()

@@ -29,6 +29,7 @@ from laminabench.bench.frame import (
 from laminabench.catalog.boards import board
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.find_model import model
+from laminabench.child_environment import child_environment
 from laminabench.runs.manifest import host
 from laminabench.sim.h2m2 import BATCH, ITERATIONS, LONGEST, dynamic_trace, uniform
 from laminabench.sim.simulate import Offered, simulate
@@ -272,7 +273,8 @@ def _week(what: str, target_s: float, target_bytes: float, *flags: str) -> Row:
 
 def _peak_bytes(command: Sequence[str]) -> int:
     """The most memory that a command had, which no other child's hides."""
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    nowhere = subprocess.DEVNULL
+    with subprocess.Popen(command, env=child_environment(), stdout=nowhere, stderr=nowhere) as process:
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -281,7 +283,7 @@ def _peak_bytes(command: Sequence[str]) -> int:
 
 
 def _run(command: Sequence[str]) -> None:
-    subprocess.run(command, capture_output=True, check=True)
+    subprocess.run(command, env=child_environment(), capture_output=True, check=True)
 
 
 def _cpu() -> str:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyarrow import csv as pa_csv
 
 from laminabench.bench.frame import QUIET, Report, Row, Watcher, in_turns, ratios, seconds_of, spread
+from laminabench.child_environment import child_environment
 from laminabench.traces.catalogue import find
 from laminabench.traces.formats import load_file
 from laminabench.traces.profile import read_profile
@@ -80,7 +81,11 @@ def _measure_parquet(path: Path, repeats: int) -> Row:
     runs = []
     for _ in range(repeats):
         child = subprocess.run(
-            [sys.executable, "-c", _OPEN_PARQUET, str(path)], capture_output=True, text=True, check=True
+            [sys.executable, "-c", _OPEN_PARQUET, str(path)],
+            env=child_environment(),
+            capture_output=True,
+            text=True,
+            check=True,
         )
         runs.append(json.loads(child.stdout))
     took, rows = spread([run["seconds"] for run in runs]), runs[0]["rows"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 
 import click
 
@@ -11,6 +12,7 @@ from laminabench.cli import ending
 from laminabench.cli.lazy import LazyGroup
 from laminabench.cli.output import Output
 from laminabench.errors import Interrupted, Terminated
+from laminabench.secret import hidden
 
 # Set by the shell's completion script, which `laminabench completion` prints.
 COMPLETION = "_LAMINABENCH_COMPLETE"
@@ -118,6 +120,7 @@ def run(arguments: list[str] | None = None, *, show_codes: bool = False) -> None
     with ending.terminable():
         end = _outcome(arguments)
     if end.sentence:
+        end = replace(end, sentence=hidden(end.sentence, words))
         with_code = bool(end.error_code) and (show_codes or not {"-v", "--verbose"}.isdisjoint(words))
         ending.say(f"{end.sentence} [{end.error_code}]" if with_code else end.sentence)
     if end.error_code and "--json" in words and not Output.answered:

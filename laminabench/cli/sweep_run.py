@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from laminabench.present.replay import describe as describe_replay
 from laminabench.replaying import run
 from laminabench.replaying.run import head
 from laminabench.runs.manifest import host
+from laminabench.secret import command_line, redacted
 from laminabench.spread import cores, spread
 from laminabench.sweeps.kept import SweepStore, key_of, opened
 from laminabench.sweeps.rows import TABLE, row, write
@@ -49,7 +49,7 @@ class Sweep:
         self.identity = {
             "laminabench": describe(),
             "vary": [each.said for each in varied],
-            "flags": list(flags),
+            "flags": redacted(flags),
             "points": hashlib.sha256("".join(self.keys).encode()).hexdigest(),
         }
 
@@ -132,7 +132,7 @@ class Sweep:
         return {
             "identity": self.identity,
             "laminabench": {"version": __version__, "commit": git_commit()},
-            "command": shlex.join(["laminabench", *sys.argv[1:]]),
+            "command": command_line(["laminabench", *sys.argv[1:]]),
             "traces": [
                 {
                     **msgspec.structs.asdict(trace.meta),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from laminabench.cli.output import Output, reporting
 from laminabench.cli.record import set_up_options
 from laminabench.errors import CheckFailedError, UserError
 from laminabench.json_safe import json_safe
+from laminabench.secret import command_line, line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -181,9 +181,9 @@ def _parsed(said: Sequence[str], costs: str | None) -> list[tuple[str, ReplayReq
     asked = []
     for words in said:
         try:
-            asked.append((words, ReplayRequest(**{"costs": costs, **parsed_line(words)})))
+            asked.append((line(words), ReplayRequest(**{"costs": costs, **parsed_line(words)})))
         except ValueError as error:
-            raise click.UsageError(f"--twin {words!r}: {error}") from error
+            raise click.UsageError(f"--twin {line(words)!r}: {error}") from error
         if asked[-1][1].costs is None:
             raise click.UsageError("--twin goes with --costs: the set that `laminabench calibrate` wrote")
     return asked
@@ -240,7 +240,7 @@ def _keep(
     with replacing(folder / VALIDATION.file) as temporary:
         # What each load came to is in --json.
         kept = {**result, **({"serving": {"groups": result["serving"]["groups"]}} if served else {})}
-        command = shlex.join(["laminabench", *sys.argv[1:]])
+        command = command_line(["laminabench", *sys.argv[1:]])
         temporary.write_text(json.dumps(json_safe(marked(kept, command)), indent=1) + "\n", encoding="utf-8")
     if judged:
         draw_recorded(judged, folder / "recorded.svg")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from laminabench.runs.documents import Kind, read
 from laminabench.runs.manifest import Code
 from laminabench.runs.replace import require_replaceable
 from laminabench.runs.summary import Facts
+from laminabench.secret import command_line
 from laminabench.version import __version__, describe, git_commit
 
 PLAN = Kind("plan", "laminabench plan", "plan.json", "laminabench plan", 1)
@@ -139,7 +139,7 @@ def write_plan(directory: Path, facts: Mapping[str, Any]) -> None:
         "format": PLAN.format,
         "format_version": PLAN.version,
         "laminabench": {"version": __version__, "commit": git_commit()},
-        "command": shlex.join(["laminabench", *sys.argv[1:]]),
+        "command": command_line(["laminabench", *sys.argv[1:]]),
         **facts,
     }
     with replacing(directory / PLAN.file) as temporary:

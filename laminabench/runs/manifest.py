@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from laminabench import bounded
 from laminabench.json_safe import JsonObject, json_safe
 from laminabench.runs.format import FIRST_VERSION, FORMAT
 from laminabench.runs.summary import Facts, Number, Summary
+from laminabench.secret import command_line
 from laminabench.sim.spec import Mode
 from laminabench.traces.table import Trace
 from laminabench.version import __version__, git_commit
@@ -171,7 +171,7 @@ def manifest(
     """The manifest of a Run; its `others` are given by their names."""
     return Manifest(
         laminabench=Code(version=__version__, commit=git_commit()),
-        command=shlex.join(command),
+        command=command_line(command),
         trace=TraceFacts(**{**msgspec.structs.asdict(trace.meta), "requests": len(trace)}),
         workload=msgspec.convert(json_safe(workload), WorkloadFacts),
         deployment=msgspec.convert(json_safe(deployment), DeploymentFacts),

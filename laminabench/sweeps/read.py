@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +13,7 @@ import msgspec
 from laminabench.request import BY_KEY, typed
 from laminabench.runs.documents import Kind, read
 from laminabench.runs.summary import Facts
+from laminabench.secret import command_line
 from laminabench.sweeps.kept import FORMAT, FORMAT_VERSION, MANIFEST, POINTS
 from laminabench.sweeps.rows import TABLE
 
@@ -77,7 +77,7 @@ class KeptSweep:
     def command(self, row: int) -> str:
         """What replays one point alone."""
         point = {name: self.column(name)[row] for name in (*self.varied, "deployment")}
-        return shlex.join(
+        return command_line(
             ["laminabench", "replay", *_flags(self.manifest.identity.flags, point, self.varied)]
         )
 

@@ -86,7 +86,9 @@ def test_a_request_as_flags_is_the_request(chosen: dict[str, Any]) -> None:
     request = ReplayRequest(**chosen)
     arguments = request.arguments()
     # What begins with a dash is taken for a flag.
-    if not any(word.startswith("-") and word[2:].removeprefix("no-") not in BY_KEY for word in arguments):
+    taken = any(word.startswith("-") and word[2:].removeprefix("no-") not in BY_KEY for word in arguments)
+    # And where files are written no folder may be named, such as `/`.
+    if not taken and not any(Path(word).is_dir() for word in arguments if "\0" not in word):
         assert of_table(request.table(), "here") == ReplayRequest(**parsed(arguments))
 
 
@@ -98,7 +100,8 @@ def test_secrets_are_in_no_text() -> None:
     )
     for text in (request.text(), repr(request), " ".join(request.arguments()), str(request.table())):
         assert "s3cret" not in text
-    assert of_text(request.text(), "here").header == (f"Authorization: {HIDDEN}", f"X-Key: {HIDDEN}")
+    kept = [each.revealed() for each in of_text(request.text(), "here").header]
+    assert kept == [f"Authorization: {HIDDEN}", f"X-Key: {HIDDEN}"]
     with pytest.raises(UserError, match="replay-secret-missing"):
         of_manifest(request.text(), "runs/one", {})
     assert of_manifest(request.text(), "runs/one", {"header": ("X-Key: new",)}).system == "openai"

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import IO, TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from lamina import host_memory
+from lamina.child_environment import child_environment
 from lamina.cluster import messages
 from lamina.cluster.layout import Layout
 from lamina.cluster.life import Life
@@ -148,13 +149,15 @@ class Machine:
             raise EngineError("machine-closed", "the machine was closed: make a new one")
         if self._process is None:
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process that writes to it
-            # A session of its own: Ctrl-C is for the front end, which ends the workers.
+            # A group of its own: Ctrl-C is for the front end, which ends the workers. In the front end's
+            # session, as the kernel then ends what of a group is stopped when nobody is left who could.
             self._process = subprocess.Popen(
                 [sys.executable, *self.program],
+                env=child_environment(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
-                start_new_session=True,
+                process_group=0,
                 bufsize=0,
             )
             assert self._process.stdin

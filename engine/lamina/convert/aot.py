@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, export
 
+from lamina.child_environment import child_environment
 from lamina.convert.bind import BoundSlice
 from lamina.convert.codegen import Code, bind_lines, describe_spec, name_tuple, piece_source
 from lamina.convert.errors import ConversionError, in_short
@@ -219,7 +220,12 @@ def _compiler() -> str:
 def _compiler_version(compiler: str) -> str:
     try:
         answer = subprocess.run(
-            [compiler, "--version"], capture_output=True, text=True, timeout=10, check=False
+            [compiler, "--version"],
+            env=child_environment(),
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=False,
         )
     except (OSError, subprocess.SubprocessError):
         return "none"

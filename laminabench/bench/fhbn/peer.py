@@ -21,6 +21,7 @@ from lamina import fhbn
 from lamina.fhbn.control import Deadline
 from lamina.fhbn.link import SPIN_S
 from laminabench.bench.fhbn import options  # noqa: F401 - adds NCCL to the engines
+from laminabench.child_environment import child_environment
 from laminabench.errors import UserError
 
 Ends = dict[str, tuple[fhbn.Sender, fhbn.Receiver]]
@@ -122,6 +123,7 @@ def _started() -> Iterator[subprocess.Popen[bytes]]:
     # In a group of its own: Ctrl-C is for the first process, which ends this one.
     with subprocess.Popen(
         [sys.executable, "-m", __name__],
+        env=child_environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

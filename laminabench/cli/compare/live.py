@@ -19,6 +19,7 @@ from laminabench.replaying import ReplayRequest, run
 from laminabench.replaying.run import free_directory
 from laminabench.replaying.turns import in_turns
 from laminabench.request import CHOICES, CUTS, NOT_OF_MANY
+from laminabench.secret import line
 from laminabench.systems.registry import prepare
 
 
@@ -70,8 +71,9 @@ def of_live(flags: Mapping[str, Any], workload: ReplayRequest, out: Output) -> A
 
 def _side(said: str, flags: Mapping[str, Any], workload: ReplayRequest) -> _Side:
     """One --live, read by replay's own parser; the comparison's flags hold for it too."""
+    given, said = said, line(said)
     try:
-        own = parsed_line(said)
+        own = parsed_line(given)
     except ValueError as error:
         raise UserError("compare-live-syntax", f"--live {said!r}: {error}") from error
     for name in own:

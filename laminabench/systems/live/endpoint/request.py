@@ -56,7 +56,7 @@ def request(setup: EndpointSetup, path: str, body: bytes | None = None) -> bytes
         f"{'GET' if body is None else 'POST'} {address.path}{path} HTTP/1.1",
         f"Host: {address.authority}",
         f"User-Agent: laminabench/{__version__}",
-        *(f"{name}: {value}" for name, value in setup.fields),
+        *(f"{name}: {value.revealed()}" for name, value in setup.fields),
     ]
     if body is not None:
         lines += [

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from laminabench.catalog.deployment import Deployment
 from laminabench.errors import UserError
+from laminabench.secret import SHORTEST, Secret
 
 Api = Literal["completions", "chat"]
 # In flight at once where nothing else limits it: as many as vLLM runs together by default.
@@ -23,8 +24,6 @@ CONNECTIONS = 256
 TIMEOUT_S, FIRST_BYTE_TIMEOUT_S = 600.0, 120.0
 RETRIES = 3
 WARM_UP = 2
-# What is shorter is no key, and would be hidden in the middle of words.
-SHORTEST_SECRET = 4
 _PORTS = {"http": 80, "https": 443}
 KEYS = ("LAMINABENCH_API_KEY", "OPENAI_API_KEY")
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -101,12 +100,12 @@ class Behind:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EndpointSetup:
-    """The user's choices. It is never printed: `fields` has the key."""
+    """The user's choices."""
 
     deployment: Behind
     model: Served
     api: Api = "completions"
-    fields: tuple[tuple[str, str], ...] = ()  # of every request's head, the key's among them
+    fields: tuple[tuple[str, Secret], ...] = ()  # of every request's head, the key's among them
     tokenizer: str | None = None
     vocab: int | None = None
     timeout_s: float = TIMEOUT_S
@@ -123,9 +122,10 @@ class EndpointSetup:
 
     def hidden(self, text: str) -> str:
         """Without what the user sends as a field: a server may say it back."""
-        for _, value in self.fields:
+        for _, field in self.fields:
+            value = field.revealed()
             for secret in (value, value.rpartition(" ")[2]):
-                text = text.replace(secret, "***") if len(secret) >= SHORTEST_SECRET else text
+                text = text.replace(secret, "***") if len(secret) >= SHORTEST else text
         return text
 
     @property
@@ -172,7 +172,7 @@ def _without_secrets(text: str) -> str:
     return shown.partition("?")[0]
 
 
-def fields_of(headers: Sequence[str], key_file: str | None) -> tuple[tuple[str, str], ...]:
+def fields_of(headers: Sequence[Secret], key_file: str | None) -> tuple[tuple[str, Secret], ...]:
     """Every --header, and the key as the field that servers look for it in."""
     fields = tuple(_field(header) for header in headers)
     if any(name.lower() == "authorization" for name, _ in fields):
@@ -182,11 +182,11 @@ def fields_of(headers: Sequence[str], key_file: str | None) -> tuple[tuple[str, 
             )
         return fields
     key = _key(key_file)
-    return fields if key is None else (*fields, ("Authorization", f"Bearer {key}"))
+    return fields if key is None else (*fields, ("Authorization", Secret(f"Bearer {key}")))
 
 
-def _field(header: str) -> tuple[str, str]:
-    name, colon, value = header.partition(":")
+def _field(header: Secret) -> tuple[str, Secret]:
+    name, colon, value = header.revealed().partition(":")
     name, value = name.strip(), value.strip()
     if not colon or not _NAME.fullmatch(name):
         raise UserError("endpoint-header", "--header: write it as 'Name: value'")
@@ -196,7 +196,7 @@ def _field(header: str) -> tuple[str, str]:
         )
     if name.lower() in _OURS:
         raise UserError("endpoint-header", f"--header {name}: the client says that itself")
-    return name, value
+    return name, Secret(value)
 
 
 def _key(file: str | None) -> str | None:

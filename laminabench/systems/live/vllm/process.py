@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from laminabench.baselines.environment import Environment, runner_folder
+from laminabench.child_environment import child_environment
 
 # A model that is compiled for the first time keeps it silent so many times longer than a step may.
 _START_TIMES = 3
@@ -180,7 +181,7 @@ def variables(environment: Environment, cores: Sequence[int], workers: int, fold
     vLLM binds threads itself (VLLM_CPU_OMP_THREADS_BIND) only where a worker is a process of its own; one in
     the engine's process gets what vLLM would have set. Intel's OpenMP is what its manual says to preload.
     """
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    kept = {name: value for name, value in child_environment().items() if not name.startswith("PYTHON")}
     cache = cache_of(environment, folder)
     # Compilers keep what they can use again among their temporary files.
     temporary = cache / "tmp"

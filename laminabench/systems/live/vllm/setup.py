@@ -18,6 +18,7 @@ import numpy as np
 from laminabench.atomic import replacing
 from laminabench.baselines.environment import Kind
 from laminabench.catalog.find_model import to_hf_config
+from laminabench.child_environment import child_environment
 from laminabench.errors import UserError
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.local import DTYPES, KV_SHARE, MAX_SEQUENCES, LocalSetup
@@ -134,7 +135,7 @@ def _check_gpus(wanted: str, count: int) -> None:
             f"use --deployment {DEPLOYMENT}, or --backend modelled",
         )
     listed = subprocess.run(
-        ["nvidia-smi", "-L"], capture_output=True, text=True, check=False
+        ["nvidia-smi", "-L"], env=child_environment(), capture_output=True, text=True, check=False
     ).stdout.splitlines()
     gpus = [line for line in listed if wanted.partition("-")[0].upper() in line.upper()]
     if len(gpus) < count:
