@@ -151,9 +151,10 @@ class Noting(ThreadPoolExecutor):
         (b'{"prompt":[' + b",".join([b"319"] * 131_072) + b"]}", 1, None),
         (b'{"prompt":[' + b",".join([b"[1]"] * 1_000_000) + b"]}", 1, "body_too_many_values"),
         (b'{"prompt":[' + b",".join([b"1"] * 1_000_000) + b"]}", 1, "body_too_many_values"),
+        (b'{"prompt":[' + b",".join([b'"a"'] * 40_000) + b"]}", 1, "body_too_many_values"),
         (b'{"prompt":[' + b",".join([b"[]"] * 2000) + b"]}", 1, "int_type"),
     ],
-    ids=["small", "text", "numbers", "lists", "too many numbers", "many small lists"],
+    ids=["small", "text", "numbers", "lists", "too many numbers", "texts", "many small lists"],
 )
 def test_large_bodies_are_read_aside_and_in_bounded_time(body: bytes, aside: int, code: str | None) -> None:
     with Noting(1) as threads:
