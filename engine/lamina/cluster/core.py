@@ -460,6 +460,11 @@ class ClusterCore:
         turns = zip(records.batch.tolist(), records.cycle.tolist(), strict=True)
         return records.where(np.array([turn not in self._broken_off for turn in turns], np.bool_))
 
+    @property
+    def advanced_s(self) -> float:
+        """When a worker was last seen to have ended a piece of work: time.monotonic(), or 0."""
+        return self._workers.monitor.advanced(range(self.layout.workers))
+
     def worked_s(self) -> dict[str, float]:
         """Seconds that each worker has worked, as of its last heartbeat; it is asked again."""
         return self._workers.monitor.worked_s(self.workers)

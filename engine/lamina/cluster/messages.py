@@ -81,6 +81,11 @@ class WorkerConfig:
         return self.layout.schedule(self.slices)
 
     @property
+    def shares_cores(self) -> bool:
+        """Whether there are fewer cores than workers; then none spins."""
+        return self.spin_s == 0
+
+    @property
     def streams(self) -> bool:
         """Whether q leaves before k and v exist; mini-batches leave whole."""
         return self.overlap and self.partition.chunks == 1

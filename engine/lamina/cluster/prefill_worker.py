@@ -17,6 +17,7 @@ from lamina.cluster.messages import Compute, Forget, PrefillFailed, Weights
 from lamina.convert import Conversion
 from lamina.fhbn import ChannelError
 from lamina.model import Prefill
+from lamina.model.prefill import CHUNK
 from lamina.operators import Attended
 
 
@@ -33,9 +34,11 @@ class PrefillJob:
 
 
 class PrefillRole:
-    """Computes one prompt at a time and sends K and V, layer by layer, to the attention workers that want it.
+    """Computes prompts and sends their K and V, layer by layer, to the attention workers that want it.
 
-    They take it when they have nothing else to do; until then a send waits, and the prompt with it.
+    One at a time; but after each chunk of a long one those that wait and take no more than a chunk together.
+    Attention workers take it when they have nothing else to do; until then a send waits, and the prompt with
+    it.
     """
 
     def __init__(
@@ -50,6 +53,7 @@ class PrefillRole:
         # What the front end has asked for, in that order, and what of it is being computed.
         self._waiting: dict[int, PrefillJob] = {}
         self._current: PrefillJob | None = None
+        self._behind: PrefillJob | None = None  # the long one that lets others pass
         self._front.take = self._take
 
     def meet(self, meeting: Meeting) -> None:
@@ -61,7 +65,7 @@ class PrefillRole:
     def regroup(self) -> None:
         """Be ready to begin again, with what is asked for from now on."""
         self._waiting.clear()
-        self._current = None
+        self._current = self._behind = None
 
     def work(self) -> None:
         while True:
@@ -70,6 +74,18 @@ class PrefillRole:
             self._current = self._waiting.pop(next(iter(self._waiting)))
             self._listen()
             self._compute(self._current)
+
+    def _let_pass(self, job: PrefillJob) -> None:
+        """Short prompts do not wait for the end of a long one."""
+        if self._behind or len(job.text) <= CHUNK:
+            return
+        left, self._behind = CHUNK, job
+        for other in list(self._waiting.values()):
+            if len(other.text) <= left and other.name in self._waiting:
+                left -= len(other.text)
+                self._current = self._waiting.pop(other.name)
+                self._compute(other)
+        self._current, self._behind = job, None
 
     def _listen(self) -> None:
         self._front.look()
@@ -81,7 +97,7 @@ class PrefillRole:
             asked.left = sum(len(text) - self._first(asked, layer) for layer in range(len(self._sights)))
             self._waiting[message.name] = asked
             return
-        for job in (self._current, self._waiting.get(message.name)):
+        for job in (self._current, self._behind, self._waiting.get(message.name)):
             if job and job.name == message.name:
                 job.wanted = False
 
@@ -101,6 +117,7 @@ class PrefillRole:
             finally:
                 self._heartbeat.stop()
             self._listen()
+            self._let_pass(job)
         if job.left:
             for worker in job.to:
                 self._send(worker, PieceHeader(job.name, CALLED_OFF, 0))

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from lamina.convert import Conversion
 
 Role: TypeAlias = "AttentionRole | ModelRole | PrefillRole"
+# A prefill worker on a core of others leaves it to them when they decode; it gets a tenth if they never wait.
+AFTER_DECODING = 10
 # What the loss of another worker looks like to those that work with it.
 LOST = (PeerLostError, ChannelClosedError, ChannelTimeoutError, HandshakeError)
 
@@ -35,6 +37,8 @@ LOST = (PeerLostError, ChannelClosedError, ChannelTimeoutError, HandshakeError)
 def run(config: WorkerConfig, attended: Attended, conversion: Conversion | None, weights: Weights) -> int:
     """A worker's life; the status it ends with. An attention worker needs no conversion and no weights."""
     os.sched_setaffinity(0, {config.core})
+    if config.kind == "prefill" and config.shares_cores:
+        os.nice(AFTER_DECODING)
     torch.set_num_threads(1)
     with connect(config.address, name=config.name, secret=config.secret, timeout_s=MEETING_S) as link:
         try:

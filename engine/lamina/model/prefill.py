@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 # Tokens that go through the slices together: enough for matrix products, few enough for a message.
 CHUNK = 512
 
-# Scores that attention has at a time, one for each head, token and earlier token; and what they take, with
-# masks and copies of them.
-_MOST_SCORES = 32 << 20
-ATTENTION_BYTES = 16 * _MOST_SCORES
+# Scores that attention has at a time, one for each head, token and earlier token; and what each takes, with
+# masks and copies.
+MOST_SCORES = 32 << 20
+SCORE_BYTES = 16
 
 # From layer, first token, k and v [tokens, kv_heads, head_dim], or k alone where values are part of it.
 Deliver = Callable[..., None]
@@ -121,7 +121,7 @@ def _passed(
 def causal(q: Tensor, keys: Tensor, values: Tensor, op: AttentionOp, sinks: Tensor | None = None) -> Tensor:
     """Attention of a text's last tokens [n, heads, dim] over keys and values of all of it."""
     whole, last = len(keys), len(q)
-    rows = max(1, _MOST_SCORES // (op.heads * whole))
+    rows = max(1, MOST_SCORES // (op.heads * whole))
     if last > rows:  # of a long text not all at once
         parts = [
             causal(q[first : first + rows], keys[:end], values[:end], op, sinks)

@@ -15,7 +15,7 @@ from lamina.errors import CodedError
 from lamina.kv import MOST_OVERCOMMIT, ArenaShape
 from lamina.model import load_original
 from lamina.model.load import LoadFormat
-from lamina.model.prefill import ATTENTION_BYTES
+from lamina.model.prefill import CHUNK, MOST_SCORES, SCORE_BYTES
 from lamina.operators import Absorb, Sight
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lamina.convert.constants import Parameter
 
 # What a prompt may take without a look at what is free.
-SMALL_BYTES = ATTENTION_BYTES + (64 << 20)
+SMALL_BYTES = 64 << 20
 # One chunk, as prompts go through slices: those who decode meanwhile wait for no more.
 PROMPT_TOKENS = 512
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -165,7 +165,8 @@ class ModelFacts(msgspec.Struct, tag=True, frozen=True):
         each head that attends to them, and what a piece of attention takes.
         """
         layer = 2 * self.heads * self.head_dim * self.dtype_bytes
-        return tokens * (self.layers * self.kv_shape.layer_bytes + layer) + ATTENTION_BYTES
+        kept = tokens * (self.layers * self.kv_shape.layer_bytes + layer)
+        return kept + SCORE_BYTES * min(self.heads * CHUNK * tokens, MOST_SCORES)
 
     def refusal(self, tokens: int, free_bytes: Callable[[], int]) -> str | None:
         """Why a prompt of so many tokens cannot be computed with what memory is free, if it cannot."""

@@ -51,6 +51,7 @@ class LocalCore:
     batches = pools = 1
     workers: list[str] = []  # noqa: RUF012 - it stays empty
     prefill: PrefillDispatch | None = None
+    advanced_s = 0.0  # when a layer of a prompt was last computed: time.monotonic()
     beyond_recovery = False
 
     def __init__(self, model: Any, options: CoreOptions, *, max_sequences: int) -> None:
@@ -146,6 +147,7 @@ class LocalCore:
         tokens = torch.from_numpy(part.astype(np.int64))
 
         def deliver(layer: int, begin: int, *kv: torch.Tensor) -> None:
+            self.advanced_s = time.monotonic()
             slots = arrival.within(self.arena.space_of(layer), begin, begin + len(kv[0]))
             known = len(kv[0]) - len(slots)
             self.arena.write(layer, slots, *(one[known:] for one in kv))

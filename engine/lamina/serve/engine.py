@@ -135,6 +135,11 @@ class Engine(Served):
         """What the workers of a layout are called, none in one process."""
         return self._core.workers
 
+    @property
+    def advanced_s(self) -> float:
+        """When prompts or iterations last went on, by time.monotonic(), as far as it is known; or 0."""
+        return self._core.advanced_s
+
     def worked_s(self) -> dict[str, float]:
         """Seconds that each worker of a layout has computed, and not waited, as of when this was asked
         before: it does not wait.

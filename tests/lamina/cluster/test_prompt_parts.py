@@ -1,14 +1,31 @@
-"""Prompts that are computed in parts beside decoding: the same tokens, whoever computes them and whatever happens
-meanwhile.
-"""
+"""Prompts in parts beside decoding: the same tokens, whoever computes them and whatever happens meanwhile."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
-from cluster_support import Load, Saved, Start, mixed, play, shared, sound, tokens_of
+from cluster_support import (
+    Load,
+    Saved,
+    ScriptedMachine,
+    Start,
+    at,
+    mixed,
+    play,
+    prompts,
+    shared,
+    sound,
+    tokens_of,
+)
 
-from lamina import Engine
+from lamina import Engine, Sampling
+from lamina.cluster import Layout
+from lamina.serve import RequestError
 
+HARMFUL = Path(__file__).with_name("harmful.py")
 LAYOUTS = {
     "serial": shared(1, 1, pipelining="serial"),
     "rotational": shared(1, 2),
@@ -48,10 +65,159 @@ def test_in_one_process(
     engine.check_integrity()
 
 
-@pytest.mark.long(but=["rotational", "requests"])
+@pytest.mark.long(but=["requests"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_on_workers(layout: str, load: Load, wanted: list[list[list[int]]], start: Start) -> None:
     engine = start(LAYOUTS[layout], prompt_tokens=FEW)
     assert play(engine, load) == wanted
     sound(engine)
     assert not engine.faults
+
+
+@pytest.mark.long(but=["model 0"])
+@pytest.mark.parametrize("victim", ["model 0", "attention 0"])
+def test_workers_killed_while_parts_are_computed(
+    victim: str, load: Load, wanted: list[list[list[int]]], start: Start
+) -> None:
+    """What was computed in parts is computed anew, in parts too."""
+    engine = start(LAYOUTS["rotational"], prompt_tokens=FEW)
+    most = 0
+
+    def between(step: int) -> None:
+        at(6, engine.strike, victim)(step)
+
+    step_of = engine.step
+
+    def step() -> object:
+        nonlocal most
+        told = step_of()
+        most = max(most, told.prompt_tokens)
+        return told
+
+    engine.step = step  # type: ignore[method-assign, assignment]
+    assert play(engine, load, between) == wanted
+    assert most <= FEW
+    (fault,) = engine.faults
+    assert victim in fault.workers
+    sound(engine)
+
+
+def test_cancelled_between_two_parts(start: Start) -> None:
+    """Its memory is for others at once."""
+    long, short = prompts(60, 5)
+    engine = start(LAYOUTS["rotational"], prompt_tokens=FEW, kv_tokens=80)
+    for _ in range(2):
+        number = engine.submit(long, Sampling(max_tokens=3))
+        engine.step()
+        engine.cancel(number)
+        assert engine.result(number).completions[0].tokens == ()
+    assert len(play(engine, [(short, Sampling(max_tokens=70, ignore_eos=True))])[0][0]) == 70
+    sound(engine)
+
+
+# What workers do with prompts of some lengths.
+
+Harmed = Callable[..., Engine]
+ALONE = shared(1, 1, pipelining="serial")
+PREFILL = shared(1, 1, prefill_workers=1)
+TIMEOUT_S = 2.0  # in which a machine that others use computes a chunk of a small model, too
+WISH = Sampling(max_tokens=12, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def harmful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedMachine]:
+    with ScriptedMachine(HARMFUL, tmp_path_factory.mktemp("harm") / "lengths") as machine:
+        yield machine
+
+
+@pytest.fixture
+def harmed(harmful: ScriptedMachine, saved: Saved) -> Iterator[Harmed]:
+    started: list[Engine] = []
+
+    def make(layout: Layout, harms: dict[int, str], **options: object) -> Engine:
+        harmful.file.write_text("".join(f"{tokens - 1} {what}\n" for tokens, what in harms.items()))
+        layout = replace(layout, timeout_s=TIMEOUT_S)
+        engine = Engine(
+            saved("llama-gqa"),
+            layout=layout,
+            machine=harmful,
+            **{"kv_tokens": 2000, "prompt_tokens": 16} | options,
+        )
+        started.append(engine)
+        return engine
+
+    yield make
+    for engine in started:
+        engine.close()
+
+
+@pytest.mark.long(but=["all-at-once", "prefill"])
+@pytest.mark.parametrize(
+    ("layout", "at_once"),
+    [(ALONE, 16), (ALONE, 2000), (PREFILL, 16)],
+    ids=["in-parts", "all-at-once", "prefill"],
+)
+def test_a_worker_that_gets_on_is_not_lost(layout: Layout, at_once: int, harmed: Harmed) -> None:
+    """However long it takes, also in one iteration: each chunk renews the deadline."""
+    long, short = prompts(16 * 13, 5)
+    engine = harmed(layout, {len(long): "slow"}, prompt_tokens=at_once)
+    found = play(engine, [(long, WISH), (short, WISH)])
+    assert [len(one[0]) for one in found] == [WISH.max_tokens] * 2
+    assert not engine.faults
+    sound(engine)
+
+
+def test_a_worker_that_stands_still_is_lost_and_its_prompt_fails_alone(harmed: Harmed) -> None:
+    long, short = prompts(40, 5)
+    engine = harmed(ALONE, {len(long): "rest"})
+    numbers = [engine.submit(short, WISH), engine.submit(long, WISH)]
+    engine.run()
+    assert len(tokens_of(engine.result(numbers[0]))[0]) == WISH.max_tokens
+    assert f"nothing came of it in {TIMEOUT_S:g} s" in str(engine.result(numbers[1]).error)
+    assert len(engine.faults) == 2
+    sound(engine)
+
+
+@pytest.mark.long(but=["alone-10-fail", "prefill-60-fail", "alone-60-kill"])
+@pytest.mark.parametrize(("how", "losses"), [("fail", 2), ("kill", 4)], ids=["fail", "kill"])
+@pytest.mark.parametrize("tokens", [10, 60])
+@pytest.mark.parametrize("layout", [ALONE, PREFILL], ids=["alone", "prefill"])
+def test_a_prompt_that_workers_are_lost_over_fails_alone(
+    layout: Layout, tokens: int, how: str, losses: int, harmed: Harmed
+) -> None:
+    """Those that came with it go on: who is to blame shows where it is computed alone."""
+    harm, *others = prompts(tokens, 9, 35, 4, 50)
+    engine = harmed(layout, {tokens: how})
+    first = engine.submit(others[0], Sampling(max_tokens=60, ignore_eos=True))
+    engine.step()
+    numbers = [engine.submit(text, WISH) for text in (others[1], harm, *others[2:])]
+    engine.run()
+    harmful = numbers.pop(1)
+    why = str(engine.result(harmful).error)
+    assert why.startswith("its prompt could not be computed: workers were lost each time that it was tried")
+    assert len(tokens_of(engine.result(first))[0]) == 60
+    assert [len(tokens_of(engine.result(number))[0]) for number in numbers] == [WISH.max_tokens] * 3
+    assert len(engine.faults) in range(losses, losses + 2)
+    sound(engine)
+
+
+# Memory.
+
+
+@pytest.mark.parametrize("layout", [None, ALONE])
+def test_a_prompt_that_memory_cannot_hold_is_refused_before_it_is_computed(
+    layout: Layout | None, saved: Saved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = saved("llama-gqa", layers=2, positions=40_000)
+    with Engine(folder, layout=layout, kv_tokens=100_000) as engine:
+        long, short = prompts(30_000, 5)
+        free_bytes = engine.facts.prompt_bytes(20_000)
+        monkeypatch.setattr(engine.core, "_spare_bytes", free_bytes)
+        with pytest.raises(RequestError, match="a prompt of 30,000 tokens takes"):
+            engine.submit(long, WISH)
+        monkeypatch.setattr(engine.core, "_spare_bytes", 1 << 60)
+        number = engine.submit(long, WISH)
+        monkeypatch.setattr(engine.core, "_spare_bytes", free_bytes)  # others have taken it meanwhile
+        assert len(play(engine, [(short, WISH)])[0][0]) == WISH.max_tokens
+        assert "a prompt of 29,999 tokens takes" in str(engine.result(number).error)
+        engine.check_integrity()

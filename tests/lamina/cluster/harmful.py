@@ -1,0 +1,56 @@
+"""A fork server for whose workers prompts of some lengths are slow, or deadly: harmful.py FILE. Each line of it
+has a length and what comes of that: "slow", "fail", "kill", "rest" (do nothing any more).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from lamina.model import prefill
+
+prefill.CHUNK = 16  # before anybody has read it
+
+from lamina.cluster import fork_server  # noqa: E402
+from lamina.cluster.model_worker import ModelRole  # noqa: E402
+from lamina.cluster.prefill_worker import PrefillRole  # noqa: E402
+
+SLOW_S = 0.2  # a chunk
+FILE = Path(sys.argv[1])
+chunk = prefill.Prefill.chunk
+roles: list[Any] = []
+
+
+def harm(self: Any, came: Any, begin: int, end: int, tokens: int, *rest: Any) -> Any:
+    harms = dict(line.split() for line in FILE.read_text().splitlines()) if FILE.exists() else {}
+    match harms.get(str(tokens)):
+        case "slow":
+            time.sleep(SLOW_S)
+        case "fail":
+            os.abort()
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "rest":
+            roles[0]._heartbeat.stop()
+            time.sleep(1e6)
+    return chunk(self, came, begin, end, tokens, *rest)
+
+
+def noted(role: type) -> None:
+    begin = role.__init__  # type: ignore[misc]
+
+    def init(self: Any, *given: Any) -> None:
+        roles.append(self)
+        begin(self, *given)
+
+    role.__init__ = init  # type: ignore[misc]
+
+
+noted(ModelRole)
+noted(PrefillRole)
+prefill.Prefill.chunk = harm  # type: ignore[method-assign]
+fork_server.main()
