@@ -71,6 +71,8 @@ def torture(
         out.note(f"left out: {name}: {why}")
     chosen = {name: listed for name, listed in chosen.items() if name not in left_out}
     if case is not None:
+        if len(names) != 1:
+            raise UserError("torture-case", "--case is of one experiment: name it")
         _one_case(out, chosen, case)
         return
     each_s = minutes * 60 / max(1, len(chosen)) if minutes is not None else None
@@ -120,8 +122,6 @@ def _say(out: Output, experiment: str, failure: Failure) -> None:
 def _one_case(out: Output, chosen: Mapping[str, Listed], case: int) -> None:
     from laminabench.torture.campaign import once
 
-    if len(chosen) != 1:
-        raise UserError("torture-case", "--case is of one experiment: name it")
     ((name, listed),) = chosen.items()
     tally = once(name, listed, case)
     out.result(msgspec.to_builtins(tally), lambda console: console.print(_outcome(tally), soft_wrap=True))

@@ -45,11 +45,9 @@ class _Watched(Sequence[int]):
             yield seed
 
 
-def apart(
-    place: str, seeds: Sequence[int], environment: Mapping[str, str] | None = None, *, name: str = ""
-) -> Tally:
+def apart(place: str, seeds: Sequence[int], environment: Mapping[str, str] | None = None) -> Tally:
     """What "module:function" of this package comes to, called with these seeds in another process."""
-    tally = Tally(name)
+    tally = Tally(place.partition(":")[2].replace("_", "-"))
     left = seeds
     while left:
         with tempfile.TemporaryDirectory() as folder:
@@ -57,11 +55,11 @@ def apart(
             if not status:
                 tally.join(msgspec.json.decode(Path(folder, "tally").read_bytes(), type=Tally))
                 return tally
+            if status > 0:
+                raise RuntimeError(f"{place} ended with status {status}, as its traceback says")
             at = int.from_bytes(Path(folder, "at").read_bytes(), "little")
-        died = f"died of signal {-status}" if status < 0 else f"ended with status {status}"
-        tally.add(
-            "crashed", "the process", left[at], f"{died} at this case; {at:,} before it are not counted"
-        )
+        what = f"died of signal {-status} at this case; {at:,} before it are not counted"
+        tally.add("crashed", "the process", left[at], what)
         left = left[at + 1 :]
     return tally
 
@@ -69,7 +67,7 @@ def apart(
 def _run(place: str, seeds: Sequence[int], folder: Path, environment: Mapping[str, str]) -> int:
     Path(folder, "at").write_bytes(bytes(_AT_BYTES))
     Path(folder, "seeds").write_bytes(msgspec.json.encode(list(seeds)))
-    command = [sys.executable, "-m", __name__, place, str(folder)]
+    command = [sys.executable, "-m", "laminabench.torture.apart", place, str(folder)]
     with subprocess.Popen(command, env={**os.environ, **environment}) as running:
         try:
             return running.wait()

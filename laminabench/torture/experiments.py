@@ -140,8 +140,8 @@ EXPERIMENTS: Mapping[str, Listed] = {
     "clock-jumps": Listed(
         "the wall clock jumps by hours under replays, a sweep and a server",
         "clock_jumps:clock_jumps",
-        40,
-        400,
+        8,
+        80,
         ("server", "compiler"),
     ),
     "kills-replay": Listed(

@@ -90,20 +90,28 @@ def write_trace(folder: Path) -> None:
     (folder / "t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n" + "".join(rows))
 
 
+def interrupted(
+    warm: Warm, folder: Path, whole: Whole, drawn: random.Random, cycles: int, room: Room | None = None
+) -> tuple[str | None, str, int]:
+    """What was wrong with a replay of so many interruptions, if anything, and how many there were."""
+    room = room or Room(folder, None)
+    done = 0
+    try:
+        for _ in range(cycles):
+            done += 1
+            if _cycle(warm, folder, drawn, whole, room):
+                break
+        return *_ended(warm, folder, whole, room), done
+    except _WrongError as error:
+        return error.kind, str(error), done
+
+
 def _session(tally: Tally, warm: Warm, whole: Whole, seed: int, cycles: int) -> None:
     drawn = random.Random(seed)
     was = shared_memory()
     with memory() as folder, _small(folder, drawn, whole) as room:
         write_trace(folder)
-        done = 0
-        try:
-            for _ in range(cycles):
-                done += 1
-                if _cycle(warm, folder, drawn, whole, room):
-                    break
-            kind, what = _ended(warm, folder, whole, room)
-        except _WrongError as error:
-            kind, what = error.kind, str(error)
+        kind, what, done = interrupted(warm, folder, whole, drawn, cycles, room)
         tally.facts["full_disks"] = max(tally.facts["full_disks"], room.filled)
         if kind is None and not eventually(lambda: shared_memory() - was <= {folder.name}, _GRACE_S):
             kind, what = "leaked", f"/dev/shm: {sorted(shared_memory() - was)}"
@@ -119,7 +127,7 @@ class _WrongError(Exception):
 
 
 @dataclass(slots=True)
-class _Room:
+class Room:
     """How much the file system has room for, where only root can say so; None: enough."""
 
     folder: Path
@@ -135,10 +143,10 @@ class _Room:
 
 
 @contextlib.contextmanager
-def _small(folder: Path, drawn: random.Random, whole: Whole) -> Iterator[_Room]:
+def _small(folder: Path, drawn: random.Random, whole: Whole) -> Iterator[Room]:
     """As root, a file system of its own that fills up before the replay is done."""
     if os.geteuid():
-        yield _Room(folder, None)
+        yield Room(folder, None)
         return
     size = 4096 * drawn.randint(4, 8 + whole.journal_bytes // 4096)
     mounted = subprocess.run(
@@ -147,15 +155,15 @@ def _small(folder: Path, drawn: random.Random, whole: Whole) -> Iterator[_Room]:
         capture_output=True,
     )
     if mounted.returncode:  # root of a container that may not
-        yield _Room(folder, None)
+        yield Room(folder, None)
         return
     try:
-        yield _Room(folder, size)
+        yield Room(folder, size)
     finally:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-def _cycle(warm: Warm, folder: Path, drawn: random.Random, whole: Whole, room: _Room) -> bool:
+def _cycle(warm: Warm, folder: Path, drawn: random.Random, whole: Whole, room: Room) -> bool:
     """Begin, or go on, and end it at a random moment; whether it was done before that."""
     how = drawn.choices((signal.SIGKILL, signal.SIGTERM, signal.SIGINT), (8, 1, 1))[0]
     early = drawn.random() < 0.2
@@ -194,7 +202,7 @@ def _begun(warm: Warm, folder: Path) -> Iterator[Process]:
         yield warm.start(command, folder, errors, out)
 
 
-def _ended(warm: Warm, folder: Path, whole: Whole, room: _Room) -> tuple[str | None, str]:
+def _ended(warm: Warm, folder: Path, whole: Whole, room: Room) -> tuple[str | None, str]:
     """Undisturbed to its end: what is wrong with it."""
     beside = folder.parent / folder.name
     try:
