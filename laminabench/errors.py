@@ -41,3 +41,12 @@ class Terminated(BaseException):
 
 class Interrupted(BaseException):
     """Ctrl-C where there is more to say: click makes an Abort of a KeyboardInterrupt, whatever it says."""
+
+
+def require_text(word: str) -> None:
+    """A UserError for a name that is no text: what is kept in files says names as UTF-8."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        shown = word.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        raise UserError("name-not-text", f"{shown} is not UTF-8, and could not be kept: rename it") from None

@@ -22,7 +22,7 @@ import msgspec.structs
 from msgspec import Meta
 
 from laminabench import bounded
-from laminabench.errors import UserError
+from laminabench.errors import UserError, require_text
 from laminabench.nearest import nearest
 from laminabench.secret import HIDDEN, Secret, without_credentials
 
@@ -185,6 +185,8 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def require_valid(self) -> None:
         """A UserError where choices contradict each other, or a value cannot be."""
+        for word in self.arguments():
+            require_text(word)
         of_table(self.table(), "the request")
         if self.trace is None:
             raise UserError("replay-no-trace", "Missing option '--trace'.")

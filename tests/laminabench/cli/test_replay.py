@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 from pathlib import Path
@@ -299,3 +300,10 @@ def test_the_first_screen_of_help_is_what_a_newcomer_needs(printed: Any) -> None
     headings = ["Workload:", "System and hardware:", "Live replays:", "A server", "Cuts of", "Output:"]
     places = [out.index(f"\n{heading}") for heading in headings]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("flag", ["--trace", "--out", "--plot"])
+def test_a_name_that_is_no_text_is_refused(refused: Any, flag: str) -> None:
+    name = os.fsdecode(b"odd\xff.csv")
+    trace = () if flag == "--trace" else ("--trace", "azure-code", "--offline", "--num-requests", "4")
+    assert "[name-not-text]" in refused("odd\\xff.csv is not UTF-8", "replay", *trace, flag, name, "-v")

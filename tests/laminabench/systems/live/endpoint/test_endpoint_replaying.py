@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
+from laminabench.secret import Secret
 from laminabench.errors import UserError
 from laminabench.runs.status import DONE
 from laminabench.traces.table import Trace
@@ -238,7 +239,7 @@ def test_a_prompt_of_token_ids_that_is_refused_says_what_to_do(server: Any, seen
 
 
 def test_the_key_is_sent_and_in_no_sentence(server: Any, seen: Replayed) -> None:
-    fields = (("Authorization", "Bearer sk-hidden"), ("X-Mine", "private"))
+    fields = (("Authorization", Secret("Bearer sk-hidden")), ("X-Mine", Secret("private")))
     server.refuse = lambda asked: f"what you sent: {asked.fields['authorization']}, {asked.fields['x-mine']}"
     with pytest.raises(UserError, match="endpoint-refused") as refused:
         seen(fields=fields)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from laminabench.secret import Secret
 from laminabench.errors import UserError
 from laminabench.runs.status import DONE, FAILED, UNFINISHED
 from laminabench.sim.simulate import Offered
@@ -230,7 +231,7 @@ def test_a_secret_is_hidden_before_what_it_is_in_is_cut(
         asked.plain(404, ("." * length + asked.fields["x-mine"]).encode())
 
     server.answers.append(echo)
-    found = seen(make_trace(requests=1), fields=(("X-Mine", "private-as-can-be"),))
+    found = seen(make_trace(requests=1), fields=(("X-Mine", Secret("private-as-can-be")),))
     (said,) = found.facts["first_errors"].values()
     assert "p" not in said
     assert len(said) <= 500
