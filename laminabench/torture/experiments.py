@@ -123,6 +123,13 @@ EXPERIMENTS: Mapping[str, Listed] = {
         ("engine",),
         apart=True,
     ),
+    "long-prompts": Listed(
+        "a prompt of 130,000 tokens, or 40 of 2,048, beside 20 requests that decode, with prefill workers and without",
+        "long_prompts:long_prompts",
+        1,
+        4,
+        ("engine",),
+    ),
     "examples": Listed(
         "scheduler, router, KV arena and simulator against their references, on drawn cases of 25 examples",
         "examples:examples",
@@ -136,6 +143,13 @@ EXPERIMENTS: Mapping[str, Listed] = {
         10,
         70,
         ("engine",),
+    ),
+    "machine-cuts": Listed(
+        "the power of a virtual machine goes while journals and Runs are written in it",
+        "machine_cuts:machine_cuts",
+        10,
+        200,
+        ("engine", "qemu", "root"),
     ),
     "clock-jumps": Listed(
         "the wall clock jumps by hours under replays, a sweep and a server",
@@ -154,11 +168,11 @@ EXPERIMENTS: Mapping[str, Listed] = {
     "clients": Listed(
         "clients that leave at any moment, send trailers, pipeline, read slowly, half-close",
         "clients:clients",
-        20_000,
+        5_000,
         1_000_000,
         ("server",),
     ),
-    "http-fuzz": Listed("mutated HTTP requests", "clients:http_fuzz", 20_000, 1_000_000, ("server",)),
+    "http-fuzz": Listed("mutated HTTP requests", "clients:http_fuzz", 5_000, 1_000_000, ("server",)),
     "kills-http": Listed(
         "the same under 2,000 connections that read streams",
         "kills_http:kills_http",

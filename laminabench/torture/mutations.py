@@ -22,8 +22,8 @@ TOKENS: Sequence[bytes] = (
 )
 
 
-def mutated(request: bytes, rng: random.Random) -> bytes:
-    """One or a few changes; most times the length that it says is that of its body."""
+def mutated(request: bytes, rng: random.Random) -> tuple[bytes, bool]:
+    """One or a few changes; and whether only its body has any, of the length that it says."""
     head, _, body = request.partition(b"\r\n\r\n")
     place = rng.random()
     if place < 0.6:
@@ -32,7 +32,7 @@ def mutated(request: bytes, rng: random.Random) -> bytes:
     elif place < 0.9:
         head = _changed(head, rng)
     whole = head + b"\r\n\r\n" + body
-    return whole if place < 0.9 else _changed(whole, rng)
+    return (whole if place < 0.9 else _changed(whole, rng)), place < 0.6
 
 
 def _changed(data: bytes, rng: random.Random) -> bytes:

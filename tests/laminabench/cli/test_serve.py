@@ -206,5 +206,7 @@ def test_flags_that_make_no_sense(refused: Any, tmp_path: Path) -> None:
         (("--tokenizer", str(tmp_path)), "no tokenizer that can be read"),
         (("--prefill", "off"), "--prefill"),
         (("--port", "70000"), "--port"),
+        (("--allowed-host", "http://me"), "without a port"),
+        (("--allowed-host", "me:80"), "without a port"),
     ):
         refused(sentence, "serve", "--model", "llama-tiny", "--port", "0", *arguments)
