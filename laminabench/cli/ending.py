@@ -15,6 +15,7 @@ from types import FrameType
 
 import click
 
+from laminabench.at_once import end_at_once
 from laminabench.errors import CheckFailedError, Terminated, UserError
 
 # Of the packages that only some commands import, late: which extra brings them.
@@ -30,22 +31,42 @@ EXTRAS = {
 DONE, CHECK_FAILED, WRONG_USE, BUG, INTERRUPTED, TERMINATED = 0, 1, 2, 70, 130, 143
 
 
+# What a command has after the second signal to end by itself.
+AT_ONCE_S = 0.5
+
+
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM raises Terminated in here, unless someone has already decided otherwise."""
+    """SIGTERM raises Terminated in here, and Ctrl-C KeyboardInterrupt, unless someone has already decided
+    otherwise. After a second one of either it ends whatever hangs, and what it has begun with it.
+    """
     main_thread = threading.current_thread() is threading.main_thread()
     if not main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
+    heard = 0
 
-    def terminate(_: int, __: FrameType | None) -> None:
-        raise Terminated
+    def hear(number: int, _: FrameType | None) -> None:
+        nonlocal heard
+        heard += 1
+        if heard == 1:
+            raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        if heard == 2:
+            # What is being ended is let go on with it; another exception would only be in its way.
+            last = threading.Timer(AT_ONCE_S, end_at_once, (128 + number,))
+            last.daemon = True
+            last.start()
 
-    signal.signal(signal.SIGTERM, terminate)
+    before = {signal.SIGTERM: signal.SIG_DFL}
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        before[signal.SIGINT] = signal.default_int_handler  # type: ignore[assignment]
+    for number in before:
+        signal.signal(number, hear)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number, handler in before.items():
+            signal.signal(number, handler if heard < 2 else signal.SIG_IGN)
 
 
 def open_streams() -> None:

@@ -32,7 +32,7 @@ STRIKES = 100
 # What is replayed is the same in all sessions; who is struck and when is the case's.
 TRACE_SEED = 27
 # Tokens from one strike to the next, at least.
-TOKENS_EACH = 400
+TOKENS_EACH = 200
 LONGEST_ANSWER = 120
 KV_TOKENS = 6000  # a part of the requests waits
 # Model and attention workers, and where prompts are computed.

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from laminabench.torture.processes import LOOK_S, alive, fork_servers, workers
 
 # A fork server that is stopped is missed when a worker is, and then for 20 s.
-FORK_SERVER = 0.03
+FORK_SERVER = 0.02
 # While lost workers are being replaced, more are struck, this often; but not so many in a row that the engine
 # gives up, which it promises after eight attempts.
 AT_ONCE = 0.25
 MOST_AT_ONCE = 2
-WITHIN_S = 0.4
+WITHIN_S = 0.2
 # All workers have to be there again by then.
 LONGEST_S = 120.0
 

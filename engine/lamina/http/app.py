@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
+import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
@@ -109,9 +112,11 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
 
     @app.get("/health", response_model=answers.Health, responses=errors(400, 403, 405, 421, 503))
     async def health() -> JSONResponse:
-        """Whether requests are taken."""
+        """Whether requests are taken, and the engine gets on with them."""
         if why := service.why_closed:
             raise ApiError(503, why, code="closed")
+        if why := service.why_silent:
+            raise ApiError(503, why, code="silent")
         instances = service.instances
         return JSONResponse(
             {"status": "ok"} if instances is None else {"status": "ok", "instances": instances}
@@ -230,6 +235,10 @@ LOOK_S = 0.25
 BACKLOG = 2048
 # For answers that have been ended to reach their clients.
 LAST_WORDS_S = 2.0
+# After the second signal.
+AT_ONCE_S = 0.5
+# An iteration that is under way, and workers that are replaced in it.
+LAST_TURN_S = 90.0
 
 
 class _Server(uvicorn.Server):
@@ -244,9 +253,15 @@ class Serving:
     """One server, from its start to its end."""
 
     def __init__(
-        self, service: Service, sock: socket.socket, *, ready: Callable[[], None], verbose: bool = False
+        self,
+        service: Service,
+        sock: socket.socket,
+        *,
+        ready: Callable[[], None],
+        at_once: Callable[[int], None] = os._exit,
+        verbose: bool = False,
     ) -> None:
-        self._service, self._socket, self._ready = service, sock, ready
+        self._service, self._socket, self._ready, self._at_once = service, sock, ready, at_once
         limits = service.limits
         # The engine has opened by now what it needs.
         self._gate = Gate(room(limits.most_connections), limits.client_s)
@@ -267,6 +282,7 @@ class Serving:
             )
         )
         self._asked = asyncio.Event()  # to end
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._verbose = verbose
 
     def run(self) -> str | None:
@@ -276,9 +292,33 @@ class Serving:
             access = logging.getLogger("uvicorn.access")
             access.setLevel(logging.INFO)
             access.addHandler(logging.StreamHandler())
-        with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
-            runner.run(self.serve(signals=True))
+        factory = self._server.config.get_loop_factory()
+        with self._signals(), asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(self.serve())
         return self._service.driver.error
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """The first one drains, the second ends; that comes to pass whatever hangs, the event loop too."""
+        heard: list[int] = []
+
+        def hear(number: int, _: object) -> None:
+            heard.append(number)
+            if len(heard) == 2:
+                last = threading.Timer(AT_ONCE_S, self._at_once, (128 + number,))
+                last.daemon = True
+                last.start()
+            if self._loop is not None and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self.stop)
+
+        before = {number: signal.signal(number, hear) for number in SIGNALS}
+        try:
+            yield
+        finally:
+            # What is left to end, the engine's workers, a second one does not wait for either.
+            if not heard:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
 
     def stop(self) -> None:
         """As a signal does; from the event loop."""
@@ -286,12 +326,9 @@ class Serving:
             self._server.should_exit = self._server.force_exit = True
         self._asked.set()
 
-    async def serve(self, *, signals: bool = False) -> None:
+    async def serve(self) -> None:
         """Until stop(), or the engine's end."""
-        loop = asyncio.get_running_loop()
-        if signals:
-            for number in SIGNALS:
-                loop.add_signal_handler(number, self.stop)
+        self._loop = asyncio.get_running_loop()
         served = asyncio.create_task(self._server.serve(sockets=[self._socket]))
         minding = asyncio.create_task(self._mind())
         try:
@@ -311,7 +348,16 @@ class Serving:
                 await lifespan.shutdown()
             self._service.driver.stop("the server has ended")
             self._service.threads.shutdown(wait=False, cancel_futures=True)
-            await asyncio.to_thread(self._service.driver.join)
+            await self._last_turn()
+
+    async def _last_turn(self) -> None:
+        """The engine is whoever's thread it is that steps it: if that does not end, nothing of it can."""
+        driver = self._service.driver
+        until_s = time.monotonic() + LAST_TURN_S
+        while not driver.ended and time.monotonic() < until_s:
+            await asyncio.sleep(0.005)
+        if not driver.ended:
+            self._at_once(1)
 
     async def _until_asked(self) -> None:
         waits = [asyncio.create_task(event.wait()) for event in (self._asked, self._service.dead)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -46,6 +47,10 @@ class Observer(Protocol):
     def ended(self, ticket: Ticket, result: Result) -> None: ...
 
 
+# How often a driver with nothing to do looks by itself.
+REST_S = 5.0
+
+
 class Driver:
     """Steps the engine while there are requests, and sleeps while there are none.
 
@@ -72,6 +77,7 @@ class Driver:
         self._called_off: list[Ticket] = []
         self._questions: list[Callable[[], None]] = []
         self._waiting = 0  # requests that have not begun, wherever they are
+        self._resting, self._turned_s = True, time.monotonic()
         # Of the driver's thread alone:
         self._live: dict[int, Ticket] = {}
         self._not_begun: set[int] = set()
@@ -92,6 +98,13 @@ class Driver:
     @property
     def running(self) -> int:
         return len(self._batch_of)
+
+    @property
+    def silent_s(self) -> float:
+        """How long ago an iteration ended or its prompts went on, while there is something to do."""
+        if self._resting and not (self._arrived or self._called_off):
+            return 0.0
+        return max(0.0, time.monotonic() - max(self._turned_s, self.engine.advanced_s))
 
     @property
     def ended(self) -> bool:
@@ -130,7 +143,7 @@ class Driver:
             self.closed = self.closed or why
             self._wake.notify()
 
-    def join(self, timeout_s: float | None = None) -> None:
+    def join(self, timeout_s: float) -> None:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
@@ -159,7 +172,9 @@ class Driver:
             while not (self._arrived or self._called_off or self._questions or self.closed):
                 if not self.engine.idle:
                     break
-                self._wake.wait()
+                self._resting, self._turned_s = True, time.monotonic()
+                self._wake.wait(REST_S)
+            self._resting, self._turned_s = False, time.monotonic()
             arrived, self._arrived = self._arrived, []
             called_off, self._called_off = self._called_off, []
             questions, self._questions = self._questions, []

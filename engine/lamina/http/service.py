@@ -31,6 +31,10 @@ GAPS_S = (
 )  # fmt: skip
 WAITS_S = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 SIZES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
+AGE = "Seconds since an iteration ended or its prompts went on; 0 while there is nothing to do."
+# A lost worker is replaced within some seconds, and what all are forked from within a minute: an engine that
+# has got nowhere for longer hangs.
+LONGEST_SILENCE_S = 60.0
 # How often workers report how long they have worked, while there are requests.
 ASK_S = 1.0
 
@@ -129,6 +133,7 @@ class Meter:
             ("lamina_requests_waiting", "Requests that have not begun.", driver.waiting),
             ("lamina_kv_tokens_used", "KV memory promised to requests, in tokens.", engine.used_kv_tokens),
             ("lamina_kv_tokens_capacity", "KV memory, in tokens.", engine.kv_tokens),
+            ("lamina_iteration_age_seconds", AGE, driver.silent_s),
         )
         for name, what, value in gauges:
             yield GaugeMetricFamily(name, what, value=value)
@@ -256,6 +261,15 @@ class Service:
         if self.driver.error:
             return self.driver.error
         return "the server is draining: it takes no new requests" if self.draining else None
+
+    @property
+    def why_silent(self) -> str | None:
+        """Why requests are taken, and would not be served."""
+        if self.driver.ended and self._loop is not None:
+            return "the thread that steps the engine has ended"
+        if (silent_s := self.driver.silent_s) > LONGEST_SILENCE_S:
+            return f"the engine has got no further for {silent_s:.0f} s, and requests wait for it"
+        return None
 
     @property
     def busy(self) -> bool:

@@ -151,6 +151,11 @@ class Fleet(Served):
             found += [f"instance {each.number}", *(f"{each.number}/{name}" for name in each.engine.workers)]
         return found
 
+    @property
+    def advanced_s(self) -> float:
+        """As the engines': the last of them."""
+        return max((each.engine.advanced_s for each in self.here), default=0.0)
+
     def worked_s(self) -> dict[str, float]:
         """Seconds that each worker has computed, as of when this was asked before: it does not wait."""
         return dict(item for each in self.here for item in each.worked_s().items())

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from laminabench.at_once import end_at_once
 from laminabench.catalog.families import load_models
 from laminabench.errors import CheckFailedError, UserError
 from laminabench.systems.live.lamina.setup import LiveSetup, check, free_bytes, kv_of_each, opened
@@ -109,7 +110,9 @@ def serve(setup: ServeSetup, *, starting: Callable[[], None], ready: Callable[[s
                 version.describe(),
             )
             url = _url(setup.host, sock.getsockname()[1])
-            serving = Serving(service, sock, ready=lambda: ready(url), verbose=setup.verbose)
+            serving = Serving(
+                service, sock, ready=lambda: ready(url), at_once=end_at_once, verbose=setup.verbose
+            )
             try:
                 failed = serving.run()
             except OSError as error:
