@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +45,22 @@ class NoJournal:
 
 
 NO_JOURNAL = NoJournal()
+
+
+class _Trace(msgspec.Struct):
+    name: str
+    sha256: str | None
+    requests: int
+
+
+class _Header(msgspec.Struct):
+    """The first record, whose CRC says only that it is as it was written."""
+
+    format_version: int
+    laminabench: str
+    request: str
+    replaces: str | None
+    trace: _Trace
 
 
 @dataclass
@@ -87,12 +104,14 @@ class ReplayJournal:
                     "replay-already-whole", f"{file.with_suffix('')} is whole: there is nothing to resume"
                 )
             raise UserError("journal-missing", f"there is no {file}: nothing was interrupted there")
-        journal, (header, *events) = Journal.reopen(file)
+        journal, records = Journal.reopen(file)
         if journal.damage:
             listener.note(f"{journal.damage}; what it told is replayed again")
         try:
-            return cls._understood(journal, header, events)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            header = msgspec.convert(records[0] if records else None, dict[str, Any])
+            msgspec.convert(header, _Header)
+            return cls._understood(journal, header, records[1:])
+        except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
             journal.close()
             raise UserError(
                 "journal-damaged", f"{file} is damaged: {error!r}; remove it and replay again"
@@ -143,7 +162,7 @@ class ReplayJournal:
     @contextlib.contextmanager
     def until_written(self, listener: Listener) -> Iterator[None]:
         """It goes when the block has put the Run in its place; else it stays, with a note of how to go on."""
-        sentence = f"go on with: laminabench replay --resume {self.directory}"
+        sentence = f"go on with: laminabench replay --resume {shlex.quote(str(self.directory))}"
         try:
             yield
             if self.journal:

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import importlib
 import os
+import shlex
 import struct
 import threading
 import zlib
@@ -43,7 +44,7 @@ def require_none(path: Path) -> None:
         raise UserError(
             "journal-exists",
             f"{path} is of a replay that was interrupted or still runs: go on with it (laminabench replay "
-            f"--resume {path}), remove it, or choose another --out",
+            f"--resume {shlex.quote(str(path))}), remove it, or choose another --out",
         )
 
 

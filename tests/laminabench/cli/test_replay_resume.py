@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import json
 import os
+import random
 import re
 import select
 import signal
@@ -18,6 +21,7 @@ from laminabench.errors import Terminated
 from laminabench.replaying import journal
 from laminabench.runs.journal import Journal
 from laminabench.runs.read import Run, read_run
+from laminabench.version import __version__
 
 SMALL = (
     *("--trace", "azure-code", "--offline", "--num-requests", "60", "--scale-lengths", "0.1"),
@@ -188,10 +192,39 @@ def test_a_journal_of_another_version_or_none_at_all(
 
 
 def test_a_journal_that_makes_no_sense(refused: Any) -> None:
-    for header in ([], {}, {"format_version": 1}, "text"):
+    trace = {"name": "t", "sha256": None, "requests": 1}
+    whole = {"format_version": 2, "laminabench": __version__, "request": "", "replaces": None, "trace": trace}
+    wrong: list[Any] = [whole | {key: odd} for key in whole for odd in (None, 1.5, [1], b"\xff", {"a": {}})]
+    wrong = [header for header in wrong if header["replaces"] is not None or header != whole]
+    for header in ([], {}, {"format_version": 1}, "text", *wrong):
         Path("odd.journal").unlink(missing_ok=True)
         Journal.create(Path("odd.journal"), header).close()
         refused("odd.journal is damaged", "replay", "--resume", "odd")
+
+
+def test_a_journal_whose_frames_are_whole_and_tell_what_cannot_be(shell: Any, cut_off: Any) -> None:
+    """Each value of each kind of event in turn is another one; no CRC says so."""
+    interrupted(shell, cut_off)
+    path = Path("kept.journal")
+    kept, (header, *events) = Journal.reopen(path)
+    kept.close()
+    first = {event[0]: place for place, event in reversed(list(enumerate(events)))}
+    draw = random.Random(5)
+    codes = set()
+    for kind, place in first.items():
+        for number in range(len(events[place])):
+            odd = draw.choice([None, -1, 10**9, 1 << 62, "x", b"\xff", [[]], [-1], float("nan"), {}])
+            forged = copy.deepcopy(events)
+            forged[place][number] = odd
+            path.unlink(missing_ok=True)
+            with contextlib.closing(Journal.create(path, header)) as journal:
+                for event in forged:
+                    journal.append(event)
+            cut_off(0)  # what is not noticed goes on, and is stopped at its first step
+            code, _, err = shell("replay", "--resume", "kept", "-q")
+            assert code in (2, 130), (kind, number, odd, err)
+            codes.add(code)
+    assert 2 in codes
 
 
 def test_a_trace_that_has_changed(

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
+
+from laminabench.errors import UserError
 from laminabench.runs.faults import Fault, Strike
 from laminabench.runs.journal import Journal
 from laminabench.systems.live.tables import Iteration, Tables
@@ -48,9 +51,9 @@ def packed(event: Event) -> list[Any]:
 
 
 def unpacked(record: Sequence[Any]) -> Event:
-    """From a journal; ValueError, TypeError or KeyError if it is no event."""
+    """From a journal; ValueError, TypeError, KeyError or ValidationError if it is no event."""
     kind, *values = record
-    event: Event = _KINDS[kind](*values)
+    event: Event = msgspec.convert(values, _KINDS[kind])
     return event
 
 
@@ -97,6 +100,21 @@ class ReplayLog:
             self._cut_off |= set(self.tables.running)
             self.tables.interrupted()
             self.before = dict(self.tables.iterations_of)
+
+    def restore(self, records: Sequence[Any]) -> None:
+        """Take in what a journal tells; a UserError if it cannot have been."""
+        try:
+            for record in records:
+                self.apply(unpacked(record))
+        except (
+            *(AssertionError, LookupError, OverflowError, TypeError, ValueError),
+            msgspec.ValidationError,
+        ) as error:
+            raise UserError(
+                "journal-damaged",
+                f"the journal tells what cannot have been ({type(error).__name__}: {error}); remove it and "
+                "replay again",
+            ) from error
 
     def to_go_on_with(self) -> list[int]:
         """Rows to submit again, in the order to do it in: who ran goes first, whatever the policy says."""

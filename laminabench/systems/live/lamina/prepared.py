@@ -34,7 +34,7 @@ from laminabench.systems.base import (
 )
 from laminabench.systems.live.lamina import setup as engine_setup
 from laminabench.systems.live.lamina.faults import FaultSpec, parse, plan
-from laminabench.systems.live.lamina.log import Begun, ReplayLog, Resumed, record, unpacked
+from laminabench.systems.live.lamina.log import Begun, ReplayLog, Resumed, record
 from laminabench.systems.live.lamina.loop import Replay, order_of
 from laminabench.systems.live.lamina.records import OwnTimes, Recorded, recorded
 from laminabench.systems.live.lamina.setup import LiveSetup
@@ -85,8 +85,7 @@ class PreparedEngine(Prepared):
         offered = workload.offered(trace)
         order = order_of(workload.policy, offered.priority, len(trace))
         log = ReplayLog(trace)
-        for event in past.events:
-            log.apply(unpacked(event))
+        log.restore(past.events)
         if log.begun:
             # With what the engine settled on when the replay began, so that the same requests fit.
             begun, pipelining = log.begun, cast(Pipelining, log.begun.pipelining)
