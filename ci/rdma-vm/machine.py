@@ -39,6 +39,7 @@ class Job:
     aside: str = ""  # with a cable to another machine: its address on a second one, which is never cut
     processors: int = 2
     memory_mb: int = 2048
+    disk: str = ""  # a file that it has as one
 
     def pack(self, file: Path) -> None:
         settings = {
@@ -150,6 +151,8 @@ class Machine:
         made = ["setpriv", "--pdeathsig", "KILL", "nice", "-n", "10"]
         made += [QEMU, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
         made += ["-machine", "q35", "-accel", "tcg,thread=multi", "-cpu", "max"]
+        if self.job.disk:
+            made += ["-drive", f"file={self.job.disk},format=raw,if=virtio,cache=unsafe"]
         made += ["-smp", str(self.job.processors), "-m", str(self.job.memory_mb)]
         made += ["-kernel", str(image.kernel), "-initrd", str(initrd)]
         # Emulated on a busy machine, the timer may be too late for the kernel's test of it: a panic, which

@@ -124,7 +124,7 @@ EXPERIMENTS: Mapping[str, Listed] = {
         apart=True,
     ),
     "long-prompts": Listed(
-        "a prompt of 130,000 tokens, or 40 of 2,048, beside 20 requests that decode, with prefill workers and without",
+        "a prompt of 130,000 tokens, or 40 of 2,048, beside 20 requests that decode",
         "long_prompts:long_prompts",
         1,
         4,
@@ -147,8 +147,8 @@ EXPERIMENTS: Mapping[str, Listed] = {
     "machine-cuts": Listed(
         "the power of a virtual machine goes while journals and Runs are written in it",
         "machine_cuts:machine_cuts",
-        10,
-        200,
+        5,
+        100,
         ("engine", "qemu", "root"),
     ),
     "clock-jumps": Listed(
