@@ -14,21 +14,21 @@ from lamina.serve import Engine, Sampling
 from laminabench.torture.tally import Tally
 
 _VOCABULARY = 256
+_OTHERS = 64  # prompts of requests that decode are shorter
 # So small that a core computes 130,000 tokens in minutes; attention is what they take.
 _MODEL: dict[str, Any] = {
     "model_type": "llama",
     "architectures": ["LlamaForCausalLM"],
     "vocab_size": _VOCABULARY,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
     "bos_token_id": None,
     "eos_token_id": None,
     "torch_dtype": "float32",
 }
-_DECODED = 200  # tokens of each request that decodes; when it ends, another one comes
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Sizes:
     many: int = 40
     each: int = 2_048  # tokens of each of the many
     alone: int = 2_000  # iterations without long prompts
+    made: int = 200  # tokens of each request that decodes; when it ends, another one comes
 
 
 @dataclass
@@ -79,11 +80,11 @@ def _session(
 ) -> tuple[dict[str, float], str]:
     lengths = [size.each] * size.many if many else [size.one]
     layout = Layout(pipelining="serial", prefill_workers=int(prefill), oversubscribe=True)
-    model = _MODEL | {"max_position_embeddings": max(lengths) + _DECODED}
-    room = sum(lengths) + (size.decoding + len(lengths)) * 2 * _DECODED
+    model = _MODEL | {"max_position_embeddings": max(lengths) + size.made}
+    room = sum(lengths) + (size.decoding + len(lengths)) * (_OTHERS + size.made)
     with Engine(model, layout=layout, machine=machine, load_format="dummy", kv_tokens=room) as engine:
-        beside = _Beside(engine, drawn, size.decoding)
-        beside.go_on(20 + _DECODED)  # memory is touched, and requests end at different times
+        beside = _Beside(engine, drawn, size)
+        beside.go_on(20 + size.made)  # memory is touched, and requests end at different times
         alone, loaded = _Seen(), _Seen()
         beside.go_on(size.alone, alone)
         wish = Sampling(max_tokens=4, ignore_eos=True)
@@ -115,18 +116,18 @@ def _session(
 class _Beside:
     """Requests that decode: as many all the time, and each has its tokens."""
 
-    def __init__(self, engine: Engine, drawn: random.Random, count: int) -> None:
-        self._engine, self._drawn = engine, drawn
+    def __init__(self, engine: Engine, drawn: random.Random, size: Sizes) -> None:
+        self._engine, self._drawn, self._made = engine, drawn, size.made
         self._running: set[int] = set()
         self._last_s: float | None = None
         self.complaint = ""
         # The first ones end one after the other.
-        for turn in range(count):
-            self._begin(1 + _DECODED * (turn + 1) // count)
+        for turn in range(size.decoding):
+            self._begin(1 + size.made * (turn + 1) // size.decoding)
 
-    def _begin(self, tokens: int = _DECODED) -> None:
-        wish = Sampling(max_tokens=tokens, ignore_eos=True)
-        self._running.add(self._engine.submit(_text(self._drawn, self._drawn.randrange(8, 64)), wish))
+    def _begin(self, tokens: int) -> None:
+        text = _text(self._drawn, self._drawn.randrange(8, _OTHERS))
+        self._running.add(self._engine.submit(text, Sampling(max_tokens=tokens, ignore_eos=True)))
 
     def go_on(self, iterations: int, seen: _Seen | None = None) -> None:
         for _ in range(iterations):
@@ -142,7 +143,7 @@ class _Beside:
             self._last_s = step.ended_s
         for number in self._running.intersection(step.ended):
             self._take(number)
-            self._begin()
+            self._begin(self._made)
         return step
 
     def _take(self, number: int) -> None:

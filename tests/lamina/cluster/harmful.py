@@ -1,4 +1,4 @@
-"""A fork server for whose workers prompts of some lengths are slow, or deadly: harmful.py FILE. Each line of it
+"""A fork server for whose workers prompts of some lengths are slow, or deadly: harmful.py FILE. Each line
 has a length and what comes of that: "slow", "fail", "kill", "rest" (do nothing any more).
 """
 

@@ -218,6 +218,7 @@ def test_a_prompt_that_memory_cannot_hold_is_refused_before_it_is_computed(
         monkeypatch.setattr(engine.core, "_spare_bytes", 1 << 60)
         number = engine.submit(long, WISH)
         monkeypatch.setattr(engine.core, "_spare_bytes", free_bytes)  # others have taken it meanwhile
-        assert len(play(engine, [(short, WISH)])[0][0]) == WISH.max_tokens
+        (other,) = engine.generate([short], WISH)
+        assert len(tokens_of(other)[0]) == WISH.max_tokens
         assert "a prompt of 29,999 tokens takes" in str(engine.result(number).error)
         engine.check_integrity()
