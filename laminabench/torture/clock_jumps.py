@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import http.client
 import json
 import random
 import signal
@@ -21,6 +20,7 @@ from laminabench.runs.read import read_run
 from laminabench.torture.asking import WrongAnswerError, answers_of, asks, held_against
 from laminabench.torture.disk import compiled, memory
 from laminabench.torture.resumes import LIVE, LONGEST_S, Whole, interrupted, undisturbed, write_trace
+from laminabench.torture.serving import metrics_of
 from laminabench.torture.tally import Tally
 from laminabench.torture.warm import Warm
 
@@ -133,21 +133,12 @@ def _server(both: _Both, folder: Path, _: random.Random) -> tuple[str | None, st
         except WrongAnswerError as error:
             return error.kind, str(error)
         took_s = time.perf_counter() - began
-        for name, value in _metrics(port).items():
+        for name, value in metrics_of(port).items():
             # Sums of times of requests, which are here all at once.
             if name.partition("{")[0].endswith("_seconds_sum") and not 0 <= value <= took_s * 100:
                 return "wrong", f"{name} is {value:g} s"
         status = end()
     return (None, "") if status in (0, 143) else ("crashed", f"the server ended with {status}")
-
-
-def _metrics(port: int) -> dict[str, float]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LONGEST_S)
-    with contextlib.closing(connection):
-        connection.request("GET", "/metrics")
-        page = connection.getresponse().read().decode()
-    lines = (line.rpartition(" ") for line in page.splitlines() if line and line[0] != "#")
-    return {name: float(value) for name, _, value in lines}
 
 
 @contextlib.contextmanager

@@ -37,12 +37,7 @@ class Server:
         return self.process.pid
 
     def metrics(self) -> dict[str, float]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=END_S)
-        with contextlib.closing(connection):
-            connection.request("GET", "/metrics")
-            page = connection.getresponse().read().decode()
-        lines = (line.rpartition(" ") for line in page.splitlines() if line and line[0] != "#")
-        return {name: float(value) for name, _, value in lines}
+        return metrics_of(self.port)
 
     def takes(self) -> dict[str, float]:
         """What front end, fork server and workers take now."""
@@ -80,6 +75,16 @@ class Server:
         self.errors.seek(0)
         said = self.errors.read().strip()
         return f"it ended with {status}: {said[-200:]}" if status or said else None
+
+
+def metrics_of(port: int) -> dict[str, float]:
+    """What a server says of itself now."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=END_S)
+    with contextlib.closing(connection):
+        connection.request("GET", "/metrics")
+        page = connection.getresponse().read().decode()
+    lines = (line.rpartition(" ") for line in page.splitlines() if line and line[0] != "#")
+    return {name: float(value) for name, _, value in lines}
 
 
 @contextlib.contextmanager
