@@ -118,7 +118,7 @@ EXPERIMENTS: Mapping[str, Listed] = {
     "messages": Listed(
         "what workers say to each other, damaged: messages, links, handing over, rings",
         "messages:messages",
-        20_000,
+        10_000,
         1_000_000,
         ("engine",),
         apart=True,
