@@ -46,6 +46,7 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python ci/errors.py --check
+	$(BIN)/python ci/waits.py
 	$(BIN)/python ci/map.py --check
 	$(BIN)/python ci/man.py --check
 	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)

@@ -11,8 +11,8 @@ import socket
 import sys
 import threading
 import types
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver, resource_tracker
 from typing import Any, Protocol, TypeVar
@@ -26,6 +26,9 @@ Result = TypeVar("Result")
 Submit = Callable[[Callable[[Any, Any], Any], Any], "Future[Any]"]
 
 _REACH_S = 3.0
+# Whoever works has used a processor since.
+LOOK_S = 1.0
+SILENT_S = 60.0
 _START = "start one with `ray start --head` and give its host:port"
 
 # What a worker process has in common for all its items: sent once, not with each of them.
@@ -68,10 +71,37 @@ def crew(common: Any, *, jobs: int | None = None, ray: str | None = None) -> Ite
                 own = _processes(jobs or cores(), common) if ray is None else _on_ray(ray, common)
                 submit = at_the_end.enter_context(own)
             index_of = {submit(work, item): index for index, item in enumerate(items)}
-            for each in as_completed(index_of):
-                yield index_of[each], each.result()
+            for each in _ended(index_of):
+                yield index_of[each], each.result(0)
 
         yield done
+
+
+def _ended(pending: Iterable[Future[Any]]) -> Iterator[Future[Any]]:
+    """Each as it ends; a UserError where worker processes of this one stand still instead."""
+    left, silent_s, used_s = set(pending), 0.0, -1.0
+    while left:
+        done, left = wait(left, LOOK_S, FIRST_COMPLETED)
+        yield from done
+        began, workers = used_s, multiprocessing.active_children()
+        used_s = sum(_used_s(worker.pid) for worker in workers)
+        silent_s = 0.0 if done or not workers or used_s != began else silent_s + LOOK_S
+        if silent_s > SILENT_S:
+            raise UserError(
+                "process-worker-hangs",
+                f"the worker processes have done nothing for {silent_s:.0f} s: they were stopped, or wait "
+                "for a disk; have the work done in this process with --jobs 1",
+            )
+
+
+def _used_s(pid: int | None) -> float:
+    """Of a processor, so far; 0 of one that has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:  # noqa: PTH123 - nothing is kept of the path
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def spread(
@@ -115,7 +145,7 @@ def _processes(jobs: int, common: Any) -> Iterator[Submit]:
     except BaseException:
         # What they are at, nobody waits for.
         for worker in set(multiprocessing.active_children()) - others:
-            worker.terminate()
+            worker.kill()  # also one that is stopped
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -151,7 +181,7 @@ def _begin(common: Any) -> None:
 def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
-    parent.join()
+    parent.join()  # waits: for the end of whom it works for
     os._exit(1)
 
 

@@ -29,6 +29,7 @@ Kind = Literal["cpu", "cuda"]
 KINDS: tuple[Kind, ...] = ("cpu", "cuda")
 # Says that all was installed and checked; written last.
 STAMP = "laminabench.json"
+LONGEST_S = 600.0  # for a Python to begin, and import vLLM
 CHOSEN = "LAMINABENCH_VLLM"
 _SETUP = "laminabench baseline setup vllm"
 _PIN = re.compile(r'([\w.-]+)==([\w.+]+)(?:; python_version > "(\d+)\.(\d+)")?')
@@ -234,7 +235,11 @@ def _right(python: str) -> bool:
     asked = "import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 15))"
     return (
         subprocess.run(
-            [python, "-c", asked], env=child_environment(), capture_output=True, check=False
+            [python, "-c", asked],
+            env=child_environment(),
+            capture_output=True,
+            check=False,
+            timeout=LONGEST_S,
         ).returncode
         == 0
     )
@@ -304,6 +309,7 @@ def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> En
         capture_output=True,
         text=True,
         check=False,
+        timeout=LONGEST_S,
     )
     if made.returncode:
         raise UserError(
@@ -343,6 +349,7 @@ def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> En
         capture_output=True,
         text=True,
         check=False,
+        timeout=LONGEST_S,
     )
     if loaded.returncode:
         raise UserError(

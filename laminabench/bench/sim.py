@@ -39,6 +39,7 @@ from laminabench.systems.registry import papers_setup, system
 from laminabench.traces.resolve import resolve
 from laminabench.traces.table import Trace
 
+LONGEST_S = 3600.0  # for any process that measures
 DECISION_TARGET_S = 20e-6
 SCENARIO_TARGET_S = 0.050
 BOARD_MODEL, BOARD = "gpt3-175b", "h2m2"
@@ -283,7 +284,7 @@ def _peak_bytes(command: Sequence[str]) -> int:
 
 
 def _run(command: Sequence[str]) -> None:
-    subprocess.run(command, env=child_environment(), capture_output=True, check=True)
+    subprocess.run(command, env=child_environment(), capture_output=True, check=True, timeout=LONGEST_S)
 
 
 def _cpu() -> str:

@@ -21,6 +21,7 @@ from laminabench.traces.profile import read_profile
 from laminabench.traces.store import save
 from laminabench.traces.synth import synthesise
 
+LONGEST_S = 3600.0  # for a process that measures
 CSV_TARGET_S = 1.0
 PARQUET_TARGET_S = 5.0
 PARQUET_TARGET_BYTES = 2e9
@@ -86,6 +87,7 @@ def _measure_parquet(path: Path, repeats: int) -> Row:
             capture_output=True,
             text=True,
             check=True,
+            timeout=LONGEST_S,
         )
         runs.append(json.loads(child.stdout))
     took, rows = spread([run["seconds"] for run in runs]), runs[0]["rows"]

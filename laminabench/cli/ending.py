@@ -7,6 +7,7 @@ import io
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -127,6 +128,10 @@ def end_of(error: Exception) -> End:
     if isinstance(error, OSError):
         where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
         return End(WRONG_USE, f"laminabench: error: {where}{error.strerror or error}", "os-error")
+    if isinstance(error, subprocess.TimeoutExpired):
+        command = error.cmd if isinstance(error.cmd, str) else str(error.cmd[0])
+        sentence = f"{command} has not ended in {error.timeout:g} s; see what it waits for, and try again"
+        return End(WRONG_USE, f"laminabench: error: {sentence}", "program-hangs")
     if isinstance(error, MemoryError):
         sentence = "this needs more memory than there is; ask for fewer or smaller requests"
         return End(WRONG_USE, f"laminabench: error: {sentence}", "out-of-memory")

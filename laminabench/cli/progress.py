@@ -12,6 +12,7 @@ from typing import Protocol
 
 # Where nobody watches: what is over sooner says nothing.
 LINES_EVERY_S = 10.0
+STOP_S = 5.0  # for its thread to write its last line
 # The pace is that of so many of the last reports, which are so far apart at least.
 REPORTS, REPORT_S = 100, 0.3
 
@@ -145,7 +146,7 @@ class Lines:
 
     def stop(self) -> None:
         self._over.set()
-        self._thread.join()
+        self._thread.join(STOP_S)
 
     def ended(self, step: Step) -> None:
         if step.said:

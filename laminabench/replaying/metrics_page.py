@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 HOST = "127.0.0.1"
+END_S = 5.0
 # Seconds between tokens: a tenth of a millisecond to a minute.
 BOUNDS_S = tuple(float(f"{step}e{power}") for power in range(-4, 2) for step in (1, 2, 3, 5))
 Read = Callable[[Moment], float | None]
@@ -152,7 +153,7 @@ def metrics_served(listener: Listener, port: int | None, about: Mapping[str, str
     finally:
         server.shutdown()
         server.server_close()
-        thread.join()
+        thread.join(END_S)
 
 
 def _s(milliseconds: float | None) -> float | None:

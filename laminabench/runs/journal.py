@@ -149,7 +149,7 @@ class Journal:
         """Somebody else may take it up."""
         self._closing.set()
         if self._forcing is not threading.current_thread():
-            self._forcing.join()
+            self._forcing.join()  # waits: for the disk, without which nothing is safe
         with contextlib.suppress(OSError, ValueError):  # what flush could not write, this cannot either
             self._file.flush()
             os.fdatasync(self._file.fileno())

@@ -112,3 +112,11 @@ def test_interrupted_while_workers_begin() -> None:
     )
     assert found.returncode in (-signal.SIGINT, 130)
     assert found.stderr.count("Traceback") == 1  # the parent's
+
+
+def test_workers_that_stand_still_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("laminabench.spread.LOOK_S", 0.05)
+    monkeypatch.setattr("laminabench.spread.SILENT_S", 1.0)
+    with pytest.raises(UserError) as told:
+        list(spread(operator.call, [signal.SIGSTOP] * 2, signal.raise_signal, jobs=2))
+    assert told.value.code == "process-worker-hangs"

@@ -63,7 +63,7 @@ def main() -> int:
             offering, began_s = Offering(engine, order, writer), time.monotonic()
             offering.run()
             writer.write(done=engine.done())
-            order = order.again(again.get())
+            order = order.again(again.get())  # waits: its end is a message too
     except BrokenPipeError:
         return 1  # the reader of stdout has ended
     except Exception as error:

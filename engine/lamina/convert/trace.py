@@ -372,7 +372,7 @@ def _attend(
     **others: object,
 ) -> tuple[Tensor, None]:
     """Replace one attention operator by the opaque node, after checking that it is nothing else."""
-    cache = tracing.get()
+    cache = tracing.get()  # waits: it is a context's variable
     layer = cache.layers - 1
     where = f"attention {layer}"
     if cache.keys is None or module.layer_idx != cache.layer_idx:

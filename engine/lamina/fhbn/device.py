@@ -35,6 +35,10 @@ from lamina.cuda_library import CudaError
 from lamina.fhbn.channel import MOST_PARTS
 from lamina.fhbn.control import seconds
 
+# A thread that has been told to stop has, or is calling, which takes a moment.
+STOP_S = 5.0
+LOOK_MS = 60_000
+
 
 class Watch:
     """A thread that waits for the peer to end, and then calls."""
@@ -62,7 +66,7 @@ class Watch:
         # It may be that thread in which the end is collected as garbage. It then finds that it is to stop, or
         # has called already.
         if threading.current_thread() is not self._thread:
-            self._thread.join()
+            self._thread.join(STOP_S)
 
     def close(self) -> None:
         """Let go of what was watched."""
@@ -70,7 +74,10 @@ class Watch:
 
 
 def _wait(waiting: select.poll, stopping: int, ended: Callable[[], None]) -> None:
-    if stopping not in dict(waiting.poll()):
+    events: list[tuple[int, int]] = []
+    while not events:
+        events = waiting.poll(LOOK_MS)
+    if stopping not in dict(events):
         ended()
 
 

@@ -117,12 +117,16 @@ def _visitors(
     with contextlib.ExitStack() as opened, DefaultSelector() as waiting:
         waiting.register(control, EVENT_READ)
         waiting.register(listening, EVENT_READ)
+        listening.setblocking(False)
         while ready := waiting.select(deadline.wait_s):
             for key, _ in ready:
                 if key.fileobj is control:
                     _raise_its_end(control, deadline)
                 if key.fileobj is listening:
-                    visitor = opened.enter_context(listening.accept()[0])
+                    try:
+                        visitor = opened.enter_context(listening.accept()[0])  # waits: it does not block
+                    except (BlockingIOError, ConnectionError):  # it has gone again
+                        continue
                     if _credentials(visitor)[1] == os.getuid():
                         waiting.register(visitor, EVENT_READ, visitor)
                     else:

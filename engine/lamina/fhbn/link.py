@@ -307,7 +307,7 @@ class Listener:
 
     def _greet(self) -> None:
         try:
-            connection, _ = self._socket.accept()
+            connection, _ = self._socket.accept()  # waits: the socket does not block
         except (BlockingIOError, ConnectionError):  # it has gone again
             return
         except OSError as error:

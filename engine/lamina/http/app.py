@@ -360,7 +360,8 @@ class Serving:
             self._at_once(1)
 
     async def _until_asked(self) -> None:
-        waits = [asyncio.create_task(event.wait()) for event in (self._asked, self._service.dead)]
+        ends = (self._asked, self._service.dead)
+        waits = [asyncio.create_task(event.wait()) for event in ends]  # waits: a server serves on
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:
             wait.cancel()

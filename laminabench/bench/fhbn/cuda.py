@@ -116,7 +116,7 @@ def linked(timeout_s: float) -> Iterator[Both]:
         other = pool.submit(listener.accept, timeout_s)
         with (
             fhbn.connect(listener.address, name="the other end", secret=secret, timeout_s=timeout_s) as ours,
-            other.result() as theirs,
+            other.result(timeout_s) as theirs,
         ):
 
             def both(
@@ -127,7 +127,7 @@ def linked(timeout_s: float) -> Iterator[Both]:
                     failing.callback(ours.close)  # else the other one may wait for it
                     made = first(ours)
                     failing.callback(made.close)
-                    pair = made, coming.result()
+                    pair = made, coming.result(timeout_s)
                     failing.pop_all()
                     return pair
 

@@ -50,8 +50,8 @@ class _Hashing(threading.Thread):
         with contextlib.suppress(UserError):  # which the reader meets too
             self.sha256 = self._source.sha256()
 
-    def result(self) -> str:
-        self.join()
+    def sum(self) -> str:
+        self.join()  # waits: for as long as a file takes to read
         return self.sha256 or self._source.sha256()
 
 
@@ -104,7 +104,7 @@ def load_file(
         has_arrivals=requests.arrival_s is not None,
         block_tokens=layout.block_tokens,
     )
-    meta = replace(meta, name=name or meta.name, sha256=meta.sha256 or hashing.result())
+    meta = replace(meta, name=name or meta.name, sha256=meta.sha256 or hashing.sum())
     arrival_s = requests.arrival_s
     if arrival_s is None:
         arrival_s = np.zeros(len(requests.prompt_tokens))

@@ -116,7 +116,8 @@ class Client:
         ear = Ear(self.attempts.records)
         telling = asyncio.ensure_future(_telling(ear, tell))
         work = asyncio.ensure_future(self._schedule(began_s))
-        ends = [asyncio.ensure_future(event.wait()) for event in (self.stopped, self.attempts.gone)]
+        events = (self.stopped, self.attempts.gone)
+        ends = [asyncio.ensure_future(event.wait()) for event in events]  # waits: beside the work
         try:
             gc.collect()  # the last time: there are few cycles, and no time to look for them
             with gc_paused():

@@ -106,7 +106,7 @@ def elsewhere(parts: Sequence[Part], recent: Recent, begun: Callable[[], None] =
             process.join(_JOIN_S)
             if process.is_alive():
                 process.kill()
-                process.join()
+                process.join(_JOIN_S)
 
 
 def _together(pipes: list[Pipe], recent: Recent, begun: Callable[[], None]) -> list[Did]:
@@ -147,7 +147,7 @@ def _together(pipes: list[Pipe], recent: Recent, begun: Callable[[], None]) -> l
 
 def _heard(pipe: Pipe) -> Any:
     try:
-        said = pipe.recv()
+        said = pipe.recv()  # waits: it is ready
     except (EOFError, ConnectionResetError):
         raise UserError(
             "endpoint-client-died",
@@ -190,12 +190,12 @@ def _child(pipe: Pipe, part: Part) -> None:
 async def _commanded(pipe: Pipe, part: Part) -> Did:
     client = Client.of(part)
     pipe.send("ready")
-    began_s: float = pipe.recv()
+    began_s: float = pipe.recv()  # waits: its end is a message too
     loop = asyncio.get_running_loop()
 
     def told() -> None:
         try:
-            client.stop(pipe.recv())
+            client.stop(pipe.recv())  # waits: it is ready
         except (EOFError, ConnectionResetError):
             client.stop("whoever started this is gone")
             loop.remove_reader(pipe.fileno())

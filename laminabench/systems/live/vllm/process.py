@@ -137,7 +137,7 @@ class VllmProcess(contextlib.AbstractContextManager["VllmProcess"]):
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            process.wait(_GRACE_S)
             process.stdout.close()
             self._sweep()
 

@@ -26,6 +26,7 @@ from laminabench.traces.table import Trace
 
 DEPLOYMENT = "2xcpu"
 TIMEOUT_S = 300.0
+LISTED_S = 60.0  # for nvidia-smi to say what there is
 # vLLM's default for CPUs.
 CPU_BLOCK = 128
 # What vLLM calls the models of the catalogue's families.
@@ -135,7 +136,12 @@ def _check_gpus(wanted: str, count: int) -> None:
             f"use --deployment {DEPLOYMENT}, or --backend modelled",
         )
     listed = subprocess.run(
-        ["nvidia-smi", "-L"], env=child_environment(), capture_output=True, text=True, check=False
+        ["nvidia-smi", "-L"],
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LISTED_S,
     ).stdout.splitlines()
     gpus = [line for line in listed if wanted.partition("-")[0].upper() in line.upper()]
     if len(gpus) < count:
