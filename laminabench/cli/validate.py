@@ -15,7 +15,6 @@ from laminabench.cli.options import FILE, PATH, option
 from laminabench.cli.output import Output, reporting
 from laminabench.cli.record import set_up_options
 from laminabench.errors import CheckFailedError, UserError
-from laminabench.json_safe import json_safe
 from laminabench.secret import command_line, line
 
 if TYPE_CHECKING:
@@ -241,7 +240,7 @@ def _keep(
         # What each load came to is in --json.
         kept = {**result, **({"serving": {"groups": result["serving"]["groups"]}} if served else {})}
         command = command_line(["laminabench", *sys.argv[1:]])
-        temporary.write_text(json.dumps(json_safe(marked(kept, command)), indent=1) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps(marked(kept, command), indent=1) + "\n", encoding="utf-8")
     if judged:
         draw_recorded(judged, folder / "recorded.svg")
     if rows:

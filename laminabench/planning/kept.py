@@ -13,6 +13,7 @@ from typing import Any
 from laminabench.atomic import replacing
 from laminabench.json_safe import json_safe
 from laminabench.runs.documents import Kind, read
+from laminabench.runs.format import sealed
 from laminabench.runs.manifest import Code
 from laminabench.runs.replace import require_replaceable
 from laminabench.runs.summary import Facts
@@ -143,7 +144,7 @@ def write_plan(directory: Path, facts: Mapping[str, Any]) -> None:
         **facts,
     }
     with replacing(directory / PLAN.file) as temporary:
-        text = json.dumps(json_safe(whole), indent=1, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(sealed(json_safe(whole)), indent=1, ensure_ascii=False, allow_nan=False)
         temporary.write_text(text + "\n", encoding="utf-8")
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from laminabench import bounded
 from laminabench.errors import UserError
+from laminabench.runs.format import unsealed
 
 Kept = TypeVar("Kept", bound=msgspec.Struct)
 
@@ -62,8 +63,12 @@ def read(directory: Path, kind: Kind, schema: type[Kept]) -> Kept:
             f"{directory} was written in format {version} and this laminabench reads up to {kind.version}; "
             "upgrade laminabench",
         )
+    facts = unsealed(document)
+    if facts is None:
+        why = "it is not what its checksum is of (who changed it on purpose takes crc32 out)"
+        raise kind.damaged(path, why)
     try:
-        return msgspec.convert(document, schema)
+        return msgspec.convert(facts, schema)
     except msgspec.ValidationError as error:
         raise kind.damaged(path, str(error)) from error
 

@@ -111,7 +111,7 @@ def _manifest_in(directory: Path) -> dict[str, Any] | None:
 def _write_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
     facts = {"format": FORMAT, "format_version": FORMAT_VERSION, **manifest}
     with replacing(directory / MANIFEST) as temporary:
-        text = json.dumps(facts, indent=2, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(sealed(facts), indent=2, ensure_ascii=False, allow_nan=False)
         temporary.write_text(text + "\n", encoding="utf-8")
 
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import msgspec
 
+from laminabench.json_safe import json_safe
 from laminabench.runs.documents import Kind, read
+from laminabench.runs.format import sealed
 from laminabench.runs.summary import Facts
 from laminabench.version import __version__, git_commit
 
@@ -95,10 +97,11 @@ class KeptValidation(Facts, frozen=True, kw_only=True):
 
 
 def marked(result: dict[str, Any], command: str) -> dict[str, Any]:
-    """The result as the file has it."""
+    """The result as the file has it, with a checksum."""
     head = {"format": VALIDATION.format, "format_version": VALIDATION.version}
     code = {"version": __version__, "commit": git_commit()}
-    return {**head, "laminabench": code, "command": command, **result}
+    facts: dict[str, Any] = json_safe({**head, "laminabench": code, "command": command, **result})
+    return sealed(facts)
 
 
 def read_validation(directory: Path) -> KeptValidation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from laminabench.errors import UserError
+from laminabench.runs.format import sealed, unsealed
 from laminabench.sweeps.kept import MANIFEST, opened
 from laminabench.sweeps.read import read_sweep
 from laminabench.sweeps.rows import TABLE, row, write
@@ -62,8 +64,8 @@ def test_a_point_can_be_repeated(folder: Path) -> None:
 
 
 def test_under_way_there_is_no_table_yet(folder: Path) -> None:
-    text = (folder / MANIFEST).read_text().replace('"finished": 8', '"finished": null')
-    (folder / MANIFEST).write_text(text)
+    facts = unsealed(json.loads((folder / MANIFEST).read_text())) or {}
+    (folder / MANIFEST).write_text(json.dumps(sealed(facts | {"finished": None})))
     next((folder / "points").iterdir()).unlink()
     found = read_sweep(folder)
     assert (found.table, found.done, found.manifest.points) == (None, 7, 8)
