@@ -314,11 +314,16 @@ class BatchLoop:
             step, numbers = self._steps[batch], {request.number for request in back}
             step.joined = [number for number in step.joined if number not in numbers]
             step.prompt_tokens = 0
+            numbered = step.size > 0
             self.decoder.size(batch, step)
             self._joined[batch].clear()
             if not self.decoder.flying(batch):  # nobody is left in it
+                if numbered:  # the next one has its number, as workers count
+                    self._iterations[batch] = step.iteration
                 self._broken_off.discard(batch)
-                self._unreported += step.preempted
+                if not step.ended_s:  # nor has it been told
+                    self._unreported += step.preempted
+                    step.preempted = []
         for request in ready:
             self.scheduler.unjoin(request.place)
         for request in [*again, *ready]:
