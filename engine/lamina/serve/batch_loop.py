@@ -314,7 +314,7 @@ class BatchLoop:
             step, numbers = self._steps[batch], {request.number for request in back}
             step.joined = [number for number in step.joined if number not in numbers]
             step.prompt_tokens = 0
-            numbered = step.size > 0
+            numbered = step.size > 0 and not step.ended_s
             self.decoder.size(batch, step)
             self._joined[batch].clear()
             if not self.decoder.flying(batch):  # nobody is left in it

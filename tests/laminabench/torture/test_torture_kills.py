@@ -1,0 +1,96 @@
+"""Workers killed and stopped, and a server soaked, in short; and that what is wrong is seen."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from laminabench.torture import kills
+from laminabench.torture.asking import Ask, Times, WrongAnswerError, asks, held_against
+from laminabench.torture.kills_http import kills_http
+from laminabench.torture.processes import facts
+from laminabench.torture.soak import Minute, _judge, soak
+from laminabench.torture.tally import Tally
+
+
+def require_none_failed(tally: Tally, least: int) -> None:
+    assert not tally.failures
+    assert tally.tried == tally.survived >= least
+
+
+def test_a_replay_has_the_same_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kills, "LAYOUTS", (("1xcpu+1xcpu", "model"),))
+    require_none_failed(kills.kills_replay([1], strikes=4), 2)
+
+
+@pytest.mark.long
+def test_streams_have_the_same_tokens() -> None:
+    require_none_failed(kills_http([1], strikes=6, connections=200), 200)
+
+
+@pytest.mark.long
+def test_a_soak() -> None:
+    tally = soak([1, 2], minute_s=12, peak_s=3)
+    require_none_failed(tally, 20)
+    assert tally.facts["stops"] >= 1
+
+
+def test_a_token_that_is_lost_or_wrong_or_twice_there_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = asks(1, 1, 20)[0]
+    right = list(range(ask.max_tokens))
+    held_against(ask, right, right)
+    for made, kind in ((right[1:], "lost"), ([*right, 0], "wrong"), ([7, *right[1:]], "wrong")):
+        with pytest.raises(WrongAnswerError) as told:
+            held_against(ask, made, right)
+        assert told.value.kind == kind
+
+    undisturbed = kills._undisturbed
+
+    def replayed(*_: Any) -> Mapping[int, list[int]]:
+        return {row: tokens[:-1] for row, tokens in undisturbed(("", 1), 2).items()}
+
+    monkeypatch.setattr(kills, "_undisturbed", lambda *_: {0: [1, 2, 3]})
+    undisturbed = kills._undisturbed
+    monkeypatch.setattr(kills, "_replay", replayed)
+    assert kills.kills_replay([1], strikes=2).lost == 1
+
+
+def test_growth_and_slowness_are_seen() -> None:
+    def minute(seed: int, rss: float, between: float) -> Minute:
+        takes = {"front_end_rss_bytes": rss, "workers_rss_bytes": 1e9}
+        return Minute(seed, Times([0.1], [between] * 10, 1), takes=takes)
+
+    flat = [minute(seed, 3e8, 0.01) for seed in range(10)]
+    for last, kind in (((3e8, 0.01), None), ((6e8, 0.01), "leaked"), ((3e8, 0.02), "wrong")):
+        tally = Tally("soak")
+        _judge([*flat, minute(10, *last)], tally)
+        assert {each.kind for each in tally.failures} == ({kind} if kind else set())
+
+
+def test_what_a_process_takes() -> None:
+    found = facts([os.getpid()])
+    assert found["rss_bytes"] > 1e6
+    with open(os.devnull):  # noqa: PTH123
+        assert facts([os.getpid()])["descriptors"] == found["descriptors"] + 1
+
+
+def test_a_body_that_breaks_off_is_lost() -> None:
+    from laminabench.torture.asking import Client
+
+    async def broken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\ndata:")
+        writer.close()
+
+    async def asked() -> None:
+        server = await asyncio.start_server(broken, "127.0.0.1", 0)
+        async with server:
+            with pytest.raises(WrongAnswerError) as told:
+                await Client(server.sockets[0].getsockname()[1]).answer(Ask((1,), 2, 3))
+        assert told.value.kind == "lost"
+
+    asyncio.run(asked())
