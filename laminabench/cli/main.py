@@ -11,7 +11,7 @@ import click
 from laminabench.cli import ending
 from laminabench.cli.lazy import LazyGroup
 from laminabench.cli.output import Output
-from laminabench.errors import Interrupted, Terminated, require_text
+from laminabench.errors import Interrupted, Terminated
 from laminabench.secret import hidden
 
 # Set by the shell's completion script, which `laminabench completion` prints.
@@ -155,8 +155,6 @@ def _outcome(arguments: list[str] | None) -> ending.End:
 
 def _call(arguments: list[str] | None) -> int:
     """Run the command; its exit code."""
-    for word in sys.argv[1:] if arguments is None else arguments:
-        require_text(word)
     try:
         code = main.main(arguments, prog_name="laminabench", standalone_mode=False)
     except SystemExit as exit_:

@@ -14,7 +14,7 @@ import msgspec.structs
 
 from laminabench.catalog.deployment import Deployment, parse_deployments
 from laminabench.cli.flags import changed, parsed
-from laminabench.errors import UserError
+from laminabench.errors import UserError, require_text
 from laminabench.nearest import nearest
 from laminabench.request import BY_KEY, NOT_OF_MANY, Choice, ReplayRequest
 from laminabench.systems.registry import prepare
@@ -165,6 +165,7 @@ def _count(value: str, varied: Varied) -> int:
 def _given(flags: Sequence[str]) -> dict[str, object]:
     """What the flags choose for all points; a UserError for what says nothing about a sweep."""
     for word in flags:
+        require_text(word)
         name = word.partition("=")[0].removeprefix("--")
         if word.startswith("--") and name in REFUSED and name != "ray":
             raise UserError("sweep-flag-refused", f"--{name} does not go with a sweep: {REFUSED[name]}")

@@ -302,7 +302,7 @@ def test_the_first_screen_of_help_is_what_a_newcomer_needs(printed: Any) -> None
     assert places == sorted(places)
 
 
-@pytest.mark.parametrize("flag", ["--trace", "--out", "--plot"])
+@pytest.mark.parametrize("flag", ["--trace", "--out"])
 def test_a_name_that_is_no_text_is_refused(refused: Any, flag: str) -> None:
     name = os.fsdecode(b"odd\xff.csv")
     trace = () if flag == "--trace" else ("--trace", "azure-code", "--offline", "--num-requests", "4")
