@@ -307,21 +307,23 @@ class BatchLoop:
         again, ready = self._prefill_queue.clear()
         self._prompts.clear()
         for batch in list(self._broken_off):
-            back, gone = self.decoder.unjoin(batch)
-            ready += back
-            for request in gone:
-                self.leave(request)
-            step, numbers = self._steps[batch], {request.number for request in back}
-            step.joined = [number for number in step.joined if number not in numbers]
-            step.prompt_tokens = 0
-            numbered = step.size > 0 and not step.ended_s
-            self.decoder.size(batch, step)
-            self._joined[batch].clear()
-            if not self.decoder.flying(batch):  # nobody is left in it
-                if numbered:  # the next one has its number, as workers count
+            step = self._steps[batch]
+            if self.decoder.flying(batch):
+                back, gone = self.decoder.unjoin(batch)
+                ready += back
+                for request in gone:
+                    self.leave(request)
+                numbers = {request.number for request in back}
+                step.joined = [number for number in step.joined if number not in numbers]
+                step.prompt_tokens, numbered = 0, step.size > 0
+                self.decoder.size(batch, step)
+                self._joined[batch].clear()
+                if numbered and not step.size:  # the next one has its number, as workers count
                     self._iterations[batch] = step.iteration
+            # Nobody is left in it; or it only kept its turn, and its step may have been told.
+            if not self.decoder.flying(batch):
                 self._broken_off.discard(batch)
-                if not step.ended_s:  # nor has it been told
+                if not step.ended_s:
                     self._unreported += step.preempted
                     step.preempted = []
         for request in ready:

@@ -11,6 +11,9 @@ from lamina.pipeline import PromptPart
 from lamina.serve.decoder import Decoder
 from lamina.serve.requests import Request
 
+# Losses of workers after which a prompt is computed alone; those from outside count half.
+ALONE = 1.0
+
 
 @dataclass
 class _Begun:
@@ -123,8 +126,10 @@ class PromptQueue:
 
     def _suspect(self) -> Request | None:
         """Workers may have been lost over its prompt: nobody else's is computed until it has joined."""
-        here = [request for waiting in self._waiting for request in waiting if request.setbacks]
-        here += [one.request for begun in self._begun for one in begun.values() if one.request.setbacks]
+        here = [request for waiting in self._waiting for request in waiting if request.setbacks >= ALONE]
+        here += [
+            one.request for begun in self._begun for one in begun.values() if one.request.setbacks >= ALONE
+        ]
         return min(here, key=lambda request: request.key, default=None)
 
     def _take_whole(self, waiting: list[Request], taken: Taken) -> None:
