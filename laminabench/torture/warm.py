@@ -14,9 +14,10 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NoReturn
+from typing import IO, TYPE_CHECKING, NoReturn, cast
 
 import msgspec
 
@@ -102,9 +103,10 @@ def _serve(address: str, told: int) -> None:
     import torch
 
     from lamina.cluster import fork_server, messages
-    from laminabench.cli import main, replay  # noqa: F401
+    from laminabench import present, replaying  # noqa: F401
     from laminabench.systems.live.lamina import loop, prepared, setup  # noqa: F401
 
+    _command()
     fork_server.load()
     torch.set_num_threads(1)
     server = fork_server.ForkServer()
@@ -156,15 +158,20 @@ def _become(
     os._exit(status)
 
 
+def _command() -> Callable[[list[str]], None]:
+    """What is installed as `laminabench`."""
+    (found,) = entry_points(group="console_scripts", name="laminabench")
+    return cast("Callable[[list[str]], None]", found.load())
+
+
 def _laminabench(asked: Asked, address: str) -> int:
     from lamina.cluster.machine import Machine
-    from laminabench.cli import main
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(asked.folder)
     Machine.program = ("-m", __spec__.name, address)
     try:
-        main.run(asked.arguments)
+        _command()(asked.arguments)
     except SystemExit as end:
         sys.stdout.flush()
         return end.code if isinstance(end.code, int) else 1

@@ -14,9 +14,9 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from laminabench.secret import Secret
 from laminabench.errors import UserError
 from laminabench.runs.status import DONE
+from laminabench.secret import Secret
 from laminabench.traces.table import Trace
 
 Replayed = Callable[..., Any]

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from laminabench.secret import Secret
 from laminabench.errors import UserError
 from laminabench.runs.status import DONE, FAILED, UNFINISHED
+from laminabench.secret import Secret
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.endpoint.attempts import Attempts
 from laminabench.systems.live.endpoint.records import Records
