@@ -51,6 +51,9 @@ class Server:
         names = ("lamina_requests_running", "lamina_requests_waiting", "lamina_kv_tokens_used")
         left: dict[str, float] = {}
 
+        if self.process.poll() is not None:
+            return f"the server has ended: {self.said()}"
+
         def nothing() -> bool:
             found = self.metrics()
             left.clear()
@@ -72,9 +75,13 @@ class Server:
             return f"processes outlive it: {[pid for pid in began if alive(pid)]}"
         if left := shared_memory() - self.was_shared:
             return f"/dev/shm: {', '.join(sorted(left))}"
+        said = self.said()
+        return f"it ended with {status}: {said}" if status or said else None
+
+    def said(self) -> str:
+        """The end of what it wrote to standard error."""
         self.errors.seek(0)
-        said = self.errors.read().strip()
-        return f"it ended with {status}: {said[-200:]}" if status or said else None
+        return self.errors.read().strip()[-250:]
 
 
 def metrics_of(port: int) -> dict[str, float]:
