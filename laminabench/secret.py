@@ -84,8 +84,8 @@ def _redacted(words: Sequence[str]) -> Iterator[str]:
     before = ""
     for word in words:
         flag, equals, value = word.partition("=")
-        if before in _FLAGS:
-            yield shown(word)
+        if before in _FLAGS or (equals and flag in _FLAGS):
+            yield shown(word) if before in _FLAGS else f"{flag}={shown(value)}"
             # Without quotes its value is a word of its own.
             before = _UNQUOTED if word.rstrip().endswith(":") else ""
             continue
@@ -94,8 +94,6 @@ def _redacted(words: Sequence[str]) -> Iterator[str]:
             continue
         if before in _LINES:
             yield line(word)
-        elif equals and flag in _FLAGS:
-            yield f"{flag}={shown(value)}"
         elif equals and flag in _LINES:
             yield f"{flag}={line(value)}"
         else:

@@ -44,6 +44,7 @@ def test_a_secret_is_not_kept() -> None:
         ["replay", "--header", f"X-Key: {S}", "--trace", "t"],
         ["replay", f"--header=X-Key: {S}"],
         ["replay", "--header", "X-Key:", S],
+        ["replay", "--header=Authorization:", "Bearer", S],
         ["replay", "--header", S],
         ["replay", "--url", f"http://me:{S}@host/v1"],
         ["compare", "--live", f"--system openai --header 'X-Key: {S}'", "--live", "--system vllm"],
