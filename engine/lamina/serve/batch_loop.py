@@ -23,7 +23,7 @@ T = TypeVar("T")
 # A request whose prompt was computed when workers were lost so often is not tried again. One that was there
 # when somebody else did them harm, as far as can be told, was so by chance.
 MOST_SETBACKS = 2.0
-FROM_OUTSIDE = 0.5
+FROM_OUTSIDE = 0.25
 # Requests that have ended, and what kept those that failed from being served.
 Over = list[tuple[Request, str | None]]
 

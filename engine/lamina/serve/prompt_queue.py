@@ -11,7 +11,7 @@ from lamina.pipeline import PromptPart
 from lamina.serve.decoder import Decoder
 from lamina.serve.requests import Request
 
-# Losses of workers after which a prompt is computed alone; those from outside count half.
+# Losses of workers after which a prompt is computed alone; those from outside count a quarter.
 ALONE = 1.0
 
 

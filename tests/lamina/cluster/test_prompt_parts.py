@@ -179,7 +179,7 @@ def test_a_worker_that_stands_still_is_lost_and_its_prompt_fails_alone(harmed: H
 
 
 @pytest.mark.long(but=["alone-10-fail", "prefill-60-fail", "alone-60-kill"])
-@pytest.mark.parametrize(("how", "losses"), [("fail", 2), ("kill", 4)], ids=["fail", "kill"])
+@pytest.mark.parametrize(("how", "losses"), [("fail", 2), ("kill", 8)], ids=["fail", "kill"])
 @pytest.mark.parametrize("tokens", [10, 60])
 @pytest.mark.parametrize("layout", [ALONE, PREFILL], ids=["alone", "prefill"])
 def test_a_prompt_that_workers_are_lost_over_fails_alone(
