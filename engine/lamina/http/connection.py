@@ -60,6 +60,8 @@ class Connection(HttpToolsProtocol):
     gate: ClassVar[Gate]
     flow: _Flow
     _slow: asyncio.TimerHandle | None = None
+    _reader: asyncio.TimerHandle | None = None
+    _unread_bytes = 0
     _refused = False
     _in_header = True
     _loose_bytes = 0  # since the last that was of a body, or the request's begin
@@ -84,6 +86,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._at_ease()
+        self._expect_none()
         self.gate.turned_away.pop(self, None)
         self.gate.held.discard(self)
         self._unparsed = b""
@@ -125,6 +128,8 @@ class Connection(HttpToolsProtocol):
         self._unparsed = data[at:] if self._readable else b""
         if self._readable:
             self._hold(bool(self.pipeline))
+            if not (self._slow or self.timeout_keep_alive_task) and self.cycle.response_complete:
+                self._expect()  # what came begins no request, as empty lines
 
     def _hold(self, held: bool) -> None:
         """Whether nothing more is read for now."""
@@ -168,11 +173,46 @@ class Connection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.transport.is_closing():
-            return
-        if self.cycle.response_complete and self.cycle.more_body:
+            self._end()
+        elif self.cycle.response_complete and self.cycle.more_body:
             self._close_gently()  # answered before its body was read: who knows how much of it comes
         elif self.flow.held:
             self.loop.call_soon(self._parse)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._expect_reader()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._expect_none()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        """Close once all that was said is read."""
+        self._at_ease()
+        self.transport.close()
+        if self.parser is not None:  # it is not lost yet
+            self._expect_reader()
+
+    def _expect_reader(self) -> None:
+        """Some of what was said to be read within the limit, or the connection is given up."""
+        self._expect_none()
+        self._unread_bytes = self.transport.get_write_buffer_size()
+        self._reader = self.loop.call_later(self.gate.client_s, self._look_at_reader)
+
+    def _expect_none(self) -> None:
+        if self._reader:
+            self._reader.cancel()
+            self._reader = None
+
+    def _look_at_reader(self) -> None:
+        if self.transport.get_write_buffer_size() < self._unread_bytes:
+            self._expect_reader()
+        else:
+            self.transport.abort()
 
     def _expect(self) -> None:
         """A whole request within the limit."""
@@ -221,7 +261,7 @@ class Connection(HttpToolsProtocol):
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self._slow = self.loop.call_later(LINGER_S, self.transport.close)
+        self._slow = self.loop.call_later(LINGER_S, self._end)
 
 
 def protocol(gate: Gate) -> type[Connection]:

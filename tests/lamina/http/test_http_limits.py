@@ -158,6 +158,32 @@ def test_a_header_that_does_not_come_is_not_waited_for(hurried: Any, sent: bytes
         wire.heard(connection, last=True).error(408)
 
 
+def test_empty_lines_keep_no_connection(hurried: Any, wire: Any) -> None:
+    with hurried.connect() as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert wire.heard(connection).status == 200
+        connection.sendall(b"\r\n")
+        wire.heard(connection, last=True).error(408)
+
+
+@pytest.mark.parametrize("then", [b"", b"NONSENSE\r\n\r\n"], ids=["more of them", "nonsense"])
+def test_whoever_reads_no_answers_is_hung_up_on(serve: Any, wire: Any, then: bytes) -> None:
+    asked = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n" * (1 if then else 100)
+    with serve(client_s=0.3, send_bytes=4096) as server:
+        with server.connect(receive_bytes=4096) as connection:
+            connection.sendall(asked)
+            there = server.serving._server.server_state
+            wire.until(lambda: there.total_requests)
+            connection.sendall(then)
+            wire.until(lambda: not there.connections)
+        server.require_sound()
+
+
+def test_a_length_of_thousands_of_digits_is_a_number(hurried: Any) -> None:
+    head = b"GET /health HTTP/1.1\r\nhost: localhost\r\ncontent-length: " + b"0" * 5000
+    assert hurried.say(head + b"\r\n\r\n").status == 200
+
+
 def test_too_many_connections(few: Any, wire: Any) -> None:
     idle = [few.connect() for _ in range(60)]
     try:
