@@ -70,6 +70,7 @@ class Times:
     first: list[float] = field(default_factory=list)
     between: list[float] = field(default_factory=list)
     whole: int = 0
+    tokens: int = 0
 
     def percentiles_ms(self) -> dict[str, float]:
         found = {}
@@ -134,6 +135,7 @@ class Client:
                 times.between += [(now_s - last_s) / len(new)] * len(new)
             last_s = now_s
             tokens += new
+            times.tokens += len(new)
         if ended != 1:
             raise WrongAnswerError("wrong", f"{ended} ends of one answer")
         times.whole += 1

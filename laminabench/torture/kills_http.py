@@ -11,7 +11,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from laminabench.systems.live.endpoint.wire import more_files
-from laminabench.torture.asking import Ask, Client, WrongAnswerError, answers_of, asks, held_against
+from laminabench.torture.asking import (
+    Ask,
+    Client,
+    Times,
+    WrongAnswerError,
+    answers_of,
+    asks,
+    held_against,
+)
 from laminabench.torture.processes import eventually, workers
 from laminabench.torture.serving import Server, growth, serving
 from laminabench.torture.strikes import Hand, struck
@@ -64,10 +72,12 @@ async def _session(
     drawn = asks(ASKS, ASKS_SEED, LONGEST_ANSWER)
     wanted = await answers_of(server.port, drawn)
     before = server.takes()
+    times = Times()
+    hand.progress = lambda: times.tokens
     with struck(hand, strikes // 2, strikes - strikes // 2) as striking:
         clients = [
-            _client(server.port, wanted, random.Random(hand.rng.getrandbits(60)), striking.is_alive, wrong)
-            for _ in range(connections)
+            _client(server.port, wanted, random.Random(seed), striking.is_alive, wrong, times)
+            for seed in [hand.rng.getrandbits(60) for _ in range(connections)]
         ]
         whole = sum(await asyncio.gather(*clients))
     for _ in range(whole):
@@ -90,13 +100,14 @@ async def _client(
     rng: random.Random,
     on: Callable[[], bool],
     wrong: Counter[tuple[str, str]],
+    times: Times,
 ) -> int:
     """One after the other while workers are struck; how many answers were right."""
     client, right, drawn = Client(port), 0, list(wanted)
     while True:
         ask = rng.choice(drawn)
         try:
-            held_against(ask, await client.answer(ask), wanted[ask])
+            held_against(ask, await client.answer(ask, times), wanted[ask])
             right += 1
         except WrongAnswerError as error:
             wrong[error.kind, str(error)] += 1

@@ -34,7 +34,8 @@ class Hand:
     kills: int = 0
     stops: int = 0
     why: str | None = None  # nobody came to take a lost worker's place
-    progress: Callable[[], int] = lambda: 0  # no strike before it is as far as `every` more
+    # Tokens so far. No strike but one at once comes before there are more, and so many in all for each.
+    progress: Callable[[], int] | None = None
     every: int = 0
     _enough: threading.Event = field(default_factory=threading.Event)
     _at_once: int = 0
@@ -48,7 +49,7 @@ class Hand:
         orders = [signal.SIGKILL] * kills + [signal.SIGSTOP] * stops
         self.rng.shuffle(orders)
         for number, order in enumerate(orders):
-            while self.progress() < number * self.every:
+            while self.progress and self.progress() < number * self.every:
                 if self._enough.wait(LOOK_S / 4):
                     return
             if not self._rest() or self._enough.wait(self.rng.uniform(0, WITHIN_S)):
@@ -57,7 +58,7 @@ class Hand:
 
     def strike(self, order: signal.Signals, *, fork_server: float = FORK_SERVER) -> None:
         """One that is there, whoever it is."""
-        while not self._enough.is_set():
+        while not self._enough.is_set() and alive(self.front_end):
             servers, found = fork_servers(self.front_end), workers(self.front_end)
             victims = servers if self.rng.random() < fork_server else found
             if not victims:  # they all have just gone
@@ -78,11 +79,13 @@ class Hand:
             return not self._enough.is_set()
         self._at_once = 0
         end_s = time.monotonic() + LONGEST_S
-        while not self.whole():
-            if self._enough.wait(LOOK_S):
+        before = self.progress() if self.progress else -1
+        while not self.whole() or (self.progress and self.progress() <= before):
+            if self._enough.wait(LOOK_S) or not alive(self.front_end):
                 return False
             if time.monotonic() > end_s:
-                self.why = f"{len(workers(self.front_end))} of {self.workers} workers {LONGEST_S:g} s later"
+                there = len(workers(self.front_end))
+                self.why = f"{there} of {self.workers} workers, or no tokens, {LONGEST_S:g} s later"
                 return False
         return True
 
