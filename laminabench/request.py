@@ -264,7 +264,9 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
             "others.",
             words=("off", "colocated", "model", "pool:"),
         ),
-        "max_batched_tokens": Flag("--prefill: tokens that a batch computes in an iteration; 2048."),
+        "max_batched_tokens": Flag(
+            "--prefill: tokens that a batch computes in an iteration; 2048. Live lamina: of prompts; 512."
+        ),
         "instances": Flag("So many of the deployment behind a router, each a whole one; 1."),
         "router": Flag(
             "With --instances: which one a request goes to; round-robin (default), least-requests, "

@@ -86,7 +86,10 @@ if TYPE_CHECKING:
 @option("--batches", CountOr("auto"), "How many take turns, 1 is serial; 2, or auto.")
 @functools.partial(
     with_flags,
-    names=("kv_tokens", "kv_overcommit", "dtype", "oversubscribe", "ray", "instances", "router", "queue"),
+    names=(
+        *("max_batched_tokens", "kv_tokens", "kv_overcommit", "dtype", "oversubscribe", "ray"),
+        *("instances", "router", "queue"),
+    ),
 )
 @reporting
 def serve(out: Output, **flags: Any) -> None:
@@ -144,6 +147,7 @@ def _setup(flags: Mapping[str, Any], *, verbose: bool) -> ServeSetup:
             overcommit=flags["kv_overcommit"] or 1.0,
             oversubscribe=bool(flags["oversubscribe"]),
             max_sequences=flags["max_num_seqs"] or local.MAX_SEQUENCES,
+            max_batched_tokens=flags["max_batched_tokens"] or live.PROMPT_TOKENS,
             **same,
         ),
         name=name,

@@ -19,6 +19,8 @@ from laminabench.replaying import ReplayRequest, run
 from laminabench.replaying.turns import in_turns
 from laminabench.request import CHOICES
 from laminabench.runs.summary import Summary, number_at
+from laminabench.systems.live.lamina.setup import PROMPT_TOKENS
+from laminabench.systems.live.local import MAX_SEQUENCES
 from laminabench.systems.registry import prepare, system
 
 METRICS = {
@@ -44,8 +46,6 @@ SETTLED = {
 CORE = "cpu"
 # Of the live side, where nothing of it is modelled.
 LIVE_ONLY = ("oversubscribe", "ray", "max_model_len", "enforce_eager", "runner_timeout")
-# The engine computes a prompt at once, however long it is.
-WHOLE_PROMPTS = 131_072
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +164,9 @@ def of_costs(request: ReplayRequest) -> ReplayRequest:
         more["admission"] = "grow"
     if request.prefill == "model":
         more["prefill"] = "colocated"
-        # What vLLM computes in a step by default is the modelled default, too.
-        more["max_batched_tokens"] = request.max_batched_tokens or (None if vllm else WHOLE_PROMPTS)
+        # What vLLM computes in a step by default is the modelled default, too; the engine's is of prompts.
+        most = max(request.max_batched_tokens or PROMPT_TOKENS, request.max_num_seqs or MAX_SEQUENCES)
+        more["max_batched_tokens"] = request.max_batched_tokens if vllm else most
     if request.system == "lamina" and "+" not in live:
         # In one process it is what is called vllm: one batch on one kind of device.
         more |= {"system": "vllm", "admission": request.admission or "reserve", "block_size": 1}

@@ -64,9 +64,10 @@ def test_an_engine_in_one_process_is_modelled_as_one_batch_on_one_kind_of_device
     modelled = of_costs(live)
     assert (modelled.system, modelled.deployment) == ("vllm", "1xhere")
     assert (modelled.admission, modelled.block_size) == ("reserve", 1)
-    # A prompt is computed at once.
-    assert (modelled.prefill, modelled.max_batched_tokens) == ("colocated", 131_072)
+    assert (modelled.prefill, modelled.max_batched_tokens) == ("colocated", 512)
     prepare(modelled)
+    larger = of_costs(msgspec.structs.replace(live, max_batched_tokens=1024))
+    assert larger.max_batched_tokens == 1024
 
 
 def test_what_is_refused_is_so_before_the_first_replay(core_costs: str) -> None:

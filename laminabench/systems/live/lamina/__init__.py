@@ -16,6 +16,7 @@ SYSTEM = Live(
                 "kv_tokens",
                 "kv_overcommit",
                 "max_num_seqs",
+                "max_batched_tokens",
                 "network",
                 "policy",
                 "prefill",

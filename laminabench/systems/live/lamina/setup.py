@@ -42,6 +42,8 @@ _OF_WORKERS = (
     *("stream_along", "network", "oversubscribe", "ray"),
 )
 
+# Prompt tokens that an iteration computes; the engine's own default.
+PROMPT_TOKENS = 512
 # Softnic is a test bench: its times would say nothing.
 NETWORKS = ("auto", "shm", "gloo", "verbs", "mlx5")
 
@@ -67,6 +69,7 @@ class LiveSetup(LocalSetup):
     oversubscribe: bool = False
     # Who computes prompts: nobody (their KV is made up), the model workers, or so many workers of their own.
     prefill: Literal["off", "model"] | int = "off"
+    max_batched_tokens: int = PROMPT_TOKENS  # of prompts, beside those who decode
     ray: str | None = None  # the address of the cluster whose actors the workers are; None: this machine's
 
     # Of several instances, all of them; `deployment` is the first one's.
@@ -143,6 +146,7 @@ class LiveSetup(LocalSetup):
             "max_num_seqs": self.max_sequences,
             "dtype": self.model.dtype,
             **({"absorb": self.absorb} if self.model.latent else {}),
+            **({} if self.prefill == "off" else {"max_batched_tokens": self.max_batched_tokens}),
             **{name: getattr(self, name) for name in same},
         }
 
@@ -354,6 +358,7 @@ def _started(
         kv_tokens=tokens,
         overcommit=round(setup.overcommit - 1, 6),  # the engine's is the further share
         decode_only=setup.prefill == "off",
+        prompt_tokens=setup.max_batched_tokens,
         load_format="safetensors" if setup.weights else "dummy",
         overlap=setup.overlap,
         absorb=setup.absorb,

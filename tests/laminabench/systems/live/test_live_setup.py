@@ -17,6 +17,7 @@ from laminabench.systems.live.lamina.setup import (
     check,
     kv_tokens,
     on_cores,
+    opened,
     refused,
 )
 from laminabench.systems.live.local import in_dtype
@@ -159,6 +160,18 @@ def test_the_layout_is_one_that_the_engine_takes() -> None:
     assert (layout.model_workers, layout.attention_workers) == (2, 2)
     assert (layout.batches, layout.pipelining, layout.stream_chunks) == (3, "rotational", 2)
     assert lamina.Layout(**a_setup().layout()).batches == 2
+
+
+def test_the_engine_computes_so_many_tokens_of_prompts_with_an_iteration() -> None:
+    from lamina.serve import Sampling
+
+    setup = a_setup("1xcpu", "llama-tiny", prefill="model", max_batched_tokens=64)
+    with opened(setup, 1024, "fifo") as engine:
+        engine.submit([1] * 100, Sampling(max_tokens=2))
+        steps = []
+        while not engine.idle:
+            steps.append(engine.step().prompt_tokens)
+    assert (max(steps), sum(steps)) == (64, 99)
 
 
 def test_what_the_engine_refuses_is_a_users_error_and_a_bug_is_not() -> None:
