@@ -151,6 +151,9 @@ def _become(
         else:
             _fork_server(server, address)
             status = 0
+    except KeyboardInterrupt:  # before the command line had begun
+        with contextlib.suppress(OSError):
+            connection.send(b"130")
     except BaseException:
         traceback.print_exc()
     with contextlib.suppress(BaseException):
