@@ -59,7 +59,8 @@ def test_a_server(number: signal.Signals) -> None:
             assert gone(pids)
 
 
-@pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGINT])
+@pytest.mark.long
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_live_replay(number: signal.Signals, tmp_path: Path) -> None:
     with replaying(tmp_path) as process, hanging(process.pid) as pids:
         process.send_signal(number)
