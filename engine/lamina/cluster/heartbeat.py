@@ -20,8 +20,10 @@ HEARTBEAT = " heartbeat"
 # While there are no requests the front end is silent.
 FOREVER_S = 1e9
 MEETING_S = 60.0
-# A worker that runs answers at once, however busy its machine is.
+# A worker that is not stopped answers within this.
 ANSWER_S = 0.75
+# One that has no core, or whose thread is kept from answering by what another one computes, within this.
+BUSY_ANSWER_S = 10.0
 # One that begins imports and binds, which lets no other thread of it run.
 BEGINNING_S = 5.0
 # A piece of work that takes so much longer than any before it, for as much, and than this, will not end.
@@ -108,8 +110,9 @@ class Patience(Deadline):
 class HeartbeatMonitor:
     """The front end's side: notices workers that do not answer, or whose work does not end."""
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self, timeout_s: float, runs: Callable[[int], bool]) -> None:
+        """`runs` says whether a worker has a core or waits for one."""
+        self._timeout_s, self._runs = timeout_s, runs
         self._answer_s = ANSWER_S
         self._asked: dict[int, float] = {}
         self._controls: dict[int, Control] = {}
@@ -180,7 +183,7 @@ class HeartbeatMonitor:
                 busy_s = activity.busy_s
                 return f"it has worked at one thing for {busy_s:.1f} s" if busy_s > limit_s else None
             silent_s = now - self._asked[number]
-            if silent_s <= self._answer_s:
+            if silent_s <= self._answer_s or (silent_s <= BUSY_ANSWER_S and self._runs(number)):
                 return None
             self.stopped.add(number)
             return f"it has not answered for {silent_s:.1f} s"

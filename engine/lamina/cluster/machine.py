@@ -17,7 +17,7 @@ from lamina import host_memory
 from lamina.child_environment import child_environment
 from lamina.cluster import messages
 from lamina.cluster.layout import Layout
-from lamina.cluster.life import Life
+from lamina.cluster.life import Life, runs
 from lamina.cluster.messages import ModelSource, WorkerConfig
 from lamina.fhbn.control import Deadline
 from lamina.fhbn.readiness import readable
@@ -97,6 +97,9 @@ class Machine:
     def ends(self, pids: Sequence[int]) -> dict[int, int]:
         """How those of them that have ended did: as subprocess counts, below 0 is the signal that did it."""
         return self._ask(messages.Reap(list(pids), kill=False), messages.Ends).statuses
+
+    def runs(self, pid: int) -> bool:
+        return runs(pid)
 
     def strike(self, pid: int, how: str) -> None:
         """Do a worker harm, to see what comes of it: "kill" it, or "stop" it, so that it hangs."""

@@ -7,8 +7,9 @@ import signal
 import time
 import weakref
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from selectors import EVENT_READ, BaseSelector, DefaultSelector
 from typing import TypeVar
 
@@ -57,7 +58,7 @@ class WorkerPool:
         self._configs, self._listener = list(configs), listener
         self._pids: dict[int, int] = {}
         self._links: dict[int, Link] = {}
-        self.monitor = HeartbeatMonitor(timeout_s)
+        self.monitor = HeartbeatMonitor(timeout_s, partial(_runs, machine, self._pids))
         self._looked_s = 0.0  # when workers were last asked whether they work
         self._killed_for_memory = host_memory.killed()
         self._waiting = DefaultSelector()
@@ -331,6 +332,10 @@ class WorkerPool:
         if self._pids:
             self._machine.kill(list(self._pids.values()))
             self._pids.clear()
+
+
+def _runs(machine: Workplace, pids: Mapping[int, int], number: int) -> bool:
+    return number in pids and machine.runs(pids[number])
 
 
 def _hang_up(

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from cluster_support import Load, Saved, mixed, play, shared, sound
+from cluster_support import Load, Saved, eventually, mixed, play, shared, sound
 
 from lamina import Engine
-from lamina.cluster import Machine, machine
-from lamina.cluster.life import Life
+from lamina.cluster import Machine, heartbeat, machine
+from lamina.cluster.heartbeat import HeartbeatMonitor
+from lamina.cluster.life import Life, runs
+from lamina.fhbn import Listener, connect, new_secret
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +43,41 @@ def test_a_stopped_fork_server_and_a_lost_worker(
         assert server.returncode == -signal.SIGKILL
         assert {name for fault in it.faults for name in fault.workers} == set(it.workers)
         sound(it)
+
+
+def test_a_process_that_is_stopped_does_not_run() -> None:
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        eventually(lambda: runs(busy.pid))
+        busy.send_signal(signal.SIGSTOP)
+        eventually(lambda: not runs(busy.pid))
+    finally:
+        busy.kill()
+        busy.wait(60)
+    assert not runs(busy.pid)
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_one_that_runs_has_longer_to_answer(monkeypatch: pytest.MonkeyPatch, running: bool) -> None:
+    monkeypatch.setattr(heartbeat, "ANSWER_S", 0.05)
+    monkeypatch.setattr(heartbeat, "BUSY_ANSWER_S", 1e9 if running else 0.05)
+    asked: list[int] = []
+
+    def look(number: int) -> bool:
+        asked.append(number)
+        return running
+
+    secret = new_secret()
+    with ThreadPoolExecutor(1) as other, Listener("front end", secret) as listener:
+        there = other.submit(connect, listener.address, name="worker", secret=secret)
+        with listener.accept() as link, there.result(60):
+            monitor = HeartbeatMonitor(120.0, look)
+            monitor.add(3, link.control)
+            assert monitor.look() == {}  # it is asked, and does not answer
+            if running:
+                eventually(lambda: monitor.look() == {} and len(asked) > 1)
+            else:
+                eventually(lambda: list(monitor.look()) == [3])
 
 
 def test_a_process_that_works_is_not_silent() -> None:

@@ -146,6 +146,10 @@ class RayMachine:
                 # Its node does not answer: what it may still do has no effect.
                 self._end(self._started[handle], KILLED, "Ray has no news of its end")
 
+    def runs(self, handle: int) -> bool:  # noqa: ARG002
+        """Of a process on another machine it is not known."""
+        return False
+
     def strike(self, handle: int, how: str) -> None:
         """Do a worker harm, to see what comes of it: "kill" it. Ray cannot "stop" one."""
         if how != "kill":
