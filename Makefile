@@ -8,7 +8,7 @@ STAMP := $(VENV)/.ready
 # Of an environment that has what a modelled replay needs. Once there is a whole one, that is kept whole.
 CORE := $(or $(wildcard $(STAMP)),$(VENV)/.core)
 NATIVE := $(shell find csrc CMakeLists.txt -type f)
-CXX_FILES := $(shell find csrc tests -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh')
+CXX_FILES := $(shell find csrc tests laminabench -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.c' -o -name '*.cu' -o -name '*.cuh')
 PYTEST_WORKERS ?= 2
 # Some containers say that no bytecode is to be kept: every process of a test would compile torch once more.
 unexport PYTHONDONTWRITEBYTECODE

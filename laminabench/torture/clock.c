@@ -1,5 +1,5 @@
-// A wall clock that jumps back and forth by hours all the while: preloaded into a process, in front of libc's calls.
-// Clocks that only measure (monotonic ones) are as ever.
+// A wall clock that jumps back and forth by hours all the while: preloaded into a process, in front of libc's
+// calls. Clocks that only measure (monotonic ones) are as ever.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>
@@ -10,14 +10,14 @@
 #define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 #define SECOND 1000000000LL
 
-static int (*real)(clockid_t, struct timespec *);
+static int (*real)(clockid_t, struct timespec*);
 static uint64_t seed;
-static int64_t every = SECOND; // from one jump to the next, in nanoseconds
+static int64_t every = SECOND;  // from one jump to the next, in nanoseconds
 
 __attribute__((constructor)) static void prepare(void) {
-  const char *given = getenv("LAMINABENCH_CLOCK");
+  const char* given = getenv("LAMINABENCH_CLOCK");
   if (given) {
-    char *rest;
+    char* rest;
     seed = strtoull(given, &rest, 10);
     if (*rest == ':') every = strtoll(rest + 1, NULL, 10) * 1000000;
   }
@@ -35,14 +35,14 @@ static int64_t off(void) {
   return (int64_t)((x ^ (x >> 31)) % 86401) - 43200;
 }
 
-int clock_gettime(clockid_t id, struct timespec *into) {
+int clock_gettime(clockid_t id, struct timespec* into) {
   if (!real) real = NEXT(clock_gettime);
   int failed = real(id, into);
   if (!failed && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) into->tv_sec += off();
   return failed;
 }
 
-int gettimeofday(struct timeval *into, void *zone) {
+int gettimeofday(struct timeval* into, void* zone) {
   (void)zone;
   struct timespec now;
   if (clock_gettime(CLOCK_REALTIME, &now)) return -1;
@@ -50,7 +50,7 @@ int gettimeofday(struct timeval *into, void *zone) {
   return 0;
 }
 
-time_t time(time_t *into) {
+time_t time(time_t* into) {
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
   if (into) *into = now.tv_sec;
