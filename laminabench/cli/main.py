@@ -114,6 +114,10 @@ def run(arguments: list[str] | None = None, *, show_codes: bool = False) -> None
 
     With -v an error's code follows its sentence; with --json stdout has it as `{"error": {...}}`.
     """
+    if arguments is None:
+        # Processes that this one starts take no modules from the folder it happens to be in: its files may be
+        # others'.
+        os.environ["PYTHONSAFEPATH"] = "1"
     words = sys.argv[1:] if arguments is None else arguments
     ending.open_streams()
     Output.answered = False

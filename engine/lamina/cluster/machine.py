@@ -152,10 +152,11 @@ class Machine:
             raise EngineError("machine-closed", "the machine was closed: make a new one")
         if self._process is None:
             self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process that writes to it
+            # No module is taken from the folder that somebody happens to stand in (-P).
             # A group of its own: Ctrl-C is for the front end, which ends the workers. In the front end's
             # session, as the kernel then ends what of a group is stopped when nobody is left who could.
             self._process = subprocess.Popen(
-                [sys.executable, *self.program],
+                [sys.executable, "-P", *self.program],
                 env=child_environment(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from cluster_support import Load, Saved, eventually, mixed, play, shared, sound
@@ -16,6 +17,7 @@ from lamina.cluster import Machine, heartbeat, machine
 from lamina.cluster.heartbeat import HeartbeatMonitor
 from lamina.cluster.life import Life, runs
 from lamina.fhbn import Listener, connect, new_secret
+from lamina.pipeline.options import EngineError
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +45,17 @@ def test_a_stopped_fork_server_and_a_lost_worker(
         assert server.returncode == -signal.SIGKILL
         assert {name for fault in it.faults for name in fault.workers} == set(it.workers)
         sound(it)
+
+
+def test_no_module_is_taken_from_the_folder_one_stands_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "planted.py").write_text("raise SystemExit('taken')")
+    monkeypatch.chdir(tmp_path)
+    with Machine() as own:
+        own.program = ("-c", "import planted")
+        with pytest.raises(EngineError, match="No module named 'planted'"):
+            own.ends([])
 
 
 def test_a_process_that_is_stopped_does_not_run() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -52,6 +53,23 @@ def test_help_shows_sections_and_examples() -> None:
     assert result.returncode == 0
     for text in ("Workloads:", "traces", "Examples:", "laminabench traces info azure-conv"):
         assert text in result.stdout
+
+
+def test_processes_take_no_modules_from_the_folder_one_is_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from laminabench.cli.main import run
+
+    (tmp_path / "runpy.py").write_text("raise SystemExit(7)")  # which multiprocessing imports
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONSAFEPATH", "")
+    monkeypatch.setattr(sys, "argv", ["laminabench", "--version"])
+    with pytest.raises(SystemExit):
+        run()
+    process = multiprocessing.get_context("spawn").Process(target=os.getpid)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
 
 
 def test_help_imports_nothing_heavy() -> None:

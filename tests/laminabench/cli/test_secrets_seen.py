@@ -34,6 +34,7 @@ def command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.Captu
     from laminabench.cli.main import run
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONSAFEPATH", "")  # `run` sets it
     monkeypatch.setenv("LAMINABENCH_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("OPENAI_API_KEY", f"sk-{S}")
 
