@@ -30,7 +30,8 @@ UNPACKED_TIMES = 1000
 
 
 def content(path: Path, most: int = MOST_BYTES) -> bytes:
-    """The whole of a file; a UserError where there is more of it than anybody would write."""
+    """The whole of a file; a UserError where it is none, or there is more of it than anybody would write."""
+    require_file(path)
     with path.open("rb") as file:
         found = file.read(most + 1)
     if len(found) > most:
@@ -38,6 +39,12 @@ def content(path: Path, most: int = MOST_BYTES) -> bytes:
             "file-too-large", f"{path} has more than {most >> 20} MiB: it is not what it is read as"
         )
     return found
+
+
+def require_file(path: Path) -> None:
+    """A UserError where something is in a file's place that may never end, but for what one names oneself."""
+    if path.exists() and not path.is_file() and not path.is_dir() and path.parts[:2] != ("/", "dev"):
+        raise UserError("file-is-pipe", f"{path} is a pipe or a device, and no file: it is not read")
 
 
 def text(path: Path, most: int = MOST_BYTES) -> str:

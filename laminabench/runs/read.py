@@ -141,6 +141,7 @@ def _require_calls_of_requests(directory: Path, tables: dict[str, Columns]) -> N
 
 def _read_table(path: Path, columns: tuple[Column, ...], table: Table) -> Columns:
     try:
+        bounded.require_file(path)
         if sha256_of(path) != table.sha256:
             raise _damaged(path, f"its content does not match the checksum in {MANIFEST}")
         with pa.parquet.ParquetFile(path) as file:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from laminabench import bounded
 from laminabench.request import BY_KEY, typed
 from laminabench.runs.documents import Kind, read
 from laminabench.runs.summary import Facts
@@ -126,6 +127,7 @@ def _parquet(path: Path, modified_ns: int) -> pa.Table:  # noqa: ARG001 - a file
     import pyarrow.parquet as pq
 
     try:
+        bounded.require_file(path)
         return pq.read_table(path)
     except (pa.ArrowInvalid, OSError) as error:
         raise SWEEP.damaged(path, "it is not parquet, or not all of it can be read") from error

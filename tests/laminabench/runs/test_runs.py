@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -263,6 +264,14 @@ def test_not_a_run(tmp_path: Path, written: Path) -> None:
 def test_a_newer_format(written: Path) -> None:
     edit_manifest(written, format_version=FORMAT_VERSION + 1)
     with pytest.raises(UserError, match="run-format-newer"):
+        read_run(written)
+
+
+@pytest.mark.parametrize("name", [MANIFEST, "requests.parquet"])
+def test_what_may_never_end_is_not_waited_for(written: Path, name: str) -> None:
+    (written / name).unlink()
+    os.mkfifo(written / name)
+    with pytest.raises(UserError, match="file-is-pipe"):
         read_run(written)
 
 
