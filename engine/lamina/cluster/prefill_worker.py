@@ -104,7 +104,7 @@ class PrefillRole:
     def _compute(self, job: PrefillJob) -> None:
         chunks = self._prefill.run(job.text, None, partial(self._deliver, job))
         while job.wanted and job.left:
-            self._heartbeat.start("prompt")
+            self._heartbeat.start("prompt", min(CHUNK, len(job.text)))
             try:
                 next(chunks)
             except ChannelError:
@@ -135,7 +135,7 @@ class PrefillRole:
                 parts = (item[rows, heads[worker]].contiguous() for item in kv)
                 self._send(worker, PieceHeader(job.name, layer, begin + start), *parts)
         job.left -= max(tokens - first, 0)
-        self._heartbeat.start("prompt")
+        self._heartbeat.start("prompt", tokens)
 
     def _first(self, job: PrefillJob, layer: int) -> int:
         """The first token that attention workers want: it is neither shared nor out of sight."""

@@ -73,10 +73,11 @@ class Working:
 
     def __init__(self) -> None:
         self.now = False
+        self.most_work = 0.0
 
-    def start(self, kind: str) -> None:
+    def start(self, kind: str, work: float) -> None:
         assert kind == "prompt"
-        self.now = True
+        self.now, self.most_work = True, max(self.most_work, work)
 
     def stop(self) -> None:
         self.now = False
@@ -202,6 +203,8 @@ def test_attention_workers_get_their_heads_of_each_prompt(
             attention.expect(name, len(text))
         cast.front.compute(name, text)
     cast.pull_until(lambda: all(len(attention.had) == len(texts) for attention in cast.attention))
+    # Told by its tokens, a long prompt after short ones is no work that hangs.
+    assert cast.heartbeat.most_work >= CHUNK
     for attention in cast.attention:
         assert attention.had == [1, 2, 3], "in the order in which they were asked for"
         for name, text in texts.items():
