@@ -58,3 +58,15 @@ def test_who_says_nothing_takes_few_threads(port: int, monkeypatch: pytest.Monke
         with contextlib.suppress(OSError, http.client.HTTPException):
             assert told(port, "localhost")[0] == 200
             return
+
+
+def test_who_goes_on_slowly_keeps_no_place(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_server, "CLIENT_S", 0.5)
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        connection.settimeout(0.05)
+        with contextlib.suppress(ConnectionError):
+            while True:  # each piece well within the handler's timeout
+                connection.sendall(b"a")
+                with contextlib.suppress(TimeoutError):
+                    assert connection.recv(1) == b""
+                    return
