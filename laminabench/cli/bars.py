@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from laminabench.cli.progress import Step
+from laminabench.present.terminal import visible
 
 REFRESHES_PER_S = 4
 BAR_WIDTH = 30
@@ -41,7 +42,7 @@ class Bars:
 
     def say(self, sentence: str) -> None:
         """Above the bars, where it stays."""
-        self._console.print(Text(f"laminabench: {sentence}"), soft_wrap=True)
+        self._console.print(Text(f"laminabench: {visible(sentence)}"), soft_wrap=True)
 
     def _drawn(self) -> RenderableType:
         rows: list[RenderableType] = []

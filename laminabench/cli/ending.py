@@ -18,6 +18,7 @@ import click
 
 from laminabench.at_once import end_at_once
 from laminabench.errors import CheckFailedError, Terminated, UserError
+from laminabench.present.terminal import visible
 
 # Of the packages that only some commands import, late: which extra brings them.
 EXTRAS = {
@@ -100,7 +101,7 @@ def close_streams() -> None:
 def say(sentence: str) -> None:
     """One line on stderr; if nobody can read it, the exit code must do."""
     with contextlib.suppress(OSError):
-        click.echo(sentence, err=True)
+        click.echo(visible(sentence), err=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import click
 from laminabench.cli.progress import Board, Display, Lines, Step
 from laminabench.json_safe import json_safe
 from laminabench.listener import Listener
-from laminabench.present.terminal import without_markup
+from laminabench.present.terminal import visible, without_markup
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -112,7 +112,7 @@ class Output(Listener):
 
 
 def _say(sentence: str) -> None:
-    click.echo(f"laminabench: {sentence}", err=True)
+    click.echo(f"laminabench: {visible(sentence)}", err=True)
 
 
 class _PipeConsole:

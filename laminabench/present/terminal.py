@@ -10,13 +10,20 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+# With these a name in somebody's Run would write on the terminal where it likes, or into its clipboard.
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
 # What rich takes for markup, after any backslashes.
 _TAG = re.compile(r"(\\*)(\[[a-z#/@][^[]*?\])")
 
 
+def visible(text: str) -> str:
+    """Control characters as escapes, but for ends of lines and tabs."""
+    return text.translate(_CONTROLS)
+
+
 def literal(text: object) -> str:
     """Text that is not ours (names, paths, origins): rich must not take its brackets for markup."""
-    escaped = _TAG.sub(r"\1\1\\\2", str(text))
+    escaped = _TAG.sub(r"\1\1\\\2", visible(str(text)))
     return escaped + "\\" if escaped.endswith("\\") and not escaped.endswith("\\\\") else escaped
 
 
@@ -57,7 +64,7 @@ def print_facts(console: Console, facts: dict[str, Any], indent: int = 0) -> Non
                 print_facts(console, row, indent + 1)
                 console.print()
         else:
-            console.print(f"{label}{said(value)}", soft_wrap=True, markup=False)
+            console.print(f"{label}{visible(said(value))}", soft_wrap=True, markup=False)
 
 
 def said(value: object) -> str:

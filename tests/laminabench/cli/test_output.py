@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.markup import escape, render
 
-from laminabench.present.terminal import literal, without_markup
+from laminabench.cli import ending
+from laminabench.cli.output import Output
+from laminabench.present.terminal import literal, visible, without_markup
 
 
 @given(st.text("ab[]/\\=# @", max_size=30))
@@ -23,3 +25,12 @@ def test_text_that_is_not_ours_is_escaped_as_rich_does(text: str) -> None:
 )
 def test_markup_is_left_out(text: str) -> None:
     assert without_markup(text) == render(text).plain
+
+
+def test_no_name_reaches_the_terminal_behind_its_text(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "a\x1b]52;c;aGk=\x07b\x9b2J"
+    shown = r"a\x1b]52;c;aGk=\x07b\x9b2J"
+    assert literal(name) == visible(name) == shown
+    ending.say(f"no {name}\n")
+    Output(as_json=False, quiet=False, verbose=False).note(name)
+    assert capsys.readouterr().err == f"no {shown}\n\nlaminabench: {shown}\n"
