@@ -164,6 +164,7 @@ EXPERIMENTS: Mapping[str, Listed] = {
         4,
         20,
         ("engine",),
+        apart=True,  # all workers of its process are struck
     ),
     "clients": Listed(
         "clients that leave at any moment, send trailers, pipeline, read slowly, half-close",

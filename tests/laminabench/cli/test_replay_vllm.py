@@ -28,10 +28,10 @@ from laminabench.systems.live.prompts import prompt_of
 REAL = os.environ.get("LAMINABENCH_VLLM")
 TRACES = os.environ.get("LAMINABENCH_TRACES")
 
-# Decodes everybody at once, a token a step of 10 ms, and does what STANDIN says in the third step.
+# Decodes everybody at once, a token a step of 10 ms; LAMINABENCH_STANDIN says what it does in the third one.
 STAND_IN = """#!{python}
 import json, os, signal, struct, subprocess, sys
-does = os.environ.get("STANDIN", "")
+does = os.environ.get("LAMINABENCH_STANDIN", "")
 say = lambda **line: print(json.dumps(line), flush=True)
 order = json.loads(sys.stdin.readline())
 print("vLLM begins", file=sys.stderr, flush=True)
@@ -169,7 +169,7 @@ def test_what_is_not_chosen_of_prompts_is_left_to_vllm(as_json: Any, tmp_path: P
 def test_tokens_of_a_replay_that_ended_early_have_no_checksum(
     stand_in: Path, shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STANDIN", "killed")
+    monkeypatch.setenv("LAMINABENCH_STANDIN", "killed")
     code, *_ = shell(*SMALL, "--deployment", "1xcpu", "--out", "run", "--prefill", "model")
     assert code == 1
     summary = read_run(stand_in / "run").manifest.summary
@@ -190,7 +190,7 @@ def test_tokens_of_a_replay_that_ended_early_have_no_checksum(
 def test_what_goes_wrong_is_told_and_what_was_before_is_kept(
     does: str, why: str, done: int, stand_in: Path, shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("STANDIN", does)
+    monkeypatch.setenv("LAMINABENCH_STANDIN", does)
     code, out, err = shell(*SMALL, "--deployment", "1xcpu", "--out", "run")
     assert code == 1
     assert "PARTIAL" in out.splitlines()[0] + out.splitlines()[1]
@@ -247,7 +247,8 @@ def test_however_a_hanging_vllm_ends_none_of_its_processes_is_left(
     sign: signal.Signals | None, stand_in: Path, started: Any
 ) -> None:
     more = ("--deployment", "1xcpu", "--out", "run", *(() if sign else ("--runner-timeout", "4")))
-    process = started(stand_in, *SMALL, *more, program=("-c", INTERRUPTIBLE), more={"STANDIN": "hangs"})
+    hangs = {"LAMINABENCH_STANDIN": "hangs"}
+    process = started(stand_in, *SMALL, *more, program=("-c", INTERRUPTIBLE), more=hangs)
     numbers = [int(number) for number in said_in(stand_in / "fifo").split()]
     with process:
         if sign:
