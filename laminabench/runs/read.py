@@ -17,9 +17,13 @@ from laminabench import bounded
 from laminabench.errors import UserError
 from laminabench.runs.format import FORMAT, FORMAT_VERSION, MANIFEST, sha256_of, unsealed
 from laminabench.runs.manifest import Manifest, Table
-from laminabench.runs.schema import FLAG, OPTIONAL, STATUS, TABLES, TEXT, Column, schema
+from laminabench.runs.schema import FLAG, OPTIONAL, SECONDS, STATUS, TABLES, TEXT, Column, schema
 from laminabench.runs.status import STATUSES
 from laminabench.sim.outcome import Columns, Outcome, no_timeline
+from laminabench.sim.spec import TICKS_PER_S
+
+# Times are counted in ticks, of which there are so many: 29 years.
+LATEST_S = 2.0**63 / TICKS_PER_S * 0.99
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,7 @@ def read_run(directory: Path) -> Run:
     }
     if not {"requests", "iterations"} <= tables.keys():
         raise _damaged(directory / MANIFEST, "it does not name the tables")
+    _require_times(directory, tables)
     _require_calls_of_requests(directory, tables)
     for name in {"memory", "prompts"} & tables.keys():
         if len(next(iter(tables[name].values()))) != len(tables["iterations"]["start_s"]):
@@ -120,6 +125,17 @@ def _not_a_run(directory: Path) -> UserError:
     return UserError(
         "run-not-a-run", f'{directory} is not a Run: {MANIFEST} does not say "format": "{FORMAT}"'
     )
+
+
+def _require_times(directory: Path, tables: dict[str, Columns]) -> None:
+    """What is counted in ticks has to have that many."""
+    for name, table in tables.items():
+        for column in TABLES[name]:
+            if column.type == SECONDS:
+                values = table[column.name]
+                if ((values > LATEST_S) | (values < -LATEST_S)).any():
+                    why = f"its column {column.name} has times of more than {LATEST_S:,.0f} s"
+                    raise _damaged(directory / f"{name}.parquet", why)
 
 
 def _require_calls_of_requests(directory: Path, tables: dict[str, Columns]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -264,6 +265,18 @@ def test_not_a_run(tmp_path: Path, written: Path) -> None:
 def test_a_newer_format(written: Path) -> None:
     edit_manifest(written, format_version=FORMAT_VERSION + 1)
     with pytest.raises(UserError, match="run-format-newer"):
+        read_run(written)
+
+
+def test_times_that_no_replay_has_are_damage(written: Path) -> None:
+    path = written / "iterations.parquet"
+    table = pq.read_table(path)
+    place = table.column_names.index("start_s")
+    late = pa.array([1e18] * len(table))
+    pq.write_table(table.set_column(place, table.schema.field(place), late), path)
+    tables = json.loads((written / MANIFEST).read_text())["tables"]
+    edit_manifest(written, tables=tables | {"iterations": {"rows": len(table), "sha256": sha256_of(path)}})
+    with pytest.raises(UserError, match=r"start_s has times"):
         read_run(written)
 
 
