@@ -158,14 +158,18 @@ def _served(warm: Warm, folder: Path) -> Iterator[tuple[int, Callable[[], int | 
                     raise RuntimeError(f"no server: {(folder / 'err').read_text()}")
             yield int(json.loads(said.splitlines()[0])["url"].rpartition(":")[2]), end
         finally:
-            running.kill(signal.SIGKILL)
+            running.close()
 
 
 def _done(warm: Warm, folder: Path, command: Sequence[str]) -> tuple[int | None, dict[str, Any], float]:
     """How it ended, what it answered, and how long that took by a clock that does not jump."""
     began = time.perf_counter()
-    with (folder / "out").open("w+b") as out, (folder / "err").open("w+b") as errors:
-        status = warm.start(command, folder, errors, out).wait(LONGEST_S)
+    with (
+        (folder / "out").open("w+b") as out,
+        (folder / "err").open("w+b") as errors,
+        contextlib.closing(warm.start(command, folder, errors, out)) as running,
+    ):
+        status = running.wait(LONGEST_S)
     took_s = time.perf_counter() - began
     answer = (folder / "out").read_bytes()
     return status, msgspec.json.decode(answer) if status == 0 else {}, took_s

@@ -185,7 +185,6 @@ def _cycle(warm: Warm, folder: Path, drawn: random.Random, whole: Whole, room: R
             running.kill(how)
             status = running.wait(_GRACE_S)
     if status is None:
-        running.kill(signal.SIGKILL)
         raise _WrongError("crashed", f"{how.name} did not end it in {_GRACE_S:g} s")
     if status == 0:
         return True
@@ -202,8 +201,12 @@ def _begun(warm: Warm, folder: Path) -> Iterator[Process]:
     resumed = (folder / "kept.journal").exists()
     command = ("replay", "--resume", "kept", "-q", "--json") if resumed else (*LIVE, "--out", "kept")
     beside = folder.parent / folder.name  # what it says does not fill the disk
-    with beside.with_suffix(".out").open("w+b") as out, beside.with_suffix(".err").open("w+b") as errors:
-        yield warm.start(command, folder, errors, out)
+    with (
+        beside.with_suffix(".out").open("w+b") as out,
+        beside.with_suffix(".err").open("w+b") as errors,
+        contextlib.closing(warm.start(command, folder, errors, out)) as running,
+    ):
+        yield running
 
 
 def _ended(warm: Warm, folder: Path, whole: Whole, room: Room) -> tuple[str | None, str]:

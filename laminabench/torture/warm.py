@@ -56,6 +56,12 @@ class Process:
         self._connection.close()
         return int(told) if told else -signal.SIGKILL
 
+    def close(self) -> None:
+        """If it has not ended, it does now."""
+        if self._connection.fileno() >= 0:
+            self.kill(signal.SIGKILL)
+            self._connection.close()
+
 
 class Warm:
     """The process that others are forked from."""
