@@ -6,6 +6,9 @@ import ipaddress
 import socket
 from collections.abc import Iterable
 
+# Of a connection that nobody reads the kernel keeps twice these at most; else they grow to megabytes.
+KERNEL_BYTES = {socket.SO_SNDBUF: 131_072, socket.SO_RCVBUF: 65_536}
+
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach it."""
@@ -43,6 +46,8 @@ def bound(host: str, port: int) -> socket.socket:
     bound_socket = socket.socket(family, kind, protocol_)
     try:
         bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for which, size in KERNEL_BYTES.items():
+            bound_socket.setsockopt(socket.SOL_SOCKET, which, size)
         bound_socket.bind(address)
     except BaseException:
         bound_socket.close()

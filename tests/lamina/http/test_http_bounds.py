@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from lamina.http.address import bound
 from lamina.http.answering import Answering, CompletionForm
 from lamina.http.answers import ApiError
 from lamina.http.api import ChatRequest, CompletionRequest
@@ -310,3 +312,11 @@ def test_a_flood_of_openings_leaves_no_descriptors(narrow: Any, wire: Any) -> No
         connection.close()
     wire.until(lambda: open_files() <= before)
     narrow.require_sound()
+
+
+def test_the_kernel_keeps_little_of_a_connection() -> None:
+    buffers = (socket.SO_SNDBUF, socket.SO_RCVBUF)
+    with bound("127.0.0.1", 0) as sock:
+        sock.listen()
+        with socket.create_connection(sock.getsockname()), sock.accept()[0] as here:
+            assert sum(here.getsockopt(socket.SOL_SOCKET, each) for each in buffers) <= 393_216
