@@ -90,6 +90,7 @@ def replaying(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         cwd=folder,
         stderr=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
+        start_new_session=True,  # in a container init, which adopts what it leaves, may be of this one's
     )
     try:
         there = lambda: len(workers(process.pid)) == 2 or process.poll() is not None  # noqa: E731
