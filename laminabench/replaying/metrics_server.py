@@ -19,8 +19,6 @@ App = Callable[..., Iterable[bytes]]
 
 
 class _Handler(WSGIRequestHandler):
-    timeout = CLIENT_S
-
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
         """Scrapes are no news."""
 
@@ -39,7 +37,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        # However slowly it goes on: the handler's timeout is of each piece.
+        # Of all of it: the handler's own timeout would be of each piece.
         end = threading.Timer(CLIENT_S, _hang_up, (request,))
         end.daemon = True
         end.start()

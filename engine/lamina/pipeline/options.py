@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 # What a prompt may take without a look at what is free.
 SMALL_BYTES = 64 << 20
-# One chunk, as prompts go through slices: those who decode meanwhile wait for no more.
-PROMPT_TOKENS = 512
+# Those who decode meanwhile wait for no more.
+PROMPT_TOKENS = CHUNK
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LOAD_FORMATS = get_args(LoadFormat)
 

@@ -94,9 +94,8 @@ class LocalCore:
             self._prefill = Prefill(plain[:-1], attended, plain[-1])
         self._spent = Spent()
         self._failed: dict[int, str] = {}
-        self._in_parts: dict[
-            int, tuple[Arrival, PromptRun]
-        ] = {}  # prompts that are too long for one iteration
+        # Prompts that are too long for one iteration.
+        self._in_parts: dict[int, tuple[Arrival, PromptRun]] = {}
 
     def launch(self, batch: int, delta: BatchDelta, size: int, snapshot: BatchSnapshot | None = None) -> None:  # noqa: ARG002 - there is one batch
         self._spent, self._failed = Spent(), {}

@@ -163,6 +163,7 @@ def test_the_layout_is_one_that_the_engine_takes() -> None:
 
 
 def test_the_engine_computes_so_many_tokens_of_prompts_with_an_iteration() -> None:
+    from lamina.pipeline import CoreOptions
     from lamina.serve import Sampling
 
     setup = a_setup("1xcpu", "llama-tiny", prefill="model", max_batched_tokens=64)
@@ -172,6 +173,7 @@ def test_the_engine_computes_so_many_tokens_of_prompts_with_an_iteration() -> No
         while not engine.idle:
             steps.append(engine.step().prompt_tokens)
     assert (max(steps), sum(steps)) == (64, 99)
+    assert a_setup().max_batched_tokens == CoreOptions().prompt_tokens
 
 
 def test_what_the_engine_refuses_is_a_users_error_and_a_bug_is_not() -> None:
