@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from pathlib import Path
 from typing import NoReturn
+
+from laminabench import proc
 
 # What Python's multiprocessing has beside it: it ends by itself, and takes what is left in /dev/shm with it.
 _TRACKER = b"multiprocessing.resource_tracker"
@@ -23,12 +24,9 @@ def end_at_once(status: int) -> NoReturn:
 def _descendants(pid: int) -> list[int]:
     """Parents first: what they would begin meanwhile ends with them."""
     children: dict[int, list[int]] = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            with contextlib.suppress(OSError):
-                stat = (folder / "stat").read_text(encoding="utf-8", errors="replace")
-                if _TRACKER not in (folder / "cmdline").read_bytes():
-                    children.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(folder.name))
+    for other in proc.pids():
+        if _TRACKER not in proc.read(other, "cmdline") and (fields := proc.stat(other)):
+            children.setdefault(int(fields[1]), []).append(other)
     found = list(children.get(pid, ()))
     for child in found:  # grows meanwhile
         found += children.get(child, ())

@@ -17,6 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver, resource_tracker
 from typing import Any, Protocol, TypeVar
 
+from laminabench import proc
 from laminabench.errors import UserError
 from laminabench.version import __version__
 
@@ -84,7 +85,7 @@ def _ended(pending: Iterable[Future[Any]]) -> Iterator[Future[Any]]:
         done, left = wait(left, LOOK_S, FIRST_COMPLETED)
         yield from done
         began, workers = used_s, multiprocessing.active_children()
-        used_s = sum(_used_s(worker.pid) for worker in workers)
+        used_s = sum(proc.used_s(worker.pid) for worker in workers if worker.pid)
         silent_s = 0.0 if done or not workers or used_s != began else silent_s + LOOK_S
         if silent_s > SILENT_S:
             raise UserError(
@@ -92,16 +93,6 @@ def _ended(pending: Iterable[Future[Any]]) -> Iterator[Future[Any]]:
                 f"the worker processes have done nothing for {silent_s:.0f} s: they were stopped, or wait "
                 "for a disk; have the work done in this process with --jobs 1",
             )
-
-
-def _used_s(pid: int | None) -> float:
-    """Of a processor, so far; 0 of one that has ended."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:  # noqa: PTH123 - nothing is kept of the path
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def spread(

@@ -1,13 +1,15 @@
-"""Processes as /proc has them: who began whom, whether it is there, what it takes."""
+"""An engine's processes: who began whom, whether it is there, what it takes."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from laminabench import proc
+
 _FORK_SERVER = b"lamina.cluster.fork_server"
-_PROC = Path("/proc")
 _SHM = Path("/dev/shm")
 LOOK_S = 0.01
 
@@ -15,19 +17,18 @@ LOOK_S = 0.01
 def children_of(*parents: int) -> list[int]:
     """Processes that these have begun and that have not ended."""
     wanted = {str(parent) for parent in parents}
-    numbers = [folder.name for folder in _PROC.iterdir() if folder.name.isdecimal()]
-    states = {int(number): _stat(int(number)) for number in numbers}
+    states = {pid: proc.stat(pid) for pid in proc.pids()}
     return sorted(pid for pid, stat in states.items() if stat[:1] != ["Z"] and wanted.intersection(stat[1:2]))
 
 
 def alive(pid: int) -> bool:
     """Whether a process is there and no zombie."""
-    return _stat(pid)[:1] not in ([], ["Z"])
+    return proc.stat(pid)[:1] not in ([], ["Z"])
 
 
 def fork_servers(front_end: int) -> list[int]:
     """What a front end's workers are forked from."""
-    return [pid for pid in children_of(front_end) if _FORK_SERVER in _read(pid, "cmdline")]
+    return [pid for pid in children_of(front_end) if _FORK_SERVER in proc.read(pid, "cmdline")]
 
 
 def workers(front_end: int) -> list[int]:
@@ -39,13 +40,11 @@ def facts(pids: list[int]) -> dict[str, int]:
     """What processes take, all together."""
     found = {"rss_bytes": 0, "descriptors": 0, "threads": 0}
     for pid in pids:
-        lines = dict(line.split(b":", 1) for line in _read(pid, "status").splitlines() if b":" in line)
+        lines = dict(line.split(b":", 1) for line in proc.read(pid, "status").splitlines() if b":" in line)
         found["rss_bytes"] += int(lines.get(b"VmRSS", b"0 kB").split()[0]) << 10
         found["threads"] += int(lines.get(b"Threads", b"0"))
-        try:
-            found["descriptors"] += sum(1 for _ in (_PROC / str(pid) / "fd").iterdir())
-        except OSError:  # it has just ended
-            continue
+        with contextlib.suppress(OSError):  # it has just ended
+            found["descriptors"] += sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
     return found
 
 
@@ -62,15 +61,3 @@ def eventually(holds: Callable[[], bool], within_s: float) -> bool:
             return False
         time.sleep(LOOK_S)
     return True
-
-
-def _stat(pid: int) -> list[str]:
-    """Its state, its parent, and more; nothing if it is not there."""
-    return _read(pid, "stat").decode(errors="replace").rpartition(")")[2].split()
-
-
-def _read(pid: int, name: str) -> bytes:
-    try:
-        return (_PROC / str(pid) / name).read_bytes()
-    except OSError:
-        return b""

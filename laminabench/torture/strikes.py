@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from laminabench import proc
 from laminabench.torture.processes import LOOK_S, alive, fork_servers, workers
 
 # A fork server that is stopped is missed when a worker is, and then for 20 s.
@@ -99,11 +100,7 @@ class Hand:
 
 
 def stopped(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - asked a hundred times a second
-            return file.read().rpartition(b")")[2].split()[:1] == [b"T"]
-    except OSError:
-        return False
+    return proc.stat(pid)[:1] == ["T"]
 
 
 @contextlib.contextmanager
