@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lamina import threads as threads  # before anything of lamina imports torch
+
 if TYPE_CHECKING:
     from lamina.cluster import Layout, Machine
     from lamina.serve import Engine, Fleet, Sampling

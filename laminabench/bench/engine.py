@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Literal
 
 import torch
 
+from lamina import threads
 from lamina.attention.worker import TensorWorker
 from lamina.convert.codegen import linear
 from lamina.serve import Engine, Sampling
@@ -134,7 +134,7 @@ def _report(
     ratio, host, bandwidth = took["ratio"], took["host"], took["bandwidth"]
     layers = len(engine.core.conversion.attentions)
     kv_bytes = batch * context * engine.core.arena.shape.token_bytes
-    threads = {"model": torch.get_num_threads(), "attention": _worker(engine).native.threads}
+    counts = {"model": torch.get_num_threads(), "attention": _worker(engine).native.threads}
     ratio_met, host_met = ratio.median <= TARGET_RATIO, host.median <= host_target
     facts = {
         "benchmark": "engine",
@@ -143,9 +143,9 @@ def _report(
         "layers": layers,
         "gemm_parameters": gemms.parameters,
         "kv_bytes": kv_bytes,
-        "threads": threads,
+        "threads": counts,
         "options": options,
-        "gomp_spincount": os.environ.get("GOMP_SPINCOUNT"),
+        "gomp_spincount": threads.spins,
         "rounds": len(rounds),
         "iteration_s": took["iteration"],
         "of_which": {f"{name}_s": took[name] for name in (*PARTS, "host")},
@@ -161,8 +161,8 @@ def _report(
     }
     setting = (
         f"{layers} layers, {gemms.parameters / 1e6:,.0f} M parameters in matrix products, batch {batch}, "
-        f"context {context:,}, {len(rounds)} rounds; threads: {threads['model']} for the model, "
-        f"{threads['attention']} for attention; slices by {options.backend}, "
+        f"context {context:,}, {len(rounds)} rounds; threads: {counts['model']} for the model, "
+        f"{counts['attention']} for attention; slices by {options.backend}, "
         f"{'with' if options.overlap else 'no'} overlap"
     )
     reading = f"{kv_bytes / 1e9:.2f} GB of KV at {bandwidth.median / 1e9:.1f} GB/s"

@@ -7,7 +7,6 @@ once, in `measuring`.
 from __future__ import annotations
 
 import functools
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -180,9 +179,6 @@ def engine(
     in turn: the same matrix products alone, and how fast the memory can be read at all. With --compare model
     worker and attention worker have a core each, and layouts of them take turns, with vLLM if it is named.
     """
-    # Read when torch is loaded. After each matrix product its threads would go on spinning for a millisecond,
-    # on the cores that attention needs then; docs/engine.md tells users of the engine.
-    os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     if compare:
         from laminabench.bench import engine_compare
 

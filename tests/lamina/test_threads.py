@@ -1,0 +1,67 @@
+"""How long torch's threads spin is said by whoever loads libgomp: libgomp itself tells what it has read."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("torch")
+_LOADS = (
+    "import ctypes, importlib.util, pathlib; "
+    "root = pathlib.Path(importlib.util.find_spec('torch').origin).parents[1]; "
+    "ctypes.CDLL(str(next(root.glob('torch*/**/libgomp*.so*'))))"
+)
+_TELLS = "import os, lamina.threads as t; print(t.spins, os.environ.get('GOMP_SPINCOUNT'))"
+
+
+def _told(program: str, **environment: str) -> tuple[str, str]:
+    """What a program prints, and the spin count that libgomp went by."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GOMP_", "OMP_"))}
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env=kept | {"OMP_DISPLAY_ENV": "verbose"} | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    counts = [line.split("'")[1] for line in ran.stderr.splitlines() if "GOMP_SPINCOUNT = " in line]
+    if not counts:
+        pytest.skip("this torch has no libgomp of its own")
+    # Once: torch takes the one that is there.
+    assert len(counts) == 1
+    return ran.stdout.strip(), counts[0]
+
+
+def test_importing_lamina_sets_it_and_leaves_the_environment_alone() -> None:
+    assert _told(_TELLS) == ("2000 None", "2000")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said", "count"),
+    [("GOMP_SPINCOUNT", "77", "77 77", "77"), ("OMP_WAIT_POLICY", "PASSIVE", "None None", "0")],
+)
+def test_what_the_user_said_stays(name: str, value: str, said: str, count: str) -> None:
+    assert _told(f"{_TELLS}; {_LOADS}", **{name: value}) == (said, count)
+
+
+def test_torch_takes_it_over() -> None:
+    program = (
+        f"{_TELLS}; import torch; torch.ones(1 << 20).sum(); "
+        "print(len({line.split()[-1] for line in open('/proc/self/maps') if 'libgomp' in line}))"
+    )
+    assert _told(program) == ("2000 None\n1", "2000")
+
+
+def test_who_imports_torch_first_is_told_once() -> None:
+    program = (
+        f"{_LOADS}; import logging, sys, lamina.threads as t; "
+        "logging.basicConfig(stream=sys.stdout, format='%(name)s'); "
+        "t.say_if_late(); t.say_if_late(); print(t.spins)"
+    )
+    said, count = _told(program)
+    assert said.split() == ["lamina", "None"]
+    assert count != "2000"
