@@ -44,6 +44,9 @@ class Partition:
     chunks_along: Along = "requests"
 
     def __post_init__(self) -> None:
+        # Also what another process says that one is.
+        if min(self.ranks, self.workers, self.kv_heads, self.chunks) < 1 or self.heads < self.kv_heads:
+            raise ValueError(f"{self} is no partition")
         shared = self.heads // self._unit
         what = f"{shared} KV heads" if self.kv_heads > 1 else f"{shared} heads"
         if shared % self.ranks:

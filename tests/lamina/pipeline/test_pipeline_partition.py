@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -115,3 +117,11 @@ def test_refusals_say_what_is_possible() -> None:
     with pytest.raises(ValueError, match="layout-heads-uneven") as why:
         Partition("requests", 3, 1, 8, 1)
     assert str(why.value).startswith("8 heads do not split over 3 model workers")
+
+
+@pytest.mark.parametrize("name", ["ranks", "workers", "heads", "kv_heads", "chunks"])
+@pytest.mark.parametrize("number", [0, -1])
+def test_nothing_is_no_number_of_anything(name: str, number: int) -> None:
+    sound: dict[str, Any] = {"ranks": 2, "workers": 2, "heads": 8, "kv_heads": 4, "chunks": 1}
+    with pytest.raises(ValueError, match="is no partition"):
+        Partition("heads", **(sound | {name: number}))
