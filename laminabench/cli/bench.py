@@ -7,6 +7,7 @@ once, in `measuring`.
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from laminabench.cli.options import COUNT, FILE, PATH, POSITIVE, Decorator, Numb
 from laminabench.cli.output import Output, reporting
 from laminabench.errors import UserError
 from laminabench.present.terminal import literal, table
+from laminabench.processor import processor
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -51,8 +53,9 @@ def measuring(unit: str, example: str) -> Callable[[Callable[..., Report]], clic
 
             with out.progress(unit, unit=unit) as progress:
                 report = measure(watcher=Watcher(progress, out.note, out.detail), **options)
+            cpu = f"{processor()}, {os.cpu_count()} cores"
             # Printed first: a file that cannot be written does not take it away.
-            out.result(report.json(), lambda console: render(console, report.text))
+            out.result(report.json() | {"cpu": cpu}, lambda console: render(console, [*report.text, cpu]))
             for sentence in report.write():
                 out.note(sentence)
 
@@ -158,6 +161,9 @@ def endpoint(
     "tensor-parallel and expert-parallel, of a model with experts.",
     metavar="NAMES",
 )
+@option(
+    "--model", None, "With --compare: another model of the catalogue, with made-up weights.", "llama-mini"
+)
 @option("--output-tokens", COUNT, "With --compare: of each request; else 64, of a model with experts 16.")
 @option("--vllm vllm_python", FILE, "With --compare: another Python than that of `baseline setup vllm`.")
 @option("--overlap/--no-overlap", None, "Start attention before k and v.", False)
@@ -169,6 +175,7 @@ def engine(
     threads: int,
     backend: str,
     compare: str | None,
+    model: str,
     output_tokens: int | None,
     vllm_python: Path | None,
     overlap: bool,
@@ -183,7 +190,7 @@ def engine(
         from laminabench.bench import engine_compare
 
         output = output_tokens or engine_compare.usual_output(compare)
-        load = engine_compare.Load(batch, context, output)
+        load = engine_compare.Load(batch, context, output, model)
         return engine_compare.run(compare, load, rounds=rounds, vllm_python=vllm_python, watcher=watcher)
     from laminabench.bench.engine import Options, run
 

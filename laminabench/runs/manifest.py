@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -13,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from laminabench import bounded
 from laminabench.json_safe import JsonObject, json_safe
+from laminabench.processor import processor
 from laminabench.runs.format import FIRST_VERSION, FORMAT
 from laminabench.runs.summary import Facts, Number, Summary
 from laminabench.secret import command_line
@@ -186,18 +186,6 @@ def host() -> Host:
     return Host(
         platform=f"{system.system} {system.release} {system.machine}",
         python=platform.python_version(),
-        cpu=_cpu(),
+        cpu=processor(),
         cores=os.cpu_count(),
     )
-
-
-def _cpu() -> str | None:
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                name, _, value = line.partition(":")
-                if name.strip() == "model name":
-                    return value.strip()
-    except OSError:
-        pass
-    return None

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import platform
-from pathlib import Path
 
+from laminabench.processor import processor
 
-def processor() -> str:
-    """As the system calls it."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
-    return platform.processor() or platform.machine()
+__all__ = ["memory_per_core", "processor"]
 
 
 def memory_per_core() -> float:

@@ -11,7 +11,7 @@ import pytest
 import transformers
 
 from laminabench.bench import engine, engine_compare
-from laminabench.bench.mini import moe_config
+from laminabench.bench.mini import config_of, moe_config
 
 Facts = Callable[..., dict[str, Any]]
 Shell = Callable[..., tuple[int, str, str]]
@@ -21,8 +21,8 @@ CORES = len(os.sched_getaffinity(0))
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch, machine: Any, tiny: Callable[[], Any]) -> None:
     monkeypatch.setattr(engine_compare, "Machine", lambda: contextlib.nullcontext(machine))
-    for module in (engine, engine_compare):
-        monkeypatch.setattr(module, "mini_config", tiny)
+    monkeypatch.setattr(engine, "mini_config", tiny)
+    monkeypatch.setattr(engine_compare, "config_of", lambda name: tiny())
     monkeypatch.setattr(engine_compare, "BOOKKEEPING_REQUESTS", 20)
     monkeypatch.setattr(engine_compare, "BOOKKEEPING_ITERATIONS", 4)
 
@@ -57,6 +57,7 @@ def test_the_table_has_the_targets(shell: Shell) -> None:
         (["--batch", "1000000000000"], "[bench-load-impossible]"),
         (["--compare", "serial,parallel"], "[bench-contender-unknown]"),
         (["--compare", "serial,expert-parallel"], "[bench-contender-model]"),
+        (["--compare", "expert-parallel", "--model", "llama-tiny"], "[bench-contender-model]"),
         (["--compare", "vllm", "--vllm", "nowhere/python"], "[baseline-python-unusable]"),
         (["--compare", "serial", "--context", "70000", "--batch", "2"], "[bench-load-impossible]"),
     ],
@@ -99,6 +100,30 @@ def test_experts_are_split_and_dealt_out_in_turns(facts: Facts, monkeypatch: pyt
     assert [(ratio["of"], ratio["over"]) for ratio in result["ratios"]] == [
         ("expert-parallel", "tensor-parallel")
     ]
+
+
+@pytest.mark.parametrize(
+    ("pair", "batch", "model", "target"),
+    [
+        (("one-process", "vllm"), 64, "llama-mini", 1.35),
+        (("one-process", "vllm"), 4, "llama-mini", 1.0),
+        (("one-process", "vllm"), 32, "qwen2.5-3b", 1.2),
+        (("rotational", "vllm"), 64, "llama-mini", 1.0),
+        (("rotational", "serial"), 64, "llama-mini", 1.25),
+        (("serial", "vllm"), 64, "llama-mini", None),
+    ],
+)
+def test_each_pair_has_its_target(
+    pair: tuple[str, str], batch: int, model: str, target: float | None
+) -> None:
+    assert engine_compare.target(*pair, engine_compare.Load(batch, 1024, 64, model)) == target
+
+
+def test_another_model_decodes(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_compare, "config_of", config_of)
+    result = facts("engine", "--compare", "one-process", "--model", "llama-tiny", "--batch", "2",
+                   "--context", "9", "--output-tokens", "3", "--rounds", "1")  # fmt: skip
+    assert result["model"] == "llama-tiny"
 
 
 @pytest.mark.skipif(CORES < 2, reason="model worker and attention worker have a core each")
