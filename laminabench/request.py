@@ -219,7 +219,7 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
         "system": Flag("What to replay against."),
         "deployment": Flag(
             "4xh100, or model+attention workers: 2xh100+4xh20; with a layout: 8xh200:dp8ep8. "
-            "v2 Table 5's, or 1xcpu+1xcpu."
+            "v2 Table 5's, or 1xcpu+1xcpu. Live lamina: or auto, what is fastest here."
         ),
         "model": Flag("Name, config.json or folder; llama3-70b, or live llama-mini."),
         "backend": Flag("Hardware one need not have (modelled, default), or the engine on this machine."),

@@ -17,6 +17,8 @@ from laminabench.errors import UserError
 
 _PART = re.compile(r"(?:(\d+)\s*[x×*]\s*)?([a-z0-9][a-z0-9._-]*)(?::([a-z0-9]+))?", re.IGNORECASE)  # noqa: RUF001
 MAX_COUNT = 4096
+# In place of one: what this machine is fastest with, of live replays that can find it out.
+AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,12 @@ def parse_workers(text: str, devices: Mapping[str, Device] | None = None) -> Wor
 def parse_deployment(text: str, devices: Mapping[str, Device] | None = None) -> Deployment:
     """Read `2xh100+4xh20` or `4xh100`; a count of 1 may be left out."""
     pieces = text.split("+")
+    if text.strip().lower() == AUTO:
+        raise UserError(
+            "deployment-auto",
+            f"--deployment {AUTO} is for --system lamina --backend live, which measures what this machine is "
+            "fastest with; write one such as 2xcpu or 1xcpu+1xcpu",
+        )
     if len(pieces) > 2:
         raise UserError(
             "deployment-too-many-parts",

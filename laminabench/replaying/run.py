@@ -10,6 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from laminabench.catalog.deployment import AUTO
 from laminabench.errors import UserError
 from laminabench.json_safe import JsonObject
 from laminabench.listener import SILENT, Listener
@@ -122,8 +125,12 @@ def run(
     prepared = prepare(request, listener)
     if trace is None:
         trace = load(request, listener)
+    prepared = prepared.decided(trace, listener)
     directory = None if request.no_out else _directory(prepared, trace)
-    journal = _journal(prepared, request, trace, directory, resumed)
+    # What was found out is gone on with.
+    found = {"deployment": prepared.request.deployment} if request.deployment == AUTO else {}
+    asked = msgspec.structs.replace(request, **found)
+    journal = _journal(prepared, asked, trace, directory, resumed)
     about = {**head(prepared), "trace": trace.meta.name}
     with (
         metrics_served(listener, request.metrics_port, about) as told,

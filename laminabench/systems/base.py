@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -148,6 +148,11 @@ class Prepared:
     def model(self) -> Named:
         found: Named = self.setup.model
         return found
+
+    def decided(self, trace: Trace, listener: Listener) -> Self:
+        """With what is found out on this machine, before the replay begins."""
+        del trace, listener
+        return self
 
     def replay(self, trace: Trace, past: Past, listener: Listener) -> Replayed:
         raise NotImplementedError

@@ -16,10 +16,10 @@ import numpy as np
 from laminabench.errors import UserError
 from laminabench.request import ReplayRequest
 from laminabench.systems.base import Workload
-from laminabench.systems.live.lamina import setup as engine_setup
 from laminabench.systems.live.lamina.log import ReplayLog
 from laminabench.systems.live.lamina.loop import Order, Replay
 from laminabench.systems.live.lamina.prepared import PreparedEngine
+from laminabench.systems.live.lamina.starting import opened
 from laminabench.systems.live.prompts import prompt_of
 from laminabench.systems.registry import prepare
 from laminabench.torture.processes import eventually, facts, fork_servers, shared_memory
@@ -100,7 +100,7 @@ def _replay(
     prepared = _prepared(layout)
     offered = Workload.of(prepared.request).offered(log.trace)
     prompts = partial(prompt_of, log.trace, TRACE_SEED, prepared.setup.model.vocab)
-    with engine_setup.opened(prepared.setup, KV_TOKENS, "fifo") as engine:
+    with opened(prepared.setup, KV_TOKENS, "fifo") as engine:
         replay = Replay(engine, offered, Order(None), log, prompts)
         if hand is None:
             replay.run()

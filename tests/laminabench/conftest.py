@@ -65,6 +65,7 @@ class MadeUpEngine:
     _lengths: dict[int, int] = field(default_factory=dict)
     _struck: dict[str, str] = field(default_factory=dict)
     peak_kv_tokens: int = 0
+    warm_up_iterations: int = 0
 
     def __post_init__(self) -> None:
         # lamina.pipeline brings torch along, which tests of the modelled systems do without.

@@ -460,6 +460,13 @@ class ClusterCore:
         turns = zip(records.batch.tolist(), records.cycle.tolist(), strict=True)
         return records.where(np.array([turn not in self._broken_off for turn in turns], np.bool_))
 
+    def forget(self) -> None:
+        """Records and iterations begin anew: what was done so far nobody asked for."""
+        deadline = Deadline(self.layout.timeout_s)
+        for number in range(self.layout.attending.stop):
+            self._workers.send(number, Order("forget"), deadline)
+        self._iterations = [0] * self.batches
+
     @property
     def advanced_s(self) -> float:
         """When a worker was last seen to have ended a piece of work: time.monotonic(), or 0."""

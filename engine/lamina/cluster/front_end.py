@@ -95,6 +95,8 @@ class FrontEnd:
             case messages.Order("records"):
                 for part in self._recorder.messages():
                     self.send(part)
+            case messages.Order("forget"):
+                self._recorder.forget()
             case messages.Order("arena"):
                 self.send(self.check())
             case messages.Order("end"):

@@ -153,9 +153,11 @@ class Forget(Message):
 
 
 class Order(Message):
-    """A worker is to send records or its arena's state, say on its heartbeat link what it does, or end."""
+    """A worker is to send records or its arena's state, forget what it has recorded, say on its heartbeat link
+    what it does, or end.
+    """
 
-    what: Literal["records", "arena", "activity", "end"]
+    what: Literal["records", "arena", "forget", "activity", "end"]
 
 
 class Report(Message):

@@ -48,6 +48,12 @@ class Recorder:
             running[:] = [iteration, 0]
         running[1] += took
 
+    def forget(self) -> None:
+        """As if nothing had been done."""
+        self._count = self._busy_ns = 0
+        self._running.clear()
+        self._sums.clear()
+
     def messages(self) -> Iterator[WorkRecords]:
         """All of it; the last message says so."""
         split = self._count % len(self._rows) if self._count > len(self._rows) else 0

@@ -123,6 +123,15 @@ class BatchLoop:
             except LostError as lost:
                 self._recover(lost)
 
+    def forget(self) -> None:
+        """Count as if nothing had been, where nothing waits or runs: batch 0 goes first, with iteration 0."""
+        while self._launched % self.core.batches:
+            self._launch(idle=True)
+            self._landed += 1
+        self.core.forget()
+        self._iterations = [0] * self.core.batches
+        self.peak_kv_tokens = 0
+
     def drain(self) -> list[tuple[Step, Over]]:
         """Land what is under way, and begin nothing new."""
         result = []

@@ -228,6 +228,9 @@ class LocalCore:
     def records(self) -> None:
         """None are kept: a step's own times say it."""
 
+    def forget(self) -> None:
+        """Nothing is kept."""
+
     def worked_s(self) -> dict[str, float]:
         """There are no workers."""
         return {}

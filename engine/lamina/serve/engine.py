@@ -33,6 +33,7 @@ from lamina.serve.sampling import (
 )
 from lamina.serve.served import Served, require_harm, unknown
 
+WARM_UP_TOKENS = 3
 FIRST_KEY = -(2**63)  # before all others
 NUMBERS = 2**32  # request numbers that come before a priority's next value
 
@@ -84,6 +85,7 @@ class Engine(Served):
         )
         self._decoder = self._loop.decoder
         self.faults: list[Fault] = self._loop.faults  # workers that were lost and replaced, so far
+        self.warm_up_iterations = 0  # which are in no record
         self._requests: dict[int, Request] = {}
         self._results: dict[int, Result] = {}
         self._numbers = 0
@@ -323,6 +325,28 @@ class Engine(Served):
                     return step
         self._broken = False
         return step
+
+    def warm_up(self, sequences: int, prompt_tokens: int = 1) -> None:
+        """Decode a few tokens that nobody asked for, and forget that: first iterations load what they need.
+
+        One request with a prompt of so many tokens, if it can be served, and then so many requests together.
+        For when nothing waits or runs.
+        """
+        if not self.idle:
+            raise EngineError("engine-busy", "an engine is warmed up before requests are there")
+        sampling = Sampling(max_tokens=WARM_UP_TOKENS, ignore_eos=True)
+        for count, tokens in ((1, prompt_tokens), (min(sequences, self.max_sequences), 1)):
+            prompt: Prompt = tokens if self.decode_only else [0] * tokens
+            try:
+                numbers = [self.submit(prompt, sampling, priority=0) for _ in range(count)]
+            except RequestError:  # too long a prompt, or too small a memory: all of them or none
+                continue
+            while not self.idle:
+                self.warm_up_iterations += self.step().size > 0
+            for number in numbers:
+                self.result(number)
+        with torch.inference_mode():
+            self._loop.surviving(self._loop.forget)
 
     def generate(self, prompts: Sequence[Prompt], sampling: Sampling | None = None) -> list[Result]:
         """Submit all or, if one of them cannot be served, none; run, and give their results in order."""

@@ -14,7 +14,7 @@ from lamina.cluster import Layout, Workplace
 from lamina.pipeline import Records
 from lamina.serve import Engine, Sampling
 from laminabench.bench.calibrate.rounds import Point
-from laminabench.systems.live.lamina.setup import refused
+from laminabench.systems.live.lamina.starting import refused
 
 BATCHES = (1, 4, 16, 64)
 PROMPT = 16

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from laminabench.catalog.deployment import AUTO
 from laminabench.cli.compare.answers import Answer, answer_of_runs, shared
 from laminabench.cli.compare.kept import require_new
 from laminabench.cli.flags import changed, parsed_line
@@ -58,6 +59,9 @@ def of_live(flags: Mapping[str, Any], workload: ReplayRequest, out: Output) -> A
             if found.replayed.interrupted:
                 raise Interrupted(f"the Runs so far are in {directory}")
             found.require_sound()
+        if sides[place].request.deployment == AUTO:  # once for all rounds
+            settled = {"deployment": found.prepared.request.deployment}
+            sides[place] = replace(sides[place], request=changed(sides[place].request, settled))
         paths[place].append(path)
     all_paths = [path for side in paths for path in side]
     compared, doubts = compare_runs(

@@ -17,6 +17,7 @@ import pytest
 from laminabench.cli.main import run
 from laminabench.systems.live.lamina import loop as live_loop
 from laminabench.systems.live.lamina import setup as engine_setup
+from laminabench.systems.live.lamina import starting
 
 Shell = Callable[..., tuple[int, str, str]]
 AsJson = Callable[..., dict[str, Any]]
@@ -107,9 +108,9 @@ def pretended(monkeypatch: pytest.MonkeyPatch, made_up_engine: Any) -> dict[str,
     seen: dict[str, Any] = {}
 
     @contextlib.contextmanager
-    def opened(setup: Any, tokens: int, policy: Any) -> Iterator[Any]:
+    def opened(setup: Any, tokens: int, policy: Any, warm_up: Any) -> Iterator[Any]:
         engine = seen["engine"] = made_up_engine(capacity=tokens, most=setup.max_sequences)
-        seen["setup"] = setup
+        seen.update(setup=setup, warm_up=warm_up)
         if callable(policy):
             engine.priority = lambda: policy(None, 0)
         try:
@@ -117,7 +118,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch, made_up_engine: Any) -> dict[str,
         finally:
             seen["closed"] = True
 
-    monkeypatch.setattr(engine_setup, "opened", opened)
+    monkeypatch.setattr(starting, "opened", opened)
     monkeypatch.setattr(engine_setup, "free_bytes", lambda setup: 8e9)
     clock = live_loop.Clock
     monkeypatch.setattr(live_loop, "Clock", lambda: clock(seen["engine"].now, seen["engine"].sleep))

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import ClassVar, Self, cast
 
 import msgspec
 import numpy as np
 
 from laminabench.analysis.checksum import tokens_sha256
 from laminabench.analysis.faults import faults_of, in_all
-from laminabench.catalog.deployment import Deployment, Instances, parse_deployments
+from laminabench.catalog.deployment import AUTO, Deployment, Instances, parse_deployments
 from laminabench.catalog.hardware import priced_devices
 from laminabench.errors import CheckFailedError, UserError
 from laminabench.json_safe import JsonObject
@@ -32,12 +32,14 @@ from laminabench.systems.base import (
     settled,
     summary_of,
 )
+from laminabench.systems.live.lamina import fastest, starting
 from laminabench.systems.live.lamina import setup as engine_setup
 from laminabench.systems.live.lamina.faults import FaultSpec, parse, plan
 from laminabench.systems.live.lamina.log import Begun, ReplayLog, Resumed, record
 from laminabench.systems.live.lamina.loop import Replay, order_of
 from laminabench.systems.live.lamina.records import OwnTimes, Recorded, recorded
 from laminabench.systems.live.lamina.setup import LiveSetup
+from laminabench.systems.live.lamina.starting import WarmUp
 from laminabench.systems.live.local import MAX_SEQUENCES, MODEL, looked_up
 from laminabench.systems.live.prompts import prompt_of
 from laminabench.systems.live.recent import expected_of, watched
@@ -51,11 +53,20 @@ class PreparedEngine(Prepared):
 
     setup: LiveSetup
     faults: Sequence[FaultSpec] = ()
+    choice: fastest.Choice | None = None  # of --deployment auto
     resumable: ClassVar[bool] = True
 
     @property
     def deployment(self) -> Deployment | Instances:
         return self.setup.hardware
+
+    def decided(self, trace: Trace, listener: Listener) -> Self:
+        """With the layout that this machine is fastest with, if that was asked for."""
+        if not self.setup.auto:
+            return self
+        choice = fastest.chosen(self.setup, self.request, trace, listener)
+        request = msgspec.structs.replace(self.request, deployment=choice.deployment)
+        return replace(self, request=request, setup=replace(choice.setup, auto=False), choice=choice)
 
     def replay(self, trace: Trace, past: Past, listener: Listener) -> Replayed:
         """Here and now; what a journal has is gone on with."""
@@ -99,7 +110,7 @@ class PreparedEngine(Prepared):
         blocks = trace.prefix_blocks if setup.several else None
         prefix = None if blocks is None else blocks.__getitem__
         policy = "fifo" if order.key is None else order.policy
-        with engine_setup.opened(setup, tokens, policy) as engine:
+        with starting.opened(setup, tokens, policy, WarmUp.of(trace)) as engine:
             # From here on there is something to go on with.
             journal = past.open()
             now = Begun(engine.schedule.batches, engine.schedule.pipelining, tokens)
@@ -113,6 +124,8 @@ class PreparedEngine(Prepared):
                 paging = setup.paging(engine)
                 run.note_faults()  # noticed when workers were asked for what they know
             facts = setup.facts(engine) | paging
+            if self.choice:
+                facts["deployment_auto"] = self.choice.describe()
         outcome = records.outcome(log, facts["kv_capacity_tokens"])
         faults = faults_of(outcome, log.faults, log.strikes, workload.slo_tbt_ms)
         made = None if made_up else [log.tokens.get(row, []) for row in range(len(trace))]
@@ -162,7 +175,9 @@ def prepare(request: ReplayRequest, _: Listener) -> PreparedEngine:
         request, model=MODEL, deployment=engine_setup.DEPLOYMENT, network="auto", max_num_seqs=MAX_SEQUENCES
     )
     devices = priced_devices(request.price, request.price_basis, request.power)
-    each = parse_deployments(request.deployment or engine_setup.DEPLOYMENT, request.instances, devices)
+    auto = request.deployment == AUTO
+    deployment = fastest.one_process(request) if auto else request.deployment or engine_setup.DEPLOYMENT
+    each = parse_deployments(deployment, request.instances, devices)
     require_several(request, len(each))
     if len(each) > 1 and request.batches == "auto":
         raise UserError(
@@ -171,7 +186,7 @@ def prepare(request: ReplayRequest, _: Listener) -> PreparedEngine:
         )
     found = looked_up(msgspec.structs.replace(request, deployment=str(each[0])))
     called = {"max_sequences": "max_num_seqs", "overcommit": "kv_overcommit"}
-    setup = settled(LiveSetup, request, called, **found, deployments=each)
+    setup = settled(LiveSetup, request, called, **found, deployments=each, auto=auto)
     faults = [parse(spec) for spec in request.chaos]
     engine_setup.check(setup)
     for name in ("timeline", "chaos"):

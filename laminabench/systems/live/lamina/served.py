@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from laminabench.at_once import end_at_once
 from laminabench.catalog.families import load_models
 from laminabench.errors import CheckFailedError, UserError
-from laminabench.systems.live.lamina.setup import LiveSetup, check, free_bytes, kv_of_each, opened
+from laminabench.systems.live.lamina.setup import LiveSetup, check, free_bytes, kv_of_each
+from laminabench.systems.live.lamina.starting import opened
 
 if TYPE_CHECKING:
     from lamina.http.choice import Tokenizer

@@ -1,35 +1,28 @@
-"""The reference engine on this machine: from the user's choices to running workers, or a sentence why not."""
+"""The reference engine on this machine: what the user chose, resolved, or why it has no room here."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from laminabench.catalog.deployment import Deployment, Instances
-from laminabench.catalog.find_model import to_hf_config
+from laminabench.catalog.deployment import AUTO, Deployment, Instances
 from laminabench.errors import UserError
 from laminabench.request import CHOICES
 from laminabench.sim.spec import Admission, Pipelining
 from laminabench.systems.live import local
-from laminabench.systems.live.local import DTYPES, KV_SHARE, MAX_SEQUENCES, LocalSetup
+from laminabench.systems.live.local import KV_SHARE, MAX_SEQUENCES, LocalSetup
 from laminabench.systems.modelled.lamina import check_heads
-from laminabench.systems.router import BUILT_IN, own_router, require_known
+from laminabench.systems.router import require_known
 from laminabench.traces.table import Trace
 
 if TYPE_CHECKING:
-    from lamina.cluster import Workplace
     from lamina.serve import Engine, Engines, Fleet
 
 DEPLOYMENT = "1xcpu+1xcpu"
-# Made-up weights have no longest text: positions rotate and are no rows of a table.
-LONGEST_TEXT = 1 << 20
 # With `grow`, admission leaves a hundredth of the memory free.
 KV_HEADROOM = 1.02
 # What a worker's process holds besides weights and KV: torch, buffers of channels. Assumed.
@@ -72,6 +65,7 @@ class LiveSetup(LocalSetup):
     max_batched_tokens: int = PROMPT_TOKENS  # of prompts, beside those who decode
     ray: str | None = None  # the address of the cluster whose actors the workers are; None: this machine's
 
+    auto: bool = False  # `deployment` is one process, and may become another one
     # Of several instances, all of them; `deployment` is the first one's.
     deployments: tuple[Deployment, ...] = ()
     router: str = "round-robin"
@@ -143,6 +137,7 @@ class LiveSetup(LocalSetup):
             "attention_partition": self.partition,
             "network": None if self.alone else engine.core.network,
             "kv_capacity_tokens": engine.kv_tokens,
+            "warm_up_iterations": engine.warm_up_iterations,
             "max_num_seqs": self.max_sequences,
             "dtype": self.model.dtype,
             **({"absorb": self.absorb} if self.model.latent else {}),
@@ -234,10 +229,13 @@ def _check_alone(setup: LiveSetup) -> None:
 
 def needs_workers(choice: str, setup: LiveSetup) -> UserError:
     """Of an engine in one process."""
+    why = f"{setup.deployment} is one process"
+    if setup.auto:
+        why = f"--deployment {AUTO} may choose one process"
     return UserError(
         "deployment-no-attention",
-        f"{CHOICES[choice].spelled} is for workers, and {setup.deployment} is one process; take "
-        f"MODEL+ATTENTION workers, such as {DEPLOYMENT}",
+        f"{CHOICES[choice].spelled} is for workers, and {why}; take MODEL+ATTENTION workers, such as "
+        f"{DEPLOYMENT}",
     )
 
 
@@ -314,93 +312,3 @@ def free_bytes(setup: LiveSetup) -> float:
     if setup.ray is not None:
         return float(sys.maxsize)
     return local.free_bytes()
-
-
-@contextlib.contextmanager
-def opened(setup: LiveSetup, tokens: int, policy: str | Callable[..., int]) -> Iterator[Engines]:
-    """An engine with its workers running, or several behind a router, with so many KV tokens each; ended with
-    the block. What they refuse is a UserError.
-    """
-    from lamina.serve import Fleet
-
-    with refused(), contextlib.ExitStack() as made:
-        if setup.alone:
-            made.enter_context(on_cores(setup.workers[0]))
-        machine = _machine(setup, made)
-        engines = [partial(_started, one, tokens, policy, machine) for one in setup.each]
-        if not setup.several:
-            yield made.enter_context(engines[0]())
-            return
-        router = setup.router if setup.router in BUILT_IN else own_router(setup.router, len(engines))
-        yield made.enter_context(Fleet(engines, router=router, queue=setup.queue))
-
-
-def _started(
-    setup: LiveSetup, tokens: int, policy: str | Callable[..., int], machine: Workplace | None
-) -> Engine:
-    import torch
-
-    from lamina.cluster import Layout
-    from lamina.serve import Engine
-
-    model: Any = setup.weights or setup.config_file
-    if setup.of_catalogue:
-        model = to_hf_config(setup.model.name, LONGEST_TEXT)
-    dtype = DTYPES.get(setup.model.dtype)  # what is none of activations is left to the model
-    return Engine(
-        model,
-        layout=None if setup.alone else Layout(**setup.layout()),
-        machine=machine,
-        dtype=None if dtype is None else getattr(torch, dtype),
-        max_sequences=setup.max_sequences,
-        admission=setup.admission,
-        policy=policy,
-        kv_tokens=tokens,
-        overcommit=round(setup.overcommit - 1, 6),  # the engine's is the further share
-        decode_only=setup.prefill == "off",
-        prompt_tokens=setup.max_batched_tokens,
-        load_format="safetensors" if setup.weights else "dummy",
-        overlap=setup.overlap,
-        absorb=setup.absorb,
-        threads=setup.workers[0] if setup.alone else 0,
-    )
-
-
-def _machine(setup: LiveSetup, made: contextlib.ExitStack) -> Workplace | None:
-    """Where workers run. Several instances here share what they start from, and so the weights."""
-    if setup.ray is not None:
-        from lamina.cluster.ray import RayMachine
-
-        return made.enter_context(RayMachine(setup.ray))
-    if setup.several:
-        from lamina.cluster import Machine
-
-        return made.enter_context(Machine())
-    return None
-
-
-@contextlib.contextmanager
-def on_cores(count: int) -> Iterator[None]:
-    """This thread, and those it starts, have so many cores."""
-    import torch
-
-    cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
-    os.sched_setaffinity(0, sorted(cores)[:count])
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        os.sched_setaffinity(0, cores)
-
-
-@contextlib.contextmanager
-def refused() -> Iterator[None]:
-    """What the engine says no to, as the sentence of a UserError."""
-    try:
-        yield
-    except Exception as error:
-        # Errors of channels come from its native module.
-        if type(error).__module__.partition(".")[0] == "lamina" and hasattr(error, "code"):
-            raise UserError(error.code, f"the engine: {error}") from error
-        raise

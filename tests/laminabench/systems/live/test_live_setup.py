@@ -16,10 +16,8 @@ from laminabench.systems.live.lamina.setup import (
     absorbing_bytes,
     check,
     kv_tokens,
-    on_cores,
-    opened,
-    refused,
 )
+from laminabench.systems.live.lamina.starting import on_cores, opened, refused
 from laminabench.systems.live.local import in_dtype
 
 GB = 1e9

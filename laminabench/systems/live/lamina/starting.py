@@ -1,0 +1,137 @@
+"""Engines that run: started with their workers, warmed up, and ended; what they refuse is a UserError."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from laminabench.catalog.find_model import to_hf_config
+from laminabench.errors import UserError
+from laminabench.systems.live.lamina.setup import LiveSetup
+from laminabench.systems.live.local import DTYPES
+from laminabench.systems.router import BUILT_IN, own_router
+from laminabench.traces.table import Trace
+
+if TYPE_CHECKING:
+    from lamina.cluster import Workplace
+    from lamina.serve import Engine, Engines
+
+# Made-up weights have no longest text: positions rotate and are no rows of a table.
+LONGEST_TEXT = 1 << 20
+
+
+class WarmUp(NamedTuple):
+    """What decodes before the clock starts, as vLLM's does: the arguments of Engine.warm_up."""
+
+    sequences: int
+    prompt_tokens: int
+
+    @classmethod
+    def of(cls, trace: Trace) -> WarmUp:
+        """As many as there can be of the trace, and one with its longest prompt."""
+        return cls(len(trace), int(trace.prompt_tokens.max(initial=1)))
+
+
+@contextlib.contextmanager
+def opened(
+    setup: LiveSetup, tokens: int, policy: str | Callable[..., int], warm_up: WarmUp | None = None
+) -> Iterator[Engines]:
+    """An engine with its workers running, or several behind a router, with so many KV tokens each; ended with
+    the block. What they refuse is a UserError.
+    """
+    from lamina.serve import Fleet
+
+    with refused(), contextlib.ExitStack() as made:
+        if setup.alone:
+            made.enter_context(on_cores(setup.workers[0]))
+        machine = _machine(setup, made)
+        engines = [partial(_started, one, tokens, policy, machine, warm_up) for one in setup.each]
+        if not setup.several:
+            yield made.enter_context(engines[0]())
+            return
+        router = setup.router if setup.router in BUILT_IN else own_router(setup.router, len(engines))
+        yield made.enter_context(Fleet(engines, router=router, queue=setup.queue))
+
+
+def _started(
+    setup: LiveSetup,
+    tokens: int,
+    policy: str | Callable[..., int],
+    machine: Workplace | None,
+    warm_up: WarmUp | None,
+) -> Engine:
+    import torch
+
+    from lamina.cluster import Layout
+    from lamina.serve import Engine
+
+    model: Any = setup.weights or setup.config_file
+    if setup.of_catalogue:
+        model = to_hf_config(setup.model.name, LONGEST_TEXT)
+    dtype = DTYPES.get(setup.model.dtype)  # what is none of activations is left to the model
+    engine = Engine(
+        model,
+        layout=None if setup.alone else Layout(**setup.layout()),
+        machine=machine,
+        dtype=None if dtype is None else getattr(torch, dtype),
+        max_sequences=setup.max_sequences,
+        admission=setup.admission,
+        policy=policy,
+        kv_tokens=tokens,
+        overcommit=round(setup.overcommit - 1, 6),  # the engine's is the further share
+        decode_only=setup.prefill == "off",
+        prompt_tokens=setup.max_batched_tokens,
+        load_format="safetensors" if setup.weights else "dummy",
+        overlap=setup.overlap,
+        absorb=setup.absorb,
+        threads=setup.workers[0] if setup.alone else 0,
+    )
+    if warm_up:
+        with contextlib.ExitStack() as made:
+            made.enter_context(engine)
+            engine.warm_up(*warm_up)
+            made.pop_all()
+    return engine
+
+
+def _machine(setup: LiveSetup, made: contextlib.ExitStack) -> Workplace | None:
+    """Where workers run. Several instances here share what they start from, and so the weights."""
+    if setup.ray is not None:
+        from lamina.cluster.ray import RayMachine
+
+        return made.enter_context(RayMachine(setup.ray))
+    if setup.several:
+        from lamina.cluster import Machine
+
+        return made.enter_context(Machine())
+    return None
+
+
+@contextlib.contextmanager
+def on_cores(count: int) -> Iterator[None]:
+    """This thread, and those it starts, have so many cores."""
+    import torch
+
+    cores, threads = os.sched_getaffinity(0), torch.get_num_threads()
+    os.sched_setaffinity(0, sorted(cores)[:count])
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        os.sched_setaffinity(0, cores)
+
+
+@contextlib.contextmanager
+def refused() -> Iterator[None]:
+    """What the engine says no to, as the sentence of a UserError."""
+    try:
+        yield
+    except Exception as error:
+        # Errors of channels come from its native module.
+        if type(error).__module__.partition(".")[0] == "lamina" and hasattr(error, "code"):
+            raise UserError(error.code, f"the engine: {error}") from error
+        raise
