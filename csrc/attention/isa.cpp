@@ -2,6 +2,10 @@
 #include <cstdlib>
 #include <stdexcept>
 
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
+
 #include "attention/kernel.hpp"
 
 namespace lamina::attention {
@@ -29,6 +33,9 @@ std::vector<Isa> available_isas() {
   }
   isas.push_back(Isa::kAvx512);
   if (__builtin_cpu_supports("avx512bf16")) isas.push_back(Isa::kAvx512Bf16);
+#elif defined(__aarch64__)
+  constexpr unsigned long kBf16 = 1UL << 14;  // HWCAP2_BF16, which older headers lack
+  if ((getauxval(AT_HWCAP2) & kBf16) != 0) isas.push_back(Isa::kNeonBf16);
 #endif
   return isas;
 }
@@ -56,6 +63,8 @@ std::string name_of(Isa isa) {
       return "avx512";
     case Isa::kAvx512Bf16:
       return "avx512_bf16";
+    case Isa::kNeonBf16:
+      return "neon_bf16";
     default:
       return "baseline";
   }
@@ -70,6 +79,9 @@ Kernels kernels_for(Isa isa, DType dtype) {
       return avx512_kernels(dtype);
     case Isa::kAvx512Bf16:
       return avx512_bf16_kernels(dtype);
+#elif defined(__aarch64__)
+    case Isa::kNeonBf16:
+      return neon_bf16_kernels(dtype);
 #endif
     default:
       return baseline_kernels(dtype);

@@ -32,8 +32,8 @@ inline DType dtype_named(std::string_view name) {
                               "' but must be float32, bfloat16 or float16");
 }
 
-// Instruction sets that there are kernels for, each one containing those before it.
-enum class Isa { kBaseline, kAvx2, kAvx512, kAvx512Bf16 };
+// Instruction sets that there are kernels for; of one kind of processor, each contains those before it.
+enum class Isa { kBaseline, kAvx2, kAvx512, kAvx512Bf16, kNeonBf16 };
 
 // What this processor has, from the least to the best.
 std::vector<Isa> available_isas();
@@ -43,6 +43,15 @@ std::vector<Isa> available_isas();
 Isa choose_isa(std::string_view name);
 
 std::string name_of(Isa isa);
+
+// The cache of a core into which a kernel fetches what it reads next.
+enum class Prefetch { kL1, kL2 };
+
+// Where to: `name`, l1 or l2, or if that is empty $LAMINA_PREFETCH, or what is best on this processor. No
+// result depends on it. Throws std::invalid_argument for a name that means nothing.
+Prefetch choose_prefetch(std::string_view name);
+
+std::string name_of(Prefetch prefetch);
 
 inline constexpr int kMaxHeadDim = 1024;
 
@@ -90,6 +99,7 @@ struct RangeTask {
   Partial* partials;  // [heads]
   float* rows;        // [heads][padded(value_dim)], weighted values
   float* scratch;     // scratch_floats() of them
+  Prefetch prefetch;
 };
 
 // Tokens whose scores are made before their values are read: so many that softmax's bookkeeping is rare.
@@ -129,5 +139,6 @@ Kernels baseline_kernels(DType dtype);
 Kernels avx2_kernels(DType dtype);
 Kernels avx512_kernels(DType dtype);
 Kernels avx512_bf16_kernels(DType dtype);
+Kernels neon_bf16_kernels(DType dtype);
 
 }  // namespace lamina::attention

@@ -70,6 +70,7 @@ public:
     piece_bytes_ = side_by_side ? static_cast<std::size_t>(heads) * row : row;
     piece_stride_ = task.source->head_stride;
     first_ = static_cast<std::size_t>(task.first) * task.source->head_stride;
+    near_ = task.prefetch == Prefetch::kL1;
   }
 
   // From now on, these tokens' rows.
@@ -86,10 +87,7 @@ public:
   // go; and a call of another function would empty the vector registers.
   [[gnu::always_inline]] inline void fetch(int times) {
     for (; times > 0 && line_ != nullptr; --times) {
-      __builtin_prefetch(line_);
-      __builtin_prefetch(line_ + 64);
-      __builtin_prefetch(line_ + 128);
-      __builtin_prefetch(line_ + 192);
+      near_ ? touch<3>(line_) : touch<2>(line_);
       line_ += kBytes;
       if (line_ < end_) continue;
       if (++offset_ == stop_) {
@@ -106,6 +104,16 @@ public:
   }
 
 private:
+  // Locality 3 is the first-level cache, 2 the second.
+  template <int kLocality>
+  [[gnu::always_inline]] static inline void touch(const std::byte* at) {
+    __builtin_prefetch(at, 0, kLocality);
+    __builtin_prefetch(at + 64, 0, kLocality);
+    __builtin_prefetch(at + 128, 0, kLocality);
+    __builtin_prefetch(at + 192, 0, kLocality);
+  }
+
+  bool near_;
   const std::byte* line_ = nullptr;  // null: nothing left
   const std::byte* end_ = nullptr;
   const std::byte* base_ = nullptr;
@@ -149,6 +157,9 @@ typename S::Vec join_each(typename S::Vec x) {
 // Tokens are worked on in multiples of this many.
 inline constexpr int kStep = 4;
 
+// Keys, and then values, that a step reads while it fetches as many.
+inline constexpr std::size_t kStepBytes = 32 << 10;
+
 // N query heads of one KV head share a vector of scores, of this many tokens each, in the order [N][tokens];
 // and such vectors follow one another.
 template <typename S, int N>
@@ -181,16 +192,21 @@ private:
         group_(task.shape.group()),
         dim_(task.shape.head_dim),
         value_dim_(task.shape.value_dim()),
-        // How many of a head's tokens are worked on before the next head. Few, and all heads' rows are read
-        // side by side, nearly as they lie in memory; but each head's sums leave the registers as often,
-        // which costs most where a KV head has many query heads. Found by measuring; no result depends on it.
-        step_(group_ >= 4                     ? kBlock
-              : group_ == 1 && sizeof(E) == 2 ? kStep
-                                              : 2 * kStep),
+        step_(tokens_of_step(task)),
         step_fetches_((dim_ * static_cast<int>(sizeof(E)) * kStep + Ahead::kBytes - 1) / Ahead::kBytes),
         weights_(task.scratch + (task.last - task.first) * group_ * padded(dim_)),
         decays_(weights_ + (task.last - task.first) * group_ * kBlock),
         ahead_(task, sizeof(E)) {}
+
+  // How many of a head's tokens are worked on before the next head. Few, and all heads' rows are read side by
+  // side, nearly as they lie in memory; but each head's sums leave the registers as often, which costs most
+  // where a KV head has many query heads. Found by measuring; no result depends on it.
+  static int tokens_of_step(const RangeTask& task) {
+    if (task.shape.group() >= 4) return kBlock;
+    const std::size_t row = static_cast<std::size_t>(task.last - task.first) *
+                            static_cast<std::size_t>(task.shape.head_dim) * sizeof(E);
+    return std::clamp(static_cast<int>(kStepBytes / row) / kStep * kStep, kStep, kBlock);
+  }
 
   void run() {
     for (int head = task_.first; head < task_.last; ++head) pack<4>(head, 0);

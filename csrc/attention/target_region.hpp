@@ -1,7 +1,11 @@
 #pragma once
 
 // Standard headers come before: their functions are shared with other files and must run everywhere.
+#if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
 
 #include <algorithm>
 #include <cmath>

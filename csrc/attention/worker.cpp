@@ -108,10 +108,11 @@ const Ranges& Plan::ranges(Sight sight, Tokens which) {
   return *ranges_.back();
 }
 
-Worker::Worker(DType dtype, Shape shape, int threads, std::string_view isa)
+Worker::Worker(DType dtype, Shape shape, int threads, std::string_view isa, std::string_view prefetch)
     : dtype_(dtype),
       shape_(checked(shape)),
       isa_(choose_isa(isa)),
+      prefetch_(choose_prefetch(prefetch)),
       kernels_(kernels_for(isa_, dtype)),
       pool_(threads) {
   plans_.emplace_back(kRangeTokens);
@@ -311,7 +312,8 @@ void Worker::attend_unit(void* worker, std::size_t unit, std::size_t thread) noe
   const int first = static_cast<int>(unit % size(job.parts)) * job.heads_a_unit;
   const int last = std::min(first + job.heads_a_unit, self.shape_.kv_heads);
   self.kernels_.attend({&job.source, self.shape_, first, last, self.query(range.request), range.slots,
-                        range.tokens, self.partials(range.row), self.rows(range.row), self.scratch(thread)});
+                        range.tokens, self.partials(range.row), self.rows(range.row), self.scratch(thread),
+                        self.prefetch_});
 }
 
 void Worker::merge_unit(void* worker, std::size_t unit, std::size_t thread) noexcept {
@@ -328,7 +330,8 @@ void Worker::merge_unit(void* worker, std::size_t unit, std::size_t thread) noex
         job.k, job.v, self.row_bytes(), self.head_bytes(), job.source.scale, job.source.softcap};
     const Slot here = request;
     self.kernels_.attend({&source, self.shape_, first, last, self.query(request), &here, 1,
-                          self.partials(row + ranges), self.rows(row + ranges), self.scratch(thread)});
+                          self.partials(row + ranges), self.rows(row + ranges), self.scratch(thread),
+                          self.prefetch_});
     ++ranges;
     const Slab::View& list = job.plan->list(size(request));
     self.store(*job.layer, list.slots[list.size - 1], size(request), first, last, job.k, job.v);

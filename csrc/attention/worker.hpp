@@ -129,8 +129,9 @@ struct LayerView {
 // once.
 class Worker {
 public:
-  // threads 0: all usable cores. isa "": the best one, or $LAMINA_ISA.
-  Worker(DType dtype, Shape shape, int threads, std::string_view isa);
+  // threads 0: all usable cores. isa "": the best one, or $LAMINA_ISA; prefetch likewise, or
+  // $LAMINA_PREFETCH.
+  Worker(DType dtype, Shape shape, int threads, std::string_view isa, std::string_view prefetch = "");
 
   int add_layer(LayerView layer);
 
@@ -151,6 +152,7 @@ public:
   double read_bandwidth(const std::byte* at, std::size_t size);
 
   Isa isa() const noexcept { return isa_; }
+  Prefetch prefetch() const noexcept { return prefetch_; }
   int threads() const noexcept { return pool_.threads(); }
 
 private:
@@ -201,6 +203,7 @@ private:
   DType dtype_;
   Shape shape_;
   Isa isa_;
+  Prefetch prefetch_;
   Kernels kernels_;
   std::vector<LayerView> layers_;
   std::vector<Plan> plans_;  // by space

@@ -44,7 +44,8 @@ dtype is float32, bfloat16 or float16, of everything that is passed by address. 
 this thread's included while it waits; 0 for all that the process may use. isa forces an instruction set
 (baseline, avx2, avx512, avx512_bf16); "" takes $LAMINA_ISA or the best one there is. latent: a value is the first
 so many numbers of its key and stored once with it, wherever values are given their address is that of the keys, and
-outputs are so wide instead of head_dim; 0 where values are apart.
+outputs are so wide instead of head_dim; 0 where values are apart. prefetch: the cache into which it fetches what it
+reads next, l1 or l2; "" takes $LAMINA_PREFETCH or what is best on this processor.
 
 An iteration is plan(), and then for each layer begin() as soon as the queries are there and finish() when the
 new tokens' keys and values are. Every address must be of contiguous numbers that stay where they are until the
@@ -53,11 +54,12 @@ threads at once. Results do not depend on `threads`, to the last bit, nor on the
       .def(
           "__init__",
           [](Worker* self, const std::string& dtype, int heads, int kv_heads, int head_dim, int threads,
-             const std::string& isa, int latent) {
-            new (self)
-                Worker(attention::dtype_named(dtype), {heads, kv_heads, head_dim, latent}, threads, isa);
+             const std::string& isa, int latent, const std::string& prefetch) {
+            new (self) Worker(attention::dtype_named(dtype), {heads, kv_heads, head_dim, latent}, threads,
+                              isa, prefetch);
           },
-          "dtype"_a, "heads"_a, "kv_heads"_a, "head_dim"_a, "threads"_a = 0, "isa"_a = "", "latent"_a = 0)
+          "dtype"_a, "heads"_a, "kv_heads"_a, "head_dim"_a, "threads"_a = 0, "isa"_a = "", "latent"_a = 0,
+          "prefetch"_a = "")
       .def(
           "add_layer",
           [](Worker& worker, Address k, Address v, std::int64_t slots, std::int64_t slot_stride,
@@ -158,6 +160,9 @@ What attention is compared with, because it cannot be faster than reading the ke
       .def_prop_ro(
           "isa", [](const Worker& worker) { return attention::name_of(worker.isa()); },
           "The instruction set in use.")
+      .def_prop_ro(
+          "prefetch", [](const Worker& worker) { return attention::name_of(worker.prefetch()); },
+          "The cache into which is fetched what is read next: l1 or l2.")
       .def_prop_ro("threads", &Worker::threads, "How many cores compute.");
 
   m.def(

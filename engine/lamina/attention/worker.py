@@ -74,9 +74,12 @@ class TensorWorker(Heads):
         *,
         threads: int = 0,
         isa: str = "",
+        prefetch: str = "",
     ) -> None:
         super().__init__(dtype, heads, kv_heads, head_dim, latent)
-        self.native = AttentionWorker(self.dtypes[dtype], heads, kv_heads, head_dim, threads, isa, latent)
+        self.native = AttentionWorker(
+            self.dtypes[dtype], heads, kv_heads, head_dim, threads, isa, latent, prefetch
+        )
         self._kept: list[Tensor] = []  # the arena; the worker knows only its address
         self._q: Tensor | None = None  # likewise, from begin() to finish()
 

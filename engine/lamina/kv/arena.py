@@ -6,9 +6,11 @@ counted.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
 import mmap
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +27,8 @@ from lamina.operators import Sight
 # More host memory than this beside the device's is a typing mistake.
 MOST_OVERCOMMIT = 1000
 PAGE_TOKENS = 64
+# Python has no name for it.
+_MADV_WIPEONFORK = 18
 
 
 class ArenaError(CodedError, ValueError):
@@ -379,17 +383,23 @@ class Arena:
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Zeros in huge pages, because index lists jump about and small pages would miss the TLB."""
+    """Zeros in huge pages, because index lists jump about and small pages would miss the TLB.
+
+    Private to this process: most systems make no huge pages of shared memory. One that is forked
+    off has zeros here; else its copy would be made page by page, whenever this one writes KV.
+    """
     nbytes = math.prod(shape) * dtype.itemsize
     try:
-        memory = mmap.mmap(-1, nbytes)
+        memory = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, ValueError, OverflowError) as error:
         raise ArenaError(
             "arena-too-large",
             f"an arena of {nbytes / 1e9:,.1f} GB cannot be allocated ({error}): ask for fewer tokens",
         ) from error
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
+    if sys.platform == "linux":
+        for advice in (mmap.MADV_HUGEPAGE, _MADV_WIPEONFORK):
+            with contextlib.suppress(OSError):  # a system without it is slower, and no less right
+                memory.madvise(advice)
     return torch.frombuffer(memory, dtype=dtype).view(shape)
 
 

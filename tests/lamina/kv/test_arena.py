@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -214,6 +217,23 @@ def test_filling_leaves_no_slot_empty() -> None:
     arena.fill()
     assert bool(arena.spaces[0].storage.isfinite().all())
     assert float(arena.spaces[0].storage.float().std()) == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/smaps").exists(), reason="this system does not say how memory is mapped"
+)
+def test_memory_is_private_in_huge_pages_and_not_copied_by_a_fork() -> None:
+    storage = Arena(SHAPE, 4096).spaces[0].storage
+    here = None
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if mapping := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            here = range(*(int(end, 16) for end in mapping.groups()))
+        elif line.startswith("VmFlags:") and here is not None and storage.data_ptr() in here:
+            flags = line.split()[1:]
+            break
+    assert "sh" not in flags
+    assert "wf" in flags
+    assert "hg" in flags or not Path("/sys/kernel/mm/transparent_hugepage").exists()
 
 
 @pytest.mark.parametrize(
