@@ -44,7 +44,7 @@ def test_it_says_which_and_why_and_the_run_keeps_it(shell: Any, tried: list[str]
     manifest = json.loads(Path("kept/run.json").read_text())
     assert manifest["deployment"]["name"] == "2xcpu"
     assert 'deployment = "2xcpu"' in manifest["request"]
-    assert "--deployment auto" in " ".join(manifest["command"])
+    assert "--deployment auto" in manifest["command"]
     told = manifest["deployment"]["facts"]["deployment_auto"]
     assert "500 tokens/s" in told["why"]
     assert [each["tokens_per_s"] for each in told["trials"]] == [900.0, 500.0]
