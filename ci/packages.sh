@@ -1,15 +1,15 @@
 #!/bin/sh
-# What the tests of shell completions, of the manual page and of other processors use: other shells, groff, a compiler for
-# aarch64. Where they cannot be had it says so and succeeds: those tests then skip, and say so.
+# What the tests of shell completions, of the manual page and of other processors use: other shells, groff, a compiler and an
+# emulator for aarch64. Where they cannot be had it says so and succeeds: those tests then skip, and say so.
 set -eu
-packages='bash-completion zsh fish groff-base g++-aarch64-linux-gnu'
+packages='bash-completion zsh fish groff-base g++-aarch64-linux-gnu qemu-user'
 
 say() { echo "packages: $*"; }
 
 # shellcheck source=ci/as-root.sh
 . "$(dirname "$0")/as-root.sh"
 missing=
-for program in zsh fish groff aarch64-linux-gnu-g++; do
+for program in zsh fish groff aarch64-linux-gnu-g++ qemu-aarch64; do
   command -v "$program" >/dev/null || missing=yes
 done
 [ -e /usr/share/bash-completion/bash_completion ] || missing=yes

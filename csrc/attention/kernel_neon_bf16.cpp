@@ -37,7 +37,8 @@ struct NeonDot {
     for (int t = 0; t < step.tokens; t += kEach) {
       step.ahead.fetch(fetches);
       const BFloat16* k[kEach];
-      for (int i = 0; i < kEach; ++i) k[i] = reinterpret_cast<const BFloat16*>(step.rows + step.offsets[t + i]);
+      for (int i = 0; i < kEach; ++i)
+        k[i] = reinterpret_cast<const BFloat16*>(step.rows + step.offsets[t + i]);
       // Each is summed in two, so that enough additions need not wait for each other.
       S::Vec even[N * kEach];
       S::Vec odd[N * kEach];

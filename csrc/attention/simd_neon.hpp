@@ -42,9 +42,7 @@ struct NeonSimd {
   }
 
   static Vec widen(const float* p) { return load(p); }
-  static Vec widen(const BFloat16* p) {
-    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(&p->bits), 16));
-  }
+  static Vec widen(const BFloat16* p) { return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(&p->bits), 16)); }
   static Vec widen(const Float16* p) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(&p->bits))); }
 
   static void narrow(float* p, Vec x) { store(p, x); }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -253,5 +254,7 @@ int main() {
       }
     }
   }
-  std::puts("attention_stress: ok");
+  std::string names;
+  for (const Isa isa : available_isas()) names += ' ' + name_of(isa);
+  std::printf("attention_stress: ok with%s\n", names.c_str());
 }
