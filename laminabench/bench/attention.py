@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import os
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,11 +18,16 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from lamina.attention.worker import TensorWorker
 from lamina.kv import Arena, ArenaShape
+from laminabench.baselines.environment import Environment, environment_of, find
+from laminabench.bench.attention_vllm import VllmKernel
 from laminabench.bench.frame import (
     QUIET,
     Report,
     Row,
+    Spread,
+    Text,
     Watcher,
+    all_judged,
     all_met,
     judged,
     ratios,
@@ -25,24 +35,33 @@ from laminabench.bench.frame import (
     seconds_of,
     spread,
 )
+from laminabench.errors import UserError
+from laminabench.systems.live.vllm.setup import CPU_BLOCK
 
-TARGET_SHARE = 0.8
+TARGET_SHARE = 0.9
+TARGET_OVER_VLLM = 1.5
 BATCH = 16
 FEWEST_ROUNDS = 5
+TORCH_ROUNDS = 3  # it can take longer than all else
 JUDGED_ORDERS = ("consecutive", "interleaved")
 ORDERS = (*JUDGED_ORDERS, "random")
+PREFETCHES = ("l1", "l2")
 
 
 @dataclass(frozen=True)
 class Case:
-    """One model's heads and one type of numbers; what the target speaks of is bfloat16."""
+    """One model's heads and one type of numbers; what the targets speak of is bfloat16."""
 
-    name: str
     heads: int
     kv_heads: int
-    dtype: torch.dtype
-    head_dim: int = 128
+    head_dim: int
+    dtype: torch.dtype = torch.bfloat16
     latent: int = 0
+
+    @property
+    def name(self) -> str:
+        group = self.heads // self.kv_heads
+        return f"MLA {group}" if self.latent else "MHA" if group == 1 else f"GQA {group}"
 
     @property
     def arena(self) -> ArenaShape:
@@ -53,19 +72,41 @@ class Case:
         """Multiplications and additions of all heads with one token's key and value."""
         return 2 * self.heads * (self.head_dim + (self.latent or self.head_dim))
 
+    @property
+    def dtype_name(self) -> str:
+        return str(self.dtype).removeprefix("torch.")
+
+    @property
+    def judged(self) -> bool:
+        return self.dtype is torch.bfloat16 and not self.latent
+
 
 CASES = [
+    *(Case(heads, kv_heads, 64) for heads, kv_heads in ((16, 16), (16, 4), (32, 4))),
+    *(Case(heads, kv_heads, 128) for heads, kv_heads in ((32, 32), (32, 8), (64, 8))),
     *(
-        Case(name, heads, kv_heads, dtype)
-        for dtype in (torch.bfloat16, torch.float16, torch.float32)
-        for name, heads, kv_heads in (("GQA 8", 64, 8), ("MHA", 32, 32))
+        Case(heads, kv_heads, 128, dtype)
+        for dtype in (torch.float16, torch.float32)
+        for heads, kv_heads in ((32, 32), (64, 8))
     ),
     # DeepSeek-V3's, whole and of one of eight that share its heads.
-    *(Case(f"MLA {heads}", heads, 1, torch.bfloat16, 576, 512) for heads in (128, 16)),
+    *(Case(heads, 1, 576, latent=512) for heads in (128, 16)),
 ]
 
 
-def run(seconds: float = 30.0, kv_bytes: int = 256 << 20, watcher: Watcher = QUIET) -> Report:
+def usual_kv_bytes() -> int:
+    """More than the caches hold: of what they do, a share would be read from there."""
+    with contextlib.suppress(ValueError, OSError):  # not every system says
+        return max(256 << 20, 2 * os.sysconf("SC_LEVEL3_CACHE_SIZE"))
+    return 256 << 20
+
+
+def run(
+    seconds: float = 60.0,
+    kv_bytes: int | None = None,
+    vllm_python: Path | None = None,
+    watcher: Watcher = QUIET,
+) -> Report:
     """Measure every case for about `seconds` in all.
 
     One call attends for a batch of 16 requests of equal length to one layer's keys and values, `kv_bytes` of
@@ -73,38 +114,67 @@ def run(seconds: float = 30.0, kv_bytes: int = 256 << 20, watcher: Watcher = QUI
     those that decode together have interleaved ones; random slots are the worst that reuse can lead to.
 
     What the machine can read is measured in each round right before attention, on the same memory and by the
-    same threads, so that what else the machine does slows down both. Beside it, torch's attention is given
-    the same keys and values as it would like them: gathered, [requests, heads, tokens, head_dim] each.
+    same threads, so that what else the machine does slows down both. In the same rounds: the same kernel with
+    the other cache to fetch into, and vLLM's kernel, called directly in a process of vLLM's environment, on a
+    cache of its own of the same size. Beside it, torch's attention is given the same keys and values as it
+    would like them: gathered, [requests, heads, tokens, head_dim] each.
 
     Of a latent KV (MLA) a token's bytes are its one vector's, and many heads calculate with them: arithmetic
     takes longer than reading, so no share of what can be read is asked of it.
     """
     rows: list[Row] = []
-    for done, case in enumerate(CASES):
-        watcher.progress(done, len(CASES))
-        setting = Setting(case, kv_bytes)
-        rows += setting.measure(seconds / len(CASES))
-    isa, threads = setting.worker.native.isa, setting.worker.native.threads
+    with contextlib.ExitStack() as stack:
+        environment, why_not = vllm_environment(vllm_python)
+        vllm = stack.enter_context(VllmKernel(environment)) if environment else None
+        for done, case in enumerate(CASES):
+            watcher.progress(done, len(CASES))
+            setting = Setting(case, kv_bytes or usual_kv_bytes(), vllm)
+            rows += setting.measure(seconds / len(CASES))
+    chosen, other = setting.chosen, setting.other
+    isa, threads = setting.workers[chosen].native.isa, setting.workers[chosen].native.threads
     facts = {
         "benchmark": "attention",
         "target_share": TARGET_SHARE,
+        "target_over_vllm": TARGET_OVER_VLLM,
         "isa": isa,
+        "prefetch": chosen,
         "threads": threads,
+        "vllm": environment.describe()["versions"] if environment else None,
         "rows": rows,
         "met": all_met(rows),
     }
-    speeds = ("GFLOP/s", "attention GB/s", "memory GB/s", "share", "min to max", "torch GB/s")
-    table = judged(("<heads", "<numbers", "<slots", *speeds, f"<target {TARGET_SHARE:.0%}"), rows)
+    speeds = ("GFLOP/s", "GB/s", "memory", "share", "min to max", "x vLLM", f"x {other}", "torch")
+    target = f"<{TARGET_SHARE:.0%}, {TARGET_OVER_VLLM:g} x"
+    table = judged(("<heads", "<numbers", "<slots", *speeds, target), rows)
     size = f"{setting.kv_bytes / 1e6:,.0f} MB of keys and values"
-    return Report(
-        facts, [table, f"{threads} threads, {isa}; {BATCH} requests, {size}, head_dim 128 (MLA: 576 and 512)"]
-    )
+    text: list[Text] = [table, f"{threads} threads, {isa}; {BATCH} requests, {size}"]
+    text.append(fetching(rows, chosen, other))
+    return Report(facts, text if environment else [*text, f"no vLLM to compare with: {why_not}"])
+
+
+def vllm_environment(python: Path | None) -> tuple[Environment | None, str]:
+    """Where vLLM is; if there is none and nobody named one, why not."""
+    if python:
+        return environment_of(python, "cpu", f"--vllm is {python}"), ""
+    try:
+        return find("cpu"), ""
+    except UserError as error:
+        if error.code != "baseline-not-ready":
+            raise
+        return None, str(error)
+
+
+def fetching(rows: Sequence[Row], chosen: str, other: str) -> Text:
+    """Into which cache it fetches ahead, and what that is worth."""
+    over = [ratio for row in rows if isinstance(ratio := row.facts["over_other_prefetch"], Spread)]
+    mean = statistics.geometric_mean([ratio.median for ratio in over])
+    return f"fetches ahead into {chosen}: {mean:.2f} times as fast as into {other} (LAMINA_PREFETCH={other})"
 
 
 class Setting:
-    """A worker with its arena filled, and the same keys and values as torch would like them."""
+    """Workers with their arena filled, and the same keys and values as torch would like them."""
 
-    def __init__(self, case: Case, kv_bytes: int) -> None:
+    def __init__(self, case: Case, kv_bytes: int, vllm: VllmKernel | None = None) -> None:
         self.case = case
         self.tokens = max(1, kv_bytes // (case.arena.token_bytes * BATCH))
         self.slots = BATCH * self.tokens
@@ -114,56 +184,100 @@ class Setting:
         self.stored = self.arena.spaces[0].storage[0]  # [slot][K or V][kv_head][dim]
         self.q = torch.randn(BATCH, case.heads, case.head_dim).to(case.dtype)
         self.kv = torch.randn(case.arena.vectors, BATCH, case.kv_heads, case.head_dim).to(case.dtype)
-        self.worker = TensorWorker(case.dtype, case.heads, case.kv_heads, case.head_dim, case.latent)
-        keys, values = self.arena.keys(0), self.arena.values(0)
-        self.layer = self.worker.add_layer(keys, values, scale=case.head_dim**-0.5)
+        self.chosen = self._worker("").native.prefetch
+        (self.other,) = {*PREFETCHES} - {self.chosen}
+        self.workers = {name: self._worker(name) for name in (self.chosen, self.other)}
+        self.vllm = None if case.latent else vllm
+
+    def _worker(self, prefetch: str) -> TensorWorker:
+        case = self.case
+        heads = case.heads, case.kv_heads, case.head_dim
+        worker = TensorWorker(case.dtype, *heads, case.latent, prefetch=prefetch)
+        worker.add_layer(self.arena.keys(0), self.arena.values(0), scale=case.head_dim**-0.5)
+        return worker
 
     def measure(self, seconds: float) -> list[Row]:
         """A row for each order of slots, of bytes of keys and values a second."""
-        torchs, read = self.torchs_attention(), self.worker.native.read_bandwidth
-        speeds: dict[str, list[tuple[float, ...]]] = {order: [] for order in ORDERS}
+        torchs, orders = self.torchs_attention(), {order: slots_in(order, self.slots) for order in ORDERS}
+        measured: dict[str, list[dict[str, float]]] = {order: [] for order in ORDERS}
         torchs()
+        sdpa = [self.kv_bytes / seconds_of(torchs) for _ in range(TORCH_ROUNDS)]
+        if self.vllm:
+            self.vllm.prepare(self.batch())
         for _ in rounds_for(seconds, FEWEST_ROUNDS):
-            sdpa = self.kv_bytes / seconds_of(torchs)
-            # Not counted: torch's threads spin for some milliseconds after their work.
-            read(self.stored.data_ptr(), self.kv_bytes)
-            for order, of_order in speeds.items():
-                self.worker.plan_lists(np.arange(BATCH + 1) * self.tokens, slots_in(order, self.slots))
-                memory = read(self.stored.data_ptr(), self.kv_bytes)
-                took_s = seconds_of(lambda: self.worker.run(self.layer, self.q, *self.kv))
-                of_order.append((self.kv_bytes / took_s, memory, sdpa))
-        return [self._row(order, of_order) for order, of_order in speeds.items()]
+            vllms = {"vllm": self.kv_bytes / self.vllm.seconds()} if self.vllm else {}
+            # Not counted: its threads, and torch's, spin for some milliseconds after their work.
+            self._read()
+            for order, slots in orders.items():
+                measured[order].append(self._round(slots) | vllms)
+        return [self._row(order, rounds, sdpa) for order, rounds in measured.items()]
 
-    def _row(self, order: str, rounds: Sequence[tuple[float, ...]]) -> Row:
-        case, by_kind = self.case, list(zip(*rounds, strict=True))
-        judged = case.dtype is torch.bfloat16 and order in JUDGED_ORDERS and not case.latent
-        share, dtype = ratios(*by_kind[:2]), str(case.dtype).removeprefix("torch.")
-        ours, memory, sdpa = map(spread, by_kind)
+    def _round(self, slots: NDArray[np.int32]) -> dict[str, float]:
+        """Bytes a second of everything that takes turns."""
+        speeds = {}
+        for name, worker in self.workers.items():
+            worker.plan_lists(np.arange(BATCH + 1) * self.tokens, slots)
+            speeds[f"memory_{name}"] = self._read()
+            speeds[name] = self.kv_bytes / seconds_of(partial(worker.run, 0, self.q, *self.kv))
+        return speeds
+
+    def _read(self) -> float:
+        return self.workers[self.chosen].native.read_bandwidth(self.stored.data_ptr(), self.kv_bytes)
+
+    def batch(self) -> dict[str, object]:
+        """As vLLM's process is told of it."""
+        case = self.case
+        return {
+            "heads": case.heads,
+            "kv_heads": case.kv_heads,
+            "head_dim": case.head_dim,
+            "dtype": case.dtype_name,
+            "requests": BATCH,
+            "tokens": self.tokens,
+            "block": CPU_BLOCK,
+        }
+
+    def _row(self, order: str, rounds: Sequence[Mapping[str, float]], sdpa: Sequence[float]) -> Row:
+        case, by_kind = self.case, {kind: [speeds[kind] for speeds in rounds] for kind in rounds[0]}
+        speeds, memory = by_kind[self.chosen], by_kind[f"memory_{self.chosen}"]
+        share = ratios(speeds, memory)
+        over_other = ratios(speeds, by_kind[self.other])
+        over_vllm = ratios(speeds, by_kind["vllm"]) if self.vllm else None
         flops_per_byte = case.token_flops / case.arena.token_bytes
-        flops = spread([speed * flops_per_byte for speed in by_kind[0]])
+        flops = spread([speed * flops_per_byte for speed in speeds])
+        is_judged = case.judged and order in JUDGED_ORDERS
+        share_met = share.median >= TARGET_SHARE if is_judged else None
+        vllm_met = over_vllm.median >= TARGET_OVER_VLLM if is_judged and over_vllm else None
         facts = {
             "case": case.name,
             "heads": case.heads,
             "kv_heads": case.kv_heads,
             "head_dim": case.head_dim,
             "latent": case.latent,
-            "dtype": dtype,
+            "dtype": case.dtype_name,
             "order": order,
             "batch": BATCH,
             "tokens_each": self.tokens,
             "kv_bytes": self.kv_bytes,
-            "attention_bytes_per_s": ours,
+            "attention_bytes_per_s": spread(speeds),
             "attention_flops_per_s": flops,
-            "bandwidth_bytes_per_s": memory,
-            "sdpa_bytes_per_s": sdpa,
+            "bandwidth_bytes_per_s": spread(memory),
+            "vllm_bytes_per_s": spread(by_kind["vllm"]) if self.vllm else None,
+            "sdpa_bytes_per_s": spread(sdpa),
             "share": share,
+            "over_vllm": over_vllm,
+            "over_other_prefetch": over_other,
             "rounds": len(rounds),
-            "judged": judged,
+            "judged": is_judged,
+            "share_met": share_met,
+            "over_vllm_met": vllm_met,
         }
-        speeds = [f"{speed.median / 1e9:.3g}" for speed in (ours, memory, sdpa)]
+        heads = f"{case.heads}/{case.kv_heads} x {case.head_dim}"
+        gigabytes = [f"{spread(kind).median / 1e9:.3g}" for kind in (speeds, memory, sdpa)]
+        ahead = [f"{ratio.median:.2f}" if ratio else "" for ratio in (over_vllm, over_other)]
         shares = share.cells("{:.0%}".format)
-        cells = (case.name, dtype, order, f"{flops.median / 1e9:.0f}", *speeds[:2], *shares, speeds[2])
-        return Row(facts, cells, share.median >= TARGET_SHARE if judged else None)
+        cells = (heads, case.dtype_name, order, f"{flops.median / 1e9:.0f}", *gigabytes[:2], *shares, *ahead)
+        return Row(facts, (*cells, gigabytes[2]), all_judged([share_met, vllm_met]))
 
     def torchs_attention(self) -> Callable[[], Tensor]:
         case = self.case

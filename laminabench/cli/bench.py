@@ -92,23 +92,30 @@ def device_option(on_a_gpu: str) -> Decorator:
 
 
 @measuring("cases", "attention")
-@seconds_option(30)
+@seconds_option(60, "; each case takes at least five rounds")
 @option(
     "--kv-mb",
     POSITIVE,
-    "Keys and values of one call, in MiB: more than any cache holds, or the caches are measured.",
-    256,
+    "Keys and values of one call, in MiB: more than the caches hold, or they are measured; by default 256 "
+    "or twice the last one.",
 )
+@option("--vllm vllm_python", FILE, "Another Python with vLLM than that of `baseline setup vllm`.")
 @device_option("the GPU kernel")
-def attention(watcher: Watcher, seconds: float, kv_mb: float, device: str) -> Report:
-    """Decode attention against the memory's bandwidth."""
+def attention(
+    watcher: Watcher, seconds: float, kv_mb: float | None, vllm_python: Path | None, device: str
+) -> Report:
+    """Decode attention against the memory's bandwidth and vLLM's kernel.
+
+    In turns: what the same threads read when they only read, our kernel, the same fetching ahead into another
+    cache, and, where vLLM's CPU build is, its kernel, called directly.
+    """
     if device == "cuda":
         from laminabench.bench import attention_cuda
 
         return attention_cuda.run(watcher=watcher)
     from laminabench.bench.attention import run
 
-    return run(seconds, int(kv_mb * (1 << 20)), watcher)
+    return run(seconds, int(kv_mb * (1 << 20)) if kv_mb else None, vllm_python, watcher)
 
 
 @measuring("loads", "endpoint")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,14 @@ def test_slab_reports_every_call_and_judges_by_the_median(facts: Facts) -> None:
         assert row["met"] == (rates["median"] >= slab.TARGET_PER_S if row["judged"] else None)
 
 
+@pytest.fixture
+def no_vllm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It takes some ten seconds to start; test_bench_attention_vllm.py has it."""
+    monkeypatch.delenv("LAMINABENCH_VLLM", raising=False)
+    monkeypatch.setenv("LAMINABENCH_HOME", str(tmp_path))
+
+
+@pytest.mark.usefixtures("no_vllm")
 def test_attention_judges_by_the_median_share(facts: Facts) -> None:
     result = facts("attention", "--seconds", "0.01", "--kv-mb", "1")
     rows = result["rows"]
@@ -36,6 +45,11 @@ def test_attention_judges_by_the_median_share(facts: Facts) -> None:
         assert 0 < share["min"] <= share["median"] <= share["max"]
         judged = row["dtype"] == "bfloat16" and row["order"] != "random" and not row["latent"]
         assert row["met"] == (share["median"] >= attention.TARGET_SHARE if judged else None)
+        assert row["over_other_prefetch"]["median"] > 0
+    assert result["prefetch"] in attention.PREFETCHES
+    assert {(row["case"], row["head_dim"]) for row in rows if row["judged"]} == {
+        (case, head_dim) for case in ("MHA", "GQA 4", "GQA 8") for head_dim in (64, 128)
+    }
     assert result["met"] == all(row["met"] for row in rows if row["judged"])
 
 
@@ -81,6 +95,7 @@ def test_the_whole_replay_is_held_against_imports_in_turns(
         ["traces", "--csv-rows", "1000", "--parquet-rows", "1000", "--repeats", "1"],
     ],
 )
+@pytest.mark.usefixtures("no_vllm")
 def test_people_see_the_targets(arguments: list[str], shell: Shell) -> None:
     code, out, _ = shell(*arguments)
     assert code == 0
