@@ -152,6 +152,7 @@ def _require_requests(
     if (
         (like >= np.arange(len(like))).any()
         or (blocks < 0).any()
+        or (blocks[like < 0] > 0).any()
         or (blocks > prompt_tokens // BLOCK_TOKENS).any()
     ):
         raise ValueError("a prompt begins as one that is not before it")

@@ -153,3 +153,10 @@ def test_a_file_that_is_none_is_refused(made: Any, tmp_path: Path) -> None:
     target.write_text(json.dumps(""))
     with pytest.raises(UserError, match="catalogue-file-not-toml"):
         read(target)
+
+
+def test_who_begins_as_nobody_shares_nothing(made: Any, tmp_path: Path) -> None:
+    target = tmp_path / "made.toml"
+    made(blocks=np.ones(40, np.int32)).write(target)
+    with pytest.raises(UserError, match="validation-bad-recording"):
+        read(target)
