@@ -73,6 +73,7 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     costs: str | None = None
     network: str | None = None
     batches: UpTo64 | Literal["auto"] | None = None
+    min_batch: Count | None = None
     pipelining: Literal["serial", "rotational", "fixed", "pingpong"] | None = None
     pipeline_parallel: UpTo64 | None = None
     experts: Literal["tp", "ep"] | None = None
@@ -228,6 +229,9 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
             "fhbn, nccl, shm, ..., or 40us,42GB/s; the paper's. Live: auto, shm, gloo, verbs, mlx5."
         ),
         "batches": Flag("lamina, afd: how many take turns, 1 is serial; 2. Live: or auto."),
+        "min_batch": Flag(
+            "lamina: sequences that each batch should have; with fewer in all, fewer take turns; 1, live 8."
+        ),
         "pipelining": Flag("How they take turns: lamina rotational or fixed, afd pingpong; or serial."),
         "pipeline_parallel": Flag("lamina: stages the model workers' layers are split in; 1."),
         "experts": Flag(

@@ -1,6 +1,8 @@
 #include "core/scheduler.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <ranges>
 #include <stdexcept>
 #include <utility>
 
@@ -249,12 +251,7 @@ bool Scheduler::try_admit(Index request) {
   if (needed + watermark() > pools_.free(pool)) return false;
   pools_.take(pool, charge(request));
   if (!prefix.empty()) pools_.hold(pool, prefix, requests_.prompt[request], requests_.prefix_block_tokens);
-  // The batch with the fewest requests, so that all take about the same time.
-  std::size_t batch = 0;
-  const auto load = [&](std::size_t j) { return lanes_[j].size + lanes_[j].arriving; };
-  for (std::size_t j = 1; j < lanes_.size(); ++j) {
-    if (load(j) < load(batch)) batch = j;
-  }
+  const std::size_t batch = batch_for(width);
   pool_[request] = static_cast<std::uint16_t>(pool);
   batch_[request] = static_cast<std::uint16_t>(batch);
   states_[request] = RequestState::kAdmitted;
@@ -262,6 +259,22 @@ bool Scheduler::try_admit(Index request) {
   lanes_[batch].arriving += width;
   running_ += width;
   return true;
+}
+
+// The batch with the fewest requests, so that all take about the same time; of as many batches as have enough
+// of them each, the fullest ones, so that the others run empty where fewer come than leave.
+std::size_t Scheduler::batch_for(std::int64_t width) const {
+  const auto load = [&](std::size_t j) { return lanes_[j].size + lanes_[j].arriving; };
+  const auto enough = static_cast<std::size_t>((running_ + width) / limits_.min_batch);
+  const auto all = std::views::iota(std::size_t{0}, lanes_.size());
+  // Of equal ones the first.
+  if (enough >= lanes_.size()) return *std::ranges::min_element(all, {}, load);
+  std::vector<std::size_t> open(lanes_.size());
+  std::ranges::copy(all, open.begin());
+  std::ranges::stable_sort(open, std::ranges::greater{}, load);
+  open.resize(std::max<std::size_t>(1, enough));
+  std::ranges::sort(open);
+  return *std::ranges::min_element(open, {}, load);
 }
 
 void Scheduler::join(Lane& lane) {

@@ -51,6 +51,8 @@ struct SchedulerLimits {
   bool lengths = false;  // the least and the most KV of those in a batch are known
   // Charged for each request that is admitted, beside its own and rounded up to blocks; nobody attends to it.
   std::int64_t request_tokens = 0;
+  // Sequences that each batch should have: with fewer in all, fewer batches take turns.
+  std::int64_t min_batch = 1;
 };
 
 // Continuous batching over shared KV memory: who waits, who runs in which batch, who makes room. One
@@ -172,6 +174,7 @@ private:
   void preempt(Lane& lane, Index victim);
   void admit();
   bool try_admit(Index request);
+  std::size_t batch_for(std::int64_t width) const;
   std::int64_t watermark() const;
   void join(Lane& lane);
   void part(Lane& lane, Index request);

@@ -62,14 +62,18 @@ finish() alternate: advance() before an iteration, finish() after it.)")
       .def(
           "__init__",
           [](LiveScheduler* self, std::int64_t tokens, std::int64_t max_sequences, int batches, int pools,
-             const std::string& admission, bool staged) {
-            if (tokens < 1 || max_sequences < 1 || batches < 1 || pools < 1)
-              throw std::invalid_argument("tokens, max_sequences, batches and pools are at least 1");
-            new (self)
-                LiveScheduler({batches, pools, tokens, 1, admission_named(admission), max_sequences, staged});
+             const std::string& admission, bool staged, std::int64_t min_batch) {
+            if (tokens < 1 || max_sequences < 1 || batches < 1 || pools < 1 || min_batch < 1)
+              throw std::invalid_argument(
+                  "tokens, max_sequences, batches, pools and min_batch are at least 1");
+            SchedulerLimits limits{batches,       pools, tokens, 1, admission_named(admission),
+                                   max_sequences, staged};
+            limits.min_batch = min_batch;
+            new (self) LiveScheduler(limits);
           },
           "tokens"_a, "max_sequences"_a, nb::kw_only(), "batches"_a = 1, "pools"_a = 1,
-          "admission"_a = "reserve", "staged"_a = false)
+          "admission"_a = "reserve", "staged"_a = false, "min_batch"_a = 1,
+          R"(`min_batch` sequences are what each batch should have: with fewer in all, fewer batches take turns.)")
       .def(
           "add", &LiveScheduler::add, "prompt"_a, "output"_a, nb::kw_only(), "width"_a = 1, "key"_a,
           R"(A request of `width` sequences that share its prompt arrives; its row, or None when it could never fit.

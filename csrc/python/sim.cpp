@@ -304,6 +304,7 @@ SchedulerLimits limits_of(const nb::dict& d) {
                          admission_named(nb::cast<std::string>(d["admission"])),
                          nb::cast<std::int64_t>(d["max_requests"])};
   limits.request_tokens = nb::cast<std::int64_t>(d["request_tokens"]);
+  limits.min_batch = nb::cast<std::int64_t>(d["min_batch"]);
   return limits;
 }
 

@@ -73,6 +73,7 @@ class ReplayChoices(Shared, total=False):
     costs: Name
     network: str
     batches: int | Literal["auto"]
+    min_batch: int
     pipelining: Literal["serial", "rotational", "fixed", "pingpong"]
     pipeline_parallel: int
     experts: Literal["tp", "ep"]

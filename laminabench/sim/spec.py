@@ -259,6 +259,7 @@ class Spec:
     # Of KV, for each request that is admitted, beside its own tokens: what layers keep that look at a window.
     request_tokens: int = 0
     batches: int = 1
+    min_batch: int = 1  # sequences that each batch should have: with fewer in all, fewer take turns
     pipelining: Pipelining = "serial"
     admission: Admission = "reserve"
     prefix_sharing: bool = False
@@ -291,7 +292,7 @@ class Spec:
         names = (
             *("layers", "tokens_per_pool", "max_requests", "pools", "block_tokens", "request_tokens"),
             *("batches", "pipelining", "own_attention", "admission", "prefix_sharing", "prompt_budget"),
-            "copies",
+            *("min_batch", "copies"),
         )
         tables = {name: getattr(self, name) for name in names} | {"costs": self.timing.tables()}
         return tables | ({"pool": self.pool.tables()} if self.pool else {})

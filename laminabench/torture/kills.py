@@ -132,6 +132,7 @@ def _prepared(layout: tuple[str, int | str]) -> PreparedEngine:
             oversubscribe=True,
             kv_tokens=KV_TOKENS,
             max_num_seqs=32,
+            min_batch=1 if "+" in layout[0] else None,  # all batches under way as often as can be
         )
     )
     assert isinstance(prepared, PreparedEngine)

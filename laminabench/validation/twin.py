@@ -35,6 +35,7 @@ TARGETS = {"tokens/s": 5.0, "mean batch": 5.0, "TBT p50": 5.0, "TBT p99": 10.0, 
 # Choices of a replay, and what a Run calls what came of them.
 SETTLED = {
     "batches": "batches",
+    "min_batch": "min_batch",
     "pipelining": "pipelining",
     "partition": "attention_partition",
     "overlap": "overlap",
@@ -176,6 +177,8 @@ def of_costs(request: ReplayRequest) -> ReplayRequest:
 def _settled(request: ReplayRequest) -> Iterator[tuple[str, str]]:
     """What a modelled system takes of it."""
     taken = system(request.system).TAKES
+    if request.prefill not in (None, "off"):  # where the model fills all batches alike
+        taken -= {"min_batch"}
     return ((key, name) for key, name in SETTLED.items() if key in taken)
 
 

@@ -38,7 +38,7 @@ def in_ticks(result: dict[str, Any]) -> dict[str, Any]:
 # Of these, `_sim.run` wants those of each deployment apart.
 OF_DEPLOYMENT = (
     *("batches", "pipelining", "own_attention", "layers", "pools", "tokens_per_pool", "block_tokens"),
-    *("request_tokens", "admission", "max_requests", "prompt_budget", "prefix_sharing", "costs"),
+    *("request_tokens", "admission", "max_requests", "min_batch", "prompt_budget", "prefix_sharing", "costs"),
 )
 
 
@@ -95,6 +95,7 @@ def arguments(**given: Any) -> dict[str, Any]:
         "request_tokens": 0,
         "admission": "reserve",
         "max_requests": 64,
+        "min_batch": 1,
         "prompt_budget": 0,
         "prefix_sharing": True,
         "router": "round-robin",

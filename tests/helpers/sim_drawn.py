@@ -152,6 +152,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
         "request_tokens": draw(st.one_of(st.just(0), st.integers(1, 30))),
         "admission": draw(st.sampled_from(["reserve", "grow"])),
         "max_requests": most,
+        "min_batch": draw(st.integers(1, 6)),
         "costs": draw(costs(most)),
         "priority": PRIORITIES[draw(st.sampled_from(sorted(PRIORITIES)))],
         "record_from": record_from,

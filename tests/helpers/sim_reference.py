@@ -250,7 +250,11 @@ class Cluster:
             self.charge(head, pool)
             head.pool = self.pools.index(pool)
             self.admitted(head)
-            batch = min(self.batches, key=lambda b: len(b.requests) + len(b.admitted))
+            # As many batches as have enough requests each: the fullest. Python's sorts keep equals in order.
+            load = {b.number: len(b.requests) + len(b.admitted) for b in self.batches}
+            enough = max(1, (sum(load.values()) + 1) // self.given["min_batch"])
+            fullest = sorted(self.batches, key=lambda b: -load[b.number])[:enough]
+            batch = min(sorted(fullest, key=lambda b: b.number), key=lambda b: load[b.number])
             batch.admitted.append(head)
 
     def admitted(self, request: Request) -> None:

@@ -39,6 +39,7 @@ class Layout:
     prefill_workers: int = 0
     pipelining: Pipelining | None = None
     batches: int | Literal["auto"] | None = None
+    min_batch: int = 1  # sequences that each batch should have: with fewer in all, fewer take turns
     pipeline_parallel: int = 1
     experts: Experts = "tp"
     partition: Along = "heads"
@@ -49,7 +50,8 @@ class Layout:
     timeout_s: float = 120.0  # that a worker may be silent in the middle of an iteration
 
     def __post_init__(self) -> None:
-        for name in ("model_workers", "attention_workers", "pipeline_parallel", "stream_chunks"):
+        counts = ("model_workers", "attention_workers", "min_batch", "pipeline_parallel", "stream_chunks")
+        for name in counts:
             require_count(name, getattr(self, name))
         require_count("prefill_workers", self.prefill_workers, least=0)
         if self.pipelining is not None and self.pipelining not in PIPELININGS:

@@ -78,7 +78,7 @@ class Engine(Served):
         self._checked = functools.partial(
             checked, self.facts, decode_only=options.decode_only, max_sequences=max_sequences
         )
-        self._admission = admission
+        self._admission, self._min_batch = admission, layout.min_batch if layout else 1
         scheduler = self._scheduler_of(self._core.pools, self._core.pool_tokens)
         self._loop = BatchLoop(
             self._core, scheduler, decode_only=options.decode_only, prompt_tokens=options.prompt_tokens
@@ -196,6 +196,7 @@ class Engine(Served):
             pools=pools,
             admission=self._admission,
             staged=True,
+            min_batch=self._min_batch,
         )
 
     def _waiting_in(self, scheduler: Scheduler) -> dict[int, Request]:

@@ -58,6 +58,7 @@ class Setup:
     costs: CostSet
     network: Network
     batches: int | None = None
+    min_batch: int = 1
     pipelining: Pipelining | None = None
     overlap: bool = True
     partition: Literal["heads", "requests"] | None = None

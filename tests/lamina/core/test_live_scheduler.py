@@ -95,7 +95,9 @@ STEPS = st.lists(
 def test_books_stay_right_whatever_comes_and_goes(
     admission: str, stages: bool, steps: list[tuple[str, int, int, int]]
 ) -> None:
-    scheduler = Scheduler(TOKENS, SEQUENCES, batches=BATCHES, admission=admission, staged=stages)
+    scheduler = Scheduler(
+        TOKENS, SEQUENCES, batches=BATCHES, admission=admission, staged=stages, min_batch=3 if stages else 1
+    )
     lives = Lives(scheduler, stages)
     for number, (kind, *arguments) in enumerate(steps):
         if kind == "add":
@@ -170,6 +172,36 @@ def test_one_of_the_waiting_can_be_removed_wherever_it_stands() -> None:
         scheduler.remove(rows[1])
 
 
+def _joined(scheduler: Scheduler) -> list[int]:
+    """How many sequences each batch has once all had their turn."""
+    for batch in range(3):
+        scheduler.advance(batch)
+    return [scheduler.size(batch) for batch in range(3)]
+
+
+def test_as_many_batches_take_turns_as_have_enough_each() -> None:
+    scheduler = Scheduler(10_000, 64, batches=3, min_batch=4)
+    rows = [scheduler.add(1, 9, key=key) for key in range(7)]
+    assert _joined(scheduler) == [7, 0, 0]
+    rows += [scheduler.add(1, 9, key=key) for key in range(7, 12)]
+    # The eighth begins another one, which then is the emptiest; the twelfth a third.
+    assert _joined(scheduler) == [7, 4, 1]
+    # It is decided anew with whoever comes: with few left, the fullest gets them, and the others run empty.
+    for row in rows[:7]:
+        assert row is not None
+        scheduler.remove(row)
+    scheduler.add(1, 9, key=12)
+    assert _joined(scheduler) == [0, 5, 1]
+    scheduler.check_integrity()
+
+
+def test_a_request_of_several_sequences_counts_as_many() -> None:
+    scheduler = Scheduler(10_000, 64, batches=3, min_batch=4)
+    for key in range(3):
+        scheduler.add(1, 9, width=4, key=key)
+    assert _joined(scheduler) == [4, 4, 4]
+
+
 def test_what_could_never_fit_is_told_at_once() -> None:
     scheduler = Scheduler(100, 4)
     assert scheduler.add(60, 41, key=0) is None
@@ -183,6 +215,8 @@ def test_wrong_use_is_refused() -> None:
         Scheduler(1, 1, admission="hope")
     with pytest.raises(ValueError, match="at least 1"):
         Scheduler(0, 1)
+    with pytest.raises(ValueError, match="at least 1"):
+        Scheduler(1, 1, min_batch=0)
     with pytest.raises(IndexError, match="no such batch"):
         Scheduler(1, 1).advance(1)
     with pytest.raises(ValueError, match="at least one token of prompt"):

@@ -188,7 +188,7 @@ def test_real_workers_make_what_the_modelled_twin_makes(
         *("-q", "--no-out", "--model", "llama-tiny", "--deployment", "1xcpu+1xcpu"),
         *("--max-num-seqs", "32", "--kv-tokens", *memory),
     )
-    twin = as_json(*same, "--costs", "roofline", "--network", "shm", "--no-overlap")
+    twin = as_json(*same, "--costs", "roofline", "--network", "shm", "--no-overlap", "--min-batch", "8")
     # One core is enough to be right.
     facts = as_json(*same, "--backend", "live", "--oversubscribe", "--timeline", "t.json.gz")
     assert facts["requests"] == twin["requests"]
@@ -196,6 +196,7 @@ def test_real_workers_make_what_the_modelled_twin_makes(
     assert facts["tokens_generated"] == twin["tokens_generated"] > 0
     assert facts["kv"]["capacity_tokens"] == twin["kv"]["capacity_tokens"] == capacity
     assert facts["facts"]["batches"] == twin["facts"]["batches"] == 2
+    assert facts["facts"]["min_batch"] == twin["facts"]["min_batch"] == 8
     assert facts["schedule"]["violations"] == []
     assert Path("t.json.gz").is_file()
     run = facts["timeline"]["bubbles"]

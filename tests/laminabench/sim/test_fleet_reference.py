@@ -40,6 +40,7 @@ def pools(draw: st.DrawFn) -> dict[str, Any]:
         "request_tokens": draw(st.sampled_from([0, 0, 5])),
         "admission": "reserve",
         "max_requests": most,
+        "min_batch": 1,
         "prompt_budget": budget,
         "prefix_sharing": True,
         "costs": one["costs"],

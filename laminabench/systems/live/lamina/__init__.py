@@ -10,6 +10,7 @@ SYSTEM = Live(
         {
             *("batches", "pipelining", "pipeline_parallel", "experts", "partition", "overlap", "absorb"),
             *(
+                "min_batch",
                 "stream_chunks",
                 "stream_along",
                 "admission",

@@ -31,10 +31,12 @@ PROCESS_BYTES = 0.4e9
 _DEVICES = ("cpu",)
 # What an engine in one process has no use for.
 _OF_WORKERS = (
-    *("batches", "pipelining", "pipeline_parallel", "experts", "partition", "stream_chunks"),
+    *("batches", "min_batch", "pipelining", "pipeline_parallel", "experts", "partition", "stream_chunks"),
     *("stream_along", "network", "oversubscribe", "ray"),
 )
 
+# Sequences below which a core's products take about as long as for one: all weights are read for them.
+MIN_BATCH = 8
 # Prompt tokens that an iteration computes; the engine's own default.
 PROMPT_TOKENS = 512
 # Softnic is a test bench: its times would say nothing.
@@ -47,6 +49,7 @@ class LiveSetup(LocalSetup):
 
     network: str = "auto"
     batches: int | Literal["auto"] | None = None
+    min_batch: int = MIN_BATCH
     pipelining: Pipelining | None = None
     pipeline_parallel: int = 1
     experts: Literal["tp", "ep"] = "tp"
@@ -133,6 +136,7 @@ class LiveSetup(LocalSetup):
             "attention_workers": self.workers[1],
             "replicas": 1 if self.pipeline_parallel > 1 else engine.schedule.places,
             "batches": engine.schedule.batches,
+            **({} if self.alone else {"min_batch": self.min_batch}),
             "pipelining": engine.schedule.pipelining,
             "attention_partition": self.partition,
             "network": None if self.alone else engine.core.network,
@@ -169,7 +173,7 @@ class LiveSetup(LocalSetup):
     def layout(self) -> dict[str, Any]:
         """The arguments of lamina.Layout."""
         same = (
-            *("pipelining", "batches", "pipeline_parallel", "experts", "partition"),
+            *("pipelining", "batches", "min_batch", "pipeline_parallel", "experts", "partition"),
             *("stream_chunks", "stream_along", "network", "oversubscribe"),
         )
         return {

@@ -93,6 +93,7 @@ def build(setup: Setup) -> Modelled:
         pools=pools,
         block_tokens=setup.block_tokens or 1,
         batches=batches,
+        min_batch=setup.min_batch,
         pipelining=pipelining,
         admission=setup.admission,
         prefix_sharing=setup.prefix_sharing,
@@ -278,6 +279,7 @@ def facts(setup: Setup, spec: Spec, layout: Layout, replicas: int) -> dict[str, 
         "replicas": 1 if setup.pipeline_parallel > 1 else replicas,
         "pipeline_parallel": setup.pipeline_parallel,
         "batches": spec.batches,
+        **({"min_batch": spec.min_batch} if spec.min_batch > 1 else {}),
         "pipelining": spec.pipelining,
         "attention_partition": "heads" if spec.pools == 1 else "requests",
         "overlap": overlaps(setup),
@@ -348,6 +350,7 @@ class Lamina(SplitSystem):
         | {
             *("batches", "pipelining", "pipeline_parallel", "partition", "overlap", "stream_chunks"),
             *(
+                "min_batch",
                 "routing",
                 "absorb",
                 "stream_along",
