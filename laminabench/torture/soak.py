@@ -1,4 +1,4 @@
-"""A server under open traffic at 80 % of what it can do, with a fault every ten seconds, for as many minutes.
+"""A server with a fault every ten seconds, under open traffic at 80 % of what it can do with these, by minutes.
 
 Nothing is lost of it, and nothing grows: memory, descriptors, threads, /dev/shm, and times are as at first.
 """
@@ -22,7 +22,7 @@ from laminabench.torture.tally import Tally
 MINUTE_S = 60.0
 FAULT_EVERY_S = 10.0
 LOAD = 0.8
-PEAK_S, PEAK_CLIENTS = 20.0, 96
+PEAK_S, PEAK_CLIENTS = 60.0, 96
 ASKS, ASKS_SEED, LONGEST_ANSWER = 64, 28, 60
 SERVE = (
     *("--deployment", "1xcpu+1xcpu", "--prefill", "1", "--kv-tokens", "12000", "--max-num-seqs", "64"),
@@ -68,9 +68,10 @@ def soak(seeds: Sequence[int], *, minute_s: float = MINUTE_S, peak_s: float = PE
 async def _soak(server: Server, seeds: Sequence[int], minute_s: float, peak_s: float, tally: Tally) -> None:
     drawn = asks(ASKS, ASKS_SEED, LONGEST_ANSWER)
     wanted = await answers_of(server.port, drawn)
-    rate = await _peak(server.port, drawn, peak_s) * LOAD
+    hand = Hand(server.pid, WORKERS, random.Random(seeds[0]))
+    rate = await _peak(server.port, drawn, peak_s, hand) * LOAD
     before = await asyncio.to_thread(_at_rest, server)
-    traffic = Traffic(server, wanted, rate, Hand(server.pid, WORKERS, random.Random(seeds[0])))
+    traffic = Traffic(server, wanted, rate, hand)
     minutes = [await traffic.minute(seed, minute_s) for seed in seeds]
     await traffic.ended()
     left = await asyncio.to_thread(server.at_rest)
@@ -91,8 +92,8 @@ async def _soak(server: Server, seeds: Sequence[int], minute_s: float, peak_s: f
     _judge(minutes, tally)
 
 
-async def _peak(port: int, drawn: Sequence[Ask], peak_s: float) -> float:
-    """Requests a second that it answers where there are always more."""
+async def _peak(port: int, drawn: Sequence[Ask], peak_s: float, hand: Hand) -> float:
+    """Requests a second that it answers under faults where there are always more."""
     until_s, answered = time.monotonic() + peak_s, 0
 
     async def one(rng: random.Random) -> None:
@@ -103,8 +104,21 @@ async def _peak(port: int, drawn: Sequence[Ask], peak_s: float) -> float:
             answered += time.monotonic() < until_s
         await client.close()
 
-    await asyncio.gather(*(one(random.Random(number)) for number in range(PEAK_CLIENTS)))
+    async def faults() -> None:
+        for _ in range(int(peak_s / FAULT_EVERY_S)):
+            await asyncio.to_thread(_blow, hand)
+            await asyncio.sleep(FAULT_EVERY_S)
+
+    await asyncio.gather(faults(), *(one(random.Random(number)) for number in range(PEAK_CLIENTS)))
     return answered / peak_s
+
+
+def _blow(hand: Hand) -> None:
+    """As many of each in every tenth of an hour."""
+    number = hand.strikes % FORK_SERVER_EVERY
+    fork_server = number == FORK_SERVER_EVERY - 1
+    order = signal.SIGKILL if fork_server or number % 2 else signal.SIGSTOP
+    hand.strike(order, fork_server=float(fork_server))
 
 
 @dataclass
@@ -130,18 +144,11 @@ class Traffic:
             task.add_done_callback(self._under_way.discard)
             now_s += rng.expovariate(self.rate)
             if now_s > fault_s:
-                await asyncio.to_thread(self._blow)
+                await asyncio.to_thread(_blow, self.hand)
                 fault_s += FAULT_EVERY_S
             await asyncio.sleep(max(0.0, now_s - time.monotonic()))
         minute.takes = await asyncio.to_thread(_at_rest, self.server)
         return minute
-
-    def _blow(self) -> None:
-        """As many of each in every tenth of an hour."""
-        number = self.hand.strikes % FORK_SERVER_EVERY
-        fork_server = number == FORK_SERVER_EVERY - 1
-        order = signal.SIGKILL if fork_server or number % 2 else signal.SIGSTOP
-        self.hand.strike(order, fork_server=float(fork_server))
 
     async def _ask(self, minute: Minute, ask: Ask) -> None:
         client = Client(self.server.port)
