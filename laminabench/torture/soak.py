@@ -1,4 +1,4 @@
-"""A server with a fault every ten seconds, under open traffic at 80 % of what it can do with these, by minutes.
+"""A server with a fault every ten seconds, under open traffic at 80 % of what it can do with these: minutes.
 
 Nothing is lost of it, and nothing grows: memory, descriptors, threads, /dev/shm, and times are as at first.
 """
