@@ -15,6 +15,8 @@ from lamina.cluster import Layout, Machine
 from lamina.serve import Engine, Sampling
 from laminabench.bench.frame import QUIET, Report, Row, Table, Text, Watcher, ratios, spread
 from laminabench.bench.mini import MODEL, mini_config, users_load
+from laminabench.bench.prefill_together import Together
+from laminabench.bench.prefill_together import run as together
 from laminabench.errors import UserError
 
 Source = Literal["traffic", "computed"]
@@ -122,6 +124,7 @@ def run(offer: Offer, *, rounds: int, watcher: Watcher = QUIET) -> Report:
         "in turn": Layout(pipelining="serial"),
     }
     what = f"batch {offer.batch:,}, context {offer.context:,}, {rounds:,} rounds"
+    beside = together(rounds, watcher)
     phases: dict[str, Phases] = {name: {False: [], True: []} for name in layouts}
     with users_load(what), contextlib.ExitStack() as stack:
         machine = stack.enter_context(_machine(offer))
@@ -138,10 +141,10 @@ def run(offer: Offer, *, rounds: int, watcher: Watcher = QUIET) -> Report:
                     phases[name][prompts].append(one.phase(prompts=prompts))
         watcher.progress(rounds, rounds)
     ways = {name: _way(name, of_one, offer, token_bytes) for name, of_one in phases.items()}
-    return _report(ways, offer, rounds, cores)
+    return _report(ways, offer, rounds, cores, beside)
 
 
-def _report(ways: Mapping[str, Row], offer: Offer, rounds: int, cores: int) -> Report:
+def _report(ways: Mapping[str, Row], offer: Offer, rounds: int, cores: int, beside: Together) -> Report:
     judged = offer.source == "traffic" or cores >= OWN_CORES
     met = ways["pulled"].met if judged else None
     facts = {
@@ -159,6 +162,7 @@ def _report(ways: Mapping[str, Row], offer: Offer, rounds: int, cores: int) -> R
         "ways": {name: way.facts for name, way in ways.items()},
         "target_p99_ratio": TARGET,
         "met": met,
+        "together": beside.facts,
     }
     titles = ("TBT p50", "p99", "with prompts p50", "p99", "p99 ratio", "same batch", "tokens/s", "KV MB/s")
     text: list[Text] = [
@@ -168,6 +172,7 @@ def _report(ways: Mapping[str, Row], offer: Offer, rounds: int, cores: int) -> R
         Table(("<prompts", *titles), [way.cells for way in ways.values()]),
         "same batch: of iterations without requests whose prompts have just come (they decode one token)",
         (f"p99 TBT with prompts that are pulled, over without: below {TARGET:.2f}", met),
+        *beside.text,
     ]
     return Report(facts, text)
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from lamina.cluster import fork_server, prefill_worker
 from lamina.convert import AttentionOp
-from lamina.model.prefill import CHUNK, Deliver, Passed
+from lamina.model.prefill import CHUNK, Deliver, Passed, Some
 
 
 class MadeUpPrefill:
@@ -27,17 +27,18 @@ class MadeUpPrefill:
         self._kv = torch.zeros(vectors, CHUNK, first.kv_heads, first.head_dim, dtype=dtype)
         self._due_s = 0.0
 
-    def run(self, tokens: torch.Tensor, passed: None, deliver: Deliver) -> Iterator[Passed]:  # noqa: ARG002
+    def call(self, some: Sequence[Some], came: None, deliver: Deliver) -> Passed:  # noqa: ARG002
         """Every layer when its time has come."""
-        for begin in range(0, len(tokens), CHUNK):
-            count = min(CHUNK, len(tokens) - begin)
-            for op in self._attentions:
-                now = time.monotonic()
-                # Late ones are not made up for, or there would be more traffic for a moment.
-                self._due_s = max(self._due_s, now) + count * self._layer_s
-                time.sleep(self._due_s - now)
-                deliver(op.layer, begin, *self._kv[:, :count])
-            yield Passed((), None)
+        count = sum(len(one.tokens) for one in some)
+        for op in self._attentions:
+            now = time.monotonic()
+            # Late ones are not made up for, or there would be more traffic for a moment.
+            self._due_s = max(self._due_s, now) + count * self._layer_s
+            time.sleep(self._due_s - now)
+            deliver(op.layer, *self._kv[:, :count])
+        for run, tokens in some:
+            run.done += len(tokens)
+        return Passed((), None)
 
 
 if __name__ == "__main__":

@@ -16,13 +16,13 @@ from lamina.cluster.meeting import Channels, Meeting
 from lamina.cluster.messages import ArenaState, KvStored, Plan
 from lamina.fhbn.channel import Message
 from lamina.kv import Arena
-from lamina.model.prefill import CHUNK
 from lamina.operators import Attended
 from lamina.pipeline import KvSlots, Turn
 from lamina.pipeline.arenas import arena_shape, attend_over
 from lamina.pipeline.arenas import plan as plan_attention
 from lamina.pipeline.kv_slots import Arrival
 from lamina.pipeline.partition import Piece, within
+from lamina.pipeline.prompt_calls import Call
 
 
 class Unit(NamedTuple):
@@ -59,8 +59,8 @@ class AttentionRole:
         # Whether the sequences have room for the tokens of the iteration that was begun last, and whether
         # that iteration was broken off and will be begun again.
         self._extended, self._again = [False] * batches, [False] * batches
-        # Whose prompts model workers compute part by part.
-        self._in_parts: dict[int, Arrival] = {}
+        # Whose prompts model workers compute, until all of their KV has come.
+        self._coming: dict[int, Arrival] = {}
         self._channels: Channels[int] = Channels()  # by model worker
         # And from prefill workers, whose KV is for all heads that are here.
         store, _ = self._worker(Piece(self._heads))
@@ -94,7 +94,7 @@ class AttentionRole:
             self._apply(plan.batch, plan)
             self._kv_slots.expect(plan.delta)
         self._kv_slots.expect_none()  # their KV is computed anew
-        self._in_parts.clear()
+        self._coming.clear()
         for batch in range(self._schedule.batches):
             broken_off = batch in self._front.call.flying
             self._again[batch] = broken_off and (self._again[batch] or self._extended[batch])
@@ -127,19 +127,18 @@ class AttentionRole:
         self._iterations[batch] = plan.iteration
         arrivals = self._apply(batch, plan)
         self._forget(plan.delta.dropped[:, 0].tolist())
-        in_parts = {part.name for part in plan.delta.parts}
+        # Those that join have their slots already, others get them now.
+        computed = {part.name for call in plan.delta.calls for part in call}
+        for arrival in arrivals:
+            if arrival.name in computed:
+                self._coming[arrival.name] = arrival
         for arrival in self._kv_slots.expect(plan.delta):
-            if arrival.name in in_parts:
-                self._in_parts[arrival.name] = arrival
+            if arrival.name in computed:
+                self._coming[arrival.name] = arrival
             elif not arrival.complete:
                 self._pull.expect(arrival)
-        for part in plan.delta.parts:
-            self._prompt(turn, self._in_parts[part.name], part.begin, part.end)
-            if part.end == part.tokens:
-                del self._in_parts[part.name]
-        for arrival in arrivals:
-            if arrival.name in plan.delta.prompts:
-                self._prompt(turn, arrival, 0, arrival.tokens)
+        for call in plan.delta.calls:
+            self._prompts(turn, call)
         self._running[batch] = []
         if not plan.active:
             return
@@ -156,25 +155,29 @@ class AttentionRole:
         """They were expected, and are not any more."""
         self._pull.forget(names)
         for name in names:
-            self._in_parts.pop(name, None)
+            self._coming.pop(name, None)
 
-    def _prompt(self, turn: Turn, arrival: Arrival, first: int, last: int) -> None:
-        """The KV of some of a sequence's tokens, in the order in which it is computed."""
-        for begin in range(first, last, CHUNK):
-            end = min(begin + CHUNK, last)
-            # Where slots are: no pages change places before the next iteration begins.
-            of_space = [
-                torch.from_numpy(space.physical(arrival.within(at, begin, end)).astype(np.int64))
-                for at, space in enumerate(self._arena.spaces)
+    def _prompts(self, turn: Turn, call: Call) -> None:
+        """The KV of tokens that go through the slices together, in the order in which it is computed."""
+        # Where slots are: no pages change places before the next iteration begins.
+        of_space = [
+            torch.from_numpy(space.physical(slots).astype(np.int64))
+            for at, space in enumerate(self._arena.spaces)
+            for slots in [
+                np.concatenate([self._coming[one.name].within(at, one.begin, one.end) for one in call])
             ]
-            for layer in range(len(self._ops)):
-                here = of_space[self._arena.space_of(layer)]
-                if not len(here):
-                    continue
-                # Stages have their own layers; a replica has them all.
-                place = self._schedule.place(*turn[:2], layer if self._schedule.stages > 1 else 0)
-                for rank in range(self._partition.ranks):
-                    self._keep(place, rank, layer, here)
+        ]
+        for layer in range(len(self._ops)):
+            here = of_space[self._arena.space_of(layer)]
+            if not len(here):
+                continue
+            # Stages have their own layers; a replica has them all.
+            place = self._schedule.place(*turn[:2], layer if self._schedule.stages > 1 else 0)
+            for rank in range(self._partition.ranks):
+                self._keep(place, rank, layer, here)
+        for part in call:
+            if part.end == part.tokens:
+                del self._coming[part.name]
 
     def _keep(self, place: int, rank: int, layer: int, slots: torch.Tensor) -> None:
         if not self._partition.gives_prompts(rank, self._config.number):

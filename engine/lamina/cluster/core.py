@@ -43,10 +43,10 @@ from lamina.pipeline import (
     Spent,
 )
 from lamina.pipeline.arenas import arena_tokens
-from lamina.pipeline.batch_rows import Ints, Tokens
+from lamina.pipeline.batch_rows import Ints
+from lamina.pipeline.prompt_calls import calls_of, without_text
 from lamina.pipeline.records import WorkRecords, gather
 
-_NO_TEXT: Tokens = np.empty(0, np.int32)
 _NO_CHOICE = Choice(np.empty(0, np.int64))
 
 
@@ -67,6 +67,7 @@ class WorkerUpdates:
         self, plan: Plan, snapshot: BatchSnapshot | None, lacking: Collection[int]
     ) -> list[Plan]:
         plans, delta = [], plan.delta
+        calls = calls_of(self.to_model(plan, snapshot, lacking).delta, alone=self._stateful)
         for number in range(self._partition.workers):
             afresh, mine = snapshot is not None and number in lacking, delta
             if snapshot and afresh:
@@ -74,11 +75,8 @@ class WorkerUpdates:
             if self._partition.pools > 1:
                 mine = self._of_pool(mine, number)
             # The texts are for workers that compute with them.
-            mine = msgspec.structs.replace(
-                mine,
-                prompts=dict.fromkeys(mine.prompts, _NO_TEXT),
-                parts=[msgspec.structs.replace(part, text=_NO_TEXT) for part in mine.parts],
-            )
+            names = {*mine.prompts, *(part.name for part in mine.parts)}
+            mine = msgspec.structs.replace(mine, prompts={}, parts=[], calls=without_text(calls, names))
             plans.append(msgspec.structs.replace(plan, delta=mine, afresh=afresh))
         for name in delta.released.tolist():
             self._pool_of.pop(name, None)

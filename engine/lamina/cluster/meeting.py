@@ -6,7 +6,7 @@ model workers to each other, pair by pair in ascending order, the lower number l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -115,15 +115,13 @@ class AttentionChannels(Channels[int]):
                 out[route.rows, route.heads] = part.view(-1, heads, like[2])
         return out
 
-    def prompt(self, to: Collection[int], first: int, *kv: Tensor) -> None:
-        """Some tokens of a prompt, for these attention workers, which need those from `first` on."""
-        if first >= len(kv[0]):
-            return
-        rows = slice(first, None)
-        for worker in filter(to.__contains__, self.senders):
-            if self._partition.gives_prompts(self._rank, worker):
+    def prompts(self, wanted: Mapping[int, Sequence[slice]], *kv: Tensor) -> None:
+        """Of tokens of prompts those that each attention worker needs."""
+        for worker, sender in self.senders.items():
+            rows = wanted.get(worker)
+            if rows and self._partition.gives_prompts(self._rank, worker):
                 _, local = self._local(self._partition.of_both(self._rank, worker))
-                self.senders[worker].send(*(one[rows, local].contiguous() for one in kv))
+                sender.send(*(torch.cat([one[some, local] for some in rows]) for one in kv))
 
 
 class StageChannels(Channels[str]):
@@ -159,13 +157,12 @@ class StageChannels(Channels[str]):
         with self.receivers["ring"].recv() as message:
             return np.frombuffer(message[0], np.int64).copy()
 
-    def prompt(self, slice_: int) -> Iterator[Passed]:
-        """A prompt's chunks, as the stage before passes them on."""
-        while True:
-            with self.receivers["prompts"].recv() as message:
-                context = self._read(message, self._contexts[slice_])
-                attended = torch.frombuffer(message[len(context)], dtype=self._dtype).clone()
-            yield Passed(context, attended.view(-1, self._heads, self._output_dim))
+    def passed(self, slice_: int) -> Passed:
+        """Of tokens of prompts, what the stage before has passed on."""
+        with self.receivers["prompts"].recv() as message:
+            context = self._read(message, self._contexts[slice_])
+            attended = torch.frombuffer(message[len(context)], dtype=self._dtype).clone()
+        return Passed(context, attended.view(-1, self._heads, self._output_dim))
 
     def _read(self, message: Message, context: Sequence[Value]) -> tuple[Tensor, ...]:
         tensors: list[Tensor] = []

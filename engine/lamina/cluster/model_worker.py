@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -13,11 +12,11 @@ from lamina.cluster.front_end import Context
 from lamina.cluster.meeting import AttentionChannels, Meeting, Route, StageChannels, TensorParallelGroup
 from lamina.cluster.messages import ChosenTokens, Plan, PromptsComputed, Weights
 from lamina.convert import Conversion
-from lamina.model import Prefill, PromptRun
-from lamina.model.prefill import CHUNK, Passed
+from lamina.model import Prefill, PromptRun, Some
 from lamina.operators import Attended
 from lamina.pipeline import BatchRows, Choice, SequenceStates, Turn, states_of
-from lamina.pipeline.batch_rows import Ints, Tokens
+from lamina.pipeline.batch_rows import Ints
+from lamina.pipeline.prompt_calls import Call, calls_of
 
 
 class Lane:
@@ -31,7 +30,7 @@ class Lane:
         self.context: tuple[Tensor, ...] = ()
         self.routes: list[Route] = []
         self.states: Tensor | None = None  # where those of its sequences are
-        self.prompt: tuple[int, PromptRun] | None = None  # that is computed part by part, and its name
+        self.runs: dict[int, PromptRun] = {}  # prompts that are not computed to their end, by name
 
     @property
     def active(self) -> bool:
@@ -122,8 +121,7 @@ class ModelRole:
             self._states.apply(plan.delta)
             lane.routes = self._attention_channels.routes(lane.rows.columns.pool)
             if self._schedule.stages > 1 or not self._elsewhere(turn.batch, cycle, 0):
-                self._parts(lane, plan)
-                self._prompts(plan)
+                self._prompts(lane, plan)
             self._states.share(plan.delta)
             lane.states = self._states.rows(lane.rows.columns.name)
 
@@ -133,25 +131,22 @@ class ModelRole:
             cycle, slice_ = cycle - 1, self._schedule.slices - 1
         return self._schedule.place(batch, cycle, slice_) != self._place
 
-    def _parts(self, lane: Lane, plan: Plan) -> None:
-        gone = plan.delta.dropped[:, 0].tolist()
-        self._states.drop(gone)
-        if lane.prompt and lane.prompt[0] in gone:
-            lane.prompt = None
-        for part in plan.delta.parts:
+    def _prompts(self, lane: Lane, plan: Plan) -> None:
+        delta = plan.delta
+        self._states.drop(delta.dropped[:, 0].tolist())
+        for name in delta.dropped[:, 0].tolist():
+            lane.runs.pop(name, None)
+        # One that is not gone on with was dropped, and another replica was told.
+        here = {part.name for part in delta.parts}
+        for name in lane.runs.keys() - here if here else ():
+            self._states.drop([name])
+            del lane.runs[name]
+        for part in delta.parts:
             if part.begin == 0:
-                assert self._prefill
-                if lane.prompt:  # it was dropped, and another replica was told
-                    self._states.drop([lane.prompt[0]])
-                lane.prompt = part.name, PromptRun(self._prefill, part.tokens)
                 self._states.begin(part.name)
-            assert lane.prompt
-            name, run = lane.prompt
-            assert name == part.name
-            self._compute(name, run, part.text, part.tokens, part.shared, self._takers(part.pool))
-            if part.end == part.tokens:
-                lane.prompt = None
-        if plan.delta.parts and not plan.active and self._rank == 0 and self._is_last:
+        for call in calls_of(delta, alone=self._states.kept):
+            self._compute(lane, plan, call)
+        if delta.parts and not plan.active and self._rank == 0 and self._is_last:
             self._front.send(PromptsComputed(plan.batch, plan.cycle))
 
     @property
@@ -165,42 +160,46 @@ class ModelRole:
             return frozenset(range(self._partition.workers))
         return frozenset({pool})
 
-    def _prompts(self, plan: Plan) -> None:
-        joined = plan.delta.joined
-        columns = (joined.name, joined.shared, joined.pool)
-        for name, known, pool in zip(*(column.tolist() for column in columns), strict=True):
-            if name not in plan.delta.prompts:
-                continue
-            assert self._prefill
-            text = plan.delta.prompts[name][:-1]
-            to = self._takers(pool)
-            if name in plan.partial:
-                to &= plan.lacking
-            self._compute(name, PromptRun(self._prefill, len(text)), text, len(text), known, to)
+    def _compute(self, lane: Lane, plan: Plan, call: Call) -> None:
+        """Tokens of prompts that go through the slices together; their KV goes to those that want it."""
+        assert self._prefill
+        some = []
+        for part in call:
+            if part.begin == 0:
+                lane.runs[part.name] = PromptRun(part.tokens)
+            some.append(Some(lane.runs[part.name], torch.from_numpy(part.text.astype(np.int64))))
+        # Layers that keep state have one prompt a call.
+        self._states.select(self._states.rows(np.array([call[0].name])))
+        tokens = sum(len(part.text) for part in call)
 
-    def _compute(
-        self, name: int, run: PromptRun, part: Tokens, tokens: int, known: int, to: frozenset[int]
-    ) -> None:
-        """The KV of a part of a text of so many tokens; those that want it know the first ones."""
-        self._states.select(self._states.rows(np.array([name])))
-        at_once = min(CHUNK, len(part))
-
-        def deliver(layer: int, begin: int, *kv: Tensor) -> None:  # the layers come in order
+        def deliver(layer: int, *kv: Tensor) -> None:  # the layers come in order
             self._heartbeat.stop()
-            first = max(known, self._attentions[layer].sight.first(tokens))
-            self._attention_channels.prompt(to, max(first - begin, 0), *kv)
-            self._heartbeat.start("prompt", len(kv[0]))
+            self._attention_channels.prompts(self._wanted(plan, call, layer), *kv)
+            self._heartbeat.start("prompt", tokens)
 
-        before: Iterator[Passed] | None = None
-        if self._layers.start > 0:
-            before = self._stage_channels.prompt(self._layers.start)
-        self._heartbeat.start("prompt", at_once)
-        for passed in run.go_on(torch.from_numpy(part.astype(np.int64)), before, deliver):
-            self._heartbeat.stop()
-            if not self._is_last:
-                self._stage_channels.pass_on(passed)
-            self._heartbeat.start("prompt", at_once)
+        came = self._stage_channels.passed(self._layers.start) if self._layers.start > 0 else None
+        self._heartbeat.start("prompt", tokens)
+        passed = self._prefill.call(some, came, deliver)
         self._heartbeat.stop()
+        if not self._is_last:
+            self._stage_channels.pass_on(passed)
+        for part in call:
+            if part.end == part.tokens:
+                del lane.runs[part.name]
+
+    def _wanted(self, plan: Plan, call: Call, layer: int) -> dict[int, list[slice]]:
+        """The rows of a call that each attention worker wants of a layer: those it has not, and will see."""
+        wanted: dict[int, list[slice]] = {}
+        row, sight = 0, self._attentions[layer].sight
+        for part in call:
+            first = max(part.shared, sight.first(part.tokens), part.begin)
+            rows, row = slice(row + first - part.begin, row + len(part.text)), row + len(part.text)
+            to = self._takers(part.pool)
+            if part.name in plan.partial:
+                to &= plan.lacking
+            for worker in to if first < part.end else ():
+                wanted.setdefault(worker, []).append(rows)
+        return wanted
 
     def _run(self, lane: Lane, turn: Turn) -> None:
         batch, cycle, number, _ = turn

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from lamina.cluster.layout import Layout
 from lamina.cluster.messages import Compute, Forget, KvStored, PrefillFailed
 from lamina.cluster.worker_pool import WorkerPool
+from lamina.model.prefill import CHUNK
 from lamina.pipeline.batch_rows import NO_PARENT
 
 
@@ -31,12 +32,23 @@ class PrefillRequest(NamedTuple):
         return self.name, self.parent, self.shared, len(self.text), self.pool
 
 
+def together(lengths: Sequence[int]) -> list[int]:
+    """Which of the prompts that wait at a prefill worker fit into one chunk with the first ones that do."""
+    found, left = [], CHUNK
+    for at, tokens in enumerate(lengths):
+        if tokens <= left:
+            found.append(at)
+            left -= tokens
+    return found
+
+
 @dataclass
 class _Prompt:
     """One that is being computed, or is on its way."""
 
     worker: int
-    tokens: int
+    tokens: int  # to be sent
+    whole: int  # to be computed
     lacking: set[int]  # workers that need its KV and do not have it
 
 
@@ -52,7 +64,9 @@ class PrefillDispatch:
         to = range(len(attending)) if self._layout.partition == "heads" else [wanted.pool]
         worker = min(self._to_do, key=lambda number: self._to_do[number])
         tokens = len(wanted.text) - wanted.shared
-        self._prompts[wanted.name] = _Prompt(worker, tokens, {attending[number] for number in to})
+        self._prompts[wanted.name] = _Prompt(
+            worker, tokens, len(wanted.text), {attending[number] for number in to}
+        )
         self._to_do[worker] += tokens
         job = Compute(wanted.name, wanted.text, wanted.shared, list(to))
         self._workers.send(worker, job, self._workers.patience([worker]))
@@ -84,9 +98,15 @@ class PrefillDispatch:
             self._workers.wait(next(iter(self._prompts.values())).worker, deadline)
 
     def computed_by(self, workers: Collection[int]) -> list[int]:
-        """What these are computing, or would next: of each the name that it was sent first."""
-        first = {prompt.worker: name for name, prompt in reversed(self._prompts.items())}
-        return [name for worker, name in first.items() if worker in workers]
+        """What these may be computing, or would next: of each the name that it was sent first, and those that
+        fit into a chunk with it, or beside it.
+        """
+        found: list[int] = []
+        for worker in workers:
+            mine = [name for name, prompt in self._prompts.items() if prompt.worker == worker]
+            fit = together([self._prompts[name].whole for name in mine])
+            found += [mine[at] for at in sorted({0, *fit}) if mine]
+        return found
 
     def _done_with(self, name: int) -> _Prompt | None:
         prompt = self._prompts.pop(name, None)

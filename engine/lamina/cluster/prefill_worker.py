@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -14,9 +14,10 @@ from lamina.cluster.heartbeat import FOREVER_S
 from lamina.cluster.kv_pull import CALLED_OFF, PieceHeader, piece_tokens
 from lamina.cluster.meeting import Channels, Meeting
 from lamina.cluster.messages import Compute, Forget, PrefillFailed, Weights
+from lamina.cluster.prefill_dispatch import together
 from lamina.convert import Conversion
 from lamina.fhbn import ChannelError
-from lamina.model import Prefill
+from lamina.model import Prefill, PromptRun, Some
 from lamina.model.prefill import CHUNK
 from lamina.operators import Attended
 
@@ -31,14 +32,19 @@ class PrefillJob:
     to: list[int]
     left: int = 0  # tokens of layers that each of them has to be sent
     wanted: bool = True
+    run: PromptRun = field(init=False)
+    told: int = 0  # layers of the tokens under way that have been sent: a call may be made again
+
+    def __post_init__(self) -> None:
+        self.run = PromptRun(len(self.text))
 
 
 class PrefillRole:
     """Computes prompts and sends their K and V, layer by layer, to the attention workers that want it.
 
-    One at a time; but after each chunk of a long one those that wait and take no more than a chunk together.
-    Attention workers take it when they have nothing else to do; until then a send waits, and the prompt with
-    it.
+    Those that wait and take no more than a chunk together are computed together, a longer one by itself; but
+    after each of its chunks those that fit into one have a turn. Attention workers take KV when they have
+    nothing else to do; until then a send waits, and the prompts with it.
     """
 
     def __init__(
@@ -52,7 +58,7 @@ class PrefillRole:
         self.channels: Channels[int] = Channels()
         # What the front end has asked for, in that order, and what of it is being computed.
         self._waiting: dict[int, PrefillJob] = {}
-        self._current: PrefillJob | None = None
+        self._current: list[PrefillJob] = []
         self._behind: PrefillJob | None = None  # the long one that lets others pass
         self._front.take = self._take
 
@@ -65,27 +71,23 @@ class PrefillRole:
     def regroup(self) -> None:
         """Be ready to begin again, with what is asked for from now on."""
         self._waiting.clear()
-        self._current = self._behind = None
+        self._current, self._behind = [], None
 
     def work(self) -> None:
         while True:
             while not self._waiting:
                 self._front.receive()
-            self._current = self._waiting.pop(next(iter(self._waiting)))
             self._listen()
-            self._compute(self._current)
+            first = next(iter(self._waiting.values()))
+            if len(first.text) > CHUNK:
+                self._compute_long(self._waiting.pop(first.name))
+            else:
+                self._compute(self._fitting())
 
-    def _let_pass(self, job: PrefillJob) -> None:
-        """Short prompts do not wait for the end of a long one."""
-        if self._behind or len(job.text) <= CHUNK:
-            return
-        left, self._behind = CHUNK, job
-        for other in list(self._waiting.values()):
-            if len(other.text) <= left and other.name in self._waiting:
-                left -= len(other.text)
-                self._current = self._waiting.pop(other.name)
-                self._compute(other)
-        self._current, self._behind = job, None
+    def _fitting(self) -> list[PrefillJob]:
+        """Those that wait and fit into one chunk, the first ones first."""
+        jobs = list(self._waiting.values())
+        return [self._waiting.pop(jobs[at].name) for at in together([len(job.text) for job in jobs])]
 
     def _listen(self) -> None:
         self._front.look()
@@ -97,34 +99,72 @@ class PrefillRole:
             asked.left = sum(len(text) - self._first(asked, layer) for layer in range(len(self._sights)))
             self._waiting[message.name] = asked
             return
-        for job in (self._current, self._behind, self._waiting.get(message.name)):
+        for job in (*self._current, self._behind, self._waiting.get(message.name)):
             if job and job.name == message.name:
                 job.wanted = False
 
-    def _compute(self, job: PrefillJob) -> None:
-        chunks = self._prefill.run(job.text, None, partial(self._deliver, job))
+    def _compute(self, jobs: list[PrefillJob]) -> None:
+        self._current = jobs
+        if wanted := [job for job in jobs if job.wanted and job.left]:
+            self._call(wanted)
+        for job in jobs:
+            self._call_off(job)
+
+    def _compute_long(self, job: PrefillJob) -> None:
+        self._behind = job
         while job.wanted and job.left:
-            self._heartbeat.start("prompt", min(CHUNK, len(job.text)))
-            try:
-                next(chunks)
-            except ChannelError:
-                raise
-            except Exception as error:
-                # Nothing is lost but this prompt, as when it is computed in one process.
-                if job.left:
-                    self._front.send(PrefillFailed(job.name, str(error)))
-                break
-            finally:
-                self._heartbeat.stop()
+            self._current = [job]
+            self._call([job])
             self._listen()
-            self._let_pass(job)
+            if job.wanted and (passing := self._fitting()):
+                self._compute(passing)
+        self._behind = None
+        self._call_off(job)
+
+    def _call(self, jobs: list[PrefillJob]) -> None:
+        """The next tokens of them, together; where that fails, one by one: whose prompt it was fails alone.
+
+        Nothing else is lost, as when prompts are computed in one process.
+        """
+        some = [Some(job.run, job.text[job.run.done :][:CHUNK]) for job in jobs]
+        lengths = [len(one.tokens) for one in some]
+        self._heartbeat.start("prompt", sum(lengths))
+        try:
+            self._prefill.call(some, None, partial(self._deliver_all, jobs, lengths))
+        except ChannelError:
+            raise
+        except Exception as error:
+            self._heartbeat.stop()
+            for job in jobs if len(jobs) > 1 else ():
+                self._call([job])
+            if len(jobs) == 1:
+                self._fail(jobs[0], str(error))
+        finally:
+            self._heartbeat.stop()
+        for job in jobs:
+            job.told = 0
+
+    def _fail(self, job: PrefillJob, why: str) -> None:
         if job.left:
-            for worker in job.to:
-                self._send(worker, PieceHeader(job.name, CALLED_OFF, 0))
+            self._front.send(PrefillFailed(job.name, why))
+        job.wanted = False
+
+    def _call_off(self, job: PrefillJob) -> None:
+        """No more comes of it, if not all has."""
+        for worker in job.to if job.left else ():
+            self._send(worker, PieceHeader(job.name, CALLED_OFF, 0))
+
+    def _deliver_all(self, jobs: list[PrefillJob], lengths: list[int], layer: int, *kv: Tensor) -> None:
+        self._heartbeat.stop()  # waiting is not working
+        parts = zip(*(torch.split(one, lengths) for one in kv), strict=True)
+        for job, part in zip(jobs, parts, strict=True):
+            if layer == job.told:
+                self._deliver(job, layer, job.run.done, *part)
+                job.told += 1
+        self._heartbeat.start("prompt", sum(lengths))
 
     def _deliver(self, job: PrefillJob, layer: int, begin: int, *kv: Tensor) -> None:
         """What of a chunk and layer is wanted, in pieces, to all in turns."""
-        self._heartbeat.stop()  # waiting is not working
         first = max(self._first(job, layer) - begin, 0)
         heads = {worker: self._heads(worker) for worker in job.to}
         tokens = len(kv[0])
@@ -135,7 +175,6 @@ class PrefillRole:
                 parts = (item[rows, heads[worker]].contiguous() for item in kv)
                 self._send(worker, PieceHeader(job.name, layer, begin + start), *parts)
         job.left -= max(tokens - first, 0)
-        self._heartbeat.start("prompt", tokens)
 
     def _first(self, job: PrefillJob, layer: int) -> int:
         """The first token that attention workers want: it is neither shared nor out of sight."""

@@ -1,10 +1,10 @@
-"""Prompts through the slices that decode: their K and V, some hundred tokens at a time."""
+"""Prompts through the slices that decode: their K and V, some hundred tokens of one or several at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,24 +22,52 @@ CHUNK = 512
 MOST_SCORES = 32 << 20
 SCORE_BYTES = 16
 
-# From layer, first token, k and v [tokens, kv_heads, head_dim], or k alone where values are part of it.
+# From layer, and k and v [tokens, kv_heads, head_dim] of all tokens of a call, or k alone where values are
+# part of it.
 Deliver = Callable[..., None]
 
 
 @dataclass(frozen=True)
 class Passed:
-    """What goes from one stage's slices to the next one's, for some tokens of a prompt."""
+    """What goes from one stage's slices to the next one's, for the tokens of a call."""
 
     context: tuple[Tensor, ...]
     attended: Tensor | None
 
 
+class PromptRun:
+    """A prompt of so many tokens on its way, with K and V of those that it has gone through."""
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens, self.done = tokens, 0
+        self._kept: list[tuple[Tensor, ...]] = []
+
+    def with_earlier(self, number: int, kv: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """K and V at one of the layers, of its next tokens and of those before them."""
+        begin, end = self.done, self.done + len(kv[0])
+        if end - begin == self.tokens:
+            return kv  # it is whole: there is nothing to keep
+        if number == len(self._kept):
+            self._kept.append(tuple(one.new_empty(self.tokens, *one.shape[1:]) for one in kv))
+        for whole, one in zip(self._kept[number], kv, strict=True):
+            whole[begin:end] = one
+        return tuple(whole[:end] for whole in self._kept[number])
+
+
+class Some(NamedTuple):
+    """The next tokens of a prompt, in a call of the slices."""
+
+    run: PromptRun
+    tokens: Tensor
+
+
 class Prefill:
-    """Computes what a prompt leaves in the KV arena. The papers evaluate decoding; prompts are here so that
+    """Computes what prompts leave in the KV arena. The papers evaluate decoding; prompts are here so that
     tokens are real.
 
-    The slices are row by row, so a prompt's tokens go through them as a batch does; attention between them
-    is causal, in plain torch. One prompt at a time: what it gives does not depend on which others came.
+    The slices are row by row, so tokens of several prompts go through them as a batch does, one prompt behind
+    the other: short ones are computed at the rate of long ones. Attention between the slices is causal, in
+    plain torch, of each prompt by itself. Layers that keep state run in turn, and have one prompt a call.
     """
 
     def __init__(
@@ -53,57 +81,38 @@ class Prefill:
         self._attended = attended
         self._last = last.prompt if last else None
 
-    def run(self, tokens: Tensor, passed: Iterator[Passed] | None, deliver: Deliver) -> Iterator[Passed]:
-        """Go through a prompt chunk by chunk; yields what the next stage has to be given for each.
+    def call(self, some: Sequence[Some], came: Passed | None, deliver: Deliver) -> Passed:
+        """Go through the slices with the next tokens of some prompts; what the next stage has to be given.
 
-        `passed` has the same from the stage before, None for the first one.
+        `came` has the same from the stage before, None for the first one. A call that fails can be made
+        again, with other prompts or fewer.
         """
-        yield from PromptRun(self, len(tokens)).go_on(tokens, passed, deliver)
-
-    def chunk(
-        self,
-        came: Passed,
-        begin: int,
-        end: int,
-        tokens: int,
-        kept: list[tuple[Tensor, ...]],
-        deliver: Deliver,
-    ) -> Passed:
-        context, attended = came.context, came.attended
+        context, attended = (_begin(some), None) if came is None else (came.context, came.attended)
+        lengths = [len(one.tokens) for one in some]
         for number, (piece, op, sinks) in enumerate(self._layers):
             q, kv, context = _passed(piece, context, attended)
-            if begin == 0:
-                kept.append(tuple(one.new_empty(tokens, *one.shape[1:]) for one in kv))
-            for whole, one in zip(kept[number], kv, strict=True):
-                whole[begin:end] = one
-            deliver(op.layer, begin, *kv)
-            keys, values = kept[number][0][:end], kept[number][-1][:end]
-            q = self._attended.query(number, q)
-            attended = causal(q, keys, values[..., : op.value_dim], op, sinks)
-            attended = self._attended.output(number, attended)
+            deliver(op.layer, *kv)
+            queries = torch.split(self._attended.query(number, q), lengths)
+            parts = zip(*(torch.split(one, lengths) for one in kv), strict=True)
+            outputs = []
+            for (run, _), query, new in zip(some, queries, parts, strict=True):
+                keys, *values = run.with_earlier(number, new)
+                value = values[0] if values else keys
+                outputs.append(causal(query, keys, value[..., : op.value_dim], op, sinks))
+            together = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+            attended = self._attended.output(number, together)
         if self._last:
             self._last(context, attended)
+        for run, tokens in some:
+            run.done += len(tokens)
         return Passed(context, attended)
 
 
-class PromptRun:
-    """A prompt of so many tokens on its way, with K and V of those that it has gone through."""
-
-    def __init__(self, prefill: Prefill, tokens: int) -> None:
-        self._prefill, self._tokens, self._done = prefill, tokens, 0
-        self._kept: list[tuple[Tensor, ...]] = []
-
-    def go_on(self, part: Tensor, passed: Iterator[Passed] | None, deliver: Deliver) -> Iterator[Passed]:
-        """With its next tokens, chunk by chunk, as Prefill.run goes through all."""
-        for begin in range(0, len(part), CHUNK):
-            some = part[begin : begin + CHUNK]
-            begun, self._done = self._done, self._done + len(some)
-            if passed is None:
-                positions = torch.arange(begun, self._done, device=part.device)
-                came = Passed((some, positions), None)
-            else:
-                came = next(passed)
-            yield self._prefill.chunk(came, begun, self._done, self._tokens, self._kept, deliver)
+def _begin(some: Sequence[Some]) -> tuple[Tensor, ...]:
+    """What the first slice is given: tokens, and the place of each in its prompt."""
+    tokens = torch.cat([one.tokens for one in some])
+    places = [torch.arange(run.done, run.done + len(new), device=tokens.device) for run, new in some]
+    return tokens, torch.cat(places)
 
 
 def _passed(
@@ -129,22 +138,43 @@ def causal(q: Tensor, keys: Tensor, values: Tensor, op: AttentionOp, sinks: Tens
             for end in (whole - last + min(first + rows, last),)
         ]
         return torch.cat(parts)
+    out = _causal(q.transpose(0, 1), keys.transpose(0, 1), values.transpose(0, 1), op, sinks)
+    return out.transpose(0, 1).contiguous()
+
+
+def _causal(queries: Tensor, keys: Tensor, values: Tensor, op: AttentionOp, sinks: Tensor | None) -> Tensor:
+    """Of a text's last tokens [heads, n, dim]."""
+    last, whole = queries.shape[1], keys.shape[1]
+    written_out = bool(op.softcap) or sinks is not None
+    if last == whole and not (written_out or 0 < op.window < whole or 0 < op.chunk < whole):
+        # All of a short prompt: no mask has to be made.
+        return _attend(queries, keys, values, op)
     # Quicker than a comparison for each, where the text is long.
-    seen = torch.ones(last, whole, dtype=torch.bool, device=q.device).tril_(whole - last)
-    at = torch.arange(whole - last, whole, device=q.device)[:, None]
-    others = torch.arange(whole, device=q.device)[None]
+    seen = torch.ones(last, whole, dtype=torch.bool, device=queries.device).tril_(whole - last)
+    at = torch.arange(whole - last, whole, device=queries.device)[:, None]
+    others = torch.arange(whole, device=queries.device)[None]
     if op.window:
         seen &= others > at - op.window
     if op.chunk:
         seen &= others >= at - at % op.chunk
-    queries, keys, values = (tensor.transpose(0, 1) for tensor in (q, keys, values))
-    if op.softcap or sinks is not None:
-        out = _written_out(queries, keys, values, op, seen, sinks)
-    else:
-        out = torch.nn.functional.scaled_dot_product_attention(
-            queries[None], keys[None], values[None], seen, scale=op.scale, enable_gqa=op.heads != op.kv_heads
-        )[0]
-    return out.transpose(0, 1).contiguous()
+    if written_out:
+        return _written_out(queries, keys, values, op, seen, sinks)
+    return _attend(queries, keys, values, op, seen)
+
+
+def _attend(
+    queries: Tensor, keys: Tensor, values: Tensor, op: AttentionOp, seen: Tensor | None = None
+) -> Tensor:
+    """Over what is seen; without a mask over all that is not later."""
+    return torch.nn.functional.scaled_dot_product_attention(
+        queries[None],
+        keys[None],
+        values[None],
+        seen,
+        is_causal=seen is None,
+        scale=op.scale,
+        enable_gqa=op.heads != op.kv_heads,
+    )[0]
 
 
 def _written_out(

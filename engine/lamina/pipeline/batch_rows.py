@@ -60,10 +60,10 @@ class Joined(msgspec.Struct, array_like=True, frozen=True):
 
 
 class PromptPart(msgspec.Struct, array_like=True, frozen=True):
-    """Some tokens of a prompt that is too long for one iteration: their KV is computed with this one.
+    """Some tokens of a prompt whose KV is computed with an iteration.
 
-    Its sequence has its slots, as one that is expected, and joins with the last part or later. A prompt's
-    parts are computed at the same place, one after the other.
+    The sequence of one that is too long for an iteration has its slots, as one that is expected, and joins
+    with the last part or later. A prompt's parts are computed at the same place, one after the other.
     """
 
     name: int
@@ -95,6 +95,8 @@ class BatchDelta(msgspec.Struct, omit_defaults=True):
     prompts: Mapping[int, Tokens] = {}
     # Computed before these.
     parts: list[PromptPart] = []
+    # For attention workers, in place of both: what comes together, in the order in which it comes.
+    calls: list[list[PromptPart]] = []
 
 
 class BatchSnapshot(msgspec.Struct):

@@ -27,6 +27,11 @@ class SequenceStates:
         if memory:
             memory.reserve(sequences)
 
+    @property
+    def kept(self) -> bool:
+        """Whether there are any."""
+        return self._memory is not None
+
     def begin(self, name: int) -> None:
         """The first part of its prompt is to be computed."""
         if memory := self._memory:

@@ -14,7 +14,7 @@ from lamina.attention.worker import CudaAttentionWorker, TensorWorker, require_d
 from lamina.cluster import ClusterCore, LostError, Replaced, Scaled
 from lamina.cluster.prefill_dispatch import PrefillDispatch
 from lamina.kv import Arena, Faults
-from lamina.model import Prefill, PromptRun
+from lamina.model import Prefill, PromptRun, Some
 from lamina.operators import Attended
 from lamina.pipeline import (
     BatchDelta,
@@ -38,9 +38,10 @@ from lamina.pipeline.arenas import (
     plan,
     require_room,
 )
-from lamina.pipeline.batch_rows import NONE, Tokens
+from lamina.pipeline.batch_rows import NONE
 from lamina.pipeline.kv_slots import Arrival
 from lamina.pipeline.options import ModelFacts, original_of
+from lamina.pipeline.prompt_calls import Call, calls_of
 
 if TYPE_CHECKING:
     from lamina.convert import Conversion
@@ -97,8 +98,8 @@ class LocalCore:
             self._prefill = Prefill(plain[:-1], attended, plain[-1])
         self._spent = Spent()
         self._failed: dict[int, str] = {}
-        # Prompts that are too long for one iteration.
-        self._in_parts: dict[int, tuple[Arrival, PromptRun]] = {}
+        # Prompts that are not computed to their end, by name.
+        self._runs: dict[int, tuple[Arrival, PromptRun]] = {}
 
     def launch(self, batch: int, delta: BatchDelta, size: int, snapshot: BatchSnapshot | None = None) -> None:  # noqa: ARG002 - there is one batch
         self._spent, self._failed = Spent(), {}
@@ -107,55 +108,56 @@ class LocalCore:
         arrivals = self._kv_slots.apply(0, delta)
         started = perf_counter()
         self._states.apply(delta)
-        self._parts(delta)
-        for arrival in arrivals:
-            try:
-                self.prompt(arrival, delta)
-            except Exception as error:
-                self._failed[arrival.name] = str(error)
+        self._prompts(arrivals, delta)
         self._states.share(delta)
         self._spent.prefill_s = perf_counter() - started
 
-    def prompt(self, arrival: Arrival, delta: BatchDelta) -> None:
-        if self._prefill is None or arrival.complete:
-            return
-        tokens = delta.prompts[arrival.name][:-1]
-        self._compute(arrival, PromptRun(self._prefill, len(tokens)), tokens)
-
-    def _parts(self, delta: BatchDelta) -> None:
-        """Of prompts that are too long for one iteration."""
+    def _prompts(self, arrivals: list[Arrival], delta: BatchDelta) -> None:
         gone = delta.dropped[:, 0].tolist()
         self._states.drop(gone)
         for name in gone:
-            self._in_parts.pop(name, None)
-        arrivals = {arrival.name: arrival for arrival in self._kv_slots.expect(delta)}
+            self._runs.pop(name, None)
+        begun = [*self._kv_slots.expect(delta), *(one for one in arrivals if one.name in delta.prompts)]
+        self._runs |= {one.name: (one, PromptRun(one.tokens)) for one in begun}
         for part in delta.parts:
             if part.begin == 0:
-                assert self._prefill
                 self._states.begin(part.name)
-                run = PromptRun(self._prefill, part.tokens)
-                self._in_parts[part.name] = arrivals[part.name], run
-            elif part.name not in self._in_parts:
-                continue  # it has failed
-            try:
-                self._compute(*self._in_parts[part.name], part.text)
-            except Exception as error:
-                self._failed[part.name] = str(error)
+        for call in calls_of(delta, alone=self._states.kept):
+            self._compute(call)
+
+    def _compute(self, call: Call) -> None:
+        """Together, and where that fails one by one: whose prompt it was fails alone."""
+        here = [part for part in call if part.name in self._runs]  # the others have failed
+        try:
+            if here:
+                self._together(here)
+        except Exception as error:
+            for part in here if len(here) > 1 else ():
+                self._compute([part])
+            if len(here) == 1:
+                self._failed[here[0].name] = str(error)
+        for part in here:
             if part.end == part.tokens or part.name in self._failed:
-                del self._in_parts[part.name]
+                self._runs.pop(part.name, None)
 
-    def _compute(self, arrival: Arrival, run: PromptRun, part: Tokens) -> None:
-        self._states.select(self._states.rows(np.array([arrival.name])))
-        tokens = torch.from_numpy(part.astype(np.int64))
+    def _together(self, call: Call) -> None:
+        assert self._prefill
+        # Layers that keep state have one prompt a call.
+        self._states.select(self._states.rows(np.array([call[0].name])))
+        arrivals, runs = zip(*(self._runs[part.name] for part in call), strict=True)
+        texts = [torch.from_numpy(part.text.astype(np.int64)).to(self.arena.device) for part in call]
 
-        def deliver(layer: int, begin: int, *kv: torch.Tensor) -> None:
+        def deliver(layer: int, *kv: torch.Tensor) -> None:
             self.advanced_s = time.monotonic()
-            slots = arrival.within(self.arena.space_of(layer), begin, begin + len(kv[0]))
-            known = len(kv[0]) - len(slots)
-            self.arena.write(layer, slots, *(one[known:] for one in kv))
+            space, row, slots, rows = self.arena.space_of(layer), 0, [], []
+            for part, arrival in zip(call, arrivals, strict=True):
+                slots.append(arrival.within(space, part.begin, part.end))
+                row += len(part.text)
+                rows.append(slice(row - len(slots[-1]), row))
+            parts = (torch.cat([one[some] for some in rows]) for one in kv)
+            self.arena.write(layer, np.concatenate(slots), *parts)
 
-        for _ in run.go_on(tokens.to(self.arena.device), None, deliver):
-            pass
+        self._prefill.call(list(map(Some, runs, texts)), None, deliver)
 
     def refusal(self, tokens: int) -> str | None:
         """Why there is no memory to compute a prompt of so many tokens, if there is none."""

@@ -21,23 +21,24 @@ from lamina.cluster.prefill_worker import PrefillRole  # noqa: E402
 
 SLOW_S = 0.2  # a chunk
 FILE = Path(sys.argv[1])
-chunk = prefill.Prefill.chunk
+call = prefill.Prefill.call
 roles: list[Any] = []
 
 
-def harm(self: Any, came: Any, begin: int, end: int, tokens: int, *rest: Any) -> Any:
+def harm(self: Any, some: Any, *rest: Any) -> Any:
     harms = dict(line.split() for line in FILE.read_text().splitlines()) if FILE.exists() else {}
-    match harms.get(str(tokens)):
-        case "slow":
-            time.sleep(SLOW_S)
-        case "fail":
-            os.abort()
-        case "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        case "rest":
-            roles[0]._heartbeat.stop()
-            time.sleep(1e6)
-    return chunk(self, came, begin, end, tokens, *rest)
+    for one in some:
+        match harms.get(str(one.run.tokens)):
+            case "slow":
+                time.sleep(SLOW_S)
+            case "fail":
+                os.abort()
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "rest":
+                roles[0]._heartbeat.stop()
+                time.sleep(1e6)
+    return call(self, some, *rest)
 
 
 def noted(role: type) -> None:
@@ -52,5 +53,5 @@ def noted(role: type) -> None:
 
 noted(ModelRole)
 noted(PrefillRole)
-prefill.Prefill.chunk = harm  # type: ignore[method-assign]
+prefill.Prefill.call = harm  # type: ignore[method-assign]
 fork_server.main()

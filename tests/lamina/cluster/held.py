@@ -9,12 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lamina.model import prefill
+from lamina.cluster import fork_server, prefill_dispatch, prefill_worker
+from lamina.cluster.prefill_worker import PrefillRole
 
-prefill.CHUNK = 16  # before anybody has read it
-
-from lamina.cluster import fork_server  # noqa: E402
-from lamina.cluster.prefill_worker import PrefillRole  # noqa: E402
+prefill_worker.CHUNK = prefill_dispatch.CHUNK = 16
 
 LONG = 60  # tokens
 WRONG = 13
@@ -24,7 +22,9 @@ deliver, listen = PrefillRole._deliver, PrefillRole._listen
 
 def hold(role: Any) -> None:
     listen(role)
-    job = role._current
+    if not role._current:
+        return
+    job = role._current[0]
     begun = job.left < len(role._sights) * (len(job.text) - job.shared)
     while begun and job.wanted and len(job.text) >= LONG and FILE.exists():
         time.sleep(0.002)

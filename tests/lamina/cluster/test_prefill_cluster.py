@@ -284,3 +284,14 @@ def test_prompts_go_to_who_has_the_least_to_do() -> None:
     prefilling.compute(PrefillRequest(6, np.zeros(9, np.int32), 0, 0))
     prefilling.compute(PrefillRequest(7, np.zeros(9, np.int32), 0, 0))
     assert [number for number, _ in workers.sent[6:]] == [4, 5]
+
+
+def test_all_that_a_lost_worker_may_have_computed_together_are_suspects() -> None:
+    """Its first prompt, and those that fit into a chunk with it; where that is longer, those that pass it."""
+    prefilling = PrefillDispatch(FewWords(), Layout(2, 2, prefill_workers=2, batches=3))  # type: ignore[arg-type]
+    lengths = {1: 300, 2: 900, 3: 100, 4: 30, 5: 200, 6: 20}
+    for name, tokens in lengths.items():
+        prefilling.compute(PrefillRequest(name, np.zeros(tokens, np.int32), 0, 0))
+    assert prefilling.computed_by([4]) == [1, 3, 4, 6]
+    assert prefilling.computed_by([5]) == [2]
+    assert prefilling.computed_by([0, 1]) == []

@@ -16,6 +16,7 @@ import transformers
 from cluster_support import KvTaker, channel
 
 from lamina._native import ShmReceiver
+from lamina.cluster import prefill_dispatch, prefill_worker
 from lamina.cluster.front_end import Context
 from lamina.cluster.kv_pull import CALLED_OFF, PIECE_SLOTS, PieceHeader, piece_bytes
 from lamina.cluster.messages import Compute, Forget, PrefillFailed
@@ -166,7 +167,8 @@ def served(small_model: SmallModel) -> Served:
 
 @pytest.fixture
 def start(served: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Cast]]:
-    monkeypatch.setattr(prefill, "CHUNK", CHUNK)
+    monkeypatch.setattr(prefill_worker, "CHUNK", CHUNK)
+    monkeypatch.setattr(prefill_dispatch, "CHUNK", CHUNK)
     started: list[Cast] = []
 
     def make(along: Along = "heads", slots: int = PIECE_SLOTS) -> Cast:
@@ -289,17 +291,20 @@ def test_a_prompt_that_cannot_be_computed_is_told_and_called_off(
     cast = start(slots=64)
     causal, calls = prefill.causal, 0
 
-    def fail(*arguments: Any) -> torch.Tensor:
+    def fail(q: torch.Tensor, *rest: Any) -> torch.Tensor:
         nonlocal calls
-        calls += 1
-        if calls == 3 * chunks + 2:
+        calls += len(q) == CHUNK  # the other prompt passes this one
+        if len(q) == CHUNK and calls == 3 * chunks + 2:
             raise MemoryError("no more")
-        return causal(*arguments)
+        return causal(q, *rest)
 
     monkeypatch.setattr(prefill, "causal", fail)
     cast.front.compute(1, text_of(3 * CHUNK), to=(0,))
     cast.front.compute(2, text_of(3), to=(1,))
-    assert cast.attention[1].receiver.ready(30)
+    end = time.monotonic() + 30
+    while not cast.front.received:
+        assert time.monotonic() < end
+        time.sleep(0.001)
     assert cast.front.received == [PrefillFailed(1, "no more")]
     heads = headlines(cast.attention[0])
     assert heads[-1] == PieceHeader(1, CALLED_OFF, 0)
@@ -313,9 +318,9 @@ def test_what_was_asked_for_before_a_loss_is_not_computed_after_it(
     front, computed = ScriptedFrontEnd(), []
     role = role_of(served, "heads", front, Working())
 
-    def compute(job: PrefillJob) -> None:
-        computed.append(job.name)
-        if job.name == 1:
+    def compute(jobs: list[PrefillJob]) -> None:
+        computed.extend(job.name for job in jobs)
+        if jobs[0].name == 1:
             role.regroup()
             front.forget(2)
             front.compute(3, [7, 8])
@@ -324,7 +329,43 @@ def test_what_was_asked_for_before_a_loss_is_not_computed_after_it(
 
     monkeypatch.setattr(role, "_compute", compute)
     for name in (1, 2):
-        front.compute(name, [7, 8])
+        front.compute(name, [7] * 300)  # not both at once
     with pytest.raises(OverError):
         role.work()
     assert computed == [1, 3]
+
+
+@pytest.mark.parametrize("wrong", [None, 4])
+def test_short_prompts_are_computed_together(
+    wrong: int | None, start: Callable[..., Cast], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one that cannot be computed fails alone: what was sent of the others is not sent again."""
+    cast = start(slots=64)
+    calls: list[list[int]] = []
+    call, causal = cast.role._prefill.call, prefill.causal
+
+    def noted(some: Any, *rest: Any) -> Any:
+        calls.append([one.run.tokens for one in some])
+        return call(some, *rest)
+
+    def fail(q: torch.Tensor, *rest: Any) -> torch.Tensor:
+        if len(q) == wrong:
+            raise MemoryError("no more")
+        return causal(q, *rest)
+
+    monkeypatch.setattr(cast.role._prefill, "call", noted)
+    monkeypatch.setattr(prefill, "causal", fail)
+    texts = {name: text_of(tokens, name) for name, tokens in {1: 5, 2: 4, 3: 9, 4: 7}.items()}
+    for name, text in texts.items():
+        for attention in cast.attention:
+            attention.expect(name, len(text))
+        if name < len(texts):  # it waits for the last one, and finds them all
+            cast.role._take(Compute(name, np.array(text, np.int32), 0, [0, 1]))
+    cast.front.compute(4, texts[4])
+    right = [name for name, text in texts.items() if len(text) != wrong]
+    cast.pull_until(lambda: all(set(attention.had) == set(right) for attention in cast.attention))
+    for attention in cast.attention:
+        for name in right:
+            attention.matches(name, cast.original(texts[name]))
+    assert calls == ([[5, 4, 7], [9]] if wrong is None else [[5, 4, 7], [5], [4], [7], [9]])
+    assert cast.front.received == ([] if wrong is None else [PrefillFailed(2, "no more")])

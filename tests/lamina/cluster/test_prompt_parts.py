@@ -23,6 +23,7 @@ from cluster_support import (
 
 from lamina import Engine, Sampling
 from lamina.cluster import Layout
+from lamina.pipeline import prompt_calls
 from lamina.serve import RequestError
 
 HARMFUL = Path(__file__).with_name("harmful.py")
@@ -131,8 +132,9 @@ def harmful(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedMachin
 
 
 @pytest.fixture
-def harmed(harmful: ScriptedMachine, saved: Saved) -> Iterator[Harmed]:
+def harmed(harmful: ScriptedMachine, saved: Saved, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harmed]:
     started: list[Engine] = []
+    monkeypatch.setattr(prompt_calls, "CHUNK", 16)  # as its workers have it
 
     def make(layout: Layout, harms: dict[int, str], **options: object) -> Engine:
         harmful.file.write_text("".join(f"{tokens - 1} {what}\n" for tokens, what in harms.items()))

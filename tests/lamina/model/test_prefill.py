@@ -10,7 +10,7 @@ import transformers
 
 from lamina.convert import BoundSlice, Conversion, StateMemory, convert
 from lamina.convert.prompt import prompt_source
-from lamina.model import Prefill, prefill
+from lamina.model import Prefill, PromptRun, Some
 from lamina.model.prefill import Passed, causal
 
 # Of a layer: keys and values; or one tensor, where values are part of keys.
@@ -40,10 +40,8 @@ class Collected:
     def __init__(self) -> None:
         self._parts: dict[int, list[tuple[torch.Tensor, ...]]] = {}
 
-    def __call__(self, layer: int, begin: int, *kv: torch.Tensor) -> None:
-        parts = self._parts.setdefault(layer, [])
-        assert begin == sum(len(part[0]) for part in parts)
-        parts.append(tuple(one.clone() for one in kv))
+    def __call__(self, layer: int, *kv: torch.Tensor) -> None:
+        self._parts.setdefault(layer, []).append(tuple(one.clone() for one in kv))
 
     @property
     def kv(self) -> KV:
@@ -56,11 +54,26 @@ def prefill_of(conversion: Conversion, model: transformers.PreTrainedModel, laye
     return Prefill(conversion.bind(model)[layers], conversion.attended(model).of(slice(None), layers))
 
 
-def run(conversion: Conversion, model: transformers.PreTrainedModel, tokens: torch.Tensor) -> KV:
+def through(
+    layers: Prefill,
+    tokens: torch.Tensor,
+    chunk: int,
+    deliver: Collected,
+    passed: Iterator[Passed] | None = None,
+) -> Iterator[Passed]:
+    """A prompt by itself, so many tokens a call."""
+    alone = PromptRun(len(tokens))
+    for some in tokens.split(chunk):
+        yield layers.call([Some(alone, some)], next(passed) if passed else None, deliver)
+
+
+def run(
+    conversion: Conversion, model: transformers.PreTrainedModel, tokens: torch.Tensor, chunk: int = LENGTH
+) -> KV:
     collected = Collected()
     with torch.inference_mode():
         whole = prefill_of(conversion, model, slice(len(conversion.attentions)))
-        for _ in whole.run(tokens, None, collected):
+        for _ in through(whole, tokens, chunk, collected):
             pass
     return collected.kv
 
@@ -75,12 +88,11 @@ def assert_same(found: KV, expected: KV) -> None:
 @pytest.mark.long(but=["llama-gqa-*", "gemma2-*", "mixtral-*", "gpt2-*"])
 @pytest.mark.parametrize("chunk", [512, 10])
 def test_every_family_has_the_kv_of_the_original(
-    family: str, chunk: int, small_model: SmallModel, tokens: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+    family: str, chunk: int, small_model: SmallModel, tokens: torch.Tensor
 ) -> None:
-    monkeypatch.setattr(prefill, "CHUNK", chunk)
     model = small_model(family)
     conversion = convert(model)
-    found = run(conversion, model, tokens)
+    found = run(conversion, model, tokens, chunk)
     expected = original(conversion, model, tokens)
     # A windowed layer's own cache keeps what the window sees; a prefill hands everything over.
     seen = {layer: len(stored[0]) for layer, stored in expected.items()}
@@ -88,17 +100,62 @@ def test_every_family_has_the_kv_of_the_original(
     assert_same(found, expected)
 
 
-def test_stages_pass_a_prompt_on(
-    small_model: SmallModel, tokens: torch.Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(prefill, "CHUNK", 8)
+@pytest.mark.long(but=["llama-gqa", "gemma2", "gpt-oss"])
+def test_prompts_together_have_the_kv_of_each_alone(family: str, small_model: SmallModel) -> None:
+    """Whole ones, and one of which this is neither the first nor the last call."""
+    model = small_model(family)
+    conversion = convert(model)
+    if conversion.states:
+        pytest.skip("its layers keep state, and have one prompt a call")
+    torch.manual_seed(5)
+    texts = [torch.randint(1, 120, (length,)) for length in (23, 1, 17, 40)]
+    layers = prefill_of(conversion, model, slice(len(conversion.attentions)))
+    runs = [PromptRun(len(text)) for text in texts]
+    first, second, last = Collected(), Collected(), Collected()
+    with torch.inference_mode():
+        layers.call([Some(runs[3], texts[3][:9])], None, first)
+        parts = [texts[0], texts[1], texts[3][9:31], texts[2]]
+        order = [runs[0], runs[1], runs[3], runs[2]]
+        layers.call(list(map(Some, order, parts)), None, second)
+        layers.call([Some(runs[3], texts[3][31:])], None, last)
+    assert [run.done for run in runs] == [23, 1, 17, 40]
+    for layer, found in second.kv.items():
+        of_each = [one.split([len(part) for part in parts]) for one in found]
+        begun, ended = first.kv[layer], last.kv[layer]
+        for text, place in zip(texts, (0, 1, 3, 2), strict=True):
+            mine = tuple(one[place] for one in of_each)
+            if text is texts[3]:
+                mine = tuple(map(torch.cat, zip(begun, mine, ended, strict=True)))
+            assert_same({layer: mine}, {layer: run(conversion, model, text)[layer]})
+
+
+def test_a_call_that_failed_is_made_again(small_model: SmallModel, tokens: torch.Tensor) -> None:
+    """With fewer prompts; of one that is computed in parts nothing has changed."""
+    model = small_model("llama-gqa")
+    conversion = convert(model)
+    layers = prefill_of(conversion, model, slice(len(conversion.attentions)))
+    alone, other, collected = PromptRun(LENGTH), PromptRun(3), Collected()
+
+    def fail(layer: int, *_: torch.Tensor) -> None:
+        if layer == 1:
+            raise MemoryError("no more")
+
+    with torch.inference_mode():
+        layers.call([Some(alone, tokens[:20])], None, collected)
+        with pytest.raises(MemoryError):
+            layers.call([Some(other, tokens[:3]), Some(alone, tokens[20:])], None, fail)
+        layers.call([Some(alone, tokens[20:])], None, collected)
+    assert_same(collected.kv, run(conversion, model, tokens))
+
+
+def test_stages_pass_a_prompt_on(small_model: SmallModel, tokens: torch.Tensor) -> None:
     model = small_model("gemma2")
     conversion = convert(model)
     collected = Collected()
     with torch.inference_mode():
         passed: Iterator[Passed] | None = None
         for stage in (slice(0, 1), slice(1, 3)):
-            passed = prefill_of(conversion, model, stage).run(tokens, passed, collected)
+            passed = through(prefill_of(conversion, model, stage), tokens, 8, collected, passed)
         assert passed is not None
         last = list(passed)
     assert [len(each.context[0]) for each in last] == [8, 8, 8, 8, 5]
@@ -136,16 +193,15 @@ def by_token(conversion: Conversion, slices: list[BoundSlice], tokens: torch.Ten
 @pytest.mark.long(but=["granite-hybrid"])
 @pytest.mark.parametrize("family", RECURRENT)
 def test_states_after_a_prompt_are_those_of_its_tokens(
-    family: str, small_model: SmallModel, tokens: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+    family: str, small_model: SmallModel, tokens: torch.Tensor
 ) -> None:
-    monkeypatch.setattr(prefill, "CHUNK", 10)
     model = small_model(family)
     conversion = convert(model)
     with torch.inference_mode():
         slices = conversion.bind(model)
         memory, collected = begun(slices), Collected()
         layers = Prefill(slices[:-1], conversion.attended(model), slices[-1])
-        list(layers.run(tokens, None, collected))
+        list(through(layers, tokens, 10, collected))
         found = [memory.read(number) for number in range(len(conversion.states))]
         memory = begun(slices)
         assert_same(collected.kv, by_token(conversion, slices, tokens))

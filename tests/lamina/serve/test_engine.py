@@ -13,7 +13,8 @@ import transformers
 
 from lamina import Engine, Sampling
 from lamina.cuda_library import CudaError
-from lamina.model import CheckpointError, prefill
+from lamina.model import CheckpointError
+from lamina.pipeline import prompt_calls
 from lamina.serve import EngineError, RequestError
 
 SmallModel = Callable[..., transformers.PreTrainedModel]
@@ -73,7 +74,7 @@ def test_samples_share_their_prompt_and_differ(model: Any) -> None:
 def test_samples_begin_again_where_their_prompt_is_longer_than_what_goes_through_at_once(
     model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefill, "CHUNK", 3)
+    monkeypatch.setattr(prompt_calls, "CHUNK", 3)
     wish, seen = Sampling(max_tokens=12, n=3, temperature=1.0, seed=3), []
     for tokens, admission in ((500, "reserve"), (60, "grow")):
         engine = Engine(model, kv_tokens=tokens, admission=admission)
@@ -271,17 +272,19 @@ def test_what_cannot_be_served_is_refused_and_the_others_go_on(
 
 def test_a_prompt_that_fails_takes_nobody_with_it(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(model, kv_tokens=200)
-    prompt = engine.core.prompt
+    call, calls = engine.core._prefill.call, []
 
-    def unlucky(arrival: Any, delta: Any) -> None:
-        if arrival.tokens == 8 and not arrival.complete:
+    def unlucky(some: Any, *rest: Any) -> Any:
+        calls.append([one.run.tokens for one in some])
+        if 8 in calls[-1]:
             raise MemoryError("no memory left")
-        prompt(arrival, delta)
+        return call(some, *rest)
 
-    monkeypatch.setattr(engine.core, "prompt", unlucky)
+    monkeypatch.setattr(engine.core._prefill, "call", unlucky)
     good = engine.submit(PROMPT, Sampling(max_tokens=6))
     bad = engine.submit([1] * 9, Sampling(max_tokens=6, n=2))
     assert engine.step().ended == [bad]
+    assert calls == [[3, 8], [3], [8]], "together, and then each by itself"
     failed = engine.result(bad)
     assert failed.error == "its prompt could not be computed: no memory left"
     with pytest.raises(RequestError, match="request-failed"):

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from lamina.convert import AttentionOp
-from laminabench.bench import prefill
+from lamina.model import PromptRun, Some
+from laminabench.bench import prefill, prefill_together
 from laminabench.bench.prefill_traffic import MadeUpPrefill
 
 Shell = Callable[..., tuple[int, str, str]]
@@ -40,6 +41,7 @@ def small(
 
     monkeypatch.setattr(prefill, "_machine", find)
     monkeypatch.setattr(prefill, "mini_config", tiny)
+    monkeypatch.setattr(prefill_together, "mini_config", tiny)
     monkeypatch.setattr(prefill, "LEAST_TBT_S", 3e-4)
 
 
@@ -66,6 +68,12 @@ def test_both_ways_take_turns(source: str, facts: Callable[..., dict[str, Any]])
         rates = way["prompt_tokens_per_s"], way["kv_bytes_per_s"]
         assert rates[1]["median"] == pytest.approx(rates[0]["median"] * token_bytes)
         assert rates[0]["median"] > 0
+    for row in result["together"]["rows"]:
+        assert row["gain"]["median"] > 0
+        rates = [row[f"{name}_tokens_per_s"]["median"] for name in ("one_by_one", "together", "products")]
+        assert all(rate > 0 for rate in rates)
+        assert row["met"] == (row["share_of_products"]["median"] >= result["together"]["target_share"])
+    assert [row["prompt_tokens"] for row in result["together"]["rows"]] == [32, 128, 512]
     if source == "traffic":
         assert result["ways"]["pulled"]["prompt_tokens_per_s"]["max"] < 1.1 * 4000
     judged = result["met"] is not None
@@ -96,11 +104,9 @@ def test_made_up_kv_comes_at_its_rate() -> None:
         for layer in range(2)
     ]
     made_up = MadeUpPrefill(5000, torch.float32, ops)
-    came: list[tuple[int, int, int]] = []
+    came: list[tuple[int, int]] = []
     began = time.monotonic()
-    for _ in made_up.run(
-        torch.zeros(700), None, lambda layer, begin, k, v: came.append((layer, begin, len(k)))
-    ):
-        pass
-    assert came == [(0, 0, 512), (1, 0, 512), (0, 512, 188), (1, 512, 188)]
+    for text in torch.zeros(700).split(512):
+        made_up.call([Some(PromptRun(700), text)], None, lambda layer, k, v: came.append((layer, len(k))))
+    assert came == [(0, 512), (1, 512), (0, 188), (1, 188)]
     assert time.monotonic() - began >= 700 / 5000
