@@ -8,6 +8,7 @@ NB_MODULE(_native, m) {
   lamina::bind_router(m);
   lamina::bind_slab(m);  // first: attention takes a Slab
   lamina::bind_attention(m);
+  lamina::bind_operators(m);
   lamina::bind_fhbn_errors(m);
   lamina::bind_fhbn(m);
   lamina::bind_fhbn_rdma(m);  // of its segments

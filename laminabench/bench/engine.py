@@ -27,7 +27,7 @@ PARTS = ("model", "attention", "sampling")
 @dataclass(frozen=True)
 class Options:
     threads: int  # of the attention worker; 0: one a core
-    backend: Literal["python", "aot"]
+    backend: Literal["python", "torch", "aot"]
     overlap: bool
 
 

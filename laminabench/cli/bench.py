@@ -157,8 +157,8 @@ def endpoint(
 @option("--threads", click.IntRange(min=0), "Of the attention worker; 0: one a core.", 0)
 @option(
     "--backend",
-    click.Choice(["python", "aot"]),
-    "How slices run; aot compiles for about a minute the first time.",
+    click.Choice(["python", "torch", "aot"]),
+    "How slices run; torch has no native operators, aot compiles for about a minute the first time.",
     "python",
 )
 @option(
@@ -201,7 +201,7 @@ def engine(
         return engine_compare.run(compare, load, rounds=rounds, vllm_python=vllm_python, watcher=watcher)
     from laminabench.bench.engine import Options, run
 
-    options = Options(threads, cast('Literal["python", "aot"]', backend), overlap)
+    options = Options(threads, cast('Literal["python", "torch", "aot"]', backend), overlap)
     return run(batch=batch, context=context, rounds=rounds, options=options, watcher=watcher)
 
 

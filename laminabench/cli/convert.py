@@ -56,6 +56,7 @@ _PARTS = {
     "Of weights and activations; else the config's.",
 )
 @click.option("--source", is_flag=True, help="Print the Python that the slices were made into.")
+@click.option("--anew", is_flag=True, help="Convert it also where it is known from before; keep nothing.")
 @reporting
 def convert(
     model: str | None,
@@ -65,6 +66,7 @@ def convert(
     rope: str,
     dtype: str | None,
     source: bool,
+    anew: bool,
     out: Output,
 ) -> None:
     """Cut a model at its attention operators, and say what came of it. Needs no weights.
@@ -93,10 +95,10 @@ def convert(
     chosen = model_source(model)
     layers = chosen.layers()
     if layers is not None and layers >= _LONG:
-        out.note(f"running {layers} layers of {chosen.name} symbolically: about a tenth of a second each")
+        out.note(f"converting {chosen.name}, {layers} layers: some seconds where it is not known from before")
     from laminabench.conversion.report import check_slice, report, typical_slice  # torch takes seconds
 
-    facts = report(chosen, dtype, rope)
+    facts = report(chosen, dtype, rope, keep=not anew)
     if index is not None:
         check_slice(facts, index)
     shown: dict[str, object] = {**facts}
@@ -146,6 +148,7 @@ def _model(console: Console, facts: ConversionReport) -> None:
         f"[bold]{literal(facts['model'])}[/bold]: cut at {facts['layers']} attention operators into "
         f"{len(facts['slices'])} slices of {count} class{'es' if count != 1 else ''}; {facts['dtype']}, "
         f"RoPE tables {'carried' if facts['rope'] == 'carry' else 'recomputed'}; {facts['seconds']:.1f} s"
+        f"{', known from before' if facts['known'] else ''}"
     )
     assumed = f"; by transformers' defaults: {', '.join(facts['assumed'])}" if facts["assumed"] else ""
     console.print(f"shapes from {literal(facts['shapes_from'])}{assumed}", style="dim")
@@ -198,6 +201,7 @@ def _classes(console: Console, facts: ConversionReport) -> None:
             )
     _titled(console, "What a slice runs", drawn)
     console.print(_overlap(facts))
+    console.print(_fused(facts))
 
 
 def _overlap(facts: ConversionReport) -> str:
@@ -211,6 +215,16 @@ def _overlap(facts: ConversionReport) -> str:
         f"Overlap: attention over the earlier tokens runs while a slice of class {kind['index']} computes "
         f"{names}: {share:.1%} of its weights."
     )
+
+
+def _fused(facts: ConversionReport) -> str:
+    """One sentence on what native operators compute on a CPU, of all slices."""
+    found: dict[str, int] = {}
+    for kind in facts["classes"]:
+        for name, count in kind["fused"].items():
+            found[name] = found.get(name, 0) + count * len(kind["slices"])
+    words = ", ".join(f"{count} x {name}" for name, count in found.items() if count)
+    return f"Native operators on a CPU, in all slices: {words or 'none'}."
 
 
 def _saved(console: Console, facts: ConversionReport) -> None:

@@ -49,6 +49,7 @@ class ModelSource(msgspec.Struct, frozen=True):
     load_format: LoadFormat
     whole: bool = True  # bound to slices that all workers share, or left for each to take its part of
     absorb: Absorb = "model"
+    q_first: bool = True  # sent before k and v are computed
 
 
 @dataclass(frozen=True)

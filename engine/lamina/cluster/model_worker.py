@@ -11,7 +11,7 @@ from torch import Tensor
 from lamina.cluster.front_end import Context
 from lamina.cluster.meeting import AttentionChannels, Meeting, Route, StageChannels, TensorParallelGroup
 from lamina.cluster.messages import ChosenTokens, Plan, PromptsComputed, Weights
-from lamina.convert import Conversion
+from lamina.convert import EAGER, Conversion
 from lamina.model import Prefill, PromptRun, Some
 from lamina.operators import Attended
 from lamina.pipeline import BatchRows, Choice, SequenceStates, Turn, states_of
@@ -53,7 +53,9 @@ class ModelRole:
         if isinstance(weights, list):
             self._slices = weights
         else:
-            self._slices = sharded.bind(weights, self._rank, self._group, backend=config.backend)
+            self._slices = sharded.bind(
+                weights, self._rank, self._group, backend=config.backend, q_first=config.streams
+            )
         self._states = SequenceStates(states_of(self._slices), config.most_rows)
         self._heads = (self._attentions[0].heads, self._attentions[0].output_dim)
         self._dtype = conversion.dtype
@@ -72,7 +74,7 @@ class ModelRole:
             return None
         # Compiled for a batch's size, slices would be compiled again for every prompt's length.
         plain = self._slices
-        if self._config.backend != "python":
+        if self._config.backend not in EAGER:
             assert not isinstance(weights, list)
             plain = conversion.bind(weights)
         part = slice(self._layers.start, self._layers.stop)

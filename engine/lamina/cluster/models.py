@@ -39,7 +39,9 @@ def source_of(model: Any, options: CoreOptions) -> ModelSource:
             "layout-model-object", "workers load the model: give its folder or config, not an object"
         )
     dtype = str(options.dtype).removeprefix("torch.") if options.dtype else None
-    return ModelSource(source, dtype, options.rope, options.load_format, absorb=options.absorb)
+    return ModelSource(
+        source, dtype, options.rope, options.load_format, absorb=options.absorb, q_first=options.overlap
+    )
 
 
 def without_scipy() -> None:
@@ -62,7 +64,7 @@ class Models:
     def conversion(self, model: ModelSource) -> Conversion:
         from lamina.convert import convert
 
-        key = _key(msgspec.structs.replace(model, load_format="dummy", whole=True))
+        key = _key(msgspec.structs.replace(model, load_format="dummy", whole=True, q_first=True))
         if key not in self._conversions:
             dtype = model.dtype and getattr(torch, model.dtype)
             conversion = convert(_loadable(model), dtype, model.rope, model.absorb)
@@ -81,7 +83,7 @@ class Models:
             options = CoreOptions(load_format=model.load_format)
             original = original_of(_loadable(model), conversion, options)
             # Slices that all workers have alike are bound once, and in memory once.
-            self._weights[key] = conversion.bind(original) if model.whole else original
+            self._weights[key] = conversion.bind(original, q_first=model.q_first) if model.whole else original
             self._attended[key] = conversion.attended(original)
         return self._weights[key]
 

@@ -6,11 +6,13 @@ from lamina.convert.describe import describe
 from lamina.convert.errors import ConversionError
 from lamina.convert.program import Collective
 from lamina.convert.sharding import Sharded
+from lamina.convert.sliced import EAGER
 from lamina.convert.slices import Slice, SliceClass
 from lamina.convert.states import StateMemory
 from lamina.operators import AttentionOp
 
 __all__ = [
+    "EAGER",
     "AttentionOp",
     "BoundSlice",
     "Collective",

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from lamina.convert.codegen import packed
 from lamina.convert.errors import ConversionError, in_short
+from lamina.convert.fuse import Fusing
 from lamina.convert.program import BATCH, Program, Spec
 from lamina.convert.slices import SliceClass
 from lamina.convert.states import StateMemory
@@ -29,7 +30,8 @@ class BoundSlice:
     """
 
     __slots__ = (
-        *("index", "keyvalue", "logits", "pieces", "prompt", "query", "rest", "source", "states", "weights"),
+        *("index", "keyvalue", "logits", "made_of", "pieces", "prompt", "query", "rest", "source", "states"),
+        "weights",
     )
 
     query: Callable[[Context, Tensor | None], tuple[Tensor, State]]
@@ -43,6 +45,8 @@ class BoundSlice:
         self.index = index
         self.source = source
         self.weights = weights
+        # Of each of them, the numbers of the slice's own that it is made of: several of merged products.
+        self.made_of: tuple[tuple[int, ...], ...] = tuple((number,) for number in range(len(weights)))
         self.states: StateMemory | None = None  # what it keeps between tokens, with that of other slices
         # With states: q, what is stored and context of some tokens of the one text that is selected.
         self.prompt: Callable[[Context, Tensor | None], tuple[Context, ...]] | None = None
@@ -66,15 +70,30 @@ def bind_python(
     weights: Sequence[Tensor],
     device: torch.device,
     bound: Sequence[object] = (),
+    fusing: Fusing | None = None,
 ) -> BoundSlice:
     """The slice as generated Python functions; `bound` is what its program is given beside weights."""
     program = kind.program
+    if fusing is not None and device.type == "cpu":
+        return _bind_fused(kind, index, weights, [device, *bound], fusing)
     ready = [
         packed(program, value.name, weight) for value, weight in zip(program.weights, weights, strict=True)
     ]
     functions = kind.bind(device, *bound, *ready)
     names = [piece.name for piece in program.pieces]
     return BoundSlice(index, kind.source, tuple(ready), dict(zip(names, functions, strict=True)))
+
+
+def _bind_fused(
+    kind: SliceClass, index: int, weights: Sequence[Tensor], given: Sequence[object], fusing: Fusing
+) -> BoundSlice:
+    fused = kind.fused(fusing)
+    ready = fused.ready(weights)
+    functions = fused.bind(*given, *ready)
+    names = [piece.name for piece in fused.program.pieces]
+    one = BoundSlice(index, fused.code.text, tuple(ready), dict(zip(names, functions, strict=True)))
+    one.made_of = fused.made_of()
+    return one
 
 
 def tensors_by_name(tensors: Mapping[str, Tensor] | PreTrainedModel) -> Mapping[str, Tensor]:

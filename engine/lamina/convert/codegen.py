@@ -265,14 +265,14 @@ def packed(program: Program, name: Name, weight: Tensor) -> Tensor:
     the product itself at small batches. What comes out is the same to the last bit.
     """
     ready = weight.dtype == torch.bfloat16 and weight.device.type == "cpu" and weight.dim() == 2
-    if not ready or not _supported() or not _only_multiplied(program, name):
+    if not ready or not packs() or not _only_multiplied(program, name):
         return weight
     ordered: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
     return ordered
 
 
 @cache
-def _supported() -> bool:
+def packs() -> bool:
     """Whether torch's own products of bfloat16 use these kernels here."""
     there = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     return bool(there and torch.ops.mkldnn._is_mkldnn_bf16_supported())

@@ -9,6 +9,7 @@ from typing import TypedDict
 from lamina.convert.codegen import describe_spec
 from lamina.convert.constants import weight_name
 from lamina.convert.conversion import Conversion
+from lamina.convert.fuse import Fusing
 from lamina.convert.program import PRODUCTS, Instruction, Name, Program
 from lamina.convert.slices import Slice
 from lamina.operators import AttentionOp
@@ -87,6 +88,7 @@ class ClassFacts(TypedDict):
     index: int
     slices: list[int]
     source: str
+    fused: dict[str, int]  # what native operators stand for on a CPU, in each of them
 
 
 class StateFacts(TypedDict):
@@ -153,7 +155,12 @@ def describe(conversion: Conversion) -> ConversionFacts:
         ],
         "state_bytes": conversion.state_bytes,
         "classes": [
-            {"index": kind.index, "slices": list(kind.members), "source": kind.source}
+            {
+                "index": kind.index,
+                "slices": list(kind.members),
+                "source": kind.source,
+                "fused": kind.fused(Fusing(merge=False)).found,
+            }
             for kind in conversion.classes
         ],
         "slices": slices,

@@ -12,13 +12,18 @@ from transformers import PreTrainedModel
 from lamina.convert.bind import BoundSlice, bind_cudagraph, bind_python, tensors_by_name, usable
 from lamina.convert.constants import BoundConstants, Constant
 from lamina.convert.errors import ConversionError
+from lamina.convert.fuse import Fusing
 from lamina.convert.program import Name
 from lamina.convert.slices import Slice, SliceClass
 from lamina.convert.states import SliceStates, StateMemory
 from lamina.convert.trace import StateSpec
 from lamina.operators import AttentionOp
 
-BACKENDS = ("python", "aot", "cudagraph")
+BACKENDS = ("python", "torch", "aot", "cudagraph")
+# Those that take batches of any size as they are.
+EAGER = ("python", "torch")
+# The function for prompts is given the same weights, and is of the program as it was.
+_FOR_STATES = Fusing(merge=False)
 
 
 @dataclass(frozen=True)
@@ -43,17 +48,21 @@ class SlicedModel:
         tensors: Mapping[str, Tensor] | PreTrainedModel,
         backend: str = "python",
         device: torch.device | str = "cpu",
+        *,
+        q_first: bool = True,
     ) -> list[BoundSlice]:
         """The slices with weights, ready to run.
 
         `tensors` has them by their names in the Hugging Face model; either name of a tied pair is enough, and
-        tables that no checkpoint holds are made here. A weight is copied only to be moved, cast or split.
+        tables that no checkpoint holds are made here. A weight is copied only to be moved, cast, split or
+        packed. On a CPU the backend "python" runs native operators where it finds their patterns, "torch" runs
+        none; without `q_first`, "python" computes k and v with q, and makes their products one.
         """
         if backend not in BACKENDS:
             raise ConversionError(
                 "convert-backend-unknown", f"there is no backend {backend!r}; choose {', '.join(BACKENDS)}"
             )
-        if self.states and backend != "python":
+        if self.states and backend not in EAGER:
             raise ConversionError(
                 "convert-state-backend",
                 f"the backend {backend!r} cannot run layers that keep state between tokens; choose python",
@@ -62,25 +71,31 @@ class SlicedModel:
         memory = StateMemory(self.states, place)
         constants = BoundConstants(self.constants, tensors_by_name(tensors), place)
         bound: list[BoundSlice] = []
+        fusing = Fusing(join=not q_first) if backend == "python" else None
         for piece in self.slices:
             weights = [constants[name] for name in piece.weights]
             kind = self.classes[piece.class_index]
             if piece.states:
                 states = SliceStates(memory, piece.states)
-                keeping = bind_python(kind, piece.index, weights, place, [states])
+                keeping = bind_python(kind, piece.index, weights, place, [states], fusing and _FOR_STATES)
                 keeping.states = memory
                 keeping.prompt = kind.bind_prompt(place, states, *keeping.weights)
                 bound.append(keeping)
             else:
-                bound.append(_bind(backend, kind, piece.index, weights, place))
+                bound.append(_bind(backend, kind, piece.index, weights, place, fusing))
         return bound
 
 
 def _bind(
-    backend: str, kind: SliceClass, index: int, weights: list[Tensor], device: torch.device
+    backend: str,
+    kind: SliceClass,
+    index: int,
+    weights: list[Tensor],
+    device: torch.device,
+    fusing: Fusing | None,
 ) -> BoundSlice:
-    if backend == "python":
-        return bind_python(kind, index, weights, device)
+    if backend in EAGER:
+        return bind_python(kind, index, weights, device, fusing=fusing)
     if backend == "aot":
         from lamina.convert.aot import bind_aot  # needs the exporter and a compiler, which others do not
 

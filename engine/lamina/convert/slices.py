@@ -16,6 +16,7 @@ from torch import fx
 
 from lamina.convert.codegen import Code, describe_spec, slice_source
 from lamina.convert.errors import ConversionError
+from lamina.convert.fuse import Fused, Fusing, fuse
 from lamina.convert.normalise import KEEP_STATE, READ_STATE, op_name
 from lamina.convert.partition import Partition
 from lamina.convert.program import (
@@ -82,6 +83,16 @@ class SliceClass:
         compiled: Callable[..., tuple[Callable[..., Any], ...]]
         compiled = self.code.function("bind", f"<slice class {self.index}>")
         return compiled
+
+    def fused(self, how: Fusing) -> Fused:
+        """The program as a CPU runs it; made once."""
+        if how not in self._fused:
+            self._fused[how] = fuse(self.program, how)
+        return self._fused[how]
+
+    @cached_property
+    def _fused(self) -> dict[Fusing, Fused]:
+        return {}
 
     @cached_property
     def bind_prompt(self) -> Callable[..., Callable[..., Any]]:

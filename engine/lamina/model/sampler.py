@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from lamina._native import Rowwise
 
 # Below it the likeliest token has all the probability that a float can show: greedy in effect, so argmax.
 LEAST_TEMPERATURE = 1e-5
@@ -25,13 +29,32 @@ class Wishes:
 
 def choose(logits: torch.Tensor, wishes: Wishes) -> torch.Tensor:
     """One token for each row of logits [B, vocab]: the likeliest, or drawn."""
-    # The first of the likeliest, as argmax gives, in a third of its time on a CPU.
-    tokens = logits.max(dim=-1).indices
+    tokens = likeliest(logits)
     drawing = np.flatnonzero(wishes.temperature > LEAST_TEMPERATURE)
     if drawing.size:
         rows = torch.from_numpy(drawing).to(logits.device)
         tokens[rows] = _draw(logits[rows].float(), wishes, drawing)
     return tokens
+
+
+def likeliest(logits: torch.Tensor) -> torch.Tensor:
+    """The first of each row's largest numbers, as argmax gives, in a tenth of its time on a CPU."""
+    choose_native = _choosing(logits.dtype) if logits.device.type == "cpu" else None
+    if choose_native is None:
+        return logits.argmax(dim=-1)
+    logits = logits.contiguous()
+    rows, vocab = logits.shape
+    tokens = torch.empty(rows, dtype=torch.int64)
+    choose_native(logits.data_ptr(), tokens.data_ptr(), rows, vocab)
+    return tokens
+
+
+@cache
+def _choosing(dtype: torch.dtype) -> Callable[[int, int, int, int], None] | None:
+    """Native code for these numbers: it has data_ptr() of logits and tokens, and how many there are."""
+    if dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        return None
+    return Rowwise(str(dtype).removeprefix("torch.")).choose
 
 
 def _draw(logits: torch.Tensor, wishes: Wishes, rows: NDArray[np.int64]) -> torch.Tensor:

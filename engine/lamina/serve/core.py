@@ -61,7 +61,7 @@ class LocalCore:
             require_device()
         elif torch.get_num_threads() > 1:
             threads.say_if_late()
-        from lamina.convert import convert
+        from lamina.convert import EAGER, convert
 
         self.conversion = convert(model, options.dtype, options.rope, options.absorb)
         self.facts = ModelFacts.of(self.conversion)
@@ -78,7 +78,9 @@ class LocalCore:
             device=options.device,
         )
         original = original_of(model, self.conversion, options)
-        self.slices = self.conversion.bind(original, backend=options.backend, device=options.device)
+        self.slices = self.conversion.bind(
+            original, backend=options.backend, device=options.device, q_first=options.overlap
+        )
         self._attended = attended = self.conversion.attended(original).to(options.place)
         self.attention = _attention(self.conversion, attended, self.arena, options, max_sequences)
         self.pool_tokens = self.arena.capacity
@@ -93,7 +95,7 @@ class LocalCore:
         else:
             # Compiled for a batch's size, slices would be compiled again for every prompt's length.
             plain = self.slices
-            if options.backend != "python":
+            if options.backend not in EAGER:
                 plain = self.conversion.bind(original, device=options.device)
             self._prefill = Prefill(plain[:-1], attended, plain[-1])
         self._spent = Spent()

@@ -60,17 +60,18 @@ class Model:
     name, share, columns = "slices and matrix products", 0.55, ROWS
 
     def __init__(self, conversion: Conversion, original: torch.nn.Module) -> None:
-        self._slices = conversion.bind(original)
+        self._slices = conversion.bind(original, q_first=False)
         self._vocab = conversion.vocab_size
         self.products = list(self._products(conversion))
 
     def _products(self, conversion: Conversion) -> Iterator[tuple[str, Tensor]]:
         """Each weight that rows are multiplied with, in the engine's order, under its matrix' name."""
         for piece, bound in zip(conversion.slices, self._slices, strict=True):
-            for name, weight in zip(piece.weights, bound.weights, strict=True):
+            for numbers, weight in zip(bound.made_of, bound.weights, strict=True):
                 if weight.dim() != 2:
                     continue
-                called = weight_name(conversion.constants, name)
+                # Those that are one product are of one matrix of the catalogue.
+                called = weight_name(conversion.constants, piece.weights[numbers[0]])
                 matrix = next((ours for theirs, ours in MATRICES.items() if theirs in called), None)
                 if matrix is None and bound is self._slices[-1] and weight.shape[0] == self._vocab:
                     matrix = HEAD

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tiny_models import decodes, seeded, tiny
+import torch
+from tiny_models import Decoder, decodes, seeded, tiny
 
 from lamina.convert import ConversionError, convert
 
@@ -194,6 +195,38 @@ def test_recurrent_layers_keep_their_state_in_slices(name: str) -> None:
     conversion = decodes(model, by_token=True)
     assert [len(piece.states) for piece in conversion.slices] == states
     assert sum(states) == len(conversion.states)
+
+
+# Of each kind of norm, rotation and gate one.
+@pytest.mark.long(
+    but=[
+        *(
+            f"torch.bfloat16-{name}"
+            for name in ("llama", "gemma3", "gpt-oss", "deepseek-v3", "cohere", "jamba")
+        ),
+        *("torch.float16-gemma2", "torch.float32-cohere"),
+    ]
+)
+@pytest.mark.parametrize("name", [*MODELS, *RECURRENT])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_native_operators_change_no_bit(name: str, dtype: torch.dtype) -> None:
+    family, changes, *_ = {**MODELS, **RECURRENT}[name]
+    model = seeded(tiny(family, **changes)).to(dtype)
+    conversion = convert(model)
+    runs = []
+    for options in ({"backend": "torch"}, {}, {"q_first": False}):
+        decoder = Decoder(
+            conversion.attentions, conversion.bind(model, **options), conversion.attended(model)
+        )
+        logits = [decoder.step([0], [5], [0])]
+        logits += [
+            decoder.step([0, 1, 2], tokens, [at + 1, at, at])
+            for at, tokens in enumerate(([7, 3, 98], [9, 4, 7]))
+        ]
+        runs.append([*logits, *(one for context in decoder.contexts for one in context)])
+    for ours in runs[1:]:
+        for plain, native in zip(runs[0], ours, strict=True):
+            assert torch.equal(plain, native)
 
 
 def test_state_is_for_one_rank_and_plain_code() -> None:

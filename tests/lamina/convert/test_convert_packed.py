@@ -13,7 +13,7 @@ from lamina.convert import codegen, convert
 from lamina.convert.codegen import linear
 
 SmallModel = Callable[..., transformers.PreTrainedModel]
-needs_packing = pytest.mark.skipif(not codegen._supported(), reason="this CPU has no products of bfloat16")
+needs_packing = pytest.mark.skipif(not codegen.packs(), reason="this CPU has no products of bfloat16")
 
 
 @needs_packing

@@ -325,3 +325,25 @@ def test_what_cannot_be_bound_is_refused() -> None:
         sharded.bind({}, 0, collective, backend="cudagraph")
     with pytest.raises(ConversionError, match="convert-no-collective"):
         sharded.bind({}, 0, None)
+
+
+@pytest.mark.parametrize("family", ["Llama", "Phi3", "Cohere"])
+def test_native_operators_change_no_bit_of_a_rank(family: str) -> None:
+    model = seeded(tiny(family)).bfloat16()
+    conversion = convert(model)
+    sharded, attended = conversion.sharded(2), conversion.attended(model)
+    made: list[list[Tensor]] = []
+    options: list[dict[str, Any]] = [{"backend": "torch"}, {}, {"q_first": False}]
+    for chosen in options:
+        meeting = Meeting(2)
+
+        def run(rank: int, meeting: Meeting = meeting, chosen: dict[str, Any] = chosen) -> list[Tensor]:
+            own = sharded.heads_of(rank)
+            bound = sharded.bind(model, rank, meeting.ranks[rank], **chosen)
+            decoder = Decoder(sharded.attentions, bound, attended.of(slice(own.start, own.stop)))
+            return [decoder.step([0, 1, 2], [5, 7, 98], [at] * 3) for at in range(2)]
+
+        with ThreadPoolExecutor(2) as pool:
+            made.append([logits for steps in pool.map(run, range(2)) for logits in steps])
+    for ours in made[1:]:
+        assert all(torch.equal(plain, native) for plain, native in zip(made[0], ours, strict=True))

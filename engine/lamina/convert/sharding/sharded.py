@@ -16,11 +16,12 @@ from lamina.convert.bind import BoundSlice, bind_python, tensors_by_name, usable
 from lamina.convert.codegen import slice_source
 from lamina.convert.constants import BoundConstants, Constant, weight_name
 from lamina.convert.errors import ConversionError
+from lamina.convert.fuse import Fusing
 from lamina.convert.program import COLLECTIVE, RANK, Collective, Name, Spec
 from lamina.convert.sharding.experts import experts_of
 from lamina.convert.sharding.places import Kind, WeightPart
 from lamina.convert.sharding.program import ShardedProgram, shard_program
-from lamina.convert.sliced import SlicedModel
+from lamina.convert.sliced import EAGER, SlicedModel
 from lamina.convert.slices import SliceClass
 from lamina.operators import AttentionOp, Experts
 
@@ -66,6 +67,8 @@ class Sharded:
         collective: Collective | None,
         backend: str = "python",
         device: torch.device | str = "cpu",
+        *,
+        q_first: bool = True,
     ) -> list[BoundSlice]:
         """The slices of one rank, as SlicedModel.bind gives those of the whole model.
 
@@ -73,8 +76,8 @@ class Sharded:
         """
         self._part(rank, 1)
         if self.degree == 1:
-            return self.whole.bind(tensors, backend, device)
-        if backend != "python":
+            return self.whole.bind(tensors, backend, device, q_first=q_first)
+        if backend not in EAGER:
             raise ConversionError(
                 "convert-shard-backend",
                 f"the backend {backend!r} cannot run slices split over {self.degree} ranks, which talk to "
@@ -87,6 +90,7 @@ class Sharded:
         kept = {name for name, part in self._held() if part.kind == "whole"}
         given, place = tensors_by_name(tensors), usable(device)
         weights = _RankWeights(self.whole.constants, given, place, rank, self.degree, kept)
+        fusing = Fusing(join=not q_first) if backend == "python" else None
         known = {RANK: rank, COLLECTIVE: collective}
         bound: list[BoundSlice] = []
         for piece in self.whole.slices:
@@ -95,7 +99,7 @@ class Sharded:
                 weights.take(name, part) for name, part in zip(piece.weights, program.weights, strict=True)
             ]
             extras = [known[name] for name in program.program.bound]
-            bound.append(bind_python(kind, piece.index, taken, place, extras))
+            bound.append(bind_python(kind, piece.index, taken, place, extras, fusing))
         return bound
 
     def describe(self) -> Sharing:

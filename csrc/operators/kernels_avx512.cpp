@@ -1,0 +1,22 @@
+#if defined(__x86_64__)
+
+#include "attention/target_region.hpp"
+#include "operators/kernels.hpp"
+
+LAMINA_BEGIN_TARGET("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")
+
+#include "attention/simd_avx2.hpp"
+#include "attention/simd_avx512.hpp"
+#include "operators/all.hpp"
+
+namespace lamina::operators {
+
+Functions avx512_functions(DType dtype) {
+  return all_functions<attention::Avx512Simd, attention::Avx2Simd>(dtype);
+}
+
+}  // namespace lamina::operators
+
+LAMINA_END_TARGET
+
+#endif

@@ -1,0 +1,82 @@
+"""A slice's program as a CPU runs it: with native operators, and products of one value together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from lamina.convert.codegen import Code, packed, packs, slice_source
+from lamina.convert.fuse.editor import Editor
+from lamina.convert.fuse.gates import fuse_gates
+from lamina.convert.fuse.norms import fuse_norms
+from lamina.convert.fuse.products import Merged, merge_products
+from lamina.convert.fuse.rotations import fuse_rotations
+from lamina.convert.program import Name, Program
+
+
+class Fusing(NamedTuple):
+    """What is done beside operators: products of one value become one, q waits for k and v."""
+
+    merge: bool = True
+    join: bool = False
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A program that computes the same to the last bit, and the weights that it is given."""
+
+    program: Program
+    merged: Merged
+    found: dict[str, int]
+    weights_before: tuple[Name, ...] = field(repr=False)
+
+    @cached_property
+    def code(self) -> Code:
+        return slice_source(self.program)
+
+    @cached_property
+    def bind(self) -> Any:
+        """As of a slice's class."""
+        return self.code.function("bind", "<fused slice>")
+
+    def made_of(self) -> tuple[tuple[int, ...], ...]:
+        """For each of its weights, the numbers of those of the original program that are in it."""
+        at = {name: number for number, name in enumerate(self.weights_before)}
+        parts = (self.merged.get(value.name, (value.name,)) for value in self.program.weights)
+        return tuple(tuple(at[name] for name in names) for names in parts)
+
+    def ready(self, weights: Sequence[Tensor]) -> list[Tensor]:
+        """Its weights, of those of the original program."""
+        made: list[Tensor] = []
+        for value, numbers in zip(self.program.weights, self.made_of(), strict=True):
+            parts = [weights[number] for number in numbers]
+            whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+            made.append(packed(self.program, value.name, whole.contiguous() if whole.dim() == 1 else whole))
+        return made
+
+
+def fuse(program: Program, how: Fusing) -> Fused:
+    """Put native operators where their patterns are."""
+    editor = Editor(program)
+    if how.join and len(program.pieces) > 1:
+        editor.join_first()
+    found: dict[str, int] = {}
+    for step in (fuse_norms, fuse_rotations, fuse_gates):
+        found |= step(editor)
+        editor.drop_unused()
+    merged: Merged = {}
+    weights = list(program.weights)
+    if how.merge and packs():
+        weights, merged = merge_products(editor)
+        found["merged products"] = sum(len(parts) for name, parts in merged.items() if _matrix(editor, name))
+    before = tuple(value.name for value in program.weights)
+    return Fused(editor.written(weights), merged, found, before)
+
+
+def _matrix(editor: Editor, name: Name) -> bool:
+    return len(editor.specs[name].dims) > 1
