@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from lamina.cluster.messages import Compute, Forget, KvStored, PrefillFailed
 from lamina.cluster.worker_pool import WorkerPool
 from lamina.model.prefill import CHUNK
 from lamina.pipeline.batch_rows import NO_PARENT
+from lamina.pipeline.prompt_calls import fitting
 
 
 class PrefillRequest(NamedTuple):
@@ -30,16 +31,6 @@ class PrefillRequest(NamedTuple):
     def expected(self) -> tuple[int, int, int, int, int]:
         """What attention workers have to know: see BatchDelta."""
         return self.name, self.parent, self.shared, len(self.text), self.pool
-
-
-def together(lengths: Sequence[int]) -> list[int]:
-    """Which of the prompts that wait at a prefill worker fit into one chunk with the first ones that do."""
-    found, left = [], CHUNK
-    for at, tokens in enumerate(lengths):
-        if tokens <= left:
-            found.append(at)
-            left -= tokens
-    return found
 
 
 @dataclass
@@ -104,7 +95,7 @@ class PrefillDispatch:
         found: list[int] = []
         for worker in workers:
             mine = [name for name, prompt in self._prompts.items() if prompt.worker == worker]
-            fit = together([self._prompts[name].whole for name in mine])
+            fit = fitting([self._prompts[name].whole for name in mine], CHUNK)
             found += [mine[at] for at in sorted({0, *fit}) if mine]
         return found
 

@@ -14,12 +14,12 @@ from lamina.cluster.heartbeat import FOREVER_S
 from lamina.cluster.kv_pull import CALLED_OFF, PieceHeader, piece_tokens
 from lamina.cluster.meeting import Channels, Meeting
 from lamina.cluster.messages import Compute, Forget, PrefillFailed, Weights
-from lamina.cluster.prefill_dispatch import together
 from lamina.convert import Conversion
 from lamina.fhbn import ChannelError
 from lamina.model import Prefill, PromptRun, Some
 from lamina.model.prefill import CHUNK
 from lamina.operators import Attended
+from lamina.pipeline.prompt_calls import fitting
 
 
 @dataclass
@@ -87,7 +87,7 @@ class PrefillRole:
     def _fitting(self) -> list[PrefillJob]:
         """Those that wait and fit into one chunk, the first ones first."""
         jobs = list(self._waiting.values())
-        return [self._waiting.pop(jobs[at].name) for at in together([len(job.text) for job in jobs])]
+        return [self._waiting.pop(jobs[at].name) for at in fitting([len(job.text) for job in jobs], CHUNK)]
 
     def _listen(self) -> None:
         self._front.look()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -31,6 +31,16 @@ def calls_of(delta: BatchDelta, *, alone: bool) -> list[Call]:
             calls[-1].append(piece)
             room -= tokens
     return calls
+
+
+def fitting(lengths: Sequence[int], room: int) -> list[int]:
+    """Which prompts of those that wait at a prefill worker it computes together: the first ones that fit."""
+    found = []
+    for at, tokens in enumerate(lengths):
+        if tokens <= room:
+            found.append(at)
+            room -= tokens
+    return found
 
 
 def without_text(calls: list[Call], names: set[int]) -> list[Call]:

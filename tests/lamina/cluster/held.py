@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lamina.cluster import fork_server, prefill_dispatch, prefill_worker
+from lamina.cluster import fork_server, prefill_worker
 from lamina.cluster.prefill_worker import PrefillRole
 
-prefill_worker.CHUNK = prefill_dispatch.CHUNK = 16
+prefill_worker.CHUNK = 16
 
 LONG = 60  # tokens
 WRONG = 13

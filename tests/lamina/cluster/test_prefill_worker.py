@@ -16,7 +16,7 @@ import transformers
 from cluster_support import KvTaker, channel
 
 from lamina._native import ShmReceiver
-from lamina.cluster import prefill_dispatch, prefill_worker
+from lamina.cluster import prefill_worker
 from lamina.cluster.front_end import Context
 from lamina.cluster.kv_pull import CALLED_OFF, PIECE_SLOTS, PieceHeader, piece_bytes
 from lamina.cluster.messages import Compute, Forget, PrefillFailed
@@ -168,7 +168,6 @@ def served(small_model: SmallModel) -> Served:
 @pytest.fixture
 def start(served: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Cast]]:
     monkeypatch.setattr(prefill_worker, "CHUNK", CHUNK)
-    monkeypatch.setattr(prefill_dispatch, "CHUNK", CHUNK)
     started: list[Cast] = []
 
     def make(along: Along = "heads", slots: int = PIECE_SLOTS) -> Cast:
