@@ -19,14 +19,14 @@ from laminabench.errors import UserError
 from laminabench.gc_paused import gc_paused
 
 
-def converted(model: ModelSource, dtype: str | None, rope: str) -> Conversion:
+def converted(model: ModelSource, dtype: str | None, rope: str, *, keep: bool = True) -> Conversion:
     """The model cut into slices; a UserError gives the reason if it cannot be."""
     try:
         with _quietly():
             source: object = model.config
             if isinstance(source, Mapping):
                 source = transformers.AutoConfig.for_model(**source)
-            return convert(source, dtype=getattr(torch, dtype) if dtype else None, rope=rope)
+            return convert(source, dtype=getattr(torch, dtype) if dtype else None, rope=rope, keep=keep)
     except ConversionError as error:
         raise UserError(error.code, str(error)) from error
 
@@ -61,6 +61,7 @@ class ConversionReport(ConversionOverview):
     context_bytes: int
     transfer_agrees: bool
     seconds: float
+    known: bool  # it was converted before, and kept
     slices: list[SliceReport]
 
 
@@ -79,9 +80,11 @@ class FamilyRow(TypedDict):
     seconds: float
 
 
-def report(model: ModelSource, dtype: str | None = None, rope: str = "carry") -> ConversionReport:
+def report(
+    model: ModelSource, dtype: str | None = None, rope: str = "carry", *, keep: bool = True
+) -> ConversionReport:
     started = time.perf_counter()
-    conversion = converted(model, dtype, rope)
+    conversion = converted(model, dtype, rope, keep=keep)
     facts = describe(conversion)
     if model.origin == "catalogue":
         # These two would be transformers' defaults, which are not the model's.
@@ -102,6 +105,7 @@ def report(model: ModelSource, dtype: str | None = None, rope: str = "carry") ->
         "transfer_agrees": all(row["agrees"] for row in moved),
         "slices": [{**piece, "products": products_of(piece["parts"])} for piece in facts["slices"]],
         "seconds": time.perf_counter() - started,
+        "known": conversion.known,
     }
 
 

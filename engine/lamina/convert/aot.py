@@ -22,7 +22,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, export
@@ -31,6 +30,7 @@ from lamina.child_environment import child_environment
 from lamina.convert.bind import BoundSlice
 from lamina.convert.codegen import Code, bind_lines, describe_spec, name_tuple, piece_source
 from lamina.convert.errors import ConversionError, in_short
+from lamina.convert.folder import cache_folder
 from lamina.convert.program import BATCH, Name, Spec
 from lamina.convert.slices import SliceClass
 from lamina.convert.trace import MOST_REQUESTS
@@ -46,17 +46,6 @@ class _Compiled:
     run: Callable[[list[Tensor]], list[Tensor]]
     takes: tuple[Name, ...]
     gives: tuple[Name, ...]
-
-
-def cache_folder() -> Path:
-    """Where compiled pieces are kept."""
-    chosen = os.environ.get("LAMINABENCH_HOME")
-    home = (
-        Path(chosen).expanduser()
-        if chosen
-        else Path(platformdirs.user_cache_dir("laminabench", appauthor=False))
-    )
-    return home / "slices"
 
 
 def bind_aot(kind: SliceClass, index: int, weights: Sequence[Tensor], device: torch.device) -> BoundSlice:
@@ -110,7 +99,9 @@ def _compile(kind: SliceClass, position: int, weights: dict[Name, Tensor], devic
         f"{describe_spec(program.specs[name])} {one.stride()}"
         for name, one in zip(takes, example, strict=True)
     ]
-    path = cache_folder() / f"{_key(source.text, [*sorted(source.operators), *described], device)}.pt2"
+    path = (
+        cache_folder("slices") / f"{_key(source.text, [*sorted(source.operators), *described], device)}.pt2"
+    )
     return _Compiled(_loaded(path, source, example, shapes, device), takes, gives)
 
 

@@ -6,11 +6,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
-from torch import Tensor
-from transformers import PreTrainedModel
+from torch import Tensor, nn
 
 from lamina.convert.codegen import packed
 from lamina.convert.errors import ConversionError, in_short
@@ -18,6 +17,9 @@ from lamina.convert.fuse import Fusing
 from lamina.convert.program import BATCH, Program, Spec
 from lamina.convert.slices import SliceClass
 from lamina.convert.states import StateMemory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 Context = tuple[Tensor, ...]
 State = Any
@@ -98,7 +100,7 @@ def _bind_fused(
 
 def tensors_by_name(tensors: Mapping[str, Tensor] | PreTrainedModel) -> Mapping[str, Tensor]:
     """A model's tensors by their names; a mapping is taken as it is."""
-    if not isinstance(tensors, PreTrainedModel):
+    if not isinstance(tensors, nn.Module):
         return tensors
     return {**dict(tensors.named_parameters(remove_duplicate=False)), **dict(tensors.named_buffers())}
 

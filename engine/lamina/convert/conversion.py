@@ -6,25 +6,23 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
-from torch import Tensor, fx
-from transformers import PreTrainedModel
+from torch import Tensor
 
+from lamina.convert import kept
 from lamina.convert.bind import tensors_by_name
-from lamina.convert.constants import BoundConstants, constants_of, tables_in
+from lamina.convert.constants import BoundConstants
 from lamina.convert.errors import ConversionError, named
-from lamina.convert.fused import split_fused
-from lamina.convert.normalise import normalise
-from lamina.convert.partition import partition
-from lamina.convert.program import BATCH, Name, known_spec, spec_of
+from lamina.convert.program import Name
 from lamina.convert.sharding import Sharded, shard
 from lamina.convert.sliced import SlicedModel
-from lamina.convert.slices import slices_of
-from lamina.convert.source import Source, build_on_meta, check_tables, open_source
-from lamina.convert.trace import Traced, trace
-from lamina.operators import Absorb, Absorption, Attended, AttentionOp, Experts
+from lamina.convert.source import Source, open_source
+from lamina.operators import Absorb, Absorption, Attended, Experts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 # Building and tracing set what a process has only one of: torch's default dtype, fx's options, a logger.
 _one_at_a_time = threading.Lock()
@@ -42,6 +40,7 @@ class Conversion(SlicedModel):
     rope: str
     eos_token_ids: tuple[int, ...]
     config: Any = field(repr=False)
+    known: bool = field(default=False, repr=False)  # it was converted before, and not traced now
 
     def sharded(self, degree: int, experts: Experts = "tp") -> Sharded:
         """The same slices for `degree` ranks that share every layer's work and weights; made once.
@@ -73,6 +72,8 @@ def convert(
     dtype: torch.dtype | str | None = None,
     rope: str = "carry",
     absorb: Absorb = "model",
+    *,
+    keep: bool = True,
 ) -> Conversion:
     """Cut a Hugging Face causal language model into slices; a ConversionError gives the reason why not.
 
@@ -80,8 +81,8 @@ def convert(
     `dtype` the config's (or the model's) is used. With `rope` "carry", RoPE tables are computed once and
     carried from slice to slice; with "recompute", every slice computes them from positions. With `absorb`
     "attention", queries and outputs of latent KV leave and come to slices as the model has them. An
-    architecture that was converted before is not traced again. Threads that convert at the same time wait for
-    each other.
+    architecture that was converted before is not traced again, in another process neither: what comes of one
+    is kept on disk, unless `keep` is False. Threads that convert at the same time wait for each other.
     """
     if rope not in ("carry", "recompute"):
         raise ConversionError(
@@ -93,13 +94,15 @@ def convert(
         )
     source = open_source(model_or_path, dtype)
     with named(source.label), _one_at_a_time:
-        cut = _cut(source, rope, absorb)
+        cut, known = _cut(source, rope, absorb, keep=keep)
         if absorb == "attention" and not any(op.absorbs for op in cut.attentions):
             raise ConversionError(
                 "convert-absorb-unused",
                 'absorb "attention" is for latent KV, and this model stores keys and values: leave it out',
             )
         if source.model is not None:
+            from lamina.convert.meta_model import check_tables
+
             check_tables(source.model, cut.tables)
     return Conversion(
         **vars(cut),
@@ -109,90 +112,30 @@ def convert(
         rope=rope,
         eos_token_ids=source.eos_token_ids,
         config=source.config,
+        known=known,
     )
 
 
 _kept: dict[tuple[object, ...], SlicedModel] = {}
-# The graph that was traced last, and its logits: the other rope mode is often converted next.
-_graph: dict[tuple[object, ...], tuple[Traced, fx.Node]] = {}
 
 
-def _cut(source: Source, rope: str, absorb: Absorb) -> SlicedModel:
-    """The slices of an architecture, from the cache if it was converted before."""
+def _cut(source: Source, rope: str, absorb: Absorb, *, keep: bool) -> tuple[SlicedModel, bool]:
+    """The slices of an architecture, and whether they were there: if it was converted before."""
     config = source.config.to_json_string(use_diff=False)
-    architecture = (config, source.model_class, source.dtype, source.experts, absorb)
-    key = (*architecture, rope)
-    known = _kept.get(key)
+    key = (config, source.model_class, source.dtype, source.experts, absorb, rope)
+    found = _kept.get(key) or (kept.load(source, rope, absorb) if keep else None)
+    known = found
     if known is None or source.model is not None:
+        from lamina.convert.cut import cut_anew
+        from lamina.convert.meta_model import build_on_meta
+
         model = build_on_meta(source)  # and the caller's own is compared with it
-        known = known or _cut_anew(model, source, rope, absorb, architecture)
+        if known is None:
+            known = cut_anew(model, source, rope, absorb, key[:-1])
+            if keep:
+                kept.store(known, source, rope, absorb)
     _kept.pop(key, None)
     _kept[key] = known  # most recently used
     if len(_kept) > _MOST_KEPT:
         del _kept[next(iter(_kept))]
-    return known
-
-
-def _cut_anew(
-    model: PreTrainedModel, source: Source, rope: str, absorb: Absorb, architecture: tuple[object, ...]
-) -> SlicedModel:
-    if architecture not in _graph:
-        _graph.clear()
-        traced = trace(model)
-        logits = normalise(traced, absorb)
-        _check_logits(logits, source)
-        split_fused(traced.graph)
-        _graph[architecture] = traced, logits
-    traced, logits = _graph[architecture]
-    parts = partition(traced, rope)
-    slices, classes = slices_of(traced, logits, parts)
-    for cut, before in zip(parts.cut_bytes, slices, strict=False):
-        # The context that is handed on is exactly the cut that was paid for.
-        assert cut == sum(value.bytes for value in before.carried)
-    constants = constants_of(traced, parts.constant, model)
-    return SlicedModel(
-        slices=slices,
-        classes=classes,
-        attentions=tuple(_attention(node, parts.constant) for node in parts.attentions),
-        cut_bytes=parts.cut_bytes,
-        constants=constants,
-        tables=tables_in(constants, traced),
-        states=traced.states,
-    )
-
-
-def _check_logits(node: fx.Node, source: Source) -> None:
-    spec, wanted = spec_of(node), (BATCH, source.config.vocab_size)
-    if spec is None or spec.dims != wanted:
-        shape = "no tensor" if spec is None else f"of shape {list(spec.dims)}"
-        raise ConversionError(
-            "convert-no-logits",
-            f"its output is {shape}, not one logit for each of {wanted[1]} tokens; give the "
-            "causal language model",
-        )
-
-
-def _attention(node: fx.Node, constant: set[fx.Node]) -> AttentionOp:
-    query, key, value, layer, *numbers = node.args[:8]
-    sinks, *absorbed = node.args[8:]
-    if isinstance(sinks, fx.Node) and sinks not in constant:
-        raise ConversionError("convert-sinks", f"attention {layer} has sinks that depend on the tokens")
-    _, heads, _, sent = known_spec(query).row_shape
-    output = known_spec(node).row_shape[-1]
-    latent: dict[str, Any] = {"latent": output} if value is key else {}
-    if absorbed:
-        to_keys, to_values = absorbed
-        assert isinstance(to_keys, fx.Node)
-        assert isinstance(to_values, fx.Node)
-        latent = {"to_keys": to_keys.name, "to_values": to_values.name, "query": sent, "output": output}
-        latent["latent"] = known_spec(to_values).row_shape[1]
-    scoring: Any = dict(zip(("scale", "window", "chunk", "softcap"), numbers, strict=True))
-    return AttentionOp(
-        layer=int(str(layer)),
-        heads=heads,
-        kv_heads=known_spec(key).row_shape[1],
-        head_dim=known_spec(key).row_shape[3],
-        sinks=sinks.name if isinstance(sinks, fx.Node) else "",
-        **latent,
-        **scoring,
-    )
+    return known, found is not None

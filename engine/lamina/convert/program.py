@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import sympy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor, fx
+
+if TYPE_CHECKING:
+    import sympy  # type: ignore[import-untyped]
 
 BATCH = "B"
 # Matrix products: what takes a model worker's time, and what its overlap with messages is counted in.
@@ -70,6 +72,8 @@ def dim(size: Any) -> int | str:
 
 @lru_cache(maxsize=1024)
 def _formula(expression: sympy.Expr) -> int | str:
+    import sympy
+
     if not expression.free_symbols:
         return int(expression)
     # Export names each free size (s0, s13); the batch size is the only one that inputs have. One that depends
@@ -82,6 +86,10 @@ def _formula(expression: sympy.Expr) -> int | str:
 
 @lru_cache(maxsize=1024)
 def _at_one(formula: str) -> int:
+    if formula == BATCH:
+        return 1
+    import sympy  # takes half a second to load
+
     return int(sympy.sympify(formula).subs({BATCH: 1}))
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from lamina.convert.bind import BoundSlice, bind_cudagraph, bind_python, tensors_by_name, usable
 from lamina.convert.constants import BoundConstants, Constant
@@ -15,9 +15,11 @@ from lamina.convert.errors import ConversionError
 from lamina.convert.fuse import Fusing
 from lamina.convert.program import Name
 from lamina.convert.slices import Slice, SliceClass
-from lamina.convert.states import SliceStates, StateMemory
-from lamina.convert.trace import StateSpec
+from lamina.convert.states import SliceStates, StateMemory, StateSpec
 from lamina.operators import AttentionOp
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 BACKENDS = ("python", "torch", "aot", "cudagraph")
 # Those that take batches of any size as they are.
@@ -55,8 +57,8 @@ class SlicedModel:
 
         `tensors` has them by their names in the Hugging Face model; either name of a tied pair is enough, and
         tables that no checkpoint holds are made here. A weight is copied only to be moved, cast, split or
-        packed. On a CPU the backend "python" runs native operators where it finds their patterns, "torch" runs
-        none; without `q_first`, "python" computes k and v with q, and makes their products one.
+        packed. On a CPU the backend "python" runs native operators where it finds their patterns, "torch"
+        runs none; without `q_first`, "python" computes k and v with q, and makes their products one.
         """
         if backend not in BACKENDS:
             raise ConversionError(

@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from lamina.convert.trace import StateSpec
+from lamina.convert.program import BATCH, Spec, make_spec
 
+StateKind = Literal["conv", "recurrent"]
 _FIRST_ROWS = 16
+
+
+@dataclass(frozen=True)
+class StateSpec:
+    """What a layer keeps of each request between tokens, besides keys and values."""
+
+    layer: int  # of the model
+    kind: StateKind
+    place: int  # of several of a kind
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def spec(self) -> Spec:
+        return make_spec((BATCH, *self.shape), self.dtype)
 
 
 class StateMemory:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, fx, nn
@@ -21,8 +21,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
+from lamina.convert.alike import Kind, expand, kinds_of, known_number, standing_in
 from lamina.convert.errors import ConversionError, in_short
-from lamina.convert.program import BATCH, Spec, make_spec
+from lamina.convert.states import StateKind, StateSpec
 
 # Every stand-in accepts exactly what decode attention needs and refuses anything else, so that a model which
 # does more than attend causally to its own keys is never converted into one that does not.
@@ -92,21 +93,6 @@ def keep_state(state: Tensor, number: int) -> Tensor:
 @keep_state.register_fake
 def _(state: Tensor, number: int) -> Tensor:  # noqa: ARG001
     return state.new_empty(0)
-
-
-@dataclass(frozen=True)
-class StateSpec:
-    """What a layer keeps of each request between tokens, besides keys and values."""
-
-    layer: int  # of the model
-    kind: Literal["conv", "recurrent"]
-    place: int  # of several of a kind
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    @property
-    def spec(self) -> Spec:
-        return make_spec((BATCH, *self.shape), self.dtype)
 
 
 @dataclass(frozen=True)
@@ -208,6 +194,7 @@ class TracedCache:
     def update(
         self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object
     ) -> tuple[Tensor, Tensor]:
+        layer_idx = known_number(layer_idx)
         if layer_idx <= self.layer_idx or (layer_idx != self.layers and not self.states):
             raise ConversionError(
                 "convert-layer-order", f"layer {layer_idx} stores its keys where layer {self.layers} should"
@@ -299,7 +286,7 @@ class ScoutingCache(TracedCache):
     def _note(
         self,
         layer: int,
-        kind: Literal["conv", "recurrent"],
+        kind: StateKind,
         place: int,
         shape: tuple[int, ...],
         dtype: torch.dtype,
@@ -375,7 +362,7 @@ def _attend(
     cache = tracing.get()  # waits: it is a context's variable
     layer = cache.layers - 1
     where = f"attention {layer}"
-    if cache.keys is None or module.layer_idx != cache.layer_idx:
+    if cache.keys is None or known_number(module.layer_idx) != cache.layer_idx:
         raise ConversionError(
             "convert-shared-keys",
             f"{where} does not store the keys it attends to (KV sharing between layers)",
@@ -484,16 +471,11 @@ class _DecodeStep(nn.Module):
 
 def trace(model: PreTrainedModel) -> Traced:
     """The graph of `model`, which is on the meta device; a ConversionError says why it has none."""
-    cache = TracedCache()
-    try:
-        exported = _export(_DecodeStep(model, cache), cache)
-    except UnknownStatesError:
-        cache = TracedCache(_scout(model))
-        exported = _export(_DecodeStep(model, cache), cache)
-    traced = _read(exported, tuple(cache.specs))
     layers = model.config.num_hidden_layers
+    kinds = kinds_of(model, layers)
+    traced = (_trace_alike(model, kinds) if kinds else None) or _trace_all(model)
     nodes = [node for node in traced.graph.nodes if node.target is ATTENTION]
-    fewest = layers - len({spec.layer for spec in cache.specs})
+    fewest = layers - len({spec.layer for spec in traced.states})
     if not fewest <= len(nodes) <= layers or not nodes:
         raise ConversionError(
             "convert-attention-missing",
@@ -501,6 +483,29 @@ def trace(model: PreTrainedModel) -> Traced:
             "attention does not go through transformers' attention interface cannot be split",
         )
     return traced
+
+
+def _trace_alike(model: PreTrainedModel, kinds: Sequence[Kind]) -> Traced | None:
+    """With one layer of each kind, the others copied; None if they cannot be."""
+    cache = TracedCache()
+    try:
+        with standing_in(kinds, cache) as copies:
+            exported = _export(_DecodeStep(model, cache), cache)
+        traced = _read(exported, ())
+        expand(traced.graph, copies, (traced.parameters, traced.buffers), model, (ATTENTION, STORED))
+    except Exception:  # whatever it was, tracing all of it says it
+        return None
+    return traced
+
+
+def _trace_all(model: PreTrainedModel) -> Traced:
+    cache = TracedCache()
+    try:
+        exported = _export(_DecodeStep(model, cache), cache)
+    except UnknownStatesError:
+        cache = TracedCache(_scout(model))
+        exported = _export(_DecodeStep(model, cache), cache)
+    return _read(exported, tuple(cache.specs))
 
 
 def _scout(model: PreTrainedModel) -> Sequence[StateSpec]:

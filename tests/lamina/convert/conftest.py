@@ -7,6 +7,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from lamina.convert import kept
+
+
+@pytest.fixture(autouse=True)
+def nothing_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is tested here is how conversions are made."""
+    monkeypatch.setenv(kept.SWITCH, "off")
+
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> Iterator[None]:

@@ -13,10 +13,11 @@ from tiny_models import converted, tiny
 from torch import fx
 
 from lamina.convert.fused import split_fused
+from lamina.convert.meta_model import build_on_meta
 from lamina.convert.normalise import normalise
 from lamina.convert.partition import Network, partition
 from lamina.convert.program import spec_of
-from lamina.convert.source import build_on_meta, open_source
+from lamina.convert.source import open_source
 from lamina.convert.trace import ATTENTION, trace
 
 Edges = list[tuple[int, int, int]]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tiny_models import custom, decodes, seeded, tiny
 
-from lamina.convert import ConversionError, convert
+from lamina.convert import ConversionError, convert, cut
 from lamina.convert import conversion as conversion_module
 from lamina.convert.trace import trace
 
@@ -19,7 +19,7 @@ CHANGES = {"num_hidden_layers": 1, "intermediate_size": 104}
 @pytest.fixture(autouse=True)
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversion_module, "_kept", {})
-    monkeypatch.setattr(conversion_module, "_graph", {})
+    monkeypatch.setattr(cut, "_graph", {})
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         found.append(model)
         return trace(model)
 
-    monkeypatch.setattr(conversion_module, "trace", note)
+    monkeypatch.setattr(cut, "trace", note)
     return found
 
 
@@ -69,7 +69,7 @@ def test_the_other_rope_mode_cuts_the_same_graph(traced: list[Any], monkeypatch:
     modes = ("carry", "recompute")
     alone = []
     for rope in modes:
-        conversion_module._graph.clear()
+        cut._graph.clear()
         alone.append(sources(rope))
     assert len(traced) == 2
     assert alone[0] != alone[1]

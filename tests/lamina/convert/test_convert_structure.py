@@ -10,8 +10,7 @@ import pytest
 import torch
 from tiny_models import converted, tiny
 
-from lamina.convert import AttentionOp, convert
-from lamina.convert import conversion as conversion_module
+from lamina.convert import AttentionOp, convert, cut
 from lamina.convert.program import Name, Piece
 from lamina.convert.trace import trace
 
@@ -122,7 +121,7 @@ def test_threads_convert_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         inside.pop()
         return trace(*arguments)
 
-    monkeypatch.setattr(conversion_module, "trace", slow_trace)
+    monkeypatch.setattr(cut, "trace", slow_trace)
     types = (torch.float32, torch.bfloat16)
     with ThreadPoolExecutor(len(types)) as pool:
         # An architecture that no other test has, so that it is not known already.

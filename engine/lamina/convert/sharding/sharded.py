@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import gcd, prod
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from lamina.convert.bind import BoundSlice, bind_python, tensors_by_name, usable
 from lamina.convert.codegen import slice_source
@@ -24,6 +23,9 @@ from lamina.convert.sharding.program import ShardedProgram, shard_program
 from lamina.convert.sliced import EAGER, SlicedModel
 from lamina.convert.slices import SliceClass
 from lamina.operators import AttentionOp, Experts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,184 @@
+"""Of layers that are alike one is traced; what comes of it is what tracing all of them gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from tiny_models import decodes, seeded, tiny
+from torch import Tensor, nn
+
+from lamina.convert import Conversion, convert, cut, trace
+from lamina.convert import conversion as conversion_module
+from lamina.convert.alike import LayerNumber, NotAlikeError, kinds_of
+from lamina.convert.constants import weight_name
+
+LAYERS = 6
+CONFIGS: dict[str, dict[str, Any]] = {
+    "Llama": {},
+    "Gemma3Text": {
+        "head_dim": 16,
+        "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention"] * 3,
+    },
+    "GPT2": {"n_layer": LAYERS, "n_embd": 64, "n_head": 4},
+    "Cohere": {},
+    "Mixtral": {"num_local_experts": 4},
+    "DeepseekV3": {
+        "first_k_dense_replace": 1,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "moe_intermediate_size": 32,
+        "q_lora_rank": 24,
+        "kv_lora_rank": 16,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8,
+        "v_head_dim": 16,
+        "num_key_value_heads": 4,
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversion_module, "_kept", {})
+    monkeypatch.setattr(cut, "_graph", {})
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether layers were copied, of each model that was traced."""
+    found: list[bool] = []
+    trace_alike = trace._trace_alike
+
+    def noted(*given: Any) -> Any:
+        traced = trace_alike(*given)
+        found.append(traced is not None)
+        return traced
+
+    monkeypatch.setattr(trace, "_trace_alike", noted)
+    return found
+
+
+def facts(conversion: Conversion) -> list[object]:
+    """All that a conversion is, but for the names of the graph's nodes."""
+    names = conversion.constants
+    return [
+        [(kind.source, kind.code.operators, kind.members) for kind in conversion.classes],
+        [(op.layer, op.heads, op.kv_heads, op.head_dim, op.scale, op.sight) for op in conversion.attentions],
+        conversion.cut_bytes,
+        [
+            (
+                [weight_name(names, name) for name in piece.weights],
+                [(one.op, one.spec, one.bytes) for one in piece.carried],
+                piece.class_index,
+            )
+            for piece in conversion.slices
+        ],
+        sorted(conversion.tables),
+    ]
+
+
+@pytest.mark.long(but=["Llama", "Gemma3Text", "DeepseekV3"])
+@pytest.mark.parametrize("family", CONFIGS)
+def test_copies_are_what_tracing_each_layer_gives(
+    family: str, tried: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny(family, **{"num_hidden_layers": LAYERS} | CONFIGS[family])
+    copied = facts(convert(config, keep=False))
+    assert tried == [True]
+    conversion_module._kept.clear()
+    cut._graph.clear()
+    monkeypatch.setattr(trace, "kinds_of", lambda *_: [])
+    assert facts(convert(config, keep=False)) == copied
+
+
+def test_copied_layers_decode_as_the_model_does(tried: list[bool]) -> None:
+    decodes(seeded(tiny("Llama", num_hidden_layers=4)))
+    assert tried == [True]
+
+
+class Mlp(nn.Module):
+    """Of each layer, with what its number is used for."""
+
+    def __init__(self, number: int, kind: str) -> None:
+        super().__init__()
+        self.up = nn.Linear(64, 64)
+        self.kind = kind
+        self.layer_idx = number
+        self.scale = 1.0 + (number if kind == "another number" else 0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.up(x) * self.scale
+        if self.kind == "computes with it":
+            return y * (1 + self.layer_idx)
+        if self.kind == "decides by it":
+            return y if self.layer_idx < 2 else -y
+        if self.kind == "looks up by it":
+            return y * [1.0, 2.0, 3.0, 4.0][self.layer_idx]
+        return y
+
+
+def of_kind(kind: str) -> transformers.PreTrainedModel:
+    class Numbered(transformers.LlamaForCausalLM):  # type: ignore[misc]
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            for number, layer in enumerate(self.model.layers):
+                layer.mlp = Mlp(number, kind)
+
+    torch.manual_seed(0)
+    config = tiny("Llama", num_hidden_layers=4)
+    model: Any = Numbered._from_config(config, attn_implementation="eager", dtype=torch.float32)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.normal_(1.0 if "norm" in name else 0.0, 0.15)
+    made: transformers.PreTrainedModel = model.eval()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("kind", "alike"),
+    [
+        ("nothing", [True]),
+        ("computes with it", [False]),
+        ("decides by it", [False]),
+        ("looks up by it", [False]),
+        ("another number", []),
+    ],
+)
+def test_layers_that_depend_on_their_number_are_all_traced(
+    kind: str, alike: list[bool], tried: list[bool]
+) -> None:
+    decodes(of_kind(kind))
+    assert tried == alike
+
+
+def test_weights_that_layers_share_are_no_copies() -> None:
+    model: Any = seeded(tiny("Llama", num_hidden_layers=4))
+    (kind,) = kinds_of(model, 4)
+    assert kind.members == [0, 1, 2, 3]
+    model.model.layers[2].mlp.up_proj.weight = model.model.layers[0].mlp.up_proj.weight
+    assert kinds_of(model, 4) == [], "two are left, which are not worth it"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda n: n + 1,
+        lambda n: n == 1,
+        lambda n: [0, 1][n],
+        bool,
+        hash,
+        int,
+        str,
+        lambda n: f"{n}",
+        lambda n: {n: 1},
+    ],
+)
+def test_nothing_can_be_computed_from_a_layers_number(use: Any) -> None:
+    with pytest.raises((NotAlikeError, TypeError)):
+        use(LayerNumber(1))
