@@ -18,6 +18,14 @@ std::string names_of(const std::vector<Isa>& isas) {
   return names;
 }
 
+Isa best_of(const std::vector<Isa>& isas) {
+#if defined(__x86_64__)
+  // Of Intel's (measured: Emerald Rapids) a VDPBF16PS takes 2.2 cycles, in which four FMAs do twice as much.
+  if (isas.back() == Isa::kAvx512Bf16 && __builtin_cpu_is("intel")) return Isa::kAvx512;
+#endif
+  return isas.back();
+}
+
 }  // namespace
 
 std::vector<Isa> available_isas() {
@@ -46,7 +54,7 @@ Isa choose_isa(std::string_view name) {
     const char* wanted = std::getenv("LAMINA_ISA");
     if (wanted != nullptr) name = wanted;
   }
-  if (name.empty()) return isas.back();
+  if (name.empty()) return best_of(isas);
   const auto found = std::find_if(isas.begin(), isas.end(), [&](Isa isa) { return name_of(isa) == name; });
   if (found == isas.end()) {
     throw std::invalid_argument("isa is '" + std::string(name) + "' but this processor has " +

@@ -45,6 +45,25 @@ struct Avx512Simd {
   static Vec widen(const Float16* p) {
     return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   }
+  // 32 numbers, the even and the odd ones apart.
+  static void widen_two(const BFloat16* p, Vec& even, Vec& odd) {
+    const __m512i x = _mm512_loadu_si512(p);
+    even = _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+    odd = _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(-65536)));
+  }
+  // Two vectors of consecutive numbers to the even and the odd ones of both, and back.
+  static void part(Vec& a, Vec& b) {
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const Vec first = _mm512_permutex2var_ps(a, even, b);
+    b = _mm512_permutex2var_ps(a, _mm512_add_epi32(even, _mm512_set1_epi32(1)), b);
+    a = first;
+  }
+  static void join(Vec& a, Vec& b) {
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const Vec first = _mm512_permutex2var_ps(a, low, b);
+    b = _mm512_permutex2var_ps(a, _mm512_add_epi32(low, _mm512_set1_epi32(8)), b);
+    a = first;
+  }
   // The last 8 numbers of a row: nothing beyond its end is read.
   static Vec widen_half(const float* p) { return _mm512_zextps256_ps512(_mm256_loadu_ps(p)); }
   static Vec widen_half(const BFloat16* p) { return widen_bf16(load_half(p)); }

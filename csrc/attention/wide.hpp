@@ -17,6 +17,10 @@ typename S::Vec widen(const E* p) {
   }
 }
 
+// Whether pairs of vectors can be widened as the even and the odd numbers of both, which is half the work.
+template <typename S, typename E>
+constexpr bool kByTwos = requires(const E* p, typename S::Vec& x) { S::widen_two(p, x, x); };
+
 // N rows' sums so far, C vectors of each.
 template <typename S, int N, int C>
 void start(typename S::Vec (&sums)[N][C], const float* rows, int stride, const Before& before) {
@@ -33,11 +37,20 @@ template <typename S, typename E>
 struct WideDot {
   using Vec = typename S::Vec;
 
-  // Query heads to [N][padded(dim)].
+  // Query heads to [N][padded(dim)], in the order in which keys are widened.
   template <int N>
   static void pack(const E* q, int dim, float* to) {
     for (int n = 0; n < N; ++n, q += dim, to += padded(dim)) {
       int d = 0;
+      if constexpr (kByTwos<S, E>) {
+        for (; d + 2 * S::kWidth <= dim; d += 2 * S::kWidth) {
+          Vec even;
+          Vec odd;
+          S::widen_two(q + d, even, odd);
+          S::store(to + d, even);
+          S::store(to + d + S::kWidth, odd);
+        }
+      }
       for (; d + S::kWidth <= dim; d += S::kWidth) S::store(to + d, S::widen(q + d));
       if constexpr (S::kWidth > 8) {
         if (d < dim) S::store(to + d, S::widen_half(q + d));
@@ -61,6 +74,10 @@ struct WideDot {
         Vec sums[N * kEach];
         for (Vec& sum : sums) sum = S::zero();
         int d = 0;
+        if constexpr (kByTwos<S, E>) {
+          for (; d + 2 * S::kWidth <= dim; d += 2 * S::kWidth)
+            add_two<N, kEach>(q + d, padded(dim), k, d, sums);
+        }
         for (; d + S::kWidth <= dim; d += S::kWidth) add<N, kEach, false>(q + d, padded(dim), k, d, sums);
         if constexpr (S::kWidth > 8) {
           if (d < dim) add<N, kEach, true>(q + d, padded(dim), k, d, sums);
@@ -75,6 +92,20 @@ private:
   static void add(const float* q, int stride, const E* const (&k)[kEach], int d, Vec (&sums)[N * kEach]) {
     Vec key[kEach];
     for (int i = 0; i < kEach; ++i) key[i] = widen<S, kHalf>(k[i] + d);
+    multiply<N, kEach>(q, stride, key, sums);
+  }
+
+  template <int N, int kEach>
+  static void add_two(const float* q, int stride, const E* const (&k)[kEach], int d, Vec (&sums)[N * kEach]) {
+    Vec even[kEach];
+    Vec odd[kEach];
+    for (int i = 0; i < kEach; ++i) S::widen_two(k[i] + d, even[i], odd[i]);
+    multiply<N, kEach>(q, stride, even, sums);
+    multiply<N, kEach>(q + S::kWidth, stride, odd, sums);
+  }
+
+  template <int N, int kEach>
+  static void multiply(const float* q, int stride, const Vec (&key)[kEach], Vec (&sums)[N * kEach]) {
     for (int n = 0; n < N; ++n) {
       const Vec query = S::load(q + n * stride);
       for (int i = 0; i < kEach; ++i) sums[n * kEach + i] = S::fma(query, key[i], sums[n * kEach + i]);
@@ -117,11 +148,13 @@ private:
   template <int N, int C, bool kHalf>
   [[gnu::noinline]] static void columns(const Step& step, int d, const float* weights, const Before& before,
                                         float* rows) {
+    constexpr bool kTwos = kByTwos<S, E> && C % 2 == 0;  // sums are kept in that order meanwhile
     const int stride = padded(step.dim);
     const int fetches = (step.fetches * C * S::kWidth + step.dim - 1) / step.dim;
     rows += d;
     Vec sums[N][C];
     start<S>(sums, rows, stride, before);
+    if constexpr (kTwos) each_two<N, C>(sums, S::part);
     const std::byte* values = step.rows + static_cast<std::size_t>(d) * sizeof(E);
     for (int from = 0; from < step.tokens; from += kStep) {
       const float* weight_of = weights + place_of<S, N>(0, step.at + from);
@@ -130,15 +163,27 @@ private:
       for (int t = 0; t < kStep; ++t) {
         const E* row = reinterpret_cast<const E*>(values + step.offsets[from + t]);
         Vec value[C];
-        for (int c = 0; c < C; ++c) value[c] = widen<S, kHalf>(row + c * S::kWidth);
+        if constexpr (kTwos) {
+          for (int c = 0; c < C; c += 2) S::widen_two(row + c * S::kWidth, value[c], value[c + 1]);
+        } else {
+          for (int c = 0; c < C; ++c) value[c] = widen<S, kHalf>(row + c * S::kWidth);
+        }
         for (int n = 0; n < N; ++n) {
           const Vec weight = S::set1(weight_of[place_of<S, N>(n, t)]);
           for (int c = 0; c < C; ++c) sums[n][c] = S::fma(weight, value[c], sums[n][c]);
         }
       }
     }
+    if constexpr (kTwos) each_two<N, C>(sums, S::join);
     for (int n = 0; n < N; ++n) {
       for (int c = 0; c < C; ++c) S::store(rows + n * stride + c * S::kWidth, sums[n][c]);
+    }
+  }
+
+  template <int N, int C, typename F>
+  [[gnu::always_inline]] static inline void each_two(Vec (&sums)[N][C], F order) {
+    for (int n = 0; n < N; ++n) {
+      for (int c = 0; c < C; c += 2) order(sums[n][c], sums[n][c + 1]);
     }
   }
 };

@@ -187,7 +187,7 @@ result may be written over either input.)");
         for (const attention::Isa isa : attention::available_isas()) names.append(attention::name_of(isa));
         return names;
       },
-      "The instruction sets that this processor has kernels for, the best one last.");
+      "The instruction sets that this processor has kernels for, each containing those before it.");
 }
 
 }  // namespace lamina
