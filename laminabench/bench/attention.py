@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,10 +41,10 @@ TARGET_SHARE = 0.9
 TARGET_OVER_VLLM = 1.5
 BATCH = 16
 FEWEST_ROUNDS = 5
-TORCH_ROUNDS = 3  # it can take longer than all else
 JUDGED_ORDERS = ("consecutive", "interleaved")
 ORDERS = (*JUDGED_ORDERS, "random")
 PREFETCHES = ("l1", "l2")
+LATENT_LESS = 16  # times as much memory, where time goes into arithmetic
 
 
 @dataclass(frozen=True)
@@ -95,10 +94,10 @@ CASES = [
 
 
 def usual_kv_bytes() -> int:
-    """More than the caches hold: of what they do, a share would be read from there."""
-    with contextlib.suppress(ValueError, OSError):  # not every system says
-        return max(256 << 20, 2 * os.sysconf("SC_LEVEL3_CACHE_SIZE"))
-    return 256 << 20
+    """More than the caches hold, as far as the system says: of what they do, a share would be read there."""
+    sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
+    caches = [int(size.read_text().strip().removesuffix("K")) << 10 for size in sizes]
+    return max(256 << 20, 2 * max(caches, default=0))
 
 
 def run(
@@ -146,7 +145,7 @@ def run(
     speeds = ("GFLOP/s", "GB/s", "memory", "share", "min to max", "x vLLM", f"x {other}", "torch")
     target = f"<{TARGET_SHARE:.0%}, {TARGET_OVER_VLLM:g} x"
     table = judged(("<heads", "<numbers", "<slots", *speeds, target), rows)
-    size = f"{setting.kv_bytes / 1e6:,.0f} MB of keys and values"
+    size = f"{(kv_bytes or usual_kv_bytes()) / 1e6:,.0f} MB of keys and values (MLA: a {LATENT_LESS}th)"
     text: list[Text] = [table, f"{threads} threads, {isa}; {BATCH} requests, {size}"]
     text.append(fetching(rows, chosen, other))
     return Report(facts, text if environment else [*text, f"no vLLM to compare with: {why_not}"])
@@ -176,6 +175,7 @@ class Setting:
 
     def __init__(self, case: Case, kv_bytes: int, vllm: VllmKernel | None = None) -> None:
         self.case = case
+        kv_bytes //= LATENT_LESS if case.latent else 1
         self.tokens = max(1, kv_bytes // (case.arena.token_bytes * BATCH))
         self.slots = BATCH * self.tokens
         self.kv_bytes = self.slots * case.arena.token_bytes
@@ -200,8 +200,7 @@ class Setting:
         """A row for each order of slots, of bytes of keys and values a second."""
         torchs, orders = self.torchs_attention(), {order: slots_in(order, self.slots) for order in ORDERS}
         measured: dict[str, list[dict[str, float]]] = {order: [] for order in ORDERS}
-        torchs()
-        sdpa = [self.kv_bytes / seconds_of(torchs) for _ in range(TORCH_ROUNDS)]
+        sdpa = self.kv_bytes / seconds_of(torchs)  # once: it can take longer than all else
         if self.vllm:
             self.vllm.prepare(self.batch())
         for _ in rounds_for(seconds, FEWEST_ROUNDS):
@@ -237,7 +236,7 @@ class Setting:
             "block": CPU_BLOCK,
         }
 
-    def _row(self, order: str, rounds: Sequence[Mapping[str, float]], sdpa: Sequence[float]) -> Row:
+    def _row(self, order: str, rounds: Sequence[Mapping[str, float]], sdpa: float) -> Row:
         case, by_kind = self.case, {kind: [speeds[kind] for speeds in rounds] for kind in rounds[0]}
         speeds, memory = by_kind[self.chosen], by_kind[f"memory_{self.chosen}"]
         share = ratios(speeds, memory)
@@ -263,7 +262,7 @@ class Setting:
             "attention_flops_per_s": flops,
             "bandwidth_bytes_per_s": spread(memory),
             "vllm_bytes_per_s": spread(by_kind["vllm"]) if self.vllm else None,
-            "sdpa_bytes_per_s": spread(sdpa),
+            "sdpa_bytes_per_s": sdpa,
             "share": share,
             "over_vllm": over_vllm,
             "over_other_prefetch": over_other,
@@ -273,7 +272,7 @@ class Setting:
             "over_vllm_met": vllm_met,
         }
         heads = f"{case.heads}/{case.kv_heads} x {case.head_dim}"
-        gigabytes = [f"{spread(kind).median / 1e9:.3g}" for kind in (speeds, memory, sdpa)]
+        gigabytes = [f"{spread(kind).median / 1e9:.3g}" for kind in (speeds, memory, [sdpa])]
         ahead = [f"{ratio.median:.2f}" if ratio else "" for ratio in (over_vllm, over_other)]
         shares = share.cells("{:.0%}".format)
         cells = (heads, case.dtype_name, order, f"{flops.median / 1e9:.0f}", *gigabytes[:2], *shares, *ahead)
