@@ -8,6 +8,7 @@ import math
 import re
 import time
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from laminabench.runs.status import DONE, FAILED
 from laminabench.systems.live.endpoint.records import Records
@@ -21,6 +22,14 @@ _BROKEN = (GONE, "connection reset")
 # Connections that failed one after the other before the server is taken to be gone for good.
 GONE_AFTER = 16
 _DECIMAL = re.compile(r"\d{1,6}(\.\d+)?")
+
+
+class Sent(NamedTuple):
+    """A request on its way, and who listens to its answer."""
+
+    connection: Connection
+    stream: Stream
+    at_s: float
 
 
 @dataclass(slots=True)
@@ -38,14 +47,19 @@ class Attempts:
     told: dict[str, int] = field(default_factory=dict)  # requests by how tokens in chunks were known
     _lost: int = 0
 
-    async def serve(self, place: int, request: bytes, due_s: float) -> None:
+    def begin(self, place: int, request: bytes, due_s: float) -> Sent | None:
+        """Send it at once, if a connection is free."""
+        self.records.note(place, due_s=due_s)
+        self.records.begun += 1
+        connection = self.pool.free()
+        return None if connection is None else self._send(connection, place, request)
+
+    async def serve(self, place: int, request: bytes, begun: Sent | None) -> None:
         """Send it, again where that makes sense, and note what came of it."""
         records = self.records
-        records.note(place, due_s=due_s)
-        records.begun += 1
         for attempt in range(self.retries + 1):
             records.note(place, attempts=attempt + 1)
-            stream, error = await self._attempt(place, request, time.monotonic() + self.timeout_s)
+            stream, error = await self._attempt(place, request, None if attempt else begun)
             if not error:
                 break
             pause_s = _pause_s(stream, error, attempt)
@@ -59,29 +73,34 @@ class Attempts:
     async def once(self, request: bytes) -> Stream:
         """One attempt that nobody counts; a NoConnectionError if there is no way to the server."""
         connection = await self.pool.take()
-        stream = await self._ask(connection, 0, request, time.monotonic() + self.timeout_s)
+        stream = await self._heard(self._send(connection, 0, request))
         self.pool.give(connection)
         return stream
 
-    async def _attempt(self, place: int, request: bytes, until_s: float) -> tuple[Stream | None, str]:
+    async def _attempt(self, place: int, request: bytes, begun: Sent | None) -> tuple[Stream | None, str]:
         """What came, if anything did, and what went wrong."""
         tried_s = time.monotonic()
         try:
-            connection = await self.pool.take()
+            sent = begun or self._send(await self.pool.take(), place, request)
         except NoConnectionError as error:
             self.records.sent(place, tried_s)
             self._no_connection(error)
             return None, error.kind
-        stream = await self._ask(connection, place, request, until_s)
-        self.pool.give(connection)
+        stream = await self._heard(sent, tried_s + self.timeout_s)
+        self.pool.give(sent.connection)
         self._note(place, stream)
         return stream, stream.error
 
-    async def _ask(self, connection: Connection, place: int, request: bytes, until_s: float) -> Stream:
+    def _send(self, connection: Connection, place: int, request: bytes) -> Sent:
+        stream = Stream(self.records, place, asyncio.get_running_loop().create_future())
+        at_s = connection.ask(request, stream)
+        self.records.sent(place, at_s)
+        return Sent(connection, stream, at_s)
+
+    async def _heard(self, sent: Sent, until_s: float | None = None) -> Stream:
+        """What came of it, in the time that it has."""
         loop = asyncio.get_running_loop()
-        stream = Stream(self.records, place, loop.create_future())
-        sent_s = connection.ask(request, stream)
-        self.records.sent(place, sent_s)
+        connection, stream, at_s = sent
 
         def too_late() -> None:
             connection.leave(f"time-out: not done in {self.timeout_s:g} s")
@@ -92,7 +111,7 @@ class Attempts:
 
         timers = [
             loop.call_later(self.first_byte_timeout_s, no_byte),
-            loop.call_later(until_s - sent_s, too_late),
+            loop.call_later(self.timeout_s if until_s is None else until_s - at_s, too_late),
         ]
         try:
             await stream.over

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import ssl
 import time
 from collections import deque
@@ -16,20 +17,19 @@ from numpy.typing import NDArray
 from laminabench.errors import UserError
 from laminabench.gc_paused import gc_paused
 from laminabench.sim.spec import Mode
-from laminabench.systems.live.endpoint.attempts import Attempts
+from laminabench.systems.live.endpoint.attempts import Attempts, Sent
 from laminabench.systems.live.endpoint.heard import Ear, Heard
 from laminabench.systems.live.endpoint.prompts import Prompts
 from laminabench.systems.live.endpoint.records import Records
 from laminabench.systems.live.endpoint.request import Accepted, request
 from laminabench.systems.live.endpoint.setup import EndpointSetup
-from laminabench.systems.live.endpoint.wire import Pool, more_files, resolved
+from laminabench.systems.live.endpoint.wire import Departures, Pool, more_files, resolved
 from laminabench.systems.live.recent import EVERY_S
 from laminabench.traces.table import Trace
 
 # Of requests that are made before they are due: making one takes as long as several tokens' arrival.
 MOST_BYTES = 64 << 20
-# So many that are late go out at once, before what has come in meanwhile is read: a turn of the loop that
-# reads a thousand streams takes longer than the time between two requests.
+# So many that are late go out at once, before what has come in meanwhile is read.
 AT_ONCE = 64
 # A request by its place among the rows, and when it was due.
 Serve = Callable[[int, float], Awaitable[None]]
@@ -140,13 +140,17 @@ class Client:
         await asyncio.sleep(max(0.0, began_s - time.monotonic()))
         if part.mode == "open":
             due_s = (part.trace.arrival_s[part.rows] + began_s).tolist()
-            await at_times(due_s, self._serve, self.bodies.make_one)
+            await at_times(due_s, self._serve, self.bodies.make_one, self.attempts.pool.departures)
         else:
             await in_flight(len(part.rows), part.places, self._serve)
 
-    async def _serve(self, place: int, due_s: float) -> None:
+    def _serve(self, place: int, due_s: float) -> Awaitable[None]:
         # Places are served in their order, so the next body is this one's.
-        await self.attempts.serve(place, self.bodies.take(), due_s)
+        body = self.bodies.take()
+        return self._served(place, body, self.attempts.begin(place, body, due_s))
+
+    async def _served(self, place: int, body: bytes, begun: Sent | None) -> None:
+        await self.attempts.serve(place, body, begun)
         self.bodies.make_one()
 
 
@@ -167,32 +171,50 @@ async def _telling(ear: Ear, tell: Callable[[Heard], None]) -> None:
         await asyncio.sleep(EVERY_S)
 
 
-async def at_times(due_s: Sequence[float], serve: Serve, idle: Callable[[], object]) -> None:
-    """Each at its time, however many are under way; `idle` is called while there is time before the next."""
+async def at_times(
+    due_s: Sequence[float], serve: Serve, idle: Callable[[], object], departures: Departures
+) -> None:
+    """Each at its time, however many are under way; `idle` is called while there is time before the next.
+
+    Who reads answers lets those go that are due meanwhile.
+    """
     under_way: set[asyncio.Future[None]] = set()
     broken: list[BaseException] = []
+    places = iter(range(len(due_s)))
+    place = next(places, None)
 
     def ended(task: asyncio.Future[None]) -> None:
         under_way.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             broken.append(error)
 
-    try:
-        for place, due in enumerate(due_s):
-            while (wait_s := due - time.monotonic()) > 0:
-                if wait_s > 0.002:
-                    idle()
-                await asyncio.sleep(max(0.0, due - time.monotonic()))
-            task: asyncio.Future[None] = asyncio.ensure_future(serve(place, due))
+    def go() -> None:
+        nonlocal place
+        for _ in range(AT_ONCE):
+            if place is None or due_s[place] > time.monotonic():
+                break
+            task: asyncio.Future[None] = asyncio.ensure_future(serve(place, due_s[place]))
             under_way.add(task)
             task.add_done_callback(ended)
-            if place % AT_ONCE == 0:
+            place = next(places, None)
+        departures.due_s = math.inf if place is None else due_s[place]
+
+    departures.go, departures.due_s = go, due_s[0] if due_s else math.inf
+    try:
+        while place is not None:
+            if (wait_s := due_s[place] - time.monotonic()) > 0:
+                if wait_s > 0.002:
+                    idle()
+                await asyncio.sleep(max(0.0, due_s[place] - time.monotonic()))
+            else:
+                go()
                 await asyncio.sleep(0)
             if broken:
                 raise broken[0]
         if under_way:
             await asyncio.gather(*under_way)
     finally:
+        departures.due_s = math.inf
         for left in under_way:
             left.cancel()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import multiprocessing
+import os
 import signal
 import threading
 import time
@@ -201,6 +202,8 @@ async def _commanded(pipe: Pipe, part: Part) -> Did:
             loop.remove_reader(pipe.fileno())
 
     loop.add_reader(pipe.fileno(), told)
+    # The loop has made it one that does not wait: what is sent at the end is more than a pipe holds.
+    os.set_blocking(pipe.fileno(), True)
     try:
         return await _run(client, began_s, pipe.send)
     finally:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
+import os
 import resource
 import socket
 import ssl
@@ -21,12 +24,23 @@ GONE = "connection closed"
 CONNECT_TIMEOUT_S = 10.0
 
 
+class Departures:
+    """Requests that become due while answers are read: a turn of the loop that reads a thousand streams takes
+    longer than the time between two requests.
+    """
+
+    def __init__(self) -> None:
+        self.due_s = math.inf  # when the next one is
+        self.go: Callable[[], None] = lambda: None
+
+
 class Connection(asyncio.Protocol):
     """Kept alive between requests, of which it carries one at a time."""
 
-    def __init__(self, lost: Callable[[Connection], None]) -> None:
-        self._lost = lost
+    def __init__(self, lost: Callable[[Connection], None], departures: Departures) -> None:
+        self._lost, self._departures = lost, departures
         self._transport: asyncio.Transport | None = None
+        self._plain = -1  # the socket's number, where what is written goes out as it is
         self._parser: Any = None
         self._answer: Stream | None = None
         self._fields: list[tuple[bytes, bytes]] = []
@@ -38,6 +52,9 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's are transports in all but name.
         self._transport = cast(asyncio.Transport, transport)
+        plain = transport.get_extra_info("socket")
+        if plain is not None and transport.get_extra_info("sslcontext") is None:
+            self._plain = plain.fileno()
 
     def ask(self, request: bytes, answer: Stream) -> float:
         """Send a request whose answer somebody listens to; when it was sent."""
@@ -49,7 +66,13 @@ class Connection(asyncio.Protocol):
         self._answer = answer
         self._parser = httptools.HttpResponseParser(self)
         self._fields, self._framed, self._whole_head = [], False, False
-        self._transport.write(request)
+        # Now, and not when the loop has read all that is there; what does not go at once is the loop's.
+        written = 0
+        if self._plain >= 0 and not (self._transport.is_closing() or self._transport.get_write_buffer_size()):
+            with contextlib.suppress(OSError):
+                written = os.write(self._plain, request)
+        if written < len(request):
+            self._transport.write(request[written:])
         return time.monotonic()
 
     def leave(self, error: str) -> None:
@@ -68,6 +91,8 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._at_s = time.monotonic()
+        if self._at_s >= self._departures.due_s:
+            self._departures.go()
         if self._answer is None:
             # Nobody has asked anything.
             self.close()
@@ -137,17 +162,22 @@ class Pool:
 
     def __init__(self, address: Address, where: list[Any], tls: ssl.SSLContext | None) -> None:
         self._address, self._where, self._tls = address, where, tls
+        self.departures = Departures()
         self._free: list[Connection] = []
         self._all: set[Connection] = set()
         self.opened = 0
 
     async def take(self) -> Connection:
         """One that nobody uses."""
+        return self.free() or await self._connect()
+
+    def free(self) -> Connection | None:
+        """One that is there."""
         while self._free:
             connection = self._free.pop()
             if connection.reusable:
                 return connection
-        return await self._connect()
+        return None
 
     def give(self, connection: Connection) -> None:
         """Its answer has been read to the end, or it cannot be used any more."""
@@ -167,7 +197,7 @@ class Pool:
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     _, connection = await loop.create_connection(
-                        lambda: Connection(self._all.discard),
+                        lambda: Connection(self._all.discard, self.departures),
                         host,
                         port,
                         ssl=self._tls,

@@ -21,7 +21,7 @@ from laminabench.systems.live.endpoint.records import Records
 from laminabench.systems.live.endpoint.replaying import replay
 from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served, parse_url
 from laminabench.systems.live.endpoint.stream import Stream
-from laminabench.systems.live.endpoint.wire import GONE, Connection, NoConnectionError, Pool
+from laminabench.systems.live.endpoint.wire import GONE, Connection, Departures, NoConnectionError, Pool
 from laminabench.traces.table import Trace
 
 Replayed = Callable[..., Any]
@@ -198,7 +198,7 @@ def test_no_thread_or_connection_is_left(server: Any, seen: Replayed, make_trace
 
 def test_a_connection_that_was_lost_before_it_was_used_is_one_that_closed() -> None:
     async def ask() -> Stream:
-        connection = Connection(lambda lost: None)
+        connection = Connection(lambda lost: None, Departures())
         connection.connection_made(asyncio.Transport())
         connection.connection_lost(None)
         stream = Stream(Records(np.zeros(1, np.int64)), 0, asyncio.get_running_loop().create_future())
@@ -218,7 +218,8 @@ def test_what_is_lost_on_the_way_to_the_server_is_not_lateness_of_the_client() -
     records = Records(np.zeros(1, np.int64))
     pool = Slow(parse_url("http://127.0.0.1:1"), [], None)
     began_s = time.monotonic()
-    asyncio.run(Attempts(pool, records, 9.0, 9.0, retries=0).serve(0, b"", began_s))
+    attempts = Attempts(pool, records, 9.0, 9.0, retries=0)
+    asyncio.run(attempts.serve(0, b"", attempts.begin(0, b"", began_s)))
     assert records.calls["error"] == ["no connection in time"]
     assert time.monotonic() - records.calls["sent_s"][0] >= 0.2
 
