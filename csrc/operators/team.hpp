@@ -5,7 +5,7 @@
 namespace lamina::operators {
 
 // Work below this many numbers is done by the caller alone: to tell others and to wait for them takes longer.
-inline constexpr std::size_t kAlone = 32 * 1024;
+inline constexpr std::size_t kAlone = 8 * 1024;
 
 // Calls `some(first, last)` for parts of [0, rows), of `width` numbers each, that have all of them together:
 // on the threads that torch's own operators run on, which are awake and are not to be in the way of others'.
