@@ -45,10 +45,10 @@ Isa choose_isa(std::string_view name);
 std::string name_of(Isa isa);
 
 // The cache of a core into which a kernel fetches what it reads next.
-enum class Prefetch { kL1, kL2 };
+enum class Prefetch { kL1, kL2, kBoth };  // both: early into L2, and from there into L1 shortly before
 
-// Where to: `name`, l1 or l2, or if that is empty $LAMINA_PREFETCH, or what is best on this processor. No
-// result depends on it. Throws std::invalid_argument for a name that means nothing.
+// Where to: `name`, l1, l2 or both, or if that is empty $LAMINA_PREFETCH, or what is best on this processor.
+// No result depends on it. Throws std::invalid_argument for a name that means nothing.
 Prefetch choose_prefetch(std::string_view name);
 
 std::string name_of(Prefetch prefetch);

@@ -71,6 +71,7 @@ public:
     piece_stride_ = task.source->head_stride;
     first_ = static_cast<std::size_t>(task.first) * task.source->head_stride;
     near_ = task.prefetch == Prefetch::kL1;
+    both_ = task.prefetch == Prefetch::kBoth;
   }
 
   // From now on, these tokens' rows.
@@ -103,6 +104,16 @@ public:
     }
   }
 
+  // What is read soon, a step's rows at places of their own, into the first level if it is but in the second.
+  template <int kRows>
+  [[gnu::always_inline]] inline void soon(const std::byte* rows, const std::size_t* offsets, int left,
+                                          int bytes) const {
+    if (!both_ || left < 2 * kRows) return;
+    for (int row = kRows; row < 2 * kRows; ++row) {
+      for (int at = 0; at < bytes; at += 64) __builtin_prefetch(rows + offsets[row] + at);
+    }
+  }
+
 private:
   // Locality 3 is the first-level cache, 2 the second.
   template <int kLocality>
@@ -114,6 +125,7 @@ private:
   }
 
   bool near_;
+  bool both_;
   const std::byte* line_ = nullptr;  // null: nothing left
   const std::byte* end_ = nullptr;
   const std::byte* base_ = nullptr;

@@ -37,6 +37,7 @@ bool is_zen5() {
 Prefetch best() {
 #if defined(__x86_64__)
   if (is_zen5()) return Prefetch::kL1;
+  if (__builtin_cpu_is("intel")) return Prefetch::kBoth;
 #endif
   return kUsual;
 }
@@ -49,12 +50,14 @@ Prefetch choose_prefetch(std::string_view name) {
     if (wanted != nullptr) name = wanted;
   }
   if (name.empty()) return best();
-  for (const Prefetch prefetch : {Prefetch::kL1, Prefetch::kL2}) {
+  for (const Prefetch prefetch : {Prefetch::kL1, Prefetch::kL2, Prefetch::kBoth}) {
     if (name == name_of(prefetch)) return prefetch;
   }
-  throw std::invalid_argument("prefetch is '" + std::string(name) + "' but must be l1 or l2");
+  throw std::invalid_argument("prefetch is '" + std::string(name) + "' but must be l1, l2 or both");
 }
 
-std::string name_of(Prefetch prefetch) { return prefetch == Prefetch::kL1 ? "l1" : "l2"; }
+std::string name_of(Prefetch prefetch) {
+  return prefetch == Prefetch::kL1 ? "l1" : prefetch == Prefetch::kL2 ? "l2" : "both";
+}
 
 }  // namespace lamina::attention

@@ -69,6 +69,8 @@ struct WideDot {
       const int fetches = (step.fetches * kEach + kStep - 1) / kStep;
       for (int t = 0; t < step.tokens; t += kEach) {
         step.ahead.fetch(fetches);
+        step.ahead.template soon<kEach>(step.rows, step.offsets + t, step.tokens - t,
+                                        dim * static_cast<int>(sizeof(E)));
         const E* k[kEach];
         for (int i = 0; i < kEach; ++i) k[i] = reinterpret_cast<const E*>(step.rows + step.offsets[t + i]);
         Vec sums[N * kEach];
@@ -148,6 +150,7 @@ private:
   template <int N, int C, bool kHalf>
   [[gnu::noinline]] static void columns(const Step& step, int d, const float* weights, const Before& before,
                                         float* rows) {
+    constexpr int kBytes = C * S::kWidth * static_cast<int>(sizeof(E));
     constexpr bool kTwos = kByTwos<S, E> && C % 2 == 0;  // sums are kept in that order meanwhile
     const int stride = padded(step.dim);
     const int fetches = (step.fetches * C * S::kWidth + step.dim - 1) / step.dim;
@@ -159,6 +162,7 @@ private:
     for (int from = 0; from < step.tokens; from += kStep) {
       const float* weight_of = weights + place_of<S, N>(0, step.at + from);
       step.ahead.fetch(fetches);
+      step.ahead.template soon<kStep>(values, step.offsets + from, step.tokens - from, kBytes);
 #pragma GCC unroll 8
       for (int t = 0; t < kStep; ++t) {
         const E* row = reinterpret_cast<const E*>(values + step.offsets[from + t]);

@@ -45,7 +45,7 @@ this thread's included while it waits; 0 for all that the process may use. isa f
 (baseline, avx2, avx512, avx512_bf16); "" takes $LAMINA_ISA or the best one there is. latent: a value is the first
 so many numbers of its key and stored once with it, wherever values are given their address is that of the keys, and
 outputs are so wide instead of head_dim; 0 where values are apart. prefetch: the cache into which it fetches what it
-reads next, l1 or l2; "" takes $LAMINA_PREFETCH or what is best on this processor.
+reads next, l1, l2 or both; "" takes $LAMINA_PREFETCH or what is best on this processor.
 
 An iteration is plan(), and then for each layer begin() as soon as the queries are there and finish() when the
 new tokens' keys and values are. Every address must be of contiguous numbers that stay where they are until the
@@ -162,7 +162,7 @@ What attention is compared with, because it cannot be faster than reading the ke
           "The instruction set in use.")
       .def_prop_ro(
           "prefetch", [](const Worker& worker) { return attention::name_of(worker.prefetch()); },
-          "The cache into which is fetched what is read next: l1 or l2.")
+          "The cache into which is fetched what is read next: l1, l2 or both.")
       .def_prop_ro("threads", &Worker::threads, "How many cores compute.");
 
   m.def(

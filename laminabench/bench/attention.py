@@ -43,7 +43,7 @@ BATCH = 16
 FEWEST_ROUNDS = 5
 JUDGED_ORDERS = ("consecutive", "interleaved")
 ORDERS = (*JUDGED_ORDERS, "random")
-PREFETCHES = ("l1", "l2")
+PREFETCHES = ("l1", "l2", "both")
 LATENT_LESS = 16  # times as much memory, where time goes into arithmetic
 
 
@@ -185,7 +185,7 @@ class Setting:
         self.q = torch.randn(BATCH, case.heads, case.head_dim).to(case.dtype)
         self.kv = torch.randn(case.arena.vectors, BATCH, case.kv_heads, case.head_dim).to(case.dtype)
         self.chosen = self._worker("").native.prefetch
-        (self.other,) = {*PREFETCHES} - {self.chosen}
+        self.other = "l2" if self.chosen == "l1" else "l1"
         self.workers = {name: self._worker(name) for name in (self.chosen, self.other)}
         self.vllm = None if case.latent else vllm
 

@@ -174,7 +174,7 @@ def test_where_it_fetches_ahead_changes_no_bit(isa: str, shape: tuple[int, int, 
     wide = numbers(0, 300, 2, kv_heads, dim), numbers(1, 1, heads, dim)
     arena, q = (x if kind is np.float32 else (x.view(np.uint32) >> 16).astype(kind) for x in wide)
     outs = []
-    for prefetch in ("l1", "l2"):
+    for prefetch in ("l1", "l2", "both"):
         worker = AttentionWorker(dtype, heads, kv_heads, dim, 1, isa, prefetch=prefetch)
         assert worker.prefetch == prefetch
         values = address(arena) + kv_heads * dim * arena.itemsize
@@ -186,8 +186,8 @@ def test_where_it_fetches_ahead_changes_no_bit(isa: str, shape: tuple[int, int, 
         worker.partial(layer, *map(address, (q, out, lse)))
         outs.append((out, lse))
     assert np.isfinite(outs[0][0]).all()
-    for one, other in zip(*outs, strict=True):
-        assert (one == other).all()
+    for one, *others in zip(*outs, strict=True):
+        assert all((one == other).all() for other in others)
 
 
 def test_layers_may_have_windows_of_their_own() -> None:
@@ -258,7 +258,7 @@ def test_mistakes_are_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
         patch.setenv("LAMINA_PREFETCH", "l1")
         assert AttentionWorker("float32", 1, 1, 8).prefetch == "l1"
         patch.setenv("LAMINA_PREFETCH", "l3")
-        with pytest.raises(ValueError, match="prefetch is 'l3' but must be l1 or l2"):
+        with pytest.raises(ValueError, match="prefetch is 'l3' but must be l1, l2 or both"):
             AttentionWorker("float32", 1, 1, 8)
     with pytest.raises(ValueError, match="window is -1"):
         bench.add_layer(window=-1)
