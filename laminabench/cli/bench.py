@@ -329,10 +329,10 @@ def prefill(
 ) -> Report:
     """Time between tokens while prompts come, and what short prompts gain by being computed together.
 
-    Time between tokens once with a prefill worker, whose KV the attention worker pulls between its other work, and once with
-    prompts that the model worker computes in the batch's turn. llama-mini in bfloat16 with made-up weights, a
-    model worker and an attention worker, one batch. And prompts of 32, 128 and 512 tokens one by one and
-    together, beside the same matrix products alone.
+    Time between tokens once with a prefill worker, whose KV the attention worker pulls between its other
+    work, and once with prompts that the model worker computes in the batch's turn. llama-mini in bfloat16
+    with made-up weights, a model worker and an attention worker, one batch. And prompts of 32, 128 and 512
+    tokens one by one and together, beside the same matrix products alone.
     """
     from laminabench.bench.prefill import Offer, default_source, run
 
