@@ -32,7 +32,7 @@ ENVIRONMENT = {
     "LAMINABENCH_TRACES": "A folder of trace files as their publishers name them; no download then.",
     "LAMINABENCH_DEBUG": "When set, an unexpected error shows its traceback.",
     "LAMINA_ISA": "The kernels of attention: baseline, avx2, avx512 or avx512_bf16; by default the best.",
-    "LAMINA_PREFETCH": "The cache attention fetches into: l1, l2 or both; by default what suits the processor.",
+    "LAMINA_PREFETCH": "The cache attention fetches into: l1, l2 or both; by default what suits the CPU.",
 }
 
 

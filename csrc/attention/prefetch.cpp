@@ -17,9 +17,12 @@ namespace {
 // turns and says where the other one is faster, which is when this gets a line.
 //
 // What is fetched ahead are some 32 KiB beside as many that are being read: more than a first-level cache
-// holds. Into the second level is better wherever it was measured, so a processor that is not here gets that:
-//   AMD Zen 4               1.3 to 2.1 times as fast as into L1; one head a KV head 1.0, and 1.4 with these
-//   steps Intel Emerald Rapids    1.0 to 1.2 times
+// holds. Into the second level is better wherever it was measured, so a processor that is not here gets that.
+//
+// AMD Zen 4: 1.3 to 2.1 times as fast as into L1; with one query head to a KV head 1.0, and 1.4 in such
+// steps.
+//
+// Intel Emerald Rapids: 1.0 to 1.2 times as fast as into L1; both 1.0 to 1.2 times as fast as into L2 alone.
 constexpr Prefetch kUsual = Prefetch::kL2;
 
 #if defined(__x86_64__)
