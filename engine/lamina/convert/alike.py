@@ -111,7 +111,8 @@ def alike(given: list[Tensor], number: int) -> list[Tensor]:  # noqa: ARG001
 
 @alike.register_fake
 def _(given: list[Tensor], number: int) -> list[Tensor]:
-    made = [one for one in _copies.get()[number].kind.made if isinstance(one, Tensor)]
+    copies = _copies.get()  # waits: it is a context's variable
+    made = [one for one in copies[number].kind.made if isinstance(one, Tensor)]
     return [given[0].new_empty_strided(one.shape, one.stride(), dtype=one.dtype) for one in made]
 
 
@@ -193,7 +194,7 @@ class _StandIn(nn.Module):
             raise NotAlikeError("layers are called differently")
         if kind.attentions and member != cache.layers:
             raise NotAlikeError("layers are not called in their order")
-        copies = _copies.get()
+        copies = _copies.get()  # waits: it is a context's variable
         copies.append(_Copy(kind, member, cache.layers))
         made = iter(alike([one for one in leaves if isinstance(one, Tensor)], len(copies) - 1))
         cache.layers += kind.attentions
