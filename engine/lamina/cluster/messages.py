@@ -154,7 +154,7 @@ class Forget(Message):
 
 
 class Order(Message):
-    """A worker is to send records or its arena's state, forget what it has recorded, say on its heartbeat link
+    """A worker is to send records or its arena's state, forget its records, say on its heartbeat link
     what it does, or end.
     """
 
