@@ -132,7 +132,7 @@ def test_a_tag_is_the_version_everywhere(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.outside
 @pytest.mark.skipif(shutil.which(CROSS) is None, reason="there is no compiler for aarch64 here")
-@pytest.mark.parametrize("folder", ["attention", "fhbn", "fhbn/rdma"])
+@pytest.mark.parametrize("folder", ["attention", "operators", "fhbn", "fhbn/rdma"])
 def test_what_asks_for_a_processor_compiles_for_another(folder: str) -> None:
     flags = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", f"-I{ROOT / 'csrc'}"]
     sources = sorted((ROOT / "csrc" / folder).glob("*.cpp"))
