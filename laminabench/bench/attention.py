@@ -122,12 +122,13 @@ def run(
     takes longer than reading, so no share of what can be read is asked of it.
     """
     rows: list[Row] = []
+    kv_bytes = kv_bytes or usual_kv_bytes()
     with contextlib.ExitStack() as stack:
         environment, why_not = vllm_environment(vllm_python)
         vllm = stack.enter_context(VllmKernel(environment)) if environment else None
         for done, case in enumerate(CASES):
             watcher.progress(done, len(CASES))
-            setting = Setting(case, kv_bytes or usual_kv_bytes(), vllm)
+            setting = Setting(case, kv_bytes, vllm)
             rows += setting.measure(seconds / len(CASES))
     chosen, other = setting.chosen, setting.other
     isa, threads = setting.workers[chosen].native.isa, setting.workers[chosen].native.threads
@@ -145,7 +146,7 @@ def run(
     speeds = ("GFLOP/s", "GB/s", "memory", "share", "min to max", "x vLLM", f"x {other}", "torch")
     target = f"<{TARGET_SHARE:.0%}, {TARGET_OVER_VLLM:g} x"
     table = judged(("<heads", "<numbers", "<slots", *speeds, target), rows)
-    size = f"{(kv_bytes or usual_kv_bytes()) / 1e6:,.0f} MB of keys and values (MLA: a {LATENT_LESS}th)"
+    size = f"{kv_bytes / 1e6:,.0f} MB of keys and values (MLA: a {LATENT_LESS}th)"
     text: list[Text] = [table, f"{threads} threads, {isa}; {BATCH} requests, {size}"]
     text.append(fetching(rows, chosen, other))
     return Report(facts, text if environment else [*text, f"no vLLM to compare with: {why_not}"])

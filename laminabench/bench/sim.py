@@ -30,7 +30,7 @@ from laminabench.catalog.boards import board
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.find_model import model
 from laminabench.child_environment import child_environment
-from laminabench.runs.manifest import host
+from laminabench.processor import processor
 from laminabench.sim.h2m2 import BATCH, ITERATIONS, LONGEST, dynamic_trace, uniform
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Fleet, Mode, Spec, shape_of
@@ -87,7 +87,7 @@ def run(*, week: bool, repeats: int = 5, watcher: Watcher = QUIET) -> Report:
             for router in ("round-robin", "least-requests")
             for flags in [(*WEEK_OF_INSTANCES, "--router", router)]
         ]
-    return times_report("sim", rows, f"{_cpu()}; the trace azure-conv is its {conv.meta.source}")
+    return times_report("sim", rows, f"{processor()}; the trace azure-conv is its {conv.meta.source}")
 
 
 def run_boards(*, repeats: int = 5, decisions: int = 200) -> Report:
@@ -168,7 +168,7 @@ def _prompts(trace: Trace, repeats: int) -> list[Row]:
             ratios(took[where], took["without"]),
             PROMPTS_TARGET_RATIO,
             with_seconds=spread(took[where]),
-            cpu=_cpu(),
+            cpu=processor(),
         )
         for where in ("beside decoding", "in a pool")
     ]
@@ -196,7 +196,7 @@ def _instances(trace: Trace, repeats: int) -> list[Row]:
                 ratios(took["several"], took["one"]),
                 INSTANCES_TARGET_RATIO,
                 one_seconds=spread(took["one"]),
-                cpu=_cpu(),
+                cpu=processor(),
             )
         )
     return rows
@@ -251,7 +251,7 @@ def _command(trace: Trace, repeats: int, watcher: Watcher) -> tuple[Row, Row]:
             ratios(took["replay"], took["imports"]),
             IMPORTS_TARGET_RATIO,
             imports_seconds=spread(took["imports"]),
-            cpu=_cpu(),
+            cpu=processor(),
             trace_source=trace.meta.source,
         ),
     )
@@ -285,7 +285,3 @@ def _peak_bytes(command: Sequence[str]) -> int:
 
 def _run(command: Sequence[str]) -> None:
     subprocess.run(command, env=child_environment(), capture_output=True, check=True, timeout=LONGEST_S)
-
-
-def _cpu() -> str:
-    return str(host().cpu)

@@ -30,6 +30,23 @@ _SIZES: dict[str, Any] = {
 }
 
 
+# What `tiny("DeepseekV3")` needs beside: latent KV, and experts behind a dense first layer.
+DEEPSEEK = {
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "moe_intermediate_size": 32,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "num_key_value_heads": 4,
+}
+
+
 def tiny(family: str, **changes: Any) -> Any:
     """A config of a few thousand parameters; `family` is the config class without its suffix."""
     return getattr(transformers, f"{family}Config")(**{**_SIZES, **changes})

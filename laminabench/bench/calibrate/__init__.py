@@ -24,6 +24,7 @@ from laminabench.catalog.cost_file import assumed_host
 from laminabench.catalog.families import load_models
 from laminabench.catalog.find_model import model
 from laminabench.catalog.models import ModelShape
+from laminabench.processor import processor
 from laminabench.systems.live.lamina.starting import on_cores
 from laminabench.version import __version__
 
@@ -58,7 +59,7 @@ def calibrate(source: str, name: str, seconds: float, told: Told, ray: str | Non
         step_s = {int(rows): found.at(kind, rows) for kind, rows in found.of_kind("slices")}
         between = workers.measure(config, step_s, max(seconds - passed, 0.0), ray)
     now = datetime.now(UTC).date().isoformat()
-    title = f"one core of {machine.processor()}"
+    title = f"one core of {processor()}"
     made = Made(
         shape,
         name,

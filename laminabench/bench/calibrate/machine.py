@@ -1,12 +1,8 @@
-"""This machine: what its processor is called, and a core's share of its memory."""
+"""This machine: a core's share of its memory."""
 
 from __future__ import annotations
 
 import os
-
-from laminabench.processor import processor
-
-__all__ = ["memory_per_core", "processor"]
 
 
 def memory_per_core() -> float:

@@ -25,6 +25,7 @@ from laminabench.bench.calibrate.rounds import Point, Told, in_rounds
 from laminabench.catalog.cost_file import assumed_host
 from laminabench.errors import UserError
 from laminabench.listener import SILENT
+from laminabench.processor import processor
 from laminabench.request import ReplayRequest
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.local import free_bytes
@@ -84,7 +85,7 @@ def calibrate_vllm(source: str, deployment: str | None, name: str, seconds: floa
     except VllmEndedError as error:
         raise UserError("calibrate-vllm-failed", f"vLLM cannot be measured: {error}") from error
     cores, now = setup.devices, datetime.now(UTC).date().isoformat()
-    title = f"{cores} core{'s' * (cores > 1)} of {machine.processor()}"
+    title = f"{cores} core{'s' * (cores > 1)} of {processor()}"
     made = Made(
         setup.model,
         name,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tiny_models import decodes, seeded, tiny
+from tiny_models import DEEPSEEK, decodes, seeded, tiny
 from torch import Tensor, nn
 
 from lamina.convert import Conversion, convert, cut, trace
@@ -26,20 +26,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "GPT2": {"n_layer": LAYERS, "n_embd": 64, "n_head": 4},
     "Cohere": {},
     "Mixtral": {"num_local_experts": 4},
-    "DeepseekV3": {
-        "first_k_dense_replace": 1,
-        "n_routed_experts": 4,
-        "num_experts_per_tok": 2,
-        "n_group": 1,
-        "topk_group": 1,
-        "moe_intermediate_size": 32,
-        "q_lora_rank": 24,
-        "kv_lora_rank": 16,
-        "qk_nope_head_dim": 16,
-        "qk_rope_head_dim": 8,
-        "v_head_dim": 16,
-        "num_key_value_heads": 4,
-    },
+    "DeepseekV3": DEEPSEEK,
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from tiny_models import custom, decodes, seeded, tiny
+from tiny_models import DEEPSEEK, custom, decodes, seeded, tiny
 from transformers.models.llama import modeling_llama
 
 from lamina.convert import conversion as conversion_module
@@ -25,20 +25,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "GPTNeoX": {},
     "Gemma2": {"head_dim": 16},
     "GptOss": {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2},
-    "DeepseekV3": {
-        "first_k_dense_replace": 1,
-        "n_routed_experts": 4,
-        "num_experts_per_tok": 2,
-        "n_group": 1,
-        "topk_group": 1,
-        "moe_intermediate_size": 32,
-        "q_lora_rank": 24,
-        "kv_lora_rank": 16,
-        "qk_nope_head_dim": 16,
-        "qk_rope_head_dim": 8,
-        "v_head_dim": 16,
-        "num_key_value_heads": 4,
-    },
+    "DeepseekV3": DEEPSEEK,
     "GraniteMoeHybrid": {
         "layer_types": ["mamba", "attention"],
         "mamba_n_heads": 4,
