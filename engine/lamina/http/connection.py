@@ -102,6 +102,7 @@ class Connection(HttpToolsProtocol):
         """Whoever answers learns that the client is gone, and says no more."""
         if self._answered and not self._answered.response_complete:
             self._answered.disconnected = True
+            self._answered.waiting_for_100_continue = False
             self._answered.message_event.set()
 
     def data_received(self, data: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import threading
 from collections.abc import Iterator
@@ -214,4 +215,15 @@ def test_nonsense_after_a_request_ends_its_answer(
             assert wire.heard(connection, last=True).error(400)["code"] == "not_http"
     assert few.settled()
     # uvicorn warns that it was no HTTP, which a server of ours does not write.
+    assert not [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
+
+
+def test_who_is_refused_is_not_told_to_go_on(few: Any, caplog: pytest.LogCaptureFixture, wire: Any) -> None:
+    body = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    body += b"expect: 100-continue\r\ntransfer-encoding: chunked\r\n\r\nNONSENSE\r\n"
+    with few.connect() as connection:
+        connection.sendall(body)
+        assert wire.heard(connection, last=True).error(400)["code"] == "not_http"
+    assert few.settled()
+    gc.collect()  # an error of a task that nobody asks is told when the task goes
     assert not [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
