@@ -31,8 +31,8 @@ ENVIRONMENT = {
     "LAMINABENCH_HOME": "The folder of downloads and imports; ~/.cache/laminabench by default.",
     "LAMINABENCH_TRACES": "A folder of trace files as their publishers name them; no download then.",
     "LAMINABENCH_DEBUG": "When set, an unexpected error shows its traceback.",
-    "LAMINA_ISA": "The kernels of attention: baseline, avx2, avx512 or avx512_bf16; by default the best.",
-    "LAMINA_PREFETCH": "The cache attention fetches into: l1, l2 or both; by default what suits the CPU.",
+    "LAMINA_ISA": "The kernels of attention: baseline, avx2, avx512, avx512_bf16 or amx_bf16; else the best.",
+    "LAMINA_PREFETCH": "The cache attention fetches into: none, l1, l2, both, short; by default the CPU's.",
 }
 
 

@@ -33,7 +33,7 @@ inline DType dtype_named(std::string_view name) {
 }
 
 // Instruction sets that there are kernels for; of one kind of processor, each contains those before it.
-enum class Isa { kBaseline, kAvx2, kAvx512, kAvx512Bf16, kNeonBf16 };
+enum class Isa { kBaseline, kAvx2, kAvx512, kAvx512Bf16, kAmxBf16, kNeonBf16 };
 
 // What this processor has, from the least to the best.
 std::vector<Isa> available_isas();
@@ -45,10 +45,12 @@ Isa choose_isa(std::string_view name);
 std::string name_of(Isa isa);
 
 // The cache of a core into which a kernel fetches what it reads next.
-enum class Prefetch { kL1, kL2, kBoth };  // both: early into L2, and from there into L1 shortly before
+// Both: early into L2, and from there into L1 shortly before. Short: so, but for tokens whose rows are 2 KiB
+// or longer and are read one after the other, which the processor fetches ahead by itself.
+enum class Prefetch { kNone, kL1, kL2, kBoth, kShort };
 
-// Where to: `name`, l1, l2 or both, or if that is empty $LAMINA_PREFETCH, or what is best on this processor.
-// No result depends on it. Throws std::invalid_argument for a name that means nothing.
+// Where to: `name`, none, l1, l2, both or short, or if that is empty $LAMINA_PREFETCH, or what is best on
+// this processor. No result depends on it. Throws std::invalid_argument for a name that means nothing.
 Prefetch choose_prefetch(std::string_view name);
 
 std::string name_of(Prefetch prefetch);
@@ -105,10 +107,14 @@ struct RangeTask {
 // Tokens whose scores are made before their values are read: so many that softmax's bookkeeping is rare.
 inline constexpr int kBlock = 64;
 
-// What a task for so many KV heads needs to write while it runs: queries, a block's weights, and how they
-// decay.
+inline constexpr std::size_t kLineBytes = 64;  // of a cache
+
+// What a task for so many KV heads needs to write while it runs: queries, a block's weights, how they decay,
+// and from the next cache line on a copy of half a block's rows of one head.
 inline int scratch_floats(const Shape& shape, int kv_heads) {
-  return kv_heads * shape.group() * (padded(shape.head_dim) + kBlock + 1);
+  constexpr int kLineFloats = kLineBytes / sizeof(float);
+  return kv_heads * shape.group() * (padded(shape.head_dim) + kBlock + 1) + kLineFloats +
+         kBlock / 4 * padded(shape.head_dim);
 }
 
 // Partials of one request's consecutive ranges, for the query heads [first, last), into its output. A head's
@@ -139,6 +145,7 @@ Kernels baseline_kernels(DType dtype);
 Kernels avx2_kernels(DType dtype);
 Kernels avx512_kernels(DType dtype);
 Kernels avx512_bf16_kernels(DType dtype);
+Kernels amx_bf16_kernels(DType dtype);
 Kernels neon_bf16_kernels(DType dtype);
 
 }  // namespace lamina::attention

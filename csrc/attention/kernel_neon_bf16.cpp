@@ -18,6 +18,7 @@ namespace {
 struct NeonDot {
   using S = NeonSimd;
   static constexpr int kNumbers = 8;  // of a vector
+  static constexpr int kManyHeadsStep = kBlock;
 
   // Query heads to [N][padded(dim)].
   template <int N>

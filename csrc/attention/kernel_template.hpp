@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 
 #include "attention/kernel.hpp"
@@ -60,9 +61,11 @@ typename S::Vec tanh(typename S::Vec x) {
 // arithmetic waits for.
 class Ahead {
 public:
-  static constexpr int kBytes = 256;  // what one fetch is about
+  static constexpr int kBytes = 256;             // what one fetch is about
+  static constexpr std::size_t kLongRow = 2048;  // for Prefetch::kShort
 
-  Ahead(const RangeTask& task, std::size_t number_bytes) {
+  // in_order: all heads' rows of a token are read before the next token's.
+  Ahead(const RangeTask& task, std::size_t number_bytes, bool in_order) {
     const std::size_t row = static_cast<std::size_t>(task.shape.head_dim) * number_bytes;
     const int heads = task.last - task.first;
     const bool side_by_side = task.source->head_stride == row;
@@ -71,7 +74,12 @@ public:
     piece_stride_ = task.source->head_stride;
     first_ = static_cast<std::size_t>(task.first) * task.source->head_stride;
     near_ = task.prefetch == Prefetch::kL1;
-    both_ = task.prefetch == Prefetch::kBoth;
+    both_ = task.prefetch == Prefetch::kBoth || task.prefetch == Prefetch::kShort;
+    if (task.prefetch == Prefetch::kNone ||
+        (task.prefetch == Prefetch::kShort && in_order && piece_bytes_ >= kLongRow)) {
+      none_ = true;
+      both_ = false;
+    }
   }
 
   // From now on, these tokens' rows.
@@ -80,7 +88,7 @@ public:
     offset_ = offsets_ = offsets;
     stop_ = offsets + tokens;
     pieces_left_ = pieces_;
-    line_ = tokens > 0 ? base_ + *offset_ : nullptr;
+    line_ = tokens > 0 && !none_ ? base_ + *offset_ : nullptr;
     end_ = line_ + piece_bytes_;
   }
 
@@ -124,6 +132,7 @@ private:
     __builtin_prefetch(at + 192, 0, kLocality);
   }
 
+  bool none_ = false;
   bool near_;
   bool both_;
   const std::byte* line_ = nullptr;  // null: nothing left
@@ -148,6 +157,8 @@ struct Step {
   int dim;
   int fetches;  // for each kStep tokens
   Ahead& ahead;
+  std::byte* room;  // for a copy of the rows
+  bool again;       // other query heads have gone over the same rows just now
 };
 
 // What becomes of the sums that are there already.
@@ -208,20 +219,26 @@ private:
         step_fetches_((dim_ * static_cast<int>(sizeof(E)) * kStep + Ahead::kBytes - 1) / Ahead::kBytes),
         weights_(task.scratch + (task.last - task.first) * group_ * padded(dim_)),
         decays_(weights_ + (task.last - task.first) * group_ * kBlock),
-        ahead_(task, sizeof(E)) {}
+        room_(line_from(decays_ + (task.last - task.first) * group_)),
+        ahead_(task, sizeof(E), step_ < kBlock) {}
 
   // How many of a head's tokens are worked on before the next head. Few, and all heads' rows are read side by
   // side, nearly as they lie in memory; but each head's sums leave the registers as often, which costs most
   // where a KV head has many query heads. Found by measuring; no result depends on it.
   static int tokens_of_step(const RangeTask& task) {
-    if (task.shape.group() >= 4) return kBlock;
+    if (task.shape.group() >= 4) return Dot::kManyHeadsStep;
     const std::size_t row = static_cast<std::size_t>(task.last - task.first) *
                             static_cast<std::size_t>(task.shape.head_dim) * sizeof(E);
     return std::clamp(static_cast<int>(kStepBytes / row) / kStep * kStep, kStep, kBlock);
   }
 
+  static std::byte* line_from(float* end) {
+    const auto at = reinterpret_cast<std::uintptr_t>(end);
+    return reinterpret_cast<std::byte*>((at + kLineBytes - 1) / kLineBytes * kLineBytes);
+  }
+
   void run() {
-    for (int head = task_.first; head < task_.last; ++head) pack<4>(head, 0);
+    for (int head = task_.first; head < task_.last; ++head) pack<S::kMostHeads>(head, 0);
     for (int start = 0; start < task_.tokens; start += kBlock) {
       fresh_ = start == 0;
       find_rows(start);
@@ -261,14 +278,16 @@ private:
     }
   }
 
-  Step step_of(const std::byte* rows, int dim, int kv_head, int heads) {
+  Step step_of(const std::byte* rows, int dim, int kv_head, int from, int heads) {
     return {rows + static_cast<std::size_t>(kv_head) * source_.head_stride,
             offsets_ + at_,
             at_,
             std::min(step_, whole_ - at_),
             dim,
             (step_fetches_ * heads + group_ - 1) / group_,  // the query heads of a KV head share the fetching
-            ahead_};
+            ahead_,
+            room_,
+            from > 0};
   }
 
   // Each of these four goes over a KV head's query heads from number `from` on, as many together as can be.
@@ -285,7 +304,7 @@ private:
   template <int N>
   void score(int kv_head, int from) {
     for (; from + N <= group_; from += N) {
-      Dot::template scores<N>(step_of(source_.k, dim_, kv_head, N), queries(kv_head, from),
+      Dot::template scores<N>(step_of(source_.k, dim_, kv_head, from, N), queries(kv_head, from),
                               weights(kv_head, from));
     }
     if constexpr (N > 1) score<N / 2>(kv_head, from);
@@ -305,7 +324,7 @@ private:
       // Only a block's first step meets sums that were made under another largest score.
       const Before before{fresh_ && at_ == 0, at_ == 0 ? decays(kv_head, from) : nullptr};
       const std::size_t row = static_cast<std::size_t>((kv_head * group_ + from) * padded(value_dim_));
-      Sum::template add<N>(step_of(source_.v, value_dim_, kv_head, N), weights(kv_head, from), before,
+      Sum::template add<N>(step_of(source_.v, value_dim_, kv_head, from, N), weights(kv_head, from), before,
                            task_.rows + row);
     }
     if constexpr (N > 1) gather<N / 2>(kv_head, from);
@@ -377,6 +396,7 @@ private:
   const int step_fetches_;  // that the rows of kStep tokens need
   float* const weights_;
   float* const decays_;
+  std::byte* const room_;
   Ahead ahead_;
   bool fresh_ = true;  // no block has been summed
   int tokens_ = 0;     // of the block

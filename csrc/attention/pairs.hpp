@@ -21,10 +21,15 @@ namespace {
 struct PairDot {
   using S = Avx512Simd;
   using Vec = S::Vec;
+  static constexpr int kManyHeadsStep = kBlock;
 
   // Query heads to [piece][N] of pieces, zero beyond dim.
   template <int N>
   static void pack(const BFloat16* q, int dim, float* to) {
+    if constexpr (N == 8) {
+      pack<4>(q, dim, to);
+      return pack<4>(q + 4 * dim, dim, to + 4 * padded(dim));
+    }
     constexpr int kPiece = 32 / N;
     BFloat16* out = reinterpret_cast<BFloat16*>(to);
     for (int d = 0; d < dim; d += kPiece) {

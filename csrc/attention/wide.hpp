@@ -36,6 +36,7 @@ void start(typename S::Vec (&sums)[N][C], const float* rows, int stride, const B
 template <typename S, typename E>
 struct WideDot {
   using Vec = typename S::Vec;
+  static constexpr int kManyHeadsStep = kBlock;
 
   // Query heads to [N][padded(dim)], in the order in which keys are widened.
   template <int N>

@@ -9,6 +9,7 @@ Functions functions_for(Isa isa, DType dtype) {
       return avx2_functions(dtype);
     case Isa::kAvx512:
     case Isa::kAvx512Bf16:
+    case Isa::kAmxBf16:
       return avx512_functions(dtype);
 #endif
     default:

@@ -42,10 +42,10 @@ void bind_attention(nb::module_& m) {
 
 dtype is float32, bfloat16 or float16, of everything that is passed by address. threads: how many cores compute,
 this thread's included while it waits; 0 for all that the process may use. isa forces an instruction set
-(baseline, avx2, avx512, avx512_bf16); "" takes $LAMINA_ISA or the best one there is. latent: a value is the first
-so many numbers of its key and stored once with it, wherever values are given their address is that of the keys, and
-outputs are so wide instead of head_dim; 0 where values are apart. prefetch: the cache into which it fetches what it
-reads next, l1, l2 or both; "" takes $LAMINA_PREFETCH or what is best on this processor.
+(baseline, avx2, avx512, avx512_bf16, amx_bf16, neon_bf16); "" takes $LAMINA_ISA or the best one there is. latent: a
+value is the first so many numbers of its key and stored once with it, wherever values are given their address is
+that of the keys, and outputs are so wide instead of head_dim; 0 where values are apart. prefetch: the cache into which it fetches what it
+reads next, none, l1, l2, both or short; "" takes $LAMINA_PREFETCH or what is best on this processor.
 
 An iteration is plan(), and then for each layer begin() as soon as the queries are there and finish() when the
 new tokens' keys and values are. Every address must be of contiguous numbers that stay where they are until the

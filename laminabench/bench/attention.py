@@ -43,7 +43,9 @@ BATCH = 16
 FEWEST_ROUNDS = 5
 JUDGED_ORDERS = ("consecutive", "interleaved")
 ORDERS = (*JUDGED_ORDERS, "random")
-PREFETCHES = ("l1", "l2", "both")
+PREFETCHES = ("none", "l1", "l2", "both", "short")
+# What a processor that has this by its table could have instead.
+OTHER = {"l1": "l2", "both": "short", "short": "both"}
 LATENT_LESS = 16  # times as much memory, where time goes into arithmetic
 
 
@@ -165,10 +167,10 @@ def vllm_environment(python: Path | None) -> tuple[Environment | None, str]:
 
 
 def fetching(rows: Sequence[Row], chosen: str, other: str) -> Text:
-    """Into which cache it fetches ahead, and what that is worth."""
+    """How it fetches ahead, and what that is worth."""
     over = [ratio for row in rows if isinstance(ratio := row.facts["over_other_prefetch"], Spread)]
     mean = statistics.geometric_mean([ratio.median for ratio in over])
-    return f"fetches ahead into {chosen}: {mean:.2f} times as fast as into {other} (LAMINA_PREFETCH={other})"
+    return f"fetches ahead by {chosen}: {mean:.2f} times as fast as by {other} (LAMINA_PREFETCH={other})"
 
 
 class Setting:
@@ -186,7 +188,7 @@ class Setting:
         self.q = torch.randn(BATCH, case.heads, case.head_dim).to(case.dtype)
         self.kv = torch.randn(case.arena.vectors, BATCH, case.kv_heads, case.head_dim).to(case.dtype)
         self.chosen = self._worker("").native.prefetch
-        self.other = "l2" if self.chosen == "l1" else "l1"
+        self.other = OTHER.get(self.chosen, "l1")
         self.workers = {name: self._worker(name) for name in (self.chosen, self.other)}
         self.vllm = None if case.latent else vllm
 

@@ -142,7 +142,7 @@ EXPERIMENTS: Mapping[str, Listed] = {
         "a live replay killed up to twenty times and resumed, on a disk that fills up",
         "resumes:resumes",
         10,
-        85,
+        95,
         ("engine",),
     ),
     "machine-cuts": Listed(

@@ -174,7 +174,7 @@ def test_where_it_fetches_ahead_changes_no_bit(isa: str, shape: tuple[int, int, 
     wide = numbers(0, 300, 2, kv_heads, dim), numbers(1, 1, heads, dim)
     arena, q = (x if kind is np.float32 else (x.view(np.uint32) >> 16).astype(kind) for x in wide)
     outs = []
-    for prefetch in ("l1", "l2", "both"):
+    for prefetch in ("none", "l1", "l2", "both", "short"):
         worker = AttentionWorker(dtype, heads, kv_heads, dim, 1, isa, prefetch=prefetch)
         assert worker.prefetch == prefetch
         values = address(arena) + kv_heads * dim * arena.itemsize
@@ -258,7 +258,7 @@ def test_mistakes_are_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
         patch.setenv("LAMINA_PREFETCH", "l1")
         assert AttentionWorker("float32", 1, 1, 8).prefetch == "l1"
         patch.setenv("LAMINA_PREFETCH", "l3")
-        with pytest.raises(ValueError, match="prefetch is 'l3' but must be l1, l2 or both"):
+        with pytest.raises(ValueError, match="prefetch is 'l3' but must be none, l1, l2, both or short"):
             AttentionWorker("float32", 1, 1, 8)
     with pytest.raises(ValueError, match="window is -1"):
         bench.add_layer(window=-1)

@@ -11,8 +11,9 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 
-from laminabench.torture import kills
+from laminabench.torture import kills, ties
 from laminabench.torture.asking import Ask, Times, WrongAnswerError, asks, held_against
 from laminabench.torture.kills_http import kills_http
 from laminabench.torture.processes import facts
@@ -70,6 +71,19 @@ def test_a_token_that_is_lost_or_wrong_or_twice_there_is_seen(monkeypatch: pytes
     undisturbed = kills._undisturbed
     monkeypatch.setattr(kills, "_replay", replayed)
     assert kills.kills_replay([1], strikes=2).lost == 1
+
+
+def test_of_two_tokens_that_are_equally_likely_either_may_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = [3, 1, 4, 1, 5]
+    made: list[int] = []
+    for _ in range(4):
+        scores = ties._original(kills.MODEL)(torch.tensor([[*prompt, *made]])).logits[0, -1]
+        made.append(int(scores.argmax()))
+    other = [*made[:3], made[3] ^ 1]
+    assert ties.likeliest(kills.MODEL, prompt, made)
+    assert not ties.likeliest(kills.MODEL, prompt, other)
+    monkeypatch.setattr(ties, "NEAR", 100.0)
+    assert ties.likeliest(kills.MODEL, prompt, other)
 
 
 def test_growth_and_slowness_are_seen() -> None:
