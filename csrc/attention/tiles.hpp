@@ -175,8 +175,8 @@ struct TileSum {
         split<N>(weights + n * kBlock + place_of<S, 4>(0, step.at), step.tokens, &parts[n]);
       }
       const int fetches = step.fetches * (step.tokens / kStep);
-      if (!step.again) pair_up(step, (fetches * 2 + step.tokens - 1) / step.tokens);
-      const int each = step.again ? (fetches * kTileTokens + step.dim - 1) / step.dim : 0;
+      if (!step.again) pair_up(step);
+      const int each = (fetches * kTileTokens / 2 + step.dim - 1) / step.dim;
       const int stride = step.dim * 4;
       stored();
       _tile_loadd(5, parts, kLine);
@@ -193,6 +193,7 @@ struct TileSum {
         alignas(kLine) float high[kTileRows][kTileRows];
         _tile_stored(0, low, kLine);
         _tile_stored(1, high, kLine);
+        step.ahead.fetch(each);
         for (int n = 0; n < N; ++n) {
           float* row = rows + n * padded(step.dim) + d;
           in_order(S::add(S::load(low[n]), S::load(low[N + n])),
@@ -243,10 +244,9 @@ private:
 
   // The values of two tokens side by side, to [token / 2][dim * 2]. Of 32 numbers the first 64 bytes have
   // every second four, as this is how vectors are joined; in_order() undoes it.
-  static void pair_up(const Step& step, int fetches) {
+  static void pair_up(const Step& step) {
     std::byte* to = step.room;
     for (int t = 0; t < kTileTokens; t += 2) {
-      step.ahead.fetch(fetches);
       const bool there = t < step.tokens;
       const std::byte* one = there ? step.rows + step.offsets[t] : nullptr;
       const std::byte* two = there ? step.rows + step.offsets[t + 1] : nullptr;
