@@ -109,12 +109,15 @@ inline constexpr int kBlock = 64;
 
 inline constexpr std::size_t kLineBytes = 64;  // of a cache
 
+// Kernels that work on 4 or 8 query heads whether there are so many or not have room for them.
+constexpr int filled_up(int group) { return (group + 3) / 4 * 4; }
+
 // What a task for so many KV heads needs to write while it runs: queries, a block's weights, how they decay,
 // and from the next cache line on a copy of half a block's rows of one head.
 inline int scratch_floats(const Shape& shape, int kv_heads) {
   constexpr int kLineFloats = kLineBytes / sizeof(float);
-  return kv_heads * shape.group() * (padded(shape.head_dim) + kBlock + 1) + kLineFloats +
-         kBlock / 4 * padded(shape.head_dim);
+  return kv_heads * (shape.group() * (padded(shape.head_dim) + 1) + filled_up(shape.group()) * kBlock) +
+         kLineFloats + kBlock / 4 * padded(shape.head_dim);
 }
 
 // Partials of one request's consecutive ranges, for the query heads [first, last), into its output. A head's

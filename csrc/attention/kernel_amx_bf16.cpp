@@ -18,7 +18,7 @@ void attend(const RangeTask& task) {
       RangeKernel<Avx512Simd, BFloat16, WideDot<Avx512Simd, BFloat16>, WideSum<Avx512Simd, BFloat16>>;
   // A row is whole tiles, and there are query heads enough to fill them.
   const Shape& shape = task.shape;
-  if (shape.group() % 4 != 0 || shape.head_dim % 32 != 0 || shape.value_dim() % 32 != 0)
+  if (shape.group() < 3 || shape.head_dim % 32 != 0 || shape.value_dim() % 32 != 0)
     return Vectors::attend(task);
   static constexpr WholeTiles kWhole;
   _tile_loadconfig(&kWhole);

@@ -19,10 +19,11 @@ struct NeonDot {
   using S = NeonSimd;
   static constexpr int kNumbers = 8;  // of a vector
   static constexpr int kManyHeadsStep = kBlock;
+  static constexpr bool kFillsUp = false;
 
   // Query heads to [N][padded(dim)].
   template <int N>
-  static void pack(const BFloat16* q, int dim, float* to) {
+  static void pack(const BFloat16* q, int dim, float* to, int) {
     auto* out = reinterpret_cast<BFloat16*>(to);
     for (int n = 0; n < N; ++n) {
       std::memcpy(out + n * padded(dim), q + n * dim, static_cast<std::size_t>(dim) * sizeof(BFloat16));

@@ -156,6 +156,7 @@ struct Step {
   int tokens;
   int dim;
   int fetches;  // for each kStep tokens
+  int heads;    // query heads
   Ahead& ahead;
   std::byte* room;  // for a copy of the rows
   bool again;       // other query heads have gone over the same rows just now
@@ -218,7 +219,7 @@ private:
         step_(tokens_of_step(task)),
         step_fetches_((dim_ * static_cast<int>(sizeof(E)) * kStep + Ahead::kBytes - 1) / Ahead::kBytes),
         weights_(task.scratch + (task.last - task.first) * group_ * padded(dim_)),
-        decays_(weights_ + (task.last - task.first) * group_ * kBlock),
+        decays_(weights_ + (task.last - task.first) * filled_up(group_) * kBlock),
         room_(line_from(decays_ + (task.last - task.first) * group_)),
         ahead_(task, sizeof(E), step_ < kBlock) {}
 
@@ -226,7 +227,7 @@ private:
   // side, nearly as they lie in memory; but each head's sums leave the registers as often, which costs most
   // where a KV head has many query heads. Found by measuring; no result depends on it.
   static int tokens_of_step(const RangeTask& task) {
-    if (task.shape.group() >= 4) return Dot::kManyHeadsStep;
+    if (task.shape.group() >= (Dot::kFillsUp ? 3 : 4)) return Dot::kManyHeadsStep;
     const std::size_t row = static_cast<std::size_t>(task.last - task.first) *
                             static_cast<std::size_t>(task.shape.head_dim) * sizeof(E);
     return std::clamp(static_cast<int>(kStepBytes / row) / kStep * kStep, kStep, kBlock);
@@ -238,18 +239,18 @@ private:
   }
 
   void run() {
-    for (int head = task_.first; head < task_.last; ++head) pack<S::kMostHeads>(head, 0);
+    for (int head = task_.first; head < task_.last; ++head) pack(head);
     for (int start = 0; start < task_.tokens; start += kBlock) {
       fresh_ = start == 0;
       find_rows(start);
       for (at_ = 0; at_ < whole_; at_ += step_) {
         aim_after(source_.k, source_.v, 0, whole_);
-        for (int head = task_.first; head < task_.last; ++head) score<S::kMostHeads>(head, 0);
+        for (int head = task_.first; head < task_.last; ++head) score(head);
       }
-      for (int head = task_.first; head < task_.last; ++head) weigh<4>(head, 0);
+      for (int head = task_.first; head < task_.last; ++head) weigh(head);
       for (at_ = 0; at_ < whole_; at_ += step_) {
         aim_after(source_.v, source_.k, whole_, following_);
-        for (int head = task_.first; head < task_.last; ++head) gather<S::kMostHeads>(head, 0);
+        for (int head = task_.first; head < task_.last; ++head) gather(head);
       }
     }
   }
@@ -285,61 +286,71 @@ private:
             std::min(step_, whole_ - at_),
             dim,
             (step_fetches_ * heads + group_ - 1) / group_,  // the query heads of a KV head share the fetching
+            heads,
             ahead_,
             room_,
             from > 0};
   }
 
-  // Each of these four goes over a KV head's query heads from number `from` on, as many together as can be.
+  // Goes over a KV head's query heads, as many together as can be: `work` gets a place for N and is told of
+  // the first one and how many there are, which is less than N only where Dot fills up.
+  template <int N, typename Work>
+  void each(Work work, int from = 0) const {
+    constexpr bool kFillsUp = Dot::kFillsUp && N >= 4;
+    for (; from + N <= group_ || (kFillsUp && from + N / 2 < group_); from += N) {
+      work.template operator()<N>(from, std::min(N, group_ - from));
+    }
+    if constexpr (N > 1) {
+      if (from < group_) each<N / 2>(work, from);
+    }
+  }
 
-  template <int N>
-  void pack(int kv_head, int from) {
-    for (; from + N <= group_; from += N) {
+  void pack(int kv_head) {
+    each<S::kMostHeads>([&]<int N>(int from, int heads) {
       const E* q = reinterpret_cast<const E*>(task_.q) + (kv_head * group_ + from) * dim_;
-      Dot::template pack<N>(q, dim_, queries(kv_head, from));
-    }
-    if constexpr (N > 1) pack<N / 2>(kv_head, from);
+      Dot::template pack<N>(q, dim_, queries(kv_head, from), heads);
+    });
   }
 
-  template <int N>
-  void score(int kv_head, int from) {
-    for (; from + N <= group_; from += N) {
-      Dot::template scores<N>(step_of(source_.k, dim_, kv_head, from, N), queries(kv_head, from),
+  void score(int kv_head) {
+    each<S::kMostHeads>([&]<int N>(int from, int heads) {
+      Dot::template scores<N>(step_of(source_.k, dim_, kv_head, from, heads), queries(kv_head, from),
                               weights(kv_head, from));
-    }
-    if constexpr (N > 1) score<N / 2>(kv_head, from);
+    });
   }
 
-  template <int N>
-  void weigh(int kv_head, int from) {
-    for (; from + N <= group_; from += N) {
-      weigh_some<N>(weights(kv_head, from), task_.partials + kv_head * group_ + from, decays(kv_head, from));
-    }
-    if constexpr (N > 1) weigh<N / 2>(kv_head, from);
+  void weigh(int kv_head) {
+    each<S::kMostHeads>([&]<int N>(int from, int heads) {
+      constexpr int kSome = std::min(N, 4);
+      for (const int end = from + heads; from < end; from += kSome) {
+        weigh_some<kSome>(weights(kv_head, from), task_.partials + kv_head * group_ + from,
+                          decays(kv_head, from), std::min(kSome, end - from));
+      }
+    });
   }
 
-  template <int N>
-  void gather(int kv_head, int from) {
-    for (; from + N <= group_; from += N) {
+  void gather(int kv_head) {
+    each<S::kMostHeads>([&]<int N>(int from, int heads) {
       // Only a block's first step meets sums that were made under another largest score.
       const Before before{fresh_ && at_ == 0, at_ == 0 ? decays(kv_head, from) : nullptr};
       const std::size_t row = static_cast<std::size_t>((kv_head * group_ + from) * padded(value_dim_));
-      Sum::template add<N>(step_of(source_.v, value_dim_, kv_head, from, N), weights(kv_head, from), before,
-                           task_.rows + row);
-    }
-    if constexpr (N > 1) gather<N / 2>(kv_head, from);
+      Sum::template add<N>(step_of(source_.v, value_dim_, kv_head, from, heads), weights(kv_head, from),
+                           before, task_.rows + row);
+    });
   }
 
   // Scores to softmax weights, relative to the largest score so far; and by how much what has been summed
   // under the previous largest score shrinks.
   template <int N>
-  [[gnu::noinline]] void weigh_some(float* scores, Partial* partials, float* decay) {
+  [[gnu::noinline]] void weigh_some(float* scores, Partial* partials, float* decay, int heads) {
     constexpr int kEach = kTogether<S, N>;
     constexpr float kNone = -std::numeric_limits<float>::infinity();
     const int end = (whole_ * N + S::kWidth - 1) / S::kWidth * S::kWidth;
     silence_rest<N>(scores, end);
     alignas(64) float lanes[S::kWidth];
-    for (int i = 0; i < S::kWidth; ++i) lanes[i] = fresh_ ? kNone : partials[i / kEach].max;
+    for (int i = 0; i < S::kWidth; ++i) {
+      lanes[i] = fresh_ || i / kEach >= heads ? kNone : partials[i / kEach].max;
+    }
     const Vec before = S::load(lanes);
     Vec max = before;
     for (int i = 0; i < end; i += S::kWidth) {
@@ -360,7 +371,7 @@ private:
     S::store(lanes, max);
     S::store(sums, join_each<S, kEach, S::add>(sum));
     S::store(shrink, exp_negative<S>(S::sub(before, max)));
-    for (int n = 0; n < N; ++n) {
+    for (int n = 0; n < heads; ++n) {
       decay[n] = shrink[n * kEach];
       partials[n] = {lanes[n * kEach], (fresh_ ? 0.0f : partials[n].sum * decay[n]) + sums[n * kEach]};
     }
@@ -384,7 +395,9 @@ private:
   // The scratch memory holds, of each of the task's query heads, the query, a block's weights and its decay.
   int nth(int kv_head, int from) const { return (kv_head - task_.first) * group_ + from; }
   float* queries(int kv_head, int from) const { return task_.scratch + nth(kv_head, from) * padded(dim_); }
-  float* weights(int kv_head, int from) const { return weights_ + nth(kv_head, from) * kBlock; }
+  float* weights(int kv_head, int from) const {
+    return weights_ + ((kv_head - task_.first) * filled_up(group_) + from) * kBlock;
+  }
   float* decays(int kv_head, int from) const { return decays_ + nth(kv_head, from); }
 
   const RangeTask& task_;

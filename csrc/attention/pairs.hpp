@@ -22,10 +22,11 @@ struct PairDot {
   using S = Avx512Simd;
   using Vec = S::Vec;
   static constexpr int kManyHeadsStep = kBlock;
+  static constexpr bool kFillsUp = false;
 
   // Query heads to [piece][N] of pieces, zero beyond dim.
   template <int N>
-  static void pack(const BFloat16* q, int dim, float* to) {
+  static void pack(const BFloat16* q, int dim, float* to, int = N) {
     if constexpr (N == 8) {
       pack<4>(q, dim, to);
       return pack<4>(q + 4 * dim, dim, to + 4 * padded(dim));

@@ -46,19 +46,20 @@ struct TileDot {
   using Vec = S::Vec;
   using Few = WideDot<S, BFloat16>;
   static constexpr int kManyHeadsStep = kTileTokens;
+  static constexpr bool kFillsUp = true;
   static constexpr int kNumbers = 32;  // of a key, in one row of a tile
 
-  // Query heads to [dim / 2][N] of pairs.
+  // Query heads to [dim / 2][N] of pairs, and zeros for those that there are not.
   template <int N>
-  static void pack(const BFloat16* q, int dim, float* to) {
+  static void pack(const BFloat16* q, int dim, float* to, int heads) {
     if constexpr (N < 4) {
-      Few::pack<N>(q, dim, to);
+      Few::pack<N>(q, dim, to, heads);
     } else {
       auto* pairs = reinterpret_cast<BFloat16*>(to);
       for (int d = 0; d < dim; d += 2) {
         for (int n = 0; n < N; ++n, pairs += 2) {
-          pairs[0] = q[n * dim + d];
-          pairs[1] = q[n * dim + d + 1];
+          pairs[0] = n < heads ? q[n * dim + d] : BFloat16{};
+          pairs[1] = n < heads ? q[n * dim + d + 1] : BFloat16{};
         }
       }
     }
@@ -194,7 +195,7 @@ struct TileSum {
         _tile_stored(0, low, kLine);
         _tile_stored(1, high, kLine);
         step.ahead.fetch(each);
-        for (int n = 0; n < N; ++n) {
+        for (int n = 0; n < step.heads; ++n) {
           float* row = rows + n * padded(step.dim) + d;
           in_order(S::add(S::load(low[n]), S::load(low[N + n])),
                    S::add(S::load(high[n]), S::load(high[N + n])), before, n, row);

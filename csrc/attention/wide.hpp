@@ -37,10 +37,11 @@ template <typename S, typename E>
 struct WideDot {
   using Vec = typename S::Vec;
   static constexpr int kManyHeadsStep = kBlock;
+  static constexpr bool kFillsUp = false;
 
   // Query heads to [N][padded(dim)], in the order in which keys are widened.
   template <int N>
-  static void pack(const E* q, int dim, float* to) {
+  static void pack(const E* q, int dim, float* to, int) {
     for (int n = 0; n < N; ++n, q += dim, to += padded(dim)) {
       int d = 0;
       if constexpr (kByTwos<S, E>) {

@@ -84,7 +84,8 @@ def test_an_iteration_is_what_the_reference_says(
 
 @pytest.mark.parametrize("isa", attention_isas())
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "latent"), [(24, 2, 64, 0), (8, 2, 96, 0), (44, 1, 96, 64)]
+    ("heads", "kv_heads", "head_dim", "latent"),
+    [(24, 2, 64, 0), (8, 2, 96, 0), (14, 2, 64, 0), (9, 3, 32, 0), (45, 1, 96, 64)],
 )
 @pytest.mark.parametrize("apart", ["evenly", "unevenly"])
 def test_many_query_heads_of_bfloat16(
