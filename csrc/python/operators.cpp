@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "operators/kernels.hpp"
+#include "operators/product.hpp"
 #include "operators/team.hpp"
 #include "python/bindings.hpp"
 
@@ -63,6 +64,10 @@ struct RotaryOp : Native {
   RotaryOp(const std::string& dtype, RotaryShape of, const std::string& isa)
       : Native(dtype, isa), shape(of) {}
   RotaryShape shape;
+};
+
+struct ProductOp {
+  Product product;
 };
 
 }  // namespace
@@ -174,6 +179,37 @@ rounded, else both products are, too. wide_tables: cos and sin are float32, and 
           },
           "x_ptr"_a, "out_ptr"_a, "rows"_a, "width"_a,
           "int64 out[i]: where row i's first largest number is, of a row with a NaN the first NaN.");
+
+  nb::class_<ProductOp>(
+      m, "Product", nb::is_final(),
+      R"(x weight^T + bias for bfloat16, with a weight in panels of PANEL outputs and as many inputs a step:
+[outputs / 32, inputs / 32, 2, 16 pairs of inputs, 16 outputs, 2].
+
+ValueError where the instruction set has no tiles to multiply by. isa: as of an AttentionWorker.)")
+      .def(
+          "__init__",
+          [](ProductOp* self, const std::string& isa) {
+            const Product product = product_for(attention::choose_isa(isa));
+            if (product == nullptr) throw nb::value_error("there are no tiles to multiply by");
+            new (self) ProductOp{product};
+          },
+          "isa"_a = "")
+      .def_prop_ro_static("PANEL", [](nb::handle) { return kPanel; })
+      .def(
+          "run",
+          [](const ProductOp& op, Address x, std::size_t stride, Address panels, Address bias, Address out,
+             std::size_t rows, std::size_t inputs, std::size_t outputs) {
+            if (inputs % kPanel != 0 || outputs % kPanel != 0) {
+              throw nb::value_error("inputs and outputs are multiples of 32");
+            }
+            if (rows == 0) return;
+            const Matrix matrix{pointer<const BFloat16>(panels), pointer<const BFloat16>(bias), inputs,
+                                outputs};
+            nb::gil_scoped_release released;
+            multiply(op.product, matrix, pointer<const BFloat16>(x), stride, rows, pointer<BFloat16>(out));
+          },
+          "x_ptr"_a, "stride"_a, "panels_ptr"_a, "bias_ptr"_a, "out_ptr"_a, "rows"_a, "inputs"_a, "outputs"_a,
+          "Rows of x are stride numbers apart; bias_ptr 0 for none; out is dense.");
 }
 
 }  // namespace lamina

@@ -12,7 +12,7 @@ import torch
 
 from lamina import threads
 from lamina.attention.worker import TensorWorker
-from lamina.convert.codegen import linear
+from lamina.convert.packing import is_matrix, linear, sizes
 from lamina.serve import Engine, Sampling
 from laminabench.bench.frame import QUIET, Cell, Report, Table, Watcher, in_turns, ms_text, spread
 from laminabench.bench.mini import mini_config, users_load
@@ -76,18 +76,17 @@ class Gemms:
             for piece in engine.core.slices
             for weight in piece.weights
             # The embedding is looked up, not multiplied; the head is a product of the same shape.
-            if weight.dim() == 2 and not (weight.shape[0] == head and piece.index == 0)
+            if is_matrix(weight) and not (sizes(weight)[0] == head and piece.index == 0)
         ]
-        self._inputs = {
-            size: torch.randn(batch, size).to(torch.bfloat16) for size in {w.shape[1] for w in self._weights}
-        }
+        inputs = {sizes(weight)[1] for weight in self._weights}
+        self._inputs = {size: torch.randn(batch, size).to(torch.bfloat16) for size in inputs}
         self.parameters = sum(weight.numel() for weight in self._weights)
 
     @torch.inference_mode()
     def seconds(self) -> float:
         started = time.perf_counter()
         for weight in self._weights:
-            linear(self._inputs[weight.shape[1]], weight)
+            linear(self._inputs[sizes(weight)[1]], weight)
         return time.perf_counter() - started
 
 

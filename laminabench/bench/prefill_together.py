@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from lamina.convert.codegen import linear
+from lamina.convert.packing import is_matrix, linear, sizes
 from lamina.model import Prefill, PromptRun, Some
 from lamina.model.prefill import CHUNK
 from lamina.serve import Engine
@@ -62,7 +62,7 @@ def run(rounds: int, watcher: Watcher = QUIET) -> Together:
         one
         for piece in slices
         for one in piece.weights
-        if one.dim() == 2 and not (piece.index == 0 and one.shape[0] == embedding)
+        if is_matrix(one) and not (piece.index == 0 and sizes(one)[0] == embedding)
     ]
     actions: dict[str, Callable[[], float]] = {"products": _products(weights)}
     for length in LENGTHS:
@@ -77,11 +77,13 @@ def run(rounds: int, watcher: Watcher = QUIET) -> Together:
 
 
 def _products(weights: Sequence[torch.Tensor]) -> Callable[[], float]:
-    inputs = {size: torch.randn(CHUNK, size).to(torch.bfloat16) for size in {one.shape[1] for one in weights}}
+    inputs = {
+        size: torch.randn(CHUNK, size).to(torch.bfloat16) for size in {sizes(one)[1] for one in weights}
+    }
 
     def multiply() -> None:
         for weight in weights:
-            linear(inputs[weight.shape[1]], weight)
+            linear(inputs[sizes(weight)[1]], weight)
 
     return lambda: seconds_of(multiply)
 

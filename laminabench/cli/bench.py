@@ -350,6 +350,26 @@ def sim(watcher: Watcher, week: bool, repeats: int) -> Report:
     return run(week=week, repeats=repeats, watcher=watcher)
 
 
+@measuring("sizes", "products")
+@option(
+    "--batch",
+    COUNT,
+    "Repeatable: rows that are multiplied at once.",
+    (1, 4, 16, 32, 64, 128, 512),
+    multiple=True,
+)
+@option("--rounds", COUNT, "Rounds of the alternating run.", 9)
+def products(watcher: Watcher, batch: tuple[int, ...], rounds: int) -> Report:
+    """Matrix products by tiles against oneDNN's.
+
+    In turns, by all weights of the engine's benchmark, which come from memory. Where the processor has no
+    tiles (AMX), oneDNN's alone.
+    """
+    from laminabench.bench.products import run
+
+    return run(batch, rounds, watcher)
+
+
 @measuring("calls", "slab --json")
 @seconds_option(3)
 def slab(watcher: Watcher, seconds: float) -> Report:  # noqa: ARG001 - it takes seconds

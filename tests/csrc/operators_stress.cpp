@@ -12,6 +12,7 @@
 
 #include "expect.hpp"
 #include "operators/kernels.hpp"
+#include "operators/product.hpp"
 #include "operators/team.hpp"
 
 namespace {
@@ -223,6 +224,37 @@ void check_choice(Random& random, Isa isa, DType dtype) {
 }
 
 // Every row once, however many threads there are; libgomp is in this program only if something else needs it.
+// Rows by a matrix in panels, by whoever has such products.
+void check_product(Random& random, Isa isa) {
+  const Product product = product_for(isa);
+  if (product == nullptr) return;
+  const std::size_t rows = 1 + random() % 70, inputs = kPanel * (1 + random() % 6);
+  const std::size_t outputs = kPanel * (1 + random() % 5), stride = inputs + random() % 40;
+  constexpr DType kDType = DType::kBFloat16;
+  const Numbers x = Numbers::random(random, (rows - 1) * stride + inputs, kDType);
+  const Numbers panels = Numbers::random(random, inputs * outputs, kDType);
+  const Numbers bias = Numbers::random(random, outputs, kDType);
+  Numbers out(rows * outputs, kDType);
+  const bool with_bias = random() % 2 == 0;
+  auto at = [](const Numbers& numbers) { return reinterpret_cast<const BFloat16*>(numbers.data()); };
+  multiply(product, {at(panels), with_bias ? at(bias) : nullptr, inputs, outputs}, at(x), stride, rows,
+           reinterpret_cast<BFloat16*>(out.data()));
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (std::size_t o = 0; o < outputs; ++o) {
+      double sum = with_bias ? bias[o] : 0.0, size = std::fabs(sum);
+      for (std::size_t i = 0; i < inputs; ++i) {
+        const std::size_t tile = o / kPanel * (inputs / kPanel * 2) + i / kPanel * 2 + o % kPanel / kTileRows;
+        const double term = double{x[row * stride + i]} *
+                            panels[tile * 512 + i % kPanel / 2 * kPanel + o % kTileRows * 2 + i % 2];
+        sum += term;
+        size += std::fabs(term);
+      }
+      const double off = std::fabs(out[row * outputs + o] - sum);
+      expect(off <= std::fabs(sum) / 256 + size * 1e-5, named("a product", isa, kDType));
+    }
+  }
+}
+
 void check_team() {
   for (const std::size_t rows : {1, 2, 3, 1000}) {
     std::vector<int> times(rows);
@@ -239,6 +271,7 @@ int main() {
   Random random(20261124);
   check_team();
   for (const Isa isa : available_isas()) {
+    for (int round = 0; round < 40; ++round) check_product(random, isa);
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
       for (int round = 0; round < 40; ++round) {
         // Narrower vectors than an instruction set's are another one's.

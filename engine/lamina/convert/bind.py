@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from lamina.convert.codegen import packed
 from lamina.convert.errors import ConversionError, in_short
 from lamina.convert.fuse import Fusing
+from lamina.convert.packing import packed
 from lamina.convert.program import BATCH, Program, Spec
 from lamina.convert.slices import SliceClass
 from lamina.convert.states import StateMemory

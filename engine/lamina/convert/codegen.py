@@ -10,30 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from lamina.convert.packing import linear
 from lamina.convert.program import Collective, Instruction, Name, Piece, Program, Spec, States
 
 _aten = torch.ops.aten
 _nn = torch._C._nn
-_plain = _nn.linear
-_product = torch.ops.mkldnn._linear_pointwise.default
-# What the order is chosen for; any batch can be multiplied.
-_ROWS = 64
-
-
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """As torch's, with a weight that may have been packed."""
-    if weight.is_mkldnn:
-        product: Tensor = _product(x, weight, bias, "none", [], "")
-        return product
-    return _plain(x, weight, bias)
-
-
 # Tensor methods and built-ins that take the same arguments in the same order as the operator of that name.
 _METHODS: dict[Any, str] = {
     op: op.__name__.partition(".")[0]
@@ -256,35 +241,3 @@ def _in_full(op: Any) -> str:
 def name_tuple(names: Sequence[str]) -> str:
     """A tuple of names as source, also of one."""
     return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
-
-
-def packed(program: Program, name: Name, weight: Tensor) -> Tensor:
-    """The weight as the program's products read it fastest; itself where something else uses it too.
-
-    Left as it is, a weight of bfloat16 is brought into that order at every product, which costs as much as
-    the product itself at small batches. What comes out is the same to the last bit.
-    """
-    ready = weight.dtype == torch.bfloat16 and weight.device.type == "cpu" and weight.dim() == 2
-    if not ready or not packs() or not _only_multiplied(program, name):
-        return weight
-    ordered: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, _ROWS)
-    return ordered
-
-
-@cache
-def packs() -> bool:
-    """Whether torch's own products of bfloat16 use these kernels here."""
-    there = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return bool(there and torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
-def _only_multiplied(program: Program, name: Name) -> bool:
-    uses = [
-        instruction.op is _aten.linear.default
-        and instruction.args[1] == name
-        and [*instruction.uses()].count(name) == 1
-        for piece in program.pieces
-        for instruction in piece.instructions
-        if name in instruction.uses()
-    ]
-    return bool(uses) and all(uses) and not any(name in piece.gives for piece in program.pieces)

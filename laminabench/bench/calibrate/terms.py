@@ -12,8 +12,8 @@ from torch import Tensor
 
 from lamina.attention.worker import TensorWorker
 from lamina.convert import Conversion
-from lamina.convert.codegen import linear
 from lamina.convert.constants import weight_name
+from lamina.convert.packing import is_matrix, linear, sizes
 from lamina.kv import Arena, ArenaShape
 from lamina.model import sampler
 from lamina.model.prefill import CHUNK, causal
@@ -68,12 +68,12 @@ class Model:
         """Each weight that rows are multiplied with, in the engine's order, under its matrix' name."""
         for piece, bound in zip(conversion.slices, self._slices, strict=True):
             for numbers, weight in zip(bound.made_of, bound.weights, strict=True):
-                if weight.dim() != 2:
+                if not is_matrix(weight):
                     continue
                 # Those that are one product are of one matrix of the catalogue.
                 called = weight_name(conversion.constants, piece.weights[numbers[0]])
                 matrix = next((ours for theirs, ours in MATRICES.items() if theirs in called), None)
-                if matrix is None and bound is self._slices[-1] and weight.shape[0] == self._vocab:
+                if matrix is None and bound is self._slices[-1] and sizes(weight)[0] == self._vocab:
                     matrix = HEAD
                 if matrix is not None:
                     yield matrix, weight
@@ -82,9 +82,10 @@ class Model:
     def measure(self, column: int) -> Mapping[Point, float]:
         slices = self._run(column)
         products = dict.fromkeys((name for name, _ in self.products), 0.0)
-        inputs = {weight.shape[1]: _drawn(column, weight.shape[1]) for _, weight in self.products}
+        widths = {sizes(weight)[1] for _, weight in self.products}
+        inputs = {width: _drawn(column, width) for width in widths}
         for name, weight in self.products:
-            x = inputs[weight.shape[1]]
+            x = inputs[sizes(weight)[1]]
             products[name] += seconds_of(lambda x=x, weight=weight: linear(x, weight))  # type: ignore[misc]
         found: dict[Point, float] = {(name, column): took for name, took in slices.items()}
         found |= {(f"gemm {name}", column): took for name, took in products.items()}
@@ -186,7 +187,7 @@ class Control:
         self._worker, self._storage = decode.worker, decode.storage
         self._bytes = min(CONTROL_BYTES, self._storage.numel() * self._storage.element_size())
         self._weight = max((weight for _, weight in model.products), key=lambda weight: weight.numel())
-        self._x = _drawn(CONTROL_ROWS, self._weight.shape[1])
+        self._x = _drawn(CONTROL_ROWS, sizes(self._weight)[1])
         self.bandwidths: list[float] = []  # bytes/s
 
     @torch.inference_mode()

@@ -10,10 +10,10 @@ import torch
 from tiny_models import converted, custom, seeded, tiny
 from torch import Tensor
 
-from lamina.convert import codegen, convert
+from lamina.convert import convert, packing
 from lamina.convert.fuse import Fused, Fusing, fuse
 
-needs_packing = pytest.mark.skipif(not codegen.packs(), reason="this CPU has no products of bfloat16")
+needs_packing = pytest.mark.skipif(not packing.packs(), reason="this CPU has no products of bfloat16")
 
 
 def _found(family: str, dtype: torch.dtype = torch.bfloat16, **changes: Any) -> dict[str, int]:
@@ -66,7 +66,7 @@ def test_merged_weights_are_there_once() -> None:
     model = seeded(tiny("Llama")).bfloat16()
     before = {name: weight.clone() for name, weight in model.named_parameters()}
     middle = convert(model).bind(model, q_first=False)[1]
-    packed = sorted(tuple(weight.shape) for weight in middle.weights if weight.dim() == 2)
+    packed = sorted(packing.sizes(weight) for weight in middle.weights if packing.is_matrix(weight))
     assert packed == [(64, 64), (64, 96), (128, 64), (192, 64)]
     assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from laminabench.bench import attention, attention_cuda, sim, slab, traces
+from lamina.convert import packing
+from laminabench.bench import attention, attention_cuda, products, sim, slab, traces
 from laminabench.bench.attention_cuda import Shape
 from laminabench.bench.endpoint_server import pieces
 from laminabench.sim.h2m2 import dynamic_trace
@@ -85,6 +86,20 @@ def test_the_whole_replay_is_held_against_imports_in_turns(
     # Once that is not counted, then in turns.
     assert ["laminabench replay" in command for command in commands] == [True, False] * 3
     assert commands[1].endswith("-c import pandas, pyarrow.parquet, numpy")
+
+
+@pytest.mark.skipif(not packing.packs(), reason="this CPU has no products of bfloat16")
+def test_products_by_tiles_are_judged_by_the_median(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "usual_kv_bytes", lambda: 1)
+    monkeypatch.setattr(products, "WORK", 1)
+    found = facts("products", "--batch", "1", "--batch", "3", "--rounds", "2")
+    rows = found["rows"]
+    assert [row["batch"] for row in rows] == [1, 3] * 5
+    assert {(row["outputs"], row["inputs"]) for row in rows if row["weight"] == "down"} == {(1024, 2816)}
+    for row in rows:
+        assert ("tiles" in row["seconds"]) == bool(packing.by_tiles())
+        assert row["met"] == (row["ratio"]["median"] >= 1 if "ratio" in row else None)
+    assert found["met"] == all(row["met"] is not False for row in rows)
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from lamina.convert.codegen import Code, packed, packs, slice_source
+from lamina.convert.codegen import Code, slice_source
 from lamina.convert.fuse.editor import Editor
 from lamina.convert.fuse.gates import fuse_gates
 from lamina.convert.fuse.norms import fuse_norms
 from lamina.convert.fuse.products import Merged, merge_products
 from lamina.convert.fuse.rotations import fuse_rotations
+from lamina.convert.packing import packed, packs
 from lamina.convert.program import Name, Program
 
 
@@ -56,7 +57,8 @@ class Fused:
         for value, numbers in zip(self.program.weights, self.made_of(), strict=True):
             parts = [weights[number] for number in numbers]
             whole = parts[0] if len(parts) == 1 else torch.cat(parts)
-            made.append(packed(self.program, value.name, whole.contiguous() if whole.dim() == 1 else whole))
+            whole = whole.contiguous() if whole.dim() == 1 else whole
+            made.append(packed(self.program, value.name, whole, native=True))
         return made
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, empty_like
 
 from lamina._native import Norm, Rotary, Rowwise
+from lamina.convert.strides import by_batch_rows, by_rows
 
 HALVES = (torch.bfloat16, torch.float16)
 _LEAST_WIDTH = 16
@@ -21,22 +22,6 @@ _LEAST_WIDTH = 16
 
 def _called(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _row_stride(x: Tensor) -> int:
-    """How far the rows of a batch are apart, each being dense; 0 if it is not so."""
-    wanted = 1
-    for size, stride in zip(reversed(x.shape[1:]), reversed(x.stride()[1:]), strict=True):
-        if size != 1 and stride != wanted:
-            return 0
-        wanted *= size
-    return x.stride(0)
-
-
-def _by_rows(x: Tensor) -> tuple[Tensor, int]:
-    """The tensor, or a copy where its rows are not dense, and how far they are apart."""
-    stride = _row_stride(x)
-    return (x, stride) if stride else (x.contiguous(), prod(x.shape[1:]))
 
 
 @cache
@@ -65,7 +50,7 @@ def norm(
             run(x.data_ptr(), rows, 0, weighted, out.data_ptr(), rows)
         else:
             out = x.new_empty(x.shape)
-            x, stride = _by_rows(x)
+            x, stride = by_batch_rows(x)
             run(x.data_ptr(), prod(x.shape[1:-1]), stride, weighted, out.data_ptr(), rows)
         return out
 
@@ -153,12 +138,8 @@ def gated(
             gates = ups = width
         else:
             out = gate.new_empty(gate.shape)
-            if gate.numel() != len(gate) * width:
-                gate, up = gate.contiguous(), up.contiguous()
-                gates = ups = width
-            else:
-                gate, gates = _by_rows(gate)
-                up, ups = _by_rows(up)
+            gate, gates = by_rows(gate, width)
+            up, ups = by_rows(up, width)
         rows = gate.numel() // width
         run(at, gate.data_ptr(), gates, up.data_ptr(), ups, out.data_ptr(), rows, width)
         return out
