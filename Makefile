@@ -13,7 +13,7 @@ PYTEST_WORKERS ?= 2
 # Some containers say that no bytecode is to be kept: every process of a test would compile torch once more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup test test-long test-all lint audit check format sanitize cuda bare rdma-test vllm clients bench replay figures docs clean
+.PHONY: setup test test-long test-all lint audit check format sanitize cuda gpu bare rdma-test vllm clients bench replay figures docs clean
 
 setup: $(STAMP)
 
@@ -72,6 +72,10 @@ sanitize: setup
 # Compiles the CUDA kernels as CI does; needs nvcc and no GPU.
 cuda: setup
 	@ci/check-cuda.sh $(VENV)
+
+# Everything that a machine with an NVIDIA GPU and nvcc can tell, in ten minutes: results/<gpu>.
+gpu: setup
+	$(BIN)/laminabench bench gpu
 
 # The commands of README on a bare machine: a Debian of its own, seen by nothing of this one.
 bare:

@@ -6,6 +6,7 @@ Not verified on hardware.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,19 +15,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from laminabench.bench.frame import QUIET, Report, Row, Table, Watcher, all_judged, in_turns, spread
-from laminabench.errors import UserError
+from laminabench.bench.gpu.card import copy_bandwidth, gpu_seconds, require_gpu
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-TARGET_SHARE = 0.85
+TARGET_SHARE = 0.9
 JUDGED_BATCH, JUDGED_CONTEXT = 20, 4096  # the target speaks of these and more
-COPY_BYTES = 1 << 30
 HEAD_DIM = 128
 HEADS = {"gqa-8": (64, 8), "mha": (64, 64)}  # LLaMA3-70B's, LLaMA-65B's
 WAYS = ("lamina", "sdpa", "flex")
-CALLS = 5  # between two events
-AHEAD_CYCLES = 5_000_000  # what the GPU waits while the host launches what is to be timed: some milliseconds
 
 
 @dataclass(frozen=True)
@@ -49,29 +47,41 @@ class Shape:
     def judged(self) -> bool:
         return self.batch >= JUDGED_BATCH and self.context >= JUDGED_CONTEXT
 
+    def facts(self) -> dict[str, object]:
+        heads, kv_heads = self.heads
+        sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": HEAD_DIM}
+        load = {"batch": self.batch, "context": self.context, "kv_bytes": self.kv_bytes}
+        return {"kind": self.kind, **sizes, **load, "judged": self.judged}
+
+    def cells(self) -> tuple[str, ...]:
+        return self.kind, f"{self.batch}", f"{self.context:,}"
+
 
 def run(
     batches: Sequence[int] = (20, 64, 256),
     contexts: Sequence[int] = (4096, 8192, 32768),
     rounds: int = 15,
+    seconds: float = math.inf,
     watcher: Watcher = QUIET,
 ) -> Report:
-    """Every shape that fits into the GPU's memory, in bf16.
+    """Every shape that fits into the GPU's memory, in bf16, and into `seconds`.
 
     `lamina` is what a layer pays: begin() and finish() of the worker, over tokens scattered at random in the
     arena, which is the worst a token-granular arena can come to. `sdpa` and `flex` read tensors that lie as
     they like them best. They take turns, round by round. Bandwidth is the bytes of K and V over the time, and
     its share is of what copying a gibibyte reaches, reads and writes counted. The median is judged.
     """
-    _require_gpu()
+    require_gpu()
     import torch
 
-    copy = spread([_copy_bandwidth() for _ in range(rounds)])
+    until_s = time.monotonic() + seconds
+    copy = spread([copy_bandwidth() for _ in range(rounds)])
     shapes = [Shape(kind, batch, context) for kind in HEADS for batch in batches for context in contexts]
     rows = []
     for done, shape in enumerate(shapes):
         watcher.progress(done, len(shapes))
-        rows.append(_measure(shape, rounds, copy.median))
+        late = time.monotonic() > until_s
+        rows.append(_left_out(shape, "no time was left") if late else _measure(shape, rounds, copy.median))
         torch.cuda.empty_cache()
     device = torch.cuda.get_device_name()
     facts = {
@@ -89,44 +99,25 @@ def run(
     return Report(facts, [head, Table((*titles, f"<target {TARGET_SHARE:.0%}"), cells)])
 
 
-def _require_gpu() -> None:
-    """A UserError unless torch and the kernels can use a GPU here."""
-    from lamina.attention.worker import require_device
-    from lamina.cuda_library import CudaError
-
-    try:
-        require_device()
-    except CudaError as missing:
-        raise UserError("bench-no-gpu", f"this benchmark needs a GPU: {missing}") from None
+def _left_out(shape: Shape, why: str) -> Row:
+    return Row(shape.facts() | {"skipped": why}, (*shape.cells(), *("-" for _ in WAYS)))
 
 
 def _measure(shape: Shape, rounds: int, copy_bandwidth: float) -> Row:
     import torch
 
-    heads, kv_heads = shape.heads
-    facts = {
-        "kind": shape.kind,
-        "heads": heads,
-        "kv_heads": kv_heads,
-        "head_dim": HEAD_DIM,
-        "batch": shape.batch,
-        "context": shape.context,
-        "kv_bytes": shape.kv_bytes,
-        "judged": shape.judged,
-    }
-    cells = (shape.kind, f"{shape.batch}", f"{shape.context:,}")
     free, _ = torch.cuda.mem_get_info()
     # Twice, once in our arena and once as torch's ways want it, and something to work with.
     if 2.2 * shape.kv_bytes + (1 << 30) > free:
         why = f"it takes {2.2 * shape.kv_bytes / 1e9:.0f} GB and {free / 1e9:.0f} GB are free"
-        return Row({**facts, "skipped": why}, (*cells, *("-" for _ in WAYS)))
+        return _left_out(shape, why)
     contenders, refused = _contenders(shape)
     for call in contenders.values():
-        _seconds_of(call)  # the first calls are slower, and not counted
-    seconds = in_turns({name: partial(_seconds_of, call) for name, call in contenders.items()}, rounds)
+        gpu_seconds(call)  # the first calls are slower, and not counted
+    seconds = in_turns({name: partial(gpu_seconds, call) for name, call in contenders.items()}, rounds)
     bandwidths = {name: spread([shape.kv_bytes / took for took in times]) for name, times in seconds.items()}
     shares = {name: bandwidth.median / copy_bandwidth for name, bandwidth in bandwidths.items()}
-    facts |= {
+    facts = shape.facts() | {
         "seconds": {name: spread(times) for name, times in seconds.items()},
         "bandwidth_bytes_per_s": bandwidths,
         "share": shares,
@@ -134,7 +125,7 @@ def _measure(shape: Shape, rounds: int, copy_bandwidth: float) -> Row:
     }
     shown = (f"{shares[way]:.0%}" if way in shares else "-" for way in WAYS)
     met = shares["lamina"] >= TARGET_SHARE if shape.judged else None
-    return Row(facts, (*cells, *shown), met)
+    return Row(facts, (*shape.cells(), *shown), met)
 
 
 def _contenders(shape: Shape) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
@@ -184,29 +175,3 @@ def _lamina(shape: Shape, q: Tensor) -> Callable[[], object]:
     mine = q.reshape(shape.batch, heads, HEAD_DIM)
     new = torch.randn((shape.batch, kv_heads, HEAD_DIM), device="cuda", dtype=torch.bfloat16)
     return lambda: worker.run(layer, mine, new, new)
-
-
-def _copy_bandwidth() -> float:
-    """Bytes read and written a second by the fastest thing that does both."""
-    import torch
-
-    source = torch.empty(COPY_BYTES, device="cuda", dtype=torch.uint8)
-    target = torch.empty_like(source)
-    return 2 * COPY_BYTES / _seconds_of(lambda: target.copy_(source))
-
-
-def _seconds_of(call: Callable[[], object]) -> float:
-    """One call's time on the GPU, the mean of several in a row.
-
-    The GPU is kept waiting until they are all launched, so that it never waits for the host in between.
-    """
-    from torch import cuda
-
-    begin, end = (cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    cuda._sleep(AHEAD_CYCLES)  # type: ignore[no-untyped-call]
-    begin.record()
-    for _ in range(CALLS):
-        call()
-    end.record()
-    end.synchronize()
-    return float(begin.elapsed_time(end)) / 1e3 / CALLS

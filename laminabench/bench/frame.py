@@ -131,6 +131,7 @@ class Report:
     text: Sequence[Text]
     # Writes files and yields a note on each.
     write: Callable[[], Iterator[str]] = lambda: iter(())
+    failed: bool = False  # a part of it, which is no missed target: the exit code is 1
 
     def json(self) -> dict[str, object]:
         return {name: plain(fact) for name, fact in self.facts.items()}

@@ -58,6 +58,8 @@ def measuring(unit: str, example: str) -> Callable[[Callable[..., Report]], clic
             out.result(report.json() | {"cpu": cpu}, lambda console: render(console, [*report.text, cpu]))
             for sentence in report.write():
                 out.note(sentence)
+            if report.failed:
+                click.get_current_context().exit(1)
 
         _EXAMPLES.append(f"laminabench bench {example}")
         return bench.command(measure.__name__)(run)
@@ -281,6 +283,24 @@ def fhbn(
             yield f"drew {plot}"
 
     return replace(measured.report, write=write_files)
+
+
+@measuring("steps", "gpu --quick")
+@click.option("--quick", is_flag=True, help="Fewer sizes and rounds: four minutes instead of ten, at most.")
+@option("--only", None, "Measure one step in this process, and write nothing.", metavar="STEP")
+@option("--out folder", PATH, "Write into this folder; by default results/ and the card's name.")
+def gpu(watcher: Watcher, quick: bool, only: str | None, folder: Path | None) -> Report:
+    """All that a machine with an NVIDIA GPU can tell, in ten minutes.
+
+    Steps are card, tests, attention, engine and fhbn, each a process of its own. One that fails is said, and
+    the others go on; files are written as they come: a JSON file for each step, and report.md. Not verified
+    on hardware.
+    """
+    from laminabench.bench.gpu import steps
+
+    if only is not None:
+        return steps.measure(only, quick=quick, watcher=watcher)
+    return steps.run(folder, quick=quick, watcher=watcher)
 
 
 @measuring("measurements", "h2m2")

@@ -17,7 +17,7 @@ from lamina import fhbn
 from laminabench.bench.fhbn.options import engines_of
 from laminabench.bench.fhbn.results import CAVEATS, notes, size_text, starred, us_text
 from laminabench.bench.frame import QUIET, Report, Spread, Table, Watcher, seconds_of, spread
-from laminabench.errors import UserError
+from laminabench.bench.gpu.card import require_gpu
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,7 +47,9 @@ def run(
     launched when the message is there (`launched_after`, `graph_after`), and without a channel (`torch`:
     copied to the GPU, worked on, copied back). What is ahead of its message hides the launches.
     """
-    torch = _torch_with_cuda()
+    require_gpu()
+    import torch
+
     asked = engines_of(engines, on_stream=True)
     rows = []
     turns = [(engine, size) for engine in asked.names for size in sizes]
@@ -85,21 +87,6 @@ def report(device: str, rows: Sequence[Mapping[str, Any]], skipped: Mapping[str,
     table = Table(("<engine", "<size", "<what", "<way", "median", "min to max"), lines)
     head = f"{device}; {path}; not verified on hardware"
     return Report(facts, [head, table, *notes(engines, skipped)])
-
-
-def _torch_with_cuda() -> Any:
-    """Torch, if it and the kernels can use a GPU here."""
-    import torch
-
-    from lamina import cuda_library
-
-    try:
-        cuda_library.call("check_device")
-    except cuda_library.CudaError as missing:
-        raise UserError("bench-needs-gpu", f"this benchmark needs a GPU: {missing}") from None
-    if not torch.cuda.is_available():
-        raise UserError("bench-needs-gpu", "this benchmark needs a GPU: this torch is built without CUDA")
-    return torch
 
 
 Both = Callable[[Callable[[fhbn.Link], Any], Callable[[fhbn.Link], Any]], tuple[Any, Any]]

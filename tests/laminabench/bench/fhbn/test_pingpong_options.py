@@ -71,7 +71,7 @@ def test_what_cannot_be_used_is_skipped_unless_nothing_is_left(monkeypatch: pyte
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_without_a_gpu_it_says_so_in_a_sentence() -> None:
-    with pytest.raises(UserError, match="bench-needs-gpu"):
+    with pytest.raises(UserError, match="bench-no-gpu"):
         cuda.run()
 
 

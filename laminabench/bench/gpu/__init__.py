@@ -1,0 +1,1 @@
+"""Everything that a machine with a GPU can tell, by one command. Not verified on hardware."""

@@ -1,0 +1,110 @@
+"""What a card is, and the two rates that all other numbers are held against: copying and multiplying."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+
+import torch
+
+from laminabench.bench.frame import QUIET, Report, Spread, Table, Watcher, in_turns, spread
+from laminabench.child_environment import child_environment
+from laminabench.errors import UserError
+
+COPY_BYTES = 1 << 30
+SIZE = 8192  # of a square product, which is large enough for the highest rate
+CALLS = 5  # between two events
+AHEAD_CYCLES = 5_000_000  # what the GPU waits while the host launches what is to be timed: some milliseconds
+SETTLED = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit", "temperature.gpu")
+LISTED_S = 30.0
+
+
+def run(rounds: int = 15, watcher: Watcher = QUIET) -> Report:
+    """Copying a gibibyte, reads and writes counted, and a product of matrices of bfloat16 drawn at random."""
+    source = torch.empty(COPY_BYTES, device="cuda", dtype=torch.uint8)
+    target = torch.empty_like(source)
+    first, second = (torch.randn(SIZE, SIZE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    actions = {
+        "copy": lambda: gpu_seconds(lambda: target.copy_(source)),
+        "product": lambda: gpu_seconds(lambda: first @ second),
+    }
+    in_turns(actions, 1)
+    took = in_turns(actions, rounds, watcher.progress)
+    return report(
+        torch.cuda.get_device_name(),
+        settings(),
+        spread([2 * COPY_BYTES / seconds for seconds in took["copy"]]),
+        spread([2 * SIZE**3 / seconds for seconds in took["product"]]),
+    )
+
+
+def report(device: str, card: dict[str, str], copied: Spread, multiplied: Spread) -> Report:
+    facts = {
+        "benchmark": "gpu-card",
+        "device": device,
+        "card": card,
+        "torch": torch.__version__,
+        "copy_bandwidth_bytes_per_s": copied,
+        "product_flops": multiplied,
+    }
+    rows = [
+        ("copying 1 GiB, GB/s read and written", *copied.cells(lambda rate: f"{rate / 1e9:,.0f}")),
+        (
+            f"{SIZE} x {SIZE} x {SIZE} in bfloat16, TFLOP/s",
+            *multiplied.cells(lambda rate: f"{rate / 1e12:,.0f}"),
+        ),
+    ]
+    said = "; ".join(f"{name} {value}" for name, value in card.items())
+    return Report(facts, [f"{device}; {said}", Table(("<what", "median", "min to max"), rows)])
+
+
+def settings() -> dict[str, str]:
+    """What nvidia-smi says of the card that is used."""
+    asked = ["nvidia-smi", f"--query-gpu={','.join(SETTLED)}", "--format=csv,noheader", "-i"]
+    try:
+        said = subprocess.run(
+            [*asked, str(torch.cuda.current_device())],
+            env=child_environment(),
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=LISTED_S,
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return dict(zip(SETTLED, (part.strip() for part in said.strip().split(",")), strict=False))
+
+
+def require_gpu() -> None:
+    """A UserError unless torch and the kernels can use a GPU here."""
+    from lamina.attention.worker import require_device
+    from lamina.cuda_library import CudaError
+
+    try:
+        require_device()
+    except CudaError as missing:
+        raise UserError("bench-no-gpu", f"this benchmark needs a GPU: {missing}") from None
+
+
+def copy_bandwidth() -> float:
+    """Bytes read and written a second by the fastest thing that does both."""
+    source = torch.empty(COPY_BYTES, device="cuda", dtype=torch.uint8)
+    target = torch.empty_like(source)
+    return 2 * COPY_BYTES / gpu_seconds(lambda: target.copy_(source))
+
+
+def gpu_seconds(call: Callable[[], object]) -> float:
+    """One call's time on the GPU, the mean of several in a row.
+
+    The GPU is kept waiting until they are all launched, so that it never waits for the host in between.
+    """
+    from torch import cuda
+
+    begin, end = (cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    cuda._sleep(AHEAD_CYCLES)  # type: ignore[no-untyped-call]
+    begin.record()
+    for _ in range(CALLS):
+        call()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3 / CALLS

@@ -1,0 +1,134 @@
+"""The engine in one process on a GPU: iterations beside what their bytes take to be copied."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import transformers
+
+from lamina.convert import convert
+from lamina.pipeline.arenas import free_bytes
+from lamina.pipeline.options import ModelFacts
+from lamina.serve import Engine, Sampling
+from laminabench.bench.frame import QUIET, Report, Row, Table, Watcher, ms_text, spread
+from laminabench.bench.mini import config_of, users_load
+
+MODEL = "llama3.1-8b"
+BATCHES, CONTEXTS = (1, 4, 16, 64, 128, 256), (1024, 8192)
+WARM_UP = 3  # iterations that are not counted: graphs are captured, requests admitted
+# Of free memory, what weights and KV may take: the rest is for graphs, logits and what attention works with.
+SHARE = 0.85
+
+
+@dataclass(frozen=True)
+class Load:
+    """So many requests with as many tokens each, on average."""
+
+    batch: int
+    context: int
+
+    def tokens(self, steps: int) -> int:
+        return self.batch * (self.context + steps)
+
+
+def run(
+    bandwidth: float,
+    *,
+    batches: Sequence[int] = BATCHES,
+    contexts: Sequence[int] = CONTEXTS,
+    steps: int = 20,
+    config: transformers.PreTrainedConfig | None = None,
+    device: str = "cuda",
+    backend: str = "cudagraph",
+    seconds: float = math.inf,
+    watcher: Watcher = QUIET,
+) -> Report:
+    """Decoding alone, with made-up weights and KV. `bandwidth`: bytes a second that a copy reads and writes.
+
+    A load that does not fit into the memory or into `seconds` is left out, and says so. An iteration has to
+    read all weights and its KV: what that takes at the copy's rate is its bound.
+    """
+    config, until_s = config or config_of(MODEL), time.monotonic() + seconds
+    facts = ModelFacts.of(convert(config, torch.bfloat16))
+    steps += WARM_UP
+    room = (free_bytes(torch.device(device)) * SHARE - facts.weight_bytes) / facts.token_bytes
+    loads = [Load(batch, context) for context in contexts for batch in batches]
+    fit = [load for load in loads if load.tokens(steps) <= room]
+    too_large = f"{max(0, int(room)):,} tokens fit"
+    if not fit:
+        rows = [_left_out(load, too_large) for load in loads]
+        return _report(device, backend, facts, bandwidth, rows)
+    with users_load(
+        f"batches of {', '.join(map(str, batches))}, contexts of {', '.join(map(str, contexts))}"
+    ):
+        engine = Engine(
+            config,
+            max_sequences=max(load.batch for load in fit),
+            dtype=torch.bfloat16,
+            load_format="dummy",
+            decode_only=True,
+            kv_tokens=max(load.tokens(steps) for load in fit),
+            device=device,
+            backend=backend,
+        )
+        rows = []
+        for done, load in enumerate(loads):
+            watcher.progress(done, len(loads))
+            if load not in fit:
+                rows.append(_left_out(load, too_large))
+            elif time.monotonic() > until_s:
+                rows.append(_left_out(load, "no time was left"))
+            else:
+                rows.append(_measured(engine, load, steps, facts, bandwidth))
+    return _report(device, backend, facts, bandwidth, rows)
+
+
+def _measured(engine: Engine, load: Load, steps: int, facts: ModelFacts, bandwidth: float) -> Row:
+    for _ in range(load.batch):
+        engine.submit(max(1, load.context - steps // 2), Sampling(max_tokens=steps))
+    took, kv_tokens = [], []
+    while not engine.idle:
+        started = time.perf_counter()
+        step = engine.step()  # ends with its tokens on the host
+        took.append(time.perf_counter() - started)
+        kv_tokens.append(step.kv_tokens)
+    counted = spread(took[WARM_UP:])
+    bound_s = (facts.weight_bytes + kv_tokens[len(kv_tokens) // 2] * facts.token_bytes) / bandwidth
+    rate = load.batch / counted.median
+    found = {
+        "batch": load.batch,
+        "context": load.context,
+        "iteration_s": counted,
+        "tokens_per_s": rate,
+        "bound_s": bound_s,
+        "share": bound_s / counted.median,
+    }
+    cells = (f"{load.context:,}", f"{load.batch}", *counted.cells(ms_text), f"{rate:,.0f}")
+    return Row(found, (*cells, ms_text(bound_s), f"{bound_s / counted.median:.0%}"))
+
+
+def _left_out(load: Load, why: str) -> Row:
+    facts = {"batch": load.batch, "context": load.context, "skipped": why}
+    return Row(facts, (f"{load.context:,}", f"{load.batch}", "-", why, "-", "-", "-"))
+
+
+def _report(device: str, backend: str, facts: ModelFacts, bandwidth: float, rows: Sequence[Row]) -> Report:
+    found = {
+        "benchmark": "gpu-engine",
+        "device": device,
+        "backend": backend,
+        "weight_bytes": facts.weight_bytes,
+        "kv_token_bytes": facts.token_bytes,
+        "bandwidth_bytes_per_s": bandwidth,
+        "rows": rows,
+    }
+    head = (
+        f"{facts.weight_bytes / 1e9:.1f} GB of weights, {facts.token_bytes:,} bytes of KV a token; "
+        f"slices by {backend}; bound: these bytes at {bandwidth / 1e9:,.0f} GB/s"
+    )
+    titles = ("context", "batch", "iteration", "min to max", "tokens/s", "bound", "bound / iteration")
+    return Report(found, [head, Table(titles, [row.cells for row in rows])])

@@ -1,0 +1,65 @@
+"""What a GPU's steps measure, where it can be computed without one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_models import tiny
+
+from laminabench.bench.frame import Report, spread
+from laminabench.bench.gpu import card, engine
+
+
+def _facts(report: Report) -> list[Mapping[str, Any]]:
+    rows = report.facts["rows"]
+    assert isinstance(rows, list)
+    return [row.facts for row in rows]
+
+
+def test_loads_are_measured_or_said_to_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny("Llama")
+    monkeypatch.setattr(engine, "free_bytes", lambda _: 10_000_000)
+    report = engine.run(
+        1e9, batches=(1, 3), contexts=(40, 100_000), steps=4, config=config, device="cpu", backend="python"
+    )
+    small, more, *large = _facts(report)
+    assert [row["batch"] for row in (small, more)] == [1, 3]
+    assert all("skipped" in row and row["context"] == 100_000 for row in large)
+    weights, token = report.facts["weight_bytes"], report.facts["kv_token_bytes"]
+    assert isinstance(weights, int)
+    assert isinstance(token, int)
+    for row in (small, more):
+        assert weights / 1e9 < row["bound_s"] <= (weights + 3 * 44 * token) / 1e9
+        assert row["tokens_per_s"] == row["batch"] / row["iteration_s"].median
+        assert row["share"] == row["bound_s"] / row["iteration_s"].median
+
+
+def test_no_load_begins_after_its_time() -> None:
+    report = engine.run(
+        1e9,
+        batches=(1,),
+        contexts=(40,),
+        seconds=-1,
+        config=tiny("Llama"),
+        device="cpu",
+        backend="python",
+    )
+    assert [row["skipped"] for row in _facts(report)] == ["no time was left"]
+
+
+def test_a_card_is_described_by_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho '580.1, 1980 MHz, 1980 MHz, 3201 MHz, 700.00 W, 31'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(card.torch.cuda, "current_device", lambda: 0)
+    found = card.settings()
+    assert found["driver_version"] == "580.1"
+    assert found["clocks.mem"] == "3201 MHz"
+    tool.unlink()
+    assert card.settings() == {}
+    report = card.report("one", found, spread([4e12]), spread([7e14, 8e14, 9e14]))
+    assert report.json()["product_flops"] == {"median": 8e14, "min": 7e14, "max": 9e14}
