@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from laminabench.bench.frame import QUIET, Report, Row, Table, Watcher, all_judged, in_turns, spread
-from laminabench.bench.gpu.card import copy_bandwidth, gpu_seconds, require_gpu
+from laminabench.bench.on_gpu import copy_bandwidth, gpu_seconds, require_gpu
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -82,6 +82,7 @@ class TensorWorker(Heads):
         )
         self._kept: list[Tensor] = []  # the arena; the worker knows only its address
         self._q: Tensor | None = None  # likewise, from begin() to finish()
+        self._planned = 0
 
     def add_layer(
         self,
@@ -117,15 +118,21 @@ class TensorWorker(Heads):
             space,
         )
 
-    def plan(self, slab: Slab, requests: NDArray[np.int64], *, space: int = 0) -> None:
-        """Once an iteration, for each space: the requests whose tokens the following calls attend to."""
+    def plan(
+        self, slab: Slab, requests: NDArray[np.int64], rows: int | None = None, *, space: int = 0
+    ) -> None:
+        """Once an iteration, for each space: the requests whose tokens the following calls attend to.
+
+        The batch is filled up to `rows` with requests that have no tokens and whose results are zero.
+        """
         self.native.plan(slab, requests, space)
-        self.requests = len(requests)
+        self._planned = len(requests)
+        self.requests = self._planned if rows is None else rows
 
     def plan_lists(self, offsets: NDArray[np.int64], slots: NDArray[np.int32], *, space: int = 0) -> None:
         """As plan(), of lists given directly: request i has slots[offsets[i]:offsets[i + 1]]."""
         self.native.plan_lists(offsets, slots, space)
-        self.requests = len(offsets) - 1
+        self.requests = self._planned = len(offsets) - 1
 
     def begin(self, layer: int, q: Tensor) -> None:
         """Begin to attend from q [requests, heads, head_dim] to the previous tokens, in the background."""
@@ -141,6 +148,7 @@ class TensorWorker(Heads):
         self.check(self.requests, None, *kv)
         out = torch.empty((self.requests, self.heads, self.value_dim), dtype=self.dtype)
         self.native.finish(layer, kv[0].data_ptr(), kv[-1].data_ptr(), out.data_ptr())
+        out[self._planned :] = 0
         self._q = None
         return out
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -14,7 +11,6 @@ from torch import Tensor, nn
 from lamina.convert.errors import ConversionError, in_short
 from lamina.convert.fuse import Fusing
 from lamina.convert.packing import packed
-from lamina.convert.program import BATCH, Program, Spec
 from lamina.convert.slices import SliceClass
 from lamina.convert.states import StateMemory
 
@@ -117,165 +113,3 @@ def usable(device: torch.device | str) -> torch.device:
     raise ConversionError(
         "convert-meta-device", "device meta holds no numbers to compute with; choose cpu or cuda"
     )
-
-
-# Slices replayed as CUDA graphs, one for each size of batch. Not verified on hardware.
-#
-# A captured graph has fixed addresses and a fixed batch: inputs are copied into its buffers, the batch is
-# padded to the next size up, and what leaves the slice is copied out: the same graph may run for another
-# batch before the receiver has read it. A slice runs query, keyvalue and rest of one batch before the query
-# of the next; the state handed between them is a ticket that notices when it is not so.
-
-# Doubling up to 16, then in steps: less than a third of what runs is padding.
-SIZES: tuple[int, ...] = (1, 2, 4, 8, *range(16, 128, 8), *range(128, 512, 32), *range(512, 1025, 64))
-
-# Before capture, so that libraries have chosen their kernels and made their workspaces.
-_WARM_UPS = 2
-
-
-def size_for(batch: int) -> int:
-    """The smallest captured size that holds `batch` requests."""
-    place = int(bisect_left(SIZES, batch))
-    if batch < 1 or place == len(SIZES):
-        raise ValueError(f"a batch of {batch}; CUDA graphs are captured for 1 to {SIZES[-1]} requests")
-    return SIZES[place]
-
-
-def fill(buffers: Sequence[Tensor], given: Sequence[Tensor]) -> None:
-    """Copy a batch into the first rows of fixed buffers; the rest repeats its last request.
-
-    Repeated, not zeroed: whatever a slice does with padding, it can do with a request.
-    """
-    for buffer, tensor in zip(buffers, given, strict=True):
-        batch = len(tensor)
-        buffer[:batch].copy_(tensor, non_blocking=True)
-        if batch < len(buffer):
-            buffer[batch:].copy_(tensor[-1:].expand_as(buffer[batch:]), non_blocking=True)
-
-
-def buffers_for(program: Program, size: int, device: torch.device) -> list[Tensor]:
-    """Fixed inputs of a slice for one size: its context, then what attention gives."""
-    specs = [value.spec for value in program.context]
-    if program.attended is not None:
-        specs.append(program.attended.spec)
-    return [torch.zeros(_sizes(spec, size), dtype=spec.dtype, device=device) for spec in specs]
-
-
-def _sizes(spec: Spec, size: int) -> list[int]:
-    sizes = [size if dim == BATCH else dim for dim in spec.dims]
-    if not sizes or spec.dims[0] != BATCH or any(isinstance(dim, str) for dim in sizes):
-        raise ConversionError(
-            "convert-cudagraph-shape",
-            f"CUDA graphs need one row a request; a value has shape {list(spec.dims)}",
-        )
-    return [int(dim) for dim in sizes]
-
-
-@dataclass(frozen=True)
-class _Captured:
-    """The graphs of a slice for one size, and the buffers they read and write."""
-
-    inputs: list[Tensor]
-    graphs: list[torch.cuda.CUDAGraph]
-    outputs: list[tuple[Tensor, ...]]  # of each piece, without the state
-    states: list[Any]  # kept, or the pool would give their memory to another slice's graphs
-
-
-@dataclass(frozen=True)
-class _Ticket:
-    """Which run of which graphs a state belongs to."""
-
-    captured: _Captured
-    batch: int
-    run: int
-
-
-class _Graphed:
-    """A slice whose pieces are captured at the first batch of each size."""
-
-    def __init__(self, eager: BoundSlice, program: Program, device: torch.device) -> None:
-        self._eager, self._program, self._device = eager, program, device
-        self._captured: dict[int, _Captured] = {}
-        self._run = 0
-
-    def pieces(self) -> Mapping[str, Callable[..., Any]]:
-        """The functions of a bound slice."""
-        return {piece.name: partial(self._call, at) for at, piece in enumerate(self._program.pieces)}
-
-    def _call(self, position: int, *given: Any) -> Any:
-        """One piece, as the eager slice's: the first begins a batch, the others are given the state."""
-        ticket = given[0] if position else self._begin(*given)
-        assert ticket.run == self._run, "another batch has begun this slice before the last one left it"
-        ticket.captured.graphs[position].replay()
-        outputs = tuple(output[: ticket.batch].clone() for output in ticket.captured.outputs[position])
-        if position + 1 < len(self._program.pieces):
-            return (*outputs, ticket)
-        return outputs[0] if self._program.pieces[position].name == "logits" else outputs
-
-    def _begin(self, context: Sequence[Tensor], attended: Tensor | None) -> _Ticket:
-        given = [*context, *(() if attended is None else (attended,))]
-        batch = len(given[0])
-        size = size_for(batch)
-        if size not in self._captured:
-            self._captured[size] = self._capture(size)
-        captured = self._captured[size]
-        self._run += 1
-        fill(captured.inputs, given)
-        return _Ticket(captured, batch, self._run)
-
-    def _capture(self, size: int) -> _Captured:
-        inputs = buffers_for(self._program, size, self._device)
-        attended = inputs.pop() if self._program.attended is not None else None
-        context = tuple(inputs)
-        side: Any = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(side), torch.no_grad():
-            for _ in range(_WARM_UPS):
-                state: Any = None
-                for piece in self._program.pieces:
-                    _, state = _run_piece(self._eager, piece.name, context, attended, state)
-        torch.cuda.current_stream(self._device).wait_stream(side)
-        graphs: list[torch.cuda.CUDAGraph] = []
-        outputs: list[tuple[Tensor, ...]] = []
-        states: list[Any] = []
-        state = None
-        for piece in self._program.pieces:
-            graph = torch.cuda.CUDAGraph()
-            with torch.no_grad(), torch.cuda.graph(graph, pool=_pool(self._device)):
-                outputs_now, state = _run_piece(self._eager, piece.name, context, attended, state)
-            graphs.append(graph)
-            outputs.append(outputs_now)
-            states.append(state)
-        return _Captured([*inputs, *(() if attended is None else (attended,))], graphs, outputs, states)
-
-
-@lru_cache(maxsize=16)
-def _pool(device: torch.device) -> Any:
-    """One for all graphs of a device: they replay one after another, so what they only use while they run
-    may lie in the same memory. What a graph leaves for later, `_Captured` holds on to."""
-    with torch.cuda.device(device):
-        return torch.cuda.graph_pool_handle()
-
-
-def _run_piece(
-    eager: BoundSlice, name: str, context: tuple[Tensor, ...], attended: Tensor | None, state: Any
-) -> tuple[tuple[Tensor, ...], Any]:
-    """One piece of the eager slice: what it sends, and the state after it."""
-    given = (context, attended) if name in {"query", "logits"} else (state,)
-    result = getattr(eager, name)(*given)
-    if name == "logits":
-        return (result,), None
-    return (result, None) if name == "rest" else (result[:-1], result[-1])
-
-
-def bind_cudagraph(
-    kind: SliceClass, index: int, weights: Sequence[Tensor], device: torch.device
-) -> BoundSlice:
-    """The slice as CUDA graphs, captured when a size of batch is first seen."""
-    if device.type != "cuda" or not torch.cuda.is_available():
-        raise ConversionError(
-            "convert-no-gpu",
-            f"the cudagraph backend needs an NVIDIA GPU (device is {device}); use backend python or aot",
-        )
-    eager = bind_python(kind, index, weights, device)
-    return BoundSlice(index, eager.source, tuple(weights), _Graphed(eager, kind.program, device).pieces())

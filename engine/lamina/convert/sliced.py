@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lamina.convert.bind import BoundSlice, bind_cudagraph, bind_python, tensors_by_name, usable
+from lamina.convert.bind import BoundSlice, bind_python, tensors_by_name, usable
 from lamina.convert.constants import BoundConstants, Constant
 from lamina.convert.errors import ConversionError
 from lamina.convert.fuse import Fusing
+from lamina.convert.graphs import bind_cudagraph, require_gpu
 from lamina.convert.program import Name
 from lamina.convert.slices import Slice, SliceClass
 from lamina.convert.states import SliceStates, StateMemory, StateSpec
@@ -45,6 +46,22 @@ class SlicedModel:
         """That recurrent layers keep of a request."""
         return sum(state.spec.bytes for state in self.states)
 
+    def place_for(self, backend: str, device: torch.device | str) -> torch.device:
+        """The device, where the backend can run these slices on it; else a ConversionError."""
+        if backend not in BACKENDS:
+            raise ConversionError(
+                "convert-backend-unknown", f"there is no backend {backend!r}; choose {', '.join(BACKENDS)}"
+            )
+        if self.states and backend not in EAGER:
+            raise ConversionError(
+                "convert-state-backend",
+                f"the backend {backend!r} cannot run layers that keep state between tokens; choose python",
+            )
+        place = usable(device)
+        if backend == "cudagraph":
+            require_gpu(place)
+        return place
+
     def bind(
         self,
         tensors: Mapping[str, Tensor] | PreTrainedModel,
@@ -60,16 +77,7 @@ class SlicedModel:
         packed. On a CPU the backend "python" runs native operators where it finds their patterns, "torch"
         runs none; without `q_first`, "python" computes k and v with q, and makes their products one.
         """
-        if backend not in BACKENDS:
-            raise ConversionError(
-                "convert-backend-unknown", f"there is no backend {backend!r}; choose {', '.join(BACKENDS)}"
-            )
-        if self.states and backend not in EAGER:
-            raise ConversionError(
-                "convert-state-backend",
-                f"the backend {backend!r} cannot run layers that keep state between tokens; choose python",
-            )
-        place = usable(device)
+        place = self.place_for(backend, device)
         memory = StateMemory(self.states, place)
         constants = BoundConstants(self.constants, tensors_by_name(tensors), place)
         bound: list[BoundSlice] = []

@@ -97,15 +97,17 @@ def plan(
     arena: Arena,
     names: NDArray[np.int64],
     batch: int = 0,
+    *,
+    filled: int | None = None,
 ) -> None:
     """Once an iteration: the sequences that it reads in every space, and which of them each worker attends
-    to.
+    to. Without pages a worker's rows can be filled up to a number with none.
     """
     parts = list(parts)
     for number, space in enumerate(arena.spaces):
         if not space.pager:
             for worker, rows in parts:
-                worker.plan(space.slab, names[rows], space=number)
+                worker.plan(space.slab, names[rows], filled, space=number)
             continue
         # All at once: what is fetched for one part must not move what another one reads.
         offsets, slots = lists_of(space.slab, names)

@@ -42,6 +42,7 @@ from lamina.pipeline.batch_rows import NONE
 from lamina.pipeline.kv_slots import Arrival
 from lamina.pipeline.options import ModelFacts, original_of
 from lamina.pipeline.prompt_calls import Call, calls_of
+from lamina.serve.graphs import IterationGraphs, on_gpu
 
 if TYPE_CHECKING:
     from lamina.convert import Conversion
@@ -64,6 +65,9 @@ class LocalCore:
         from lamina.convert import EAGER, convert
 
         self.conversion = convert(model, options.dtype, options.rope, options.absorb)
+        place = self.conversion.place_for(options.backend, options.device)
+        # Those of whole iterations are of slices as they are, and of attention between them.
+        graphs = options.backend == "cudagraph"
         self.facts = ModelFacts.of(self.conversion)
         shape = arena_shape(self.conversion)
         tokens = arena_tokens(shape, self.facts, options, max_sequences)
@@ -78,14 +82,15 @@ class LocalCore:
             device=options.device,
         )
         original = original_of(model, self.conversion, options)
-        self.slices = self.conversion.bind(
-            original, backend=options.backend, device=options.device, q_first=options.overlap
-        )
+        backend = "python" if graphs else options.backend
+        self.slices = self.conversion.bind(original, backend, place, q_first=options.overlap)
         self._attended = attended = self.conversion.attended(original).to(options.place)
         self.attention = _attention(self.conversion, attended, self.arena, options, max_sequences)
         self.pool_tokens = self.arena.capacity
         self.schedule = Schedule("serial", 1, len(self.slices))
         self._overlap = options.overlap
+        self.graphs = IterationGraphs(self._decode, place, on_gpu(place)) if graphs else None
+        self.by_graphs = graphs  # there can be some that are not used
         self._kv_slots = KvSlots(self.arena, 1)
         self._rows = BatchRows()
         self._states = SequenceStates(states_of(self.slices), max_sequences)
@@ -95,7 +100,7 @@ class LocalCore:
         else:
             # Compiled for a batch's size, slices would be compiled again for every prompt's length.
             plain = self.slices
-            if options.backend not in EAGER:
+            if backend not in EAGER:
                 plain = self.conversion.bind(original, device=options.device)
             self._prefill = Prefill(plain[:-1], attended, plain[-1])
         self._spent = Spent()
@@ -174,18 +179,28 @@ class LocalCore:
         if not len(rows):  # parts of prompts were all
             return Landed(Choice(NONE), spent, time.monotonic(), self._failed)
         names = self._kv_slots.extend(0)
-        plan([(self.attention, slice(0, len(names)))], self.arena, names)
+        filled = self.graphs.rows(len(names)) if self.graphs and self.by_graphs else None
+        plan([(self.attention, slice(0, len(names)))], self.arena, names, filled=filled)
         self._states.select(self._states.rows(rows.columns.name))
         columns = (rows.columns.token, rows.columns.position)
-        context = tuple(torch.from_numpy(column).to(self.arena.device) for column in columns)
-        logits = self._decode(context, spent)
+        context = tuple(map(torch.from_numpy, columns))
+        logits = self._iterate(context)
         started = perf_counter()
         choice = rows.choose(logits)
         rows.advance(choice.tokens)
         spent.sampling_s = perf_counter() - started
         return Landed(choice, spent, time.monotonic(), self._failed)
 
-    def _decode(self, context: tuple[torch.Tensor, ...], spent: Spent) -> torch.Tensor:
+    def _iterate(self, context: tuple[torch.Tensor, ...]) -> torch.Tensor:
+        """Logits of a batch, by a graph where there are some: its parts cannot be told apart then."""
+        if not self.graphs or not self.by_graphs:
+            return self._decode(tuple(one.to(self.arena.device) for one in context))
+        started = perf_counter()
+        logits = self.graphs(context)
+        self._spent.model_s = perf_counter() - started
+        return logits
+
+    def _decode(self, context: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """Slice, attention, slice, attention, ..., logits [B, vocab].
 
         With `overlap` the attention worker gets q before k and v are computed, and works on the earlier
@@ -194,6 +209,7 @@ class LocalCore:
         from each other.
         """
         attended: torch.Tensor | None = None
+        spent = self._spent
         *between, last = self.slices
         for layer, piece in enumerate(between):
             started = perf_counter()
@@ -269,8 +285,7 @@ def _attention(
         # Sequences that share slots list them each for itself.
         longest = min(conversion.max_positions, arena.capacity)
         listed = [max_sequences * min(longest, sight.most or longest) for sight in arena.shape.spaces]
-        worker = CudaAttentionWorker(
-            *heads, max_batch=max_sequences, max_tokens=listed, device=options.device
-        )
+        rows = IterationGraphs.rows(max_sequences) if options.backend == "cudagraph" else max_sequences
+        worker = CudaAttentionWorker(*heads, max_batch=rows, max_tokens=listed, device=options.device)
     attend_over(worker, arena, attended)
     return worker

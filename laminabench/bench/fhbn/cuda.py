@@ -17,7 +17,7 @@ from lamina import fhbn
 from laminabench.bench.fhbn.options import engines_of
 from laminabench.bench.fhbn.results import CAVEATS, notes, size_text, starred, us_text
 from laminabench.bench.frame import QUIET, Report, Spread, Table, Watcher, seconds_of, spread
-from laminabench.bench.gpu.card import require_gpu
+from laminabench.bench.on_gpu import require_gpu
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,7 @@ from lamina.convert import convert
 from lamina.pipeline.arenas import free_bytes
 from lamina.pipeline.options import ModelFacts
 from lamina.serve import Engine, Sampling
+from lamina.serve.core import LocalCore
 from laminabench.bench.frame import QUIET, Report, Row, Table, Watcher, ms_text, spread
 from laminabench.bench.mini import config_of, users_load
 
@@ -26,13 +27,20 @@ SHARE = 0.85
 
 @dataclass(frozen=True)
 class Load:
-    """So many requests with as many tokens each, on average."""
+    """So many requests with as many tokens each, on average, and how iterations run."""
 
+    way: str
     batch: int
     context: int
 
     def tokens(self, steps: int) -> int:
         return self.batch * (self.context + steps)
+
+    def facts(self) -> dict[str, object]:
+        return {"backend": self.way, "batch": self.batch, "context": self.context}
+
+    def cells(self) -> tuple[str, ...]:
+        return self.way, f"{self.context:,}", f"{self.batch}"
 
 
 def run(
@@ -43,51 +51,63 @@ def run(
     steps: int = 20,
     config: transformers.PreTrainedConfig | None = None,
     device: str = "cuda",
-    backend: str = "cudagraph",
     seconds: float = math.inf,
     watcher: Watcher = QUIET,
 ) -> Report:
     """Decoding alone, with made-up weights and KV. `bandwidth`: bytes a second that a copy reads and writes.
 
-    A load that does not fit into the memory or into `seconds` is left out, and says so. An iteration has to
-    read all weights and its KV: what that takes at the copy's rate is its bound.
+    On a GPU once by launches of Python, then by graphs of whole iterations. A load that does not fit into the
+    memory or into `seconds` is left out, and says so. An iteration has to read all weights and its KV: what
+    that takes at the copy's rate is its bound.
     """
     config, until_s = config or config_of(MODEL), time.monotonic() + seconds
     facts = ModelFacts.of(convert(config, torch.bfloat16))
     steps += WARM_UP
     room = (free_bytes(torch.device(device)) * SHARE - facts.weight_bytes) / facts.token_bytes
-    loads = [Load(batch, context) for context in contexts for batch in batches]
+    ways = ("python", "cudagraph") if device == "cuda" else ("python",)
+    loads = [Load(way, batch, context) for way in ways for context in contexts for batch in batches]
     fit = [load for load in loads if load.tokens(steps) <= room]
-    too_large = f"{max(0, int(room)):,} tokens fit"
-    if not fit:
-        rows = [_left_out(load, too_large) for load in loads]
-        return _report(device, backend, facts, bandwidth, rows)
-    with users_load(
-        f"batches of {', '.join(map(str, batches))}, contexts of {', '.join(map(str, contexts))}"
-    ):
-        engine = Engine(
+    engine = _engine(fit, steps, config, device, ways[-1]) if fit else None
+    rows: list[Row] = []
+    refused: dict[str, str] = {}
+    for done, load in enumerate(loads):
+        watcher.progress(done, len(loads))
+        if engine is None or load not in fit:
+            rows.append(_left_out(load, f"{max(0, int(room)):,} tokens fit"))
+        elif time.monotonic() > until_s:
+            rows.append(_left_out(load, "no time was left"))
+        elif refused:
+            rows.append(_left_out(load, "an earlier one failed"))
+        else:
+            try:
+                rows.append(_measured(engine, load, steps, facts, bandwidth))
+            except Exception as error:  # whatever it is: what was measured before is still worth having
+                refused[load.way] = f"{type(error).__name__}: {error}"
+                rows.append(_left_out(load, refused[load.way].partition("\n")[0]))
+    return _report(device, facts, bandwidth, rows, refused)
+
+
+def _engine(
+    fit: Sequence[Load], steps: int, config: transformers.PreTrainedConfig, device: str, backend: str
+) -> Engine:
+    largest = max(fit, key=lambda load: load.tokens(steps))
+    with users_load(f"batch {largest.batch:,}, context {largest.context:,}"):
+        return Engine(
             config,
             max_sequences=max(load.batch for load in fit),
             dtype=torch.bfloat16,
             load_format="dummy",
             decode_only=True,
-            kv_tokens=max(load.tokens(steps) for load in fit),
+            kv_tokens=largest.tokens(steps),
             device=device,
             backend=backend,
         )
-        rows = []
-        for done, load in enumerate(loads):
-            watcher.progress(done, len(loads))
-            if load not in fit:
-                rows.append(_left_out(load, too_large))
-            elif time.monotonic() > until_s:
-                rows.append(_left_out(load, "no time was left"))
-            else:
-                rows.append(_measured(engine, load, steps, facts, bandwidth))
-    return _report(device, backend, facts, bandwidth, rows)
 
 
 def _measured(engine: Engine, load: Load, steps: int, facts: ModelFacts, bandwidth: float) -> Row:
+    core = engine.core
+    assert isinstance(core, LocalCore)
+    core.by_graphs = load.way == "cudagraph"
     for _ in range(load.batch):
         engine.submit(max(1, load.context - steps // 2), Sampling(max_tokens=steps))
     took, kv_tokens = [], []
@@ -100,35 +120,35 @@ def _measured(engine: Engine, load: Load, steps: int, facts: ModelFacts, bandwid
     bound_s = (facts.weight_bytes + kv_tokens[len(kv_tokens) // 2] * facts.token_bytes) / bandwidth
     rate = load.batch / counted.median
     found = {
-        "batch": load.batch,
-        "context": load.context,
+        **load.facts(),
         "iteration_s": counted,
         "tokens_per_s": rate,
         "bound_s": bound_s,
         "share": bound_s / counted.median,
     }
-    cells = (f"{load.context:,}", f"{load.batch}", *counted.cells(ms_text), f"{rate:,.0f}")
+    cells = (*load.cells(), *counted.cells(ms_text), f"{rate:,.0f}")
     return Row(found, (*cells, ms_text(bound_s), f"{bound_s / counted.median:.0%}"))
 
 
 def _left_out(load: Load, why: str) -> Row:
-    facts = {"batch": load.batch, "context": load.context, "skipped": why}
-    return Row(facts, (f"{load.context:,}", f"{load.batch}", "-", why, "-", "-", "-"))
+    return Row(load.facts() | {"skipped": why}, (*load.cells(), "-", why, "-", "-", "-"))
 
 
-def _report(device: str, backend: str, facts: ModelFacts, bandwidth: float, rows: Sequence[Row]) -> Report:
+def _report(
+    device: str, facts: ModelFacts, bandwidth: float, rows: Sequence[Row], refused: Mapping[str, str]
+) -> Report:
     found = {
         "benchmark": "gpu-engine",
         "device": device,
-        "backend": backend,
         "weight_bytes": facts.weight_bytes,
         "kv_token_bytes": facts.token_bytes,
         "bandwidth_bytes_per_s": bandwidth,
+        "refused": refused,
         "rows": rows,
     }
     head = (
         f"{facts.weight_bytes / 1e9:.1f} GB of weights, {facts.token_bytes:,} bytes of KV a token; "
-        f"slices by {backend}; bound: these bytes at {bandwidth / 1e9:,.0f} GB/s"
+        f"bound: these bytes at {bandwidth / 1e9:,.0f} GB/s"
     )
-    titles = ("context", "batch", "iteration", "min to max", "tokens/s", "bound", "bound / iteration")
+    titles = ("<by", "context", "batch", "iteration", "min to max", "tokens/s", "bound", "bound / iteration")
     return Report(found, [head, Table(titles, [row.cells for row in rows])])

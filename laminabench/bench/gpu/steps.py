@@ -69,7 +69,7 @@ def measure(name: str, *, quick: bool, watcher: Watcher = QUIET) -> Report:
     if name == "tests":
         files = " ".join(f"tests/{name}" for name in TESTS)
         raise UserError("bench-gpu-tests", f"the tests run by themselves: pytest {files}")
-    from laminabench.bench.gpu.card import copy_bandwidth, require_gpu
+    from laminabench.bench.on_gpu import copy_bandwidth, require_gpu
 
     require_gpu()
     rounds = 5 if quick else 15
@@ -149,7 +149,7 @@ def run(
 def _device() -> str:
     import torch
 
-    from laminabench.bench.gpu.card import require_gpu
+    from laminabench.bench.on_gpu import require_gpu
 
     require_gpu()
     return torch.cuda.get_device_name()

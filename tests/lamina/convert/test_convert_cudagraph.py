@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tiny_models import converted, seeded, tiny
 
 from lamina.convert import ConversionError
-from lamina.convert.bind import SIZES, buffers_for, fill, size_for
+from lamina.convert.graphs import SIZES, buffers_for, fill, size_for
 
 
 @given(st.integers(1, SIZES[-1]))

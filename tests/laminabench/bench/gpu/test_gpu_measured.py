@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tiny_models import tiny
 
+from lamina.serve.core import LocalCore
 from laminabench.bench.frame import Report, spread
 from laminabench.bench.gpu import card, engine
 
@@ -22,9 +23,7 @@ def _facts(report: Report) -> list[Mapping[str, Any]]:
 def test_loads_are_measured_or_said_to_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny("Llama")
     monkeypatch.setattr(engine, "free_bytes", lambda _: 10_000_000)
-    report = engine.run(
-        1e9, batches=(1, 3), contexts=(40, 100_000), steps=4, config=config, device="cpu", backend="python"
-    )
+    report = engine.run(1e9, batches=(1, 3), contexts=(40, 100_000), steps=4, config=config, device="cpu")
     small, more, *large = _facts(report)
     assert [row["batch"] for row in (small, more)] == [1, 3]
     assert all("skipped" in row and row["context"] == 100_000 for row in large)
@@ -38,15 +37,7 @@ def test_loads_are_measured_or_said_to_be_left_out(monkeypatch: pytest.MonkeyPat
 
 
 def test_no_load_begins_after_its_time() -> None:
-    report = engine.run(
-        1e9,
-        batches=(1,),
-        contexts=(40,),
-        seconds=-1,
-        config=tiny("Llama"),
-        device="cpu",
-        backend="python",
-    )
+    report = engine.run(1e9, batches=(1,), contexts=(40,), seconds=-1, config=tiny("Llama"), device="cpu")
     assert [row["skipped"] for row in _facts(report)] == ["no time was left"]
 
 
@@ -63,3 +54,19 @@ def test_a_card_is_described_by_its_settings(tmp_path: Path, monkeypatch: pytest
     assert card.settings() == {}
     report = card.report("one", found, spread([4e12]), spread([7e14, 8e14, 9e14]))
     assert report.json()["product_flops"] == {"median": 8e14, "min": 7e14, "max": 9e14}
+
+
+def test_what_was_measured_before_one_that_fails_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: LocalCore, batch: int) -> None:
+        if len(self._rows) == 2:
+            raise RuntimeError("an illegal address\nwas read")
+        return land(self, batch)  # type: ignore[return-value]
+
+    land = LocalCore.land
+    monkeypatch.setattr(LocalCore, "land", fails)
+    report = engine.run(1e9, batches=(1, 2, 3), contexts=(40,), steps=4, config=tiny("Llama"), device="cpu")
+    one, two, three = _facts(report)
+    assert one["tokens_per_s"] > 0
+    assert two["skipped"] == "RuntimeError: an illegal address"
+    assert three["skipped"] == "an earlier one failed"
+    assert report.facts["refused"] == {"python": "RuntimeError: an illegal address\nwas read"}

@@ -1,0 +1,70 @@
+"""Iterations as CUDA graphs, one for each size of batch: one launch instead of some hundreds.
+
+Not verified on hardware: what is captured is tested as functions that are called again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from lamina.convert.graphs import captured, fill, size_for, warm_up
+
+Context: TypeAlias = tuple[Tensor, ...]
+# Runs something so that it can be done again at any time: that, and where its result is afterwards.
+Capture: TypeAlias = Callable[[Callable[[], Tensor]], tuple[Callable[[], None], Tensor]]
+
+
+@dataclass(frozen=True)
+class _Iteration:
+    """Of one size of batch."""
+
+    context: Context  # what it reads
+    replay: Callable[[], None]
+    logits: Tensor
+
+
+class IterationGraphs:
+    """Slices and attention of a whole iteration, captured at the first batch of each size.
+
+    Attention has been planned for `rows` of the batch, filled up with none: its lists have fixed addresses.
+    To run an iteration again changes nothing: the new token's keys and values are stored where they are.
+    """
+
+    def __init__(self, decode: Callable[[Context], Tensor], device: torch.device, capture: Capture) -> None:
+        self._decode, self._device, self._capture = decode, device, capture
+        self._iterations: dict[int, _Iteration] = {}
+
+    @staticmethod
+    def rows(batch: int) -> int:
+        """What a batch is filled up to."""
+        return size_for(batch)
+
+    def __call__(self, context: Context) -> Tensor:
+        """Logits [B, vocab], until the next call. Of the context, a row for each of the batch."""
+        batch = len(context[0])
+        size = size_for(batch)
+        if (iteration := self._iterations.get(size)) is None:
+            buffers = tuple(one.new_zeros(size, *one.shape[1:]).to(self._device) for one in context)
+            fill(buffers, context)
+            iteration = _Iteration(buffers, *self._capture(partial(self._decode, buffers)))
+            self._iterations[size] = iteration
+        fill(iteration.context, context)
+        iteration.replay()
+        return iteration.logits[:batch]
+
+
+def on_gpu(device: torch.device) -> Capture:
+    """As CUDA graphs."""
+
+    def capture(run: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+        warm_up(run, device)
+        graph, logits = captured(run, device)
+        return graph.replay, logits
+
+    return capture
