@@ -79,6 +79,7 @@ std::span<const Slot> Slab::extend(std::span<const RequestId> requests, std::int
   if (sight_.limited()) {
     for (IndexList* list : batch_) trim(*list, count, count);
   }
+  if (count == 1) turn(requests.size());
   const std::span<const Slot> slots = pop(count * requests.size());
   const Slot* next = slots.data();
   if (count == 1) {  // a decode step: one store a request, not one call of memcpy
@@ -244,6 +245,16 @@ void Slab::give_back(const Slot* slots, std::uint32_t count) noexcept {
     top -= --owners_[static_cast<std::size_t>(slot)] == 0;
   }
   used_ = top;
+}
+
+// A request's tokens of many steps are as far apart as its batch is large. At a distance of a power of two
+// they share few sets of each cache, which then hold a few of them only; so those of an even batch get their
+// slots one place further with every step, at an odd distance.
+void Slab::turn(std::size_t batch) noexcept {
+  if (batch == 0 || batch % 2 != 0) return;
+  const auto first = free_stack_.begin() + static_cast<std::ptrdiff_t>(used_);
+  const auto middle = first + static_cast<std::ptrdiff_t>(steps_++ % batch);
+  std::rotate(first, middle, first + static_cast<std::ptrdiff_t>(batch));
 }
 
 // The popped slots stay where they were in the stack until something is pushed over them.

@@ -60,7 +60,8 @@ public:
 
   // Appends n tokens to every request of a batch, none of them twice; one at most with a limited sight.
   // Returns the new slots, n for the first request, n for the second and so on, readable until the next call
-  // that changes the slab. So many have to be free, also where as many are given back.
+  // that changes the slab. So many have to be free, also where as many are given back. Which of the next free
+  // slots of a step of one token are whose changes from step to step.
   std::span<const Slot> extend(std::span<const RequestId> requests, std::int64_t n = 1);
 
   // Makes `child` a new request that shares the first n (or all) tokens of `parent`, as far as that still has
@@ -113,6 +114,7 @@ private:
   void reserve(IndexList& list, std::uint32_t more);
   void trim(IndexList& list, std::uint32_t n, std::uint32_t count) noexcept;
   void give_back(const Slot* slots, std::uint32_t count) noexcept;
+  void turn(std::size_t batch) noexcept;
   std::span<const Slot> pop(std::size_t count) noexcept;
   std::vector<std::uint32_t> count_owners() const;
 
@@ -120,6 +122,7 @@ private:
   // number of taken slots is the stack pointer, and popping many is one copy in the order of single pops.
   std::vector<Slot> free_stack_;
   std::size_t used_ = 0;
+  std::uint64_t steps_ = 0;            // of even batches
   std::vector<std::uint32_t> owners_;  // of each slot; 2^32 requests would not fit in any memory
   Sight sight_;
 

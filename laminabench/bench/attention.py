@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from lamina.attention.worker import TensorWorker
-from lamina.kv import Arena, ArenaShape
+from lamina.kv import Arena, ArenaShape, Slab
 from laminabench.baselines.environment import Environment, environment_of, find
 from laminabench.bench.attention_vllm import VllmKernel
 from laminabench.bench.frame import (
@@ -295,9 +295,14 @@ class Setting:
 
 def slots_in(order: str, count: int) -> NDArray[np.int32]:
     """The slots of the batch's requests, one request after the other."""
+    if order == "interleaved":  # as the engine's allocator hands them out, step by step
+        slab, requests = Slab(count), np.arange(BATCH)
+        for request in range(BATCH):
+            slab.allocate(request, 0)
+        for _ in range(count // BATCH):
+            slab.extend(requests)
+        return np.concatenate([slab.indices(request) for request in range(BATCH)])
     slots = np.arange(count, dtype=np.int32)
-    if order == "interleaved":
-        return np.ascontiguousarray(slots.reshape(-1, BATCH).T).reshape(-1)
     if order == "random":
         np.random.default_rng(0).shuffle(slots)
     return slots

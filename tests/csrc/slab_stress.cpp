@@ -72,6 +72,14 @@ public:
     }
   }
 
+  // The next slots of a step are turned by one more for each even batch.
+  void turn(std::size_t batch) {
+    if (batch == 0 || batch % 2 != 0) return;
+    const auto next = stack_.rbegin();
+    const auto by = static_cast<std::ptrdiff_t>(steps_++ % batch);
+    std::rotate(next, next + by, next + static_cast<std::ptrdiff_t>(batch));
+  }
+
   Slots append(RequestId request, std::int64_t tokens) {
     forget(request, tokens);
     Slots slots;
@@ -112,6 +120,7 @@ private:
   std::int64_t length(RequestId request) const { return lengths.contains(request) ? lengths.at(request) : 0; }
 
   Slots stack_;
+  std::size_t steps_ = 0;
   Sight sight_;
 };
 
@@ -189,6 +198,7 @@ private:
     }
     Slots expected;
     for (const RequestId request : requests) model_.forget(request, n);
+    if (n == 1) model_.turn(requests.size());
     for (const RequestId request : requests) {
       for (const Slot slot : model_.append(request, n)) expected.push_back(slot);
     }

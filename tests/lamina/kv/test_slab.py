@@ -134,3 +134,15 @@ def test_repr_says_how_full() -> None:
     slab = Slab(8)
     slab.allocate(1, 3)
     assert repr(slab) == "Slab(capacity=8, used=3, requests=1)"
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 16, 63, 64])
+def test_slots_of_a_request_are_at_odd_distances(batch: int) -> None:
+    slab, requests = Slab(batch * 40), np.arange(batch)
+    for request in requests.tolist():
+        slab.allocate(request, 0)
+    for step in range(40):
+        next_ones = list(range(step * batch, (step + 1) * batch))
+        assert sorted(slab.extend(requests).tolist()) == next_ones
+    for request in requests.tolist():
+        assert (np.diff(slab.indices(request)) % 2 == 1).all()

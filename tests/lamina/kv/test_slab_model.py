@@ -30,6 +30,7 @@ class Model:
         self.lists: dict[int, list[int]] = {}  # of the last tokens
         self.lengths: dict[int, int] = {}
         self.sight = sight
+        self.steps = 0
 
     def misnamed(self, batch: list[int]) -> type[Exception] | None:
         for at, request in enumerate(batch):
@@ -64,6 +65,13 @@ class Model:
         gone = here[: max(len(here) - kept, 0)]
         del here[: len(gone)]
         self.free(gone)
+
+    def turn(self, batch: int) -> None:
+        """The next slots of a step, one place further for even batches, so that none gets every 2^k-th."""
+        if batch and batch % 2 == 0:
+            following = self.stack[-batch:][::-1]
+            by, self.steps = self.steps % batch, self.steps + 1
+            self.stack[-batch:] = (following[by:] + following[:by])[::-1]
 
     def append(self, request: int, n: int) -> list[int]:
         self.trim(request, n)
@@ -118,6 +126,8 @@ class SlabBesideModel(RuleBasedStateMachine):
         else:
             for request in batch:
                 self.model.trim(request, n)
+            if n == 1:
+                self.model.turn(len(batch))
             expected = [slot for request in batch for slot in self.model.append(request, n)]
             assert self.slab.extend(ids(*batch), n).tolist() == expected
 
