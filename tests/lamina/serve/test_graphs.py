@@ -102,6 +102,15 @@ def test_more_than_graphs_are_captured_for_is_refused() -> None:
         size_for(SIZES[-1] + 1)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device for torch here")
+@pytest.mark.parametrize("family", FAMILIES)
+def test_on_a_gpu_tokens_are_those_without_graphs(family: str) -> None:
+    model = seeded(tiny(family)).to("cuda")
+    plain = _tokens(Engine(model, kv_tokens=600, device="cuda"))
+    assert _tokens(Engine(model, kv_tokens=600, device="cuda", backend="cudagraph")) == plain
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_without_a_gpu_there_are_none() -> None:
     with pytest.raises(ConversionError, match="convert-no-gpu"):
         Engine(seeded(tiny("Llama")), kv_tokens=100, backend="cudagraph")

@@ -84,6 +84,8 @@ def test_no_step_begins_without_time_for_it(tmp_path: Path, monkeypatch: pytest.
     report = _run(tmp_path, machine)
     assert not machine.asked
     assert report.facts["failed"] == list(steps.STEPS)
+    told = json.loads((tmp_path / "gpu.json").read_text())["steps"]
+    assert [step["name"] for step in told] == list(steps.STEPS)
     monkeypatch.setattr(steps, "QUICK_S", steps.LEAST_S + 20)
     _run(tmp_path, machine, quick=True)
     assert machine.asked == list(steps.STEPS)
