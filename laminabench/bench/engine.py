@@ -12,6 +12,7 @@ import torch
 
 from lamina import threads
 from lamina.attention.worker import TensorWorker
+from lamina.convert.bind import BoundSlice
 from lamina.convert.packing import is_matrix, linear, sizes
 from lamina.serve import Engine, Sampling
 from laminabench.bench.frame import QUIET, Cell, Report, Table, Watcher, in_turns, ms_text, spread
@@ -39,7 +40,7 @@ def run(*, batch: int, context: int, rounds: int, options: Options, watcher: Wat
     """
     with users_load(f"batch {batch:,}, context {context:,}, {rounds:,} rounds"):
         engine = _engine(batch, context, rounds, options)
-        gemms = Gemms(engine, batch)
+        gemms = Gemms(engine.core.slices, engine.core.conversion.vocab_size, batch)
         engine.step()  # admits all requests, and touches all memory once
         gemms.seconds()
         measured = in_turns({"round": lambda: _round(engine, gemms)}, rounds, watcher.progress)["round"]
@@ -66,20 +67,18 @@ def _engine(batch: int, context: int, rounds: int, options: Options) -> Engine:
 
 
 class Gemms:
-    """The matrix products of an iteration, each with its own weight, without anything between them."""
+    """The matrix products of slices, each with its own weight, without anything between them."""
 
-    def __init__(self, engine: Engine, batch: int) -> None:
-        config = engine.core.conversion.config
-        head = config.vocab_size
+    def __init__(self, slices: Sequence[BoundSlice], vocab_size: int, rows: int) -> None:
         self._weights = [
             weight
-            for piece in engine.core.slices
+            for piece in slices
             for weight in piece.weights
             # The embedding is looked up, not multiplied; the head is a product of the same shape.
-            if is_matrix(weight) and not (sizes(weight)[0] == head and piece.index == 0)
+            if is_matrix(weight) and not (sizes(weight)[0] == vocab_size and piece.index == 0)
         ]
         inputs = {sizes(weight)[1] for weight in self._weights}
-        self._inputs = {size: torch.randn(batch, size).to(torch.bfloat16) for size in inputs}
+        self._inputs = {size: torch.randn(rows, size).to(torch.bfloat16) for size in inputs}
         self.parameters = sum(weight.numel() for weight in self._weights)
 
     @torch.inference_mode()

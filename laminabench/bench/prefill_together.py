@@ -8,10 +8,10 @@ from functools import partial
 
 import torch
 
-from lamina.convert.packing import is_matrix, linear, sizes
 from lamina.model import Prefill, PromptRun, Some
 from lamina.model.prefill import CHUNK
 from lamina.serve import Engine
+from laminabench.bench.engine import Gemms
 from laminabench.bench.frame import QUIET, Row, Table, Text, Watcher, in_turns, ratios, seconds_of, spread
 from laminabench.bench.mini import mini_config
 
@@ -57,14 +57,8 @@ def run(rounds: int, watcher: Watcher = QUIET) -> Together:
     )
     slices = engine.core.slices[:-1]
     prefill = Prefill(slices, engine.core.conversion.attended({}))
-    embedding = engine.core.conversion.vocab_size
-    weights = [
-        one
-        for piece in slices
-        for one in piece.weights
-        if is_matrix(one) and not (piece.index == 0 and sizes(one)[0] == embedding)
-    ]
-    actions: dict[str, Callable[[], float]] = {"products": _products(weights)}
+    products = Gemms(slices, engine.core.conversion.vocab_size, CHUNK)
+    actions: dict[str, Callable[[], float]] = {"products": products.seconds}
     for length in LENGTHS:
         runs = CHUNK // length
         actions[f"{length} one by one"] = partial(_compute, prefill, [1] * runs, length)
@@ -74,18 +68,6 @@ def run(rounds: int, watcher: Watcher = QUIET) -> Together:
     took = in_turns(actions, rounds, watcher.progress)
     rows = [_row(length, took) for length in LENGTHS]
     return Together(rows, all(row.met for row in rows))
-
-
-def _products(weights: Sequence[torch.Tensor]) -> Callable[[], float]:
-    inputs = {
-        size: torch.randn(CHUNK, size).to(torch.bfloat16) for size in {sizes(one)[1] for one in weights}
-    }
-
-    def multiply() -> None:
-        for weight in weights:
-            linear(inputs[sizes(weight)[1]], weight)
-
-    return lambda: seconds_of(multiply)
 
 
 def _compute(prefill: Prefill, calls: Sequence[int], length: int) -> float:

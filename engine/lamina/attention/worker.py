@@ -148,7 +148,8 @@ class TensorWorker(Heads):
         self.check(self.requests, None, *kv)
         out = torch.empty((self.requests, self.heads, self.value_dim), dtype=self.dtype)
         self.native.finish(layer, kv[0].data_ptr(), kv[-1].data_ptr(), out.data_ptr())
-        out[self._planned :] = 0
+        if self._planned < self.requests:
+            out[self._planned :] = 0
         self._q = None
         return out
 

@@ -42,10 +42,10 @@ from lamina.pipeline.batch_rows import NONE
 from lamina.pipeline.kv_slots import Arrival
 from lamina.pipeline.options import ModelFacts, original_of
 from lamina.pipeline.prompt_calls import Call, calls_of
-from lamina.serve.graphs import IterationGraphs, on_gpu
 
 if TYPE_CHECKING:
     from lamina.convert import Conversion
+    from lamina.serve.graphs import IterationGraphs
 
 
 class LocalCore:
@@ -89,8 +89,11 @@ class LocalCore:
         self.pool_tokens = self.arena.capacity
         self.schedule = Schedule("serial", 1, len(self.slices))
         self._overlap = options.overlap
-        self.graphs = IterationGraphs(self._decode, place, on_gpu(place)) if graphs else None
-        self.by_graphs = graphs  # there can be some that are not used
+        self.graphs: IterationGraphs | None = None
+        if graphs:
+            from lamina.serve.graphs import IterationGraphs, on_gpu
+
+            self.graphs = IterationGraphs(self._decode, place, on_gpu(place))
         self._kv_slots = KvSlots(self.arena, 1)
         self._rows = BatchRows()
         self._states = SequenceStates(states_of(self.slices), max_sequences)
@@ -179,7 +182,7 @@ class LocalCore:
         if not len(rows):  # parts of prompts were all
             return Landed(Choice(NONE), spent, time.monotonic(), self._failed)
         names = self._kv_slots.extend(0)
-        filled = self.graphs.rows(len(names)) if self.graphs and self.by_graphs else None
+        filled = self.graphs.rows(len(names)) if self.graphs else None
         plan([(self.attention, slice(0, len(names)))], self.arena, names, filled=filled)
         self._states.select(self._states.rows(rows.columns.name))
         columns = (rows.columns.token, rows.columns.position)
@@ -193,7 +196,7 @@ class LocalCore:
 
     def _iterate(self, context: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """Logits of a batch, by a graph where there are some: its parts cannot be told apart then."""
-        if not self.graphs or not self.by_graphs:
+        if self.graphs is None:
             return self._decode(tuple(one.to(self.arena.device) for one in context))
         started = perf_counter()
         logits = self.graphs(context)
@@ -285,7 +288,11 @@ def _attention(
         # Sequences that share slots list them each for itself.
         longest = min(conversion.max_positions, arena.capacity)
         listed = [max_sequences * min(longest, sight.most or longest) for sight in arena.shape.spaces]
-        rows = IterationGraphs.rows(max_sequences) if options.backend == "cudagraph" else max_sequences
+        rows = max_sequences
+        if options.backend == "cudagraph":
+            from lamina.convert.graphs import size_for
+
+            rows = size_for(max_sequences)
         worker = CudaAttentionWorker(*heads, max_batch=rows, max_tokens=listed, device=options.device)
     attend_over(worker, arena, attended)
     return worker

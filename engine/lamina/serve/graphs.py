@@ -32,29 +32,28 @@ class _Iteration:
 class IterationGraphs:
     """Slices and attention of a whole iteration, captured at the first batch of each size.
 
-    Attention has been planned for `rows` of the batch, filled up with none: its lists have fixed addresses.
+    Attention has been planned for as many rows, filled up with none: its lists have fixed addresses.
     To run an iteration again changes nothing: the new token's keys and values are stored where they are.
     """
 
     def __init__(self, decode: Callable[[Context], Tensor], device: torch.device, capture: Capture) -> None:
         self._decode, self._device, self._capture = decode, device, capture
         self._iterations: dict[int, _Iteration] = {}
-
-    @staticmethod
-    def rows(batch: int) -> int:
-        """What a batch is filled up to."""
-        return size_for(batch)
+        self.rows = size_for  # what a batch is filled up to
 
     def __call__(self, context: Context) -> Tensor:
         """Logits [B, vocab], until the next call. Of the context, a row for each of the batch."""
         batch = len(context[0])
-        size = size_for(batch)
-        if (iteration := self._iterations.get(size)) is None:
+        size = self.rows(batch)
+        iteration = self._iterations.get(size)
+        if iteration is None:
             buffers = tuple(one.new_zeros(size, *one.shape[1:]).to(self._device) for one in context)
-            fill(buffers, context)
+        else:
+            buffers = iteration.context
+        fill(buffers, context)
+        if iteration is None:
             iteration = _Iteration(buffers, *self._capture(partial(self._decode, buffers)))
             self._iterations[size] = iteration
-        fill(iteration.context, context)
         iteration.replay()
         return iteration.logits[:batch]
 

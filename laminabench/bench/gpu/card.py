@@ -7,7 +7,7 @@ import subprocess
 import torch
 
 from laminabench.bench.frame import QUIET, Report, Spread, Table, Watcher, in_turns, spread
-from laminabench.bench.on_gpu import COPY_BYTES, gpu_seconds
+from laminabench.bench.on_gpu import copy_bandwidth, gpu_seconds
 from laminabench.child_environment import child_environment
 
 SIZE = 8192  # of a square product, which is large enough for the highest rate
@@ -17,20 +17,15 @@ LISTED_S = 30.0
 
 def run(rounds: int = 15, watcher: Watcher = QUIET) -> Report:
     """Copying a gibibyte, reads and writes counted, and a product of matrices of bfloat16 drawn at random."""
-    source = torch.empty(COPY_BYTES, device="cuda", dtype=torch.uint8)
-    target = torch.empty_like(source)
     first, second = (torch.randn(SIZE, SIZE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    actions = {
-        "copy": lambda: gpu_seconds(lambda: target.copy_(source)),
-        "product": lambda: gpu_seconds(lambda: first @ second),
-    }
+    actions = {"copy": copy_bandwidth, "product": lambda: 2 * SIZE**3 / gpu_seconds(lambda: first @ second)}
     in_turns(actions, 1)
     took = in_turns(actions, rounds, watcher.progress)
     return report(
         torch.cuda.get_device_name(),
         settings(),
-        spread([2 * COPY_BYTES / seconds for seconds in took["copy"]]),
-        spread([2 * SIZE**3 / seconds for seconds in took["product"]]),
+        spread(took["copy"]),
+        spread(took["product"]),
     )
 
 

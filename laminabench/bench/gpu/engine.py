@@ -68,6 +68,7 @@ def run(
     loads = [Load(way, batch, context) for way in ways for context in contexts for batch in batches]
     fit = [load for load in loads if load.tokens(steps) <= room]
     engine = _engine(fit, steps, config, device, ways[-1]) if fit else None
+    graphs = _core(engine).graphs if engine else None
     rows: list[Row] = []
     refused: dict[str, str] = {}
     for done, load in enumerate(loads):
@@ -79,6 +80,7 @@ def run(
         elif refused:
             rows.append(_left_out(load, "an earlier one failed"))
         else:
+            _core(engine).graphs = graphs if load.way == "cudagraph" else None
             try:
                 rows.append(_measured(engine, load, steps, facts, bandwidth))
             except Exception as error:  # whatever it is: what was measured before is still worth having
@@ -104,10 +106,12 @@ def _engine(
         )
 
 
+def _core(engine: Engine) -> LocalCore:
+    assert isinstance(engine.core, LocalCore)
+    return engine.core
+
+
 def _measured(engine: Engine, load: Load, steps: int, facts: ModelFacts, bandwidth: float) -> Row:
-    core = engine.core
-    assert isinstance(core, LocalCore)
-    core.by_graphs = load.way == "cudagraph"
     for _ in range(load.batch):
         engine.submit(max(1, load.context - steps // 2), Sampling(max_tokens=steps))
     took, kv_tokens = [], []

@@ -44,7 +44,6 @@ def _graphed(engine: Engine) -> Again:
     again = Again()
     core: Any = engine.core
     core.graphs = IterationGraphs(core._decode, torch.device("cpu"), again)
-    core.by_graphs = True
     return again
 
 
