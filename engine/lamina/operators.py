@@ -131,7 +131,8 @@ class Attended(NamedTuple):
         return self.absorptions[layer].output(attended) if self.absorptions else attended
 
     def to(self, device: torch.device) -> Attended:
-        """Its products where queries and outputs are."""
+        """Its numbers where queries and outputs are."""
         return self._replace(
-            absorptions=tuple(Absorption(*(one.to(device) for one in both)) for both in self.absorptions)
+            sinks=tuple(None if one is None else one.to(device) for one in self.sinks),
+            absorptions=tuple(Absorption(*(one.to(device) for one in both)) for both in self.absorptions),
         )

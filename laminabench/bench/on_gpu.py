@@ -13,11 +13,11 @@ AHEAD_CYCLES = 5_000_000  # what the GPU waits while the host launches what is t
 
 def require_gpu() -> None:
     """A UserError unless torch and the kernels can use a GPU here."""
-    from lamina.attention.worker import require_device
+    from lamina import gpu
     from lamina.cuda_library import CudaError
 
     try:
-        require_device()
+        gpu.require()
     except CudaError as missing:
         raise UserError("bench-no-gpu", f"this benchmark needs a GPU: {missing}") from None
 

@@ -13,27 +13,33 @@ namespace fake_cuda {
 
 inline int launches = 0;
 inline int blocks_of_last_copy = 0;
+inline bool (*launch_others)(const Launch&) = nullptr;  // kernels that are none of these
 
 template <typename Args>
-bool launch_if(const void* entry, void (*kernel)(Args), dim3 grid, dim3 block, void** arguments) {
-  if (entry != reinterpret_cast<const void*>(kernel)) return false;
+void run(const Launch& launch, void (*kernel)(Args)) {
   ++launches;
-  if (block.x > 1) blocks_of_last_copy = static_cast<int>(grid.x);
-  lamina::cuda::emulated::launch(kernel, static_cast<int>(grid.x), static_cast<int>(grid.y),
-                                 static_cast<int>(block.x), 0,
-                                 *static_cast<const std::remove_const_t<Args>*>(arguments[0]));
-  return true;
+  if (launch.block.x > 1) blocks_of_last_copy = static_cast<int>(launch.grid.x);
+  lamina::cuda::emulated::launch(kernel, static_cast<int>(launch.grid.x), static_cast<int>(launch.grid.y),
+                                 static_cast<int>(launch.block.x), launch.shared_bytes,
+                                 *static_cast<const std::remove_const_t<Args>*>(launch.arguments[0]));
 }
 
-void launch(const void* entry, dim3 grid, dim3 block, void** arguments) {
+// Runs the one that is launched, if it is among these.
+template <typename... Args>
+bool run_if_among(const Launch& launch, void (*... kernels)(Args)) {
+  const auto run_if = [&](auto kernel) {
+    const bool is = launch.entry == reinterpret_cast<const void*>(kernel);
+    if (is) run(launch, kernel);
+    return is;
+  };
+  return (run_if(kernels) || ...);
+}
+
+void launch(const Launch& launch) {
   namespace cuda = lamina::fhbn::cuda;
-  const bool launched = launch_if(entry, &cuda::await_slot, grid, block, arguments) ||
-                        launch_if(entry, &cuda::gather, grid, block, arguments) ||
-                        launch_if(entry, &cuda::poll, grid, block, arguments) ||
-                        launch_if(entry, &cuda::fetch, grid, block, arguments) ||
-                        launch_if(entry, &cuda::give_back, grid, block, arguments) ||
-                        launch_if(entry, &cuda::post, grid, block, arguments) ||
-                        launch_if(entry, &cuda::poll_nic, grid, block, arguments);
+  const bool launched = run_if_among(launch, &cuda::await_slot, &cuda::gather, &cuda::poll, &cuda::fetch,
+                                     &cuda::give_back, &cuda::post, &cuda::poll_nic) ||
+                        (launch_others != nullptr && launch_others(launch));
   expect(launched, "an unknown kernel was launched");
 }
 

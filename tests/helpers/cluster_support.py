@@ -39,6 +39,7 @@ Load = list[tuple[list[int], Sampling]]
 Start = Callable[..., Engine]
 Saved = Callable[..., Path]
 Reference = Callable[..., list[int]]
+Check = Callable[..., None]  # that a layout makes the tokens of transformers
 shared = functools.partial(Layout, oversubscribe=True)
 
 

@@ -12,15 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lamina import cuda_library
+from lamina import cuda_library, gpu
 from lamina._native import AttentionWorker, Slab
-from lamina.cuda_library import CudaError
 
 
 class Heads:
-    """Heads of one shape and dtype, whose tensors are on one kind of device."""
+    """Heads of one shape and dtype, whose tensors are on one device."""
 
-    device_type: ClassVar[str]
+    device: torch.device
     dtypes: ClassVar[Mapping[torch.dtype, object]]  # by torch's name the native one
 
     def __init__(self, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int, latent: int = 0) -> None:
@@ -51,13 +50,13 @@ class Heads:
                 assert tensor.dtype == self.dtype
                 assert tensor.shape == (rows, heads, self.head_dim)
                 assert tensor.is_contiguous()
-                assert tensor.device.type == self.device_type
+                assert tensor.device == self.device
 
 
 class TensorWorker(Heads):
     """A native AttentionWorker for tensors of one dtype and shape of heads; see help(AttentionWorker)."""
 
-    device_type = "cpu"
+    device = torch.device("cpu")
     dtypes: ClassVar[dict[torch.dtype, str]] = {
         torch.float32: "float32",
         torch.bfloat16: "bfloat16",
@@ -210,15 +209,6 @@ _Partial = _structure("_Partial", out=_POINTER, lse=_POINTER)
 _Workspace = _structure("_Workspace", memory=_POINTER, bytes=ctypes.c_size_t)
 
 
-def require_device() -> None:
-    """Raises CudaError with one sentence where the kernels cannot run."""
-    cuda_library.call("check_device")
-    if not torch.cuda.is_available():
-        raise CudaError(
-            "cuda-torch-without", "this torch is built without CUDA, whose tensors the attention kernels need"
-        )
-
-
 def _tensor(numbers: NDArray[np.int32] | NDArray[np.int64] | Tensor) -> Tensor:
     """Shares memory where it may: torch warns of an array that cannot be written to."""
     return numbers if isinstance(numbers, Tensor) else torch.from_numpy(np.require(numbers, requirements="W"))
@@ -247,7 +237,6 @@ class CudaAttentionWorker(Heads):
     each replay gives it other lists, of as many rows.
     """
 
-    device_type = "cuda"
     dtypes: ClassVar[dict[torch.dtype, int]] = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 
     def __init__(
@@ -264,9 +253,9 @@ class CudaAttentionWorker(Heads):
     ) -> None:
         """`max_tokens`: what a batch's lists have at most, in each space."""
         super().__init__(dtype, heads, kv_heads, head_dim, latent)
-        require_device()
+        gpu.require()
         self.max_batch, self.max_tokens = max_batch, max_tokens
-        self.device = torch.device(device)
+        self.device = gpu.tensors_on(device)
         self._layers: list[_Layer] = []
         self._q: Tensor | None = None  # from begin() to finish()
         # By space.
@@ -276,10 +265,10 @@ class CudaAttentionWorker(Heads):
         self._lse = self._empty((max_batch, heads), torch.float32)
         self._shape = _Attention(self.dtypes[dtype], heads, kv_heads, head_dim, 1.0, 0.0, latent)
         needed = ctypes.c_size_t()
-        with torch.cuda.device(self.device):
+        with gpu.current(self.device):
             cuda_library.call("workspace_bytes", self._shape, max_batch, ctypes.byref(needed))
         self._workspace_bytes = needed.value
-        self._all = self._empty((needed.value,), torch.uint8)  # partial()'s
+        self._all = gpu.workspace(needed.value, self.device)  # partial()'s
         # begin()'s, one for each space, window and chunk.
         self._previous: dict[tuple[int, int, int], Tensor] = {}
 
@@ -302,15 +291,14 @@ class CudaAttentionWorker(Heads):
         """
         self.require_views(k, v)
         assert sinks is None or (sinks.dtype == torch.float32 and sinks.shape == (self.heads,))
-        assert k.is_cuda
-        assert v.is_cuda
+        assert k.device == v.device == self.device
         heads = self.heads, self.kv_heads, self.head_dim
         attention = _Attention(self.dtypes[self.dtype], *heads, scale, softcap, self.latent)
         arena = _Arena(k.data_ptr(), v.data_ptr(), k.stride(0), k.stride(1))
         sinks = None if sinks is None else sinks.to(self.device).contiguous()
         key = space, window, chunk
         if key not in self._previous:
-            self._previous[key] = self._empty((self._workspace_bytes,), torch.uint8)
+            self._previous[key] = gpu.workspace(self._workspace_bytes, self.device)
         layer = _Layer(attention, arena, self._previous[key], (window, chunk), space, sinks, (k, v))
         self._layers.append(layer)
         return len(self._layers) - 1
@@ -404,7 +392,10 @@ class CudaAttentionWorker(Heads):
     def combine(self, first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """The partial of two disjoint sets of tokens from the partials of each."""
         assert first[0].shape == second[0].shape == (len(first[0]), self.heads, self.value_dim)
-        assert all(t.is_cuda and t.is_contiguous() and t.dtype == torch.float32 for t in (*first, *second))
+        for tensor in (*first, *second):
+            assert tensor.device == self.device
+            assert tensor.is_contiguous()
+            assert tensor.dtype == torch.float32
         result = torch.empty_like(first[0]), torch.empty_like(first[1])
         partials = [self._partial(*pair) for pair in (first, second, result)]
         self._launch("combine", self._shape, len(first[0]), *partials)
@@ -420,8 +411,8 @@ class CudaAttentionWorker(Heads):
 
     def _launch(self, name: str, *arguments: object) -> None:
         """A call that puts work on the current stream."""
-        with torch.cuda.device(self.device):
-            cuda_library.call(name, *arguments, torch.cuda.current_stream().cuda_stream)
+        with gpu.current(self.device):
+            cuda_library.call(name, *arguments, gpu.current_stream(self.device).cuda_stream)
 
     def _lists(self, space: int) -> ctypes.Structure:
         return _Lists(self._offsets[space].data_ptr(), self._slots[space].data_ptr(), self.requests)

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from lamina.attention.worker import TensorWorker
+from lamina import gpu
+from lamina.attention.worker import CudaAttentionWorker, TensorWorker
 from lamina.cluster.front_end import Context
 from lamina.cluster.heartbeat import FOREVER_S
 from lamina.cluster.kv_pull import KvPull
 from lamina.cluster.meeting import Channels, Meeting
 from lamina.cluster.messages import ArenaState, KvStored, Plan
-from lamina.fhbn.channel import Message
+from lamina.fhbn.tensors import Part, views
 from lamina.kv import Arena
 from lamina.operators import Attended
 from lamina.pipeline import KvSlots, Turn
-from lamina.pipeline.arenas import arena_shape, attend_over
+from lamina.pipeline.arenas import arena_shape, worker_over
 from lamina.pipeline.arenas import plan as plan_attention
 from lamina.pipeline.kv_slots import Arrival
 from lamina.pipeline.partition import Piece, within
 from lamina.pipeline.prompt_calls import Call
+
+LOOK_S = 0.05
 
 
 class Unit(NamedTuple):
@@ -30,7 +32,7 @@ class Unit(NamedTuple):
 
     rank: int
     piece: Piece
-    worker: TensorWorker
+    worker: TensorWorker | CudaAttentionWorker
     attended: Attended  # of its heads
 
 
@@ -40,15 +42,20 @@ class AttentionRole:
     def __init__(self, context: Context, attended: Attended) -> None:
         config, front, self._recorder, self._heartbeat = context
         self._config, self._front = config, front
+        self._device = gpu.tensors_on(config.device)
         front.check = self._check
         self._schedule, self._partition = config.schedule, config.partition
         batches = self._schedule.batches
-        self._attended, self._ops = attended, attended.attentions
+        self._attended, self._ops = attended.to(self._device), attended.attentions
         self._heads = self._partition.of_worker(config.number)
         self._kv_heads = self._partition.kv_of(self._heads)
         shape = arena_shape(attended, len(self._kv_heads))
         self._arena = Arena(
-            shape, config.arena_tokens, sequences=config.most_rows, overcommit=config.overcommit
+            shape,
+            config.arena_tokens,
+            sequences=config.most_rows,
+            overcommit=config.overcommit,
+            device=self._device,
         )
         if config.decode_only:
             self._arena.fill()
@@ -73,12 +80,19 @@ class AttentionRole:
             for piece in self._partition.pieces(rank, self._config.number)
         ]
 
-    def _worker(self, piece: Piece) -> tuple[TensorWorker, Attended]:
-        arena, shape, heads = self._arena, self._arena.shape, piece.heads
-        kv_heads = self._partition.kv_of(heads)
-        worker = TensorWorker(shape.dtype, len(heads), len(kv_heads), shape.head_dim, shape.latent, threads=1)
+    def _worker(self, piece: Piece) -> tuple[TensorWorker | CudaAttentionWorker, Attended]:
+        config, heads = self._config, piece.heads
         attended = self._attended.of(slice(heads.start, heads.stop))
-        attend_over(worker, arena, attended, within(kv_heads, self._kv_heads))
+        worker = worker_over(
+            self._arena,
+            attended,
+            within(self._partition.kv_of(heads), self._kv_heads),
+            heads=len(heads),
+            rows=config.most_rows,
+            longest=config.max_positions,
+            device=config.device,
+            threads=1,
+        )
         return worker, attended
 
     def meet(self, meeting: Meeting) -> None:
@@ -123,6 +137,9 @@ class AttentionRole:
         """A batch's iteration: who comes and goes, room for the new tokens, and whose they are."""
         batch = turn.batch
         self._pull.until(lambda wait_s: self._front.has_plan(batch, turn.cycle, wait_s))
+        # What a GPU waits for may never come, and nobody waits for the GPU.
+        while gpu.is_gpu(self._config.device) and not self._front.has_plan(batch, turn.cycle, LOOK_S):
+            self._channels.check()
         plan = self._front.plan(batch, turn.cycle)
         self._iterations[batch] = plan.iteration
         arrivals = self._apply(batch, plan)
@@ -161,7 +178,7 @@ class AttentionRole:
         """The KV of tokens that go through the slices together, in the order in which it is computed."""
         # Where slots are: no pages change places before the next iteration begins.
         of_space = [
-            torch.from_numpy(space.physical(slots).astype(np.int64))
+            gpu.put(torch.from_numpy(space.physical(slots).astype(np.int64)), self._device)
             for at, space in enumerate(self._arena.spaces)
             for slots in [
                 np.concatenate([self._coming[one.name].within(at, one.begin, one.end) for one in call])
@@ -184,44 +201,45 @@ class AttentionRole:
             return
         kv_heads = self._partition.kv_of(self._partition.of_both(rank, self._config.number))
         receiver = self._channels.receivers[place * self._partition.ranks + rank]
+        stored = self._arena.vectors(layer)
         with self._pull.recv(receiver, FOREVER_S) as message:
-            for part, rows in enumerate(self._arena.vectors(layer)):
-                mine = rows[:, within(kv_heads, self._kv_heads)]
-                mine.index_copy_(0, slots, self._read(message, part, len(kv_heads)))
+            came = views(message, *[self._part(len(slots), len(kv_heads))] * len(stored))
+            for rows, part in zip(stored, came, strict=True):
+                rows[:, within(kv_heads, self._kv_heads)].index_copy_(0, slots, part)
 
-    def _read(self, message: Message, part: int, heads: int, dim: int = 0) -> torch.Tensor:
+    def _part(self, rows: int, heads: int, dim: int = 0) -> Part:
         shape = self._arena.shape
-        return torch.frombuffer(message[part], dtype=shape.dtype).view(-1, heads, dim or shape.head_dim)
+        return Part(shape.dtype, (rows, heads, dim or shape.head_dim))
 
     def _attend(self, turn: Turn) -> None:
         batch, cycle, layer, place = turn
         ranks = self._partition.ranks
         to = self._schedule.place(batch, cycle, layer + 1)
-        started = 0
+        started: Any = None
         units = self._running[batch]
         for number, unit in enumerate(units, 1):
-            receiver = self._channels.receivers[place * ranks + unit.rank]
+            receiver, worker = self._channels.receivers[place * ranks + unit.rank], unit.worker
+            query = self._part(worker.requests, worker.heads, self._ops[layer].query_dim)
+            stored = [self._part(worker.requests, worker.kv_heads)] * self._arena.shape.vectors
             with self._pull.recv(receiver, FOREVER_S) as message:
                 self._heartbeat.start("attention")
-                started = started or time.monotonic_ns()
-                q = self._read(message, 0, unit.worker.heads, self._ops[layer].query_dim)
-                unit.worker.begin(layer, unit.attended.query(layer, q))
+                q, *kv = views(message, query, *(() if self._config.streams else stored))
+                started = started or self._recorder.now()
+                worker.begin(layer, unit.attended.query(layer, q))
                 if self._config.streams:
                     self._heartbeat.stop()
                     with receiver.recv() as later:
                         self._heartbeat.start("attention")
-                        out = self._finish(unit, layer, later, 0)
+                        out = self._finish(unit, layer, views(later, *stored))
                 else:
-                    out = self._finish(unit, layer, message, 1)
+                    out = self._finish(unit, layer, kv)
             self._heartbeat.stop()
             if number == len(units):
-                ended = time.monotonic_ns()
+                ended = self._recorder.now()
                 self._recorder.note(batch, self._iterations[batch], cycle, layer, started, ended)
             self._channels.senders[to * ranks + unit.rank].send(out)
 
-    def _finish(self, unit: Unit, layer: int, message: Message, first: int) -> torch.Tensor:
-        parts = range(first, first + self._arena.shape.vectors)
-        kv = (self._read(message, part, unit.worker.kv_heads) for part in parts)
+    def _finish(self, unit: Unit, layer: int, kv: list[torch.Tensor]) -> torch.Tensor:
         return unit.attended.output(layer, unit.worker.finish(layer, *kv))
 
     def _check(self) -> ArenaState:

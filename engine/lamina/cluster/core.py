@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from lamina.cluster.layout import ITERATIONS, Layout, Scaled, Trial, made_up, settle
+from lamina.cluster.layout import CPU, ITERATIONS, Layout, Scaled, Trial, made_up, settle
 from lamina.cluster.machine import LostError, Machine, Replaced, Workplace
 from lamina.cluster.messages import (
     ArenaState,
@@ -30,6 +30,7 @@ from lamina.cluster.prefill_dispatch import PrefillDispatch
 from lamina.cluster.worker_pool import WorkerPool
 from lamina.fhbn import Listener, new_secret
 from lamina.fhbn.control import Deadline
+from lamina.gpu import is_gpu
 from lamina.kv import ArenaShape, Faults, capacity
 from lamina.pipeline import (
     BatchDelta,
@@ -42,7 +43,7 @@ from lamina.pipeline import (
     Records,
     Spent,
 )
-from lamina.pipeline.arenas import arena_tokens
+from lamina.pipeline.arenas import arena_tokens, require_heads_for_gpu, room_for_arenas
 from lamina.pipeline.batch_rows import Ints
 from lamina.pipeline.prompt_calls import calls_of, without_text
 from lamina.pipeline.records import WorkRecords, gather
@@ -164,7 +165,7 @@ class ClusterCore:
                 layout, self.trials = settle(layout, measure)
             self.facts = self._machine.convert(source)
             self._prepare(options, layout, max_sequences)
-            whole = self._partition.ranks == 1 and options.backend == "python"
+            whole = self._partition.ranks == 1 and options.backend == "python" and not self._model_on_gpu
             source = msgspec.structs.replace(source, whole=whole)
             self._start(source, options, cores, max_sequences)
         except BaseException:
@@ -199,8 +200,12 @@ class ClusterCore:
             raise EngineError(
                 "engine-max-sequences-too-few", f"max_sequences is below the {self.batches} batches"
             )
+        if any(is_gpu(layout.devices[number]) for number in layout.attending):
+            require_heads_for_gpu(facts)
         self._overcommit = options.overcommit
-        self._device_tokens = arena_tokens(self._stored, facts, options, max_sequences, self.pools)
+        self._free = {CPU: self._machine.free_bytes()} | self._machine.free_on(set(layout.devices) - {CPU})
+        room = self._room_for_arenas()
+        self._device_tokens = arena_tokens(self._stored, facts, options, max_sequences, room, self.pools)
         if self._device_tokens < 1:
             raise EngineError(
                 "engine-kv-too-small",
@@ -230,26 +235,66 @@ class ClusterCore:
         shape = self.facts.kv_shape
         return replace(shape, kv_heads=shape.kv_heads * self._partition.copies)
 
+    @property
+    def _model_on_gpu(self) -> bool:
+        return any(map(is_gpu, self.layout.devices[: self.layout.model_workers]))
+
+    def _workers_on(self, device: str) -> tuple[int, int]:
+        """How many model and attention workers are there."""
+        devices, attending = self.layout.devices, self.layout.attending
+        model, attention = devices[: attending.start], devices[attending.start : attending.stop]
+        return model.count(device), attention.count(device)
+
+    def _weights_on(self, device: str) -> int:
+        """What workers have there for themselves."""
+        shared, ranks = self.facts.weight_bytes, self._partition.ranks
+        mine, _ = self._workers_on(device)
+        if device == CPU and ranks == 1 and not self._model_on_gpu:
+            return shared  # bound once, and forked with
+        prefill = self.layout.prefill_workers if device == CPU else 0
+        return shared * mine // ranks + shared * prefill
+
+    def _room_for_arenas(self) -> int:
+        """As much as there is of the attention worker's that has least, for each."""
+        rooms = []
+        for device, free in self._free.items():
+            _, workers = self._workers_on(device)
+            weights = self._weights_on(device)
+            if workers:
+                rooms.append(room_for_arenas(free, weights, on_gpu=device != CPU) // workers)
+        return min(rooms) * self.layout.attention_workers
+
     def _require_memory(self, max_sequences: int) -> None:
         """A model that does not fit is refused before it is loaded."""
-        # As they are loaded, and as slices have them: packed, or each rank's share for itself.
-        copies = self.schedule.places + self.layout.prefill_workers if self._partition.ranks > 1 else 1
-        # And once what attention workers multiply by: they are forked with it.
-        weights = self.facts.weight_bytes * (1 + copies) + self.facts.absorbing_bytes
-        # Device and host are the same memory here.
+        # Where there are no GPUs device and host are the same memory.
         arenas = self._stored.nbytes(self._device_tokens, max_sequences, self._overcommit) * self.pools
         states = self.facts.state_bytes * max_sequences
-        free, needed = self._machine.free_bytes(), weights + arenas + states
-        self._spare_bytes = free - needed
-        if needed > free:
-            parts = {"weights": weights, "recurrent state": states, "KV": arenas}
+        spare = []
+        for device, free in self._free.items():
+            model, attention = self._workers_on(device)
+            weights = self._weights_on(device)
+            if (
+                device == CPU
+            ):  # as they are loaded; and what attention workers multiply by, who are forked with it
+                weights += self.facts.weight_bytes + self.facts.absorbing_bytes
+            parts = {
+                "weights": weights,
+                "recurrent state": states if model else 0,
+                "KV": arenas * attention // self.layout.attention_workers,
+            }
+            needed = sum(parts.values())
+            spare += [free - needed] if model else []
+            if needed <= free:
+                continue
             listed = " and ".join(f"{size / 1e9:,.1f} GB of {name}" for name, size in parts.items() if size)
             fewer = "sequences (max_sequences)" if states else "tensor-parallel workers"
+            where = "" if device == CPU else f" on {device}"
             raise EngineError(
                 "engine-out-of-memory",
                 f"{listed} are {(needed - free) / 1e9:,.1f} GB more than the {free / 1e9:,.1f} GB that are "
-                f"free: take a smaller model, fewer KV tokens or fewer {fewer}",
+                f"free{where}: take a smaller model, fewer KV tokens or fewer {fewer}",
             )
+        self._spare_bytes = min(spare)
 
     def _start(self, source: ModelSource, options: CoreOptions, cores: list[int], max_sequences: int) -> None:
         layout, secret = self.layout, new_secret()
@@ -261,12 +306,14 @@ class ClusterCore:
             address=listener.address,
             secret=secret,
             core=0,
+            device=CPU,
             kind="model",
             number=0,
             layout=layout,
             slices=self.schedule.slices,
             partition=self._partition,
             most_rows=max_sequences,
+            max_positions=self.facts.max_positions,
             arena_tokens=self._device_tokens,
             overcommit=self._overcommit,
             decode_only=options.decode_only,
@@ -279,7 +326,8 @@ class ClusterCore:
         self.prefill = PrefillDispatch(self._workers, layout) if layout.prefill_workers else None
 
     def _configs(self, cores: list[int]) -> list[WorkerConfig]:
-        return [_config(self._shared, name, core) for name, core in zip(self.workers, cores, strict=True)]
+        places = zip(self.workers, cores, self.layout.devices, strict=True)
+        return [_config(self._shared, *place) for place in places]
 
     def launch(self, batch: int, delta: BatchDelta, size: int, snapshot: BatchSnapshot | None = None) -> None:
         """Begin a batch's next iteration, of so many sequences; none if it has none.
@@ -345,7 +393,10 @@ class ClusterCore:
 
     def scaled(self, attention_workers: int) -> Scaled:
         """What it would be with so many; an EngineError if it cannot be."""
-        free_bytes, cores = self._machine.free_bytes(), self._machine.cores
+        # More of them share the memory of the device that is named for all.
+        on = {self.layout.devices[number] for number in self.layout.attending} - {CPU}
+        free_bytes = min(self._machine.free_on(on).values(), default=self._machine.free_bytes())
+        cores = self._machine.cores
         return Scaled.of(
             self.layout,
             self.facts,
@@ -383,7 +434,8 @@ class ClusterCore:
         """Why no worker has the memory to compute a prompt of so many tokens, if none has: all else may not
         have been touched yet.
         """
-        return self.facts.refusal(tokens, lambda: min(self._machine.free_bytes(), self._spare_bytes))
+        free_bytes = partial(int, self._spare_bytes) if self._model_on_gpu else self._machine.free_bytes
+        return self.facts.refusal(tokens, lambda: min(free_bytes(), self._spare_bytes))
 
     def place_of_next(self, batch: int) -> int:
         """Where the batch's next iteration begins, and its prompts are computed."""
@@ -545,6 +597,6 @@ def _spin_s(cores: list[int]) -> float:
     return SPIN_S if len(set(cores)) == len(cores) else 0.0
 
 
-def _config(shared: WorkerConfig, name: str, core: int) -> WorkerConfig:
+def _config(shared: WorkerConfig, name: str, core: int, device: str) -> WorkerConfig:
     kind, number = name.split()
-    return replace(shared, name=name, kind=cast(Kind, kind), number=int(number), core=core)
+    return replace(shared, name=name, kind=cast(Kind, kind), number=int(number), core=core, device=device)

@@ -11,17 +11,20 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
+from lamina import gpu
 from lamina.cluster import messages, worker
 from lamina.cluster.messages import ModelSource, Weights, WorkerConfig
 from lamina.cluster.models import Models, without_scipy
+from lamina.errors import CodedError
 from lamina.fhbn.control import LONGEST_S, Deadline
 from lamina.fhbn.readiness import readable
 from lamina.operators import Attended
+from lamina.pipeline.arenas import free_bytes
 from lamina.pipeline.options import ModelFacts
 
 if TYPE_CHECKING:
@@ -41,13 +44,7 @@ class ForkServer:
 
     def answer(self, message: messages.AnyMessage) -> messages.AnyMessage:
         """What is asked for, or why not. Whatever goes wrong with one engine's model leaves others alone."""
-        try:
-            return self._answer(message)
-        except Exception as error:
-            code = getattr(error, "code", "machine-refused")
-            name = type(error).__name__
-            expected = isinstance(error, ValueError | OSError)
-            return messages.Refused(code, (str(error) or name) if expected else f"{name}: {error}")
+        return answered(lambda: self._answer(message))
 
     def _answer(self, message: messages.AnyMessage) -> messages.AnyMessage:
         match message:
@@ -55,6 +52,8 @@ class ForkServer:
                 return ModelFacts.of(self._models.conversion(model))
             case messages.Start(model, configs):
                 return messages.Started([self._fork(config, model) for config in configs])
+            case messages.Measure(devices):
+                return _measured(devices)
             case messages.Reap(pids, kill):
                 self.reap(kill=pids if kill else ())
                 return messages.Ends({pid: self._ended[pid] for pid in pids if pid in self._ended})
@@ -87,6 +86,41 @@ class ForkServer:
 
     def close(self) -> None:
         self.reap(kill=tuple(self.alive))
+
+
+def _measured(devices: Sequence[str]) -> messages.AnyMessage:
+    """What is free on them, as a process finds that does nothing else: after a fork nobody could go on with
+    a driver that was begun here.
+    """
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        answer = answered(lambda: messages.Free({device: _free_on(device) for device in devices}))
+        with contextlib.suppress(BaseException):
+            messages.write(writing, answer, Deadline(LONGEST_S))
+        os._exit(0)
+    os.close(writing)
+    told = messages.read(reading, "the process that asks the driver", Deadline(LONGEST_S))
+    os.close(reading)
+    os.waitpid(pid, 0)
+    return told or messages.Refused("cuda-failed", "the process that asked the driver for its GPUs has died")
+
+
+def _free_on(device: str) -> int:
+    gpu.take(device)
+    return free_bytes(gpu.tensors_on(device))
+
+
+def answered(answer: Callable[[], messages.AnyMessage]) -> messages.AnyMessage:
+    """Or why there is none."""
+    try:
+        return answer()
+    except Exception as error:
+        code = getattr(error, "code", "machine-refused")
+        name = type(error).__name__
+        expected = isinstance(error, ValueError | OSError | CodedError)
+        return messages.Refused(code, (str(error) or name) if expected else f"{name}: {error}")
 
 
 def _become(
@@ -123,6 +157,8 @@ def load() -> None:
 
 def main() -> None:
     load()
+    # Nor may the driver of a GPU, which torch else begins when it is asked whether there is one.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     # Threads do not survive a fork: none may be started before it. Workers have a core each anyway.
     torch.set_num_threads(1)
     serve(ForkServer())

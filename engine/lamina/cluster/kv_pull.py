@@ -15,10 +15,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lamina.attention.worker import TensorWorker
+from lamina.attention.worker import CudaAttentionWorker, TensorWorker
 from lamina.fhbn import ChannelCorruptedError
 from lamina.fhbn.channel import Message, Receiver
 from lamina.fhbn.control import Deadline
+from lamina.fhbn.device import DeviceReceiver
+from lamina.fhbn.tensors import DeviceMessage
 from lamina.kv import Arena
 from lamina.pipeline.kv_slots import Arrival
 
@@ -74,7 +76,7 @@ class KvPull:
 
     def __init__(
         self,
-        store: TensorWorker,
+        store: TensorWorker | CudaAttentionWorker,
         arena: Arena,
         have: Callable[[int], None],
         look: Callable[[], None],
@@ -114,7 +116,7 @@ class KvPull:
                 if name in self._coming:
                     self._coming[name].wanted = False
 
-    def recv(self, receiver: Receiver, timeout_s: float) -> Message:
+    def recv(self, receiver: Receiver | DeviceReceiver, timeout_s: float) -> Message | DeviceMessage:
         """A channel's next message; until it is there, pieces are pulled."""
         if not self._coming:
             return receiver.recv(timeout_s)
@@ -171,4 +173,4 @@ class KvPull:
     def _read(self, message: Message, part: int) -> torch.Tensor:
         store = self._store
         rows = torch.frombuffer(message[part], dtype=store.dtype)
-        return rows.view(-1, store.kv_heads, store.head_dim)
+        return rows.view(-1, store.kv_heads, store.head_dim).to(store.device)

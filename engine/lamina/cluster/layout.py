@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -19,11 +20,14 @@ from lamina.pipeline.partition import PIPELININGS, Along, Partition, Pipelining,
 from lamina.pipeline.records import Iterations
 
 BATCHES = 2
+CPU = "cpu"
+DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Model workers and attention workers, each a process on a core of its own.
+    """Model workers and attention workers, each a process on a core of its own, and on GPUs if they are named:
+    `model_on` and `attention_on` have a device for all of a kind, or one for each.
 
     `prefill_workers` compute prompts while others decode; without them model workers do, in a batch's turn.
     `pipelining` is how `batches` take turns: `serial` (one batch), `fixed` (each has a replica of its own) or
@@ -36,7 +40,9 @@ class Layout:
 
     model_workers: int = 1
     attention_workers: int = 1
-    prefill_workers: int = 0
+    prefill_workers: int = 0  # on CPUs
+    model_on: str | tuple[str, ...] = CPU  # "cuda:0"; more than one worker may be on a GPU
+    attention_on: str | tuple[str, ...] = CPU
     pipelining: Pipelining | None = None
     batches: int | Literal["auto"] | None = None
     min_batch: int = 1  # sequences that each batch should have: with fewer in all, fewer take turns
@@ -54,6 +60,8 @@ class Layout:
         for name in counts:
             require_count(name, getattr(self, name))
         require_count("prefill_workers", self.prefill_workers, least=0)
+        for name in ("model_on", "attention_on"):
+            object.__setattr__(self, name, self._on(name))
         if self.pipelining is not None and self.pipelining not in PIPELININGS:
             raise EngineError(
                 "layout-pipelining-unknown",
@@ -73,6 +81,23 @@ class Layout:
             )
         if self.batches != "auto":
             self._settle()
+
+    def _on(self, name: str) -> str | tuple[str, ...]:
+        """The devices that are named, one for each worker or one for all."""
+        given, workers = getattr(self, name), getattr(self, name.removesuffix("on") + "workers")
+        devices = (given,) if isinstance(given, str) else tuple(given)
+        for device in devices:
+            if not isinstance(device, str) or not DEVICE.fullmatch(device):
+                raise EngineError(
+                    "layout-device-unknown",
+                    f"{name} has {device!r}: give cpu, cuda, or cuda:1 for the second",
+                )
+        if not isinstance(given, str) and len(devices) != workers:
+            raise EngineError(
+                "layout-devices-count",
+                f"{name} has {len(devices)} devices for {workers} workers: give one, or one for each",
+            )
+        return given if isinstance(given, str) else devices
 
     def _settle(self) -> None:
         """Fill in what was left open; an EngineError where the parts do not go together."""
@@ -110,6 +135,15 @@ class Layout:
     @property
     def workers(self) -> int:
         return self.model_workers + self.attention_workers + self.prefill_workers
+
+    @property
+    def devices(self) -> list[str]:
+        """What each worker is on, in the order of `names`."""
+        kinds = ((self.model_on, self.model_workers), (self.attention_on, self.attention_workers))
+        devices = [
+            device for on, workers in kinds for device in ((on,) * workers if isinstance(on, str) else on)
+        ]
+        return devices + [CPU] * self.prefill_workers
 
     @property
     def attending(self) -> range:

@@ -83,6 +83,10 @@ class Machine:
     def free_bytes(self) -> int:
         return host_memory.free_bytes()
 
+    def free_on(self, devices: Collection[str]) -> dict[str, int]:
+        """Bytes; an EngineError where one of these GPUs is not there or cannot be used."""
+        return self._ask(messages.Measure(sorted(devices)), messages.Free).nbytes if devices else {}
+
     def convert(self, model: ModelSource) -> ModelFacts:
         return self._ask(messages.Convert(model), ModelFacts)
 

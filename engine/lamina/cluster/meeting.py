@@ -7,7 +7,7 @@ model workers to each other, pair by pair in ascending order, the lower number l
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -18,8 +18,11 @@ from lamina.cluster.heartbeat import FOREVER_S, Heartbeat
 from lamina.cluster.kv_pull import PIECE_SLOTS, piece_bytes
 from lamina.cluster.messages import WorkerConfig
 from lamina.fhbn import Link, Listener, connect
-from lamina.fhbn.channel import Message, Receiver, Sender
+from lamina.fhbn.channel import Receiver, Sender
 from lamina.fhbn.control import Deadline
+from lamina.fhbn.device import DeviceReceiver, DeviceSender
+from lamina.fhbn.tensors import Part, copies, views
+from lamina.gpu import is_gpu, put
 from lamina.kv import ArenaShape
 from lamina.model.prefill import CHUNK, Passed
 from lamina.pipeline.batch_rows import Ints
@@ -27,7 +30,6 @@ from lamina.pipeline.partition import Partition, within
 
 if TYPE_CHECKING:
     from lamina.convert import Conversion
-    from lamina.convert.program import Value
 
 K = TypeVar("K", bound=Hashable)
 Rows = slice | Tensor
@@ -35,18 +37,43 @@ ALL = slice(None)
 MESSAGE_BYTES = 1 << 20  # of a sum's part
 
 
+AnySender: TypeAlias = Sender | DeviceSender
+AnyReceiver: TypeAlias = Receiver | DeviceReceiver
+
+
 class Channels(Generic[K]):
-    """Ends of channels to and from others."""
+    """Ends of channels to and from others: the host's, or a GPU's, which are used on its stream."""
 
     def __init__(self) -> None:
-        self.senders: dict[K, Sender] = {}
-        self.receivers: dict[K, Receiver] = {}
+        self.senders: dict[K, AnySender] = {}
+        self.receivers: dict[K, AnyReceiver] = {}
+
+    def _on_gpu(self) -> Iterator[DeviceSender | DeviceReceiver]:
+        for end in (*self.senders.values(), *self.receivers.values()):
+            if isinstance(end, DeviceSender | DeviceReceiver):
+                yield end
+
+    def check(self) -> None:
+        """Raise what a GPU has found wrong by now. The host's ends raise it when they are used."""
+        for end in self._on_gpu():
+            end.check()
+
+    def abort(self) -> None:
+        """End what waits on a GPU for others. Closing waits for all that is on it."""
+        for end in self._on_gpu():
+            end.abort()
 
     def close(self) -> None:
+        self.abort()
         for end in (*self.senders.values(), *self.receivers.values()):
             end.close()
         self.senders.clear()
         self.receivers.clear()
+
+
+def rows_in(rows: Rows, batch: int) -> int:
+    """How many of a batch's they are."""
+    return len(range(batch)[rows]) if isinstance(rows, slice) else len(rows)
 
 
 class Route(NamedTuple):
@@ -61,10 +88,10 @@ class Route(NamedTuple):
 class AttentionChannels(Channels[int]):
     """By attention worker; q, k and v go out in pieces, outputs come back."""
 
-    def __init__(self, partition: Partition, rank: int) -> None:
+    def __init__(self, partition: Partition, rank: int, place: torch.device) -> None:
         super().__init__()
         self._partition = partition
-        self._rank = rank
+        self._rank, self._place = rank, place
         self._whole = partition.workers == 1 and partition.chunks == 1
 
     def routes(self, pools: Ints) -> list[Route]:
@@ -72,7 +99,7 @@ class AttentionChannels(Channels[int]):
         routes: list[Route] = []
         for worker in self.senders:
             mine = self._rows(pools, worker)
-            count = len(pools) if isinstance(mine, slice) else len(mine)
+            count = rows_in(mine, len(pools))
             for piece in self._partition.pieces(self._rank, worker):
                 part = piece.rows(count)
                 if part.start == part.stop:
@@ -84,7 +111,7 @@ class AttentionChannels(Channels[int]):
     def _rows(self, pools: Ints, worker: int) -> Rows:
         if self._partition.along == "heads":
             return ALL
-        return torch.from_numpy(np.flatnonzero(pools == worker))
+        return put(torch.from_numpy(np.flatnonzero(pools == worker)), self._place)
 
     def _local(self, heads: range) -> tuple[slice, slice]:
         """These queries and their KV heads among those of this worker."""
@@ -104,15 +131,14 @@ class AttentionChannels(Channels[int]):
     def collect(self, routes: Sequence[Route], like: tuple[int, int, int], dtype: torch.dtype) -> Tensor:
         """What attention gave for the batch: [rows, heads, numbers of a value] of this worker's heads."""
         if self._whole:
-            message = self.receivers[routes[0].worker].recv()
             # Where it lies: its slot is free when the tensor is not used any more.
-            return torch.frombuffer(message[0], dtype=dtype).view(like)
-        out = torch.empty(like, dtype=dtype)
+            return views(self.receivers[routes[0].worker].recv(), Part(dtype, like))[0]
+        out = torch.empty(like, dtype=dtype, device=self._place)
         for route in routes:
+            rows, heads = route.rows, route.heads
+            shape = (rows_in(rows, like[0]), heads.stop - heads.start, like[2])
             with self.receivers[route.worker].recv() as message:
-                part = torch.frombuffer(message[0], dtype=dtype)
-                heads = route.heads.stop - route.heads.start
-                out[route.rows, route.heads] = part.view(-1, heads, like[2])
+                out[rows, heads] = views(message, Part(dtype, shape))[0]
         return out
 
     def prompts(self, wanted: Mapping[int, Sequence[slice]], *kv: Tensor) -> None:
@@ -147,29 +173,26 @@ class StageChannels(Channels[str]):
         assert passed.attended is not None
         self.senders["prompts"].send(*(part.contiguous() for part in (*passed.context, passed.attended)))
 
-    def context(self, slice_: int) -> tuple[Tensor, ...]:
+    def context(self, slice_: int, rows: int) -> tuple[Tensor, ...]:
         """What a slice begins with."""
         with self.receivers["ring"].recv() as message:
-            return self._read(message, self._contexts[slice_])
+            return tuple(copies(message, *self._parts(slice_, rows)))
 
-    def tokens(self) -> Ints:
+    def tokens(self, rows: int) -> Ints:
         """What was chosen at the place before."""
         with self.receivers["ring"].recv() as message:
-            return np.frombuffer(message[0], np.int64).copy()
+            return copies(message, Part(torch.int64, (rows,)))[0].cpu().numpy()
 
-    def passed(self, slice_: int) -> Passed:
+    def passed(self, slice_: int, tokens: int) -> Passed:
         """Of tokens of prompts, what the stage before has passed on."""
+        attended = Part(self._dtype, (tokens, self._heads, self._output_dim))
         with self.receivers["prompts"].recv() as message:
-            context = self._read(message, self._contexts[slice_])
-            attended = torch.frombuffer(message[len(context)], dtype=self._dtype).clone()
-        return Passed(context, attended.view(-1, self._heads, self._output_dim))
+            *context, last = copies(message, *self._parts(slice_, tokens), attended)
+        return Passed(tuple(context), last)
 
-    def _read(self, message: Message, context: Sequence[Value]) -> tuple[Tensor, ...]:
-        tensors: list[Tensor] = []
-        for number, value in enumerate(context):
-            flat = torch.frombuffer(message[number], dtype=value.spec.dtype).clone()
-            tensors.append(flat.view(-1, *value.spec.row_shape[1:]))  # the first dimension is the batch's
-        return tuple(tensors)
+    def _parts(self, slice_: int, rows: int) -> list[Part]:
+        """Of a context; the first dimension is the batch's."""
+        return [Part(one.spec.dtype, (rows, *one.spec.row_shape[1:])) for one in self._contexts[slice_]]
 
 
 class TensorParallelGroup(Channels[int]):
@@ -205,8 +228,9 @@ class TensorParallelGroup(Channels[int]):
             for rank, receiver in self.receivers.items():
                 with self._heartbeat.waiting():
                     message = receiver.recv()
+                part = flat[rank][some]
                 with message:
-                    flat[rank][some] = torch.frombuffer(message[0], dtype=torch.uint8)
+                    part[:] = views(message, Part(part.dtype, tuple(part.shape)))[0]
         return parts
 
 
@@ -257,18 +281,18 @@ class Meeting:
         most = piece_bytes(shape.layer_bytes)
         for number in range(self._config.layout.prefill_workers):
             with self._connect(f"prefill {number}") as link:
-                pulled(self._receiver(link, "kv", most, PIECE_SLOTS))
+                pulled(self._host_receiver(link, "kv", most, PIECE_SLOTS))
 
     def of_prefill_worker(self, senders: dict[int, Sender]) -> None:
         for _ in range(self._partition.workers):
             with self._accept() as link:
-                senders[int(link.peer.removeprefix("attention "))] = self._sender(link, "kv")
+                senders[int(link.peer.removeprefix("attention "))] = self._host_sender(link, "kv")
 
     def of_model_worker(
         self, attention: AttentionChannels, group: TensorParallelGroup, stages: StageChannels
     ) -> None:
         partition, config = self._partition, self._config
-        ends: dict[int, tuple[Sender, Receiver]] = {}
+        ends: dict[int, tuple[AnySender, AnyReceiver]] = {}
         for _ in range(partition.workers):
             with self._accept() as link:
                 worker = int(link.peer.removeprefix("attention "))
@@ -347,20 +371,45 @@ class Meeting:
             self._addresses[name], name=config.name, secret=config.secret, timeout_s=config.layout.timeout_s
         )
 
-    def _sender(self, link: Link, use: str) -> Sender:
-        layout = self._config.layout
-        sender = link.sender(use, network=layout.network, timeout_s=FOREVER_S, spin_s=self._config.spin_s)
+    def _sender(self, link: Link, use: str) -> AnySender:
+        """Of tensors, where they are."""
+        config = self._config
+        sender: AnySender
+        if is_gpu(config.device):
+            sender = link.device_sender(
+                use, network=config.layout.network, timeout_s=FOREVER_S, device=config.device
+            )
+        else:
+            sender = self._host_sender(link, use)
         self.network = self.network or sender.engine
         return sender
 
-    def _receiver(self, link: Link, use: str, message_bytes: int, slots: int | None = None) -> Receiver:
-        config, layout = self._config, self._config.layout
+    def _receiver(self, link: Link, use: str, message_bytes: int) -> AnyReceiver:
+        config = self._config
         messages = 2 if config.streams else self._partition.chunks
+        slots = messages * self._schedule.batches + _SPARE_SLOTS
+        if not is_gpu(config.device):
+            return self._host_receiver(link, use, message_bytes, slots)
+        return link.device_receiver(
+            use,
+            message_bytes=message_bytes,
+            slots=slots,
+            network=config.layout.network,
+            timeout_s=FOREVER_S,
+            device=config.device,
+        )
+
+    def _host_sender(self, link: Link, use: str) -> Sender:
+        network, spin_s = self._config.layout.network, self._config.spin_s
+        return link.sender(use, network=network, timeout_s=FOREVER_S, spin_s=spin_s)
+
+    def _host_receiver(self, link: Link, use: str, message_bytes: int, slots: int) -> Receiver:
+        config = self._config
         return link.receiver(
             use,
             message_bytes=message_bytes,
-            slots=slots or messages * self._schedule.batches + _SPARE_SLOTS,
-            network=layout.network,
+            slots=slots,
+            network=config.layout.network,
             timeout_s=FOREVER_S,
             spin_s=config.spin_s,
         )

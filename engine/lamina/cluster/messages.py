@@ -61,12 +61,14 @@ class WorkerConfig:
     address: str  # of the front end
     secret: bytes
     core: int
+    device: str
     kind: Kind
     number: int  # among those of its kind
     layout: Layout
     slices: int
     partition: Partition
     most_rows: int  # of a batch, and of all together
+    max_positions: int  # of a sequence
     arena_tokens: int  # of an attention worker, on its device
     overcommit: float  # the share of them that it has room for beside the device
     decode_only: bool
@@ -259,6 +261,18 @@ class Reap(Message):
 
     pids: list[int]
     kill: bool
+
+
+class Measure(Message):
+    """What do these devices have free? Answered by Free."""
+
+    devices: list[str]
+
+
+class Free(Message):
+    """Bytes, by device."""
+
+    nbytes: dict[str, int]
 
 
 class Started(Message):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from lamina import gpu
 from lamina.cluster.front_end import Context
 from lamina.cluster.meeting import AttentionChannels, Meeting, Route, StageChannels, TensorParallelGroup
 from lamina.cluster.messages import ChosenTokens, Plan, PromptsComputed, Weights
@@ -15,7 +16,7 @@ from lamina.convert import EAGER, Conversion
 from lamina.model import Prefill, PromptRun, Some
 from lamina.operators import Attended
 from lamina.pipeline import BatchRows, Choice, SequenceStates, Turn, states_of
-from lamina.pipeline.batch_rows import Ints
+from lamina.pipeline.batch_rows import Ints, Tokens
 from lamina.pipeline.prompt_calls import Call, calls_of
 
 
@@ -45,6 +46,7 @@ class ModelRole:
     ) -> None:
         self._config, self._front, self._recorder, self._heartbeat = context
         config = self._config
+        self._device = gpu.tensors_on(config.device)
         self._schedule, self._partition = config.schedule, config.partition
         self._place, self._rank = divmod(config.number, self._partition.ranks)
         self._group = TensorParallelGroup(self._rank, self._partition.ranks, self._heartbeat)
@@ -54,7 +56,7 @@ class ModelRole:
             self._slices = weights
         else:
             self._slices = sharded.bind(
-                weights, self._rank, self._group, backend=config.backend, q_first=config.streams
+                weights, self._rank, self._group, config.backend, self._device, q_first=config.streams
             )
         self._states = SequenceStates(states_of(self._slices), config.most_rows)
         self._heads = (self._attentions[0].heads, self._attentions[0].output_dim)
@@ -63,7 +65,7 @@ class ModelRole:
         self._layers = range(mine.start, min(mine.stop, len(self._attentions)))
         self._prefill = self._prefilling(attended, conversion, weights)
         self._lanes = self._begun()
-        self._attention_channels = AttentionChannels(self._partition, self._rank)
+        self._attention_channels = AttentionChannels(self._partition, self._rank, self._device)
         self._stage_channels = StageChannels(conversion, self._heads[0], config.most_rows)
 
     def _begun(self) -> list[Lane]:
@@ -76,26 +78,40 @@ class ModelRole:
         plain = self._slices
         if self._config.backend not in EAGER:
             assert not isinstance(weights, list)
-            plain = conversion.bind(weights)
+            plain = conversion.bind(weights, device=self._device)
         part = slice(self._layers.start, self._layers.stop)
         heads, mine = self._attentions[0].heads, self._attentions[part]
         of_rank = slice(self._rank * heads, (self._rank + 1) * heads)
         last = plain[-1] if self._is_last else None
-        return Prefill(plain[part], attended.of(of_rank, part)._replace(attentions=mine), last)
+        here = attended.of(of_rank, part)._replace(attentions=mine).to(self._device)
+        return Prefill(plain[part], here, last)
 
     def meet(self, meeting: Meeting) -> None:
         meeting.of_model_worker(self._attention_channels, self._group, self._stage_channels)
 
+    @property
+    def _channels(self) -> tuple[AttentionChannels, TensorParallelGroup, StageChannels]:
+        return self._attention_channels, self._group, self._stage_channels
+
     def part(self) -> None:
-        for channels in (self._attention_channels, self._group, self._stage_channels):
+        for channels in self._channels:  # first: what one has on a GPU may wait for what others have there
+            channels.abort()
+        for channels in self._channels:
             channels.close()
+
+    def _arrived(self, moment: Any) -> None:
+        """What a GPU computes with from then on is sound, if this returns; else the channels say why not."""
+        with self._heartbeat.waiting():
+            self._recorder.wait(moment)
+        for channels in self._channels:
+            channels.check()
 
     def regroup(self) -> None:
         """Forget the batches: the front end sends their snapshots."""
         self._front.left_over()
         self._states.clear()
         self._partition = self._front.call.partition
-        self._attention_channels = AttentionChannels(self._partition, self._rank)
+        self._attention_channels = AttentionChannels(self._partition, self._rank, self._device)
         self._lanes = self._begun()
 
     def work(self) -> None:
@@ -116,7 +132,7 @@ class ModelRole:
             plan = self._front.plan(turn.batch, cycle)
             if lane.active:
                 if self._elsewhere(turn.batch, cycle, -1) and not self._elsewhere(turn.batch, cycle, 0):
-                    lane.tokens = self._stage_channels.tokens()
+                    lane.tokens = self._stage_channels.tokens(len(lane.rows))
                 lane.rows.advance(lane.tokens)
             lane.cycle, lane.plan, lane.tokens = cycle, plan, None
             lane.rows.apply(plan.delta)
@@ -148,6 +164,8 @@ class ModelRole:
                 self._states.begin(part.name)
         for call in calls_of(delta, alone=self._states.kept):
             self._compute(lane, plan, call)
+        if delta.parts and not plan.active:
+            self._arrived(self._recorder.now())
         if delta.parts and not plan.active and self._rank == 0 and self._is_last:
             self._front.send(PromptsComputed(plan.batch, plan.cycle))
 
@@ -169,7 +187,7 @@ class ModelRole:
         for part in call:
             if part.begin == 0:
                 lane.runs[part.name] = PromptRun(part.tokens)
-            some.append(Some(lane.runs[part.name], torch.from_numpy(part.text.astype(np.int64))))
+            some.append(Some(lane.runs[part.name], self._tensor(part.text)))
         # Layers that keep state have one prompt a call.
         self._states.select(self._states.rows(np.array([call[0].name])))
         tokens = sum(len(part.text) for part in call)
@@ -179,7 +197,8 @@ class ModelRole:
             self._attention_channels.prompts(self._wanted(plan, call, layer), *kv)
             self._heartbeat.start("prompt", tokens)
 
-        came = self._stage_channels.passed(self._layers.start) if self._layers.start > 0 else None
+        first = self._layers.start
+        came = self._stage_channels.passed(first, tokens) if first > 0 else None
         self._heartbeat.start("prompt", tokens)
         passed = self._prefill.call(some, came, deliver)
         self._heartbeat.stop()
@@ -208,23 +227,25 @@ class ModelRole:
         attended: Tensor | None = None
         if number == 0:
             rows = lane.rows.columns
-            lane.context = torch.from_numpy(rows.token), torch.from_numpy(rows.position)
+            lane.context = self._tensor(rows.token), self._tensor(rows.position)
         else:
             if self._elsewhere(batch, cycle, number - 1):
-                lane.context = self._stage_channels.context(number)
+                lane.context = self._stage_channels.context(number, len(lane.rows))
             attended = self._attention_channels.collect(
                 lane.routes, (len(lane.rows), *self._heads), self._dtype
             )
         self._states.select(lane.states)
         self._heartbeat.start("slice", len(lane.rows))
-        started = time.monotonic_ns()
+        started = self._recorder.now()
         if number < len(self._attentions):
             self._slice(lane, number, attended)
             if self._elsewhere(batch, cycle, number + 1):
                 self._stage_channels.send(*lane.context)
             self._note(lane, turn, started)
         else:
-            choice = lane.rows.choose(self._slices[number].logits(lane.context, attended))
+            logits = self._slices[number].logits(lane.context, attended)
+            self._arrived(started)
+            choice = lane.rows.choose(logits)
             self._note(lane, turn, started)
             self._land(lane, turn, choice)
 
@@ -241,14 +262,17 @@ class ModelRole:
         """The tokens: kept for the next iteration or sent to where that begins, and for the front end."""
         lane.tokens = choice.tokens
         if self._elsewhere(turn.batch, turn.cycle + 1, 0):
-            self._stage_channels.send(torch.from_numpy(choice.tokens))
+            self._stage_channels.send(self._tensor(choice.tokens))
         if self._rank > 0:
             return  # all ranks have chosen the same
         self._front.send(ChosenTokens(turn.batch, choice.tokens, choice.revealed))
 
-    def _note(self, lane: Lane, turn: Turn, started_ns: int) -> None:
+    def _note(self, lane: Lane, turn: Turn, started: Any) -> None:
         assert lane.plan
         self._heartbeat.stop()
         self._recorder.note(
-            turn.batch, lane.plan.iteration, turn.cycle, turn.slice, started_ns, time.monotonic_ns()
+            turn.batch, lane.plan.iteration, turn.cycle, turn.slice, started, self._recorder.now()
         )
+
+    def _tensor(self, numbers: Ints | Tokens) -> Tensor:
+        return gpu.put(torch.from_numpy(numbers.astype(np.int64, copy=False)), self._device)

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
 def source_of(model: Any, options: CoreOptions) -> ModelSource:
     """The model that an engine was given, as workers can load or inherit it where they are."""
-    if options.place.type != "cpu":
-        raise EngineError("layout-device-unsupported", "workers run on CPUs only: leave device or layout out")
+    if options.on_gpu:
+        raise EngineError(
+            "layout-device-elsewhere",
+            "with a layout, what its workers run on is in it: give model_on and attention_on, and no device",
+        )
     source: str | dict[str, Any]
     if isinstance(model, str | os.PathLike):
         path = Path(model).resolve()

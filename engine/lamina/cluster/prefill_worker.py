@@ -12,10 +12,11 @@ from torch import Tensor
 from lamina.cluster.front_end import Context
 from lamina.cluster.heartbeat import FOREVER_S
 from lamina.cluster.kv_pull import CALLED_OFF, PieceHeader, piece_tokens
-from lamina.cluster.meeting import Channels, Meeting
+from lamina.cluster.meeting import Meeting
 from lamina.cluster.messages import Compute, Forget, PrefillFailed, Weights
 from lamina.convert import Conversion
 from lamina.fhbn import ChannelError
+from lamina.fhbn.channel import Sender
 from lamina.model import Prefill, PromptRun, Some
 from lamina.model.prefill import CHUNK
 from lamina.operators import Attended
@@ -55,7 +56,7 @@ class PrefillRole:
         slices = weights if isinstance(weights, list) else conversion.bind(weights)
         self._prefill = Prefill(slices[:-1], attended)
         self._sights = [op.sight for op in conversion.attentions]
-        self.channels: Channels[int] = Channels()
+        self.senders: dict[int, Sender] = {}  # by attention worker
         # What the front end has asked for, in that order, and what of it is being computed.
         self._waiting: dict[int, PrefillJob] = {}
         self._current: list[PrefillJob] = []
@@ -63,10 +64,12 @@ class PrefillRole:
         self._front.take = self._take
 
     def meet(self, meeting: Meeting) -> None:
-        meeting.of_prefill_worker(self.channels.senders)
+        meeting.of_prefill_worker(self.senders)
 
     def part(self) -> None:
-        self.channels.close()
+        for sender in self.senders.values():
+            sender.close()
+        self.senders.clear()
 
     def regroup(self) -> None:
         """Be ready to begin again, with what is asked for from now on."""
@@ -185,4 +188,4 @@ class PrefillRole:
         return slice(mine.start, mine.stop)
 
     def _send(self, worker: int, head: PieceHeader, *parts: Tensor) -> None:
-        self.channels.senders[worker].send(head.to_wire(), *parts, timeout_s=FOREVER_S)
+        self.senders[worker].send(head.to_wire(), *parts, timeout_s=FOREVER_S)

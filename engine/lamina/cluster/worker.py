@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
+from lamina import gpu
 from lamina.cluster import messages
 from lamina.cluster.front_end import Context, EndedError, FrontEnd, RegroupError
 from lamina.cluster.heartbeat import MEETING_S, Heartbeat
 from lamina.cluster.meeting import Meeting
 from lamina.cluster.messages import Failed, Listening, Lost, Ready, Regroup, Weights, WorkerConfig
+from lamina.cluster.stream_recorder import StreamRecorder
 from lamina.fhbn import ChannelError, Link, Listener, connect
 from lamina.fhbn.control import Deadline
 from lamina.fhbn.errors import ChannelClosedError, ChannelTimeoutError, HandshakeError, PeerLostError
@@ -40,6 +42,7 @@ def run(config: WorkerConfig, attended: Attended, conversion: Conversion | None,
     if config.kind == "prefill" and config.shares_cores:
         os.nice(AFTER_DECODING)
     torch.set_num_threads(1)
+    gpu.take(config.device)
     with connect(config.address, name=config.name, secret=config.secret, timeout_s=MEETING_S) as link:
         try:
             with torch.inference_mode():
@@ -57,7 +60,8 @@ def run(config: WorkerConfig, attended: Attended, conversion: Conversion | None,
 def _work(
     config: WorkerConfig, attended: Attended, conversion: Conversion | None, weights: Weights, link: Link
 ) -> None:
-    recorder = Recorder()
+    place = gpu.tensors_on(config.device)
+    recorder = StreamRecorder(place) if place.type == "cuda" else Recorder()
     first = Regroup(config.epoch, config.cycle, frozenset(), config.partition)
     front = FrontEnd(link.control, recorder, first)
     with Heartbeat(config) as heartbeat:

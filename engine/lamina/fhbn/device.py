@@ -12,14 +12,14 @@ import socket
 import stat
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from lamina import cuda_library
+from lamina import cuda_library, gpu
 from lamina._native import (
     ChannelClosedError,
     ChannelCorruptedError,
@@ -34,6 +34,7 @@ from lamina._native import (
 from lamina.cuda_library import CudaError
 from lamina.fhbn.channel import MOST_PARTS
 from lamina.fhbn.control import seconds
+from lamina.fhbn.tensors import DeviceMessage
 
 # A thread that has been told to stop has, or is calling, which takes a moment.
 STOP_S = 5.0
@@ -96,11 +97,11 @@ class NicEnd:
         self._end = ctypes.c_void_p()
         cuda_library.call("nic_create", queue.for_device(timeout_ns), ctypes.byref(self._end))
 
-    def post(self, stream: torch.cuda.Stream) -> None:
+    def post(self, stream: gpu.Stream) -> None:
         """Tell the peer, on the stream, what the end has sent or given back since the last time."""
         cuda_library.call("nic_post", self._end, stream.cuda_stream)
 
-    def poll(self, stream: torch.cuda.Stream) -> None:
+    def poll(self, stream: gpu.Stream) -> None:
         """Wait on the stream until the NIC has done all that was posted."""
         cuda_library.call("nic_poll", self._end, stream.cuda_stream)
 
@@ -186,15 +187,8 @@ class _DeviceEnd:
         self._nic: NicEnd | None = None
         self._watch: Watch | None = None
         self._owner = os.getpid()
-        cuda_library.call("check_device")
-        if not torch.cuda.is_available():
-            raise CudaError(
-                "cuda-torch-without",
-                "this torch is built without CUDA, whose tensors a device's channel needs",
-            )
-        self.device = torch.device(device)
-        if self.device.index is None:  # the one that is current now, whatever is later
-            self.device = torch.device(self.device.type, torch.cuda.current_device())
+        gpu.require()
+        self.device = gpu.tensors_on(device)
         self.engine = engine
         self.peer = peer
         self.first_seqno = segment.first_seqno  # of the first message: where one that takes over begins
@@ -204,7 +198,7 @@ class _DeviceEnd:
             segment.address, segment.nbytes, _SENDS if self.sends else _RECEIVES, timeout_ns, peer.encode()
         )
         try:
-            with torch.cuda.device(self.device):
+            with gpu.current(self.device):
                 cuda_library.call("channel_create", channel, ctypes.byref(self._end))
                 if writer is not None:
                     queue = writer.lend(segment, peer, watched, sends=self.sends)
@@ -238,15 +232,15 @@ class _DeviceEnd:
                 raise _ERRORS[status](sentence)
             raise CudaError("cuda-failed", sentence)
 
-    def drain(self, stream: torch.cuda.Stream | None = None) -> None:
+    def drain(self, stream: gpu.Stream | None = None) -> None:
         """Wait on the stream until the NIC has done all that it was asked to; without a NIC, for nothing.
 
         What it has found wrong by then, check() tells.
         """
         self._open()
         if self._nic is not None:
-            with self._on(stream) as on:
-                self._nic.poll(on)
+            with gpu.current(self.device):
+                self._nic.poll(stream or gpu.current_stream(self.device))
 
     def abort(self) -> None:
         """The peer has ended: end the waits for it, once all that it had published is received.
@@ -296,27 +290,23 @@ class _DeviceEnd:
             )
         return self._end
 
-    @contextmanager
-    def _on(self, stream: torch.cuda.Stream | None) -> Iterator[torch.cuda.Stream]:
-        """The stream that work goes to, torch's current one of this device if none is named."""
-        with torch.cuda.device(self.device):
-            yield torch.cuda.current_stream() if stream is None else stream
-
     def _launch(
         self,
         name: str,
         tensors: tuple[Tensor, ...] | None,
-        stream: torch.cuda.Stream | None,
+        stream: gpu.Stream | None,
         *,
         posts: bool = False,
     ) -> None:
         """A call that puts work on a stream, and has the NIC tell the peer of it if it `posts`."""
         end = self._open()
         parts = [] if tensors is None else [buffers_of(tensors, self.device), len(tensors)]
-        with self._on(stream) as on:
+        on = stream or gpu.current_stream(self.device)
+        with gpu.current(self.device):
             cuda_library.call(f"channel_{name}", end, *parts, on.cuda_stream)
             for tensor in tensors or ():
-                tensor.record_stream(on)  # its memory is not given to others before
+                if isinstance(on, torch.cuda.Stream):
+                    tensor.record_stream(on)  # its memory is not given to others before
             if posts and self._nic is not None:
                 self._nic.post(on)
 
@@ -334,7 +324,7 @@ class DeviceSender(_DeviceEnd):
 
     sends = True
 
-    def send(self, *tensors: Tensor, stream: torch.cuda.Stream | None = None) -> None:
+    def send(self, *tensors: Tensor, stream: gpu.Stream | None = None) -> None:
         """Send up to 14 contiguous CUDA tensors as the parts of one message, when there is a free slot."""
         self._launch("send", tensors, stream, posts=True)
 
@@ -344,22 +334,30 @@ class DeviceReceiver(_DeviceEnd):
 
     sends = False
 
-    def recv_into(self, *tensors: Tensor, stream: torch.cuda.Stream | None = None) -> None:
+    def recv(self, timeout_s: float | None = None) -> DeviceMessage:  # noqa: ARG002 - the end has its own
+        """The next message, as it will be on the stream."""
+        return DeviceMessage(self)
+
+    def ready(self, timeout_s: float = 0.0) -> bool:  # noqa: ARG002
+        """Nobody has to wait before recv()."""
+        return True
+
+    def recv_into(self, *tensors: Tensor, stream: gpu.Stream | None = None) -> None:
         """Wait for the next message, copy its parts into these tensors and give its slot back.
 
         There must be as many tensors as parts, none smaller than its part.
         """
         self._launch("recv", tensors, stream, posts=True)
 
-    def poll(self, stream: torch.cuda.Stream | None = None) -> None:
+    def poll(self, stream: gpu.Stream | None = None) -> None:
         """Wait for the next message, which stays in the ring until it is given back."""
         self._launch("poll", None, stream)
 
-    def fetch_into(self, *tensors: Tensor, stream: torch.cuda.Stream | None = None) -> None:
+    def fetch_into(self, *tensors: Tensor, stream: gpu.Stream | None = None) -> None:
         """Copy the parts of the message that the latest poll() has found."""
         self._launch("fetch", tensors, stream)
 
-    def give_back(self, stream: torch.cuda.Stream | None = None) -> None:
+    def give_back(self, stream: gpu.Stream | None = None) -> None:
         """Let the sender write again where the oldest message lies that was not given back."""
         self._launch("give_back", None, stream, posts=True)
 
@@ -376,8 +374,6 @@ def buffers_of(tensors: tuple[Tensor, ...], device: torch.device) -> ctypes.Arra
     if len(tensors) > MOST_PARTS:
         raise ValueError(f"a message has up to {MOST_PARTS} parts, not {len(tensors)}")
     for tensor in tensors:
-        if not tensor.is_cuda:
-            raise TypeError("a device's channel carries tensors in GPU memory")
         if tensor.device != device:
             raise ValueError(f"a tensor on {tensor.device} cannot go by a channel of {device}")
         if not tensor.is_contiguous():

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lamina import host_memory
+from lamina import gpu, host_memory
 from lamina.attention.worker import CudaAttentionWorker, TensorWorker, lists_of
 from lamina.kv import Arena, ArenaShape
 from lamina.operators import Attended
@@ -18,9 +18,13 @@ from lamina.pipeline.options import CoreOptions, EngineError, ModelFacts
 if TYPE_CHECKING:
     from lamina.convert import Conversion
 
-# Of free memory, what arenas take when their size is not given.
+# Of free memory, what arenas take when their size is not given: the host's is for others too, a GPU's is for
+# the weights, and for these.
 SHARE_OF_FREE_MEMORY = 0.25
+SHARE_OF_FREE_GPU = 0.9
 ALL_HEADS = slice(None)
+# What the kernels on GPUs take: see attention/cuda/decode.h.
+HEAD_DIM_STEP, MOST_HEAD_DIM, MOST_LATENT_DIM = 16, 256, 576
 
 
 def arena_shape(model: Conversion | Attended, kv_heads: int | None = None) -> ArenaShape:
@@ -37,11 +41,11 @@ def arena_shape(model: Conversion | Attended, kv_heads: int | None = None) -> Ar
 
 
 def arena_tokens(
-    shape: ArenaShape, facts: ModelFacts, options: CoreOptions, max_sequences: int, pools: int = 1
+    shape: ArenaShape, facts: ModelFacts, options: CoreOptions, max_sequences: int, room: int, pools: int = 1
 ) -> int:
     """Tokens that each of so many pools holds, however sequences are dealt out; `shape` is that of tokens in
-    all arenas of a pool. With no size given, what recurrent layers keep of so many sequences is in the same
-    share of memory.
+    all arenas of a pool. With no size given they fill the `room`, together with what recurrent layers keep of
+    so many sequences.
     """
     if options.kv_tokens is not None:
         return options.kv_tokens // pools
@@ -52,10 +56,14 @@ def arena_tokens(
                 "engine-kv-too-small", f"kv_bytes is below the {shape.token_bytes:,} of a token"
             )
         return shape.tokens_in(options.kv_bytes // pools, max_sequences, most)
-    share = int(free_bytes(options.place) * SHARE_OF_FREE_MEMORY)
-    require_room(facts, max_sequences, share - shape.token_bytes)
-    left = share - max_sequences * facts.state_bytes
+    require_room(facts, max_sequences, room - shape.token_bytes)
+    left = room - max_sequences * facts.state_bytes
     return min(most // pools, shape.tokens_in(left // pools, max_sequences, most))
+
+
+def room_for_arenas(free: int, weights: int, *, on_gpu: bool) -> int:
+    """Of a device's free memory; `weights` are those that will be on it."""
+    return max(int((free - weights) * SHARE_OF_FREE_GPU), 0) if on_gpu else int(free * SHARE_OF_FREE_MEMORY)
 
 
 def require_room(facts: ModelFacts, max_sequences: int, room: int) -> None:
@@ -68,6 +76,44 @@ def require_room(facts: ModelFacts, max_sequences: int, room: int) -> None:
             "engine-states-too-large",
             f"recurrent layers keep {facts.state_bytes:,} bytes of a sequence, {wanted / 1e9:,.3g} GB of "
             f"{max_sequences:,}, and beside the KV there is room for {max(room, 0) / 1e9:,.3g} GB: take {do}",
+        )
+
+
+def worker_over(
+    arena: Arena,
+    attended: Attended,
+    kv_heads: slice = ALL_HEADS,
+    *,
+    heads: int | None = None,
+    rows: int,
+    longest: int,
+    device: torch.device | str = "cpu",
+    threads: int = 0,
+) -> TensorWorker | CudaAttentionWorker:
+    """Attends for so many heads, or all, in batches of so many sequences that are no longer than that."""
+    first = attended.attentions[0]
+    here = len(range(arena.shape.kv_heads)[kv_heads])
+    shape = attended.dtype, heads or first.heads, here, first.head_dim, first.latent
+    worker: TensorWorker | CudaAttentionWorker
+    if gpu.is_gpu(device):
+        # Sequences that share slots list them each for itself.
+        most = min(longest, arena.capacity)
+        listed = [rows * min(most, sight.most or most) for sight in arena.shape.spaces]
+        worker = CudaAttentionWorker(*shape, max_batch=rows, max_tokens=listed, device=device)
+    else:
+        worker = TensorWorker(*shape, threads=threads)
+    attend_over(worker, arena, attended, kv_heads)
+    return worker
+
+
+def require_heads_for_gpu(facts: ModelFacts) -> None:
+    """An EngineError where attention kernels cannot have such heads."""
+    most = MOST_LATENT_DIM if facts.latent else MOST_HEAD_DIM
+    if facts.head_dim % HEAD_DIM_STEP or facts.head_dim > most:
+        raise EngineError(
+            "engine-gpu-heads",
+            f"attention on a GPU takes heads of {HEAD_DIM_STEP} to {most} numbers, a multiple of "
+            f"{HEAD_DIM_STEP}, and this model's have {facts.head_dim}: put attention on CPUs",
         )
 
 

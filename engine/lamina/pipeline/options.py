@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import msgspec
 import torch
 
+from lamina import gpu
 from lamina.errors import CodedError
 from lamina.kv import MOST_OVERCOMMIT, ArenaShape
 from lamina.model import load_original
@@ -77,14 +78,18 @@ class CoreOptions:
         require_count("prompt_tokens", self.prompt_tokens)
         require_count("threads", self.threads, least=0)
         try:
-            _ = self.place
+            torch.device(self.device)
         except RuntimeError as error:
             raise EngineError("engine-device-unknown", f"device '{self.device}': give cpu or cuda") from error
 
     @property
+    def on_gpu(self) -> bool:
+        return gpu.is_gpu(self.device)
+
+    @property
     def place(self) -> torch.device:
-        """Where slices, arena and attention are."""
-        return torch.device(self.device)
+        """Where weights, arena and what is computed are."""
+        return gpu.tensors_on(self.device)
 
 
 def require_count(name: str, value: object, least: int = 1) -> None:
@@ -111,7 +116,7 @@ def original_of(model: Any, conversion: Conversion, options: CoreOptions) -> Any
     if folder and not folder.is_dir():
         folder = None
     loaded = load_original(conversion.config, folder, conversion.dtype, options.load_format)
-    return loaded.to(options.device)
+    return loaded.to(options.place)
 
 
 class ModelFacts(msgspec.Struct, tag=True, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -36,6 +37,13 @@ class Recorder:
         self._busy_ns = 0
         self._running: dict[int, list[int]] = {}  # by batch: iteration, busy_ns
         self._sums: list[tuple[int, int, int]] = []
+
+    def now(self) -> int:
+        """A moment, of CLOCK_MONOTONIC."""
+        return time.monotonic_ns()
+
+    def wait(self, moment: int) -> None:
+        """Until it has come; on a CPU it has."""
 
     def note(self, batch: int, iteration: int, cycle: int, slice_: int, start_ns: int, end_ns: int) -> None:
         self._rows[self._count % len(self._rows)] = (batch, iteration, cycle, slice_, start_ns, end_ns)

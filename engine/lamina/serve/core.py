@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 
-from lamina import threads
-from lamina.attention.worker import CudaAttentionWorker, TensorWorker, require_device
+from lamina import gpu, threads
+from lamina.attention.worker import CudaAttentionWorker, TensorWorker
 from lamina.cluster import ClusterCore, LostError, Replaced, Scaled
 from lamina.cluster.prefill_dispatch import PrefillDispatch
 from lamina.kv import Arena, Faults
@@ -33,10 +33,12 @@ from lamina.pipeline import (
 from lamina.pipeline.arenas import (
     arena_shape,
     arena_tokens,
-    attend_over,
     free_bytes,
     plan,
+    require_heads_for_gpu,
     require_room,
+    room_for_arenas,
+    worker_over,
 )
 from lamina.pipeline.batch_rows import NONE
 from lamina.pipeline.kv_slots import Arrival
@@ -58,20 +60,24 @@ class LocalCore:
     beyond_recovery = False
 
     def __init__(self, model: Any, options: CoreOptions, *, max_sequences: int) -> None:
-        if options.place.type != "cpu":
-            require_device()
+        if options.on_gpu:
+            gpu.require()
         elif torch.get_num_threads() > 1:
             threads.say_if_late()
         from lamina.convert import EAGER, convert
 
         self.conversion = convert(model, options.dtype, options.rope, options.absorb)
-        place = self.conversion.place_for(options.backend, options.device)
+        place = self.conversion.place_for(options.backend, options.place)
         # Those of whole iterations are of slices as they are, and of attention between them.
         graphs = options.backend == "cudagraph"
         self.facts = ModelFacts.of(self.conversion)
+        if options.on_gpu:
+            require_heads_for_gpu(self.facts)
         shape = arena_shape(self.conversion)
-        tokens = arena_tokens(shape, self.facts, options, max_sequences)
-        room = free_bytes(options.place) - shape.nbytes(tokens, max_sequences)
+        free = free_bytes(options.place)
+        room = room_for_arenas(free, self.facts.weight_bytes, on_gpu=options.on_gpu)
+        tokens = arena_tokens(shape, self.facts, options, max_sequences, room)
+        room = free - shape.nbytes(tokens, max_sequences)
         require_room(self.facts, max_sequences, room)
         self._spare_bytes, self._place = room - self.facts.weight_bytes, options.place
         self.arena = Arena(
@@ -79,7 +85,7 @@ class LocalCore:
             tokens,
             sequences=max_sequences,
             overcommit=options.overcommit,
-            device=options.device,
+            device=place,
         )
         original = original_of(model, self.conversion, options)
         backend = "python" if graphs else options.backend
@@ -104,7 +110,7 @@ class LocalCore:
             # Compiled for a batch's size, slices would be compiled again for every prompt's length.
             plain = self.slices
             if backend not in EAGER:
-                plain = self.conversion.bind(original, device=options.device)
+                plain = self.conversion.bind(original, device=place)
             self._prefill = Prefill(plain[:-1], attended, plain[-1])
         self._spent = Spent()
         self._failed: dict[int, str] = {}
@@ -279,20 +285,10 @@ Core: TypeAlias = LocalCore | ClusterCore
 def _attention(
     conversion: Conversion, attended: Attended, arena: Arena, options: CoreOptions, max_sequences: int
 ) -> TensorWorker | CudaAttentionWorker:
-    first = conversion.attentions[0]
-    heads = (conversion.dtype, first.heads, first.kv_heads, first.head_dim, first.latent)
-    worker: TensorWorker | CudaAttentionWorker
-    if options.place.type == "cpu":
-        worker = TensorWorker(*heads, threads=options.threads)
-    else:
-        # Sequences that share slots list them each for itself.
-        longest = min(conversion.max_positions, arena.capacity)
-        listed = [max_sequences * min(longest, sight.most or longest) for sight in arena.shape.spaces]
-        rows = max_sequences
-        if options.backend == "cudagraph":
-            from lamina.convert.graphs import size_for
+    rows, longest = max_sequences, conversion.max_positions
+    if options.backend == "cudagraph":
+        from lamina.convert.graphs import size_for
 
-            rows = size_for(max_sequences)
-        worker = CudaAttentionWorker(*heads, max_batch=rows, max_tokens=listed, device=options.device)
-    attend_over(worker, arena, attended)
-    return worker
+        rows = size_for(max_sequences)
+    device, threads = options.device, options.threads
+    return worker_over(arena, attended, rows=rows, longest=longest, device=device, threads=threads)

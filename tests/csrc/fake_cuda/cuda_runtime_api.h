@@ -1,7 +1,7 @@
 #pragma once
 
-// As much of the CUDA runtime as the channel's library calls, for a "device" that is the emulation: memory is
-// the host's, and a launch runs the kernel to its end. A test defines launch() and may let one call fail.
+// As much of the CUDA runtime as the library calls, for a "device" that is the emulation: memory is the host's,
+// and a launch runs the kernel to its end. A test defines launch() and may let one call fail.
 
 #include <cstddef>
 #include <cstdlib>
@@ -18,7 +18,17 @@ enum cudaError_t {
   cudaErrorInvalidDevice,
   cudaErrorUnknown,
 };
-enum cudaDeviceAttr { cudaDevAttrComputeCapabilityMajor };
+enum cudaDeviceAttr {
+  cudaDevAttrComputeCapabilityMajor,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin,
+  cudaDevAttrMultiProcessorCount,
+};
+enum cudaFuncAttribute {
+  cudaFuncAttributeMaxDynamicSharedMemorySize,
+  cudaFuncAttributePreferredSharedMemoryCarveout,
+};
+inline constexpr int cudaSharedmemCarveoutMaxShared = 100;
+inline constexpr unsigned cudaMemAttachGlobal = 1;
 enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
 inline constexpr unsigned cudaHostRegisterPortable = 1, cudaHostRegisterMapped = 2;
 inline constexpr unsigned cudaHostRegisterIoMemory = 4;
@@ -34,8 +44,16 @@ namespace fake_cuda {
 inline std::string failing;                                 // the call that fails
 inline std::map<const std::byte*, std::size_t> registered;  // memory of the host, and how much
 inline int compute_capability = 9;
+inline constexpr int multiprocessors = 3;  // so that sequences are shared out unevenly
 
-void launch(const void* entry, dim3 grid, dim3 block, void** arguments);
+struct Launch {
+  const void* entry;
+  dim3 grid, block;
+  void** arguments;
+  std::size_t shared_bytes;
+};
+
+void launch(const Launch& launch);
 
 inline cudaError_t result_of(const char* call) { return failing == call ? cudaErrorUnknown : cudaSuccess; }
 
@@ -55,17 +73,26 @@ inline cudaError_t cudaGetDevice(int* device) {
   return fake_cuda::failing == "cudaGetDevice" ? cudaErrorNoDevice : cudaSuccess;
 }
 inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
-inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  *value = fake_cuda::compute_capability;
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int) {
+  const std::map<cudaDeviceAttr, int> values = {
+      {cudaDevAttrComputeCapabilityMajor, fake_cuda::compute_capability},
+      {cudaDevAttrMaxSharedMemoryPerBlockOptin, 227 << 10},
+      {cudaDevAttrMultiProcessorCount, fake_cuda::multiprocessors}};
+  *value = values.at(which);
   return cudaSuccess;
 }
 inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*) {
   return fake_cuda::result_of("cudaFuncGetAttributes");
 }
-inline cudaError_t cudaLaunchKernel(const void* entry, dim3 grid, dim3 block, void** arguments, std::size_t,
-                                    cudaStream_t) {
+inline cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int, std::size_t) {
+  *blocks = 1;
+  return cudaSuccess;
+}
+inline cudaError_t cudaLaunchKernel(const void* entry, dim3 grid, dim3 block, void** arguments,
+                                    std::size_t shared_bytes, cudaStream_t) {
   if (fake_cuda::failing == "cudaLaunchKernel") return cudaErrorUnknown;
-  fake_cuda::launch(entry, grid, block, arguments);
+  fake_cuda::launch({entry, grid, block, arguments, shared_bytes});
   return cudaSuccess;
 }
 // No byte may be registered twice.
@@ -91,6 +118,9 @@ inline cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
 }
 inline cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
   return fake_cuda::allocate("cudaMalloc", memory, bytes);
+}
+inline cudaError_t cudaMallocManaged(void** memory, std::size_t bytes, unsigned) {
+  return fake_cuda::allocate("cudaMallocManaged", memory, bytes);
 }
 inline cudaError_t cudaFree(void* memory) {
   ::operator delete(memory, std::align_val_t(256));

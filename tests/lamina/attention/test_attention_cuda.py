@@ -13,7 +13,7 @@ import torch
 from plain_attention import plain_partial
 from torch import Tensor
 
-from lamina import cuda_library
+from lamina import cuda_library, gpu
 from lamina.attention.worker import (
     CudaAttentionWorker,
     _Arena,
@@ -21,7 +21,6 @@ from lamina.attention.worker import (
     _Lists,
     _Partial,
     _Workspace,
-    require_device,
 )
 from lamina.cuda_library import CudaError
 
@@ -232,7 +231,7 @@ def test_without_the_library_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("LAMINA_CUDA_LIBRARY", "/nowhere/liblamina_cuda.so")
     cuda_library.library.cache_clear()
     with pytest.raises(CudaError, match="cuda-no-library"):
-        require_device()
+        gpu.require()
     cuda_library.library.cache_clear()
 
 

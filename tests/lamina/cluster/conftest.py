@@ -5,14 +5,29 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import transformers
-from cluster_support import Reference, Saved, Start, workers_of
+from cluster_support import (
+    Check,
+    Reference,
+    Saved,
+    Start,
+    prompts,
+    sound,
+    tokens_of,
+    workers_of,
+)
 
-from lamina import Engine
+from lamina import Engine, Sampling
 from lamina.cluster import Layout, Machine
+
+# Prompt lengths, and how many tokens each makes. Answers after short prompts pass windows of 9 to 12 tokens.
+# First, second and third chunks of 12 end in answers, two of them in that after 9.
+FIRST, THEIRS = (9, 1, 26, 14), (20, 7, 13, 18)
+LATER, OTHERS = (5, 17), (20, 3)
 
 SmallModel = Callable[..., transformers.PreTrainedModel]
 
@@ -95,6 +110,26 @@ def start(saved: Saved, machine: Machine) -> Iterator[Start]:
     for engine in started:
         engine.close()
     assert set(workers_of(machine)) <= before
+
+
+@pytest.fixture
+def check(start: Start, reference: Reference) -> Check:
+    """Some are there from the start, some join while others run, and they leave at different times."""
+
+    def run(layout: Layout, family: str = "llama-gqa", layers: int | None = None, **options: Any) -> None:
+        engine = start(layout, family, layers=layers, **options)
+        load = list(zip(prompts(*FIRST) + prompts(*LATER), THEIRS + OTHERS, strict=True))
+        numbers = []
+        for number, (prompt, tokens) in enumerate(load):
+            for _ in range(5 if number == len(FIRST) else 0):
+                engine.step()
+            numbers.append(engine.submit(prompt, Sampling(max_tokens=tokens)))
+        engine.run()
+        for number, (prompt, tokens) in zip(numbers, load, strict=True):
+            assert tokens_of(engine.result(number)) == [reference(family, tuple(prompt), tokens, layers)]
+        sound(engine)
+
+    return run
 
 
 @pytest.fixture(scope="module")

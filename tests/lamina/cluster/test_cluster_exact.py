@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from cluster_support import Reference, Start, prompts, shared, sound, tokens_of
+from cluster_support import Check, Reference, Start, prompts, shared, sound, tokens_of
 
 from lamina import Sampling
-from lamina.cluster import Layout
 from lamina.model.prefill import CHUNK
 
 # By name: pipelining, batches, replicas.
@@ -21,33 +19,6 @@ TURNS: dict[str, tuple[str, int, int]] = {
     "rotational-3": ("rotational", 3, 2),
 }
 LATENT = ("deepseek-v2", "deepseek-v3")
-# Prompt lengths, and how many tokens each makes. Answers after short prompts pass windows of 9 to 12 tokens.
-# First, second and third chunks of 12 end in answers, two of them in that after 9.
-FIRST, THEIRS = (9, 1, 26, 14), (20, 7, 13, 18)
-LATER, OTHERS = (5, 17), (20, 3)
-
-
-Check = Callable[..., None]
-
-
-@pytest.fixture
-def check(start: Start, reference: Reference) -> Check:
-    """Some are there from the start, some join while others run, and they leave at different times."""
-
-    def run(layout: Layout, family: str = "llama-gqa", layers: int | None = None, **options: Any) -> None:
-        engine = start(layout, family, layers=layers, **options)
-        load = list(zip(prompts(*FIRST) + prompts(*LATER), THEIRS + OTHERS, strict=True))
-        numbers = []
-        for number, (prompt, tokens) in enumerate(load):
-            for _ in range(5 if number == len(FIRST) else 0):
-                engine.step()
-            numbers.append(engine.submit(prompt, Sampling(max_tokens=tokens)))
-        engine.run()
-        for number, (prompt, tokens) in zip(numbers, load, strict=True):
-            assert tokens_of(engine.result(number)) == [reference(family, tuple(prompt), tokens, layers)]
-        sound(engine)
-
-    return run
 
 
 @pytest.mark.long(

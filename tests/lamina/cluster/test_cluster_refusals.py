@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import transformers
 from cluster_support import Saved, shared, workers_of
 
@@ -33,6 +34,9 @@ from lamina.serve import EngineError
         ({"experts": "ep"}, "layout-experts-alone"),
         ({"network": "carrier pigeon"}, "layout-network-unknown"),
         ({"network": "nccl"}, "layout-network-unknown"),
+        ({"model_on": "cuda:x"}, "layout-device-unknown"),
+        ({"attention_on": ("cpu", 1), "attention_workers": 2}, "layout-device-unknown"),
+        ({"attention_on": ("cpu", "cuda:1")}, "layout-devices-count"),
         ({"pipelining": "serial", "batches": 2}, "layout-serial-batches"),
         ({"model_workers": 3, "batches": 3}, "layout-replicas-uneven"),
         ({"pipelining": "fixed"}, "layout-replicas-uneven"),
@@ -55,6 +59,11 @@ def test_batches_that_pipelining_settles() -> None:
     assert (staged.pipelining, staged.batches, staged.places, staged.ranks) == ("fixed", 2, 2, 2)
 
 
+def test_devices_are_those_of_the_workers() -> None:
+    assert Layout(2, 1, prefill_workers=1, model_on="cuda:1").devices == ["cuda:1", "cuda:1", "cpu", "cpu"]
+    assert Layout(1, 2, attention_on=["cuda", "cpu"]).devices == ["cpu", "cuda", "cpu"]  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def unborn() -> Machine:
     """A machine that nobody has asked for anything."""
@@ -71,7 +80,7 @@ def refused(model: Any, layout: Layout, machine: Machine, **options: Any) -> Eng
     ("model", "layout", "options", "code"),
     [
         (None, Layout(500, 500), {}, "layout-cores-too-few"),
-        (None, None, {"device": "cuda"}, "layout-device-unsupported"),
+        (None, None, {"device": "cuda"}, "layout-device-elsewhere"),
         (None, None, {"overcommit": 1001.0}, "engine-overcommit-invalid"),
         ("/no/such/model", None, {}, "model-not-found"),
         (5, None, {}, "layout-model-object"),
@@ -118,6 +127,14 @@ def test_once_the_model_is_known_and_before_a_worker_starts(
     saved: Saved, machine: Machine, family: str, layout: Layout, options: dict[str, Any], code: str
 ) -> None:
     assert refused(saved(family), layout, machine, **options).code == code
+    assert not workers_of(machine)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_a_gpu_that_is_not_there(saved: Saved, machine: Machine) -> None:
+    """Asked of its driver, by a process that is for nothing else."""
+    code = refused(saved("llama-gqa"), shared(model_on="cuda"), machine).code
+    assert code in {"cuda-no-library", "cuda-failed", "cuda-torch-without"}
     assert not workers_of(machine)
 
 

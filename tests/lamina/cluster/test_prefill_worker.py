@@ -124,7 +124,7 @@ class Cast:
             heads = partition.kv_of(partition.of_worker(worker))
             most = piece_bytes(2 * len(heads) * first.head_dim * self.conversion.dtype.itemsize)
             sender, receiver = channel(f"attention {worker}", slots, most)
-            self.role.channels.senders[worker] = sender  # type: ignore[assignment]
+            self.role.senders[worker] = sender  # type: ignore[assignment]
             self.attention.append(Attention(self.conversion, heads, receiver))
         self._thread = threading.Thread(target=self._work)
         self.error: BaseException | None = None

@@ -8,13 +8,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
 
 import pytest
-import torch
 from fhbn_support import Both, segment
 
-from lamina import _native, cuda_library, fhbn
+from lamina import _native, cuda_library, fhbn, gpu
 from lamina._native import ShmSegment
 from lamina.cuda_library import CudaError
 from lamina.fhbn import device
@@ -36,9 +34,7 @@ class FakeLibrary:
         monkeypatch.setattr(sys, "unraisablehook", self.unraisable.append)
         monkeypatch.setattr(threading, "excepthook", self.unraisable.append)
         monkeypatch.setattr(cuda_library, "ask", self.ask)
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
-        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(gpu, "is_emulated", lambda: True)
 
     def ask(self, name: str, *arguments: object) -> tuple[int, str]:
         self.calls.append(name)

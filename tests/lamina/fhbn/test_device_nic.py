@@ -1,22 +1,15 @@
-"""A device's end of a channel over a NIC where there is no device: its library is built over an emulated one.
+"""A device's end of a channel over a NIC, where the device is emulated (see tests/helpers/emulated_gpu.py).
 
-The calls are the library's own, the kernels theirs, run thread by thread on the host when they are launched
-(tests/csrc/cuda_emulated_library.cpp); the NIC is a softnic, and the peer a host's end. What a GPU's memory
-and a driver do is not in it.
+The NIC is a softnic, and the peer a host's end.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import random
-import shutil
 import subprocess
 from collections.abc import Callable
-from contextlib import nullcontext
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,64 +21,11 @@ from lamina._native import NicReceiver, NicSender, SoftNic, SoftWriter
 from lamina.fhbn import softnic
 from lamina.fhbn.device import DeviceReceiver, DeviceSender
 
-ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.usefixtures("emulated")
 
 
-@pytest.fixture(scope="module")
-def emulated(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    """The library over the emulated device."""
-    compiler = shutil.which("c++")
-    if compiler is None:
-        pytest.skip("there is no C++ compiler to build the emulated device with")
-    path = tmp_path_factory.mktemp("emulated") / "liblamina_cuda.so"
-    folders = [f"-I{ROOT / folder}" for folder in ("csrc", "tests/csrc", "tests/csrc/fake_cuda")]
-    source = ROOT / "tests/csrc/cuda_emulated_library.cpp"
-    options = ["-std=c++20", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", *folders]
-    subprocess.run([compiler, *options, source, "-o", path], check=True)
-    library = ctypes.CDLL(str(path))
-    library.lamina_cuda_message.restype = ctypes.c_char_p
-    for name, types in cuda_library._SIGNATURES.items():
-        if hasattr(library, f"lamina_cuda_{name}"):
-            getattr(library, f"lamina_cuda_{name}").argtypes = types
-    return library
-
-
-@pytest.fixture(autouse=True)
-def device(emulated: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A torch that believes in it."""
-    stream = SimpleNamespace(cuda_stream=None)
-    monkeypatch.setattr(cuda_library, "library", lambda: emulated)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
-
-
-class OnDevice:
-    """Bytes in the memory of the emulated device, as far as they are a tensor."""
-
-    is_cuda = True
-    device = torch.device("cuda", 0)
-
-    def __init__(self, content: bytes) -> None:
-        self._bytes = (ctypes.c_char * len(content)).from_buffer_copy(content)
-        self.nbytes = len(content)
-
-    def data_ptr(self) -> int:
-        return ctypes.addressof(self._bytes)
-
-    def is_contiguous(self) -> bool:
-        return True
-
-    def record_stream(self, stream: object) -> None:
-        pass
-
-    def content(self) -> bytes:
-        return bytes(self._bytes)
-
-
-def on_device(*parts: bytes) -> list[Any]:
-    return [OnDevice(part) for part in parts]
+def on_device(*parts: bytes) -> list[torch.Tensor]:
+    return [torch.tensor(list(part), dtype=torch.uint8) for part in parts]
 
 
 def received(receiver: DeviceReceiver, *like: bytes) -> list[bytes]:
@@ -93,7 +33,7 @@ def received(receiver: DeviceReceiver, *like: bytes) -> list[bytes]:
     into = on_device(*(bytes(len(part)) for part in like))
     receiver.recv_into(*into)
     receiver.check()
-    return [part.content() for part in into]
+    return [bytes(part.numpy()) for part in into]
 
 
 def message(seed: int) -> list[bytes]:
@@ -163,7 +103,7 @@ def test_a_device_receives_over_a_nic_and_its_end_is_told(to_device: ToDevice) -
     receiver.poll()
     into = on_device(b"    ")
     receiver.fetch_into(*into)
-    assert into[0].content() == b"held"
+    assert bytes(into[0].numpy()) == b"held"
     receiver.give_back()
     receiver.drain()
     receiver.check()

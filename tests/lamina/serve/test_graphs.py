@@ -62,11 +62,14 @@ def _tokens(engine: Engine) -> list[Any]:
     return [[one.tokens for one in engine.result(number).completions] for number in numbers]
 
 
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.long(but=["cpu-*", "cuda-Llama", "cuda-DeepseekV3"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_tokens_are_those_without_graphs(family: str) -> None:
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_tokens_are_those_without_graphs(device: str, family: str) -> None:
     model = seeded(tiny(family))
     plain = _tokens(Engine(model, kv_tokens=600))
-    engine = Engine(model, kv_tokens=600)
+    engine = Engine(model, kv_tokens=600, device=device)
     again = _graphed(engine)
     assert _tokens(engine) == plain
     assert len(set(again.captured)) == len(again.captured) > 1, "each size is captured once"

@@ -7,7 +7,7 @@ import sys
 import threading
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -87,6 +87,14 @@ class RayMachine:
     def free_bytes(self) -> int:
         """No limit here: each node is looked at when workers start there."""
         return sys.maxsize
+
+    def free_on(self, devices: Collection[str]) -> dict[str, int]:
+        """Workers in a cluster are on CPUs."""
+        if devices:
+            raise EngineError(
+                "ray-gpu", f"workers on Ray run on CPUs, not on {min(devices)}: leave out what they are on"
+            )
+        return {}
 
     def convert(self, model: ModelSource) -> ModelFacts:
         self._require_open()

@@ -1,0 +1,89 @@
+"""A GPU as torch and the kernels' library have it; or one that the library emulates in the host's memory."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import NamedTuple, TypeAlias
+
+import torch
+
+from lamina import cuda_library
+from lamina.cuda_library import CudaError
+
+
+def is_emulated() -> bool:
+    """Whether "a GPU's" kernels run on the host: the library that tests build says so."""
+    return hasattr(cuda_library.library(), "lamina_cuda_is_emulated")
+
+
+def require() -> None:
+    """Raise CudaError with one sentence where no kernel can run."""
+    cuda_library.call("check_device")
+    if not is_emulated() and not torch.cuda.is_available():
+        raise CudaError(
+            "cuda-torch-without", "this torch is built without CUDA, whose tensors the kernels need"
+        )
+
+
+def is_gpu(device: torch.device | str) -> bool:
+    return torch.device(device).type == "cuda"
+
+
+def tensors_on(device: torch.device | str) -> torch.device:
+    """Where tensors are that a device's kernels work on."""
+    place = torch.device(device)
+    if place.type != "cuda":
+        return place
+    if is_emulated():
+        return torch.device("cpu")
+    # The one that is current now, whatever is later.
+    return place if place.index is not None else torch.device("cuda", torch.cuda.current_device())
+
+
+def take(device: torch.device | str) -> None:
+    """What this process launches goes to this device from now on; a CudaError where there is none such."""
+    if not is_gpu(device):
+        return
+    require()
+    place = tensors_on(device)
+    if place.type != "cuda":
+        return
+    count = torch.cuda.device_count()
+    if place.index >= count:
+        here = ", ".join(f"cuda:{number} ({torch.cuda.get_device_name(number)})" for number in range(count))
+        raise CudaError("cuda-no-such-device", f"there is no {place}: here are {here}")
+    torch.cuda.set_device(place)
+
+
+def current(place: torch.device) -> contextlib.AbstractContextManager[object]:
+    """What is launched in it goes to this device."""
+    return torch.cuda.device(place) if place.type == "cuda" else contextlib.nullcontext()
+
+
+class HostStream(NamedTuple):
+    """Of an emulated device: work is done when the call returns."""
+
+    cuda_stream: int = 0
+
+
+Stream: TypeAlias = "torch.cuda.Stream | HostStream"
+
+
+def current_stream(place: torch.device) -> Stream:
+    """Torch's, of this device."""
+    return torch.cuda.current_stream(place) if place.type == "cuda" else HostStream()
+
+
+def put(tensor: torch.Tensor, place: torch.device) -> torch.Tensor:
+    """It, or a copy of it on a GPU, for which neither the host nor the stream waits."""
+    return tensor.pin_memory().to(place, non_blocking=True) if place.type == "cuda" else tensor
+
+
+_ALIGNMENT = 256
+
+
+def workspace(nbytes: int, place: torch.device) -> torch.Tensor:
+    """Bytes that begin where a GPU's memory would."""
+    memory = torch.empty(nbytes + _ALIGNMENT, dtype=torch.uint8, device=place)
+    first = -memory.data_ptr() % _ALIGNMENT
+    return memory[first : first + nbytes]

@@ -1,0 +1,125 @@
+"""Workers on GPUs make the tokens that transformers makes. The GPUs are emulated: see tests/helpers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_support import Check, Start, mixed, play, prompts, shared, sound
+from emulated_gpu import in_use
+from tiny_models import seeded, tiny
+
+from lamina import Engine, Sampling
+from lamina.cluster import Machine
+from lamina.pipeline import EngineError
+
+TURNS = {"serial": ("serial", 1, 1), "fixed": ("fixed", 2, 2), "rotational-2": ("rotational", 2, 1)}
+TURNS["rotational-3"] = ("rotational", 3, 2)
+FAMILY = "qwen3"  # whose heads GPUs take
+BOTH = {"model_on": "cuda", "attention_on": "cuda:0"}
+
+
+@pytest.fixture(scope="module")
+def machine(emulated_library: Path) -> Iterator[Machine]:
+    """Where workers find an emulated GPU."""
+    with in_use(emulated_library), Machine() as made:
+        yield made
+
+
+@pytest.mark.long(
+    but=[
+        "serial-heads-in-turn-1-1",
+        "rotational-2-requests-overlap-2-1",
+        "rotational-3-heads-overlap-2-2",
+    ]
+)
+@pytest.mark.parametrize(
+    ("turns", "partition", "overlap", "attention", "ranks"),
+    list(itertools.product(TURNS, ["heads", "requests"], [False, True], [1, 2], [1, 2])),
+    ids=lambda value: {True: "overlap", False: "in-turn"}.get(value) if isinstance(value, bool) else None,
+)
+def test_every_combination(
+    check: Check, turns: str, partition: Any, overlap: bool, attention: int, ranks: int
+) -> None:
+    pipelining, batches, replicas = TURNS[turns]
+    turn: dict[str, Any] = {"pipelining": pipelining, "batches": batches, "partition": partition}
+    check(shared(replicas * ranks, attention, **turn, **BOTH), FAMILY, overlap=overlap)
+
+
+@pytest.mark.long(but=["model", "mixed-softnic", "prefill-workers"])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(shared(1, 2, model_on="cuda"), id="model"),
+        pytest.param(shared(1, 2, attention_on="cuda"), id="attention"),
+        pytest.param(
+            shared(
+                2, 2, batches=3, model_on=("cuda", "cpu"), attention_on=("cpu", "cuda"), network="softnic"
+            ),
+            id="mixed-softnic",
+        ),
+        pytest.param(shared(1, 1, network="softnic", **BOTH), id="softnic"),
+        pytest.param(shared(1, 2, prefill_workers=1, **BOTH), id="prefill-workers"),
+        pytest.param(shared(2, 2, pipeline_parallel=2, stream_chunks=2, **BOTH), id="stages-streamed"),
+    ],
+)
+def test_workers_on_different_devices(layout: Any, check: Check) -> None:
+    check(layout, FAMILY)
+
+
+@pytest.mark.long(but=["gpt-oss"])
+@pytest.mark.parametrize("family", ["gemma2", "gpt-oss", "llama4", "qwen3-moe"])
+def test_models_of_today(family: str, check: Check) -> None:
+    check(shared(1, 2, partition="requests", **BOTH), family)
+
+
+@pytest.mark.parametrize("absorb", ["model", "attention"])
+def test_latent_kv(absorb: Any, machine: Machine, tmp_path: Path) -> None:
+    """Attention workers may have products of their own then."""
+    seeded(tiny("DeepseekV3")).save_pretrained(tmp_path)
+
+    def tokens(layout: Any) -> Any:
+        with Engine(tmp_path, layout=layout, machine=machine, absorb=absorb, kv_tokens=500) as engine:
+            return play(engine, [(text, Sampling(max_tokens=9)) for text in prompts(3, 12, 7, vocab=99)])
+
+    layout = shared(1, 2, partition="requests", **BOTH)
+    assert tokens(layout) == tokens(replace(layout, model_on="cpu", attention_on="cpu"))
+
+
+def test_an_arena_that_is_overcommitted(check: Check) -> None:
+    check(shared(1, 1, **BOTH), FAMILY, kv_tokens=64, overcommit=2.0)
+
+
+@pytest.mark.long(but=["both-kill"])
+@pytest.mark.parametrize("how", ["kill", "stop"])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(shared(2, 2, batches=3, **BOTH), id="both"),
+        pytest.param(shared(2, 2, pipelining="serial", model_on="cuda"), id="ranks"),
+        pytest.param(shared(1, 2, partition="requests", attention_on="cuda"), id="attention"),
+        pytest.param(shared(1, 2, network="softnic", **BOTH), id="softnic"),
+    ],
+)
+def test_workers_that_are_lost_are_replaced(layout: Any, how: str, start: Start) -> None:
+    load = mixed(10)
+    wanted = play(start(replace(layout, model_on="cpu", attention_on="cpu"), FAMILY), load)
+    engine = start(layout, FAMILY)
+
+    def strike(step: int) -> None:
+        if step % 7 == 3 and step // 7 < len(engine.workers):
+            engine.strike(engine.workers[step // 7], how)
+
+    assert play(engine, load, strike) == wanted
+    sound(engine)
+    assert {name for fault in engine.faults for name in fault.workers} == set(engine.workers)
+
+
+def test_heads_that_its_kernels_do_not_have_are_refused(start: Start) -> None:
+    with pytest.raises(EngineError, match="engine-gpu-heads"):
+        start(shared(1, 1, **BOTH), "llama-gqa")
+    start(shared(1, 1, model_on="cuda"), "llama-gqa")
