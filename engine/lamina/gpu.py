@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -18,6 +19,8 @@ def is_emulated() -> bool:
 
 def require() -> None:
     """Raise CudaError with one sentence where no kernel can run."""
+    # Before a driver is asked anything: cuda:1 is the second GPU on the bus, as nvidia-smi lists them.
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     cuda_library.call("check_device")
     if not is_emulated() and not torch.cuda.is_available():
         raise CudaError(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Self
 
 from lamina.cluster import messages
@@ -41,6 +42,7 @@ class Heartbeat:
         self._pieces: defaultdict[str, int] = defaultdict(int)
         self._slowest: defaultdict[str, float] = defaultdict(float)  # seconds for a unit of work
         self._worked_s = 0.0
+        self._starved = Starved()
         self._link = connect(
             config.address, name=config.name + HEARTBEAT, secret=config.secret, timeout_s=MEETING_S
         )
@@ -78,10 +80,12 @@ class Heartbeat:
             return
 
     def _activity(self) -> Activity:
+        self._starved.look()
         if (since := self._since) is None:
             return Activity(self._worked_s)
         kind, work, began = since
-        busy_s, usual_s = time.monotonic() - began, work * self._slowest[kind]
+        busy_s = time.monotonic() - began - self._starved.since(began)
+        usual_s = work * self._slowest[kind]
         return Activity(self._worked_s, busy_s, usual_s, self._pieces[kind])
 
     def __enter__(self) -> Self:
@@ -89,6 +93,32 @@ class Heartbeat:
 
     def __exit__(self, *_: object) -> None:
         self._link.close()
+
+
+class Starved:
+    """How long this thread, the one that works, waited for a core: a machine with other work is slow, and no
+    worker on it hangs.
+    """
+
+    LOOKS = 256  # the front end asks some times a second
+
+    def __init__(self) -> None:
+        self._path = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+        self._looks: deque[tuple[float, float]] = deque(maxlen=self.LOOKS)
+        self.look()
+
+    def look(self) -> None:
+        """From another thread."""
+        try:
+            waited_s = int(self._path.read_text("ascii").split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):  # a kernel that does not count it
+            waited_s = 0.0
+        self._looks.append((time.monotonic(), waited_s))
+
+    def since(self, moment: float) -> float:
+        """Seconds as of the last look; from the last one before the moment on, or from the first there is."""
+        before = next((look for look in reversed(self._looks) if look[0] <= moment), self._looks[0])
+        return self._looks[-1][1] - before[1]
 
 
 class Patience(Deadline):

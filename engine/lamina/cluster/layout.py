@@ -26,7 +26,7 @@ DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 @dataclass(frozen=True)
 class Layout:
-    """Model workers and attention workers, each a process on a core of its own, and on GPUs if they are named:
+    """Model workers and attention workers, each a process on a core of its own, and on GPUs that are named:
     `model_on` and `attention_on` have a device for all of a kind, or one for each.
 
     `prefill_workers` compute prompts while others decode; without them model workers do, in a batch's turn.

@@ -73,6 +73,8 @@ class PreparedEngine(Prepared):
         setup = self.setup
         where = f" in the Ray cluster at {setup.ray}" if setup.ray else ""
         listener.note(f"starting {setup.made_of}{where}; loading torch and weights takes some seconds")
+        if setup.on_gpus:
+            listener.note("workers on GPUs are not verified on hardware; see docs/gpu.md")
         replayed = self._replay(trace, past, listener)
         total = replayed.summary.faults_in_all
         if total and (missed := total.strikes_planned - total.strikes):

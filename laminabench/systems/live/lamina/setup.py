@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from laminabench.catalog.deployment import AUTO, Deployment, Instances
+from laminabench.catalog.deployment import AUTO, Deployment, Instances, Workers
 from laminabench.errors import UserError
 from laminabench.request import CHOICES
 from laminabench.sim.spec import Admission, Pipelining
-from laminabench.systems.live import local
+from laminabench.systems.live import gpus, local
 from laminabench.systems.live.local import KV_SHARE, MAX_SEQUENCES, LocalSetup
 from laminabench.systems.modelled.lamina import check_heads
 from laminabench.systems.router import require_known
@@ -27,8 +30,9 @@ DEPLOYMENT = "1xcpu+1xcpu"
 KV_HEADROOM = 1.02
 # What a worker's process holds besides weights and KV: torch, buffers of channels. Assumed.
 PROCESS_BYTES = 0.4e9
-# What workers of this machine are; GPUs, once somebody has verified them.
-_DEVICES = ("cpu",)
+CPU = "cpu"
+# Of a GPU's memory, what weights and KV may take together.
+GPU_SHARE = 0.9
 # What an engine in one process has no use for.
 _OF_WORKERS = (
     *("batches", "min_batch", "pipelining", "pipeline_parallel", "experts", "partition", "stream_chunks"),
@@ -93,6 +97,37 @@ class LiveSetup(LocalSetup):
     @property
     def hardware(self) -> Deployment | Instances:
         return Instances(self.deployments) if self.several else self.deployment
+
+    @property
+    def parts(self) -> dict[str, Workers]:
+        """Model and attention workers, by what the engine calls them."""
+        parts = {"model": self.deployment.model, "attention": self.deployment.attention}
+        return {kind: part for kind, part in parts.items() if part is not None}
+
+    @property
+    def on_gpus(self) -> bool:
+        return any(part.device.name != CPU for part in self.parts.values())
+
+    def devices(self) -> dict[str, tuple[str, ...]]:
+        """What workers of each kind run on: cores, or this machine's GPUs, first the model's. A UserError
+        where there are too few of them, which `oversubscribe` lets workers share.
+        """
+        wanted: Counter[str] = Counter()
+        for part in self.parts.values():
+            wanted[part.device.name] += part.count
+        taken = {device: self._gpus(device, count) for device, count in wanted.items() if device != CPU}
+        devices: dict[str, tuple[str, ...]] = {}
+        for kind, part in self.parts.items():
+            mine = taken.get(part.device.name)
+            each = [f"cuda:{next(mine)}" if mine else CPU for _ in range(part.count)]
+            devices[kind] = tuple(each)
+        return devices
+
+    def _gpus(self, device: str, count: int) -> Iterator[int]:
+        instead = f"--deployment {DEPLOYMENT}, or --backend modelled"
+        if self.oversubscribe:
+            return itertools.cycle(gpus.found(device, 1, instead))
+        return iter(gpus.found(device, count, f"fewer, --oversubscribe to share what there is, {instead}"))
 
     @property
     def workers(self) -> tuple[int, int]:
@@ -180,6 +215,7 @@ class LiveSetup(LocalSetup):
             "model_workers": self.workers[0],
             "attention_workers": self.workers[1],
             "prefill_workers": self.prefill_workers,
+            **{f"{kind}_on": on for kind, on in self.devices().items()},
             **{name: getattr(self, name) for name in same},
         }
 
@@ -196,13 +232,13 @@ def check(setup: LiveSetup) -> None:
 
 def _check_instance(setup: LiveSetup) -> None:
     deployment = setup.deployment
-    for part in deployment.parts:
-        if part.device.name not in _DEVICES:
-            raise UserError(
-                "deployment-not-live",
-                f"a live replay runs on this machine's cores, not on {part.device.name} (GPUs are not "
-                f"verified on hardware); use --deployment {DEPLOYMENT}, or --backend modelled",
-            )
+    setup.devices()  # which are there
+    if setup.on_gpus and (setup.several or setup.ray is not None):
+        raise UserError(
+            "deployment-not-live",
+            f"{deployment}: workers on GPUs are those of one engine on this machine; leave --instances and "
+            "--ray out",
+        )
     if setup.network not in NETWORKS:
         raise UserError(
             "network-not-live", f"--network {setup.network}: live workers are linked by {', '.join(NETWORKS)}"
@@ -223,6 +259,11 @@ def _check_instance(setup: LiveSetup) -> None:
 
 def _check_alone(setup: LiveSetup) -> None:
     """A UserError for choices that only workers could have."""
+    if setup.on_gpus and setup.deployment.model.count > 1:
+        raise UserError(
+            "deployment-not-live",
+            f"{setup.deployment} is one process, which has one GPU; take one, or MODEL+ATTENTION workers",
+        )
     defaults = {each.name: each.default for each in fields(LiveSetup)}
     for name in _OF_WORKERS:
         if getattr(setup, name) != defaults[name]:
@@ -271,24 +312,21 @@ def kv_of_each(setup: LiveSetup, most: int, free_bytes: float) -> int:
 
 
 def kv_within(setup: LiveSetup, most: int, free_bytes: float) -> int:
-    """Tokens of KV memory on the devices of all attention workers together; a UserError if this machine has
-    not so much. What lies beside them is in the same memory.
+    """Tokens of KV memory on the devices of all attention workers together; a UserError if there is not so
+    much. What lies beside them is in the same memory, or in that of GPUs' hosts.
 
-    By default a quarter of the free memory, and not above `most`.
+    By default a quarter of the free memory, or what a GPU has for it, and not above `most`.
     """
-    # Replicas are forked from one process, and read the same copy of the weights: as loaded, and as slices
-    # have them.
-    weights = 2 * setup.model.weight_bytes + absorbing_bytes(setup) + PROCESS_BYTES * setup.processes
     # Workers that share the queries of a single KV head each store it.
     copied = setup.partition == "heads" and setup.model.kv_heads == 1
     on_device = setup.model.kv_bytes_per_token * (setup.workers[1] if copied else 1)
+    room, usual = _room_for_kv(setup, free_bytes)
     each = on_device * setup.overcommit
-    room = free_bytes - weights
     if room < each:
         raise UserError(
             "model-does-not-fit",
-            f"{setup.model.name} does not fit: {weights / 1e9:.1f} GB for the weights and processes of "
-            f"{setup.deployment}, and {free_bytes / 1e9:.1f} GB of memory are free; use a smaller --model",
+            f"{setup.model.name} does not fit on {setup.deployment}: weights, processes and one token of KV "
+            f"take {(each - room) / 1e9:.1f} GB more than are free; use a smaller --model",
         )
     if setup.kv_tokens is not None:
         if setup.kv_tokens * each > room:
@@ -299,10 +337,27 @@ def kv_within(setup: LiveSetup, most: int, free_bytes: float) -> int:
                 f"{room / 1e9:.1f} GB are free beside the weights; give at most {int(room // each)}",
             )
         return setup.kv_tokens
-    quarter = int(min(KV_SHARE * free_bytes / on_device, room / each))
+    share = int(min(usual / on_device, room / each))
     # A worker that holds whole requests may get the longest of them all.
     pools = 1 if setup.partition == "heads" else setup.workers[1]
-    return max(1, min(quarter, most * pools))
+    return max(1, min(share, most * pools))
+
+
+def _room_for_kv(setup: LiveSetup, free_bytes: float) -> tuple[float, float]:
+    """Bytes where KV is, and how many it takes if nobody says; the engine looks what a GPU has free."""
+    devices, model = setup.devices(), setup.deployment.model.device
+    where = setup.deployment.attention or setup.deployment.model
+    mine = set(devices.get("attention", devices["model"]))
+    weights = setup.model.weight_bytes
+    if where.device.name != CPU:
+        shared = weights if mine & set(devices["model"]) else 0.0
+        room = len(mine) * where.device.memory_bytes * GPU_SHARE - shared
+        return room, room
+    # Replicas are forked from one process, and read the same copy of the weights: as loaded, and as slices
+    # have them.
+    copies = 2 if model.name == CPU else 1
+    processes = PROCESS_BYTES * setup.processes
+    return free_bytes - copies * weights - absorbing_bytes(setup) - processes, KV_SHARE * free_bytes
 
 
 def absorbing_bytes(setup: LiveSetup) -> float:

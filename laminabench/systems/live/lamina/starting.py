@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from laminabench.catalog.find_model import to_hf_config
 from laminabench.errors import UserError
-from laminabench.systems.live.lamina.setup import LiveSetup
+from laminabench.systems.live.lamina.setup import CPU, LiveSetup
 from laminabench.systems.live.local import DTYPES
 from laminabench.systems.router import BUILT_IN, own_router
 from laminabench.traces.table import Trace
@@ -87,7 +87,8 @@ def _started(
         load_format="safetensors" if setup.weights else "dummy",
         overlap=setup.overlap,
         absorb=setup.absorb,
-        threads=setup.workers[0] if setup.alone else 0,
+        threads=setup.workers[0] if setup.alone and not setup.on_gpus else 0,
+        device=setup.devices()["model"][0] if setup.alone else CPU,
     )
     if warm_up:
         with contextlib.ExitStack() as made:

@@ -6,8 +6,6 @@ import hashlib
 import json
 import math
 import os
-import shutil
-import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,15 +16,14 @@ import numpy as np
 from laminabench.atomic import replacing
 from laminabench.baselines.environment import Kind
 from laminabench.catalog.find_model import to_hf_config
-from laminabench.child_environment import child_environment
 from laminabench.errors import UserError
 from laminabench.sim.simulate import Offered
+from laminabench.systems.live import gpus
 from laminabench.systems.live.local import DTYPES, KV_SHARE, MAX_SEQUENCES, LocalSetup
 from laminabench.traces.table import Trace
 
 DEPLOYMENT = "2xcpu"
 TIMEOUT_S = 300.0
-LISTED_S = 60.0  # for nvidia-smi to say what there is
 # vLLM's default for CPUs.
 CPU_BLOCK = 128
 # What vLLM calls the models of the catalogue's families.
@@ -95,7 +92,7 @@ def check(setup: VllmSetup) -> None:
                 f"{deployment} is {count} cores and this process may use {cores}; use {cores}xcpu",
             )
     else:
-        _check_gpus(deployment.model.device.name, count)
+        gpus.found(deployment.model.device.name, count, f"--deployment {DEPLOYMENT}, or --backend modelled")
     if count % setup.workers:
         raise UserError(
             "deployment-tensor-parallel",
@@ -125,31 +122,6 @@ def check(setup: VllmSetup) -> None:
             "--max-num-seqs, each of which takes one; raise it, or lower --max-num-seqs",
         )
     architecture(setup)
-
-
-def _check_gpus(wanted: str, count: int) -> None:
-    """A UserError unless this machine has so many of them."""
-    if shutil.which("nvidia-smi") is None:
-        raise UserError(
-            "deployment-no-gpu",
-            f"a live replay runs on this machine, which has no {wanted} (there is no nvidia-smi); "
-            f"use --deployment {DEPLOYMENT}, or --backend modelled",
-        )
-    listed = subprocess.run(
-        ["nvidia-smi", "-L"],
-        env=child_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LISTED_S,
-    ).stdout.splitlines()
-    gpus = [line for line in listed if wanted.partition("-")[0].upper() in line.upper()]
-    if len(gpus) < count:
-        raise UserError(
-            "deployment-no-gpu",
-            f"a live replay runs on this machine, which has {len(gpus)} {wanted} and not {count}; "
-            f"nvidia-smi -L says: {'; '.join(listed) or 'nothing'}",
-        )
 
 
 def architecture(setup: VllmSetup) -> str | None:

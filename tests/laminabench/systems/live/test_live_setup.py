@@ -11,6 +11,7 @@ import pytest
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.errors import UserError
+from laminabench.systems.live import gpus
 from laminabench.systems.live.lamina.setup import (
     LiveSetup,
     absorbing_bytes,
@@ -32,18 +33,57 @@ def _two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
 
 
+@pytest.fixture(autouse=True)
+def _three_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "names", lambda: ["NVIDIA H20", "NVIDIA H200 SXM", "NVIDIA H20"])
+
+
 @pytest.mark.parametrize(
     ("deployment", "code"),
     [
         ("3xcpu", "deployment-too-few-cores"),
-        ("1xh100+1xcpu", "deployment-not-live"),
-        ("1xcpu+4xh20", "deployment-not-live"),
+        ("1xh100+1xcpu", "deployment-no-gpu"),
+        ("1xcpu+2xh200", "deployment-no-gpu"),
+        ("2xh20", "deployment-not-live"),
         ("2xcpu+1xcpu", "deployment-too-few-cores"),
     ],
 )
 def test_deployments_that_this_machine_is_not(deployment: str, code: str) -> None:
     with pytest.raises(UserError, match=code):
         check(a_setup(deployment))
+
+
+@pytest.mark.parametrize(
+    ("deployment", "more", "devices"),
+    [
+        ("2xcpu", {}, {"model": ("cpu", "cpu")}),
+        ("1xh200", {}, {"model": ("cuda:1",)}),
+        ("1xh200+1xcpu", {}, {"model": ("cuda:1",), "attention": ("cpu",)}),
+        ("1xh20+1xh20", {}, {"model": ("cuda:0",), "attention": ("cuda:2",)}),
+        ("1xh200+1xh20", {}, {"model": ("cuda:1",), "attention": ("cuda:0",)}),
+        ("1xh200+2xh200", {"oversubscribe": True}, {"model": ("cuda:1",), "attention": ("cuda:1",) * 2}),
+    ],
+)
+def test_gpus_are_those_of_this_machine(deployment: str, more: dict[str, Any], devices: Any) -> None:
+    made = a_setup(deployment, **more)
+    check(made)
+    assert made.devices() == devices
+
+
+@pytest.mark.parametrize(
+    ("deployment", "for_kv"),
+    [
+        ("1xcpu+1xh200", 0.9 * 141e9),
+        ("1xh20+1xh200", 0.9 * 141e9),
+        ("1xh200", 0.9 * 141e9 - 16.1e9),  # beside the weights
+        ("1xh20+1xh20", 0.9 * 96e9),
+        ("1xh200+1xcpu", 15e9),
+    ],
+)
+def test_kv_fills_what_a_gpu_has_left(deployment: str, for_kv: float, trace_of: Any) -> None:
+    long, shape = trace_of([10**7] * 3, [10] * 3), model("llama3.1-8b")
+    found = kv_tokens(a_setup(deployment, "llama3.1-8b"), long, 60 * GB)
+    assert found == pytest.approx(for_kv / shape.kv_bytes_per_token, rel=0.01)
 
 
 def test_models_that_cannot_run_here() -> None:

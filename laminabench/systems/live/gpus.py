@@ -1,0 +1,65 @@
+"""This machine's NVIDIA GPUs, and which of them a deployment means."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+
+from laminabench.child_environment import child_environment
+from laminabench.errors import UserError
+
+LISTED_S = 60.0  # for nvidia-smi to say what there is
+# Of a catalogue's name, what a driver does not say: how much memory, and on what board.
+_UNSAID = re.compile(r"\d+g|sxm|pcie")
+_LINE = re.compile(r"GPU \d+: (.+) \(UUID: (.+)\)")
+
+
+def names() -> list[str]:
+    """What the driver calls them, in the order in which CUDA counts those that this process may use.
+
+    That is the bus's: whoever uses them asks for it (CUDA_DEVICE_ORDER).
+    """
+    if shutil.which("nvidia-smi") is None:
+        return []
+    said = subprocess.run(
+        ["nvidia-smi", "-L"],
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LISTED_S,
+    ).stdout
+    gpus = _LINE.findall(said)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return [name for name, _ in gpus]
+    found = []
+    for wanted in filter(None, visible.split(",")):
+        by_number = gpus[int(wanted) : int(wanted) + 1] if wanted.isdecimal() else []
+        mine = by_number or [gpu for gpu in gpus if gpu[1].startswith(wanted)]
+        if not mine:  # nor does CUDA look at those behind it
+            break
+        found.append(mine[0][0])
+    return found
+
+
+def is_called(name: str, device: str) -> bool:
+    """Whether the driver's name is that of a device of the catalogue."""
+    words = re.findall(r"[a-z0-9]+", name.lower())
+    return all(part in words for part in device.split("-") if not _UNSAID.fullmatch(part))
+
+
+def found(device: str, count: int, instead: str) -> list[int]:
+    """So many of this machine's, as CUDA counts them; a UserError that offers something `instead`."""
+    here = names()
+    numbers = [number for number, name in enumerate(here) if is_called(name, device)]
+    if len(numbers) < count:
+        has = f"{len(numbers)} {device} and not {count}" if numbers else f"no {device}"
+        raise UserError(
+            "deployment-no-gpu",
+            f"a live replay runs on this machine, which has {has} (its GPUs: "
+            f"{', '.join(here) or 'none, or no nvidia-smi'}); use {instead}",
+        )
+    return numbers[:count]

@@ -1,0 +1,63 @@
+"""What a worker tells of itself: a machine that is busy with other things does not make it one that hangs."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from lamina.cluster.heartbeat import Starved
+
+FORK = multiprocessing.get_context("fork")
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/schedstat").exists(), reason="this kernel does not count waiting for a core"
+)
+
+
+def _compete(core: int) -> None:
+    os.sched_setaffinity(0, {core})
+    while True:
+        pass
+
+
+def _work(core: int, told: Connection) -> None:
+    os.sched_setaffinity(0, {core})
+    starved, began = Starved(), time.monotonic()
+    while time.monotonic() - began < 2:
+        pass
+    starved.look()
+    told.send((starved.since(began), starved.since(time.monotonic())))
+
+
+@pytest.fixture
+def core() -> Iterator[int]:
+    """One that another process wants too."""
+    core = max(os.sched_getaffinity(0))
+    other = FORK.Process(target=_compete, args=(core,), daemon=True)
+    other.start()
+    yield core
+    other.kill()
+    other.join()
+
+
+def test_waiting_for_a_core_is_no_work(core: int) -> None:
+    ours, theirs = FORK.Pipe()
+    worker = FORK.Process(target=_work, args=(core, theirs))
+    worker.start()
+    since_then, since_now = ours.recv()
+    worker.join()
+    assert 0.2 < since_then < 2
+    assert since_now == 0
+
+
+def test_sleeping_is_not_waiting_for_a_core() -> None:
+    starved, began = Starved(), time.monotonic()
+    time.sleep(0.3)
+    starved.look()
+    assert starved.since(began) < 0.25
