@@ -98,6 +98,25 @@ def machine() -> Iterator[Any]:
         yield made
 
 
+@pytest.fixture(scope="session")
+def emulated_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That of a GPU that there is not, one for all of pytest's processes."""
+    from emulated_gpu import built
+
+    own = tmp_path_factory.getbasetemp()
+    folder = own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own
+    return built(folder)
+
+
+@pytest.fixture
+def emulated(emulated_library: Path) -> Iterator[None]:
+    """This process and those that it starts have such a GPU."""
+    from emulated_gpu import in_use
+
+    with in_use(emulated_library):
+        yield
+
+
 @pytest.fixture
 def shared_machine(machine: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Engines that would make a machine of their own, which takes eight seconds, use the one of all tests."""

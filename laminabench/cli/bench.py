@@ -286,7 +286,7 @@ def fhbn(
 
 
 @measuring("steps", "gpu --quick")
-@click.option("--quick", is_flag=True, help="Fewer sizes and rounds: four minutes instead of ten, at most.")
+@click.option("--quick", is_flag=True, help="Fewer sizes and rounds: five minutes instead of ten, at most.")
 @option("--only", None, "Measure one step in this process, and write nothing.", metavar="STEP")
 @option("--out folder", PATH, "Write into this folder; by default results/ and the card's name.")
 def gpu(watcher: Watcher, quick: bool, only: str | None, folder: Path | None) -> Report:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -175,25 +173,6 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 SmallModel = Callable[..., "transformers.PreTrainedModel"]
-
-
-@pytest.fixture(scope="session")
-def emulated_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """That of a GPU that there is not, one for all of pytest's processes."""
-    from emulated_gpu import built
-
-    own = tmp_path_factory.getbasetemp()
-    folder = own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own
-    return built(folder)
-
-
-@pytest.fixture
-def emulated(emulated_library: Path) -> Iterator[None]:
-    """This process and those that it starts have such a GPU."""
-    from emulated_gpu import in_use
-
-    with in_use(emulated_library):
-        yield
 
 
 @pytest.fixture(scope="session")

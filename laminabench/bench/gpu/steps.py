@@ -57,10 +57,11 @@ STEPS: Mapping[str, Step] = {
     "card": Step("what the card copies and multiplies", 60, 40),
     "tests": Step("the tests that need a GPU", 120, 60),
     "attention": Step("decode attention beside copying, and beside torch's own", 150, 60),
-    "engine": Step("the engine in one process, an 8B model's shape, decoding alone", 200, 80),
+    "engine": Step("the engine in one process, an 8B model's shape, decoding alone", 170, 80),
+    "workers": Step("attention apart from the model, on the GPU and on cores beside it", 120, 60),
     "fhbn": Step("messages of a GPU's stream, beside going through the host", 100, 40),
 }
-TOTAL_S, QUICK_S = 600.0, 240.0
+TOTAL_S, QUICK_S = 600.0, 280.0
 
 
 def measure(name: str, *, quick: bool, watcher: Watcher = QUIET) -> Report:
@@ -90,6 +91,10 @@ def measure(name: str, *, quick: bool, watcher: Watcher = QUIET) -> Report:
 
         batches = (1, 16, 64) if quick else engine.BATCHES
         return engine.run(copy_bandwidth(), batches=batches, seconds=seconds, watcher=watcher)
+    if name == "workers":
+        from laminabench.bench.gpu import workers
+
+        return workers.run(batches=(16,) if quick else workers.BATCHES, seconds=seconds, watcher=watcher)
     from laminabench.bench.fhbn import cuda
 
     if quick:

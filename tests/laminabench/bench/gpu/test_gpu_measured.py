@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from tiny_models import tiny
 
 from lamina.serve.core import LocalCore
 from laminabench.bench.frame import Report, spread
-from laminabench.bench.gpu import card, engine
+from laminabench.bench.gpu import card, engine, workers
 
 
 def _facts(report: Report) -> list[Mapping[str, Any]]:
@@ -70,3 +71,42 @@ def test_what_was_measured_before_one_that_fails_is_kept(monkeypatch: pytest.Mon
     assert two["skipped"] == "RuntimeError: an illegal address"
     assert three["skipped"] == "an earlier one failed"
     assert report.facts["refused"] == {"python": "RuntimeError: an illegal address\nwas read"}
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("emulated")
+def test_layouts_are_measured_and_what_fails_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(config: Any, way: str, *rest: Any) -> Any:
+        if "in turn" in way:
+            raise RuntimeError("no\nroom")
+        return once(config, way, *rest)
+
+    once = workers._measured
+    monkeypatch.setattr(workers, "_measured", measured)
+    report = workers.run(batches=(2, 3), context=20, steps=6, config=tiny("Llama"))
+    rows = _facts(report)
+    assert [row.get("batch") for row in rows] == [None, 2, 3, 2, 3, 2, 3]
+    assert rows[0]["skipped"] == "RuntimeError: no"
+    assert all(row["tokens_per_s"] > 0 for row in rows[1:])
+    assert report.facts["mps"] is False
+    assert list(report.facts["refused"]) == ["two on the GPU, in turn"]
+
+
+@pytest.mark.parametrize("starts", [True, False])
+def test_mps_runs_as_long_as_it_is_wanted(
+    starts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "told"
+    tool = tmp_path / "nvidia-cuda-mps-control"
+    tool.write_text(
+        f'#!/bin/sh\necho "$* $CUDA_MPS_PIPE_DIRECTORY" >> {told}\n{"" if starts else "exit 1"}\n'
+    )
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    with workers.mps() as shared:
+        assert shared is starts
+    first, *end = told.read_text().splitlines()
+    assert first.startswith("-d /")
+    assert len(end) == starts
+    assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ

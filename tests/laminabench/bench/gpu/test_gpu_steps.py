@@ -51,7 +51,8 @@ def test_what_each_step_found_is_written(tmp_path: Path) -> None:
     facts = json.loads((tmp_path / "out" / "gpu.json").read_text())
     outcomes = {step["name"]: step["outcome"] for step in facts["steps"]}
     assert outcomes == {
-        "card": "measured", "tests": "missed", "attention": "met", "engine": "measured", "fhbn": "measured"
+        "card": "measured", "tests": "missed", "attention": "met", "engine": "measured",
+        "workers": "measured", "fhbn": "measured",
     }  # fmt: skip
     tests = json.loads((tmp_path / "out" / "tests.json").read_text())
     assert (tests["tests"], tests["skipped"], tests["failed"]) == (3, 1, ["tests.a::wrong"])
@@ -74,7 +75,7 @@ def test_one_that_fails_does_not_keep_others(tmp_path: Path) -> None:
     assert report.failed
     assert report.facts["failed"] == list(why)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "fhbn.json", "gpu.json", "report.md", "tests.json"
+        "fhbn.json", "gpu.json", "report.md", "tests.json", "workers.json"
     ]  # fmt: skip
 
 
