@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "python/arrays.hpp"
 #include "python/bindings.hpp"
@@ -97,6 +99,26 @@ A slot becomes free when its last owner goes. What is freed last is handed out f
 
 It is a snapshot: it stays valid and keeps its length and contents when the request grows or is released.
 The slots it names, though, may belong to another request once this one is released.)")
+      .def(
+          "lists",
+          [](const Slab& slab, const Batch& requests) {
+            std::vector<Slab::View> views;
+            std::vector<std::int64_t> offsets{0};
+            for (const RequestId request : span_of(requests)) {
+              views.push_back(slab.indices(request));
+              offsets.push_back(offsets.back() + static_cast<std::int64_t>(views.back().size));
+            }
+            const auto count = static_cast<std::size_t>(offsets.back());
+            auto slots = std::make_unique_for_overwrite<Slot[]>(count);
+            Slot* next = slots.get();
+            for (const Slab::View& view : views) next = std::copy_n(view.slots.get(), view.size, next);
+            Slot* const data = slots.get();
+            return std::pair(array_of(std::span<const std::int64_t>(offsets)),
+                             array_over(data, count, std::move(slots)));
+          },
+          "requests"_a.noconvert(),
+          R"(Of a batch (int64 array) all indices() one behind the other: offsets, where each begins and the last
+ends, and slots.)")
       .def("length", &Slab::length, "request"_a, "How many tokens the request has, with and without slots.")
       .def("refcount", &Slab::refcount, "slot"_a, "How many requests hold the slot.")
       .def(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -174,19 +174,6 @@ class TensorWorker(Heads):
 _PREVIOUS = 0
 
 
-class Lists(Protocol):
-    """What plan() asks of a slab."""
-
-    def indices(self, request: int) -> NDArray[np.int32]: ...
-
-
-def lists_of(slab: Lists, requests: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """Offsets and slots of these requests, as plan_lists() takes them."""
-    lists = [slab.indices(request) for request in requests.tolist()]
-    offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
-    return offsets, np.concatenate(lists) if lists else np.empty(0, np.int32)
-
-
 def _structure(name: str, **fields: type) -> type[ctypes.Structure]:
     """As decode.h has it."""
     return type(name, (ctypes.Structure,), {"_fields_": tuple(fields.items())})
@@ -304,12 +291,12 @@ class CudaAttentionWorker(Heads):
         return len(self._layers) - 1
 
     def plan(
-        self, slab: Lists, requests: NDArray[np.int64], rows: int | None = None, *, space: int = 0
+        self, slab: Slab, requests: NDArray[np.int64], rows: int | None = None, *, space: int = 0
     ) -> None:
         """Once an iteration, for each space: the requests whose tokens, newest included, the following calls
         attend to.
         """
-        self.plan_lists(*lists_of(slab, requests), rows, space=space)
+        self.plan_lists(*slab.lists(requests), rows, space=space)
 
     def plan_lists(
         self,

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from lamina import gpu, host_memory
-from lamina.attention.worker import CudaAttentionWorker, TensorWorker, lists_of
+from lamina.attention.worker import CudaAttentionWorker, TensorWorker
 from lamina.kv import Arena, ArenaShape
 from lamina.operators import Attended
 from lamina.pipeline.options import CoreOptions, EngineError, ModelFacts
@@ -156,7 +156,7 @@ def plan(
                 worker.plan(space.slab, names[rows], filled, space=number)
             continue
         # All at once: what is fetched for one part must not move what another one reads.
-        offsets, slots = lists_of(space.slab, names)
+        offsets, slots = space.slab.lists(names)
         slots = space.pager.fetch(slots, batch)
         for worker, rows in parts:
             ends = offsets[rows.start : rows.stop + 1]

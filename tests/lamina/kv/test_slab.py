@@ -87,6 +87,8 @@ def test_unknown_requests_are_key_errors() -> None:
             call(7)
     with pytest.raises(KeyError, match="request 7"):
         slab.fork(7, 8)
+    with pytest.raises(KeyError, match="request 7"):
+        slab.lists(np.array([7]))
     assert 7 not in slab
 
 
@@ -124,7 +126,7 @@ def test_batches_are_never_converted_behind_the_callers_back(batch: Any) -> None
     slab = Slab(8)
     slab.allocate(1, 1)
     slab.allocate(2, 1)
-    for call in (slab.extend, slab.release):
+    for call in (slab.extend, slab.release, slab.lists):
         with pytest.raises(TypeError, match="dtype=int64"):
             call(batch)
     assert slab.used == len(slab) == 2

@@ -183,6 +183,10 @@ class SlabBesideModel(RuleBasedStateMachine):
             assert request in self.slab
             assert self.slab.length(request) == self.model.lengths[request]
             assert self.slab.indices(request).tolist() == slots
+        offsets, listed = self.slab.lists(np.array(list(self.model.lists), np.int64))
+        lists = list(self.model.lists.values())
+        assert np.diff(offsets).tolist() == [len(slots) for slots in lists]
+        assert listed.tolist() == [slot for slots in lists for slot in slots]
         for slot in range(CAPACITY):
             assert self.slab.refcount(slot) == self.model.refcount(slot)
         for view, then in self.views:
