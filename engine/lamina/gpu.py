@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -75,6 +76,29 @@ Stream: TypeAlias = "torch.cuda.Stream | HostStream"
 def current_stream(place: torch.device) -> Stream:
     """Torch's, of this device."""
     return torch.cuda.current_stream(place) if place.type == "cuda" else HostStream()
+
+
+class Beside:
+    """A second stream of a GPU, for what may run beside the first one's work; none where one is emulated."""
+
+    def __init__(self, place: torch.device) -> None:
+        self._place = place
+        self._stream = torch.cuda.Stream(place) if place.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """What is launched in it runs beside what is launched after it, and behind what was before."""
+        if self._stream is None:
+            yield
+            return
+        self._stream.wait_stream(torch.cuda.current_stream(self._place))
+        with torch.cuda.stream(self._stream):
+            yield
+
+    def joined(self) -> None:
+        """What is launched from now on comes behind it."""
+        if self._stream is not None:
+            torch.cuda.current_stream(self._place).wait_stream(self._stream)
 
 
 def put(tensor: torch.Tensor, place: torch.device) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -237,12 +238,16 @@ class CudaAttentionWorker(Heads):
         max_batch: int,
         max_tokens: Sequence[int],
         device: torch.device | str = "cuda",
+        beside: bool = False,
     ) -> None:
-        """`max_tokens`: what a batch's lists have at most, in each space."""
+        """`max_tokens`: what a batch's lists have at most, in each space. With `beside` what begin() asks for
+        runs on a second stream until finish(), beside what is launched in between.
+        """
         super().__init__(dtype, heads, kv_heads, head_dim, latent)
         gpu.require()
         self.max_batch, self.max_tokens = max_batch, max_tokens
         self.device = gpu.tensors_on(device)
+        self._beside = gpu.Beside(self.device) if beside else None
         self._layers: list[_Layer] = []
         self._q: Tensor | None = None  # from begin() to finish()
         # By space.
@@ -333,8 +338,9 @@ class CudaAttentionWorker(Heads):
         known = self._layers[layer]
         workspace, lists = self._workspace(known.previous), self._lists(known.space)
         partial = self._partial(self._out, self._lse)
-        self._launch("begin", known.attention, known.arena, lists, q.data_ptr(), workspace, partial)
-        self._q = q
+        with self._beside.running() if self._beside else contextlib.nullcontext():
+            self._launch("begin", known.attention, known.arena, lists, q.data_ptr(), workspace, partial)
+        self._q = q  # until both streams are done with it
 
     def finish(self, layer: int, *kv: Tensor) -> Tensor:
         """Store the new tokens' k and v [requests, kv_heads, head_dim]; the output, of v's width.
@@ -343,6 +349,8 @@ class CudaAttentionWorker(Heads):
         """
         assert self._q is not None, "finish() before begin()"
         self.check(self.requests, None, *kv)
+        if self._beside:
+            self._beside.joined()
         known = self._layers[layer]
         out = self._empty((self.requests, self.heads, self.value_dim), self.dtype)
         q, k_at, v_at, out_at = (tensor.data_ptr() for tensor in (self._q, kv[0], kv[-1], out))
@@ -361,6 +369,8 @@ class CudaAttentionWorker(Heads):
     def partial(self, layer: int, q: Tensor) -> tuple[Tensor, Tensor]:
         """Over all planned tokens: the output and the log of the softmax's denominator, both float32."""
         self.check(self.requests, q)
+        if self._beside:
+            self._beside.joined()
         known = self._layers[layer]
         out = self._empty((self.requests, self.heads, self.value_dim), torch.float32)
         lse = self._empty(q.shape[:2], torch.float32)

@@ -89,8 +89,11 @@ def worker_over(
     longest: int,
     device: torch.device | str = "cpu",
     threads: int = 0,
+    beside: bool = False,
 ) -> TensorWorker | CudaAttentionWorker:
-    """Attends for so many heads, or all, in batches of so many sequences that are no longer than that."""
+    """Attends for so many heads, or all, in batches of so many sequences that are no longer than that; on a
+    GPU `beside` what is launched meanwhile. On CPUs its threads always do.
+    """
     first = attended.attentions[0]
     here = len(range(arena.shape.kv_heads)[kv_heads])
     shape = attended.dtype, heads or first.heads, here, first.head_dim, first.latent
@@ -99,7 +102,7 @@ def worker_over(
         # Sequences that share slots list them each for itself.
         most = min(longest, arena.capacity)
         listed = [rows * min(most, sight.most or most) for sight in arena.shape.spaces]
-        worker = CudaAttentionWorker(*shape, max_batch=rows, max_tokens=listed, device=device)
+        worker = CudaAttentionWorker(*shape, max_batch=rows, max_tokens=listed, device=device, beside=beside)
     else:
         worker = TensorWorker(*shape, threads=threads)
     attend_over(worker, arena, attended, kv_heads)

@@ -290,5 +290,12 @@ def _attention(
         from lamina.convert.graphs import size_for
 
         rows = size_for(max_sequences)
-    device, threads = options.device, options.threads
-    return worker_over(arena, attended, rows=rows, longest=longest, device=device, threads=threads)
+    return worker_over(
+        arena,
+        attended,
+        rows=rows,
+        longest=longest,
+        device=options.device,
+        threads=options.threads,
+        beside=options.overlap,
+    )

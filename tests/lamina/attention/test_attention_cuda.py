@@ -212,6 +212,30 @@ def test_a_captured_graph_serves_other_lengths(window: int) -> None:
 
 
 @on_gpu
+@pytest.mark.parametrize("captured", [False, True])
+def test_beside_what_is_launched_meanwhile(captured: bool) -> None:
+    case = Case(lengths=(700, 20, 64, 3))
+    world = World(case, case.lengths)
+    worker, layer = world.worker, world.layer
+    q, k, v = world.draw(case.heads), world.draw(case.kv_heads), world.draw(case.kv_heads)
+    wanted = worker.run(layer, q, k, v)
+    worker._beside = gpu.Beside(worker.device)
+
+    def run() -> Tensor:
+        worker.begin(layer, q)
+        meanwhile = (k.double() * 1).to(k.dtype)  # behind which k would come too late on one stream
+        return worker.finish(layer, meanwhile, v)
+
+    found = run()
+    if captured:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = run()
+        graph.replay()
+    assert torch.equal(found, wanted)
+
+
+@on_gpu
 def test_a_request_does_not_depend_on_who_comes_last() -> None:
     case = Case(lengths=(5000, 3000))
     world = World(case, case.lengths)
