@@ -55,12 +55,12 @@ nb::typed<nb::dict, nb::str, std::variant<nb::int_, nb::bytes>> address_of(const
 template <typename Writer>
 void connect(Writer& writer, std::uint16_t lid, const nb::bytes& gid, std::uint32_t queue_pair,
              std::uint32_t first_psn, std::uint32_t mtu, std::uint64_t memory, std::uint32_t rkey,
-             const std::string& peer) {
+             const std::string& peer, std::uint8_t service_level, std::uint8_t traffic_class) {
   rdma::VerbsAddress address{{lid, {}}, queue_pair, first_psn, mtu, memory, rkey};
   if (gid.size() != sizeof address.port.gid.raw) throw nb::value_error("a GID has 16 bytes");
   std::copy_n(static_cast<const std::uint8_t*>(gid.data()), gid.size(), address.port.gid.raw);
   nb::gil_scoped_release nogil;
-  writer.connect(address, peer);
+  writer.connect(address, peer, {service_level, traffic_class});
 }
 
 std::size_t offered(const fhbn::Segment& segment, bool mirror) {
@@ -82,7 +82,7 @@ auto bind_on_device(nb::module_& m, const char* name, const char* doc) {
            nb::call_guard<nb::gil_scoped_release>())  // to register much memory takes long
       .def_prop_ro("address", &address_of<Writer>)
       .def("connect", &connect<Writer>, nb::kw_only(), "lid"_a, "gid"_a, "queue_pair"_a, "first_psn"_a,
-           "mtu"_a, "memory"_a, "rkey"_a, "peer"_a);
+           "mtu"_a, "memory"_a, "rkey"_a, "peer"_a, "service_level"_a = 0, "traffic_class"_a = 0);
 }
 
 std::string mlx5_port(const std::string& name) {

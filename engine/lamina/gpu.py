@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -57,6 +57,17 @@ def take(device: torch.device | str) -> None:
         here = ", ".join(f"cuda:{number} ({torch.cuda.get_device_name(number)})" for number in range(count))
         raise CudaError("cuda-no-such-device", f"there is no {place}: here are {here}")
     torch.cuda.set_device(place)
+
+
+def on_the_bus(device: torch.device | str) -> tuple[int, str | None]:
+    """A GPU's number and address."""
+    place = tensors_on(device)
+    if place.type != "cuda":
+        return torch.device(device).index or 0, None
+    found: Any = torch.cuda.get_device_properties(place)
+    if not hasattr(found, "pci_bus_id"):  # a torch that does not say
+        return place.index, None
+    return place.index, f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
 
 
 def current(place: torch.device) -> contextlib.AbstractContextManager[object]:

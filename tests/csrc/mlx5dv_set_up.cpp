@@ -47,8 +47,8 @@ struct End {
 
 void connect(End& one, End& other) {
   const VerbsAddress first = one.writer.address(), second = other.writer.address();
-  one.writer.connect(second, "the other");
-  other.writer.connect(first, "the one");
+  one.writer.connect(second, "the other", {3, 106});
+  other.writer.connect(first, "the one", {3, 106});
 }
 
 // Whatever a test has changed is as before after it, and nothing that it has opened is left.
@@ -181,6 +181,7 @@ void infiniband_goes_by_lid() {
   connect(one, other);
   const abi::AddressVector path = fake_mlx5::last_path();
   expect(path.is_global == 0 && path.destination_lid == 7, "a LID is not enough");
+  expect(path.service_level == 3, "a service level is not gone by");
 }
 
 void a_port_that_asks_for_gids_is_given_them() {
@@ -189,6 +190,7 @@ void a_port_that_asks_for_gids_is_given_them() {
   const abi::AddressVector path = fake_mlx5::last_path();
   expect(path.is_global == 1 && path.global.destination.raw[15] == 7,
          "there is no GID in a path that needs one");
+  expect(path.global.traffic_class == 106, "a traffic class is not gone by");
   VerbsAddress wrong = other.writer.address();
   wrong.port.gid = {};
   expect_says<ChannelError>([&] { one.writer.connect(wrong, "the other"); }, "no GID");

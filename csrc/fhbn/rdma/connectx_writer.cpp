@@ -126,8 +126,8 @@ ConnectxWriter::ConnectxWriter(std::shared_ptr<VerbsDevice> device, std::shared_
     : connection_(
           std::make_shared<VerbsConnection>(std::move(device), std::move(memory), offered_bytes, kDepth)) {}
 
-void ConnectxWriter::connect(const VerbsAddress& peer, const std::string& peer_name) {
-  connection_->connect(peer, peer_name);
+void ConnectxWriter::connect(const VerbsAddress& peer, const std::string& peer_name, const Quality& quality) {
+  connection_->connect(peer, peer_name, quality);
   const Segment& memory = connection_->memory();
   const LocalMemory local{static_cast<const std::byte*>(memory.memory()), memory.bytes(),
                           connection_->local_key()};

@@ -21,7 +21,7 @@ public:
 
   VerbsAddress address() const { return connection_->address(); }
   // Once both have done this, both can write.
-  void connect(const VerbsAddress& peer, const std::string& peer_name);
+  void connect(const VerbsAddress& peer, const std::string& peer_name, const Quality& quality = {});
 
 private:
   std::string unconnected() const override;

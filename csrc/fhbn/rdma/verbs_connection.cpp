@@ -115,11 +115,12 @@ void VerbsConnection::require_sound(const VerbsAddress& peer, const std::string&
   }
 }
 
-void VerbsConnection::connect(const VerbsAddress& peer, const std::string& peer_name) {
+void VerbsConnection::connect(const VerbsAddress& peer, const std::string& peer_name,
+                              const Quality& quality) {
   require_sound(peer, peer_name);
   peer_ = peer;
   peer_name_ = peer_name;
-  abi::QueuePairAttributes receiving = path_to(peer);
+  abi::QueuePairAttributes receiving = path_to(peer, quality);
   change(receiving,
          abi::kSetState | abi::kSetPath | abi::kSetPathMtu | abi::kSetDestination | abi::kSetReceivePsn |
              abi::kSetReadsServed | abi::kSetNotReadyTimer,
@@ -135,7 +136,7 @@ void VerbsConnection::connect(const VerbsAddress& peer, const std::string& peer_
          "send");
 }
 
-abi::QueuePairAttributes VerbsConnection::path_to(const VerbsAddress& peer) const {
+abi::QueuePairAttributes VerbsConnection::path_to(const VerbsAddress& peer, const Quality& quality) const {
   abi::QueuePairAttributes attributes{};
   attributes.state = abi::kStateReadyToReceive;
   attributes.path_mtu = std::min(device_->port().active_mtu, peer.mtu);
@@ -145,11 +146,13 @@ abi::QueuePairAttributes VerbsConnection::path_to(const VerbsAddress& peer) cons
   abi::AddressVector& path = attributes.path;
   path.port = device_->port_number();
   path.destination_lid = peer.port.lid;
+  path.service_level = quality.service_level;
   if (device_->is_routed()) {
     path.is_global = 1;
     path.global.destination = peer.port.gid;
     path.global.source_index = device_->gid_index();
     path.global.hop_limit = kHopLimit;
+    path.global.traffic_class = quality.traffic_class;
   }
   return attributes;
 }

@@ -39,6 +39,12 @@ struct Depth {
   std::uint32_t completions;
 };
 
+// By which queues a network carries what is sent: in a lossless fabric not all of them lose nothing.
+struct Quality {
+  std::uint8_t service_level = 0;  // on InfiniBand, and RoCE's priority in VLANs
+  std::uint8_t traffic_class = 0;  // of routed packets: DSCP and ECN
+};
+
 // A queue pair of libibverbs in reliable connection with another one, and the memory that the two write to.
 // What posts to it is another matter.
 class VerbsConnection {
@@ -50,7 +56,7 @@ public:
   VerbsAddress address() const;
   // Once both have done this, both can write. ChannelError if the peer's address cannot be, or the device
   // takes it for none.
-  void connect(const VerbsAddress& peer, const std::string& peer_name);
+  void connect(const VerbsAddress& peer, const std::string& peer_name, const Quality& quality = {});
 
   const VerbsDevice& device() const { return *device_; }
   const Segment& memory() const { return *memory_; }
@@ -65,7 +71,7 @@ private:
   void require_sound(const VerbsAddress& peer, const std::string& peer_name) const;
   void create_queues(const Depth& depth);
   void change(abi::QueuePairAttributes& attributes, int which, const char* to);
-  abi::QueuePairAttributes path_to(const VerbsAddress& peer) const;
+  abi::QueuePairAttributes path_to(const VerbsAddress& peer, const Quality& quality) const;
 
   std::shared_ptr<VerbsDevice> device_;
   std::shared_ptr<Segment> memory_;

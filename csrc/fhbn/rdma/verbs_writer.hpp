@@ -22,8 +22,8 @@ public:
 
   VerbsAddress address() const { return connection_.address(); }
   // Once both have done this, both can write.
-  void connect(const VerbsAddress& peer, const std::string& peer_name) {
-    connection_.connect(peer, peer_name);
+  void connect(const VerbsAddress& peer, const std::string& peer_name, const Quality& quality = {}) {
+    connection_.connect(peer, peer_name, quality);
   }
 
   bool has_room() const override { return handed_ + queued_count_ + 2 <= completed_ + kDepth; }

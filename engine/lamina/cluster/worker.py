@@ -17,7 +17,7 @@ from lamina.cluster.heartbeat import MEETING_S, Heartbeat
 from lamina.cluster.meeting import Meeting
 from lamina.cluster.messages import Failed, Listening, Lost, Ready, Regroup, Weights, WorkerConfig
 from lamina.cluster.stream_recorder import StreamRecorder
-from lamina.fhbn import ChannelError, Link, Listener, connect
+from lamina.fhbn import ChannelError, Link, Listener, connect, verbs
 from lamina.fhbn.control import Deadline
 from lamina.fhbn.errors import ChannelClosedError, ChannelTimeoutError, HandshakeError, PeerLostError
 from lamina.operators import Attended
@@ -43,6 +43,8 @@ def run(config: WorkerConfig, attended: Attended, conversion: Conversion | None,
         os.nice(AFTER_DECODING)
     torch.set_num_threads(1)
     gpu.take(config.device)
+    if gpu.is_gpu(config.device):
+        verbs.choose(*gpu.on_the_bus(config.device))
     with connect(config.address, name=config.name, secret=config.secret, timeout_s=MEETING_S) as link:
         try:
             with torch.inference_mode():

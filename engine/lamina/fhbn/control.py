@@ -196,7 +196,9 @@ class Control:
             raise
         if "refused" in message:
             reason = field(message, "refused", str, self.peer)
-            raise RefusedError("channel-refused", f"{self.peer} refuses: {reason}")
+            # Whatever it is made of: an error is one line.
+            words = "".join(sign if sign.isprintable() else " " for sign in reason).split()
+            raise RefusedError("channel-refused", f"{self.peer} refuses: {' '.join(words)}")
         return message
 
     def refuse(self, sentence: str, deadline: Deadline) -> None:

@@ -5,8 +5,9 @@ sender's. What one has to know of the other goes over the connection over which 
 only tells whether the other process is still there. Nothing is encrypted, and a NIC's keys are easily
 guessed: use a network that is yours.
 
-LAMINA_RDMA_DEVICE names the device, or the device and its port as in mlx5_0:1; without it, it is the first
-whose port is up.
+LAMINA_RDMA_DEVICE names the device, or the device and its port as in mlx5_0:1; with several, one behind the
+other with commas, a worker takes that of its GPU's number. Without it, it is the nearest to the GPU, or the
+first whose port is up.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from lamina._native import ConnectxWriter, VerbsWriter, mlx5_port, verbs_port
 from lamina.fhbn.channel import ChannelSpec
 from lamina.fhbn.control import Control, Deadline, Place, WireMessage, field
 from lamina.fhbn.errors import ChannelError, HandshakeError
+from lamina.fhbn.nic.nearest import nearest
 from lamina.fhbn.shm import Joined, NicEngine, called, new_ring
 
 _VARIABLE = "LAMINA_RDMA_DEVICE"
@@ -36,6 +39,34 @@ _ADDRESS = {
 def device() -> str:
     """The device and port that were asked for; nothing if any will do."""
     return os.environ.get(_VARIABLE, "")
+
+
+def choose(number: int, gpu: str | None) -> None:
+    """For this process, whose GPU has this number, and this address on the bus."""
+    named = device().split(",")
+    if len(named) > 1:
+        os.environ[_VARIABLE] = named[number % len(named)]
+    elif not device() and gpu is not None and (near := nearest(gpu)):
+        os.environ[_VARIABLE] = near
+
+
+class Quality(NamedTuple):
+    """What a lossless network goes by."""
+
+    service_level: int
+    traffic_class: int
+
+
+def quality() -> Quality:
+    """As the environment has it; a HandshakeError where that is nothing."""
+    return Quality(_number("LAMINA_RDMA_SERVICE_LEVEL", 15), _number("LAMINA_RDMA_TRAFFIC_CLASS", 255))
+
+
+def _number(variable: str, most: int) -> int:
+    said = os.environ.get(variable, "0")
+    if not said.isdecimal() or int(said) > most:
+        raise HandshakeError("channel-quality", f"{variable} is {said!r}: give 0 to {most}")
+    return int(said)
 
 
 class VerbsEngine(NicEngine):
@@ -56,6 +87,7 @@ class VerbsEngine(NicEngine):
     def missing(self, here: Place, there: Place) -> str | None:  # noqa: ARG002 - a NIC reaches other machines, and its own
         """A port that is up; whether it reaches the peer is seen when the first message is sent."""
         try:
+            quality()
             self._port(device())
         except ChannelError as error:
             asked = f" ({_VARIABLE} is {device()!r})" if device() else ""
@@ -74,7 +106,8 @@ class VerbsEngine(NicEngine):
         address: WireMessage = {name: field(message, name, of, control.peer) for name, of in _ADDRESS.items()}
         peer = called(control, spec)
         try:
-            writer.connect(**address, peer=peer)
+            level, kind = quality()
+            writer.connect(**address, peer=peer, service_level=level, traffic_class=kind)
         except (TypeError, ValueError) as error:
             raise HandshakeError(
                 "channel-message", f"{control.peer} has sent an address that cannot be"

@@ -1,7 +1,7 @@
 #pragma once
 
-// As much of the CUDA runtime as the library calls, for a "device" that is the emulation: memory is the host's,
-// and a launch runs the kernel to its end. A test defines launch() and may let one call fail.
+// As much of the CUDA runtime as the library calls, for a "device" that is the emulation: memory is the
+// host's, and a launch runs the kernel to its end. A test defines launch() and may let one call fail.
 
 #include <cstddef>
 #include <cstdlib>

@@ -1,0 +1,71 @@
+"""Which of several RDMA devices a worker's GPU is nearest to, on a bus that is laid out in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lamina.fhbn import verbs
+from lamina.fhbn.errors import HandshakeError
+from lamina.fhbn.nic.nearest import nearest
+
+DEVICE = "LAMINA_RDMA_DEVICE"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Two switches with a NIC and a GPU each, and a NIC at the root port of a third."""
+    bus = tmp_path / "sys/devices"
+    ways = {
+        "0000:17:00.0": "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0",
+        "0000:18:00.0": "pci0000:15/0000:15:01.0/0000:16:01.0/0000:18:00.0",
+        "0000:3a:00.0": "pci0000:38/0000:38:01.0/0000:39:00.0/0000:3a:00.0",
+        "0000:3b:00.0": "pci0000:38/0000:38:01.0/0000:39:01.0/0000:3b:00.0",
+        "0000:5a:00.0": "pci0000:58/0000:5a:00.0",
+    }
+    (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
+    for address, way in ways.items():
+        (bus / way).mkdir(parents=True)
+        (tmp_path / "sys/bus/pci/devices" / address).symlink_to(bus / way)
+    for name, address in (("mlx5_0", "0000:5a:00.0"), ("mlx5_1", "0000:18:00.0"), ("mlx5_2", "0000:3b:00.0")):
+        folder = tmp_path / "sys/class/infiniband" / name
+        folder.mkdir(parents=True)
+        (folder / "device").symlink_to(bus / ways[address])
+    return tmp_path
+
+
+def test_it_shares_most_of_the_way(root: Path) -> None:
+    assert nearest("0000:17:00.0", root) == "mlx5_1"
+    assert nearest("0000:3A:00.0", root) == "mlx5_2"
+
+
+def test_where_there_is_no_choice_there_is_none(root: Path, tmp_path: Path) -> None:
+    assert nearest("0000:99:00.0", root) is None
+    assert nearest("0000:17:00.0", tmp_path / "elsewhere") is None
+
+
+def test_a_worker_takes_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verbs, "nearest", {"here": "mlx5_7"}.get)
+    monkeypatch.setenv(DEVICE, "")
+    verbs.choose(0, None)
+    assert verbs.device() == ""
+    verbs.choose(0, "here")
+    assert verbs.device() == "mlx5_7"
+    monkeypatch.setenv(DEVICE, "mlx5_0:1,mlx5_3,mlx5_4")
+    verbs.choose(4, "here")
+    assert verbs.device() == "mlx5_3"
+    verbs.choose(0, "here")
+    assert verbs.device() == "mlx5_3"
+
+
+def test_how_a_network_is_to_carry_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    level, kind = "LAMINA_RDMA_SERVICE_LEVEL", "LAMINA_RDMA_TRAFFIC_CLASS"
+    monkeypatch.delenv(level, raising=False)
+    monkeypatch.setenv(kind, "106")
+    assert verbs.quality() == (0, 106)
+    for variable, value in ((level, "16"), (kind, "256"), (kind, "-1"), (kind, "high")):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, value)
+            with pytest.raises(HandshakeError, match="channel-quality"):
+                verbs.quality()
