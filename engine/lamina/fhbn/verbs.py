@@ -21,7 +21,7 @@ from lamina._native import ConnectxWriter, VerbsWriter, mlx5_port, verbs_port
 from lamina.fhbn.channel import ChannelSpec
 from lamina.fhbn.control import Control, Deadline, Place, WireMessage, field
 from lamina.fhbn.errors import ChannelError, HandshakeError
-from lamina.fhbn.nic.nearest import nearest
+from lamina.fhbn.nic.bus import nearest
 from lamina.fhbn.shm import Joined, NicEngine, called, new_ring
 
 _VARIABLE = "LAMINA_RDMA_DEVICE"

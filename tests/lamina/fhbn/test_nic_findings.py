@@ -32,6 +32,8 @@ SOUND = System(
     libmlx5=True,
     registers_dmabuf=True,
     memlock_bytes=None,
+    translated=(),
+    redirecting=(),
     gpu=GPU,
 )
 
@@ -162,17 +164,27 @@ def test_without_pyverbs_the_kernels_names_are_told() -> None:
     ],
 )
 def test_what_keeps_a_gpu_from_the_nic(gpu: Gpu, sentence: str) -> None:
-    finding = only(diagnosis.of_the_gpu(gpu, registers_dmabuf=True))
+    finding = only(diagnosis.of_the_gpu(replace(SOUND, gpu=gpu)))
     assert sentence in finding.sentence
     assert finding.blocks == ("mlx5 on a GPU",)
 
 
-@pytest.mark.parametrize(("exports", "registers"), [(False, True), (True, False)])
-def test_no_channel_needs_gpudirect_rdma(exports: bool, registers: bool) -> None:
-    gpu = replace(GPU, peermem=False, dmabuf=exports)
-    finding = only(diagnosis.of_the_gpu(gpu, registers_dmabuf=registers))
-    assert "no GPUDirect RDMA" in finding.sentence
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"translated": ("mlx5_0", "mlx5_1")}, "an IOMMU translates for mlx5_0, mlx5_1: "),
+        ({"redirecting": ("0000:16:01.0",)}, "bridges (0000:16:01.0) send up to the root"),
+    ],
+)
+def test_what_is_between_a_gpu_and_the_nic(changed: dict[str, tuple[str, ...]], sentence: str) -> None:
+    finding = only(diagnosis.of_the_gpu(replace(SOUND, **changed)))  # type: ignore[arg-type]
+    assert finding.sentence.startswith(sentence)
     assert not finding.blocks
+
+
+def test_no_channel_needs_gpudirect_rdma() -> None:
+    gpu = replace(GPU, peermem=False, dmabuf=False)
+    assert not list(diagnosis.of_the_gpu(replace(SOUND, gpu=gpu)))
 
 
 def test_a_gpu_posts_only_where_the_engine_can(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +194,3 @@ def test_a_gpu_posts_only_where_the_engine_can(monkeypatch: pytest.MonkeyPatch) 
     assert "LAMINA_RDMA_DEVICE is 'none_0:1'" in only(engines["verbs"].because)
     assert engines["mlx5 on a GPU"].because == engines["mlx5"].because
     assert not engines["mlx5 on a GPU"].usable
-
-
-def test_a_dmabuf_does_without_the_module() -> None:
-    assert not list(diagnosis.of_the_gpu(replace(GPU, peermem=False, dmabuf=True), registers_dmabuf=True))

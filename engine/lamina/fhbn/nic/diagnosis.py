@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from lamina.fhbn.control import Place
 from lamina.fhbn.engines import engine, names
 from lamina.fhbn.nic.devices import Device, Listed, NoPyverbsError, Port, listed
-from lamina.fhbn.nic.machine import Gpu, System, system_below
+from lamina.fhbn.nic.machine import System, system_below
 
 RDMA = ("verbs", "mlx5", "mlx5 on a GPU")
 MLX5 = ("mlx5", "mlx5 on a GPU")
@@ -132,22 +132,28 @@ def unusable(device: Device, port: Port) -> str | None:
     return None
 
 
-def of_the_gpu(gpu: Gpu, *, registers_dmabuf: bool) -> Iterator[Finding]:
-    """What keeps a GPU from posting to a NIC by itself; and a NIC from its memory, where no ring is yet."""
+def of_the_gpu(system: System) -> Iterator[Finding]:
+    """What keeps a GPU from posting to a NIC by itself. That NICs reach its memory no channel needs."""
+    gpu = system.gpu
     if gpu.count == 0:
         yield Finding(f"no GPU can post or poll: {gpu.why_none}", ON_A_GPU)
         return
-    if not gpu.peermem and not (gpu.dmabuf and registers_dmabuf):
-        yield Finding(
-            "no GPUDirect RDMA: a NIC cannot reach the GPU's memory, where no channel has its ring yet; for "
-            "it load nvidia-peermem (modprobe nvidia-peermem), or take a driver that exports dmabufs (the "
-            "open kernel modules) and rdma-core 34 or newer"
-        )
     if not gpu.maps_registers:
         yield Finding(
             "no right to map a NIC's doorbell page (UAR) into the GPU: load the NVIDIA driver with "
             'NVreg_RegistryDwords="PeerMappingOverride=1;", or run as root',
             ON_A_GPU,
+        )
+    if system.translated:
+        yield Finding(
+            f"an IOMMU translates for {', '.join(system.translated)}: a GPU's doorbells may go the long way "
+            "or nowhere; boot with iommu=pt"
+        )
+    if system.redirecting:
+        yield Finding(
+            f"bridges ({', '.join(system.redirecting)}) send up to the root what devices say to each other: "
+            "a GPU's doorbells take the long way; turn Access Control Services (ACS) off there, in the BIOS or "
+            "with setpci"
         )
 
 
@@ -205,7 +211,7 @@ def conclusion(system: System, listing: Listed, unlisted: str | None) -> Diagnos
         seen = ", ".join(system.kernel_devices)
         beside = f"; the kernel has {seen}, of which nothing more is told without it" if seen else ""
         findings.append(Finding(f"{unlisted}{beside}"))
-    findings += of_the_gpu(system.gpu, registers_dmabuf=system.registers_dmabuf)
+    findings += of_the_gpu(system)
     return Diagnosis(listing.devices, tuple(findings), tuple(readiness(findings)), system)
 
 

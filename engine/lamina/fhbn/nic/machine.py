@@ -9,6 +9,8 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
+from lamina.fhbn.nic import bus
+
 _MELLANOX = "0x15b3"
 _NETWORK_CLASSES = ("0x0200", "0x0207")  # Ethernet and InfiniBand controllers
 _CAP_IPC_LOCK = 14
@@ -42,6 +44,8 @@ class System:
     libmlx5: bool
     registers_dmabuf: bool
     memlock_bytes: int | None
+    translated: tuple[str, ...]  # RDMA devices behind an IOMMU
+    redirecting: tuple[str, ...]  # bridges that keep devices from reaching each other directly
     gpu: Gpu
 
 
@@ -59,6 +63,8 @@ def system_below(root: Path = Path("/")) -> System:
         libmlx5=_library("libmlx5.so.1") is not None,
         registers_dmabuf=hasattr(verbs, "ibv_reg_dmabuf_mr"),
         memlock_bytes=_memlock_bytes(root / "proc/self"),
+        translated=bus.translated(root),
+        redirecting=bus.redirecting(root),
         gpu=_gpu_below(root),
     )
 

@@ -1,4 +1,4 @@
-"""Which of several RDMA devices a worker's GPU is nearest to, on a bus that is laid out in files."""
+"""Which RDMA device a worker's GPU is nearest to and what is between them, on a bus laid out in files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from lamina.fhbn import verbs
 from lamina.fhbn.errors import HandshakeError
-from lamina.fhbn.nic.nearest import nearest
+from lamina.fhbn.nic.bus import nearest, redirecting, translated
 
 DEVICE = "LAMINA_RDMA_DEVICE"
 
@@ -43,6 +43,42 @@ def test_it_shares_most_of_the_way(root: Path) -> None:
 def test_where_there_is_no_choice_there_is_none(root: Path, tmp_path: Path) -> None:
     assert nearest("0000:99:00.0", root) is None
     assert nearest("0000:17:00.0", tmp_path / "elsewhere") is None
+
+
+def test_who_is_behind_an_iommu(root: Path) -> None:
+    assert translated(root) == ()
+    for name, kind in (("mlx5_0", "DMA-FQ"), ("mlx5_1", "identity"), ("mlx5_2", "DMA")):
+        group = root / "sys/class/infiniband" / name / "device/iommu_group"
+        group.mkdir()
+        (group / "type").write_text(f"{kind}\n")
+    assert translated(root) == ("mlx5_0", "mlx5_2")
+
+
+def config(*capabilities: tuple[int, int]) -> bytes:
+    """Of a bridge, with these extended capabilities and what each has behind its first six bytes."""
+    found, at = bytes(0x100), 0x100
+    for number, (name, control) in enumerate(capabilities, 1):
+        after = at + 8 if number < len(capabilities) else 0
+        head = (after << 20 | 1 << 16 | name).to_bytes(4, "little")
+        found, at = found + head + bytes(2) + control.to_bytes(2, "little"), at + 8
+    return found
+
+
+def test_bridges_that_redirect(root: Path) -> None:
+    devices = root / "sys/bus/pci/devices"
+    assert redirecting(root) == ()
+    gpu = devices / "0000:17:00.0"
+    (gpu / "vendor").write_text("0x10de\n")
+    (gpu / "class").write_text("0x030200\n")
+    above = {path.name: path for path in (gpu.resolve().parents[0], gpu.resolve().parents[1])}
+    (above["0000:16:00.0"] / "config").write_bytes(config((1, 0), (0x0D, 0x1D)))
+    (above["0000:15:01.0"] / "config").write_bytes(config((0x0D, 0x19)))  # all but that
+    beside = (devices / "0000:3b:00.0").resolve().parent
+    (beside / "config").write_bytes(config()[:64])  # what who is not root sees
+    assert redirecting(root) == ("0000:16:00.0",)
+    looped = bytes(0x100) + (0x100 << 20 | 7).to_bytes(4, "little") + bytes(4)
+    (beside / "config").write_bytes(looped)
+    assert redirecting(root) == ("0000:16:00.0",)
 
 
 def test_a_worker_takes_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
