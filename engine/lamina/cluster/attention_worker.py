@@ -70,7 +70,7 @@ class AttentionRole:
         self._coming: dict[int, Arrival] = {}
         self._channels: Channels[int] = Channels()  # by model worker
         # And from prefill workers, whose KV is for all heads that are here.
-        store, _ = self._worker(Piece(self._heads))
+        store, _ = self._worker(Piece(self._heads), attends=False)
         self._pull = KvPull(store, self._arena, lambda name: front.send(KvStored(name)), front.look)
 
     def _of_batch(self) -> list[Unit]:
@@ -80,7 +80,9 @@ class AttentionRole:
             for piece in self._partition.pieces(rank, self._config.number)
         ]
 
-    def _worker(self, piece: Piece) -> tuple[TensorWorker | CudaAttentionWorker, Attended]:
+    def _worker(
+        self, piece: Piece, *, attends: bool = True
+    ) -> tuple[TensorWorker | CudaAttentionWorker, Attended]:
         config, heads = self._config, piece.heads
         attended = self._attended.of(slice(heads.start, heads.stop))
         worker = worker_over(
@@ -88,8 +90,8 @@ class AttentionRole:
             attended,
             within(self._partition.kv_of(heads), self._kv_heads),
             heads=len(heads),
-            rows=config.most_rows,
-            longest=config.max_positions,
+            rows=config.most_rows if attends else 1,
+            longest=config.max_positions if attends else 1,
             device=config.device,
             threads=1,
         )

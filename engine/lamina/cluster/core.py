@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from lamina import host_memory
 from lamina.cluster.layout import CPU, ITERATIONS, Layout, Scaled, Trial, made_up, settle
 from lamina.cluster.machine import LostError, Machine, Replaced, Workplace
 from lamina.cluster.messages import (
@@ -255,14 +256,13 @@ class ClusterCore:
         return shared * mine // ranks + shared * prefill
 
     def _room_for_arenas(self) -> int:
-        """As much as there is of the attention worker's that has least, for each."""
+        """For each attention worker as much as there is for the one that has least."""
         rooms = []
-        for device, free in self._free.items():
+        for device, free in (self._free | {CPU: host_memory.free_bytes()}).items():
             _, workers = self._workers_on(device)
-            weights = self._weights_on(device)
-            if workers:
-                rooms.append(room_for_arenas(free, weights, on_gpu=device != CPU) // workers)
-        return min(rooms) * self.layout.attention_workers
+            room = room_for_arenas(free, self._weights_on(device), on_gpu=device != CPU)
+            rooms += [room / workers] if workers else []
+        return int(min(rooms) * self.layout.attention_workers)
 
     def _require_memory(self, max_sequences: int) -> None:
         """A model that does not fit is refused before it is loaded."""
@@ -273,9 +273,8 @@ class ClusterCore:
         for device, free in self._free.items():
             model, attention = self._workers_on(device)
             weights = self._weights_on(device)
-            if (
-                device == CPU
-            ):  # as they are loaded; and what attention workers multiply by, who are forked with it
+            if device == CPU:
+                # As they are loaded, and what attention workers multiply by: they are forked with it.
                 weights += self.facts.weight_bytes + self.facts.absorbing_bytes
             parts = {
                 "weights": weights,
@@ -434,8 +433,12 @@ class ClusterCore:
         """Why no worker has the memory to compute a prompt of so many tokens, if none has: all else may not
         have been touched yet.
         """
-        free_bytes = partial(int, self._spare_bytes) if self._model_on_gpu else self._machine.free_bytes
-        return self.facts.refusal(tokens, lambda: min(free_bytes(), self._spare_bytes))
+
+        def free() -> int:
+            here = self._spare_bytes if self._model_on_gpu else self._machine.free_bytes()
+            return min(here, self._spare_bytes)
+
+        return self.facts.refusal(tokens, free)
 
     def place_of_next(self, batch: int) -> int:
         """Where the batch's next iteration begins, and its prompts are computed."""

@@ -97,7 +97,8 @@ class Layout:
                 "layout-devices-count",
                 f"{name} has {len(devices)} devices for {workers} workers: give one, or one for each",
             )
-        return given if isinstance(given, str) else devices
+        first = tuple("cuda:0" if device == "cuda" else device for device in devices)
+        return first[0] if isinstance(given, str) else first
 
     def _settle(self) -> None:
         """Fill in what was left open; an EngineError where the parts do not go together."""

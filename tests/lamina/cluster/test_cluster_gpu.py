@@ -30,13 +30,7 @@ def machine(emulated_library: Path) -> Iterator[Machine]:
         yield made
 
 
-@pytest.mark.long(
-    but=[
-        "serial-heads-in-turn-1-1",
-        "rotational-2-requests-overlap-2-1",
-        "rotational-3-heads-overlap-2-2",
-    ]
-)
+@pytest.mark.long(but=["rotational-3-heads-overlap-2-2"])
 @pytest.mark.parametrize(
     ("turns", "partition", "overlap", "attention", "ranks"),
     list(itertools.product(TURNS, ["heads", "requests"], [False, True], [1, 2], [1, 2])),
@@ -50,7 +44,7 @@ def test_every_combination(
     check(shared(replicas * ranks, attention, **turn, **BOTH), FAMILY, overlap=overlap)
 
 
-@pytest.mark.long(but=["model", "mixed-softnic", "prefill-workers"])
+@pytest.mark.long(but=["mixed-softnic"])
 @pytest.mark.parametrize(
     "layout",
     [
@@ -71,12 +65,13 @@ def test_workers_on_different_devices(layout: Any, check: Check) -> None:
     check(layout, FAMILY)
 
 
-@pytest.mark.long(but=["gpt-oss"])
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["gemma2", "gpt-oss", "llama4", "qwen3-moe"])
 def test_models_of_today(family: str, check: Check) -> None:
     check(shared(1, 2, partition="requests", **BOTH), family)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("absorb", ["model", "attention"])
 def test_latent_kv(absorb: Any, machine: Machine, tmp_path: Path) -> None:
     """Attention workers may have products of their own then."""
@@ -90,11 +85,12 @@ def test_latent_kv(absorb: Any, machine: Machine, tmp_path: Path) -> None:
     assert tokens(layout) == tokens(replace(layout, model_on="cpu", attention_on="cpu"))
 
 
+@pytest.mark.long
 def test_an_arena_that_is_overcommitted(check: Check) -> None:
     check(shared(1, 1, **BOTH), FAMILY, kv_tokens=64, overcommit=2.0)
 
 
-@pytest.mark.long(but=["both-kill"])
+@pytest.mark.long(but=["attention-kill"])
 @pytest.mark.parametrize("how", ["kill", "stop"])
 @pytest.mark.parametrize(
     "layout",
@@ -123,3 +119,16 @@ def test_heads_that_its_kernels_do_not_have_are_refused(start: Start) -> None:
     with pytest.raises(EngineError, match="engine-gpu-heads"):
         start(shared(1, 1, **BOTH), "llama-gqa")
     start(shared(1, 1, model_on="cuda"), "llama-gqa")
+
+
+def test_a_gpu_that_is_too_small(start: Start, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "free_on", lambda devices: dict.fromkeys(devices, 200_000))
+    with pytest.raises(EngineError, match="engine-out-of-memory") as refused:
+        start(shared(1, 1, **BOTH), FAMILY)
+    assert "free on cuda:0" in str(refused.value)
+    with pytest.raises(EngineError, match="engine-out-of-memory"):
+        start(shared(1, 1, attention_on="cuda"), FAMILY, kv_tokens=None, kv_bytes=300_000)
+    # Without a size it is what the GPU has left.
+    engine = start(shared(1, 1, attention_on="cuda"), FAMILY, kv_tokens=None)
+    token = engine.core.facts.kv_shape.token_bytes  # type: ignore[union-attr]
+    assert engine.kv_tokens == int(200_000 * 0.9) // token

@@ -61,7 +61,7 @@ def test_batches_that_pipelining_settles() -> None:
 
 def test_devices_are_those_of_the_workers() -> None:
     assert Layout(2, 1, prefill_workers=1, model_on="cuda:1").devices == ["cuda:1", "cuda:1", "cpu", "cpu"]
-    assert Layout(1, 2, attention_on=["cuda", "cpu"]).devices == ["cpu", "cuda", "cpu"]  # type: ignore[arg-type]
+    assert Layout(1, 2, attention_on=["cuda", "cpu"]).devices == ["cpu", "cuda:0", "cpu"]  # type: ignore[arg-type]
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def tokens(engine: Engine) -> list[Any]:
 
 
 @pytest.mark.usefixtures("emulated")
-@pytest.mark.long(but=["Gemma2-True", "GptOss-False"])
+@pytest.mark.long(but=["Gemma2-True"])
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_tokens_are_those_of_cpus(family: str, overlap: bool) -> None:

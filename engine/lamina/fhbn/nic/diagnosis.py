@@ -152,8 +152,8 @@ def of_the_gpu(system: System) -> Iterator[Finding]:
     if system.redirecting:
         yield Finding(
             f"bridges ({', '.join(system.redirecting)}) send up to the root what devices say to each other: "
-            "a GPU's doorbells take the long way; turn Access Control Services (ACS) off there, in the BIOS or "
-            "with setpci"
+            "a GPU's doorbells take the long way; turn Access Control Services (ACS) off there, in the BIOS "
+            "or with setpci"
         )
 
 
