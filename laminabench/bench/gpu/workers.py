@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
@@ -20,6 +19,7 @@ from lamina.cluster import Layout
 from lamina.serve import Engine, Sampling
 from laminabench.bench.frame import QUIET, Report, Row, Table, Watcher
 from laminabench.bench.mini import config_of
+from laminabench.child_environment import child_environment
 
 # A model whose attention is a part that counts at the batches that a layout takes, and that loads in seconds.
 MODEL = "llama-mini"
@@ -128,17 +128,23 @@ def mps() -> Iterator[bool]:
         os.environ.update(named)
         after.callback(_restore, before)
         try:
-            subprocess.run([program, "-d"], check=True, capture_output=True, timeout=STARTED_S)
+            _tell([program, "-d"])
         except (OSError, subprocess.SubprocessError):
             yield False
             return
-        after.callback(_end, Path(program))
+        after.callback(_end, program)
         yield True
 
 
-def _end(program: Path) -> None:
+def _tell(command: Sequence[str], said: bytes = b"") -> None:
+    subprocess.run(
+        command, input=said, env=child_environment(), check=True, capture_output=True, timeout=STARTED_S
+    )
+
+
+def _end(program: str) -> None:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        subprocess.run([program], input=b"quit\n", capture_output=True, check=False, timeout=STARTED_S)
+        _tell([program], b"quit\n")
 
 
 def _restore(before: Mapping[str, str | None]) -> None:

@@ -41,7 +41,7 @@ def test_what_travels(
     conversion, ranks, rows = convert(model, absorb=absorb), 2, 3
     alone: Any = object()  # before attention, ranks sum nothing up
     slices = conversion.sharded(ranks).bind(model, 0, alone)
-    channels = AttentionChannels(Partition("requests", ranks, 2, HEADS, 1), 0)
+    channels = AttentionChannels(Partition("requests", ranks, 2, HEADS, 1), 0, torch.device("cpu"))
     senders: dict[int, Any] = {0: Counting(), 1: Counting()}
     channels.senders = senders
     q, state = slices[0].query((torch.arange(rows), torch.arange(rows)), None)

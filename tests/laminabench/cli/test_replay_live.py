@@ -120,7 +120,7 @@ def test_an_interrupt_closes_the_engine_and_leaves_no_run(
         (["--gpu-memory-utilization", "0.5"], "see --kv-tokens"),
         (["--network", "fhbn"], "auto, shm, gloo"),
         (["--deployment", "64xcpu+2xcpu"], "--oversubscribe"),
-        (["--deployment", "1xh100+1xh20"], "not verified on hardware"),
+        (["--deployment", "1xh100+1xh20"], "which has no h100"),
         (["--batches", "many"], "--batches"),
         (["--mode", "closed"], "needs --concurrency"),
         (["--model", "llama3-70b"], "does not fit"),

@@ -201,7 +201,7 @@ def test_where_the_tokenizer_is(tmp_path: Path) -> None:
 def test_flags_that_make_no_sense(refused: Any, tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("not JSON")
     for arguments, sentence in (
-        (("--deployment", "4xh100"), "on this machine's cores"),
+        (("--deployment", "4xh100"), "which has no h100"),
         (("--served-name", " "), "visible characters"),
         (("--tokenizer", str(tmp_path)), "no tokenizer that can be read"),
         (("--prefill", "off"), "--prefill"),
