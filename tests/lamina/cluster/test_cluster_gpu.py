@@ -107,8 +107,8 @@ def test_workers_that_are_lost_are_replaced(layout: Any, how: str, start: Start)
     engine = start(layout, FAMILY)
 
     def strike(step: int) -> None:
-        if step % 7 == 3 and step // 7 < len(engine.workers):
-            engine.strike(engine.workers[step // 7], how)
+        if step % 4 == 3 and step // 4 < len(engine.workers):
+            engine.strike(engine.workers[step // 4], how)
 
     assert play(engine, load, strike) == wanted
     sound(engine)
