@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from processes import children_of
 
@@ -41,6 +43,25 @@ Saved = Callable[..., Path]
 Reference = Callable[..., list[int]]
 Check = Callable[..., None]  # that a layout makes the tokens of transformers
 shared = functools.partial(Layout, oversubscribe=True)
+# By name: pipelining, batches, replicas.
+TURNS: dict[str, tuple[str, int, int]] = {
+    "serial": ("serial", 1, 1),
+    "fixed": ("fixed", 2, 2),
+    "rotational-2": ("rotational", 2, 1),
+    "rotational-3": ("rotational", 3, 2),
+}
+every_combination = pytest.mark.parametrize(
+    ("turns", "partition", "overlap", "attention", "ranks"),
+    list(itertools.product(TURNS, ["heads", "requests"], [False, True], [1, 2], [1, 2])),
+    ids=lambda value: {True: "overlap", False: "in-turn"}.get(value) if isinstance(value, bool) else None,
+)
+
+
+def combined(turns: str, partition: Any, attention: int, ranks: int, **more: Any) -> Layout:
+    """The layout of a combination."""
+    pipelining, batches, replicas = TURNS[turns]
+    turn: dict[str, Any] = {"pipelining": pipelining, "batches": batches, "partition": partition}
+    return shared(replicas * ranks, attention, **turn, **more)
 
 
 class ScriptedMachine(Machine):

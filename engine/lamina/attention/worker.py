@@ -369,8 +369,6 @@ class CudaAttentionWorker(Heads):
     def partial(self, layer: int, q: Tensor) -> tuple[Tensor, Tensor]:
         """Over all planned tokens: the output and the log of the softmax's denominator, both float32."""
         self.check(self.requests, q)
-        if self._beside:
-            self._beside.joined()
         known = self._layers[layer]
         out = self._empty((self.requests, self.heads, self.value_dim), torch.float32)
         lse = self._empty(q.shape[:2], torch.float32)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
-from cluster_support import Check, Reference, Start, prompts, shared, sound, tokens_of
+from cluster_support import (
+    Check,
+    Reference,
+    Start,
+    combined,
+    every_combination,
+    prompts,
+    shared,
+    sound,
+    tokens_of,
+)
 
 from lamina import Sampling
 from lamina.model.prefill import CHUNK
 
-# By name: pipelining, batches, replicas.
-TURNS: dict[str, tuple[str, int, int]] = {
-    "serial": ("serial", 1, 1),
-    "fixed": ("fixed", 2, 2),
-    "rotational-2": ("rotational", 2, 1),
-    "rotational-3": ("rotational", 3, 2),
-}
 LATENT = ("deepseek-v2", "deepseek-v3")
 
 
@@ -30,17 +32,11 @@ LATENT = ("deepseek-v2", "deepseek-v3")
         "rotational-3-heads-overlap-2-2",
     ]
 )
-@pytest.mark.parametrize(
-    ("turns", "partition", "overlap", "attention", "ranks"),
-    list(itertools.product(TURNS, ["heads", "requests"], [False, True], [1, 2], [1, 2])),
-    ids=lambda value: {True: "overlap", False: "in-turn"}.get(value) if isinstance(value, bool) else None,
-)
+@every_combination
 def test_every_combination(
     check: Check, turns: str, partition: Any, overlap: bool, attention: int, ranks: int
 ) -> None:
-    pipelining, batches, replicas = TURNS[turns]
-    turn: dict[str, Any] = {"pipelining": pipelining, "batches": batches, "partition": partition}
-    check(shared(replicas * ranks, attention, **turn), overlap=overlap)
+    check(combined(turns, partition, attention, ranks), overlap=overlap)
 
 
 # Each layout with two families; the others in the long suite.

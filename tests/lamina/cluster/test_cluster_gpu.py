@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_support import Check, Start, mixed, play, prompts, shared, sound
+from cluster_support import Check, Start, combined, every_combination, mixed, play, prompts, shared, sound
 from emulated_gpu import in_use
 from tiny_models import seeded, tiny
 
@@ -17,8 +16,6 @@ from lamina import Engine, Sampling
 from lamina.cluster import Machine
 from lamina.pipeline import EngineError
 
-TURNS = {"serial": ("serial", 1, 1), "fixed": ("fixed", 2, 2), "rotational-2": ("rotational", 2, 1)}
-TURNS["rotational-3"] = ("rotational", 3, 2)
 FAMILY = "qwen3"  # whose heads GPUs take
 BOTH = {"model_on": "cuda", "attention_on": "cuda:0"}
 
@@ -31,17 +28,11 @@ def machine(emulated_library: Path) -> Iterator[Machine]:
 
 
 @pytest.mark.long(but=["rotational-3-heads-overlap-2-2"])
-@pytest.mark.parametrize(
-    ("turns", "partition", "overlap", "attention", "ranks"),
-    list(itertools.product(TURNS, ["heads", "requests"], [False, True], [1, 2], [1, 2])),
-    ids=lambda value: {True: "overlap", False: "in-turn"}.get(value) if isinstance(value, bool) else None,
-)
+@every_combination
 def test_every_combination(
     check: Check, turns: str, partition: Any, overlap: bool, attention: int, ranks: int
 ) -> None:
-    pipelining, batches, replicas = TURNS[turns]
-    turn: dict[str, Any] = {"pipelining": pipelining, "batches": batches, "partition": partition}
-    check(shared(replicas * ranks, attention, **turn, **BOTH), FAMILY, overlap=overlap)
+    check(combined(turns, partition, attention, ranks, **BOTH), FAMILY, overlap=overlap)
 
 
 @pytest.mark.long(but=["mixed-softnic"])

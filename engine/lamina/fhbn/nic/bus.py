@@ -30,7 +30,7 @@ def nearest(gpu: str, root: Path = Path("/")) -> str | None:
 def translated(root: Path = Path("/")) -> tuple[str, ...]:
     """RDMA devices whose addresses an IOMMU translates."""
     return tuple(
-        name for name, nic in _nics(root).items() if _text(nic / "iommu_group/type").startswith("DMA")
+        name for name, nic in _nics(root).items() if text(nic / "iommu_group/type").startswith("DMA")
     )
 
 
@@ -48,14 +48,14 @@ def redirecting(root: Path = Path("/")) -> tuple[str, ...]:
 
 def _nics(root: Path) -> dict[str, Path]:
     folder = root / "sys/class/infiniband"
-    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    return {name: (folder / name / "device").resolve() for name in names}
+    return {name: (folder / name / "device").resolve() for name in names(folder)}
 
 
 def _gpus(root: Path) -> Iterator[Path]:
     folder = root / "sys/bus/pci/devices"
-    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if _text(path / "vendor") == _NVIDIA and _text(path / "class").startswith(_DISPLAY):
+    for name in names(folder):
+        path = folder / name
+        if text(path / "vendor") == _NVIDIA and text(path / "class").startswith(_DISPLAY):
             yield path.resolve()
 
 
@@ -75,7 +75,13 @@ def _redirects(bridge: Path) -> bool:
     return False
 
 
-def _text(path: Path) -> str:
+def names(folder: Path) -> tuple[str, ...]:
+    """What is in it; nothing if there is none such."""
+    return tuple(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else ()
+
+
+def text(path: Path) -> str:
+    """What a file of the kernel says; nothing if it says nothing."""
     try:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:

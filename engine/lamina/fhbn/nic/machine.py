@@ -56,7 +56,7 @@ def system_below(root: Path = Path("/")) -> System:
         kernel=platform.release(),
         loads_modules=(root / "proc/modules").exists(),
         has_verbs=(root / "sys/class/infiniband_verbs").is_dir(),
-        kernel_devices=_names(root / "sys/class/infiniband"),
+        kernel_devices=bus.names(root / "sys/class/infiniband"),
         mellanox_on_pci=tuple(_mellanox(root / "sys/bus/pci/devices")),
         closed_files=_closed(root),
         libibverbs=verbs is not None,
@@ -76,10 +76,6 @@ def _library(name: str) -> ctypes.CDLL | None:
         return None
 
 
-def _names(folder: Path) -> tuple[str, ...]:
-    return tuple(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else ()
-
-
 def _mellanox(devices: Path) -> list[str]:
     """Addresses of NVIDIA's (Mellanox's) network controllers."""
     if not devices.is_dir():
@@ -87,7 +83,7 @@ def _mellanox(devices: Path) -> list[str]:
     return sorted(
         path.name
         for path in devices.iterdir()
-        if _text(path / "vendor") == _MELLANOX and _text(path / "class").startswith(_NETWORK_CLASSES)
+        if bus.text(path / "vendor") == _MELLANOX and bus.text(path / "class").startswith(_NETWORK_CLASSES)
     )
 
 
@@ -95,8 +91,8 @@ def _closed(root: Path) -> dict[str, str]:
     """Device files that verbs go through and that this process may not use, or that are missing."""
     folder = root / "sys/class/infiniband_verbs"
     return {
-        _text(folder / name / "ibdev") or name: f"/dev/infiniband/{name}"
-        for name in _names(folder)
+        bus.text(folder / name / "ibdev") or name: f"/dev/infiniband/{name}"
+        for name in bus.names(folder)
         if name.startswith("uverbs") and not os.access(root / "dev/infiniband" / name, os.R_OK | os.W_OK)
     }
 
@@ -111,18 +107,11 @@ def _memlock_bytes(process: Path) -> int | None:
 
 def _may_lock_all(process: Path) -> bool:
     """CAP_IPC_LOCK counts where the kernel asks for it: not in a user namespace of its own."""
-    for line in _text(process / "status").splitlines():
+    for line in bus.text(process / "status").splitlines():
         name, _, value = line.partition(":")
         if name == "CapEff" and not int(value, 16) >> _CAP_IPC_LOCK & 1:
             return False
-    return _text(process / "uid_map").split() == _UNMAPPED
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return ""
+    return bus.text(process / "uid_map").split() == _UNMAPPED
 
 
 def _gpu_below(root: Path) -> Gpu:
@@ -156,4 +145,4 @@ def _asked() -> tuple[int, bool, str | None]:
 
 def _maps_registers(parameters: Path) -> bool:
     """Registering another device's registers takes root, or an option of the driver's."""
-    return parameters.exists() and (os.geteuid() == 0 or _OVERRIDE in _text(parameters))
+    return parameters.exists() and (os.geteuid() == 0 or _OVERRIDE in bus.text(parameters))
