@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import io
 import json
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import FrameType
 
@@ -40,7 +41,8 @@ AT_ONCE_S = 0.5
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
     """SIGTERM raises Terminated in here, and Ctrl-C KeyboardInterrupt, unless someone has already decided
-    otherwise. After a second one of either it ends whatever hangs, and what it has begun with it.
+    otherwise. After a second one of either it ends whatever hangs, and what it has begun with it; until its
+    very end none makes another exit code of the first one's.
     """
     main_thread = threading.current_thread() is threading.main_thread()
     if not main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
@@ -62,13 +64,22 @@ def terminable() -> Iterator[None]:
     before = {signal.SIGTERM: signal.SIG_DFL}
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         before[signal.SIGINT] = signal.default_int_handler  # type: ignore[assignment]
+    # Before all that is registered in here: it runs after that, which a second signal shall end too.
+    atexit.register(_deaf, before)
     for number in before:
         signal.signal(number, hear)
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler if heard < 2 else signal.SIG_IGN)
+        if not heard:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _deaf(numbers: Iterable[int]) -> None:
+    """While the interpreter takes itself apart, a signal would have what the kernel does by itself."""
+    for number in numbers:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def open_streams() -> None:

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -194,6 +195,27 @@ main.run([])
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (143, "laminabench: terminated\n")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_while_it_ends_change_no_exit_code(number: signal.Signals) -> None:
+    code = f"""
+import atexit, os, signal
+from laminabench.cli import main
+def again(*_):
+    os.kill(os.getpid(), {int(number)})
+class Late:
+    __del__ = again
+def heard_once(*_, **__):
+    atexit.register(again)
+    again()
+    signal.pause()
+late, main.main.main = Late(), heard_once
+main.run([])
+"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    said = "interrupted" if number == signal.SIGINT else "terminated"
+    assert (result.returncode, result.stderr) == (128 + number, f"laminabench: {said}\n")
 
 
 def test_every_command_that_reports_takes_json_quiet_and_verbose() -> None:
