@@ -201,6 +201,11 @@ class ClusterCore:
             raise EngineError(
                 "engine-max-sequences-too-few", f"max_sequences is below the {self.batches} batches"
             )
+        if options.backend == "cudagraph" and not all(map(is_gpu, layout.devices[: layout.model_workers])):
+            raise EngineError(
+                "layout-graphs-device",
+                "backend cudagraph: model workers have to be on GPUs; give model_on, or backend python",
+            )
         if any(is_gpu(layout.devices[number]) for number in layout.attending):
             require_heads_for_gpu(facts)
         self._overcommit = options.overcommit
@@ -253,7 +258,8 @@ class ClusterCore:
         if device == CPU and ranks == 1 and not self._model_on_gpu:
             return shared  # bound once, and forked with
         prefill = self.layout.prefill_workers if device == CPU else 0
-        return shared * mine // ranks + shared * prefill
+        slices = max(len(self.schedule.slices_of(place)) for place in range(self.schedule.places))
+        return shared * mine * slices // (self.schedule.slices * ranks) + shared * prefill
 
     def _room_for_arenas(self) -> int:
         """For each attention worker as much as there is for the one that has least."""
@@ -496,7 +502,12 @@ class ClusterCore:
     @property
     def network(self) -> str:
         """What moves the messages between workers: what "auto" has become."""
-        return self._workers.network
+        return ", ".join(sorted(self._workers.networks))
+
+    @property
+    def network_why(self) -> str:
+        """Why it is no better one; nothing if there is none."""
+        return "; ".join(sorted(filter(None, self._workers.networks.values())))
 
     def records(self) -> Records:
         """What the workers did and when; iterations that are under way end first."""

@@ -265,7 +265,7 @@ class Meeting:
         # Not the config's: there may be more attention workers than when this one began.
         self._partition, self._schedule = front.call.partition, config.schedule
         self._came: dict[str, Link] = {}
-        self.network = ""  # what moves the messages: that of the first channel
+        self.networks: dict[str, str] = {}  # what moves the messages, and why it is no better one
 
     def of_attention_worker(
         self, channels: Channels[int], pulled: Callable[[Receiver], None], shape: ArenaShape
@@ -381,7 +381,7 @@ class Meeting:
             )
         else:
             sender = self._host_sender(link, use)
-        self.network = self.network or sender.engine
+        self.networks[sender.engine] = link.why
         return sender
 
     def _receiver(self, link: Link, use: str, message_bytes: int) -> AnyReceiver:

@@ -178,7 +178,7 @@ class Ready(Report):
     """A worker has all its channels."""
 
     epoch: int
-    network: str
+    networks: dict[str, str]  # that move its messages, and why no better ones
 
 
 class Lost(Report):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from lamina import gpu
 from lamina.cluster.front_end import Context
 from lamina.cluster.meeting import AttentionChannels, Meeting, Route, StageChannels, TensorParallelGroup
 from lamina.cluster.messages import ChosenTokens, Plan, PromptsComputed, Weights
-from lamina.convert import EAGER, Conversion
+from lamina.convert import BoundSlice, Conversion, Sharded
 from lamina.model import Prefill, PromptRun, Some
 from lamina.operators import Attended
 from lamina.pipeline import BatchRows, Choice, SequenceStates, Turn, states_of
@@ -52,18 +53,21 @@ class ModelRole:
         self._group = TensorParallelGroup(self._rank, self._partition.ranks, self._heartbeat)
         sharded = conversion.sharded(self._partition.ranks, config.layout.experts)
         self._attentions = sharded.attentions
-        if isinstance(weights, list):
-            self._slices = weights
-        else:
-            self._slices = sharded.bind(
-                weights, self._rank, self._group, config.backend, self._device, q_first=config.streams
-            )
-        self._states = SequenceStates(states_of(self._slices), config.most_rows)
+        mine = self._schedule.slices_of(self._place)
+        graphs = config.backend == "cudagraph"
+        self._bound = self._bind(sharded, weights, mine, "python" if graphs else config.backend)
+        self._graphed = partial(sharded.graphed, device=self._device) if graphs else list[BoundSlice]
+        self._slices = dict(zip(mine, self._graphed(self._bound), strict=True))
+        self._states = SequenceStates(states_of(self._bound), config.most_rows)
         self._heads = (self._attentions[0].heads, self._attentions[0].output_dim)
         self._dtype = conversion.dtype
-        mine = self._schedule.slices_of(self._place)
         self._layers = range(mine.start, min(mine.stop, len(self._attentions)))
-        self._prefill = self._prefilling(attended, conversion, weights)
+        self._prefill: Prefill | None = None
+        if not config.decode_only:
+            # Compiled for a batch's size, slices would be compiled again for every prompt's length.
+            aot = config.backend == "aot"
+            plain = self._bind(sharded, weights, mine, "python") if aot else self._bound
+            self._prefill = self._prefilling(attended, plain)
         self._lanes = self._begun()
         self._attention_channels = AttentionChannels(self._partition, self._rank, self._device)
         self._stage_channels = StageChannels(conversion, self._heads[0], config.most_rows)
@@ -71,20 +75,21 @@ class ModelRole:
     def _begun(self) -> list[Lane]:
         return [Lane(self._front.call.cycle - 1) for _ in range(self._schedule.batches)]
 
-    def _prefilling(self, attended: Attended, conversion: Conversion, weights: Weights) -> Prefill | None:
-        if self._config.decode_only:
-            return None
-        # Compiled for a batch's size, slices would be compiled again for every prompt's length.
-        plain = self._slices
-        if self._config.backend not in EAGER:
-            assert not isinstance(weights, list)
-            plain = conversion.bind(weights, device=self._device)
+    def _bind(self, sharded: Sharded, weights: Weights, mine: range, backend: str) -> list[BoundSlice]:
+        if isinstance(weights, list):
+            return weights[mine.start : mine.stop]
+        streams = self._config.streams
+        return sharded.bind(
+            weights, self._rank, self._group, backend, self._device, q_first=streams, only=mine
+        )
+
+    def _prefilling(self, attended: Attended, plain: list[BoundSlice]) -> Prefill:
         part = slice(self._layers.start, self._layers.stop)
         heads, mine = self._attentions[0].heads, self._attentions[part]
         of_rank = slice(self._rank * heads, (self._rank + 1) * heads)
         last = plain[-1] if self._is_last else None
         here = attended.of(of_rank, part)._replace(attentions=mine).to(self._device)
-        return Prefill(plain[part], here, last)
+        return Prefill(plain[: len(self._layers)], here, last)
 
     def meet(self, meeting: Meeting) -> None:
         meeting.of_model_worker(self._attention_channels, self._group, self._stage_channels)
@@ -112,6 +117,8 @@ class ModelRole:
         self._states.clear()
         self._partition = self._front.call.partition
         self._attention_channels = AttentionChannels(self._partition, self._rank, self._device)
+        # Sums of ranks in graphs go over channels that were closed.
+        self._slices = dict(zip(self._slices, self._graphed(self._bound), strict=True))
         self._lanes = self._begun()
 
     def work(self) -> None:

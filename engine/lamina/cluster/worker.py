@@ -102,7 +102,7 @@ def _meet(config: WorkerConfig, front: FrontEnd, role: Role) -> None:
         front.send(Listening(listener.address, epoch))
         with contextlib.closing(Meeting(config, front, listener, front.peers())) as meeting:
             role.meet(meeting)
-    front.send(Ready(epoch, meeting.network))
+    front.send(Ready(epoch, meeting.networks))
 
 
 def _sentence(error: BaseException) -> str:

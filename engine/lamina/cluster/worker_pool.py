@@ -148,7 +148,7 @@ class WorkerPool:
         for number in numbers:
             self.send(number, messages.Peers(addresses), deadline)
         ready = [self._receive_now(number, messages.Ready, deadline) for number in numbers]
-        self.network = ready[0].network
+        self.networks = {name: why for one in ready for name, why in one.networks.items()}
 
     def _receive_now(self, number: int, kind: type[E], deadline: Deadline) -> E:
         """A message of this meeting; those of an earlier one, which failed, are left out."""

@@ -8,21 +8,25 @@ of the next; the state handed between them is a ticket that notices when it is n
 
 from __future__ import annotations
 
+import contextlib
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
-from lamina.convert.bind import BoundSlice, bind_python
+from lamina import gpu
+from lamina.convert.bind import BoundSlice
 from lamina.convert.errors import ConversionError
 from lamina.convert.program import BATCH, Program, Spec
-from lamina.convert.slices import SliceClass
+from lamina.cuda_library import CudaError
 
 T = TypeVar("T")
+Replay: TypeAlias = Callable[[], None]
 
 # Doubling up to 16, then in steps: less than a third of what runs is padding.
 SIZES: tuple[int, ...] = (1, 2, 4, 8, *range(16, 128, 8), *range(128, 512, 32), *range(512, 1025, 64))
@@ -76,7 +80,7 @@ class _Captured:
     """The graphs of a slice for one size, and the buffers they read and write."""
 
     inputs: list[Tensor]
-    graphs: list[torch.cuda.CUDAGraph]
+    replays: list[Replay]
     outputs: list[tuple[Tensor, ...]]  # of each piece, without the state
     states: list[Any]  # kept, or the pool would give their memory to another slice's graphs
 
@@ -106,7 +110,7 @@ class _Graphed:
         """One piece, as the eager slice's: the first begins a batch, the others are given the state."""
         ticket = given[0] if position else self._begin(*given)
         assert ticket.run == self._run, "another batch has begun this slice before the last one left it"
-        ticket.captured.graphs[position].replay()
+        ticket.captured.replays[position]()
         outputs = tuple(output[: ticket.batch].clone() for output in ticket.captured.outputs[position])
         if position + 1 < len(self._program.pieces):
             return (*outputs, ticket)
@@ -134,22 +138,24 @@ class _Graphed:
                 _, state = _run_piece(self._eager, piece.name, context, attended, state)
 
         warm_up(once, self._device)
-        graphs: list[torch.cuda.CUDAGraph] = []
+        replays: list[Replay] = []
         outputs: list[tuple[Tensor, ...]] = []
         states: list[Any] = []
         state: Any = None
         for piece in self._program.pieces:
-            graph, (outputs_now, state) = captured(
+            replay, (outputs_now, state) = captured(
                 partial(_run_piece, self._eager, piece.name, context, attended, state), self._device
             )
-            graphs.append(graph)
+            replays.append(replay)
             outputs.append(outputs_now)
             states.append(state)
-        return _Captured([*inputs, *(() if attended is None else (attended,))], graphs, outputs, states)
+        return _Captured([*inputs, *(() if attended is None else (attended,))], replays, outputs, states)
 
 
 def warm_up(run: Callable[[], object], device: torch.device) -> None:
     """So that libraries have chosen their kernels and made their workspaces; not on the stream in use."""
+    if device.type != "cuda":
+        return
     side: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side), torch.no_grad():
@@ -158,12 +164,21 @@ def warm_up(run: Callable[[], object], device: torch.device) -> None:
     torch.cuda.current_stream(device).wait_stream(side)
 
 
-def captured(run: Callable[[], T], device: torch.device) -> tuple[torch.cuda.CUDAGraph, T]:
-    """What it does as a graph, and what it gives, which every replay writes anew."""
+def captured(run: Callable[[], T], device: torch.device) -> tuple[Replay, T]:
+    """What does it again, and what it gives, which is written anew each time."""
+    if device.type != "cuda":  # a GPU that is emulated, where nothing is captured
+        result = run()
+        return partial(_again, run, result), result
     graph = torch.cuda.CUDAGraph()
     with torch.no_grad(), torch.cuda.graph(graph, pool=_pool(device)):
         result = run()
-    return graph, result
+    return graph.replay, result
+
+
+def _again(run: Callable[[], T], result: T) -> None:
+    for old, new in zip(pytree.tree_leaves(result), pytree.tree_leaves(run()), strict=True):
+        if isinstance(old, Tensor):
+            old.copy_(new)
 
 
 @lru_cache(maxsize=16)
@@ -185,18 +200,19 @@ def _run_piece(
     return (result, None) if name == "rest" else (result[:-1], result[-1])
 
 
-def bind_cudagraph(
-    kind: SliceClass, index: int, weights: Sequence[Tensor], device: torch.device
-) -> BoundSlice:
+def graphed(eager: BoundSlice, program: Program, device: torch.device) -> BoundSlice:
     """The slice as CUDA graphs, captured when a size of batch is first seen."""
-    eager = bind_python(kind, index, weights, device)
-    return BoundSlice(index, eager.source, tuple(weights), _Graphed(eager, kind.program, device).pieces())
+    return BoundSlice(eager.index, eager.source, eager.weights, _Graphed(eager, program, device).pieces())
 
 
 def require_gpu(device: torch.device) -> None:
     """A ConversionError unless graphs can be captured there."""
-    if device.type != "cuda" or not torch.cuda.is_available():
-        raise ConversionError(
-            "convert-no-gpu",
-            f"the cudagraph backend needs an NVIDIA GPU (device is {device}); use backend python or aot",
-        )
+    if device.type == "cuda" and torch.cuda.is_available():
+        return
+    with contextlib.suppress(CudaError):
+        if gpu.is_emulated():
+            return
+    raise ConversionError(
+        "convert-no-gpu",
+        f"the cudagraph backend needs an NVIDIA GPU (device is {device}); use backend python or aot",
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from lamina.convert.bind import BoundSlice, bind_python, tensors_by_name, usable
 from lamina.convert.constants import BoundConstants, Constant
 from lamina.convert.errors import ConversionError
 from lamina.convert.fuse import Fusing
-from lamina.convert.graphs import bind_cudagraph, require_gpu
+from lamina.convert.graphs import graphed, require_gpu
 from lamina.convert.program import Name
 from lamina.convert.slices import Slice, SliceClass
 from lamina.convert.states import SliceStates, StateMemory, StateSpec
@@ -69,8 +69,9 @@ class SlicedModel:
         device: torch.device | str = "cpu",
         *,
         q_first: bool = True,
+        only: range | None = None,
     ) -> list[BoundSlice]:
-        """The slices with weights, ready to run.
+        """The slices with weights, ready to run; all, or `only` some that follow each other.
 
         `tensors` has them by their names in the Hugging Face model; either name of a tied pair is enough, and
         tables that no checkpoint holds are made here. A weight is copied only to be moved, cast, split or
@@ -82,7 +83,7 @@ class SlicedModel:
         constants = BoundConstants(self.constants, tensors_by_name(tensors), place)
         bound: list[BoundSlice] = []
         fusing = Fusing(join=not q_first) if backend == "python" else None
-        for piece in self.slices:
+        for piece in chosen(self.slices, only):
             weights = [constants[name] for name in piece.weights]
             kind = self.classes[piece.class_index]
             if piece.states:
@@ -94,6 +95,11 @@ class SlicedModel:
             else:
                 bound.append(_bind(backend, kind, piece.index, weights, place, fusing))
         return bound
+
+
+def chosen(slices: Sequence[Slice], only: range | None) -> Sequence[Slice]:
+    """All, or those of a range."""
+    return slices if only is None else slices[only.start : only.stop]
 
 
 def _bind(
@@ -110,4 +116,4 @@ def _bind(
         from lamina.convert.aot import bind_aot  # needs the exporter and a compiler, which others do not
 
         return bind_aot(kind, index, weights, device)
-    return bind_cudagraph(kind, index, weights, device)
+    return graphed(bind_python(kind, index, weights, device), kind.program, device)

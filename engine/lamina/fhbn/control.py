@@ -289,6 +289,11 @@ class Control:
             raise PeerLostError(f"the control connection to {self.peer} was closed at this end")
         self._socket.settimeout(deadline.wait_s)
 
+    @property
+    def own_host(self) -> str:
+        """The address of this end: by it the peer is reached."""
+        return str(self._socket.getsockname()[0])
+
     def fileno(self) -> int:
         """The socket, which hangs up when the other process ends."""
         return self._socket.fileno()

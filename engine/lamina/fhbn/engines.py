@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Sequence
-from typing import Protocol, cast
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol, cast
 
 from lamina.fhbn.channel import ChannelSpec, Receiver, Sender
 from lamina.fhbn.control import Control, Deadline, Place
 from lamina.fhbn.errors import HandshakeError
 
-# From best to worst; `auto` takes the first that both ends have. The others are taken when they are asked
-# for: RDMA devices of two machines may be on different networks, and softnic is a test bench.
+# From best to worst; `auto` takes the first that both ends have, but softnic, which is a test bench.
 _MODULES = {
     "shm": "lamina.fhbn.shm",
     "verbs": "lamina.fhbn.verbs:VERBS",
@@ -19,7 +18,9 @@ _MODULES = {
     "softnic": "lamina.fhbn.softnic:ENGINE",
     "gloo": "lamina.fhbn.gloo",
 }
-_AUTOMATIC = ("shm", "gloo")
+_AUTOMATIC = ("shm", "verbs", "mlx5", "gloo")
+# Of those that need not reach the peer: what tells why nobody knows that they do.
+_DOUBTED = dict.fromkeys(("verbs", "mlx5"), "lamina.fhbn.verbs:off_the_way")
 # Those whose ends can be operations on a GPU's stream, and why the others' cannot be.
 _ON_STREAMS = ("shm", "mlx5", "softnic")
 _ON_THE_HOST = {
@@ -66,21 +67,35 @@ def require_network(network: str) -> None:
         raise ValueError(f"network '{network}' is unknown: give one of {', '.join(names())}")
 
 
-def usable(network: str, here: Place, there: Place, *, on_stream: bool = False) -> list[str]:
-    """Engines this end can use there, best first; HandshakeError if it is none."""
+class Found(NamedTuple):
+    """Engines that are asked for, best first."""
+
+    usable: list[str]
+    missing: dict[str, str]  # why others cannot be used, in words that follow "because"
+
+
+def find(network: str, here: Place, there: Place, own_host: str = "", *, on_stream: bool = False) -> Found:
+    """What this end, reached at `own_host`, can use there; HandshakeError if it is nothing."""
     asked = _AUTOMATIC if network == "auto" else (network,)
-    reasons = {name: engine(name).missing(here, there) for name in asked}
-    if on_stream:
-        reasons |= {
-            name: _ON_THE_HOST.get(name, "it has no ends on a GPU's stream")
-            for name in asked
-            if name not in _ON_STREAMS
-        }
-    possible = [name for name, reason in reasons.items() if reason is None]
-    if not possible:
-        why = "; ".join(f"{name} cannot be used because {reason}" for name, reason in reasons.items())
-        raise HandshakeError("channel-network-unusable", why)
-    return possible
+    reasons: dict[str, str | None] = {}
+    for name in asked:
+        if on_stream and name not in _ON_STREAMS:
+            reasons[name] = _ON_THE_HOST.get(name, "it has no ends on a GPU's stream")
+        else:
+            doubt = pkgutil.resolve_name(_DOUBTED[name]) if len(asked) > 1 and name in _DOUBTED else None
+            reasons[name] = (doubt and doubt(here, there, own_host)) or engine(name).missing(here, there)
+    found = Found(
+        [name for name, reason in reasons.items() if reason is None],
+        {name: reason for name, reason in reasons.items() if reason is not None},
+    )
+    if not found.usable:
+        raise HandshakeError("channel-network-unusable", because(found.missing))
+    return found
+
+
+def because(missing: Mapping[str, str]) -> str:
+    """Why these cannot be used."""
+    return "; ".join(f"{name} cannot be used because {reason}" for name, reason in missing.items())
 
 
 def best(ours: Sequence[str], theirs: Sequence[str]) -> str:
@@ -93,3 +108,11 @@ def best(ours: Sequence[str], theirs: Sequence[str]) -> str:
         f"the two ends have no network in common: this one has {', '.join(ours)}, "
         f"the other one {', '.join(theirs)}",
     )
+
+
+def passed_over(chosen: str, ours: Found, theirs: Found, peer: str) -> str:
+    """Why it is no better one; nothing if there is none."""
+    at_peer = {name: f"{peer} says: {reason}" for name, reason in theirs.missing.items()}
+    missing = at_peer | ours.missing
+    better = list(_MODULES)[: list(_MODULES).index(chosen)] if chosen in _MODULES else []
+    return because({name: missing[name] for name in better if name in missing})

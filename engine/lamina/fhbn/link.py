@@ -23,7 +23,7 @@ from lamina.fhbn.control import (
     seconds,
     sound_name,
 )
-from lamina.fhbn.engines import best, engine, require_network, usable
+from lamina.fhbn.engines import Found, best, engine, find, passed_over, require_network
 from lamina.fhbn.errors import (
     ChannelClosedError,
     ChannelError,
@@ -66,6 +66,7 @@ class Link:
         except ValueError as error:
             raise HandshakeError("channel-message", f"{control.peer} cannot be called so: {error}") from error
         self._there = Place.from_wire(hello, self.peer)
+        self.why = ""  # why the latest sender's network is no better one
 
     def receiver(
         self,
@@ -131,10 +132,11 @@ class Link:
         require_network(network)
         deadline = Deadline(spec.timeout_s)
         with self._opening(deadline):
-            engines = usable(network, self._here, self._there, on_stream=on_stream)
-            self._control.say({"engines": engines, "terms": spec.to_wire()}, deadline)
+            found = find(network, self._here, self._there, self._control.own_host, on_stream=on_stream)
+            offer = {"engines": found.usable, "missing": found.missing, "terms": spec.to_wire()}
+            self._control.say(offer, deadline)
             chosen = field(self._control.hear(deadline), "use", str, self.peer)
-            if chosen not in engines:
+            if chosen not in found.usable:
                 raise HandshakeError(
                     "channel-message", f"{self.peer} has chosen a network that was not offered"
                 )
@@ -156,21 +158,25 @@ class Link:
         deadline = Deadline(timeout_s)
         with self._opening(deadline):
             offer = self._control.hear(deadline)
-            engines = usable(network, self._here, self._there, on_stream=on_stream)
+            ours = find(network, self._here, self._there, self._control.own_host, on_stream=on_stream)
             spec = ChannelSpec.from_wire(field(offer, "terms", dict, self.peer), self.peer, timeout_s, spin_s)
             if spec.name != name:
                 raise HandshakeError(
                     "channel-name", f"this process opens channel {name!r} and {self.peer} {spec.name!r}"
                 )
-            chosen = best(engines, self._offered(offer))
+            theirs = self._offered(offer)
+            chosen = best(ours.usable, theirs.usable)
+            self.why = passed_over(chosen, ours, theirs, self.peer)
             self._control.say({"use": chosen}, deadline)
             return self._both(maker(chosen)(self._control, spec, deadline), deadline)
 
-    def _offered(self, offer: WireMessage) -> list[str]:
+    def _offered(self, offer: WireMessage) -> Found:
         names: list[Any] = field(offer, "engines", list, self.peer)
-        if not all(isinstance(name, str) and name.isprintable() for name in names):
+        missing: dict[Any, Any] = field(offer, "missing", dict, self.peer)
+        said = [*names, *missing, *missing.values()]
+        if not all(isinstance(one, str) and one.isprintable() for one in said):
             raise HandshakeError("channel-message", f"{self.peer} has sent a message without sound 'engines'")
-        return names
+        return Found(names, missing)
 
     @contextlib.contextmanager
     def _opening(self, deadline: Deadline) -> Iterator[None]:

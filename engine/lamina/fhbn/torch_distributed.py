@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import datetime
 import math
-import os
-import socket
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -199,8 +197,7 @@ def own_host(control: Control, deadline: Deadline) -> str:
     control.say({"machine": here}, deadline)
     if field(control.hear(deadline), "machine", str, control.peer) == here:
         return "127.0.0.1"
-    with socket.socket(fileno=os.dup(control.fileno())) as same:
-        return str(same.getsockname()[0])
+    return control.own_host
 
 
 def patience(timeout_s: float) -> datetime.timedelta:

@@ -6,8 +6,8 @@ only tells whether the other process is still there. Nothing is encrypted, and a
 guessed: use a network that is yours.
 
 LAMINA_RDMA_DEVICE names the device, or the device and its port as in mlx5_0:1; with several, one behind the
-other with commas, a worker takes that of its GPU's number. Without it, it is the nearest to the GPU, or the
-first whose port is up.
+other with commas, a worker takes that of its GPU's number. Without it, it is the nearest to the GPU, one that
+is on the network over which the two have met, or the first whose port is up.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from lamina.fhbn.channel import ChannelSpec
 from lamina.fhbn.control import Control, Deadline, Place, WireMessage, field
 from lamina.fhbn.errors import ChannelError, HandshakeError
 from lamina.fhbn.nic.bus import nearest
+from lamina.fhbn.nic.way import ports_on_the_way
 from lamina.fhbn.shm import Joined, NicEngine, called, new_ring
 
 _VARIABLE = "LAMINA_RDMA_DEVICE"
@@ -48,6 +49,15 @@ def choose(number: int, gpu: str | None) -> None:
         os.environ[_VARIABLE] = named[number % len(named)]
     elif not device() and gpu is not None and (near := nearest(gpu)):
         os.environ[_VARIABLE] = near
+
+
+def off_the_way(here: Place, there: Place, own_host: str) -> str | None:
+    """Why nobody knows that a device of this machine reaches that place, in words that follow "because"."""
+    if here.machine == there.machine:
+        return "the two are on one machine"
+    if device() or ports_on_the_way(own_host):
+        return None
+    return f"no RDMA device has the address {own_host} by which the two have met: {_VARIABLE} names another"
 
 
 class Quality(NamedTuple):
@@ -99,8 +109,8 @@ class VerbsEngine(NicEngine):
         self, control: Control, spec: ChannelSpec, deadline: Deadline, *, sends: bool
     ) -> Iterator[Joined]:
         """Make the ring, or the mirror of which the peer may write to the part before its slots."""
-        own = new_ring(spec)
-        writer = self._writer(device(), own, mirror=sends)
+        own, on_the_way = new_ring(spec), ports_on_the_way(control.own_host)
+        writer = self._writer(device() or "".join(on_the_way[:1]), own, mirror=sends)
         control.say(writer.address, deadline)
         message = control.hear(deadline)
         address: WireMessage = {name: field(message, name, of, control.peer) for name, of in _ADDRESS.items()}

@@ -97,9 +97,9 @@ class LocalCore:
         self._overlap = options.overlap
         self.graphs: IterationGraphs | None = None
         if graphs:
-            from lamina.serve.graphs import IterationGraphs, on_gpu
+            from lamina.serve.graphs import IterationGraphs
 
-            self.graphs = IterationGraphs(self._decode, place, on_gpu(place))
+            self.graphs = IterationGraphs(self._decode, place)
         self._kv_slots = KvSlots(self.arena, 1)
         self._rows = BatchRows()
         self._states = SequenceStates(states_of(self.slices), max_sequences)

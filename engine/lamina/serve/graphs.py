@@ -13,11 +13,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from lamina.convert.graphs import captured, fill, size_for, warm_up
+from lamina.convert.graphs import Replay, captured, fill, size_for, warm_up
 
 Context: TypeAlias = tuple[Tensor, ...]
-# Runs something so that it can be done again at any time: that, and where its result is afterwards.
-Capture: TypeAlias = Callable[[Callable[[], Tensor]], tuple[Callable[[], None], Tensor]]
 
 
 @dataclass(frozen=True)
@@ -25,7 +23,7 @@ class _Iteration:
     """Of one size of batch."""
 
     context: Context  # what it reads
-    replay: Callable[[], None]
+    replay: Replay
     logits: Tensor
 
 
@@ -36,8 +34,8 @@ class IterationGraphs:
     To run an iteration again changes nothing: the new token's keys and values are stored where they are.
     """
 
-    def __init__(self, decode: Callable[[Context], Tensor], device: torch.device, capture: Capture) -> None:
-        self._decode, self._device, self._capture = decode, device, capture
+    def __init__(self, decode: Callable[[Context], Tensor], device: torch.device) -> None:
+        self._decode, self._device = decode, device
         self._iterations: dict[int, _Iteration] = {}
         self.rows = size_for  # what a batch is filled up to
 
@@ -52,18 +50,9 @@ class IterationGraphs:
             buffers = iteration.context
         fill(buffers, context)
         if iteration is None:
-            iteration = _Iteration(buffers, *self._capture(partial(self._decode, buffers)))
+            run = partial(self._decode, buffers)
+            warm_up(run, self._device)
+            iteration = _Iteration(buffers, *captured(run, self._device))
             self._iterations[size] = iteration
         iteration.replay()
         return iteration.logits[:batch]
-
-
-def on_gpu(device: torch.device) -> Capture:
-    """As CUDA graphs."""
-
-    def capture(run: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
-        warm_up(run, device)
-        graph, logits = captured(run, device)
-        return graph.replay, logits
-
-    return capture

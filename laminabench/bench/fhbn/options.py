@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from lamina.fhbn import engines
 from lamina.fhbn.control import Place
-from lamina.fhbn.engines import usable
+from lamina.fhbn.engines import because, find
 from lamina.fhbn.errors import HandshakeError
 from laminabench.errors import UserError
 
@@ -51,15 +51,14 @@ def engines_of(text: str, *, named: bool = True, on_stream: bool = False) -> Eng
                 "fhbn-engine-unknown", f"--engines '{text}': there is no '{word}', give some of {known}"
             )
         try:
-            name = usable(word, here, here, on_stream=on_stream)[0]
+            name = find(word, here, here, on_stream=on_stream).usable[0]
         except HandshakeError as error:
             skipped[word] = str(error).removeprefix(f"{word} cannot be used because ")
             continue
         names[name] = None
         auto = name if word == "auto" else auto
     if not names:
-        why = "; ".join(f"{name} cannot be used because {reason}" for name, reason in skipped.items())
-        raise UserError("fhbn-engines-unusable", f"--engines '{text}': {why}")
+        raise UserError("fhbn-engines-unusable", f"--engines '{text}': {because(skipped)}")
     return Engines(tuple(names), skipped, auto, named)
 
 

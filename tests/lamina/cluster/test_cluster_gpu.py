@@ -56,6 +56,25 @@ def test_workers_on_different_devices(layout: Any, check: Check) -> None:
     check(layout, FAMILY)
 
 
+@pytest.mark.long(but=["in-turn-ranks"])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(shared(2, 2, pipelining="serial", **BOTH), id="ranks"),
+        pytest.param(shared(1, 1, model_on="cuda"), id="rotational"),
+        pytest.param(shared(2, 1, pipeline_parallel=2, stream_chunks=2, **BOTH), id="stages-streamed"),
+    ],
+)
+@pytest.mark.parametrize("overlap", [False, True], ids=["in-turn", "overlap"])
+def test_slices_as_graphs(layout: Any, overlap: bool, check: Check) -> None:
+    check(layout, FAMILY, backend="cudagraph", overlap=overlap)
+
+
+def test_slices_as_graphs_need_a_gpu(start: Start) -> None:
+    with pytest.raises(EngineError, match="layout-graphs-device"):
+        start(shared(2, 1, model_on=("cuda", "cpu")), FAMILY, backend="cudagraph")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("family", ["gemma2", "gpt-oss", "llama4", "qwen3-moe"])
 def test_models_of_today(family: str, check: Check) -> None:
@@ -95,7 +114,7 @@ def test_an_arena_that_is_overcommitted(check: Check) -> None:
 def test_workers_that_are_lost_are_replaced(layout: Any, how: str, start: Start) -> None:
     load = mixed(10)
     wanted = play(start(replace(layout, model_on="cpu", attention_on="cpu"), FAMILY), load)
-    engine = start(layout, FAMILY)
+    engine = start(layout, FAMILY, backend="cudagraph" if layout.model_on == "cuda" else "python")
 
     def strike(step: int) -> None:
         if step % 4 == 3 and step // 4 < len(engine.workers):

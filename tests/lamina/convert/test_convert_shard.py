@@ -322,7 +322,7 @@ def test_what_cannot_be_bound_is_refused() -> None:
     with pytest.raises(ConversionError, match="convert-shard-rank"):
         sharded.bind({}, 2, collective)
     with pytest.raises(ConversionError, match="convert-shard-backend"):
-        sharded.bind({}, 0, collective, backend="cudagraph")
+        sharded.bind({}, 0, collective, backend="aot")
     with pytest.raises(ConversionError, match="convert-no-collective"):
         sharded.bind({}, 0, None)
 

@@ -18,7 +18,7 @@ from lamina.cuda_library import CudaError
 from lamina.fhbn import device
 from lamina.fhbn.control import Place
 from lamina.fhbn.device import DeviceReceiver, DeviceSender
-from lamina.fhbn.engines import engine, usable
+from lamina.fhbn.engines import engine, find
 
 
 class FakeLibrary:
@@ -205,7 +205,7 @@ def test_an_engine_without_device_ends_is_told(links: tuple[fhbn.Link, fhbn.Link
 
 def test_a_nic_is_taken_on_a_stream_when_it_is_asked_for_only() -> None:
     here = Place.here()
-    assert usable("auto", here, here, on_stream=True) == ["shm"]
-    assert usable("softnic", here, here, on_stream=True) == ["softnic"]
+    assert find("auto", here, here, on_stream=True).usable == ["shm"]
+    assert find("softnic", here, here, on_stream=True).usable == ["softnic"]
     if engine("mlx5").missing(here, here) is None:
-        assert usable("mlx5", here, here, on_stream=True) == ["mlx5"]
+        assert find("mlx5", here, here, on_stream=True).usable == ["mlx5"]

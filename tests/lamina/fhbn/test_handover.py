@@ -156,7 +156,7 @@ def test_a_sender_that_never_comes_is_a_timeout(links: Links, both: Both) -> Non
 
 def hand(link: fhbn.Link, descriptors: list[int] | None) -> None:
     """Be a receiver that hands these over, or nothing."""
-    link.control.say({"engines": ["shm"], "terms": SPEC.to_wire()}, soon())
+    link.control.say({"engines": ["shm"], "missing": {}, "terms": SPEC.to_wire()}, soon())
     link.control.hear(soon())
     name = b"\0lamina-test-" + os.urandom(16).hex().encode()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:

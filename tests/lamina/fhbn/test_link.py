@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import pytest
 from fhbn_support import Both, Links, Open
 
 from lamina import fhbn, host_memory
+from lamina.fhbn import verbs
 from lamina.fhbn.control import Place
-from lamina.fhbn.engines import best, usable
+from lamina.fhbn.engines import best, find
 
 
 @pytest.mark.parametrize("network", ["auto", "shm"])
@@ -138,14 +140,40 @@ def test_a_peer_that_does_not_open_is_waited_for_and_told(links: Links) -> None:
 def test_the_best_network_both_have_is_taken() -> None:
     here = Place.here()
     elsewhere = dataclasses.replace(here, machine="elsewhere")
-    assert usable("auto", here, here)[0] == "shm"
-    assert usable("auto", here, elsewhere) == ["gloo"]
+    assert find("auto", here, here).usable[0] == "shm"
+    assert find("auto", here, elsewhere).usable == ["gloo"]
     assert best(["shm", "gloo"], ["gloo", "shm"]) == "shm"
     with pytest.raises(fhbn.HandshakeError, match="channel-network-unusable"):
-        usable("shm", here, elsewhere)
+        find("shm", here, elsewhere)
     stranger = dataclasses.replace(here, user=here.user + 1)
     with pytest.raises(fhbn.HandshakeError, match="channel-network-unusable"):
-        usable("shm", here, stranger)
+        find("shm", here, stranger)
+
+
+def test_between_machines_a_nic_is_taken_that_is_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Place.here()
+    elsewhere = dataclasses.replace(here, machine="elsewhere")
+    monkeypatch.setattr(verbs.VERBS, "missing", lambda *_: None)
+    monkeypatch.setattr(verbs, "ports_on_the_way", lambda host: ["nic:1"] if host == "10.0.0.3" else [])
+    assert find("auto", here, elsewhere, "10.0.0.3").usable == ["verbs", "gloo"]
+    aside = find("auto", here, elsewhere, "10.0.0.4")
+    assert aside.usable == ["gloo"]
+    assert list(aside.missing) == ["shm", "verbs", "mlx5"]
+    assert "10.0.0.4" in aside.missing["verbs"]
+    monkeypatch.setenv("LAMINA_RDMA_DEVICE", "nic")
+    assert find("auto", here, elsewhere, "10.0.0.4").usable == ["verbs", "gloo"]
+
+
+def test_it_is_said_why_no_better_network_was_taken(links: Links, both: Both) -> None:
+    ours, theirs = links
+    for link in links:
+        assert link.why == ""
+        link._there = dataclasses.replace(link._there, machine="elsewhere")
+    sender, receiver = both(lambda: ours.sender("a"), lambda: theirs.receiver("a", message_bytes=64))
+    assert (sender.engine, receiver.engine) == ("gloo", "gloo")
+    assert re.findall(r"(\w+) cannot be used", ours.why) == ["shm", "verbs", "mlx5"]
+    for end in (sender, receiver):
+        end.close()
 
 
 def test_nothing_in_the_handshake_can_be_code() -> None:

@@ -11,7 +11,7 @@ pytest.importorskip("msgpack")
 
 from lamina._native import mlx5_port
 from lamina.fhbn.control import Place
-from lamina.fhbn.engines import engine, usable
+from lamina.fhbn.engines import engine, find
 from lamina.fhbn.errors import ChannelError, HandshakeError
 
 
@@ -29,12 +29,12 @@ def test_it_is_missing_with_the_reason(why: str) -> None:
     here = Place.here()
     assert engine("mlx5").missing(here, here) == why
     with pytest.raises(HandshakeError, match="channel-network-unusable"):
-        usable("mlx5", here, here)
+        find("mlx5", here, here)
 
 
-def test_auto_never_takes_a_nic() -> None:
+def test_auto_takes_no_nic_on_one_machine() -> None:
     here = Place.here()
-    assert not {"verbs", "mlx5", "softnic"} & set(usable("auto", here, here))
+    assert not {"verbs", "mlx5", "softnic"} & set(find("auto", here, here).usable)
 
 
 def test_a_device_that_cannot_be_is_told(why: str, monkeypatch: pytest.MonkeyPatch) -> None:

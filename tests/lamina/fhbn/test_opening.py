@@ -67,10 +67,20 @@ def test_a_network_that_was_not_offered_cannot_be_chosen(links: Links, both: Bot
     assert closed(ours)
 
 
-@pytest.mark.parametrize("engines", [[1], ["shm", None], [b"shm"], ["a\nb"]])
-def test_networks_that_are_no_names_are_refused(links: Links, engines: list[object]) -> None:
+@pytest.mark.parametrize(
+    "offer",
+    [
+        *({"engines": engines, "missing": {}} for engines in ([1], ["shm", None], [b"shm"], ["a\nb"])),
+        *(
+            {"engines": ["shm"], "missing": missing}
+            for missing in ({"verbs": 1}, {"verbs": "a\nb"}, ["verbs"])
+        ),
+        {"engines": ["shm"]},
+    ],
+)
+def test_networks_that_are_no_names_are_refused(links: Links, offer: dict[str, Any]) -> None:
     ours, theirs = links
-    theirs.control.say({"engines": engines, "terms": SPEC.to_wire()}, soon())
+    theirs.control.say(offer | {"terms": SPEC.to_wire()}, soon())
     with pytest.raises(fhbn.HandshakeError, match="channel-message"):
         ours.sender("a")
     assert closed(ours)

@@ -3,7 +3,7 @@ experts on request by expert parallelism."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd, prod
 from typing import TYPE_CHECKING, get_args
@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, get_args
 import torch
 from torch import Tensor
 
-from lamina.convert.bind import BoundSlice, bind_python, tensors_by_name, usable
+from lamina.convert.bind import BoundSlice, bind_python, tensors_by_name
 from lamina.convert.codegen import slice_source
 from lamina.convert.constants import BoundConstants, Constant, weight_name
 from lamina.convert.errors import ConversionError
 from lamina.convert.fuse import Fusing
+from lamina.convert.graphs import graphed
 from lamina.convert.program import COLLECTIVE, RANK, Collective, Name, Spec
 from lamina.convert.sharding.experts import experts_of
 from lamina.convert.sharding.places import Kind, WeightPart
 from lamina.convert.sharding.program import ShardedProgram, shard_program
-from lamina.convert.sliced import EAGER, SlicedModel
+from lamina.convert.sliced import SlicedModel, chosen
 from lamina.convert.slices import SliceClass
 from lamina.operators import AttentionOp, Experts
 
@@ -71,6 +72,7 @@ class Sharded:
         device: torch.device | str = "cpu",
         *,
         q_first: bool = True,
+        only: range | None = None,
     ) -> list[BoundSlice]:
         """The slices of one rank, as SlicedModel.bind gives those of the whole model.
 
@@ -78,8 +80,9 @@ class Sharded:
         """
         self._part(rank, 1)
         if self.degree == 1:
-            return self.whole.bind(tensors, backend, device, q_first=q_first)
-        if backend not in EAGER:
+            return self.whole.bind(tensors, backend, device, q_first=q_first, only=only)
+        place = self.whole.place_for(backend, device)
+        if backend == "aot":
             raise ConversionError(
                 "convert-shard-backend",
                 f"the backend {backend!r} cannot run slices split over {self.degree} ranks, which talk to "
@@ -90,19 +93,25 @@ class Sharded:
                 "convert-no-collective", f"{self.degree} ranks need a collective to sum with"
             )
         kept = {name for name, part in self._held() if part.kind == "whole"}
-        given, place = tensors_by_name(tensors), usable(device)
+        given = tensors_by_name(tensors)
         weights = _RankWeights(self.whole.constants, given, place, rank, self.degree, kept)
         fusing = Fusing(join=not q_first) if backend == "python" else None
         known = {RANK: rank, COLLECTIVE: collective}
         bound: list[BoundSlice] = []
-        for piece in self.whole.slices:
+        for piece in chosen(self.whole.slices, only):
             program, kind = self.programs[piece.class_index], self.classes[piece.class_index]
             taken = [
                 weights.take(name, part) for name, part in zip(piece.weights, program.weights, strict=True)
             ]
             extras = [known[name] for name in program.program.bound]
             bound.append(bind_python(kind, piece.index, taken, place, extras, fusing))
-        return bound
+        return self.graphed(bound, place) if backend == "cudagraph" else bound
+
+    def graphed(self, bound: Sequence[BoundSlice], device: torch.device) -> list[BoundSlice]:
+        """Slices of "python" as those of "cudagraph"; both can be used."""
+        self.whole.place_for("cudagraph", device)
+        kinds = [piece.class_index for piece in self.whole.slices]
+        return [graphed(one, self.programs[kinds[one.index]].program, device) for one in bound]
 
     def describe(self) -> Sharing:
         """What is split and how, and which collectives the ranks call.

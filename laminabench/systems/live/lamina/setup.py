@@ -175,6 +175,7 @@ class LiveSetup(LocalSetup):
             "pipelining": engine.schedule.pipelining,
             "attention_partition": self.partition,
             "network": None if self.alone else engine.core.network,
+            **({} if self.alone or not engine.core.network_why else {"network_why": engine.core.network_why}),
             "kv_capacity_tokens": engine.kv_tokens,
             "warm_up_iterations": engine.warm_up_iterations,
             "max_num_seqs": self.max_sequences,

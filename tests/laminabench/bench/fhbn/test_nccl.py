@@ -13,7 +13,7 @@ import torch
 from lamina import fhbn
 from lamina.fhbn.channel import ChannelSpec
 from lamina.fhbn.control import Place
-from lamina.fhbn.engines import usable
+from lamina.fhbn.engines import find
 from lamina.fhbn.torch_distributed import HEADER, RECEIVER, Framing, GroupEnd
 from laminabench.bench.fhbn import nccl, options  # noqa: F401 - the latter adds NCCL to the engines
 from laminabench.bench.fhbn.nccl_ends import NcclReceiver
@@ -49,7 +49,7 @@ def test_two_processes_need_two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @without_nccl
 def test_asking_for_it_says_why_not() -> None:
     with pytest.raises(fhbn.HandshakeError, match="channel-network-unusable"):
-        usable("nccl", HERE, HERE)
+        find("nccl", HERE, HERE)
 
 
 def test_it_does_not_tell_what_is_there() -> None:
