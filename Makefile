@@ -73,9 +73,9 @@ sanitize: setup
 cuda: setup
 	@ci/check-cuda.sh $(VENV)
 
-# Everything that a machine with an NVIDIA GPU and nvcc can tell, in ten minutes: results/<gpu>.
-gpu: setup
-	$(BIN)/laminabench bench gpu
+# Everything that a machine with an NVIDIA GPU and nvcc can tell, in ten minutes: results/<gpu>. Built for that GPU alone.
+gpu:
+	@MAKE="$(MAKE)" ci/gpu.sh $(VENV)
 
 # The commands of README on a bare machine: a Debian of its own, seen by nothing of this one.
 bare:

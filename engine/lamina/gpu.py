@@ -89,6 +89,13 @@ def current_stream(place: torch.device) -> Stream:
     return torch.cuda.current_stream(place) if place.type == "cuda" else HostStream()
 
 
+def own_stream(place: torch.device) -> contextlib.AbstractContextManager[object]:
+    """What this thread launches in it waits for no other thread's work."""
+    if place.type != "cuda":
+        return contextlib.nullcontext()
+    return torch.cuda.stream(torch.cuda.Stream(place))  # type: ignore[no-untyped-call]
+
+
 class Beside:
     """A second stream of a GPU, for what may run beside the first one's work; none where one is emulated."""
 

@@ -1,4 +1,4 @@
-"""How much of a GPU's copy bandwidth decode attention reaches, beside torch's own ways to do it.
+"""How much of a GPU's copy bandwidth decode attention reaches, beside torch's own and others' ways to do it.
 
 Not verified on hardware.
 """
@@ -7,24 +7,36 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from laminabench.bench.frame import QUIET, Report, Row, Table, Watcher, all_judged, in_turns, spread
+from laminabench.bench.attention_others import OTHERS, WORKSPACE_BYTES, Tensors, installed
+from laminabench.bench.frame import (
+    QUIET,
+    Report,
+    Row,
+    Table,
+    Watcher,
+    all_judged,
+    in_turns,
+    ratios,
+    spread,
+)
 from laminabench.bench.on_gpu import copy_bandwidth, gpu_seconds, require_gpu
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 TARGET_SHARE = 0.9
+TARGET_RATIO = 1.0  # of the fastest other's time over ours
 JUDGED_BATCH, JUDGED_CONTEXT = 20, 4096  # the target speaks of these and more
 HEAD_DIM = 128
 HEADS = {"gqa-8": (64, 8), "mha": (64, 64)}  # LLaMA3-70B's, LLaMA-65B's
-WAYS = ("lamina", "sdpa", "flex")
+WAYS = ("lamina", *OTHERS)
 
 
 @dataclass(frozen=True)
@@ -67,14 +79,17 @@ def run(
     """Every shape that fits into the GPU's memory, in bf16, and into `seconds`.
 
     `lamina` is what a layer pays: begin() and finish() of the worker, over tokens scattered at random in the
-    arena, which is the worst a token-granular arena can come to. `sdpa` and `flex` read tensors that lie as
-    they like them best. They take turns, round by round. Bandwidth is the bytes of K and V over the time, and
-    its share is of what copying a gibibyte reaches, reads and writes counted. The median is judged.
+    arena, which is the worst a token-granular arena can come to. The others, torch's and, where they are
+    installed, FlashAttention's and FlashInfer's, read tensors that lie as they like them best. They take
+    turns, round by round. Bandwidth is the bytes of K and V over the time, and its share is of what copying a
+    gibibyte reaches, reads and writes counted. Medians are judged: the share, and the time over that of the
+    fastest other.
     """
     require_gpu()
     import torch
 
     until_s = time.monotonic() + seconds
+    missing = {name: "it is not installed" for name in OTHERS if not installed(name)}
     copy = spread([copy_bandwidth() for _ in range(rounds)])
     shapes = [Shape(kind, batch, context) for kind in HEADS for batch in batches for context in contexts]
     rows = []
@@ -89,72 +104,83 @@ def run(
         "device": device,
         "copy_bandwidth_bytes_per_s": copy,
         "target_share": TARGET_SHARE,
+        "target_ratio": TARGET_RATIO,
+        "missing": missing,
         "rows": rows,
         "met": all_judged([row.met for row in rows]),
     }
     head = f"{device}, which copies {copy.median / 1e9:,.0f} GB/s; bfloat16, slots at random"
-    titles = ("<kind", "batch", "context", *(f"{way}, share of it" for way in WAYS))
+    titles = ("<kind", "batch", "context", *(f"{way}, share of it" for way in WAYS), "over the fastest other")
     # The last cell is the verdict, or why a shape was skipped.
     cells = [(*row.cells, str(row.facts["skipped"]) if "skipped" in row.facts else row.met) for row in rows]
-    return Report(facts, [head, Table((*titles, f"<target {TARGET_SHARE:.0%}"), cells)])
+    table = Table((*titles, f"<target {TARGET_SHARE:.0%}, {TARGET_RATIO:g}"), cells)
+    return Report(facts, [head, table, *(f"{name}: {why}" for name, why in missing.items())])
 
 
 def _left_out(shape: Shape, why: str) -> Row:
-    return Row(shape.facts() | {"skipped": why}, (*shape.cells(), *("-" for _ in WAYS)))
+    return Row(shape.facts() | {"skipped": why}, (*shape.cells(), *("-" for _ in WAYS), "-"))
 
 
 def _measure(shape: Shape, rounds: int, copy_bandwidth: float) -> Row:
     import torch
 
     free, _ = torch.cuda.mem_get_info()
-    # Twice, once in our arena and once as torch's ways want it, and something to work with.
-    if 2.2 * shape.kv_bytes + (1 << 30) > free:
-        why = f"it takes {2.2 * shape.kv_bytes / 1e9:.0f} GB and {free / 1e9:.0f} GB are free"
+    # In our arena, as torch's ways want it, as others do where they are, and something to work with.
+    times = 2.2 + any(map(installed, ("flash-attn", "flashinfer")))
+    if times * shape.kv_bytes + (1 << 30) + WORKSPACE_BYTES > free:
+        why = f"it takes {times * shape.kv_bytes / 1e9:.0f} GB and {free / 1e9:.0f} GB are free"
         return _left_out(shape, why)
     contenders, refused = _contenders(shape)
     for call in contenders.values():
         gpu_seconds(call)  # the first calls are slower, and not counted
-    seconds = in_turns({name: partial(gpu_seconds, call) for name, call in contenders.items()}, rounds)
+    calls = {name: partial(gpu_seconds, call) for name, call in contenders.items()}
+    return measured(shape, in_turns(calls, rounds), copy_bandwidth, refused)
+
+
+def measured(
+    shape: Shape,
+    seconds: Mapping[str, Sequence[float]],
+    copy_bandwidth: float,
+    refused: Mapping[str, str],
+) -> Row:
+    """What the turns of each way came to."""
     bandwidths = {name: spread([shape.kv_bytes / took for took in times]) for name, times in seconds.items()}
     shares = {name: bandwidth.median / copy_bandwidth for name, bandwidth in bandwidths.items()}
+    others = [name for name in seconds if name != "lamina"]
+    fastest = max(others, key=shares.__getitem__, default=None)
+    ratio = ratios(seconds[fastest], seconds["lamina"]) if fastest else None
     facts = shape.facts() | {
         "seconds": {name: spread(times) for name, times in seconds.items()},
         "bandwidth_bytes_per_s": bandwidths,
         "share": shares,
         "refused": refused,
+        "fastest_other": fastest,
+        "ratio": ratio,
     }
     shown = (f"{shares[way]:.0%}" if way in shares else "-" for way in WAYS)
-    met = shares["lamina"] >= TARGET_SHARE if shape.judged else None
-    return Row(facts, (*shape.cells(), *shown), met)
+    met = shares["lamina"] >= TARGET_SHARE and (ratio is None or ratio.median >= TARGET_RATIO)
+    cells = (*shape.cells(), *shown, f"{ratio.median:.2f}" if ratio else "-")
+    return Row(facts, cells, met if shape.judged else None)
 
 
 def _contenders(shape: Shape) -> tuple[dict[str, Callable[[], object]], dict[str, str]]:
-    """Ways to do the same attention, and those that torch refuses here, with its reason."""
+    """Ways to do the same attention, and those that are refused here, with the reason."""
     import torch
-    from torch.nn.attention.flex_attention import flex_attention
-    from torch.nn.functional import scaled_dot_product_attention
 
-    heads, kv_heads = shape.heads
-    q = torch.randn((shape.batch, heads, 1, HEAD_DIM), device="cuda", dtype=torch.bfloat16)
-    k, v = (
-        torch.randn((shape.batch, kv_heads, shape.context, HEAD_DIM), device="cuda", dtype=torch.bfloat16)
-        for _ in range(2)
-    )
-    grouped = heads != kv_heads
-    flex = torch.compile(flex_attention, dynamic=False)
-    others: dict[str, Callable[[], object]] = {
-        "sdpa": lambda: scaled_dot_product_attention(q, k, v, enable_gqa=grouped),
-        "flex": lambda: flex(q, k, v, enable_gqa=grouped),
-    }
+    tensors = Tensors(shape.batch, shape.context, *shape.heads, HEAD_DIM)
+    others: dict[str, Callable[[], object]] = {}
     refused = {}
-    for name, call in list(others.items()):
+    for name, other in OTHERS.items():
+        if not installed(name):
+            continue
         try:
+            call = other(tensors)
             call()
             torch.cuda.synchronize()
+            others[name] = call
         except Exception as error:  # whatever it is, the others are still worth measuring
-            refused[name] = str(error).partition("\n")[0]
-            del others[name]
-    return {"lamina": _lamina(shape, q), **others}, refused
+            refused[name] = f"{type(error).__name__}: {error}".partition("\n")[0]
+    return {"lamina": _lamina(shape, tensors.q), **others}, refused
 
 
 def _lamina(shape: Shape, q: Tensor) -> Callable[[], object]:
@@ -172,6 +198,5 @@ def _lamina(shape: Shape, q: Tensor) -> Callable[[], object]:
     layer = worker.add_layer(arena[:, 0], arena[:, 1], scale=1 / math.sqrt(HEAD_DIM))
     slots = np.random.default_rng(0).permutation(tokens).astype(np.int32)
     worker.plan_lists(np.arange(shape.batch + 1, dtype=np.int64) * shape.context, slots)
-    mine = q.reshape(shape.batch, heads, HEAD_DIM)
     new = torch.randn((shape.batch, kv_heads, HEAD_DIM), device="cuda", dtype=torch.bfloat16)
-    return lambda: worker.run(layer, mine, new, new)
+    return lambda: worker.run(layer, q, new, new)

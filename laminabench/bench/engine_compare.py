@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ import transformers
 from lamina.cluster import Layout, Machine
 from lamina.pipeline import Records, Schedule, check_schedule
 from lamina.serve import Engine, Sampling, Step
-from laminabench.baselines.environment import environment_of, find
+from laminabench.bench.engine_vllm import Contender, Load, Turn, vllm
 from laminabench.bench.frame import (
     QUIET,
     Report,
@@ -33,14 +32,7 @@ from laminabench.bench.frame import (
     spread,
 )
 from laminabench.bench.mini import MODEL, MOE, config_of, moe_config, users_load
-from laminabench.catalog.deployment import parse_deployment
-from laminabench.catalog.find_model import model
 from laminabench.errors import UserError
-from laminabench.sim.simulate import Offered
-from laminabench.systems.live.vllm.process import VllmEndedError
-from laminabench.systems.live.vllm.runner import session
-from laminabench.systems.live.vllm.setup import CPU_BLOCK, VllmSetup
-from laminabench.traces.table import Trace, TraceMeta
 
 LAYOUTS: dict[str, Layout | None] = {
     "serial": Layout(pipelining="serial"),
@@ -65,17 +57,6 @@ BOOKKEEPING_REQUESTS = 1000
 BOOKKEEPING_ITERATIONS = 40
 # Of the requests whose bookkeeping is measured; as long as an answer of the Azure trace on average.
 PROMPT, OUTPUT = 200, 200
-VLLM_THREADS = 2
-
-
-@dataclass(frozen=True)
-class Load:
-    """What all contenders decode: requests that begin together, with prompts and outputs of equal lengths."""
-
-    batch: int
-    prompt: int
-    output: int
-    model: str = MODEL
 
 
 def target(first: str, second: str, load: Load) -> float | None:
@@ -88,17 +69,6 @@ def target(first: str, second: str, load: Load) -> float | None:
             return 1.0
         return 1.35 if load.model == MODEL else 1.2
     return None
-
-
-@dataclass(frozen=True)
-class Turn:
-    """The load decoded once, and parts of an iteration by name, as far as they are known."""
-
-    seconds: float
-    parts: Mapping[str, float] = field(default_factory=dict)
-
-
-Contender = Callable[[], Turn]
 
 
 def usual_output(names: str) -> int:
@@ -197,41 +167,6 @@ def boundary_s(records: Records, schedule: Schedule) -> float:
     both = np.intersect1d(ended + 1, began)
     gaps = starts[np.isin(began, both)] - ends[np.isin(ended + 1, both)]
     return float(np.median(gaps)) / 1e9
-
-
-@contextlib.contextmanager
-def vllm(load: Load, python: Path | None) -> Iterator[Contender]:
-    """vLLM's CPU build, prefill stripped out, which replays a saturated trace of equal requests.
-
-    Turns are timed by its own clock around its own steps.
-    """
-    environment = environment_of(python, "cpu", f"--vllm is {python}") if python else find("cpu")
-    # One token more of each: that of the first step, which admits the requests, is not in the time.
-    output = load.output + 1
-    prompts, outputs = (np.full(load.batch, tokens, np.int32) for tokens in (load.prompt, output))
-    trace = Trace(np.zeros(load.batch), prompts, outputs, TraceMeta("equal requests"))
-    setup = VllmSetup(
-        model(load.model),
-        load.model,
-        parse_deployment(f"{min(VLLM_THREADS, len(os.sched_getaffinity(0)))}xcpu"),
-        max_num_seqs=load.batch,
-        max_model_len=load.prompt + output,
-    )
-    kv_tokens = load.batch * -(-(load.prompt + output) // CPU_BLOCK) * CPU_BLOCK
-
-    def turn() -> Turn:
-        try:
-            received = replays.replay()
-        except VllmEndedError as error:
-            raise UserError("bench-vllm-failed", f"vLLM cannot take part: {error}") from error
-        steps = received.tables.iterations()
-        if steps["size"].tolist() != [load.batch] * output:
-            why = received.why_refused or "not all requests decoded in every step"
-            raise UserError("bench-vllm-failed", f"vLLM cannot take part: {why}")
-        return Turn(float(steps["duration_s"][1:].sum()))
-
-    with session(trace, setup, Offered(), environment, kv_tokens) as replays:
-        yield turn
 
 
 def bookkeeping(requests: int, iterations: int) -> Callable[[], float]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from laminabench.errors import UserError
+
+if TYPE_CHECKING:
+    import transformers
 
 COPY_BYTES = 1 << 30
 CALLS = 5  # between two events
@@ -20,6 +25,25 @@ def require_gpu() -> None:
         gpu.require()
     except CudaError as missing:
         raise UserError("bench-no-gpu", f"this benchmark needs a GPU: {missing}") from None
+
+
+def slug(device: str) -> str:
+    """`h100-80gb-hbm3` of "NVIDIA H100 80GB HBM3"."""
+    return re.sub("[^a-z0-9]+", "-", device.lower().replace("nvidia", "")).strip("-")
+
+
+def made_up(config: transformers.PreTrainedConfig, device: str) -> transformers.PreTrainedModel:
+    """A model in bfloat16 with weights drawn where they are used: a core takes minutes for some billions."""
+    import torch
+    import transformers
+
+    from lamina import gpu
+
+    with torch.device(gpu.tensors_on(device)):
+        made = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    made.eval()
+    made.requires_grad_(False)
+    return made
 
 
 def copy_bandwidth() -> float:
@@ -46,3 +70,18 @@ def gpu_seconds(call: Callable[[], object]) -> float:
     end.record()
     end.synchronize()
     return float(begin.elapsed_time(end)) / 1e3 / CALLS
+
+
+def graph_seconds(call: Callable[[], object]) -> float:
+    """The same as one CUDA graph, of what has more launches than can be ahead of the GPU."""
+    import torch
+
+    aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        call()  # libraries choose their kernels at the first call, which cannot be captured
+    torch.cuda.current_stream().wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return gpu_seconds(graph.replay)

@@ -196,10 +196,10 @@ def engine(
     worker and attention worker have a core each, and layouts of them take turns, with vLLM if it is named.
     """
     if compare:
-        from laminabench.bench import engine_compare
+        from laminabench.bench import engine_compare, engine_vllm
 
         output = output_tokens or engine_compare.usual_output(compare)
-        load = engine_compare.Load(batch, context, output, model)
+        load = engine_vllm.Load(batch, context, output, model)
         return engine_compare.run(compare, load, rounds=rounds, vllm_python=vllm_python, watcher=watcher)
     from laminabench.bench.engine import Options, run
 
@@ -287,20 +287,25 @@ def fhbn(
 
 @measuring("steps", "gpu --quick")
 @click.option("--quick", is_flag=True, help="Fewer sizes and rounds: five minutes instead of ten, at most.")
-@option("--only", None, "Measure one step in this process, and write nothing.", metavar="STEP")
-@option("--out folder", PATH, "Write into this folder; by default results/ and the card's name.")
+@option("--only", None, "Measure one step in this process, and write nothing else.", metavar="STEP")
+@option(
+    "--out folder",
+    PATH,
+    "Write into this folder; by default results/ and the card's name. With --only, kernels writes its table "
+    "there, and predicted reads there.",
+)
 def gpu(watcher: Watcher, quick: bool, only: str | None, folder: Path | None) -> Report:
     """All that a machine with an NVIDIA GPU can tell, in ten minutes.
 
-    Steps are card, tests, attention, engine and fhbn, each a process of its own. One that fails is said, and
-    the others go on; files are written as they come: a JSON file for each step, and report.md. Not verified
-    on hardware.
+    Steps are card, tests, attention, engine, vllm, workers, fhbn, kernels and predicted, each a process of
+    its own. One that fails is said, and the others go on; files are written as they come: a JSON file for
+    each step, kernels.toml, and report.md. Not verified on hardware.
     """
-    from laminabench.bench.gpu import steps
+    from laminabench.bench.gpu import all_steps, steps
 
     if only is not None:
-        return steps.measure(only, quick=quick, watcher=watcher)
-    return steps.run(folder, quick=quick, watcher=watcher)
+        return steps.measure(only, quick=quick, folder=folder, watcher=watcher)
+    return all_steps.run(folder, quick=quick, watcher=watcher)
 
 
 @measuring("measurements", "h2m2")

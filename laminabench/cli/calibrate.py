@@ -15,42 +15,58 @@ from laminabench.present.terminal import literal, table
 if TYPE_CHECKING:
     from rich.console import Console
 
-# The device of each system that is measured.
-NAMES = {"lamina": "cpu-core", "vllm": "cpu-vllm"}
+# The device of each system that is measured; a GPU's is called as it is.
+NAMES = {"lamina": "cpu-core", "vllm": "cpu-vllm", "gpu": "gpu"}
 MODEL, SECONDS = "llama-mini", 240.0
+GPU_MODEL = "llama3.1-8b"
 
 
 @click.command()
 @option("-o --output target", FILE, "Write the set here (.toml); by default NAME.toml in this folder.")
-@option("--model", None, "A model in bf16, with made-up weights: a name, or its config.json.", MODEL)
+@option(
+    "--model",
+    None,
+    f"A model in bf16, with made-up weights: a name, or its config.json; by default {MODEL}, "
+    f"of a GPU {GPU_MODEL}.",
+)
 @click.option(
     "--system", type=click.Choice(list(NAMES)), default="lamina", show_default=True, help="Whose times."
 )
 @option("--deployment", None, "Of vllm: 1xcpu, or as many cores as it is to have; 2xcpu by default.")
 @option("--ray", None, "Of lamina: on this Ray cluster, auto or host:port.", metavar="ADDRESS")
-@option("--name", None, "What the device is called in deployments; by default cpu-core, of vllm cpu-vllm.")
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="cuda measures the kernels of an NVIDIA GPU; not verified on hardware.",
+)
+@option("--name", None, "What the device is called; cpu-core, of vllm cpu-vllm, of a GPU measured-CARD.")
 @option("--seconds", POSITIVE, "About how long to measure; three rounds in any case.", SECONDS)
 @reporting
 def calibrate(
     target: Path | None,
-    model: str,
+    model: str | None,
     system: str,
     deployment: str | None,
     ray: str | None,
+    device: str,
     name: str | None,
     seconds: float,
     out: Output,
 ) -> None:
-    """Measure this machine: a cost set, with a device that is one of its cores, or those that vLLM has.
+    """Measure this machine: a cost set, with a device: one of its cores, those that vLLM has, or a GPU.
 
     \b
     laminabench calibrate -o here.toml
     laminabench calibrate --system vllm --deployment 1xcpu -o vllm.toml
+    laminabench calibrate --device cuda -o gpu.toml
 
     Slices, matrix products and attention are those of the engine on one core; what is between workers is
     measured with two. `replay --costs SET --deployment 1xNAME+1xNAME` then models what
     `--backend live --deployment 1xcpu+1xcpu` does. Of vLLM steps are measured, and `--system vllm --costs SET
-    --deployment 1xNAME` models them. Leave the machine alone meanwhile.
+    --deployment 1xNAME` models them. Of a GPU kernels are measured, and no host. Leave the machine alone
+    meanwhile.
     """
     from laminabench.runs.replace import require_writable
 
@@ -60,18 +76,22 @@ def calibrate(
         )
     if system == "vllm" and ray is not None:
         raise click.UsageError("--ray goes with --system lamina: vLLM is one process here")
-    target = target or Path(f"{name or NAMES[system]}.toml")
+    if device == "cuda" and (system != "lamina" or ray is not None):
+        raise click.UsageError("--device cuda measures the engine's kernels: leave out --system and --ray")
+    kind = "gpu" if device == "cuda" else system
+    target = target or Path(f"{name or NAMES[kind]}.toml")
     if target.suffix != ".toml":
         raise UserError("calibrate-suffix", f"-o {target}: --costs takes files that end in .toml; name one")
     require_writable(target)
-    facts = {"set": str(target), **measured(target, out, system, deployment, ray, model, name, seconds)}
+    model = model or (GPU_MODEL if kind == "gpu" else MODEL)
+    facts = {"set": str(target), **measured(target, out, kind, deployment, ray, model, name, seconds)}
     out.result(facts, lambda console: _print(console, facts))
 
 
 def measured(
     target: Path,
     out: Output,
-    system: str = "lamina",
+    kind: str = "lamina",
     deployment: str | None = None,
     ray: str | None = None,
     model: str = MODEL,
@@ -81,16 +101,19 @@ def measured(
     """Measure, write the set, and say how it went."""
     from laminabench.catalog.cost_file import write_costs
 
-    name = name or NAMES[system]
     with out.progress("measuring", unit="seconds") as told:
-        if system == "vllm":
+        if kind == "gpu":
+            from laminabench.bench.calibrate.cuda import calibrate_gpu
+
+            found = calibrate_gpu(model, name, seconds, told)
+        elif kind == "vllm":
             from laminabench.bench.calibrate.vllm import calibrate_vllm
 
-            found = calibrate_vllm(model, deployment, name, seconds, told)
+            found = calibrate_vllm(model, deployment, name or NAMES[kind], seconds, told)
         else:
             from laminabench.bench.calibrate import calibrate as calibrate_engine
 
-            found = calibrate_engine(model, name, seconds, told, ray)
+            found = calibrate_engine(model, name or NAMES[kind], seconds, told, ray)
     write_costs(found.costs, target, "Measured by `laminabench calibrate`.")
     out.note(f"wrote {target}")
     return found.facts
@@ -121,7 +144,7 @@ def _print(console: Console, facts: dict[str, Any]) -> None:
         soft_wrap=True,
     )
     if host["kind"] == "assumed":
-        console.print("one core is too few for workers: host and network are as assumed", soft_wrap=True)
+        console.print("without workers on two cores: host and network are as assumed", soft_wrap=True)
         return
     workers = network and (
         f"between workers: {network['rtt_s'] * 1e6:.0f} us there and back, then "

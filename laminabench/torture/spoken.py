@@ -54,7 +54,7 @@ SPOKEN: tuple[wire.AnyMessage, ...] = (
     wire.Forget(5),
     wire.Order("activity"),
     wire.Listening("127.0.0.1:1", 0),
-    wire.Ready(0, "shm"),
+    wire.Ready(0, {"shm": ""}),
     wire.Lost("attention-0 is gone", 0),
     wire.Failed("no memory"),
     wire.ChosenTokens(0, _INTS, _REVEALED),

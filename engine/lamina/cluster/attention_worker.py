@@ -100,6 +100,9 @@ class AttentionRole:
     def meet(self, meeting: Meeting) -> None:
         meeting.of_attention_worker(self._channels, self._pull.add, self._arena.shape)
 
+    def abort(self) -> None:
+        self._channels.abort()
+
     def part(self) -> None:
         self._pull.part()
         self._channels.close()

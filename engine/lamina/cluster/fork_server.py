@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
@@ -51,7 +52,11 @@ class ForkServer:
             case messages.Convert(model):
                 return ModelFacts.of(self._models.conversion(model))
             case messages.Start(model, configs):
-                return messages.Started([self._fork(config, model) for config in configs])
+                processes: defaultdict[str, list[WorkerConfig]] = defaultdict(list)
+                for config in configs:
+                    processes[config.process].append(config)
+                pids = {name: self._fork(members, model) for name, members in processes.items()}
+                return messages.Started([pids[config.process] for config in configs])
             case messages.Measure(devices):
                 return _measured(devices)
             case messages.Reap(pids, kill):
@@ -59,16 +64,17 @@ class ForkServer:
                 return messages.Ends({pid: self._ended[pid] for pid in pids if pid in self._ended})
         raise messages.unexpected(message, "the front end")
 
-    def _fork(self, config: WorkerConfig, model: ModelSource) -> int:
+    def _fork(self, configs: Sequence[WorkerConfig], model: ModelSource) -> int:
         conversion = self._models.conversion(model)
-        if config.kind == "model" and config.partition.ranks > 1:
+        ranks, experts = configs[0].partition.ranks, configs[0].layout.experts
+        if ranks > 1 and any(config.kind == "model" for config in configs):
             # Here once, and not in every rank; and refused, if it cannot be, before weights are loaded.
-            conversion.sharded(config.partition.ranks, config.layout.experts).compile()
+            conversion.sharded(ranks, experts).compile()
         weights, attended = self._models.weights(model), self._models.attended(model)
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _become(parent, config, attended, conversion, weights)
+            _become(parent, configs, attended, conversion, weights)
         self.alive.add(pid)
         self._ended.pop(pid, None)  # of an earlier process with this number
         return pid
@@ -124,7 +130,7 @@ def answered(answer: Callable[[], messages.AnyMessage]) -> messages.AnyMessage:
 
 
 def _become(
-    parent: int, config: WorkerConfig, attended: Attended, conversion: Conversion, weights: Weights
+    parent: int, configs: Sequence[WorkerConfig], attended: Attended, conversion: Conversion, weights: Weights
 ) -> NoReturn:
     """The child's whole life. It never returns to the loop that its parent is in."""
     status = 1
@@ -137,7 +143,7 @@ def _become(
             os.close(descriptor)
         os.open(os.devnull, os.O_RDWR)
         os.dup(0)
-        status = worker.run(config, attended, conversion, weights)
+        status = worker.run(configs, attended, conversion, weights)
     except BaseException:
         traceback.print_exc()
     with contextlib.suppress(BaseException):

@@ -29,6 +29,7 @@ class Layout:
     """Model workers and attention workers, each a process on a core of its own, and on GPUs that are named:
     `model_on` and `attention_on` have a device for all of a kind, or one for each.
 
+    Workers on one GPU that are `together` are threads of one process, so that they use it at the same time.
     `prefill_workers` compute prompts while others decode; without them model workers do, in a batch's turn.
     `pipelining` is how `batches` take turns: `serial` (one batch), `fixed` (each has a replica of its own) or
     `rotational` (n batches go round n - 1 replicas). The model workers divide into the replicas; those of a
@@ -43,6 +44,7 @@ class Layout:
     prefill_workers: int = 0  # on CPUs
     model_on: str | tuple[str, ...] = CPU  # "cuda:0"; more than one worker may be on a GPU
     attention_on: str | tuple[str, ...] = CPU
+    together: bool = False  # for where NVIDIA's MPS does not run, without which processes take turns on a GPU
     pipelining: Pipelining | None = None
     batches: int | Literal["auto"] | None = None
     min_batch: int = 1  # sequences that each batch should have: with fewer in all, fewer take turns

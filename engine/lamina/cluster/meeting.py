@@ -6,6 +6,7 @@ model workers to each other, pair by pair in ascending order, the lower number l
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -21,6 +22,7 @@ from lamina.fhbn import Link, Listener, connect
 from lamina.fhbn.channel import Receiver, Sender
 from lamina.fhbn.control import Deadline
 from lamina.fhbn.device import DeviceReceiver, DeviceSender
+from lamina.fhbn.errors import ChannelClosedError
 from lamina.fhbn.tensors import Part, copies, views
 from lamina.gpu import is_gpu, put
 from lamina.kv import ArenaShape
@@ -61,7 +63,8 @@ class Channels(Generic[K]):
     def abort(self) -> None:
         """End what waits on a GPU for others. Closing waits for all that is on it."""
         for end in self._on_gpu():
-            end.abort()
+            with contextlib.suppress(ChannelClosedError):  # by another thread, meanwhile
+                end.abort()
 
     def close(self) -> None:
         self.abort()

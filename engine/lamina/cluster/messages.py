@@ -23,6 +23,7 @@ from lamina.cluster.layout import Layout
 from lamina.errors import CodedError
 from lamina.fhbn.control import MOST_MESSAGE_BYTES, Control, Deadline
 from lamina.fhbn.readiness import readable, writable
+from lamina.gpu import is_gpu
 from lamina.model.load import LoadFormat
 from lamina.operators import Absorb
 from lamina.pipeline.batch_rows import BatchDelta, Ints, Revealed, Tokens
@@ -82,6 +83,11 @@ class WorkerConfig:
     @property
     def schedule(self) -> Schedule:
         return self.layout.schedule(self.slices)
+
+    @property
+    def process(self) -> str:
+        """Workers of which this is the same are threads of one process."""
+        return self.device if self.layout.together and is_gpu(self.device) else self.name
 
     @property
     def shares_cores(self) -> bool:

@@ -98,9 +98,12 @@ class ModelRole:
     def _channels(self) -> tuple[AttentionChannels, TensorParallelGroup, StageChannels]:
         return self._attention_channels, self._group, self._stage_channels
 
-    def part(self) -> None:
-        for channels in self._channels:  # first: what one has on a GPU may wait for what others have there
+    def abort(self) -> None:
+        for channels in self._channels:
             channels.abort()
+
+    def part(self) -> None:
+        self.abort()  # all of them first: what one has on a GPU may wait for what others have there
         for channels in self._channels:
             channels.close()
 

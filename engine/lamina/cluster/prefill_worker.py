@@ -66,6 +66,9 @@ class PrefillRole:
     def meet(self, meeting: Meeting) -> None:
         meeting.of_prefill_worker(self.senders)
 
+    def abort(self) -> None:
+        """Nothing of it waits on a GPU."""
+
     def part(self) -> None:
         for sender in self.senders.values():
             sender.close()

@@ -6,6 +6,10 @@ import contextlib
 import os
 import sys
 import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from queue import SimpleQueue
+from threading import Thread
 from typing import TYPE_CHECKING, TypeAlias
 
 import torch
@@ -13,7 +17,7 @@ import torch
 from lamina import gpu
 from lamina.cluster import messages
 from lamina.cluster.front_end import Context, EndedError, FrontEnd, RegroupError
-from lamina.cluster.heartbeat import MEETING_S, Heartbeat
+from lamina.cluster.heartbeat import FOREVER_S, MEETING_S, Heartbeat
 from lamina.cluster.meeting import Meeting
 from lamina.cluster.messages import Failed, Listening, Lost, Ready, Regroup, Weights, WorkerConfig
 from lamina.cluster.stream_recorder import StreamRecorder
@@ -32,23 +36,73 @@ if TYPE_CHECKING:
 Role: TypeAlias = "AttentionRole | ModelRole | PrefillRole"
 # A prefill worker on a core of others leaves it to them when they decode; it gets a tenth if they never wait.
 AFTER_DECODING = 10
+# After which a thread that launches lets others of its process launch, should it not stop by itself.
+SWITCH_S = 0.1e-3
 # What the loss of another worker looks like to those that work with it.
 LOST = (PeerLostError, ChannelClosedError, ChannelTimeoutError, HandshakeError)
 
 
-def run(config: WorkerConfig, attended: Attended, conversion: Conversion | None, weights: Weights) -> int:
-    """A worker's life; the status it ends with. An attention worker needs no conversion and no weights."""
-    os.sched_setaffinity(0, {config.core})
+def run(
+    configs: Sequence[WorkerConfig], attended: Attended, conversion: Conversion | None, weights: Weights
+) -> int:
+    """The life of a process: of one worker, or of several on one GPU, each a thread that has a stream of its
+    own. The status it ends with. An attention worker needs no conversion and no weights.
+    """
+    together = Together()
+    lives = [partial(_live, config, attended, conversion, weights, together) for config in configs]
+    if len(lives) == 1:
+        return lives[0]()
+    sys.setswitchinterval(SWITCH_S)
+    statuses: SimpleQueue[int] = SimpleQueue()
+    for life in lives:
+        Thread(target=_told, args=(life, statuses), daemon=True).start()
+    # One that fails ends all of them.
+    return next((status for status in (statuses.get(timeout=FOREVER_S) for _ in lives) if status), 0)
+
+
+def _told(life: Callable[[], int], statuses: SimpleQueue[int]) -> None:
+    statuses.put(life())
+
+
+class Together:
+    """The workers of one process, with the meeting that each was at last."""
+
+    def __init__(self) -> None:
+        self._met: dict[str, tuple[Role, int]] = {}
+
+    def meets(self, name: str, role: Role, epoch: int) -> None:
+        self._met[name] = role, epoch
+
+    def part(self, name: str) -> None:
+        """One hangs up, for which it waits for the GPU: so nothing of the others may wait there for it."""
+        own, epoch = self._met[name]
+        for role, met in list(self._met.values()):
+            if role is not own and met <= epoch:
+                role.abort()
+        own.part()
+
+
+def _live(
+    config: WorkerConfig,
+    attended: Attended,
+    conversion: Conversion | None,
+    weights: Weights,
+    together: Together,
+) -> int:
+    os.sched_setaffinity(0, {config.core})  # a thread's
     if config.kind == "prefill" and config.shares_cores:
         os.nice(AFTER_DECODING)
     torch.set_num_threads(1)
     gpu.take(config.device)
     if gpu.is_gpu(config.device):
         verbs.choose(*gpu.on_the_bus(config.device))
-    with connect(config.address, name=config.name, secret=config.secret, timeout_s=MEETING_S) as link:
+    with (
+        gpu.own_stream(gpu.tensors_on(config.device)),
+        connect(config.address, name=config.name, secret=config.secret, timeout_s=MEETING_S) as link,
+    ):
         try:
             with torch.inference_mode():
-                _work(config, attended, conversion, weights, link)
+                _work(config, attended, conversion, weights, together, link)
         except EndedError:
             return 0
         except BaseException as error:
@@ -60,7 +114,12 @@ def run(config: WorkerConfig, attended: Attended, conversion: Conversion | None,
 
 
 def _work(
-    config: WorkerConfig, attended: Attended, conversion: Conversion | None, weights: Weights, link: Link
+    config: WorkerConfig,
+    attended: Attended,
+    conversion: Conversion | None,
+    weights: Weights,
+    together: Together,
+    link: Link,
 ) -> None:
     place = gpu.tensors_on(config.device)
     recorder = StreamRecorder(place) if place.type == "cuda" else Recorder()
@@ -69,13 +128,14 @@ def _work(
     with Heartbeat(config) as heartbeat:
         role = _role(Context(config, front, recorder, heartbeat), attended, conversion, weights)
         while True:
+            together.meets(config.name, role, front.call.epoch)
             try:
                 _meet(config, front, role)
                 role.work()
             except RegroupError:
-                role.part()
+                together.part(config.name)
             except LOST as error:
-                role.part()  # before anything else: others may wait for this worker
+                together.part(config.name)  # before anything else: others may wait for this worker
                 front.send(Lost(_sentence(error), front.call.epoch))
                 front.called()
             heartbeat.stop()

@@ -99,11 +99,11 @@ class WorkerPool:
 
     def become(self, configs: Sequence[WorkerConfig]) -> None:
         """Others from the next meeting on; model workers go on as they are."""
-        stay = [number for number, config in enumerate(configs) if config.kind == "model"]
-        self._dismiss([number for number in range(len(self.names)) if number not in stay])
+        stay = {number for number, config in enumerate(configs) if config.kind == "model"}
+        self._dismiss(set(range(len(self.names))) - stay)
         self._configs, self.names = list(configs), [config.name for config in configs]
         self._received = [deque() for _ in configs]
-        self._replaced = set(range(len(configs))) - set(stay)
+        self._replaced = set(range(len(configs))) - (stay & self._links.keys())
 
     def replaced(self) -> list[int]:
         """Who was, since this was asked last."""
@@ -111,10 +111,12 @@ class WorkerPool:
         return result
 
     def _dismiss(self, numbers: Collection[int]) -> None:
-        """They are no more, whatever they were doing."""
-        pids = [self._pids.pop(number) for number in numbers if number in self._pids]
+        """They are no more, whatever they were doing; nor are others in their processes."""
+        ending = {self._configs[number].process for number in numbers}
+        numbers = [number for number, config in enumerate(self._configs) if config.process in ending]
+        pids = {self._pids.pop(number) for number in numbers if number in self._pids}
         if pids:
-            self._machine.kill(pids)
+            self._machine.kill(sorted(pids))
         self._replaced |= set(numbers)
         for number in numbers:
             self.monitor.remove(number)
@@ -310,8 +312,8 @@ class WorkerPool:
                 return LostError(lost, "worker-failed", sentence, outside=complains)
 
     def _ends(self) -> dict[int, int]:
-        numbers = {pid: number for number, pid in self._pids.items()}
-        return {numbers[pid]: status for pid, status in self._machine.ends(list(numbers)).items()}
+        ends = self._machine.ends(sorted(set(self._pids.values())))
+        return {number: ends[pid] for number, pid in self._pids.items() if pid in ends}
 
     def strike(self, number: int, how: str) -> None:
         self._require_open()

@@ -15,9 +15,15 @@ from lamina.convert import convert
 from lamina.pipeline import CoreOptions
 from lamina.pipeline.options import original_of
 from laminabench.bench.calibrate import machine, workers
-from laminabench.bench.calibrate.calibration import Calibration, described, require_dtype, require_name
+from laminabench.bench.calibrate.calibration import (
+    Calibration,
+    described,
+    measured,
+    require_dtype,
+    require_name,
+)
 from laminabench.bench.calibrate.cost_set import ENGINE, Made, cost_set
-from laminabench.bench.calibrate.rounds import Point, Seconds, Told, in_rounds
+from laminabench.bench.calibrate.rounds import Point, Told, in_rounds
 from laminabench.bench.calibrate.terms import Control, Decode, Model, Prompts
 from laminabench.bench.mini import config_of
 from laminabench.catalog.cost_file import assumed_host
@@ -48,7 +54,7 @@ def calibrate(source: str, name: str, seconds: float, told: Told, ray: str | Non
     with on_cores(1):
         slices = Model(conversion, original_of(config, conversion, options))
         decode = Decode(conversion, float(host_memory.free_bytes()))
-        control, isa = Control(slices, decode), decode.worker.native.isa
+        control = Control(slices, decode)
         left = seconds * (1 - WORKERS_SHARE) - (time.perf_counter() - began)
         found = in_rounds([slices, decode, Prompts(conversion)], control, left, told, total)
     passed = time.perf_counter() - began
@@ -63,7 +69,7 @@ def calibrate(source: str, name: str, seconds: float, told: Told, ray: str | Non
     made = Made(
         shape,
         name,
-        f"{title}, {now}, laminabench {__version__}, torch {torch.__version__}, {isa}",
+        f"{title}, {now}, laminabench {__version__}, torch {torch.__version__}, {control.isa}",
         title,
         ENGINE,
         machine.memory_per_core(),
@@ -74,7 +80,7 @@ def calibrate(source: str, name: str, seconds: float, told: Told, ray: str | Non
         "workers" if ray is None else "actors of Ray",
     )
     costs = cost_set(made)
-    return Calibration(costs, described(costs, made, found, _measured(made), time.perf_counter() - began))
+    return Calibration(costs, described(costs, made, found, measured(made), time.perf_counter() - began))
 
 
 def _config(source: str, shape: ModelShape) -> Any:
@@ -82,22 +88,3 @@ def _config(source: str, shape: ModelShape) -> Any:
     if source.strip().lower() == shape.name and shape.name in load_models():
         return config_of(shape.name)
     return source
-
-
-# What workers have between them.
-BETWEEN = {"between slice and attention": "trip", "between iterations": "boundary"}
-
-
-def _measured(made: Made) -> dict[str, tuple[Seconds, float]]:
-    """All terms, and how much the control drifted meanwhile."""
-    found, shape = made.found, made.shape
-    products = [f"gemm {matrix.name}" for matrix in (*shape.layer_gemms(), shape.lm_head_gemm())]
-    drift = {name: found.drift(name) for name in found.columns}
-    return {
-        "slices": (found.of_kind("slices"), drift[Model.name]),
-        "matrix products": (found.of_kind(*products), drift[Model.name]),
-        "choosing tokens": (found.of_kind("sampler"), drift[Model.name]),
-        Decode.name: (found.of_kind("decode", "skew"), drift[Decode.name]),
-        Prompts.name: (found.of_kind("prompt"), drift[Prompts.name]),
-        **{what: (made.between_of(kind), 0.0) for what, kind in BETWEEN.items() if made.between},
-    }

@@ -9,6 +9,7 @@ from typing import Any
 
 from laminabench.bench.calibrate.cost_set import Made
 from laminabench.bench.calibrate.rounds import UNSTABLE, Repeats, Seconds, mean_spread, relative_spread
+from laminabench.bench.calibrate.terms import Decode, Model, Prompts
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.hardware import load_devices
 from laminabench.catalog.models import ModelShape
@@ -44,11 +45,30 @@ def require_dtype(shape: ModelShape, source: str) -> None:
         )
 
 
+# What workers have between them.
+BETWEEN = {"between slice and attention": "trip", "between iterations": "boundary"}
+
+
+def measured(made: Made) -> dict[str, tuple[Seconds, float]]:
+    """All terms, and how much the control drifted meanwhile."""
+    found, shape = made.found, made.shape
+    products = [f"gemm {matrix.name}" for matrix in (*shape.layer_gemms(), shape.lm_head_gemm())]
+    drift = {name: found.drift(name) for name in found.columns}
+    return {
+        "slices": (found.of_kind("slices"), drift[Model.name]),
+        "matrix products": (found.of_kind(*products), drift[Model.name]),
+        "choosing tokens": (found.of_kind("sampler"), drift[Model.name]),
+        Decode.name: (found.of_kind("decode", "skew"), drift[Decode.name]),
+        Prompts.name: (found.of_kind("prompt"), drift[Prompts.name]),
+        **{what: (made.between_of(kind), 0.0) for what, kind in BETWEEN.items() if made.between},
+    }
+
+
 def described(
     costs: CostSet,
     made: Made,
     found: Repeats,
-    measured: Mapping[str, tuple[Seconds, float]],
+    terms: Mapping[str, tuple[Seconds, float]],
     took_s: float,
 ) -> dict[str, Any]:
     """For --json; of all that was measured, and how much the control drifted, how often and how steadily."""
@@ -63,7 +83,7 @@ def described(
         "control_spread_percent": 100 * control,
         "control_drift_percent": 100 * max(found.drift(name) for name in found.columns),
         "stable": control <= UNSTABLE,
-        "terms": [_row(what, points, drift) for what, (points, drift) in measured.items()],
+        "terms": [_row(what, points, drift) for what, (points, drift) in terms.items()],
         "host": {
             "kind": host.origin.kind,
             "per_step_s": host.per_step_s,

@@ -61,6 +61,7 @@ class Words(NamedTuple):
     sampler: str
     attention: str
     device: str
+    memory: str = "Memory is the machine's by core, links are its memory."
 
 
 ENGINE = Words(
@@ -117,7 +118,7 @@ def device_of(made: Made) -> Device:
         nic_bytes_per_s=bandwidth,
         power_w=None,
         source=f"{made.source}: {made.words.device}",
-        notes="Not a data sheet: what was measured. Memory is the machine's by core, links are its memory.",
+        notes=f"Not a data sheet: what was measured. {made.words.memory}",
     )
 
 

@@ -14,9 +14,20 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from lamina import fhbn
+from laminabench.bench.fhbn import beside_nccl
+from laminabench.bench.fhbn.beside_nccl import Nccl
 from laminabench.bench.fhbn.options import engines_of
 from laminabench.bench.fhbn.results import CAVEATS, notes, size_text, starred, us_text
-from laminabench.bench.frame import QUIET, Report, Spread, Table, Watcher, seconds_of, spread
+from laminabench.bench.frame import (
+    QUIET,
+    Report,
+    Spread,
+    Table,
+    Watcher,
+    all_judged,
+    seconds_of,
+    spread,
+)
 from laminabench.bench.on_gpu import require_gpu
 
 if TYPE_CHECKING:
@@ -28,19 +39,20 @@ TIMEOUT_S = 20.0
 HEAD_START_S = 0.0005  # from launching until what was launched surely waits
 SPIN_S = 0.01  # the host looks, and does not sleep
 WARM_UP = 3
+NOT_ASKED = Nccl(missing="it was not asked")
 
 
 def run(
     engines: str = "shm",
-    sizes: Sequence[int] = (0, 4 << 10, 64 << 10, 1 << 20, 16 << 20),
+    sizes: Sequence[int] = (0, 64, 4 << 10, 64 << 10, 1 << 20, 16 << 20),
     rounds: int = 50,
     watcher: Watcher = QUIET,
 ) -> Report:
     """Every engine of a list such as "shm,softnic", with every size of message.
 
-    `one_way` is from one stream of a GPU to another through memory of the host, for a message of no bytes the
-    price of publishing and polling alone, and of posting over a NIC. `staged` is the same with torch: to the
-    host, wait, and back.
+    `one_way` is from one stream to another through memory of the host, of two GPUs where there are two; for a
+    message of no bytes the price of publishing and polling alone, and of posting over a NIC. `staged` is the
+    same with torch: to the host, wait, and on. There and back is judged beside NCCL's, which takes two GPUs.
 
     `round_trip` is from a host thread that sends to a kernel that adds 1 to the message and back to that
     thread: with everything launched ahead of the message (`launched_ahead`), so as a graph (`graph_ahead`),
@@ -56,7 +68,9 @@ def run(
     for done, (engine, size) in enumerate(turns):
         watcher.progress(done, len(turns))
         rows.append(row(engine, size, _one_way(engine, size, rounds), _trips(engine, size, rounds)))
-    return report(torch.cuda.get_device_name(), rows, asked.skipped)
+    return report(
+        torch.cuda.get_device_name(), rows, asked.skipped, beside_nccl.trips(), torch.cuda.device_count()
+    )
 
 
 def row(engine: str, size: int, one_way: Mapping[str, Spread], trips: Mapping[str, Spread]) -> dict[str, Any]:
@@ -65,9 +79,16 @@ def row(engine: str, size: int, one_way: Mapping[str, Spread], trips: Mapping[st
     return {"engine": engine, "bytes": size, "caveat": caveat, "one_way_s": one_way, "round_trip_s": trips}
 
 
-def report(device: str, rows: Sequence[Mapping[str, Any]], skipped: Mapping[str, str]) -> Report:
+def report(
+    device: str,
+    rows: Sequence[Mapping[str, Any]],
+    skipped: Mapping[str, str],
+    nccl: Nccl = NOT_ASKED,
+    gpus: int = 1,
+) -> Report:
     """The rows as they are printed, with a line for each way."""
-    path = "pinned host memory, one GPU, one process"
+    path = f"pinned host memory, {'one GPU' if gpus < 2 else 'two GPUs'}, one process"
+    compared = beside_nccl.compared(rows, nccl)
     engines = list(dict.fromkeys(row["engine"] for row in rows))
     facts = {
         "benchmark": "fhbn-cuda",
@@ -76,7 +97,10 @@ def report(device: str, rows: Sequence[Mapping[str, Any]], skipped: Mapping[str,
         "skipped": skipped,
         "path": path,
         "verified": False,
+        "nccl_missing": nccl.missing,
+        "beside_nccl": compared,
         "rows": rows,
+        "met": all_judged([each.met for each in compared]),
     }
     lines = [
         (starred(row["engine"]), size_text(row["bytes"]), what, way, *took.cells(lambda s: us_text(s * 1e6)))
@@ -86,7 +110,7 @@ def report(device: str, rows: Sequence[Mapping[str, Any]], skipped: Mapping[str,
     ]
     table = Table(("<engine", "<size", "<what", "<way", "median", "min to max"), lines)
     head = f"{device}; {path}; not verified on hardware"
-    return Report(facts, [head, table, *notes(engines, skipped)])
+    return Report(facts, [head, table, *beside_nccl.text(compared, nccl), *notes(engines, skipped)])
 
 
 Both = Callable[[Callable[[fhbn.Link], Any], Callable[[fhbn.Link], Any]], tuple[Any, Any]]
@@ -126,17 +150,26 @@ def _opener(stack: ExitStack, engine: str, size: int) -> Callable[..., tuple[Any
     both = stack.enter_context(linked(TIMEOUT_S))
 
     def opened(
-        name: str, *, from_gpu: bool = True, to_gpu: bool = True, network: str = engine
+        name: str,
+        *,
+        from_gpu: bool = True,
+        to_gpu: bool = True,
+        network: str = engine,
+        gpus: tuple[int, int] = (0, 0),
     ) -> tuple[Any, Any]:
         how: dict[str, Any] = {"network": network, "timeout_s": TIMEOUT_S}
         wanted = how | {"message_bytes": max(size, 1), "slots": SLOTS}
 
         def sender(link: fhbn.Link) -> Any:
-            return link.device_sender(name, **how) if from_gpu else link.sender(name, spin_s=SPIN_S, **how)
+            if from_gpu:
+                with _on(gpus[0]):
+                    return link.device_sender(name, **how)
+            return link.sender(name, spin_s=SPIN_S, **how)
 
         def receiver(link: fhbn.Link) -> Any:
             if to_gpu:
-                return link.device_receiver(name, **wanted)
+                with _on(gpus[1]):
+                    return link.device_receiver(name, **wanted)
             return link.receiver(name, spin_s=SPIN_S, **wanted)
 
         ends = both(sender, receiver)
@@ -147,29 +180,38 @@ def _opener(stack: ExitStack, engine: str, size: int) -> Callable[..., tuple[Any
     return opened
 
 
-def _message(size: int) -> list[Tensor]:
+def _on(number: int) -> Any:
+    """An end is on the device that is current when it is opened; which thread does that matters."""
     import torch
 
-    return [torch.zeros(size, dtype=torch.uint8, device="cuda")] if size else []
+    return torch.cuda.device(number)
+
+
+def _message(size: int, number: int = 0) -> list[Tensor]:
+    import torch
+
+    return [torch.zeros(size, dtype=torch.uint8, device=f"cuda:{number}")] if size else []
 
 
 def _one_way(engine: str, size: int, rounds: int) -> dict[str, Spread]:
-    """Two streams that send a message to and fro, all launched ahead; the GPU's own clock.
+    """Two streams that send a message to and fro, all launched ahead; the first GPU's own clock.
 
     The first stream begins with the host's message, which is sent when everything is launched.
     """
     gpu: Any = importlib.import_module("torch.cuda")  # whose types are not told
-    first, second = gpu.Stream(), gpu.Stream()
-    here, far = _message(size), _message(size)
+    other = min(gpu.device_count() - 1, 1)
+    first, second = gpu.Stream(0), gpu.Stream(other)
+    here, far = _message(size), _message(size, other)
     with ExitStack() as stack:
         opened = _opener(stack, engine, size)
-        serve, take = opened("there")
-        answer, end = opened("back")
+        serve, take = opened("there", gpus=(0, other))
+        answer, end = opened("back", gpus=(other, 0))
         opener, begin = opened("gate", from_gpu=False, network="shm")
 
         def seconds() -> float:
             events = [gpu.Event(enable_timing=True) for _ in range(2)]
-            gpu.synchronize()
+            first.synchronize()
+            second.synchronize()
             for _ in range(TRIPS):
                 take.recv_into(*far, stream=second)
                 answer.send(*far, stream=second)
@@ -180,7 +222,8 @@ def _one_way(engine: str, size: int, rounds: int) -> dict[str, Spread]:
                 end.recv_into(*here, stream=first)
             events[1].record(first)
             opener.send()
-            gpu.synchronize()
+            first.synchronize()
+            second.synchronize()
             for one in (begin, serve, answer, take, end):
                 one.check()
             return float(events[0].elapsed_time(events[1])) / 1e3 / (2 * TRIPS)
@@ -195,7 +238,7 @@ def _stage(source: Tensor, target: Tensor) -> None:
     import torch
 
     target.copy_(source.cpu())
-    torch.cuda.synchronize()
+    torch.cuda.synchronize(target.device)
 
 
 def _trips(engine: str, size: int, rounds: int) -> dict[str, Spread]:

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 import torch
 import transformers
 
+from lamina import gpu
 from lamina.convert import convert
 from lamina.pipeline.arenas import free_bytes
 from lamina.pipeline.options import ModelFacts
-from lamina.serve import Engine, Sampling
+from lamina.serve import Engine, Sampling, Step
 from lamina.serve.core import LocalCore
 from laminabench.bench.frame import QUIET, Report, Row, Table, Watcher, ms_text, spread
 from laminabench.bench.mini import config_of, users_load
+from laminabench.bench.on_gpu import made_up
 
 MODEL = "llama3.1-8b"
 BATCHES, CONTEXTS = (1, 4, 16, 64, 128, 256), (1024, 8192)
@@ -63,11 +65,14 @@ def run(
     config, until_s = config or config_of(MODEL), time.monotonic() + seconds
     facts = ModelFacts.of(convert(config, torch.bfloat16))
     steps += WARM_UP
-    room = (free_bytes(torch.device(device)) * SHARE - facts.weight_bytes) / facts.token_bytes
+    room = (free_bytes(gpu.tensors_on(device)) * SHARE - facts.weight_bytes) / facts.token_bytes
     ways = ("python", "cudagraph") if device == "cuda" else ("python",)
     loads = [Load(way, batch, context) for way in ways for context in contexts for batch in batches]
     fit = [load for load in loads if load.tokens(steps) <= room]
-    engine = _engine(fit, steps, config, device, ways[-1]) if fit else None
+    engine = None
+    if fit:
+        sizes = max(load.batch for load in fit), max(load.tokens(steps) for load in fit)
+        engine = opened(config, *sizes, device, ways[-1])
     graphs = _core(engine).graphs if engine else None
     rows: list[Row] = []
     refused: dict[str, str] = {}
@@ -89,21 +94,34 @@ def run(
     return _report(device, facts, bandwidth, rows, refused)
 
 
-def _engine(
-    fit: Sequence[Load], steps: int, config: transformers.PreTrainedConfig, device: str, backend: str
+def opened(
+    config: transformers.PreTrainedConfig, batch: int, kv_tokens: int, device: str, backend: str
 ) -> Engine:
-    largest = max(fit, key=lambda load: load.tokens(steps))
-    with users_load(f"batch {largest.batch:,}, context {largest.context:,}"):
+    """In one process, for so many requests with so many tokens in all."""
+    with users_load(f"batch {batch:,}, {kv_tokens:,} tokens of KV"):
         return Engine(
-            config,
-            max_sequences=max(load.batch for load in fit),
+            made_up(config, device),
+            max_sequences=batch,
             dtype=torch.bfloat16,
-            load_format="dummy",
             decode_only=True,
-            kv_tokens=largest.tokens(steps),
+            kv_tokens=kv_tokens,
             device=device,
             backend=backend,
         )
+
+
+def decoded(engine: Engine, batch: int, prompt: int, output: int) -> tuple[list[float], list[Step]]:
+    """So many requests from their first token to their last: each iteration's seconds, and what it did."""
+    sampling = Sampling(max_tokens=output, ignore_eos=True)
+    numbers = [engine.submit(prompt, sampling) for _ in range(batch)]
+    took, steps = [], []
+    while not engine.idle:
+        started = time.perf_counter()
+        steps.append(engine.step())  # ends with its tokens on the host
+        took.append(time.perf_counter() - started)
+    for number in numbers:
+        engine.result(number)
+    return took, steps
 
 
 def _core(engine: Engine) -> LocalCore:
@@ -112,20 +130,14 @@ def _core(engine: Engine) -> LocalCore:
 
 
 def _measured(engine: Engine, load: Load, steps: int, facts: ModelFacts, bandwidth: float) -> Row:
-    for _ in range(load.batch):
-        engine.submit(max(1, load.context - steps // 2), Sampling(max_tokens=steps))
-    took, kv_tokens = [], []
-    while not engine.idle:
-        started = time.perf_counter()
-        step = engine.step()  # ends with its tokens on the host
-        took.append(time.perf_counter() - started)
-        kv_tokens.append(step.kv_tokens)
+    took, made = decoded(engine, load.batch, max(1, load.context - steps // 2), steps)
     counted = spread(took[WARM_UP:])
-    bound_s = (facts.weight_bytes + kv_tokens[len(kv_tokens) // 2] * facts.token_bytes) / bandwidth
+    bound_s = (facts.weight_bytes + made[len(made) // 2].kv_tokens * facts.token_bytes) / bandwidth
     rate = load.batch / counted.median
     found = {
         **load.facts(),
         "iteration_s": counted,
+        "host_s": spread([step.host_s for step in made[WARM_UP:]]),
         "tokens_per_s": rate,
         "bound_s": bound_s,
         "share": bound_s / counted.median,
@@ -144,6 +156,7 @@ def _report(
     found = {
         "benchmark": "gpu-engine",
         "device": device,
+        "model": MODEL,
         "weight_bytes": facts.weight_bytes,
         "kv_token_bytes": facts.token_bytes,
         "bandwidth_bytes_per_s": bandwidth,

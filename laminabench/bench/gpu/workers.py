@@ -29,9 +29,9 @@ STARTED_S = 10.0  # for a daemon
 MOST_CORES = 8  # for attention
 
 
-def layouts(cores: int, device: str = "cuda") -> Mapping[str, Layout | None]:
+def layouts(cores: int, device: str = "cuda", *, together: bool = False) -> Mapping[str, Layout | None]:
     """By name; None is one process, which is last because it has the GPU's memory from then on."""
-    both = Layout(1, 1, model_on=device, attention_on=device, oversubscribe=True)
+    both = Layout(1, 1, model_on=device, attention_on=device, together=together, oversubscribe=True)
     attention = max(1, min(MOST_CORES, cores - 1))
     beside = Layout(1, attention, model_on=device, partition="requests", oversubscribe=True)
     return {
@@ -54,13 +54,14 @@ def run(
 ) -> Report:
     """Decoding alone, with made-up weights and KV, each layout in an engine of its own.
 
-    Two processes that share a GPU take turns unless MPS runs, which is started for this where it is there.
+    Two workers on the GPU are processes under MPS, which is started for this where it is there; without it,
+    threads of one process.
     """
     config, until_s = config or config_of(MODEL), time.monotonic() + seconds
-    ways = layouts(len(os.sched_getaffinity(0)), device)
     rows: list[Row] = []
     refused: dict[str, str] = {}
     with mps() as shared:
+        ways = layouts(len(os.sched_getaffinity(0)), device, together=not shared)
         for done, (way, layout) in enumerate(ways.items()):
             watcher.progress(done, len(ways))
             why = "no time was left" if time.monotonic() > until_s else ""
@@ -73,7 +74,7 @@ def run(
             if why:
                 rows.append(Row({"layout": way, "skipped": why}, (way, "-", why)))
     found = {"benchmark": "gpu-workers", "context": context, "mps": shared, "refused": refused, "rows": rows}
-    head = f"context {context:,}; {'MPS ran' if shared else 'without MPS: processes take turns on the GPU'}"
+    head = f"context {context:,}; two on the GPU are {'processes, under MPS' if shared else 'threads of one'}"
     table = Table(("<layout", "batch", "tokens/s"), [row.cells for row in rows])
     return Report(found, [head, table])
 
@@ -96,6 +97,7 @@ def _measured(
         decode_only=True,
         kv_tokens=max(batches) * (context + steps),
         device="cpu" if layout else device,
+        backend="cudagraph" if device == "cuda" else "python",
     )
     rows = []
     with engine:

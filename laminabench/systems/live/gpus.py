@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 from laminabench.child_environment import child_environment
 from laminabench.errors import UserError
@@ -13,6 +14,7 @@ from laminabench.errors import UserError
 LISTED_S = 60.0  # for nvidia-smi to say what there is
 # Of a catalogue's name, what a driver does not say: how much memory, and on what board.
 _UNSAID = re.compile(r"\d+g|sxm|pcie")
+_MPS = "/tmp/nvidia-mps"  # where its daemon listens unless it is told otherwise
 _LINE = re.compile(r"GPU \d+: (.+) \(UUID: (.+)\)")
 
 
@@ -49,6 +51,11 @@ def is_called(name: str, device: str) -> bool:
     """Whether the driver's name is that of a device of the catalogue."""
     words = re.findall(r"[a-z0-9]+", name.lower())
     return all(part in words for part in device.split("-") if not _UNSAID.fullmatch(part))
+
+
+def shared_by_processes() -> bool:
+    """Whether NVIDIA's MPS runs, with which processes use a GPU at the same time; else they take turns."""
+    return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _MPS), "control").exists()
 
 
 def found(device: str, count: int, instead: str) -> list[int]:

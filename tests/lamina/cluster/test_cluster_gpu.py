@@ -35,10 +35,16 @@ def test_every_combination(
     check(combined(turns, partition, attention, ranks, **BOTH), FAMILY, overlap=overlap)
 
 
-@pytest.mark.long(but=["mixed-softnic"])
+@pytest.mark.long(but=["mixed-softnic", "together-rotational"])
 @pytest.mark.parametrize(
     "layout",
     [
+        pytest.param(shared(2, 1, batches=3, together=True, **BOTH), id="together-rotational"),
+        pytest.param(shared(2, 2, pipelining="serial", together=True, **BOTH), id="together-ranks"),
+        pytest.param(
+            shared(1, 2, model_on="cuda", attention_on=("cuda", "cpu"), together=True, network="softnic"),
+            id="together-with-a-cpu-softnic",
+        ),
         pytest.param(shared(1, 2, model_on="cuda"), id="model"),
         pytest.param(shared(1, 2, attention_on="cuda"), id="attention"),
         pytest.param(
@@ -109,6 +115,10 @@ def test_an_arena_that_is_overcommitted(check: Check) -> None:
         pytest.param(shared(2, 2, pipelining="serial", model_on="cuda"), id="ranks"),
         pytest.param(shared(1, 2, partition="requests", attention_on="cuda"), id="attention"),
         pytest.param(shared(1, 2, network="softnic", **BOTH), id="softnic"),
+        pytest.param(
+            shared(2, 2, batches=3, together=True, model_on=("cuda", "cuda:1"), attention_on="cuda"),
+            id="together",
+        ),
     ],
 )
 def test_workers_that_are_lost_are_replaced(layout: Any, how: str, start: Start) -> None:

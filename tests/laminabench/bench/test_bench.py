@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from lamina.convert import packing
-from laminabench.bench import attention, attention_cuda, products, sim, slab, traces
-from laminabench.bench.attention_cuda import Shape
+from laminabench.bench import attention, products, sim, slab, traces
 from laminabench.bench.endpoint_server import pieces
 from laminabench.sim.h2m2 import dynamic_trace
 from laminabench.traces.resolve import resolve as resolved
@@ -162,20 +161,3 @@ def test_attention_on_a_gpu_says_what_it_needs(shell: Shell) -> None:
     code, _, err = shell("attention", "--device", "cuda", "-v")
     assert code == 2
     assert "[bench-no-gpu]" in err
-
-
-def test_bytes_and_what_is_judged() -> None:
-    shape = Shape("gqa-8", 20, 4096)
-    assert shape.kv_bytes == 20 * 4096 * 8 * 128 * 2 * 2  # K and V, two bytes each
-    assert shape.judged
-    assert not Shape("gqa-8", 19, 4096).judged
-    assert not Shape("mha", 20, 4095).judged
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device for torch here")
-def test_a_row_has_every_contender_and_a_verdict() -> None:
-    result = attention_cuda.run(batches=(20,), contexts=(4096,), rounds=3)
-    for row in result.json()["rows"]:  # type: ignore[attr-defined]
-        if "skipped" not in row:
-            assert {"lamina", *row["seconds"], *row["refused"]} == {"lamina", "sdpa", "flex"}
-            assert row["met"] == (row["share"]["lamina"] >= attention_cuda.TARGET_SHARE)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import transformers
 
-from laminabench.bench import engine, engine_compare
+from laminabench.bench import engine, engine_compare, engine_vllm
 from laminabench.bench.mini import config_of, moe_config
 
 Facts = Callable[..., dict[str, Any]]
@@ -116,7 +116,7 @@ def test_experts_are_split_and_dealt_out_in_turns(facts: Facts, monkeypatch: pyt
 def test_each_pair_has_its_target(
     pair: tuple[str, str], batch: int, model: str, target: float | None
 ) -> None:
-    assert engine_compare.target(*pair, engine_compare.Load(batch, 1024, 64, model)) == target
+    assert engine_compare.target(*pair, engine_vllm.Load(batch, 1024, 64, model)) == target
 
 
 def test_another_model_decodes(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> None:

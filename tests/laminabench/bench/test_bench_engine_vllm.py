@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from laminabench.bench.engine_compare import Load, vllm
+from laminabench.baselines.environment import environment_of
+from laminabench.bench.engine_vllm import Load, decoding, vllm
+from laminabench.catalog.deployment import parse_deployment
 from laminabench.errors import UserError
 
 # Makes a token of every request in steps of 10 ms, the first one of 1 s; again for every line.
@@ -30,8 +32,10 @@ while True:
         start = step and 0.99 + step / 100
         say(events=[["s", start, start + [1, 0.01][step > 0], size, 7, joined, [], ended, 0]])
     say(done={{"steps": step + 1, "preemptions": 0, "recomputed_tokens": 0, "peak_kv_tokens": 9}})
-    if not sys.stdin.readline():
+    line = sys.stdin.readline()
+    if not line:
         break
+    order.update(json.loads(line))
 """
 
 
@@ -55,6 +59,17 @@ def test_rounds_are_timed_without_the_step_that_admits_the_requests(tmp_path: Pa
         for _ in range(3):
             turn = contender()
             assert (turn.seconds, turn.parts) == (pytest.approx(0.04), {})
+    assert has_ended(tmp_path)
+
+
+def test_one_that_runs_decodes_another_load(tmp_path: Path) -> None:
+    loads = Load(batch=3, prompt=20, output=4), Load(batch=1, prompt=90, output=2)
+    python = stand_in(tmp_path)
+    environment = environment_of(python, "cpu", "here")
+    with decoding(loads, parse_deployment("1xcpu"), environment) as decode:
+        # Also where it is not begun with what it was started with.
+        assert decode(loads[1]).seconds == pytest.approx(0.02)
+        assert decode(loads[0]).seconds == pytest.approx(0.04)
     assert has_ended(tmp_path)
 
 

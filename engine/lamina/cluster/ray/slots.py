@@ -80,9 +80,9 @@ class RayWorker:
         """
         try:
             if not has_weights(config.kind):
-                return worker.run(config, attended, None, []), ""
+                return worker.run([config], attended, None, []), ""
             conversion, weights = self._models.conversion(model), self._models.weights(model)
-            return worker.run(config, attended, conversion, weights), ""
+            return worker.run([config], attended, conversion, weights), ""
         except Exception:
             return 1, traceback.format_exc().strip()
         finally:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from lamina.fhbn.nic.bus import names, text
 
-
 _IPV4 = 4
 
 

@@ -217,6 +217,7 @@ class LiveSetup(LocalSetup):
             "attention_workers": self.workers[1],
             "prefill_workers": self.prefill_workers,
             **{f"{kind}_on": on for kind, on in self.devices().items()},
+            "together": self.on_gpus and not gpus.shared_by_processes(),
             **{name: getattr(self, name) for name in same},
         }
 

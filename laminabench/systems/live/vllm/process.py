@@ -175,8 +175,11 @@ def command(environment: Environment) -> list[str]:
     return [str(environment.python), "-P", "-m", "decode_replay"]
 
 
-def variables(environment: Environment, cores: Sequence[int], workers: int, folder: Path) -> dict[str, str]:
-    """The runner's variables: threads bound to cores as vLLM binds those of its workers, nothing fetched.
+def variables(
+    environment: Environment, cores: Sequence[int], workers: int, folder: Path, gpus: Sequence[int] = ()
+) -> dict[str, str]:
+    """The runner's variables: threads bound to cores as vLLM binds those of its workers, nothing fetched, and
+    no GPUs but these of those that this process may use.
 
     vLLM binds threads itself (VLLM_CPU_OMP_THREADS_BIND) only where a worker is a process of its own; one in
     the engine's process gets what vLLM would have set. Intel's OpenMP is what its manual says to preload.
@@ -201,12 +204,21 @@ def variables(environment: Environment, cores: Sequence[int], workers: int, fold
         "DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",
     }
-    return kept | (_for_cores(environment, cores, workers) if environment.kind == "cpu" else {})
+    if environment.kind == "cpu":
+        return kept | _for_cores(environment, cores, workers)
+    return kept | (_for_gpus(gpus) if gpus else {})
 
 
 def cache_of(environment: Environment, folder: Path) -> Path:
     """Where what is compiled is kept: with the environment, or in `folder` if that cannot be written."""
     return (environment.folder if os.access(environment.folder, os.W_OK) else folder) / "cache"
+
+
+def _for_gpus(numbers: Sequence[int]) -> dict[str, str]:
+    """In the order of the bus, in which they are counted here and by the driver's tools."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    mine = [str(number) if visible is None else visible.split(",")[number] for number in numbers]
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(mine)}
 
 
 def _for_cores(environment: Environment, cores: Sequence[int], workers: int) -> dict[str, str]:

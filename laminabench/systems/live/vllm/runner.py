@@ -201,7 +201,7 @@ def launch(
         prompts = write_prompts(prompts_of(trace, seed, setup.model.vocab), folder / "prompts")
     return VllmProcess(
         command(environment),
-        variables(environment, setup.cores(), setup.workers, folder),
+        variables(environment, setup.cores(), setup.workers, folder, setup.gpus()),
         order(setup, trace, offered, tokens, models, prompts),
         folder / "vllm.log",
         setup.timeout_s,

@@ -69,6 +69,13 @@ class VllmSetup(LocalSetup):
         """Of all workers together: where they are more than the heads of KV, several hold the same one."""
         return self.model.kv_bytes_per_token * max(1, self.workers // self.model.kv_heads)
 
+    def gpus(self) -> list[int]:
+        """Those of this machine that the deployment names; a UserError if there are fewer."""
+        if self.kind == "cpu":
+            return []
+        instead = f"--deployment {DEPLOYMENT}, or --backend modelled"
+        return gpus.found(self.deployment.model.device.name, self.devices, instead)
+
     def cores(self) -> list[int]:
         """A core a device; of GPUs all the cores there are."""
         allowed = sorted(os.sched_getaffinity(0))
@@ -92,7 +99,7 @@ def check(setup: VllmSetup) -> None:
                 f"{deployment} is {count} cores and this process may use {cores}; use {cores}xcpu",
             )
     else:
-        gpus.found(deployment.model.device.name, count, f"--deployment {DEPLOYMENT}, or --backend modelled")
+        setup.gpus()
     if count % setup.workers:
         raise UserError(
             "deployment-tensor-parallel",

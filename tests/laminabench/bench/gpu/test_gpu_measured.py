@@ -37,6 +37,14 @@ def test_loads_are_measured_or_said_to_be_left_out(monkeypatch: pytest.MonkeyPat
         assert row["share"] == row["bound_s"] / row["iteration_s"].median
 
 
+@pytest.mark.usefixtures("emulated")
+def test_both_ways_run_on_a_gpu() -> None:
+    report = engine.run(1e9, batches=(1, 3), contexts=(6,), steps=1, config=tiny("Llama"))
+    rows = [(row["backend"], row["batch"], row["iteration_s"].median > 0) for row in _facts(report)]
+    assert rows == [(way, batch, True) for way in ("python", "cudagraph") for batch in (1, 3)]
+    assert report.facts["refused"] == {}
+
+
 def test_no_load_begins_after_its_time() -> None:
     report = engine.run(1e9, batches=(1,), contexts=(40,), seconds=-1, config=tiny("Llama"), device="cpu")
     assert [row["skipped"] for row in _facts(report)] == ["no time was left"]

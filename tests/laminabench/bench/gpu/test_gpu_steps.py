@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from laminabench.bench.gpu import steps
+from laminabench.bench.frame import Report
+from laminabench.bench.gpu import KERNELS, all_steps, steps
+from laminabench.catalog.cost_file import load_costs
 from laminabench.errors import UserError
 
 Shell = Callable[..., tuple[int, str, str]]
@@ -37,8 +40,8 @@ class Machine:
         return self.answers.get(name, (0, json.dumps({"benchmark": name, "rows": []}), ""))
 
 
-def _run(folder: Path | None, machine: Machine, *, quick: bool = False) -> steps.Report:
-    return steps.run(folder, quick=quick, device=lambda: "NVIDIA H100 80GB HBM3", runner=machine)
+def _run(folder: Path | None, machine: Machine, *, quick: bool = False) -> Report:
+    return all_steps.run(folder, quick=quick, device=lambda: "NVIDIA H100 80GB HBM3", runner=machine)
 
 
 def test_what_each_step_found_is_written(tmp_path: Path) -> None:
@@ -51,13 +54,14 @@ def test_what_each_step_found_is_written(tmp_path: Path) -> None:
     facts = json.loads((tmp_path / "out" / "gpu.json").read_text())
     outcomes = {step["name"]: step["outcome"] for step in facts["steps"]}
     assert outcomes == {
-        "card": "measured", "tests": "missed", "attention": "met", "engine": "measured",
-        "workers": "measured", "fhbn": "measured",
+        "card": "measured", "tests": "missed", "attention": "met", "engine": "measured", "vllm": "measured",
+        "workers": "measured", "fhbn": "measured", "kernels": "measured", "predicted": "modelled",
     }  # fmt: skip
     tests = json.loads((tmp_path / "out" / "tests.json").read_text())
     assert (tests["tests"], tests["skipped"], tests["failed"]) == (3, 1, ["tests.a::wrong"])
     text = (tmp_path / "out" / "report.md").read_text()
     assert "NVIDIA H100 80GB HBM3" in text
+    assert facts["verified"] is False
     assert "| batch | share | met |" in text
     assert "| 20 | 0.91 | True |" in text
     assert not report.failed
@@ -65,32 +69,72 @@ def test_what_each_step_found_is_written(tmp_path: Path) -> None:
 
 def test_one_that_fails_does_not_keep_others(tmp_path: Path) -> None:
     machine = Machine(
-        card=(2, "", "laminabench: error: no\n"), attention=(None, "", ""), engine=(70, "nonsense", "")
+        card=(2, "", "laminabench: error: no\n"),
+        attention=(None, "", ""),
+        engine=(70, "nonsense", ""),
+        predicted=(2, json.dumps({"error": {"code": "bench-gpu-no-runs", "message": "there are none"}}), ""),
     )
+    for old in ("engine.json", "kernels.toml"):
+        (tmp_path / old).write_text("of an earlier run")
     report = _run(tmp_path, machine)
     steps_ = json.loads((tmp_path / "gpu.json").read_text())["steps"]
     why = {step["name"]: step["why"] for step in steps_ if step["outcome"] == "failed"}
-    assert list(why) == ["card", "attention", "engine"]
+    assert list(why) == ["card", "attention", "engine", "predicted"]
     assert "error: no" in why["card"]
+    assert why["predicted"] == "there are none"
     assert report.failed
     assert report.facts["failed"] == list(why)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "fhbn.json", "gpu.json", "report.md", "tests.json", "workers.json"
+        "fhbn.json", "gpu.json", "kernels.json", "report.md", "tests.json", "vllm.json", "workers.json"
     ]  # fmt: skip
 
 
-def test_no_step_begins_without_time_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "TOTAL_S", steps.LEAST_S - 1)
+@pytest.mark.parametrize(("quick", "most_s"), [(False, 600), (True, 280)])
+def test_all_steps_end_in_time_and_inherit_what_others_leave(
+    quick: bool, most_s: float, tmp_path: Path
+) -> None:
+    limits = [step.seconds(quick=quick) for step in steps.STEPS.values()]
+    assert sum(limits) <= most_s
     machine = Machine()
-    report = _run(tmp_path, machine)
-    assert not machine.asked
-    assert report.facts["failed"] == list(steps.STEPS)
-    told = json.loads((tmp_path / "gpu.json").read_text())["steps"]
-    assert [step["name"] for step in told] == list(steps.STEPS)
-    monkeypatch.setattr(steps, "QUICK_S", steps.LEAST_S + 20)
-    _run(tmp_path, machine, quick=True)
+    _run(tmp_path, machine, quick=quick)
     assert machine.asked == list(steps.STEPS)
-    assert all(limit <= steps.LEAST_S + 20 for limit in machine.limits)
+    # Here they take next to nothing.
+    assert machine.limits == pytest.approx([sum(limits[: n + 1]) for n in range(len(limits))], abs=5)
+
+
+def test_every_step_is_measured_by_something() -> None:
+    assert {*steps._MEASURED, "tests", "predicted"} == set(steps.STEPS)
+
+
+def test_a_step_is_told_where_others_left_what_they_found(tmp_path: Path) -> None:
+    commands: list[Sequence[str]] = []
+
+    def runner(command: Sequence[str], limit_s: float) -> tuple[int, str, str]:  # noqa: ARG001
+        commands.append(command)
+        return 0, "{}", ""
+
+    all_steps.run(tmp_path, quick=True, device=lambda: "a card", runner=runner)
+    told = [command[command.index("--out") + 1] for command in commands if "--only" in command]
+    assert told == [str(tmp_path)] * (len(steps.STEPS) - 1)
+
+
+def test_the_table_of_kernels_is_left_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def calibrated(*given: object) -> object:
+        asked.append(given[2])
+        terms = [{"term": "slices", "points": 10, "spread_percent": 1.0}]
+        return SimpleNamespace(costs=load_costs("roofline"), facts={"terms": terms})
+
+    monkeypatch.setattr("laminabench.bench.on_gpu.require_gpu", lambda: None)
+    monkeypatch.setattr("laminabench.bench.calibrate.cuda.calibrate_gpu", calibrated)
+    report = steps.measure("kernels", quick=True, folder=tmp_path)
+    assert asked == [steps.STEPS["kernels"].quick_s * steps.SHARE]
+    assert report.facts["rows"] == report.facts["terms"]
+    assert not list(tmp_path.iterdir())  # printed first
+    assert len(list(report.write())) == 1
+    assert load_costs(str(tmp_path / KERNELS)).name == "roofline"
+    assert not list(steps.measure("kernels", quick=True).write())
 
 
 def test_the_folder_has_the_cards_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,8 +144,8 @@ def test_the_folder_has_the_cards_name(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_who_is_late_has_no_code() -> None:
-    assert steps._run(["sleep", "60"], 0.05) == (None, "", "")
-    code, out, err = steps._run(["sh", "-c", "echo one; echo two >&2; exit 3"], 60)
+    assert all_steps._run(["sleep", "60"], 0.05) == (None, "", "")
+    code, out, err = all_steps._run(["sh", "-c", "echo one; echo two >&2; exit 3"], 60)
     assert (code, out, err) == (3, "one\n", "two\n")
 
 

@@ -6,8 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from laminabench.baselines.environment import Environment
+from laminabench.bench.on_gpu import slug
+from laminabench.catalog.deployment import parse_deployment
+from laminabench.catalog.find_model import model
 from laminabench.errors import UserError
 from laminabench.systems.live import gpus
+from laminabench.systems.live.vllm.process import variables
+from laminabench.systems.live.vllm.setup import VllmSetup
 
 HERE = """GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-aa1)
 GPU 1: NVIDIA GeForce RTX 4090 (UUID: GPU-ab2)
@@ -69,3 +75,30 @@ def test_as_many_as_are_wanted() -> None:
 def test_without_a_driver_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     assert gpus.names() == []
+
+
+@pytest.mark.parametrize(
+    ("visible", "deployment", "chosen"),
+    [(None, "1xh100", "0"), (None, "2xh100", "0,2"), ("GPU-ab2,GPU-b3", "1xh100", "GPU-b3")],
+)
+def test_vllm_has_those_that_its_deployment_names(
+    visible: str | None, deployment: str, chosen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    setup = VllmSetup(model("llama-tiny"), "llama-tiny", parse_deployment(deployment))
+    environment = Environment(tmp_path / "bin" / "python", "cuda", {}, ())
+    found = variables(environment, [0], 1, tmp_path, setup.gpus())
+    assert (found["CUDA_VISIBLE_DEVICES"], found["CUDA_DEVICE_ORDER"]) == (chosen, "PCI_BUS_ID")
+
+
+def test_a_card_is_called_by_all_of_its_name() -> None:
+    assert [gpus.found(slug(name), 1, "") for name in (H100, RTX)] == [[0], [1]]
+
+
+def test_whether_processes_share_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path / "mps"))
+    assert not gpus.shared_by_processes()
+    (tmp_path / "mps").mkdir()
+    (tmp_path / "mps" / "control").touch()
+    assert gpus.shared_by_processes()
