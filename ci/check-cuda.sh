@@ -11,18 +11,31 @@ if ! command -v "${CUDACXX:-nvcc}" >/dev/null; then
   echo "check-cuda: the CUDA kernels are not checked, because there is no nvcc here"
   exit 0
 fi
-mkdir -p "$build"
+rm -rf "$build/ptx"
+mkdir -p "$build/ptx"
+architectures="sm_80 sm_90 sm_100"
+unset CUDAARCHS
 # The compiler's report comes with compiling: everything is compiled again.
 cmake --fresh -S csrc/cuda -B "$build" -G Ninja -DLAMINA_CUDA=ON -DLAMINA_WERROR=ON \
-  -DCMAKE_CUDA_FLAGS=-Xptxas=-v >"$build/configure.log" || { cat "$build/configure.log" >&2; exit 1; }
+  "-DCMAKE_CUDA_ARCHITECTURES=80-real;90;100-real" "-DCMAKE_CUDA_FLAGS=-Xptxas=-v --keep --keep-dir=$PWD/$build/ptx" >"$build/configure.log" || { cat "$build/configure.log" >&2; exit 1; }
 if ! cmake --build "$build" --clean-first --parallel "${CUDA_JOBS:-2}" --verbose >"$build/build.log" 2>&1; then
   grep -vE '^ptxas info|bytes stack frame' "$build/build.log" >&2
   exit 1
 fi
 
-# From ptxas -v: which kernel, its registers, its static shared memory, its spills. The attention kernels' own shared
-# memory is asked for at launch, so it is not in this table.
+# From the intermediate code: how many threads a block of a kernel has.
+awk '/\.entry/ { sub(/\(.*/, "", $NF); kernel = $NF } /\.maxntid/ { sub(/,/, "", $2); print kernel, $2 }' \
+  "$build"/ptx/*.ptx | sort -u >"$build/threads.txt"
+# From ptxas -v: which kernel, its registers, its static shared memory, its spills, and of how many of a multiprocessor's
+# 64 warps its registers leave room. The attention kernels' own shared memory is asked for at launch, so it is not in
+# this table: there may be room for fewer.
 awk '
+  function warps(registers, threads) {
+    each = int((threads + 31) / 32)
+    blocks = int(int(65536 / (int((registers * 32 + 255) / 256) * 256)) / each)
+    if (blocks > 32) blocks = 32
+    return blocks * each > 64 ? int(64 / each) * each : blocks * each
+  }
   function short(name) {
     if (name ~ /7WarpMma|9LatentMma/) {
       element = name ~ /4Bf16/ ? "bf16" : "f16"
@@ -33,7 +46,7 @@ awk '
     } else {
       element = ""
     }
-    split("attend finish share_out combine append await_slot gather poll fetch give_back post poll_nic", verbs, " ")
+    split("attend finish share_out combine append send recv poll fetch give_back post poll_nic", verbs, " ")
     for (i = 1; i <= 12; ++i) if (index(name, length(verbs[i]) verbs[i])) found = verbs[i]
     if (found == "attend" && name ~ /6Latent/) {
       heads = match(name, /ELi[0-9]+E/) ? substr(name, RSTART + 3, RLENGTH - 4) : 16
@@ -47,6 +60,7 @@ awk '
     }
     return found (element == "" ? "" : " " element)
   }
+  NR == FNR { threads[$1] = $2; next }
   /Compiling entry function/ { split($0, words, "\047"); kernel = words[2]; arch = words[4] }
   /bytes spill stores/ { spills = $5 + $9 }
   /Used [0-9]+ registers/ {
@@ -55,8 +69,9 @@ awk '
       if ($i == "Used") registers = $(i + 1)
       if ($i == "smem," || $i == "smem") shared = $(i - 2)
     }
-    printf "%-6s %-40s %3d registers %5d bytes shared %5d bytes spilled\n", arch, short(kernel), registers, shared, spills
-  }' "$build/build.log" | sort >"$build/kernels.txt"
+    printf "%-6s %-40s %4d threads %3d registers %2d warps %5d bytes shared %5d bytes spilled\n", arch, short(kernel),
+      threads[kernel], registers, warps(registers, threads[kernel]), shared, spills
+  }' "$build/threads.txt" "$build/build.log" | sort >"$build/kernels.txt"
 cat "$build/kernels.txt"
 
 fail() {
@@ -65,7 +80,7 @@ fail() {
 }
 # 6 attention kernels for each 16-bit type, 3 for fp32, of latent KV 2 and 1, a finish for each type, the three that know
 # no type, and the channel's five, and the NIC's two.
-for arch in sm_80 sm_90; do
+for arch in $architectures; do
   count=$(grep -c "^$arch " "$build/kernels.txt" || true)
   [ "$count" -eq 33 ] || fail "there are $count kernels for $arch instead of 33"
 done
@@ -73,12 +88,12 @@ grep -v ' 0 bytes spilled' "$build/kernels.txt" >&2 && fail "these kernels spill
 
 library=$build/liblamina_cuda.so
 if command -v cuobjdump >/dev/null; then
-  for arch in sm_80 sm_90; do
+  for arch in $architectures; do
     cuobjdump --list-elf "$library" | grep -q "$arch" || fail "the library has no code for $arch"
   done
   cuobjdump --list-ptx "$library" | grep -q sm_90 || fail "the library has no PTX for newer GPUs"
   count=$(cuobjdump -res-usage "$library" | grep -c '^ Function ')
-  [ "$count" -eq 66 ] || fail "the library has $count kernels instead of 66"
+  [ "$count" -eq 99 ] || fail "the library has $count kernels instead of 99"
 fi
 # It loads without a driver, and then either finds a device or says in a sentence that there is none.
 python - "$library" <<'CODE'

@@ -91,27 +91,27 @@ public:
   }
 
   void send(const Buffers& parts, int blocks = 2) {
-    emulated::launch(cuda::await_slot, 1, 1, 1, 0, end_);
-    emulated::launch(cuda::gather, blocks, 1, kCopyThreads, 0, SendArgs{end_, parts});
+    emulated::launch(cuda::send, blocks, 1, kCopyThreads, 0, SendArgs{end_, parts});
   }
   void poll() { emulated::launch(cuda::poll, 1, 1, 1, 0, end_); }
-  void fetch(const Buffers& into, bool give_back = false, int blocks = 2) {
-    emulated::launch(cuda::fetch, blocks, 1, kCopyThreads, 0, FetchArgs{end_, into, give_back});
+  void fetch(const Buffers& into, int blocks = 2) {
+    emulated::launch(cuda::fetch, blocks, 1, kCopyThreads, 0, FetchArgs{end_, into});
   }
   void give_back() { emulated::launch(cuda::give_back, 1, 1, 1, 0, end_); }
   void recv(const Buffers& into, int blocks = 2) {
-    poll();
-    fetch(into, true, blocks);
+    emulated::launch(cuda::recv, blocks, 1, kCopyThreads, 0, FetchArgs{end_, into});
   }
   void abort() { store_release(mailbox_->abort, std::uint32_t{1}); }
 
+  const End& end() const { return end_; }
   const Mailbox::Report& report() const { return mailbox_->report; }
   const Cursor& cursor() const { return *cursor_; }
   const lamina_cuda_channel_message& message() const { return cursor_->message; }
   void expect_sound(const char* when) const {
     expect(report().fault == Fault::kNone,
            std::string(when) + ": " + told(report(), true, "the sender or receiver"));
-    expect(cursor_->arrivals == 0, std::string(when) + ": a block was not counted down");
+    expect(cursor_->arrivals == 0 && cursor_->gate.arrivals == 0 && cursor_->gate.verdict == 0,
+           std::string(when) + ": a block was not counted down");
   }
 
 private:

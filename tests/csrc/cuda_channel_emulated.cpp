@@ -221,6 +221,52 @@ void check_threads() {
   receiver.expect_sound("an echo");
 }
 
+// As blocks on different multiprocessors are, each by a thread of its own: anybody may come first or last.
+template <typename Kernel, typename Args>
+void launch_at_once(Kernel kernel, const Args& args) {
+  constexpr int kBlocks = 3;
+  std::vector<std::jthread> threads;
+  for (int number = 0; number < kBlocks; ++number) {
+    threads.emplace_back([&, number] {
+      const auto block = [&](const Args& told) {
+        emulated::machine.blocks_x = kBlocks;
+        emulated::machine.block_x = number;
+        kernel(told);
+      };
+      emulated::launch(block, 1, 1, kCopyThreads, 0, args);
+    });
+  }
+}
+
+// They wait together, for a slot and for a message.
+void check_blocks_at_once() {
+  Random random(10);
+  constexpr int kRounds = 4;
+  const auto out = ring_of(1);
+  const auto back = ring_of(1);
+  std::thread echo([&] {
+    Receiver receiver(out, test_peer(), Duration::zero());
+    Sender sender(back, test_peer(), Duration::zero());
+    for (int message = 0; message < 2 * kRounds; ++message) send_from_host(sender, receive_on_host(receiver));
+  });
+  DeviceEnd sender(out);
+  DeviceEnd receiver(back);
+  std::vector<Memory> parts;
+  for (const std::size_t size : {16 + 9000, 333, 0}) parts.emplace_back(size);
+  const std::vector<Memory> room = room_for(parts, random);
+  for (int round = 0; round < kRounds; ++round) {
+    for (const Memory& part : parts) part.fill(random);
+    for (int i = 0; i < 2; ++i) launch_at_once(cuda::send, SendArgs{sender.end(), buffers_of(parts)});
+    for (int i = 0; i < 2; ++i) {
+      launch_at_once(cuda::recv, FetchArgs{receiver.end(), buffers_of(room)});
+      expect(copies_of(room) == copies_of(parts), "blocks that run at once move another message");
+    }
+  }
+  echo.join();
+  sender.expect_sound("blocks at once");
+  receiver.expect_sound("blocks at once");
+}
+
 }  // namespace
 
 int main() {
@@ -234,5 +280,6 @@ int main() {
   check_awaited_message();
   check_held_messages();
   check_threads();
+  check_blocks_at_once();
   std::puts("cuda_channel_emulated: the kernels and the host understand each other");
 }

@@ -3,7 +3,8 @@
 // What the CUDA kernels ask of the hardware, on the host: one fiber a thread, so that kernels run as they are
 // written, barriers and warp exchanges included. It shows whether a kernel calculates what it should and
 // waits where it must; it says nothing about speed or about the order in which other blocks see memory.
-// Blocks run one after the other.
+// Blocks run one after the other. A thread of the host that launches has a machine of its own, so that
+// kernels of several streams run side by side: a stream is a thread.
 
 #include <ucontext.h>
 
@@ -53,9 +54,52 @@ struct Copy {
   bool wanted;
 };
 
-struct Thread {
+// Where a thread of the host can be: on its own stack, or on a fiber's. AddressSanitizer is told of each
+// change. ThreadSanitizer is not: a fiber would be one more thread to it, which a thousand of make ten times
+// as slow. What a thread of the host runs is one thread to it, and rightly. In its reports the callers up to
+// the kernel are to be believed, and none above that.
+struct Stack {
   ucontext_t context;
-  std::vector<char> stack = std::vector<char>(96 * 1024);
+  const void* memory = nullptr;
+  std::size_t bytes = 0;
+};
+
+// On a stack again, or for the first time, having come from another one.
+inline void arrive([[maybe_unused]] void* fake, [[maybe_unused]] Stack& from) {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(fake, &from.memory, &from.bytes);
+#endif
+}
+
+inline void go(Stack& from, Stack& to) {
+  void* fake = nullptr;
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_start_switch_fiber(&fake, to.memory, to.bytes);
+#endif
+  swapcontext(&from.context, &to.context);
+  arrive(fake, to);
+}
+
+void start();
+
+// Made once: it runs one kernel after the other.
+struct Fiber : Stack {
+  Fiber() {
+    getcontext(&context);
+    context.uc_stack.ss_sp = room.data();
+    context.uc_stack.ss_size = room.size();
+    makecontext(&context, start, 0);
+    memory = room.data();
+    bytes = room.size();
+  }
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
+
+  std::vector<char> room = std::vector<char>(96 * 1024);
+};
+
+struct Thread {
+  Fiber fiber;
   bool done = false;
   const Barrier* waits_at = nullptr;
   unsigned generation = 0;
@@ -78,45 +122,25 @@ struct Machine {
   std::unique_ptr<char[], FreeAligned> shared;
   std::size_t shared_bytes = 0;
   std::minstd_rand random;
-  ucontext_t scheduler;
+  Stack scheduler;
   std::function<void()> body;
-  const void* scheduler_stack = nullptr;
-  std::size_t scheduler_stack_size = 0;
 };
 
-inline Machine machine;
+inline thread_local Machine machine;
 
 inline Thread& self() { return *machine.threads[static_cast<std::size_t>(machine.current)]; }
 inline int lane() { return machine.current % 32; }
 inline WarpState& warp() { return machine.warps[static_cast<std::size_t>(machine.current / 32)]; }
 
-// AddressSanitizer has to be told that the stack changes.
-inline void leave([[maybe_unused]] void** fake, [[maybe_unused]] const void* stack,
-                  [[maybe_unused]] std::size_t size) {
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_start_switch_fiber(fake, stack, size);
-#endif
-}
-inline void enter([[maybe_unused]] void* fake, [[maybe_unused]] const void** stack,
-                  [[maybe_unused]] std::size_t* size) {
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(fake, stack, size);
-#endif
-}
-
-inline void yield() {
-  void* fake = nullptr;
-  Thread& thread = self();
-  leave(&fake, machine.scheduler_stack, machine.scheduler_stack_size);
-  swapcontext(&thread.context, &machine.scheduler);
-  enter(fake, &machine.scheduler_stack, &machine.scheduler_stack_size);
-}
+inline void yield() { go(self().fiber, machine.scheduler); }
 
 inline void start() {
-  enter(nullptr, &machine.scheduler_stack, &machine.scheduler_stack_size);
-  machine.body();
-  self().done = true;
-  leave(nullptr, machine.scheduler_stack, machine.scheduler_stack_size);
+  arrive(nullptr, machine.scheduler);
+  while (true) {
+    machine.body();
+    self().done = true;
+    yield();
+  }
 }
 
 inline void meet(Barrier& barrier, int expected) {
@@ -136,10 +160,7 @@ inline bool resume() {
   if (thread.done) return false;
   if (thread.waits_at != nullptr && thread.waits_at->generation == thread.generation) return false;
   thread.waits_at = nullptr;
-  void* fake = nullptr;
-  leave(&fake, thread.stack.data(), thread.stack.size());
-  swapcontext(&machine.scheduler, &thread.context);
-  enter(fake, nullptr, nullptr);
+  go(machine.scheduler, thread.fiber);
   return true;
 }
 
@@ -151,11 +172,6 @@ inline void run_block() {
     thread->waits_at = nullptr;
     thread->groups.clear();
     thread->open.clear();
-    getcontext(&thread->context);
-    thread->context.uc_stack.ss_sp = thread->stack.data();
-    thread->context.uc_stack.ss_size = thread->stack.size();
-    thread->context.uc_link = &machine.scheduler;
-    makecontext(&thread->context, start, 0);
   }
   const auto warps = static_cast<unsigned>(machine.count + 31) / 32;
   machine.warps.assign(static_cast<std::size_t>(warps), {});

@@ -11,12 +11,13 @@
 namespace lamina::cuda::emulated {
 
 // What the rest of the world does when a kernel looks at shared memory, and when it has published something.
-// Without it, others get the processor.
-inline std::function<void()> meanwhile;
-inline std::function<void()> published;
-inline std::uint64_t looks = 0;
-// Moves by a microsecond whenever somebody asks. It wraps around early.
-inline std::uint64_t clock_ns = 0 - std::uint64_t{100'000};
+// Without it, others get the processor. All of this is each thread's own, of its kernels alone.
+inline thread_local std::function<void()> meanwhile;
+inline thread_local std::function<void()> published;
+inline thread_local std::uint64_t looks = 0;
+// Moves by a microsecond whenever a kernel of this thread asks: how long a wait is does not depend on how
+// many others wait. It wraps around early.
+inline thread_local std::uint64_t clock_ns = 0 - std::uint64_t{100'000};
 
 template <typename T>
 T look(const T* shared) {
@@ -55,8 +56,28 @@ inline void store_release_sys(std::uint32_t* shared, std::uint32_t value) {
 inline std::int32_t count_acq_rel_sys(std::int32_t* counter) {
   return std::atomic_ref<std::int32_t>(*counter).fetch_add(1, std::memory_order_acq_rel);
 }
+inline void fence_sys() {}  // what is stored behind it is released
+// In the device's own memory nobody else has a part, and looking there is no trip over the bus.
+inline std::uint32_t load_acquire_gpu(const std::uint32_t* own) {
+  return std::atomic_ref<std::uint32_t>(*const_cast<std::uint32_t*>(own)).load(std::memory_order_acquire);
+}
+inline void store_release_gpu(std::uint32_t* own, std::uint32_t value) {
+  std::atomic_ref<std::uint32_t>(*own).store(value, std::memory_order_release);
+}
+inline std::int32_t count_relaxed_gpu(std::int32_t* counter) {
+  return std::atomic_ref<std::int32_t>(*counter).fetch_add(1, std::memory_order_relaxed);
+}
 inline Chunk load_once(const Chunk* global) { return *global; }
 inline void store_once(Chunk* global, const Chunk& chunk) { *global = chunk; }
+// What looks on meanwhile, a softnic, may find any of the warp's words there and others not yet.
+inline void store_together(Chunk* global, const Chunk& chunk) {
+  std::uint64_t words[2];
+  std::memcpy(words, &chunk, sizeof words);
+  auto* const to = reinterpret_cast<std::uint64_t*>(global);
+  for (int i = 0; i < 2; ++i) {
+    std::atomic_ref<std::uint64_t>(to[i]).store(words[i], std::memory_order_release);
+  }
+}
 inline std::uint64_t global_timer() { return emulated::clock_ns += 1000; }
 
 }  // namespace lamina::fhbn::cuda

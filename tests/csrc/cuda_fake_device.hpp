@@ -11,36 +11,40 @@
 
 namespace fake_cuda {
 
-inline int launches = 0;
-inline int blocks_of_last_copy = 0;
-inline bool (*launch_others)(const Launch&) = nullptr;  // kernels that are none of these
+// Of this thread's launches.
+inline thread_local int launches = 0;
+inline thread_local int blocks_of_last_copy = 0;
+inline Work (*work_of_others)(const Launch&) = nullptr;  // kernels that are none of these
 
 template <typename Args>
-void run(const Launch& launch, void (*kernel)(Args)) {
-  ++launches;
-  if (launch.block.x > 1) blocks_of_last_copy = static_cast<int>(launch.grid.x);
-  lamina::cuda::emulated::launch(kernel, static_cast<int>(launch.grid.x), static_cast<int>(launch.grid.y),
-                                 static_cast<int>(launch.block.x), launch.shared_bytes,
-                                 *static_cast<const std::remove_const_t<Args>*>(launch.arguments[0]));
-}
-
-// Runs the one that is launched, if it is among these.
-template <typename... Args>
-bool run_if_among(const Launch& launch, void (*... kernels)(Args)) {
-  const auto run_if = [&](auto kernel) {
-    const bool is = launch.entry == reinterpret_cast<const void*>(kernel);
-    if (is) run(launch, kernel);
-    return is;
+Work bound(const Launch& launch, void (*kernel)(Args)) {
+  return [kernel, grid = launch.grid, block = launch.block, shared_bytes = launch.shared_bytes,
+          args = *static_cast<const std::remove_const_t<Args>*>(launch.arguments[0])] {
+    ++launches;
+    if (block.x > 1) blocks_of_last_copy = static_cast<int>(grid.x);
+    lamina::cuda::emulated::launch(kernel, static_cast<int>(grid.x), static_cast<int>(grid.y),
+                                   static_cast<int>(block.x), shared_bytes, args);
   };
-  return (run_if(kernels) || ...);
 }
 
-void launch(const Launch& launch) {
+// The one that is launched, if it is among these.
+template <typename... Args>
+Work bound_if_among(const Launch& launch, void (*... kernels)(Args)) {
+  Work work;
+  const auto bind_if = [&](auto kernel) {
+    if (launch.entry == reinterpret_cast<const void*>(kernel)) work = bound(launch, kernel);
+  };
+  (bind_if(kernels), ...);
+  return work;
+}
+
+Work work_of(const Launch& launch) {
   namespace cuda = lamina::fhbn::cuda;
-  const bool launched = run_if_among(launch, &cuda::await_slot, &cuda::gather, &cuda::poll, &cuda::fetch,
-                                     &cuda::give_back, &cuda::post, &cuda::poll_nic) ||
-                        (launch_others != nullptr && launch_others(launch));
-  expect(launched, "an unknown kernel was launched");
+  Work work = bound_if_among(launch, &cuda::send, &cuda::recv, &cuda::poll, &cuda::fetch, &cuda::give_back,
+                             &cuda::post, &cuda::poll_nic);
+  if (!work && work_of_others != nullptr) work = work_of_others(launch);
+  expect(work != nullptr, "an unknown kernel was launched");
+  return work;
 }
 
 }  // namespace fake_cuda

@@ -51,6 +51,7 @@ public:
     expect_ok(lamina_cuda_channel_create(&channel, &end));
     const lamina_cuda_nic asked = lent.for_device(timeout_ns);
     expect_ok(lamina_cuda_nic_create(&asked, &nic));
+    expect_ok(lamina_cuda_channel_attach(end, nic));
   }
   ~DeviceSide() {
     if (end != nullptr) close();
@@ -66,7 +67,6 @@ public:
   void send(const std::vector<Memory>& parts) const {
     const Buffers from = buffers_of(parts);
     expect_ok(lamina_cuda_channel_send(end, from.part, static_cast<int>(from.count), nullptr));
-    expect_ok(lamina_cuda_nic_post(nic, nullptr));
   }
   // Into buffers of the sizes that these have.
   std::vector<Bytes> receive(const std::vector<Memory>& like) const {
@@ -74,7 +74,6 @@ public:
     for (const Memory& part : like) room.emplace_back(part.size());
     const Buffers into = buffers_of(room);
     expect_ok(lamina_cuda_channel_recv(end, into.part, static_cast<int>(into.count), nullptr));
-    expect_ok(lamina_cuda_nic_post(nic, nullptr));
     return copies_of(room);
   }
 

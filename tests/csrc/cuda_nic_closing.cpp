@@ -174,7 +174,7 @@ void check_peer_first() {
 void check_broken() {
   for (const char* call : {"cudaDeviceSynchronize", "cudaMemcpy"}) {
     Ends ends(LAMINA_CUDA_CHANNEL_SENDS, {});
-    expect_ok(lamina_cuda_nic_post(ends.device.nic, nullptr));
+    expect_ok(lamina_cuda_nic_poll(ends.device.nic, nullptr));
     fake_cuda::failing = call;
     lamina_cuda_nic_left left{.state = {}, .told = 1, .works = 1};
     expect_status(LAMINA_CUDA_FAILED, lamina_cuda_nic_destroy(ends.device.nic, &left),

@@ -2,6 +2,8 @@
 // kernels post to a real softnic and hear of it, for a device's end of a channel and for the host's end at
 // the other side. How a GPU's memory orders things it does not show. Exits with 1 on a mismatch.
 
+#include <cstdlib>
+
 #include "cuda_nic.hpp"
 
 namespace {
@@ -9,7 +11,8 @@ namespace {
 using namespace cuda_nic_test;
 
 // Both ends are devices: what one sends, the other receives, with two softnics and no host between them.
-void check_messages(const rdma::SoftHabits& habits, std::uint32_t blocks) {
+// Returns how many of the receiver's requests its NIC has taken from a register.
+std::uint64_t check_messages(const rdma::SoftHabits& habits, std::uint32_t blocks) {
   Random random(blocks);
   NicSide mirror(2, habits), ring(2, habits);
   const rdma::QueuePair there = mirror.nic.connect(blocks, ring.as_peer());
@@ -21,6 +24,9 @@ void check_messages(const rdma::SoftHabits& habits, std::uint32_t blocks) {
     sender.send(parts);
     expect(receiver.receive(parts) == copies_of(parts),
            "a device receives something else than the other has sent");
+    // There is nothing to tell that was not told.
+    expect_ok(lamina_cuda_nic_post(sender.nic, nullptr));
+    expect_ok(lamina_cuda_nic_post(receiver.nic, nullptr));
     sender.expect_sound();
     receiver.expect_sound();
   }
@@ -30,6 +36,57 @@ void check_messages(const rdma::SoftHabits& habits, std::uint32_t blocks) {
   receiver.expect_sound();
   const auto& ours = mirror.segment->ring();
   expect(load_acquire(ours.consumed.seqno) == kNearWrap + 60, "the sender's credits have not come");
+  return ring.nic.queue(back.send.qpn)->counts().blueflames;
+}
+
+// Each credit is a request by itself.
+void check_blueflame() {
+  ::setenv("LAMINA_CUDA_BLUEFLAME", "1", 1);
+  expect(check_messages({}, 64) > 10, "a NIC finds no request in its registers");
+  expect(check_messages({.reorders = true}, 8) > 10, "a NIC that reorders finds no request there");
+  expect(check_messages({.drops_blueflame = true}, 16) == 0,
+         "a NIC that looks at no register finds requests");
+  ::unsetenv("LAMINA_CUDA_BLUEFLAME");
+  expect(check_messages({}, 16) == 0, "registers are given requests though nobody has asked for it");
+}
+
+// What was sent before and is not done yet is no reason to look, while it is less than half of the queue; nor
+// are credits, while a slot is known to be free.
+void check_looks() {
+  constexpr std::uint32_t kBlocks = 16, kPerMessage = 2;
+  const auto looks_of = [](const auto& call) {
+    const std::uint64_t before = emulated::looks;
+    call();
+    return emulated::looks - before;
+  };
+  NicSide mirror(8, {}), ring(8, {});
+  const rdma::QueuePair there = mirror.nic.connect(kBlocks, ring.as_peer());
+  const rdma::QueuePair back = ring.nic.connect(kBlocks, mirror.as_peer());
+  DeviceSide sender(mirror, there, ring.remote(), LAMINA_CUDA_CHANNEL_SENDS);
+  DeviceSide receiver(ring, back, mirror.remote(), LAMINA_CUDA_CHANNEL_RECEIVES);
+  for (std::uint32_t blocks = 0; blocks < kBlocks / 2; blocks += kPerMessage) {
+    expect(looks_of([&] { sender.send({}); }) == 0, "a message is sent with a look over the bus");
+  }
+  expect(looks_of([&] { sender.send({}); }) > 0, "completions are never looked at");
+  // The number of messages is there by now, and is all that is looked at.
+  expect_ok(lamina_cuda_nic_poll(sender.nic, nullptr));
+  for (std::uint32_t sent = 0; sent < kBlocks / 2 / kPerMessage + 1; ++sent) {
+    expect(looks_of([&] { receiver.receive({}); }) == 1, "a message is received with more looks than one");
+  }
+  sender.expect_sound();
+  receiver.expect_sound();
+}
+
+// A sender that waits for a slot hears of its NIC's failure meanwhile.
+void check_failure_in_a_wait() {
+  NicSide mirror(2, {}), ring(2, {});
+  const rdma::QueuePair pair = mirror.nic.connect(64, ring.as_peer());
+  DeviceSide sender(mirror, pair, ring.remote(), LAMINA_CUDA_CHANNEL_SENDS);
+  mirror.nic.queue(pair.send.qpn)->fail();
+  for (int i = 0; i < 3; ++i) sender.send({});
+  expect_status(LAMINA_CUDA_NIC_FAILED, lamina_cuda_channel_check(sender.end),
+                "the NIC carries no more messages to worker 3 (at message 18446744073709551615;");
+  expect_status(LAMINA_CUDA_NIC_FAILED, lamina_cuda_nic_check(sender.nic), "sends nothing more");
 }
 
 void check_failures() {
@@ -42,8 +99,7 @@ void check_failures() {
         rdma::RemoteMemory remote = ring.remote();
         spoil(mirror, pair, remote);
         DeviceSide sender(mirror, pair, remote, LAMINA_CUDA_CHANNEL_SENDS);
-        expect_ok(lamina_cuda_channel_send(sender.end, nullptr, 0, nullptr));
-        expect_ok(lamina_cuda_nic_post(sender.nic, nullptr));
+        sender.send({});
         for (int again = 0; again < 2; ++again) {
           expect_ok(lamina_cuda_nic_poll(sender.nic, nullptr));
           expect_status(LAMINA_CUDA_NIC_FAILED, lamina_cuda_nic_check(sender.nic), words);
@@ -98,6 +154,13 @@ void check_refusals() {
   expect_status(LAMINA_CUDA_BAD_ARGUMENT, lamina_cuda_nic_create(&bad, &end), "not as large as it says");
   expect_status(LAMINA_CUDA_BAD_ARGUMENT, lamina_cuda_nic_create(&good, nullptr), "nowhere to put");
   expect_status(LAMINA_CUDA_BAD_ARGUMENT, lamina_cuda_nic_post(nullptr, nullptr), "is missing");
+  {
+    const DeviceSide sender(mirror, pair, {0, 1 << 20, 2}, LAMINA_CUDA_CHANNEL_SENDS);
+    const DeviceSide receiver(mirror, pair, {0, 1 << 20, 2}, LAMINA_CUDA_CHANNEL_RECEIVES);
+    expect_status(LAMINA_CUDA_BAD_ARGUMENT, lamina_cuda_channel_attach(receiver.end, sender.nic),
+                  "it cannot send");
+    expect_status(LAMINA_CUDA_BAD_ARGUMENT, lamina_cuda_channel_attach(sender.end, nullptr), "is missing");
+  }
   lamina_cuda_nic_left left{};
   expect_status(LAMINA_CUDA_BAD_ARGUMENT, lamina_cuda_nic_destroy(nullptr, &left), "is missing");
   for (const char* call : {"cudaHostRegister", "cudaHostGetDevicePointer", "cudaHostAlloc", "cudaMalloc",
@@ -114,6 +177,9 @@ void check_refusals() {
 int main() {
   check_messages({}, 64);
   check_messages({.reorders = true}, 8);
+  check_blueflame();
+  check_looks();
+  check_failure_in_a_wait();
   check_failures();
   check_silence();
   check_refusals();

@@ -1,6 +1,7 @@
 """A GPU where there is none: the library's own calls and kernels, run thread by thread on the host.
 
-What a driver, a stream and a GPU's own memory do is not in it: work is done when the call returns.
+What a driver, a stream and a GPU's own memory do is not in it: work is done when the call returns, by the
+thread that calls. Threads may call at once, and wait for each other in kernels as streams would.
 """
 
 from __future__ import annotations
@@ -45,3 +46,8 @@ def in_use(library: Path) -> Iterator[None]:
         cuda_library.library.cache_clear()
         yield
     cuda_library.library.cache_clear()
+
+
+def take(device: int) -> None:
+    """What this thread launches goes to this emulated device; there are as many as one asks for."""
+    cuda_library.library().lamina_cuda_emulated_take(device)

@@ -42,15 +42,14 @@ public:
   // The weights of `tokens` tokens, from their keys; what was gathered before is scaled to match.
   LAMINA_DEVICE void weigh(int keys, int tokens, const Scoring& scoring) {
     const int first = keys + Tile::at(lane_ % 16, lane_ / 16);
-    float dots[kBlocks][2][4] =
-        {};  // of even and of odd steps: half as long a chain of dependent instructions
+    float dots[kBlocks][kChains][4] = {};
     LAMINA_UNROLL
     for (int step = 0; step < kSteps; ++step) {
       std::uint32_t rows[4];
       load_matrices(rows, shared_memory() + Tile::right(first, step * 2));
       LAMINA_UNROLL
       for (int block = 0; block < kBlocks; ++block) {
-        Element::multiply_add(dots[block][step % 2], rows, query_[block][step]);
+        Element::multiply_add(dots[block][step % kChains], rows, query_[block][step]);
       }
     }
     // This lane has tokens lane / 4 and 8 more of heads 2 (lane % 4) and the next.
@@ -62,8 +61,8 @@ public:
       float lower[2];
       LAMINA_UNROLL
       for (int i = 0; i < 2; ++i) {
-        upper[i] = scoring(dots[block][0][i] + dots[block][1][i]);
-        lower[i] = scoring(dots[block][0][i + 2] + dots[block][1][i + 2]);
+        upper[i] = scoring(dot(dots[block], i));
+        lower[i] = scoring(dot(dots[block], i + 2));
         upper[i] = has_upper ? upper[i] : kNothing;
         lower[i] = has_lower ? lower[i] : kNothing;
         float seen = upper[i] > lower[i] ? upper[i] : lower[i];
@@ -138,7 +137,13 @@ public:
 private:
   static constexpr int kBlocks = kHeads / 8;
   static constexpr int kSteps = kDim / 16;
+  // Of dependent instructions: of even and of odd steps, where there is no other block's beside.
+  static constexpr int kChains = kBlocks == 1 ? 2 : 1;
   static_assert(kHeads % 8 == 0 && kDim % 64 == 0);
+
+  static LAMINA_DEVICE float dot(const float (&dots)[kChains][4], int i) {
+    return kChains == 1 ? dots[0][i] : dots[0][i] + dots[kChains - 1][i];
+  }
 
   int lane_;
   std::uint32_t query_[kBlocks][kSteps][2];

@@ -77,13 +77,13 @@ void require_side(const Handle* end, bool sends) {
           sends ? "this end of the channel receives: it cannot send" : "this end of the channel only sends");
 }
 
-void enqueue_poll(const Handle& end, cudaStream_t stream) {
-  launch(entry_of(&poll), grid_of(1), 1, 0, stream, end.end, "waiting for a message");
-}
-
-void enqueue_fetch(const Handle& end, const Buffers& into, bool give_back, cudaStream_t stream) {
-  const FetchArgs args{end.end, into, give_back};
-  launch(entry_of(&fetch), grid_of(blocks_for(into)), kCopyThreads, 0, stream, args, "fetching a message");
+lamina_cuda_status receive(Handle* end, const lamina_cuda_channel_buffer* into, std::int32_t count,
+                           void (*kernel)(FetchArgs), cudaStream_t stream, const char* doing) {
+  return guarded([&] {
+    require_side(end, false);
+    const FetchArgs args{end->end, checked_buffers(into, count)};
+    launch(entry_of(kernel), grid_of(blocks_for(args.into)), kCopyThreads, 0, stream, args, doing);
+  });
 }
 
 }  // namespace
@@ -97,11 +97,19 @@ lamina_cuda_status lamina_cuda_channel_create(const lamina_cuda_channel* channel
     cuda::require(end != nullptr, "there is nowhere to put the channel's end");
     const fhbn::Preamble preamble = cuda::checked_preamble(*channel);
     cuda::require_device();
-    cuda::load_kernels(
-        {cuda::entry_of(&cuda::await_slot), cuda::entry_of(&cuda::gather), cuda::entry_of(&cuda::poll),
-         cuda::entry_of(&cuda::fetch), cuda::entry_of(&cuda::give_back)},
-        "loading the channel's kernels");
+    cuda::load_kernels({cuda::entry_of(&cuda::send), cuda::entry_of(&cuda::recv), cuda::entry_of(&cuda::poll),
+                        cuda::entry_of(&cuda::fetch), cuda::entry_of(&cuda::give_back)},
+                       "loading the channel's kernels");
     *end = std::make_unique<lamina_cuda_channel_end>(*channel, preamble).release();
+  });
+}
+
+lamina_cuda_status lamina_cuda_channel_attach(lamina_cuda_channel_end* end, const lamina_cuda_nic_end* nic) {
+  return cuda::guarded([&] {
+    cuda::require(nic != nullptr, "the NIC's end is missing");
+    const cuda::NicEnd& told = cuda::end_of(*nic);
+    cuda::require_side(end, told.sends);
+    end->end.nic = told;
   });
 }
 
@@ -123,27 +131,23 @@ lamina_cuda_status lamina_cuda_channel_send(lamina_cuda_channel_end* end,
     cuda::require_side(end, true);
     const cuda::SendArgs args{end->end, cuda::checked_buffers(parts, count)};
     cuda::require_room(args.parts, end->preamble.message_bytes, end->peer);
-    cuda::launch(cuda::entry_of(&cuda::await_slot), cuda::grid_of(1), 1, 0, stream, end->end,
-                 "waiting for a slot");
-    cuda::launch(cuda::entry_of(&cuda::gather), cuda::grid_of(cuda::blocks_for(args.parts)),
-                 cuda::kCopyThreads, 0, stream, args, "sending a message");
+    cuda::launch(cuda::entry_of(&cuda::send), cuda::grid_of(cuda::blocks_for(args.parts)), cuda::kCopyThreads,
+                 0, stream, args, "sending a message");
   });
 }
 
 lamina_cuda_status lamina_cuda_channel_poll(lamina_cuda_channel_end* end, lamina_cuda_stream stream) {
   return cuda::guarded([&] {
     cuda::require_side(end, false);
-    cuda::enqueue_poll(*end, stream);
+    cuda::launch(cuda::entry_of(&cuda::poll), cuda::grid_of(1), 1, 0, stream, end->end,
+                 "waiting for a message");
   });
 }
 
 lamina_cuda_status lamina_cuda_channel_fetch(lamina_cuda_channel_end* end,
                                              const lamina_cuda_channel_buffer* into, int32_t count,
                                              lamina_cuda_stream stream) {
-  return cuda::guarded([&] {
-    cuda::require_side(end, false);
-    cuda::enqueue_fetch(*end, cuda::checked_buffers(into, count), false, stream);
-  });
+  return cuda::receive(end, into, count, &cuda::fetch, stream, "fetching a message");
 }
 
 lamina_cuda_status lamina_cuda_channel_give_back(lamina_cuda_channel_end* end, lamina_cuda_stream stream) {
@@ -157,12 +161,7 @@ lamina_cuda_status lamina_cuda_channel_give_back(lamina_cuda_channel_end* end, l
 lamina_cuda_status lamina_cuda_channel_recv(lamina_cuda_channel_end* end,
                                             const lamina_cuda_channel_buffer* into, int32_t count,
                                             lamina_cuda_stream stream) {
-  return cuda::guarded([&] {
-    cuda::require_side(end, false);
-    const cuda::Buffers buffers = cuda::checked_buffers(into, count);
-    cuda::enqueue_poll(*end, stream);
-    cuda::enqueue_fetch(*end, buffers, true, stream);
-  });
+  return cuda::receive(end, into, count, &cuda::recv, stream, "receiving a message");
 }
 
 lamina_cuda_status lamina_cuda_channel_describe(lamina_cuda_channel_end* end,

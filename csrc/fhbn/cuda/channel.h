@@ -24,6 +24,7 @@ extern "C" {
 #define LAMINA_CUDA_CHANNEL_PARTS 14
 
 typedef struct lamina_cuda_channel_end lamina_cuda_channel_end;
+typedef struct lamina_cuda_nic_end lamina_cuda_nic_end;  // of nic.h
 
 typedef enum { LAMINA_CUDA_CHANNEL_SENDS = 0, LAMINA_CUDA_CHANNEL_RECEIVES = 1 } lamina_cuda_channel_side;
 
@@ -56,12 +57,18 @@ typedef struct {
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_channel_create(const lamina_cuda_channel* channel,
                                                               lamina_cuda_channel_end** end);
 
+// From now on a NIC carries this end's messages: send() and recv() post to it by themselves. Its end (nic.h)
+// lies over the same memory, sends if this one does, and is of the same device; once it is destroyed, nothing
+// but check(), abort() and destroy() may be called.
+LAMINA_CUDA_API lamina_cuda_status lamina_cuda_channel_attach(lamina_cuda_channel_end* end,
+                                                              const lamina_cuda_nic_end* nic);
+
 // Ends waits as abort() does, waits for the device, and closes the end, which the peer sees. No graph that
 // uses it may be replayed afterwards.
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_channel_destroy(lamina_cuda_channel_end* end);
 
-// Sends the parts as one message when there is a free slot. They may be written again behind this on the
-// stream.
+// Sends the parts as one message when there is a free slot: one kernel, over a NIC too. They may be written
+// again behind this on the stream.
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_channel_send(lamina_cuda_channel_end* end,
                                                             const lamina_cuda_channel_buffer* parts,
                                                             int32_t count, lamina_cuda_stream stream);
@@ -77,11 +84,12 @@ LAMINA_CUDA_API lamina_cuda_status lamina_cuda_channel_fetch(lamina_cuda_channel
                                                              const lamina_cuda_channel_buffer* into,
                                                              int32_t count, lamina_cuda_stream stream);
 
-// The sender may write where the oldest message lies that was not given back.
+// The sender may write where the oldest message lies that was not given back. Over a NIC it hears of that by
+// lamina_cuda_nic_post().
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_channel_give_back(lamina_cuda_channel_end* end,
                                                                  lamina_cuda_stream stream);
 
-// poll(), fetch() and give_back(), when no other message is held.
+// poll(), fetch() and give_back() by one kernel, which tells a NIC too; when no other message is held.
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_channel_recv(lamina_cuda_channel_end* end,
                                                             const lamina_cuda_channel_buffer* into,
                                                             int32_t count, lamina_cuda_stream stream);

@@ -59,6 +59,25 @@ LAMINA_DEVICE std::int32_t count_acq_rel_sys(std::int32_t* counter) {
   return before;
 }
 
+// Everything before it, of other threads too if a barrier stood between, comes before everything behind it.
+LAMINA_DEVICE void fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
+// Among this device's own threads, in its own memory.
+LAMINA_DEVICE std::uint32_t load_acquire_gpu(const std::uint32_t* own) {
+  std::uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(own) : "memory");
+  return value;
+}
+LAMINA_DEVICE void store_release_gpu(std::uint32_t* own, std::uint32_t value) {
+  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(own), "r"(value) : "memory");
+}
+// Adds one; orders nothing.
+LAMINA_DEVICE std::int32_t count_relaxed_gpu(std::int32_t* counter) {
+  std::int32_t before;
+  asm volatile("atom.add.relaxed.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+  return before;
+}
+
 // What is read or written once, and need not stay in any cache.
 LAMINA_DEVICE Chunk load_once(const Chunk* global) {
   Chunk chunk;
@@ -70,6 +89,13 @@ LAMINA_DEVICE Chunk load_once(const Chunk* global) {
 }
 LAMINA_DEVICE void store_once(Chunk* global, const Chunk& chunk) {
   asm volatile("st.global.cs.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(global), "r"(chunk.words[0]),
+               "r"(chunk.words[1]), "r"(chunk.words[2]), "r"(chunk.words[3])
+               : "memory");
+}
+
+// Weak, so that neighbours of a warp may leave the device as one write.
+LAMINA_DEVICE void store_together(Chunk* global, const Chunk& chunk) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(global), "r"(chunk.words[0]),
                "r"(chunk.words[1]), "r"(chunk.words[2]), "r"(chunk.words[3])
                : "memory");
 }

@@ -5,6 +5,7 @@
 
 #include "cuda/host_device.hpp"
 #include "fhbn/cuda/channel.h"
+#include "fhbn/cuda/nic_end.hpp"
 #include "fhbn/wire.hpp"
 
 // What an end of a channel on a device consists of. The ring is the one that engines on the host use.
@@ -16,6 +17,7 @@ enum class Fault : std::uint32_t {
   kLate,
   kPeerLost,
   kClosed,
+  kNicFailed,
   // The peer has written what no peer of ours writes.
   kFalseCredits,
   kTooMuchSent,
@@ -35,14 +37,23 @@ enum class Fault : std::uint32_t {
 inline constexpr Fault kLastCorruption = Fault::kLargerThanMessages;
 inline constexpr Fault kLastFault = Fault::kLargerThanBuffer;
 
+// What the first block of a kernel that comes by finds out for all of them. The last one that ends clears it.
+struct Gate {
+  std::int32_t arrivals;   // blocks that have come here
+  std::uint32_t verdict;   // 0: not known yet; otherwise 1 more than a Fault
+  std::uint64_t consumed;  // of a sender, behind its verdict: what the peer's line said
+};
+
 // In the device's memory, so that a captured graph finds the next message each time. Written only by the
-// kernels of this end, which run one after the other.
+// kernels of this end, which run one after the other: by the last block of one, when no other looks any more,
+// or before a verdict by the first.
 struct Cursor {
   std::uint64_t next;                   // the first message not yet sent or not yet received
   std::uint64_t consumed;               // the first one not given back; a sender's is as last looked at
   Fault fault;                          // other than kNone: the kernels do nothing
   std::int32_t arrivals;                // blocks that have come to the end of their work
-  lamina_cuda_channel_message message;  // the latest one received
+  Gate gate;                            // in front of it
+  lamina_cuda_channel_message message;  // the latest one received: before a verdict
 };
 
 // In the host's memory, where both can reach it. On lines of their own: a waiting kernel looks at the first.
@@ -68,7 +79,9 @@ struct End {
   std::uint64_t timeout_ns;
   std::uint32_t slot_count;
   std::uint32_t epoch;
+  NicEnd nic;  // what carries the messages of a ring that is not shared
 
+  LAMINA_HD bool has_nic() const { return nic.cursor != nullptr; }
   LAMINA_HD SlotHeader* slot(std::uint64_t seqno) const {
     return reinterpret_cast<SlotHeader*>(slots + (seqno & (slot_count - 1)) * stride);
   }

@@ -78,7 +78,7 @@ struct lamina_cuda_nic_end : cuda::Kept<cuda::NicMailbox, cuda::NicCursor> {
                  .blocks = nic.queues.blocks,
                  .qpn = nic.queues.qpn,
                  .half_bytes = nic.queues.half_bytes,
-                 .blueflame = false};  // a device's stores may come to a register one by one
+                 .blueflame = nic.queues.blueflame != 0 && nic.queues.half_bytes >= rdma::kBlockBytes};
     end.completions = {.entries = queues.find(static_cast<rdma::CompletionEntry*>(nic.queues.completions)),
                        .doorbell_record = queues.find(nic.queues.completion_record),
                        .count = nic.queues.completion_count};
@@ -103,6 +103,8 @@ struct lamina_cuda_nic_end : cuda::Kept<cuda::NicMailbox, cuda::NicCursor> {
 
 namespace lamina::fhbn::cuda {
 
+const NicEnd& end_of(const lamina_cuda_nic_end& kept) { return kept.end; }
+
 namespace {
 
 void require_end(const lamina_cuda_nic_end* end) { require(end != nullptr, "the NIC's end is missing"); }
@@ -111,7 +113,7 @@ lamina_cuda_status enqueue(lamina_cuda_nic_end* end, void (*kernel)(NicEnd), lam
                            const char* doing) {
   return guarded([&] {
     require_end(end);
-    launch(entry_of(kernel), grid_of(1), 1, 0, stream, end->end, doing);
+    launch(entry_of(kernel), grid_of(1), kWarpThreads, 0, stream, end->end, doing);
   });
 }
 
@@ -159,6 +161,7 @@ lamina_cuda_status lamina_cuda_nic_destroy(lamina_cuda_nic_end* end, lamina_cuda
 }
 
 lamina_cuda_status lamina_cuda_nic_post(lamina_cuda_nic_end* end, lamina_cuda_stream stream) {
+  if (end != nullptr && end->end.sends) return LAMINA_CUDA_OK;
   return cuda::enqueue(end, &cuda::post, stream, "posting to the NIC");
 }
 

@@ -9,10 +9,10 @@
 // What a NIC has to do for an end of a channel on an NVIDIA GPU, asked by kernels: work requests are put into
 // an mlx5 send queue and rung from the device, and the host has no part in it. Not verified on hardware.
 //
-// The end itself is one of channel.h. A sender's lies over a mirror of the peer's ring; post() behind its
-// send() writes the message and then its number into the ring. A receiver's lies over the ring; post() behind
-// its give_back() or recv() writes into the mirror how much was consumed. All that post() and poll() need
-// lies in the device's memory, so both can be captured in a graph.
+// The end itself is one of channel.h, to which this one is attached. A sender's lies over a mirror of the
+// peer's ring; its send() has the message written into the ring, and then its number. A receiver's lies over
+// the ring; its recv() has written into the mirror how much was consumed, and post() behind its give_back().
+// All that they need lies in the device's memory, so they can be captured in a graph.
 
 #if defined(__cplusplus)
 extern "C" {
@@ -32,6 +32,7 @@ typedef struct {
   uint32_t qpn;
   uint32_t half_bytes;       // of the registers
   int32_t registers_are_io;  // 1: the page is a device's, 0: it is memory that a softnic looks at
+  int32_t blueflame;  // 1: the registers take whole requests, and are to be given them if one is all there is
 } lamina_cuda_nic_queues;
 
 // How far the queues are, as the posting side keeps account of it (rdma::SendState).
@@ -76,7 +77,8 @@ LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_create(const lamina_cuda_nic*
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_destroy(lamina_cuda_nic_end* end,
                                                            lamina_cuda_nic_left* left);
 
-// Tells the peer, through its memory, of all that this end has sent or given back since the last time.
+// Tells the peer, through its memory, of all that a receiver has given back since the last time. An end that
+// sends has nothing to tell.
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_post(lamina_cuda_nic_end* end, lamina_cuda_stream stream);
 
 // Waits until the NIC has done all that was posted, or has failed.

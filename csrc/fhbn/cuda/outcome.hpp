@@ -13,6 +13,7 @@ inline lamina_cuda_status status_of(Fault fault) {
   if (fault == Fault::kLate) return LAMINA_CUDA_CHANNEL_LATE;
   if (fault == Fault::kPeerLost) return LAMINA_CUDA_CHANNEL_LOST;
   if (fault == Fault::kClosed) return LAMINA_CUDA_CHANNEL_CLOSED;
+  if (fault == Fault::kNicFailed) return LAMINA_CUDA_NIC_FAILED;
   if (fault <= kLastCorruption) return LAMINA_CUDA_CHANNEL_CORRUPTED;
   return fault <= kLastFault ? LAMINA_CUDA_CHANNEL_MISUSED : LAMINA_CUDA_FAILED;
 }
@@ -34,6 +35,8 @@ inline std::string sentence_of(const Mailbox::Report& report, bool sends, const 
     case Fault::kPeerLost:
     case Fault::kClosed:
       return wait_sentence(report.fault, sends, peer);
+    case Fault::kNicFailed:
+      return "the NIC carries no more messages to " + peer;
     case Fault::kFalseCredits:
       return peer + " claims to have consumed messages that were never sent";
     case Fault::kTooMuchSent:

@@ -5,13 +5,13 @@
 #include "fhbn/cuda/copy.cuh"
 #include "fhbn/cuda/wait.cuh"
 
-// Receiving: poll, fetch and give_back. What Receiver::receive() and give_back() do on the host.
+// Receiving, by one kernel; or by poll, fetch and give_back, for a message that is looked at where it lies.
+// What Receiver::receive() and give_back() do on the host.
 namespace lamina::fhbn::cuda {
 
 struct FetchArgs {
   End end;
   Buffers into;
-  bool give_back;  // behind the copy
 };
 
 // Copies a header that the peer may be changing: each of its words is read once, all at a time.
@@ -56,11 +56,9 @@ LAMINA_DEVICE Fault check_message(const End& end, std::uint64_t seqno, std::uint
   return Fault::kNone;
 }
 
-// Waits for the next message and describes it in the cursor. One thread, as in await_slot.
-LAMINA_KERNEL(1) poll(const End end) {
+// Waits for message `seqno`, the next one, and describes it in the cursor. One thread, as in await_slot.
+LAMINA_DEVICE Fault await_message(const End& end, std::uint64_t seqno) {
   Cursor& cursor = *end.cursor;
-  if (cursor.fault != Fault::kNone) return;
-  const std::uint64_t seqno = cursor.next;
   Change change = {Fault::kNone, load_acquire_sys(&end.ring->published.seqno)};
   if (change.seqno == seqno) {
     // The sender would wait for us as we for it.
@@ -68,11 +66,16 @@ LAMINA_KERNEL(1) poll(const End end) {
     change = all_held ? Change{Fault::kAllHeld, seqno} : wait_for_change(end, end.ring->published, seqno);
   }
   if (change.fault == Fault::kNone) change.fault = check_message(end, seqno, change.seqno, cursor.message);
-  if (change.fault != Fault::kNone) {
-    cursor.message.count = 0;
-    return fail(end, change.fault, seqno);
-  }
-  cursor.next = seqno + 1;
+  if (change.fault != Fault::kNone) cursor.message.count = 0;
+  return change.fault;
+}
+
+LAMINA_KERNEL(1) poll(const End end) {
+  Cursor& cursor = *end.cursor;
+  if (cursor.fault != Fault::kNone) return;
+  const Fault fault = await_message(end, cursor.next);
+  if (fault != Fault::kNone) return fail(end, fault, cursor.next);
+  ++cursor.next;
 }
 
 // What keeps a message from being fetched: how much it has of something, and what there is room for.
@@ -84,12 +87,7 @@ struct Misfit {
 };
 
 LAMINA_DEVICE Misfit misfit(const FetchArgs& args) {
-  const Cursor& cursor = *args.end.cursor;
-  const lamina_cuda_channel_message& message = cursor.message;
-  const std::uint64_t held = cursor.next - cursor.consumed;
-  if (held == 0) return {Fault::kNothingHeld};
-  // Slots are given back in order, so this message's would have to wait for another call.
-  if (args.give_back && held != 1) return {Fault::kOthersHeld};
+  const lamina_cuda_channel_message& message = args.end.cursor->message;
   if (message.count != args.into.count) return {Fault::kOtherParts, 0, message.count, args.into.count};
   for (std::uint32_t i = 0; i < args.into.count; ++i) {
     const std::uint64_t room = args.into.part[i].bytes;
@@ -98,36 +96,62 @@ LAMINA_DEVICE Misfit misfit(const FetchArgs& args) {
   return {};
 }
 
-// For one thread, when the oldest message was read.
-LAMINA_DEVICE void return_slot(const End& end) {
-  Cursor& cursor = *end.cursor;
-  if (cursor.next == cursor.consumed) return fail(end, Fault::kNothingHeld, cursor.next);
-  store_release_sys(&end.ring->consumed.seqno, ++cursor.consumed);
+// This thread's share of copying the described message's parts, which fit.
+LAMINA_DEVICE void scatter(const FetchArgs& args) {
+  const lamina_cuda_channel_message& message = args.end.cursor->message;
+  for (std::uint32_t i = 0; i < args.into.count; ++i) {
+    copy_share(args.into.part[i].data, message.part[i], message.bytes[i]);
+  }
 }
 
-// Copies the latest message's parts. All blocks find the same of what does not fit; the last one tells it,
-// when no thread looks at the cursor any more.
+// Waits for the next message, copies its parts and gives its slot back. All blocks find the same of what does
+// not fit; the last one tells it, when no thread looks at the cursor any more.
+LAMINA_KERNEL(kCopyThreads) recv(const FetchArgs args) {
+  const End& end = args.end;
+  Cursor& cursor = *end.cursor;
+  if (cursor.fault != Fault::kNone) return;
+  const std::uint64_t seqno = cursor.next;
+  // Slots are given back in order, so this message's would have to wait for another call.
+  const bool others_held = seqno != cursor.consumed;
+  const Fault fault =
+      others_held ? Fault::kOthersHeld : found_by_first(end, [&] { return await_message(end, seqno); });
+  const Misfit found = fault != Fault::kNone ? Misfit{fault} : misfit(args);
+  if (found.fault == Fault::kNone) scatter(args);
+  if (!is_last(end)) return;
+  const bool first = thread_index() == 0;
+  if (found.fault != Fault::kNone) {
+    if (first) fail(end, found.fault, seqno, found.part, found.has, found.room);
+    return;
+  }
+  if (first) {
+    cursor.next = cursor.consumed = seqno + 1;
+    cursor.gate = {};
+  }
+  if (!end.has_nic()) {
+    if (first) store_release_sys(&end.ring->consumed.seqno, seqno + 1);
+    return;
+  }
+  if (first) end.ring->consumed.seqno = seqno + 1;  // where a later post() looks
+  post_consumed(end.nic, seqno + 1);
+}
+
 LAMINA_KERNEL(kCopyThreads) fetch(const FetchArgs args) {
   const End& end = args.end;
   const Cursor& cursor = *end.cursor;
   if (cursor.fault != Fault::kNone) return;
-  const Misfit found = misfit(args);
-  if (found.fault == Fault::kNone) {
-    for (std::uint32_t i = 0; i < args.into.count; ++i) {
-      copy_share(args.into.part[i].data, cursor.message.part[i], cursor.message.bytes[i]);
-    }
-  }
-  if (!is_last(end)) return;
-  if (found.fault != Fault::kNone) {
-    const std::uint64_t seqno = found.fault == Fault::kNothingHeld ? cursor.next : cursor.next - 1;
-    fail(end, found.fault, seqno, found.part, found.has, found.room);
-  } else if (args.give_back) {
-    return_slot(end);
-  }
+  const bool held = cursor.next != cursor.consumed;
+  const Misfit found = held ? misfit(args) : Misfit{Fault::kNothingHeld};
+  if (found.fault == Fault::kNone) scatter(args);
+  if (!is_last(end) || thread_index() != 0 || found.fault == Fault::kNone) return;
+  fail(end, found.fault, cursor.next - (held ? 1 : 0), found.part, found.has, found.room);
 }
 
+// Of the oldest message. It may be that of a NIC's end: what posts reads it there.
 LAMINA_KERNEL(1) give_back(const End end) {
-  if (end.cursor->fault == Fault::kNone) return_slot(end);
+  Cursor& cursor = *end.cursor;
+  if (cursor.fault != Fault::kNone) return;
+  if (cursor.next == cursor.consumed) return fail(end, Fault::kNothingHeld, cursor.next);
+  store_release_sys(&end.ring->consumed.seqno, ++cursor.consumed);
 }
 
 }  // namespace lamina::fhbn::cuda

@@ -4,6 +4,7 @@
 
 #include "fhbn/cuda/device.cuh"
 #include "fhbn/cuda/end.hpp"
+#include "fhbn/cuda/posting.cuh"
 
 namespace lamina::fhbn::cuda {
 
@@ -45,6 +46,8 @@ LAMINA_DEVICE Change wait_for_change(const End& end, const Side& line, std::uint
       fault = Fault::kClosed;
     } else if (load_acquire_sys(&end.mailbox->abort) != 0) {
       fault = Fault::kPeerLost;
+    } else if (end.has_nic() && end.nic.sends && !works(end.nic)) {
+      fault = Fault::kNicFailed;  // a receiver has asked its NIC for nothing that matters
     } else if (global_timer() - start >= end.timeout_ns) {
       fault = Fault::kLate;
     }
@@ -55,16 +58,37 @@ LAMINA_DEVICE Change wait_for_change(const End& end, const Side& line, std::uint
   }
 }
 
-// True in one thread: of the block that comes here last, when all others have done what comes before. The
-// counter is then as it was. A block that is alone need not count, which saves a short message a trip over
-// the bus.
+// What one thread has to look for over the bus, for all threads of a grid, which have to call this: that of
+// the first block to come here, so that it waits for no block that may not have begun. The others look at a
+// word in the device's memory.
+template <typename Find>
+LAMINA_DEVICE Fault found_by_first(const End& end, const Find& find) {
+  Gate& gate = end.cursor->gate;
+  if (thread_index() == 0) {
+    if (blocks_x() == 1 || count_relaxed_gpu(&gate.arrivals) == 0) {
+      store_release_gpu(&gate.verdict, 1 + static_cast<std::uint32_t>(find()));
+    } else {
+      while (load_acquire_gpu(&gate.verdict) == 0) {
+      }
+    }
+  }
+  sync_block();
+  return static_cast<Fault>(gate.verdict - 1);
+}
+
+// True in the first warp of the block that comes here last, when all others have done what comes before; of
+// its lanes the first one has seen that. The counter is then as it was. A block that is alone need not count,
+// which saves a short message a trip over the bus.
 LAMINA_DEVICE bool is_last(const End& end) {
   sync_block();
-  if (thread_index() != 0) return false;
+  if (thread_index() >= kWarpThreads) return false;
   if (blocks_x() == 1) return true;
-  if (count_acq_rel_sys(&end.cursor->arrivals) != blocks_x() - 1) return false;
-  end.cursor->arrivals = 0;
-  return true;
+  int last = 0;
+  if (thread_index() == 0 && count_acq_rel_sys(&end.cursor->arrivals) == blocks_x() - 1) {
+    end.cursor->arrivals = 0;
+    last = 1;
+  }
+  return shuffle(last, 0) != 0;
 }
 
 }  // namespace lamina::fhbn::cuda

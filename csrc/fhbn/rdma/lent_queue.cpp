@@ -2,6 +2,8 @@
 
 #include <bit>
 #include <cstddef>
+#include <cstdlib>
+#include <string_view>
 #include <utility>
 
 #include "fhbn/cuda/channel.h"
@@ -9,6 +11,16 @@
 #include "fhbn/rdma/writer.hpp"
 
 namespace lamina::fhbn::rdma {
+
+namespace {
+
+// Off by default: no device has shown yet that its stores reach a register together.
+bool is_blueflame_asked() {
+  const char* value = std::getenv("LAMINA_CUDA_BLUEFLAME");
+  return value != nullptr && std::string_view(value) == "1";
+}
+
+}  // namespace
 
 LentQueue::LentQueue(std::shared_ptr<Mlx5Writer> writer, std::shared_ptr<Segment> memory,
                      std::shared_ptr<const Peer> peer, bool sends)
@@ -30,7 +42,8 @@ lamina_cuda_nic LentQueue::for_device(std::int64_t timeout_ns) const {
                      .completion_count = pair.completions.count,
                      .qpn = pair.send.qpn,
                      .half_bytes = pair.send.half_bytes,
-                     .registers_are_io = pair.registers_are_memory ? 0 : 1},
+                     .registers_are_io = pair.registers_are_memory ? 0 : 1,
+                     .blueflame = pair.send.blueflame && is_blueflame_asked() ? 1 : 0},
           .state = std::bit_cast<lamina_cuda_nic_state>(writer_->state()),
           .memory = memory_->memory(),
           .bytes = memory_->bytes(),

@@ -99,19 +99,24 @@ LAMINA_HD constexpr Completion moderated(const SendQueue& queue, const SendState
 }
 
 // Puts a request behind the others; there has to be room. At the queue's end it goes on at its beginning,
-// between any two segments. The NIC does not look before ring().
+// between any two segments. The NIC does not look before ring(). Returns it, for who would have to read the
+// queue over a bus.
 template <typename Request>
-LAMINA_HD void put(const SendQueue& queue, SendState& state, const Request& request, std::uint32_t segments) {
+LAMINA_HD Request put(const SendQueue& queue, SendState& state, const Request& request,
+                      std::uint32_t segments) {
   const std::uint32_t first = state.next * kSegmentsPerBlock;
   const std::uint32_t mask = queue.blocks * kSegmentsPerBlock - 1;
   const auto* const bytes = reinterpret_cast<const std::byte*>(&request);
   for (std::uint32_t i = 0; i < segments; ++i) {
-    std::memcpy(queue.requests + std::size_t{(first + i) & mask} * kSegmentBytes,
-                bytes + std::size_t{i} * kSegmentBytes, kSegmentBytes);
+    // A GPU would write single bytes, each by itself over the bus, to what may lie anywhere.
+    void* const to = queue.requests + std::size_t{(first + i) & mask} * kSegmentBytes;
+    std::memcpy(__builtin_assume_aligned(to, kSegmentBytes), bytes + std::size_t{i} * kSegmentBytes,
+                kSegmentBytes);
   }
   state.latest = state.next;
   state.next += blocks_of(segments);
   if (request.control.flags == static_cast<std::uint8_t>(Completion::kAsked)) state.asked = state.next;
+  return request;
 }
 
 struct Remote {
@@ -119,20 +124,20 @@ struct Remote {
   std::uint32_t key;
 };
 
-LAMINA_HD void put_write(const SendQueue& queue, SendState& state, std::uint64_t local,
-                         std::uint32_t local_key, Remote remote, std::uint32_t bytes) {
+LAMINA_HD WriteRequest put_write(const SendQueue& queue, SendState& state, std::uint64_t local,
+                                 std::uint32_t local_key, Remote remote, std::uint32_t bytes) {
   WriteRequest request{};
   request.control = control_segment(Opcode::kRdmaWrite, state.next, queue.qpn, WriteRequest::kSegments,
                                     moderated(queue, state, 1));
   request.remote = remote_address_segment(remote.address, remote.key);
   request.data = data_segment(local, local_key, bytes);
-  put(queue, state, request, WriteRequest::kSegments);
+  return put(queue, state, request, WriteRequest::kSegments);
 }
 
 // `kRoom`: kShortInline or kLongInline, not less than `bytes`.
 template <std::uint32_t kRoom>
-LAMINA_HD void put_inline(const SendQueue& queue, SendState& state, const void* local, Remote remote,
-                          std::uint32_t bytes) {
+LAMINA_HD InlineRequest<kRoom> put_inline(const SendQueue& queue, SendState& state, const void* local,
+                                          Remote remote, std::uint32_t bytes) {
   const std::uint32_t segments = inline_segments(bytes);
   InlineRequest<kRoom> request{};
   request.control = control_segment(Opcode::kRdmaWrite, state.next, queue.qpn, segments,
@@ -140,19 +145,27 @@ LAMINA_HD void put_inline(const SendQueue& queue, SendState& state, const void* 
   request.remote = remote_address_segment(remote.address, remote.key);
   request.inline_bytes = big_endian(bytes | kInline);
   std::memcpy(request.bytes, local, bytes);
-  put(queue, state, request, segments);
+  return put(queue, state, request, segments);
 }
 
-LAMINA_HD void put_nothing(const SendQueue& queue, SendState& state) {
+LAMINA_HD NothingRequest put_nothing(const SendQueue& queue, SendState& state) {
   NothingRequest request{};
   request.control =
       control_segment(Opcode::kNothing, state.next, queue.qpn, NothingRequest::kSegments, Completion::kAsked);
-  put(queue, state, request, NothingRequest::kSegments);
+  return put(queue, state, request, NothingRequest::kSegments);
+}
+
+// Where the doorbell of all that was put goes. Halves are used in turn, since a half's bytes may still be on
+// their way.
+LAMINA_HD std::uint64_t* take_half(const SendQueue& queue, SendState& state) {
+  std::uint64_t* const half = queue.registers + state.half / sizeof(std::uint64_t);
+  state.half ^= queue.half_bytes;
+  state.rung = state.next;
+  return half;
 }
 
 // Tells the NIC of all that was put since the last time. A single request that fits goes into the register
 // whole, so that the NIC need not fetch it: BlueFlame. The NIC may miss that, and then finds it in the queue.
-// Halves are used in turn, since a half's bytes may still be on their way.
 LAMINA_HD_OF_ORDER
 LAMINA_HD void ring(const SendQueue& queue, SendState& state) {
   if (state.rung == state.next) return;
@@ -164,14 +177,12 @@ LAMINA_HD void ring(const SendQueue& queue, SendState& state) {
       queue.blueflame && state.latest == state.rung && blocks * kBlockBytes <= queue.half_bytes;
   const std::uint32_t words = whole ? blocks * kWordsPerBlock : 1;
   const auto* const requests = reinterpret_cast<const std::uint64_t*>(queue.requests);
-  std::uint64_t* const half = queue.registers + state.half / sizeof(std::uint64_t);
+  std::uint64_t* const half = take_half(queue, state);
   for (std::uint32_t i = 0; i < words; ++i) {
     const std::uint32_t word = state.latest * kWordsPerBlock + i;
     Order::store_register(half + i, requests[word & (queue.blocks * kWordsPerBlock - 1)]);
   }
   Order::fence_registers();
-  state.half ^= queue.half_bytes;
-  state.rung = state.next;
 }
 
 // What the NIC has said.

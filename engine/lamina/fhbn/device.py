@@ -83,11 +83,11 @@ def _wait(waiting: select.poll, stopping: int, ended: Callable[[], None]) -> Non
 
 
 # Not verified on hardware: neither a GPU nor a ConnectX has run it.
-LATE, LOST, CLOSED = 4, 5, 6  # of lamina_cuda_status
+LATE, LOST, CLOSED, NIC_FAILED = 4, 5, 6, 9  # of lamina_cuda_status
 
 
 class NicEnd:
-    """What posts for one end, behind it on its stream, until close() gives the queue back to the host."""
+    """What posts for one end, by that one's kernels, until close() gives the queue back to the host."""
 
     def __init__(self, queue: Any, timeout_ns: int, peer: str, *, sends: bool) -> None:
         """On the current device; the queue is a LentQueue."""
@@ -97,8 +97,12 @@ class NicEnd:
         self._end = ctypes.c_void_p()
         cuda_library.call("nic_create", queue.for_device(timeout_ns), ctypes.byref(self._end))
 
+    def attach_to(self, channel: ctypes.c_void_p) -> None:
+        """From now on that end's kernels post by themselves."""
+        cuda_library.call("channel_attach", channel, self._end)
+
     def post(self, stream: gpu.Stream) -> None:
-        """Tell the peer, on the stream, what the end has sent or given back since the last time."""
+        """Tell the peer, on the stream, what the end has given back since the last time."""
         cuda_library.call("nic_post", self._end, stream.cuda_stream)
 
     def poll(self, stream: gpu.Stream) -> None:
@@ -141,7 +145,7 @@ _ERRORS: dict[int, type[ChannelError]] = {
     CLOSED: ChannelClosedError,
     7: ChannelCorruptedError,
     8: ChannelError,
-    9: NicError,
+    NIC_FAILED: NicError,
 }
 
 
@@ -184,6 +188,7 @@ class _DeviceEnd:
     ) -> None:
         """With a `writer` a NIC carries the messages, and the segment is the ring or mirror that it knows."""
         self._end = ctypes.c_void_p()
+        self._ending = threading.Lock()  # another thread may end its waits while this one closes it
         self._nic: NicEnd | None = None
         self._watch: Watch | None = None
         self._owner = os.getpid()
@@ -203,6 +208,7 @@ class _DeviceEnd:
                 if writer is not None:
                     queue = writer.lend(segment, peer, watched, sends=self.sends)
                     self._nic = NicEnd(queue, timeout_ns, peer, sends=self.sends)
+                    self._nic.attach_to(self._end)
             if watched:
                 self._watch = Watch(watched, self._abort_of(ctypes.c_void_p(self._end.value), self._nic))
         except BaseException:
@@ -223,8 +229,8 @@ class _DeviceEnd:
     def check(self) -> None:
         """Raise what the device has found wrong by now, as a ChannelError; waits for nothing."""
         status, sentence = cuda_library.ask("channel_check", self._open())
-        # That nothing came in time may be because the NIC has failed.
-        if self._nic is not None and status in (0, LATE):
+        # The NIC knows more of its failure, and may be why nothing came in time.
+        if self._nic is not None and status in (0, LATE, NIC_FAILED):
             failure = self._nic.failure()
             status, sentence = failure if failure[0] else (status, sentence)
         if status:
@@ -247,7 +253,8 @@ class _DeviceEnd:
 
         Called when the peer's process ends, if one of `watched` tells of it, as on a link they do.
         """
-        _end_waits(self._open(), self._nic)
+        with self._ending:
+            _end_waits(self._open(), self._nic)
 
     def close(self) -> None:
         """Wait for the device and tell the peer that there will be nothing more.
@@ -257,8 +264,9 @@ class _DeviceEnd:
         """
         if self._end.value is None:
             return
-        end, self._end = self._end, ctypes.c_void_p()
-        nic, self._nic = self._nic, None
+        with self._ending:
+            end, self._end = self._end, ctypes.c_void_p()
+            nic, self._nic = self._nic, None
         watch, self._watch = self._watch, None
         with ExitStack() as closing:  # from the last to the first, whatever one of them raises
             if watch is not None:
@@ -295,10 +303,8 @@ class _DeviceEnd:
         name: str,
         tensors: tuple[Tensor, ...] | None,
         stream: gpu.Stream | None,
-        *,
-        posts: bool = False,
     ) -> None:
-        """A call that puts work on a stream, and has the NIC tell the peer of it if it `posts`."""
+        """A call that puts work on a stream."""
         end = self._open()
         parts = [] if tensors is None else [buffers_of(tensors, self.device), len(tensors)]
         on = stream or gpu.current_stream(self.device)
@@ -307,8 +313,6 @@ class _DeviceEnd:
             for tensor in tensors or ():
                 if isinstance(on, torch.cuda.Stream):
                     tensor.record_stream(on)  # its memory is not given to others before
-            if posts and self._nic is not None:
-                self._nic.post(on)
 
 
 def _end_waits(end: ctypes.c_void_p, nic: NicEnd | None) -> None:
@@ -326,7 +330,7 @@ class DeviceSender(_DeviceEnd):
 
     def send(self, *tensors: Tensor, stream: gpu.Stream | None = None) -> None:
         """Send up to 14 contiguous CUDA tensors as the parts of one message, when there is a free slot."""
-        self._launch("send", tensors, stream, posts=True)
+        self._launch("send", tensors, stream)
 
 
 class DeviceReceiver(_DeviceEnd):
@@ -347,7 +351,7 @@ class DeviceReceiver(_DeviceEnd):
 
         There must be as many tensors as parts, none smaller than its part.
         """
-        self._launch("recv", tensors, stream, posts=True)
+        self._launch("recv", tensors, stream)
 
     def poll(self, stream: gpu.Stream | None = None) -> None:
         """Wait for the next message, which stays in the ring until it is given back."""
@@ -359,7 +363,10 @@ class DeviceReceiver(_DeviceEnd):
 
     def give_back(self, stream: gpu.Stream | None = None) -> None:
         """Let the sender write again where the oldest message lies that was not given back."""
-        self._launch("give_back", None, stream, posts=True)
+        self._launch("give_back", None, stream)
+        if self._nic is not None:
+            with gpu.current(self.device):
+                self._nic.post(stream or gpu.current_stream(self.device))
 
     @property
     def message_address(self) -> int:

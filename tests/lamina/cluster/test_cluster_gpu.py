@@ -35,7 +35,7 @@ def test_every_combination(
     check(combined(turns, partition, attention, ranks, **BOTH), FAMILY, overlap=overlap)
 
 
-@pytest.mark.long(but=["mixed-softnic", "together-rotational"])
+@pytest.mark.long(but=["mixed-softnic", "together-ranks"])
 @pytest.mark.parametrize(
     "layout",
     [

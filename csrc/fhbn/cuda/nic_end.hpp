@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "fhbn/cuda/nic.h"
+#include "fhbn/rdma/queue.hpp"
+#include "fhbn/wire.hpp"
+
+// What a NIC's end on a device consists of: the queues that its kernels post to, and how far they are.
+namespace lamina::fhbn::cuda {
+
+// Why nothing is posted any more.
+enum class NicTrouble : std::uint32_t {
+  kNone = 0,
+  kLate,     // the NIC has not done in time what it was asked to
+  kAborted,  // the host has ended the wait
+  kFailed,   // it says so: with a syndrome
+};
+
+// In the device's memory; written only by this end's kernels, which run one after the other.
+struct NicCursor {
+  rdma::SendState state;
+  std::uint64_t told;  // the number that the peer's memory was given last
+  NicTrouble trouble;
+};
+
+// In the host's memory, where both can reach it.
+struct NicMailbox {
+  alignas(kApart) std::uint32_t abort;  // the host's: 1 ends waits
+  struct alignas(kApart) Report {       // the device's, written once; `trouble` last
+    NicTrouble trouble;
+    std::uint32_t syndrome;
+    std::uint32_t vendor_syndrome;
+  } report;
+};
+
+// What every kernel is told: it never changes, so it may lie in a captured graph. Pointers are as the device
+// addresses them; `local_address` is as the NIC does.
+struct NicEnd {
+  rdma::SendQueue queue;
+  rdma::CompletionQueue completions;
+  std::byte* memory;
+  NicCursor* cursor;
+  NicMailbox* mailbox;
+  std::uint64_t local_address;
+  std::uint64_t remote_address;
+  std::uint64_t stride;
+  std::uint64_t timeout_ns;
+  std::uint32_t local_key;
+  std::uint32_t remote_key;
+  std::uint32_t slot_count;
+  bool sends;
+};
+
+// Of what the library keeps of it.
+const NicEnd& end_of(const lamina_cuda_nic_end& kept);
+
+}  // namespace lamina::fhbn::cuda
