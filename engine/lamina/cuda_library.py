@@ -32,6 +32,7 @@ _SIGNATURES: dict[str, list[type]] = {
     "append": [_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, ctypes.c_int64, _POINTER],
     "channel_create": [_POINTER, _POINTER],
     "channel_attach": [_POINTER, _POINTER],
+    "channel_share": [_POINTER, _POINTER],
     "channel_destroy": [_POINTER],
     "channel_send": [_POINTER, _POINTER, _INT, _POINTER],
     "channel_poll": [_POINTER, _POINTER],

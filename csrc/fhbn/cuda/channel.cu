@@ -113,6 +113,14 @@ lamina_cuda_status lamina_cuda_channel_attach(lamina_cuda_channel_end* end, cons
   });
 }
 
+lamina_cuda_status lamina_cuda_channel_share(lamina_cuda_channel_end* end, uint32_t* fate) {
+  return cuda::guarded([&] {
+    cuda::require_end(end);
+    cuda::require(fate != nullptr, "there is no word to share");
+    end->end.fate = fate;
+  });
+}
+
 lamina_cuda_status lamina_cuda_channel_destroy(lamina_cuda_channel_end* end) {
   return cuda::guarded([&] {
     cuda::require_end(end);

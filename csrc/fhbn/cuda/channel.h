@@ -63,6 +63,10 @@ LAMINA_CUDA_API lamina_cuda_status lamina_cuda_channel_create(const lamina_cuda_
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_channel_attach(lamina_cuda_channel_end* end,
                                                               const lamina_cuda_nic_end* nic);
 
+// Ends of one stream that share a word of the device's memory, at first 0: once one has failed, none of them
+// sends or receives, so that nothing is made of what has not come. It has to stay until they are destroyed.
+LAMINA_CUDA_API lamina_cuda_status lamina_cuda_channel_share(lamina_cuda_channel_end* end, uint32_t* fate);
+
 // Ends waits as abort() does, waits for the device, and closes the end, which the peer sees. No graph that
 // uses it may be replayed afterwards.
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_channel_destroy(lamina_cuda_channel_end* end);

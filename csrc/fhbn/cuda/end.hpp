@@ -79,7 +79,8 @@ struct End {
   std::uint64_t timeout_ns;
   std::uint32_t slot_count;
   std::uint32_t epoch;
-  NicEnd nic;  // what carries the messages of a ring that is not shared
+  NicEnd nic;           // what carries the messages of a ring that is not shared
+  std::uint32_t* fate;  // 1 once an end has failed of those that share it; none: this one shares it with none
 
   LAMINA_HD bool has_nic() const { return nic.cursor != nullptr; }
   LAMINA_HD SlotHeader* slot(std::uint64_t seqno) const {

@@ -72,7 +72,7 @@ LAMINA_DEVICE Fault await_message(const End& end, std::uint64_t seqno) {
 
 LAMINA_KERNEL(1) poll(const End end) {
   Cursor& cursor = *end.cursor;
-  if (cursor.fault != Fault::kNone) return;
+  if (is_over(end)) return;
   const Fault fault = await_message(end, cursor.next);
   if (fault != Fault::kNone) return fail(end, fault, cursor.next);
   ++cursor.next;
@@ -109,7 +109,7 @@ LAMINA_DEVICE void scatter(const FetchArgs& args) {
 LAMINA_KERNEL(kCopyThreads) recv(const FetchArgs args) {
   const End& end = args.end;
   Cursor& cursor = *end.cursor;
-  if (cursor.fault != Fault::kNone) return;
+  if (is_over(end)) return;
   const std::uint64_t seqno = cursor.next;
   // Slots are given back in order, so this message's would have to wait for another call.
   const bool others_held = seqno != cursor.consumed;
@@ -138,7 +138,7 @@ LAMINA_KERNEL(kCopyThreads) recv(const FetchArgs args) {
 LAMINA_KERNEL(kCopyThreads) fetch(const FetchArgs args) {
   const End& end = args.end;
   const Cursor& cursor = *end.cursor;
-  if (cursor.fault != Fault::kNone) return;
+  if (is_over(end)) return;
   const bool held = cursor.next != cursor.consumed;
   const Misfit found = held ? misfit(args) : Misfit{Fault::kNothingHeld};
   if (found.fault == Fault::kNone) scatter(args);
@@ -149,7 +149,7 @@ LAMINA_KERNEL(kCopyThreads) fetch(const FetchArgs args) {
 // Of the oldest message. It may be that of a NIC's end: what posts reads it there.
 LAMINA_KERNEL(1) give_back(const End end) {
   Cursor& cursor = *end.cursor;
-  if (cursor.fault != Fault::kNone) return;
+  if (is_over(end)) return;
   if (cursor.next == cursor.consumed) return fail(end, Fault::kNothingHeld, cursor.next);
   store_release_sys(&end.ring->consumed.seqno, ++cursor.consumed);
 }

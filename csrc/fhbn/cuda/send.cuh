@@ -66,7 +66,7 @@ LAMINA_DEVICE void publish(const SendArgs& args, std::uint64_t seqno) {
 LAMINA_KERNEL(kCopyThreads) send(const SendArgs args) {
   const End& end = args.end;
   Cursor& cursor = *end.cursor;
-  if (cursor.fault != Fault::kNone) return;
+  if (is_over(end)) return;
   const std::uint64_t seqno = cursor.next;
   const bool full = seqno - cursor.consumed >= end.slot_count;
   const Fault fault = full ? found_by_first(end, [&] { return await_slot(end, seqno); }) : Fault::kNone;

@@ -17,12 +17,19 @@ constexpr int kLooks = 16;
 LAMINA_DEVICE void fail(const End& end, Fault fault, std::uint64_t seqno, std::uint32_t part = 0,
                         std::uint64_t has = 0, std::uint64_t room = 0) {
   end.cursor->fault = fault;
+  if (end.fate != nullptr) *end.fate = 1;
   Mailbox::Report& report = end.mailbox->report;
   report.part = part;
   report.seqno = seqno;
   report.has = has;
   report.room = room;
   store_release_sys(reinterpret_cast<std::uint32_t*>(&report.fault), static_cast<std::uint32_t>(fault));
+}
+
+// Whether there is nothing to do any more: this end has failed, or one that shares its fate, in a kernel that
+// came before on the stream.
+LAMINA_DEVICE bool is_over(const End& end) {
+  return end.cursor->fault != Fault::kNone || (end.fate != nullptr && *end.fate != 0);
 }
 
 struct Change {

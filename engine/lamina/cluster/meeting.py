@@ -24,7 +24,7 @@ from lamina.fhbn.control import Deadline
 from lamina.fhbn.device import DeviceReceiver, DeviceSender
 from lamina.fhbn.errors import ChannelClosedError
 from lamina.fhbn.tensors import Part, copies, views
-from lamina.gpu import is_gpu, put
+from lamina.gpu import is_gpu, put, tensors_on
 from lamina.kv import ArenaShape
 from lamina.model.prefill import CHUNK, Passed
 from lamina.pipeline.batch_rows import Ints
@@ -268,6 +268,8 @@ class Meeting:
         # Not the config's: there may be more attention workers than when this one began.
         self._partition, self._schedule = front.call.partition, config.schedule
         self._came: dict[str, Link] = {}
+        # Of its ends on a GPU: what comes after one that has failed must not go out by another.
+        self._fate = torch.zeros(1, dtype=torch.int32, device=tensors_on(config.device))
         self.networks: dict[str, str] = {}  # what moves the messages, and why it is no better one
 
     def of_attention_worker(
@@ -382,6 +384,7 @@ class Meeting:
             sender = link.device_sender(
                 use, network=config.layout.network, timeout_s=FOREVER_S, device=config.device
             )
+            sender.share(self._fate)
         else:
             sender = self._host_sender(link, use)
         self.networks[sender.engine] = link.why
@@ -393,7 +396,7 @@ class Meeting:
         slots = messages * self._schedule.batches + _SPARE_SLOTS
         if not is_gpu(config.device):
             return self._host_receiver(link, use, message_bytes, slots)
-        return link.device_receiver(
+        receiver = link.device_receiver(
             use,
             message_bytes=message_bytes,
             slots=slots,
@@ -401,6 +404,8 @@ class Meeting:
             timeout_s=FOREVER_S,
             device=config.device,
         )
+        receiver.share(self._fate)
+        return receiver
 
     def _host_sender(self, link: Link, use: str) -> Sender:
         network, spin_s = self._config.layout.network, self._config.spin_s

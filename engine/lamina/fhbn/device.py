@@ -226,6 +226,13 @@ class _DeviceEnd:
 
         return abort
 
+    def share(self, fate: Tensor) -> None:
+        """With other ends of this stream, a whole number that is 0: once one fails, none of them sends or
+        receives any more, so that nothing is made of what has not come.
+        """
+        cuda_library.call("channel_share", self._open(), fate.data_ptr())
+        self._fate = fate  # stays as long
+
     def check(self) -> None:
         """Raise what the device has found wrong by now, as a ChannelError; waits for nothing."""
         status, sentence = cuda_library.ask("channel_check", self._open())

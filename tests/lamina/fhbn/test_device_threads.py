@@ -9,8 +9,8 @@ import torch
 from emulated_gpu import take
 from fhbn_support import Both, segment
 
-from lamina._native import ShmSegment
-from lamina.fhbn import ChannelClosedError
+from lamina._native import ShmReceiver, ShmSegment
+from lamina.fhbn import ChannelClosedError, ChannelTimeoutError
 from lamina.fhbn.device import DeviceReceiver, DeviceSender
 
 pytestmark = pytest.mark.usefixtures("emulated")
@@ -49,3 +49,29 @@ def exchange(number: int, out: ShmSegment, into: ShmSegment, *, closes: bool) ->
 def test_two_threads_exchange_messages_until_one_closes(both: Both) -> None:
     there, back = segment(), segment()
     both(lambda: exchange(0, there, back, closes=False), lambda: exchange(1, back, there, closes=True))
+
+
+def test_a_worker_whose_receive_fails_sends_nothing_made_of_it() -> None:
+    into, out, other = segment(), segment(), segment()
+    fate = torch.zeros(1, dtype=torch.int32)
+    part = torch.zeros(8, dtype=torch.uint8)
+    peer = ShmReceiver(out, "worker 0", timeout_s=0, spin_s=0)
+    with (
+        DeviceReceiver(into, "worker 1", timeout_s=0.001) as receiver,
+        DeviceReceiver(other, "worker 2", timeout_s=60) as later,
+        DeviceSender(out, "worker 1", timeout_s=60) as sender,
+    ):
+        for end in (receiver, later, sender):
+            end.share(fate)
+        sender.send(part)
+        with peer.recv():
+            pass
+        receiver.recv_into(part)  # nothing comes
+        later.recv_into(part)  # and is not waited for
+        sender.send(part)
+        with pytest.raises(ChannelTimeoutError):
+            receiver.check()
+        with pytest.raises(ChannelTimeoutError):
+            peer.recv()
+        for end in (later, sender):  # which have done nothing wrong
+            end.check()
