@@ -87,7 +87,7 @@ class MadeUpEngine:
 
     @property
     def core(self) -> Any:
-        return SimpleNamespace(network="none")
+        return SimpleNamespace(network="none", network_why="")
 
     def submit(self, prompt: int | list[int], asked: Any, made: Sequence[int] = ()) -> int:
         from lamina.serve import RequestError

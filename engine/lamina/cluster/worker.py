@@ -61,7 +61,11 @@ def run(
 
 
 def _told(life: Callable[[], int], statuses: SimpleQueue[int]) -> None:
-    statuses.put(life())
+    status = 1
+    try:
+        status = life()
+    finally:
+        statuses.put(status)
 
 
 class Together:
