@@ -26,13 +26,12 @@ $(VENV)/.core: pyproject.toml $(wildcard ci/locked/*.txt) ci/setup.sh $(NATIVE)
 	@touch $@
 
 # A file's tests stay together: what they share (a Ray cluster, a browser, converted models) is made once.
-# `test` is for while one works, `test-long` what that leaves out, may have skipped or draws fewer examples of,
-# `test-all` both.
+# `test` is for while one works, `test-long` what that leaves out or draws fewer examples of, `test-all` both.
 PYTEST := $(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 test: export LAMINABENCH_SIM_EXAMPLES ?= 20
 test: setup
-	$(PYTEST) -m "not long"
+	$(PYTEST) -m "not (long or outside)"
 
 test-long: setup
 	$(PYTEST) -m "long or outside or drawn"

@@ -27,7 +27,7 @@ def machine(emulated_library: Path) -> Iterator[Machine]:
         yield made
 
 
-@pytest.mark.long(but=["rotational-3-heads-overlap-2-2"])
+@pytest.mark.long(but=["rotational-2-heads-overlap-2-1"])
 @every_combination
 def test_every_combination(
     check: Check, turns: str, partition: Any, overlap: bool, attention: int, ranks: int
@@ -106,7 +106,7 @@ def test_an_arena_that_is_overcommitted(check: Check) -> None:
     check(shared(1, 1, **BOTH), FAMILY, kv_tokens=64, overcommit=2.0)
 
 
-@pytest.mark.long(but=["attention-kill"])
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["kill", "stop"])
 @pytest.mark.parametrize(
     "layout",

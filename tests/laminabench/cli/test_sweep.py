@@ -59,6 +59,7 @@ def test_processes_give_the_same_table_as_one(as_json: Any) -> None:
     assert Path("one/sweep.parquet").read_bytes() == Path("several/sweep.parquet").read_bytes()
 
 
+@pytest.mark.long
 def test_on_a_ray_cluster_too(as_json: Any, ray_cluster: Any) -> None:
     several = ("--vary", "instances=1,2")
     here = as_json(*GRID, *several, "--out", "here")

@@ -114,6 +114,7 @@ def test_what_only_workers_have_is_refused(cores: Any) -> None:
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="workers have a core each")
+@pytest.mark.long
 def test_both_are_really_measured() -> None:
     load = Load(5, 30)
     for deployment in ("2xcpu", "1xcpu+1xcpu"):
