@@ -17,7 +17,8 @@ architectures="sm_80 sm_90 sm_100"
 unset CUDAARCHS
 # The compiler's report comes with compiling: everything is compiled again.
 cmake --fresh -S csrc/cuda -B "$build" -G Ninja -DLAMINA_CUDA=ON -DLAMINA_WERROR=ON \
-  "-DCMAKE_CUDA_ARCHITECTURES=80-real;90;100-real" "-DCMAKE_CUDA_FLAGS=-Xptxas=-v --keep --keep-dir=$PWD/$build/ptx" >"$build/configure.log" || { cat "$build/configure.log" >&2; exit 1; }
+  "-DCMAKE_CUDA_ARCHITECTURES=80-real;90;100-real" \
+  "-DCMAKE_CUDA_FLAGS=-Xptxas=-v --keep --keep-dir=$PWD/$build/ptx" >"$build/configure.log" || { cat "$build/configure.log" >&2; exit 1; }
 if ! cmake --build "$build" --clean-first --parallel "${CUDA_JOBS:-2}" --verbose >"$build/build.log" 2>&1; then
   grep -vE '^ptxas info|bytes stack frame' "$build/build.log" >&2
   exit 1

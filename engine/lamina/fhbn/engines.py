@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import NamedTuple, Protocol, cast
 
 from lamina.fhbn.channel import ChannelSpec, Receiver, Sender
@@ -114,5 +115,5 @@ def passed_over(chosen: str, ours: Found, theirs: Found, peer: str) -> str:
     """Why it is no better one; nothing if there is none."""
     at_peer = {name: f"{peer} says: {reason}" for name, reason in theirs.missing.items()}
     missing = at_peer | ours.missing
-    better = list(_MODULES)[: list(_MODULES).index(chosen)] if chosen in _MODULES else []
+    better = takewhile(lambda name: name != chosen, _MODULES)
     return because({name: missing[name] for name in better if name in missing})
