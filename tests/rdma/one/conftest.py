@@ -215,7 +215,7 @@ def our_sender(links: Links) -> Callable[..., fhbn.Sender]:
             peer.memory.write(peer.LINE.pack(first_seqno, 0, 1), peer.LINE.size, line)
         with ThreadPoolExecutor(1) as pool:
             opening = pool.submit(ours.sender, "data", network="verbs")
-            theirs.control.say({"engines": ["verbs"], "terms": spec}, deadline)
+            theirs.control.say({"engines": ["verbs"], "missing": {}, "terms": spec}, deadline)
             assert theirs.control.hear(deadline) == {"use": "verbs"}
             theirs.control.say(peer.address(), deadline)
             peer.connect(theirs.control.hear(deadline))

@@ -9,6 +9,7 @@ import pytest
 
 PORT = 18515  # of a machine that runs nothing else
 LIMIT_S = 60
+TRIES = 5
 
 
 def test_pyverbs_opens_the_device(device: str) -> None:
@@ -25,10 +26,16 @@ def test_perftest_writes_to_its_own_machine(
     program: str, device: str, near: str, serve: Callable[..., subprocess.Popen[str]]
 ) -> None:
     command = [program, "-d", device, "-p", str(PORT), "-n", "100", "-s", "4096"]
-    server = serve(PORT, *command)
-    client = subprocess.run([*command, near], capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    for _ in range(TRIES):
+        server = serve(PORT, *command)
+        asked = [*command, near]
+        client = subprocess.run(asked, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        status = server.wait(LIMIT_S)
+        # It takes the processor's clock by sampling it, which another busy program can make impossible here.
+        if "Correlation coefficient" not in client.stderr:
+            break
     assert client.returncode == 0, client.stdout + client.stderr
-    assert server.wait(LIMIT_S) == 0
+    assert status == 0
     size, iterations, _least, most, *_ = client.stdout.splitlines()[-2].split()
     assert (size, iterations) == ("4096", "100"), client.stdout
     assert float(most) > 0, client.stdout
