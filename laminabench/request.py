@@ -104,6 +104,8 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     power: tuple[str, ...] = ()
     price_basis: Literal["rent", "purchase"] | None = None
 
+    emulate: str | None = None
+    slowdown: Annotated[float, Meta(ge=1, le=1000)] | None = None
     oversubscribe: bool | None = None
     dtype: Literal["bf16", "fp16", "fp32"] | None = None
     chaos: tuple[str, ...] = ()
@@ -294,6 +296,11 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
         ),
     },
     LIVE: {
+        "emulate": Flag(
+            "Devices that are not here, as h100,h20: workers wait as long as the cost set says they take.",
+            metavar="MODEL,ATTENTION",
+        ),
+        "slowdown": Flag("With --emulate: stretch all times for a slow host; 1.", metavar="X"),
         "oversubscribe": Flag("More workers than cores may share them."),
         "dtype": Flag("Of weights and KV; else the model's."),
         "chaos": Flag(

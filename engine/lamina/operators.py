@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from lamina.emulation import EmulatedDevice
+
 # Of a layer's experts every rank has a share of each ("tp"), or some of them whole ("ep").
 Experts = Literal["tp", "ep"]
 # Queries and outputs are multiplied to and from latent KV by model workers, or by attention workers.
@@ -113,6 +115,7 @@ class Attended(NamedTuple):
     dtype: torch.dtype
     sinks: tuple[Tensor | None, ...]  # of each operator, float32, one for each of its heads
     absorptions: tuple[Absorption, ...] = ()  # of each operator, if attention workers absorb
+    emulated: EmulatedDevice | None = None  # what waits in place of attending, and of the slices
 
     def of(self, heads: slice, layers: slice = _ALL) -> Attended:
         """What some heads of some layers need."""

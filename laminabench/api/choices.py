@@ -94,6 +94,8 @@ class ReplayChoices(Shared, total=False):
     iterations: bool
     mapping: str
     board: Name
+    emulate: str
+    slowdown: float
     oversubscribe: bool
     metrics_port: int
     dtype: Literal["bf16", "fp16", "fp32"]

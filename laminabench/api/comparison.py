@@ -19,6 +19,7 @@ from laminabench.comparison.sides import SideBySide
 from laminabench.errors import UserError
 from laminabench.nearest import nearest
 from laminabench.present.compare import Sheet
+from laminabench.runs.manifest import NUMBERS
 from laminabench.runs.read import Run as Table
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         backends = dict.fromkeys(side.backend for compared in self.sides for side in compared.sides)
-        badges = ("measured" if each == "live" else "modelled" for each in backends)
+        badges = (NUMBERS[each] for each in backends)
         sheets = (html.sheet(each, most=_MOST_ROWS) for each in self._sheets)
         verdicts = html.said(self.verdicts, "verdicts")
         return html.block(self.title, verdicts, *sheets, html.said(self.notes), badges=badges)

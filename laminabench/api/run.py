@@ -17,7 +17,7 @@ from laminabench.present.numbers import number4, share
 from laminabench.present.replay import SOURCES, lines, on_boards
 from laminabench.present.terminal import without_markup
 from laminabench.runs.format import MANIFEST
-from laminabench.runs.manifest import Manifest
+from laminabench.runs.manifest import NUMBERS, Manifest
 from laminabench.runs.read import Run as Table
 from laminabench.runs.read import read_run
 from laminabench.runs.schema import TABLES
@@ -76,7 +76,7 @@ class Run:
 
     @property
     def measured(self) -> bool:
-        """Whether it was measured, live on a machine; else it is modelled."""
+        """Whether it was measured, live on a machine; else it is modelled, or emulated."""
         return self.manifest.backend == "live"
 
     @property
@@ -176,7 +176,7 @@ class Run:
             (number4(summary.cost.usd_per_million_tokens), "$ a million tokens"),
         ]
         badges = [
-            "measured" if self.measured else "modelled",
+            NUMBERS[self.manifest.backend],
             *(["partial"] if self.manifest.partial else []),
         ]
         told = html.said(list(self._partial()), "verdicts")
@@ -198,7 +198,7 @@ class Run:
     def _how(self) -> str:
         boards = on_boards(self.manifest.deployment.name, self._facts())
         costs = self.manifest.choices.get("costs")
-        how = "live, measured" if self.measured else "modelled"
+        how = "live, measured" if self.measured else NUMBERS[self.manifest.backend]
         return ", ".join((self.manifest.workload.mode, *boards, how, *([f"costs {costs}"] if costs else [])))
 
     def _lines(self) -> Iterator[tuple[str, str]]:
@@ -216,7 +216,7 @@ class Run:
         partial = ", PARTIAL" if manifest.partial else ""
         boards = ", ".join(on_boards(manifest.deployment.name, self._facts()))
         what = f"{manifest.trace.name} on {manifest.system} {manifest.deployment.name}"
-        how = "live, measured" if self.measured else "modelled"
+        how = "live, measured" if self.measured else NUMBERS[self.manifest.backend]
         return picture(
             self._table.outcome,
             title=f"{what}{f' ({boards})' if boards else ''} with {manifest.model_name}, {how}{partial}",

@@ -51,7 +51,9 @@ TWINS = {
 
 
 @click.command()
-@click.argument("kinds", nargs=-1, type=click.Choice([*KINDS, "twin", "all"]), metavar="[KIND]...")
+@click.argument(
+    "kinds", nargs=-1, type=click.Choice([*KINDS, "twin", "emulated", "all"]), metavar="[KIND]..."
+)
 @option("--recorded own", PATH, "A live Run of yours, a file of --save, or LLMServingSim's folder.")
 @option("--costs", None, "The cost set to predict with; by default each recording's own.")
 @option("--model", None, "Of your recording, if it does not say.")
@@ -87,18 +89,20 @@ def validate(
     laminabench validate recorded -o results/validation
     laminabench validate serving --costs vllm-0.24
     laminabench validate all -o mine
+    laminabench validate emulated
     laminabench calibrate -o here.toml && laminabench validate twin --costs here.toml
     laminabench validate --recorded runs/mine --costs mine.toml --deployment 1xrtx-4090 --max-num-seqs 256
     """
     from laminabench.present import validate as present
-    from laminabench.validation import gate, published, recorded, serving, twin
+    from laminabench.validation import emulated, gate, published, recorded, serving, twin
     from laminabench.validation.recording import names, packaged_recording
 
     if own is None and (save or any(value is not None for value in settings.values())):
         raise click.UsageError("--save and what your recording was set up with go with --recorded")
     kept = None if against is None else gate.read_kept(against)
-    chosen = set((*KINDS, "twin") if "all" in kinds else kinds or (() if own or twins else KINDS))
+    chosen = set((*KINDS, "twin", "emulated") if "all" in kinds else kinds or (() if own or twins else KINDS))
     live = _twins(twins, costs, rounds, folder, out) if twins or "twin" in chosen else []
+    agreed = emulated.agreements(_emulated(), out) if "emulated" in chosen else []
     recordings = [packaged_recording(name) for name in names()] if "recorded" in chosen else []
     if own is not None:
         recordings.append(_own(own, costs, settings, save, out))
@@ -121,6 +125,8 @@ def validate(
     if live:
         result["twin"] = [each.describe() for each in live]
         result["twin_same_order"] = twin.same_order(live)
+    if agreed:
+        result["emulated"] = [each.describe() for each in agreed]
     changes = [] if kept is None else gate.moved(kept, result)
     if folder is not None:
         _keep(folder, result, judged, rows, served, live, out)
@@ -134,6 +140,8 @@ def validate(
             present.render_serving(console, serving.grouped(served))
         if live:
             present.render_twins(console, live)
+        if agreed:
+            present.render_emulated(console, agreed)
         if changes:
             present.render_moved(console, changes)
 
@@ -186,6 +194,14 @@ def _parsed(said: Sequence[str], costs: str | None) -> list[tuple[str, ReplayReq
         if asked[-1][1].costs is None:
             raise click.UsageError("--twin goes with --costs: the set that `laminabench calibrate` wrote")
     return asked
+
+
+def _emulated() -> list[tuple[str, ReplayRequest]]:
+    from laminabench.cli.flags import parsed_line
+    from laminabench.request import ReplayRequest
+    from laminabench.validation.emulated import CASES
+
+    return [(line(words), ReplayRequest(**parsed_line(words))) for words in CASES]
 
 
 def _calibrated(folder: Path, out: Output) -> Iterator[tuple[str, str]]:

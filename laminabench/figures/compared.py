@@ -13,6 +13,7 @@ from laminabench.comparison.cells import Cell
 from laminabench.comparison.sides import SideBySide
 from laminabench.figures.drawn import drawn
 from laminabench.figures.style import CYCLE, INK, SYSTEM_COLOURS, foot, look, sheet
+from laminabench.runs.manifest import NUMBERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,7 +40,7 @@ def picture_of_sides(compared: SideBySide) -> Figure:
     """A bar for each side, with its interval where it was measured."""
     groups = [side.label for side in compared.sides]
     bars = [_Bars("", CYCLE[0], [dict(side.estimates) for side in compared.sides])]
-    how = ", ".join(dict.fromkeys("measured" if s.backend == "live" else s.backend for s in compared.sides))
+    how = ", ".join(dict.fromkeys(NUMBERS[side.backend] for side in compared.sides))
     if "measured" in how:
         how += "; lines are 95 % intervals of what was measured"
     return _picture(groups, bars, how)

@@ -12,7 +12,7 @@ from laminabench.interchange.aiperf import RECORDS, SUMMARY
 from laminabench.interchange.aiperf_numbers import per_request, summary
 from laminabench.interchange.calls import Calls
 from laminabench.interchange.found import Table
-from laminabench.interchange.said import MODELLED, Said
+from laminabench.interchange.said import Said
 from laminabench.runs.status import UNFINISHED
 
 # The version whose files these are like.
@@ -37,7 +37,7 @@ def _summary(calls: Calls, said: Said) -> Table:
     return {
         "schema_version": SCHEMA,
         "aiperf_version": VERSION,
-        "benchmark_id": f"{MODELLED}-{said.name}" if said.modelled else said.name,
+        "benchmark_id": f"{said.mark}-{said.name}" if said.mark else said.name,
         **summary(calls, said.duration_s),
         "input_config": {
             "models": {"items": [{"name": said.model}]},
@@ -141,7 +141,7 @@ def _metadata(calls: Calls, row: int, said: Said, stopped: bool) -> Table:
 
     ended_s = float(calls.last_s[row])
     headers_s = float(calls.headers_s[row])
-    worker = f"laminabench-{MODELLED.lower()}" if said.modelled else "laminabench"
+    worker = f"laminabench-{said.mark.lower()}" if said.mark else "laminabench"
     return {
         "session_num": row,
         "conversation_id": f"session_{row:06d}",

@@ -11,7 +11,7 @@ from laminabench.atomic import replacing
 from laminabench.errors import UserError
 from laminabench.interchange.calls import Calls, calls_of
 from laminabench.interchange.found import Table
-from laminabench.interchange.said import MODELLED, Said
+from laminabench.interchange.said import Said, mark_of
 from laminabench.interchange.tools import TOOLS
 from laminabench.json_safe import as_number
 from laminabench.runs.read import Run
@@ -38,14 +38,14 @@ def _first_sent(run: Run) -> float:
 
 
 def target_of(run: Run, tool: str, target: Path | None) -> Path:
-    """Where it goes. A modelled Run's says so in its name, whatever name was asked for."""
-    modelled = run.manifest.backend == "modelled"
+    """Where it goes. What was not measured says so in its name, whatever name was asked for."""
+    mark = mark_of(run.manifest)
     suffix = "" if TOOLS[tool].folder else ".json"
     if target is None:
         name = run.directory.resolve().name
-        return Path(f"{name}{f'-{MODELLED}' if modelled else ''}.{tool}{suffix}")
-    if modelled and MODELLED.lower() not in target.name.lower():
-        return target.with_name(f"{target.stem}-{MODELLED}{target.suffix}")
+        return Path(f"{name}{f'-{mark}' if mark else ''}.{tool}{suffix}")
+    if mark.lower() not in target.name.lower():
+        return target.with_name(f"{target.stem}-{mark}{target.suffix}")
     return target
 
 

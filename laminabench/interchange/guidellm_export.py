@@ -9,7 +9,7 @@ import numpy as np
 from laminabench.interchange.calls import Calls
 from laminabench.interchange.found import Table
 from laminabench.interchange.guidellm_numbers import of_values, summary
-from laminabench.interchange.said import MODELLED, Said
+from laminabench.interchange.said import Said
 from laminabench.runs.status import DONE, UNFINISHED
 
 # The version whose files these are like.
@@ -42,7 +42,7 @@ def export(calls: Calls, said: Said) -> dict[str, list[Table]]:
             "version": SCHEMA,
             "guidellm_version": VERSION,
             "python_version": said.manifest.host.python or "unknown",
-            "platform": MODELLED if said.modelled else said.manifest.host.platform or "unknown",
+            "platform": said.mark or said.manifest.host.platform or "unknown",
         },
         "config": {
             "metadata": {"labels": labels},

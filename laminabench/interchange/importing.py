@@ -13,7 +13,7 @@ from laminabench.errors import UserError
 from laminabench.interchange.aiperf import RECORDS
 from laminabench.interchange.found import MARK, Found
 from laminabench.runs.format import sha256_of
-from laminabench.runs.manifest import Backend, Host, Manifest, Partial, manifest
+from laminabench.runs.manifest import NUMBERS, Backend, Host, Manifest, Partial, manifest
 from laminabench.runs.summary import Summary
 from laminabench.runs.write import write_run
 from laminabench.sim.outcome import Outcome
@@ -52,9 +52,11 @@ class Imported:
     @property
     def notes(self) -> list[str]:
         """What to know of it before its numbers are believed."""
-        computed = "this is an export of a modelled Run: its times were computed and not measured"
+        numbers = NUMBERS[self.manifest.backend]
+        article = "an" if numbers == "emulated" else "a"
+        computed = f"this is an export of {article} {numbers} Run: its times were computed and not measured"
         return [
-            *([computed] if self.manifest.backend == "modelled" else []),
+            *([computed] if self.manifest.backend != "live" else []),
             *self.found.notes,
             *self.found.differences(),
         ]
@@ -77,7 +79,8 @@ def imported(found: Found, path: Path, given: Given) -> Imported:
         found.mode, found.concurrency, slo_tbt_ms=given.slo_tbt_ms, slo_ttft_ms=given.slo_ttft_ms
     )
     # A file that we wrote says of what: what was computed stays so.
-    backend: Backend = "modelled" if found.marks.get(f"{MARK}backend") == "modelled" else "live"
+    marked = found.marks.get(f"{MARK}backend")
+    backend: Backend = "modelled" if marked == "modelled" else "emulated" if marked == "emulated" else "live"
     system = found.marks.get(f"{MARK}system", "")
     behind = Behind(_address(found.url) if backend == "live" else None, given.hardware)
     facts = {

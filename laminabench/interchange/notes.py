@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
+from laminabench.runs.manifest import NUMBERS
 from laminabench.runs.read import Run
 
 
@@ -11,8 +12,10 @@ def of_export(run: Run, tool: str) -> list[str]:
     """Before anybody compares the numbers with the tool's own."""
     notes = []
     manifest, calls = run.manifest, run.outcome.calls
-    if manifest.backend == "modelled":
-        notes.append("this Run is modelled: the file says so in its name and in its labels")
+    if manifest.backend != "live":
+        notes.append(
+            f"this Run is {NUMBERS[manifest.backend]}: the file says so in its name and in its labels"
+        )
     if calls is None and manifest.summary.ttft_ms is UNSET:
         notes.append(
             "prompts were not computed in this Run: what the file calls TTFT is waiting for a place and one "

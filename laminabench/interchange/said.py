@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from laminabench.runs.manifest import Manifest
+from laminabench.runs.manifest import NUMBERS, Manifest
 from laminabench.version import __version__
 
 # Where nobody knows when it was, times of the Unix clock begin on its second day: 0 is "no time" for readers.
 UNKNOWN_BEGAN_S = 86_400.0
-MODELLED = "MODELLED"
+
+
+def mark_of(manifest: Manifest) -> str:
+    """Of numbers that nobody measured, in capitals; nothing of those that were."""
+    return "" if manifest.backend == "live" else NUMBERS[manifest.backend].upper()
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +26,15 @@ class Said:
     duration_s: float
 
     @property
-    def modelled(self) -> bool:
-        return self.manifest.backend == "modelled"
+    def mark(self) -> str:
+        return mark_of(self.manifest)
 
     @property
     def label(self) -> str:
         """What no reader can take for something else."""
         trace, manifest = self.manifest.trace, self.manifest
         of = f"{manifest.system} {manifest.deployment.name}, {trace.name} ({trace.source})"
-        how = f"{MODELLED}, not measured: computed" if self.modelled else "measured"
+        how = f"{self.mark}, not measured: computed" if self.mark else "measured"
         partial = f"; {manifest.partial.sentence}" if manifest.partial else ""
         return f"{how} by laminabench {__version__}: {of}{partial}"
 
@@ -66,8 +70,8 @@ class Said:
         return (
             url
             if isinstance(url, str) and url
-            else "http://modelled.invalid"
-            if self.modelled
+            else f"http://{self.mark.lower()}.invalid"
+            if self.mark
             else "http://unknown.invalid"
         )
 

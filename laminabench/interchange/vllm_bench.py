@@ -23,7 +23,7 @@ from laminabench.interchange.found import (
     read_text,
     unlike,
 )
-from laminabench.interchange.said import MODELLED, Said
+from laminabench.interchange.said import Said
 from laminabench.runs.status import DONE, FAILED
 from laminabench.sim.spec import Float64, Mode
 from laminabench.systems.live.endpoint.stream import dealt
@@ -204,7 +204,7 @@ def export(calls: Calls, said: Said) -> dict[str, list[Table]]:
     done, came = calls.done, np.isfinite(calls.first_s)
     of, gaps = calls.pieces.gaps()
     bounds = np.searchsorted(of, np.arange(len(calls) + 1))
-    backend = f"laminabench-{MODELLED.lower()}" if said.modelled else "openai"
+    backend = f"laminabench-{said.mark.lower()}" if said.mark else "openai"
     began_at_s = said.began_at_s
     document: Table = {
         "date": time.strftime("%Y%m%d-%H%M%S", time.gmtime(began_at_s)),

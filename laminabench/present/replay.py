@@ -11,6 +11,7 @@ from laminabench.json_safe import Json, JsonObject, to_json
 from laminabench.present.numbers import gigabytes, milliseconds, number, share
 from laminabench.present.terminal import literal, table
 from laminabench.replaying.run import Result, head
+from laminabench.runs.manifest import NUMBERS
 from laminabench.runs.summary import (
     Attempts,
     Cost,
@@ -59,7 +60,7 @@ def describe(found: Result, wall_s: float, **drawn: Json) -> dict[str, Json]:
         "trace": {**trace, "requests": len(found.trace)},
         **to_json(replayed.summary),
         "facts": replayed.facts,
-        **(modelled if found.prepared.backend == "modelled" else {}),
+        **({} if found.prepared.backend == "live" else modelled),
         "partial": None if replayed.partial is None else to_json(replayed.partial),
         "run_dir": None if found.directory is None else str(found.directory),
         **drawn,
@@ -70,12 +71,12 @@ def describe(found: Result, wall_s: float, **drawn: Json) -> dict[str, Json]:
 def render(console: Console, found: Result, wall_s: float) -> None:
     """A dozen lines on one screen."""
     prepared, replayed, meta = found.prepared, found.replayed, found.trace.meta
-    summary, live = replayed.summary, prepared.backend == "live"
+    summary, backend = replayed.summary, prepared.backend
     if replayed.partial:
         console.print(f"[bold red]{literal(replayed.partial.sentence)}[/bold red]", soft_wrap=True)
     boards = (literal(said) for said in on_boards(str(prepared.deployment), replayed.facts))
-    costs = f"[bold]modelled[/bold], costs {literal(replayed.costs_set or '')}"
-    how = "[bold]live, measured[/bold]" if live else costs
+    costs = f"[bold]{NUMBERS[backend]}[/bold], costs {literal(replayed.costs_set or '')}"
+    how = "[bold]live, measured[/bold]" if backend == "live" else costs
     console.print(
         f"[bold]{literal(meta.name)}[/bold], {SOURCES[meta.source]}, {len(found.trace):,} requests",
         f"on [bold]{prepared.request.system}[/bold] {prepared.deployment}",
@@ -87,7 +88,7 @@ def render(console: Console, found: Result, wall_s: float) -> None:
     if summary.faults:
         console.print(_fault_table(summary.faults))
     kept = f"; kept in {literal(found.directory)}" if found.directory else ""
-    if live:
+    if backend != "modelled":
         times = f"replayed in {summary.duration_s:,.1f} s, {wall_s:,.1f} s in all"
     else:
         times = f"simulated in {(replayed.simulation_s or 0) * 1000:.1f} ms, {wall_s:.2f} s in all"
@@ -140,6 +141,8 @@ def _told_lines(summary: Summary, facts: JsonObject) -> Iterator[Line]:
         yield "prompt pool", f"{rate}, busy {share(pool.busy_share)} of the time"
     if summary.schedule:
         yield "schedule", _schedule(summary.schedule)
+    if pace := facts.get("pace"):
+        yield "pace", _pace(cast("JsonObject", pace))
     if summary.faults is not UNSET:
         yield from _disturbances(summary)
     preempted = f"; {summary.preemptions:,} preemptions" if summary.preemptions else ""
@@ -243,6 +246,17 @@ def _schedule(schedule: Schedule) -> str:
     if schedule.violations:
         return f"[bold]left[/bold] {len(schedule.violations)} times in {pieces}; {each}"
     return f"as defined: {pieces} in order, no overlap; {each}"
+
+
+def _pace(pace: JsonObject) -> str:
+    """Whether the host was as fast as the devices that it emulates."""
+    slowdown, late = cast("float", pace["slowdown"]), cast("float | None", pace["late_share"])
+    whose = ": [bold]these times are the host's[/bold]" if pace["kept"] is False else ""
+    stretched = f"times stretched by {number(slowdown)}; " if slowdown > 1 else ""
+    points = cast("dict[str, float]", pace["lateness_ms"] or {})
+    after = ", ".join(f"{name} {number(value)} ms" for name, value in points.items()) or "-"
+    late_in = f"the host was late in {share(late)} of the iterations{whose}"
+    return f"{stretched}{late_in}; it went on {after} after their ends"
 
 
 def _memory_lines(memory: Memory) -> Iterator[Line]:

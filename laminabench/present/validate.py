@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from laminabench.present.numbers import number
+from laminabench.present.numbers import number, share
 from laminabench.present.terminal import literal, table
+from laminabench.validation.emulated import METRICS as METRICS_OF_AGREEMENTS
+from laminabench.validation.emulated import TARGETS as AGREEMENT_TARGETS
+from laminabench.validation.emulated import Agreement
 from laminabench.validation.gate import Moved
 from laminabench.validation.published import MEAN_TARGET, TARGET, Row, mean_error, missed
 from laminabench.validation.recorded import AS_MEASURED, POINTS, TARGETS, TPOT_POINTS, Judged
@@ -96,12 +99,10 @@ def render_serving(console: Console, found: Sequence[Group]) -> None:
 
 def render_twins(console: Console, found: Sequence[Twin]) -> None:
     """A line a twin: what was measured, with its interval, and how far off the modelled one is."""
-    # What all have in common is said once.
-    words = [re.split(r"\s+(?=--)", each.said) for each in found]
-    common = [word for word in words[0] if all(word in said for said in words)] if len(found) > 1 else []
+    common, own = _told_apart([each.said for each in found])
     titles = ("twin", *(f">{name}" for name in METRICS_OF_TWINS), "")
     drawn = table(titles, title="measured here (modelled, error)", title_justify="left")
-    for each, said in zip(found, words, strict=True):
+    for each, said in zip(found, own, strict=True):
         errors = each.errors()
         cells = [
             f"{number(each.measured[name].value)} ({number(each.predicted[name])}, {errors[name]:+.1f} %)"
@@ -110,13 +111,57 @@ def render_twins(console: Console, found: Sequence[Twin]) -> None:
             for name in METRICS_OF_TWINS
         ]
         verdict = "[red]missed[/red]" if each.missed() else "[green]met[/green]"
-        drawn.add_row(literal(" ".join(word for word in said if word not in common)), *cells, verdict)
+        drawn.add_row(literal(said), *cells, verdict)
     console.print(drawn)
     if common:
-        console.print(f"[dim]all: {literal(' '.join(common))}[/dim]", soft_wrap=True)
+        console.print(f"[dim]all: {literal(common)}[/dim]", soft_wrap=True)
     targets = ", ".join(f"{name} {limit:g}" for name, limit in TWIN_TARGETS.items())
     order = "the same" if same_order(found) else "[red]not the same[/red]"
     console.print(f"[dim]targets: {targets} %; order of the deployments: {order}[/dim]")
+
+
+def _told_apart(said: Sequence[str]) -> tuple[str, list[str]]:
+    """What all calls have in common, and what each has of its own."""
+    words = [re.split(r"\s+(?=--)", each) for each in said]
+    common = [word for word in words[0] if all(word in other for other in words)] if len(said) > 1 else []
+    return " ".join(common), [" ".join(word for word in each if word not in common) for each in words]
+
+
+def render_emulated(console: Console, found: Sequence[Agreement]) -> None:
+    """A line a replay: what the engine came to on emulated devices, and how far that is from the model."""
+    common, own = _told_apart([each.said for each in found])
+    titles = (
+        "replay",
+        *(f">{name}" for name in METRICS_OF_AGREEMENTS),
+        ">host ms",
+        ">late",
+        ">assumed host",
+        "",
+    )
+    drawn = table(titles, title="emulated (modelled, emulated / modelled - 1)", title_justify="left")
+    for each, said in zip(found, own, strict=True):
+        off, late = each.differences(), each.pace["late_share"]
+        cells = [
+            f"{number(each.emulated[name])} ({number(each.modelled[name])}, {off[name]:+.1f} %)"
+            if name in off
+            else "-"
+            for name in METRICS_OF_AGREEMENTS
+        ]
+        missed = each.missed()
+        verdict = f"[red]missed: {', '.join(missed)}[/red]" if missed else "[green]met[/green]"
+        assumed = number(each.assumed["tokens/s"])
+        drawn.add_row(
+            literal(said), *cells, number(each.host_ms), share(cast("float", late)), assumed, verdict
+        )
+    console.print(drawn)
+    if common:
+        console.print(f"[dim]all: {literal(common)}[/dim]", soft_wrap=True)
+    targets = ", ".join(f"{name} {limit:g}" for name, limit in AGREEMENT_TARGETS.items())
+    console.print(
+        f"[dim]targets: {targets} %; modelled with the host that was emulated on, in ms an iteration; "
+        "assumed host: tokens/s modelled with the cost set's[/dim]",
+        soft_wrap=True,
+    )
 
 
 def render_moved(console: Console, found: Sequence[Moved]) -> None:

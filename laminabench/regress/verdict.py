@@ -97,7 +97,7 @@ class Verdict:
 
 def judge(case: Case, golden: Obtained | None, now: Obtained, wall_s: float) -> Verdict:
     """The verdict on a case that was replayed just now."""
-    backend = "live" if case.measured else "modelled"
+    backend = "emulated" if "emulate" in case.flags else "live" if case.measured else "modelled"
     if golden is None:
         return Verdict(case.name, "missing", backend, note="there is no golden", wall_s=wall_s)
     alike = golden.facts["backend"] == backend

@@ -91,6 +91,7 @@ class LiveReport(Passing):
             system=prepared.request.system,
             deployment=str(prepared.deployment),
             model=prepared.model.name,
+            backend=prepared.backend,
             mode=prepared.request.mode,
             slo_tbt_ms=prepared.request.slo_tbt_ms,
             slo_ttft_ms=prepared.request.slo_ttft_ms,

@@ -61,7 +61,11 @@ def _time_chart(runs: Sequence[Shown]) -> Chart:
         if overlapped
         else ""
     )
-    live = " A live replay cannot tell network from waiting." if any(each.measured for each in runs) else ""
+    live = (
+        " A live replay cannot tell network from waiting."
+        if any(each.manifest.backend != "modelled" for each in runs)
+        else ""
+    )
     return Chart(
         "time",
         "A token's time",

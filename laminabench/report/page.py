@@ -121,7 +121,8 @@ def _said(notes: Sequence[str]) -> Markup:
 def _footer() -> Markup:
     words = (
         "TBT is the time between two consecutive tokens of one request, for every token. Modelled numbers "
-        "are computed from the coefficients listed above; measured ones are of the machine named there."
+        "are computed from the coefficients listed above; measured ones are of the machine named there; "
+        "emulated ones are of its clock, while workers waited as long as these coefficients say."
     )
     return tag("footer", tag("p", words))
 

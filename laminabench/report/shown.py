@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from laminabench.comparison.recorded import Recorded, differences, of_run
 from laminabench.figures.style import PURPLE, SYSTEM_COLOURS
-from laminabench.runs.manifest import Manifest
+from laminabench.runs.manifest import NUMBERS, Manifest
 from laminabench.runs.read import Run
 from laminabench.runs.summary import Attainment, Summary, Window, number_at
 
@@ -70,8 +70,8 @@ class Shown:
 
     @property
     def backend(self) -> str:
-        """Modelled and measured numbers are never shown without saying which."""
-        return "measured" if self.measured else "modelled"
+        """Modelled, emulated and measured numbers are never shown without saying which."""
+        return NUMBERS[self.manifest.backend]
 
     @property
     def partial(self) -> str | None:

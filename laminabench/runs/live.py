@@ -17,6 +17,7 @@ import msgspec
 from laminabench.atomic import replacing
 from laminabench.errors import UserError
 from laminabench.moments import Count, Fault, Moment
+from laminabench.runs.manifest import Backend
 
 __all__ = ["End", "Fault", "Header", "Line", "LiveFile", "Moment"]
 
@@ -42,6 +43,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="h
     system: str
     deployment: str
     model: str
+    backend: Backend = "live"
     mode: str
     slo_tbt_ms: float
     slo_ttft_ms: float | None = None

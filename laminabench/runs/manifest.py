@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -20,7 +20,9 @@ from laminabench.sim.spec import Mode
 from laminabench.traces.table import Trace
 from laminabench.version import __version__, git_commit
 
-Backend = Literal["modelled", "live"]
+Backend = Literal["modelled", "live", "emulated"]
+# What its numbers are, wherever a Run is shown: never without the word.
+NUMBERS: Mapping[str, str] = {"modelled": "modelled", "live": "measured", "emulated": "emulated"}
 
 
 class Code(Facts, frozen=True, kw_only=True):

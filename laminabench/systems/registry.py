@@ -31,6 +31,8 @@ MODULES = {
     "h2m2": f"{_MODELLED}.h2m2",
     "afd": f"{_MODELLED}.afd",
 }
+# What paces live workers as devices that are not here.
+EMULATED = {"lamina": f"{_LIVE}.emulated"}
 LIVE = {"lamina": f"{_LIVE}.lamina", "vllm": f"{_LIVE}.vllm", "openai": f"{_LIVE}.endpoint"}
 NAMES = tuple(dict.fromkeys((*MODULES, *LIVE)))
 
@@ -47,9 +49,10 @@ def system(name: str) -> System:
     return found
 
 
-def live_system(name: str) -> Live:
-    """The live system of that name."""
-    found: Live = importlib.import_module(LIVE[name]).SYSTEM
+def live_system(name: str, *, emulated: bool = False) -> Live:
+    """The live system of that name, or what emulates it if there is such."""
+    modules = {**LIVE, **EMULATED} if emulated else LIVE
+    found: Live = importlib.import_module(modules[name]).SYSTEM
     return found
 
 
@@ -75,7 +78,8 @@ def deployments(
 def prepare(request: ReplayRequest, listener: Listener = SILENT) -> Prepared:
     """The request with all its choices settled; a UserError for what its system does not have."""
     backend = backend_of(request)
-    found = live_system(request.system) if backend == "live" else system(request.system)
+    emulated = request.emulate is not None
+    found = live_system(request.system, emulated=emulated) if backend == "live" else system(request.system)
     _require_taken(request, found, backend)
     request = msgspec.structs.replace(request, backend=backend)
     if isinstance(found, Live):
@@ -110,12 +114,13 @@ def _require_taken(request: ReplayRequest, found: System | Live, backend: Backen
             continue
         if name in found.ANYWAY and value == found.ANYWAY[name]:
             continue
-        own = f"live {request.system}" if backend == "live" else request.system
+        how = "live" if request.emulate is None else "emulated"
+        own = f"{how} {request.system}" if backend == "live" else request.system
         spelled = f"--no-{choice.key}" if value is False else choice.spelled
         why = f": {found.WHY_NOT}" if found.WHY_NOT else ""
         raise UserError(
             "replay-flag-unused",
-            f"{spelled} is for {', '.join(_takers(name))}, not for {own}{why}",
+            f"{spelled} is for {', '.join(_takers(name) or _emulated_takers(name))}, not for {own}{why}",
         )
     # Modelled prompts can share their beginnings without being computed.
     for name in ("max_batched_tokens", "slo_ttft_ms", *(["prefix_sharing"] if backend == "live" else [])):
@@ -127,10 +132,16 @@ def _require_taken(request: ReplayRequest, found: System | Live, backend: Backen
             )
 
 
-def _takers(name: str) -> Iterator[str]:
+def _takers(name: str) -> list[str]:
     """Systems that take a choice."""
-    yield from (each for each in MODULES if name in system(each).TAKES)
-    yield from (f"live {each}" for each in LIVE if name in live_system(each).TAKES)
+    return [
+        *(each for each in MODULES if name in system(each).TAKES),
+        *(f"live {each}" for each in LIVE if name in live_system(each).TAKES),
+    ]
+
+
+def _emulated_takers(name: str) -> list[str]:
+    return [f"emulated {each}" for each in EMULATED if name in live_system(each, emulated=True).TAKES]
 
 
 def papers_setup(name: str, model: ModelShape, costs: CostSet, network: Network | None = None) -> Setup:

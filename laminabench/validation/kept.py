@@ -19,7 +19,7 @@ VALIDATION = Kind(
     "validation.json",
     "laminabench validation",
     1,
-    unmarked=("recorded", "published", "serving", "twin"),
+    unmarked=("recorded", "published", "serving", "twin", "emulated"),
 )
 
 
@@ -88,12 +88,26 @@ class KeptTwin(Facts, frozen=True, kw_only=True):
     missed: list[str]
 
 
+class KeptAgreement(Facts, frozen=True, kw_only=True):
+    """A replay on emulated devices, and modelled."""
+
+    replay: str
+    emulated: dict[str, float]
+    modelled: dict[str, float]
+    modelled_with_assumed_host: dict[str, float]
+    host_ms: float
+    differences_percent: dict[str, float]
+    pace: dict[str, Any]
+    missed: list[str]
+
+
 class KeptValidation(Facts, frozen=True, kw_only=True):
     command: str = ""
     recorded: tuple[KeptRecorded, ...] = ()
     published: tuple[KeptPublished, ...] = ()
     serving: KeptServing | None = None
     twin: tuple[KeptTwin, ...] = ()
+    emulated: tuple[KeptAgreement, ...] = ()
 
 
 def marked(result: dict[str, Any], command: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from laminabench.nearest import nearest
 from laminabench.replaying.run import load
 from laminabench.request import of_text
 from laminabench.runs.format import MANIFEST
+from laminabench.runs.manifest import NUMBERS
 from laminabench.runs.read import Run, read_run
 from laminabench.runs.status import DONE
 from laminabench.traces.table import MAX_TOKENS, Float64, Int32, PrefixBlocks, Trace, TraceMeta
@@ -164,7 +165,8 @@ def _from_run(directory: Path, settings: dict[str, Any]) -> Recording:
     """The requests of a live Run that were answered whole."""
     run = read_run(directory)
     if run.manifest.backend != "live":
-        raise UserError("validation-bad-recording", f"{directory} is modelled; give a live Run")
+        numbers = NUMBERS[run.manifest.backend]
+        raise UserError("validation-bad-recording", f"{directory} is {numbers}; give a live Run")
     requests, choices = run.outcome.requests, run.manifest.choices
     first, last = requests["first_token_s"], requests["finished_s"]
     there = np.isfinite(first) & np.isfinite(last) & (requests["status"] == DONE)

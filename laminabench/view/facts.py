@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from laminabench import bounded
+from laminabench.runs.manifest import NUMBERS
 
 Value = str | float | int | bool
 Facts = dict[str, Value]
@@ -105,7 +106,7 @@ def brief_facts(found: Brief, key: str, mtime_ns: int) -> Facts:
         "date": datetime.fromtimestamp(mtime_ns // 10**9).isoformat(" "),
         "system": found.system,
         "backend": found.backend,
-        "numbers": "measured" if found.backend == "live" else "modelled",
+        "numbers": NUMBERS.get(found.backend, found.backend),
         "deployment.name": found.deployment.name,
         "model.name": found.model.name,
         "trace.name": found.trace.name,

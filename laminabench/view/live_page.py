@@ -14,6 +14,7 @@ from laminabench.report.chart import Chart, PlotlyJson, axis, dotted_line, round
 from laminabench.report.markup import Markup, joined, script_data, table, tag
 from laminabench.report.shown import COLOURS
 from laminabench.runs.live import SUFFIX, Moment
+from laminabench.runs.manifest import NUMBERS
 from laminabench.view.asked import address
 from laminabench.view.index import Index
 from laminabench.view.page import Page, empty
@@ -131,7 +132,7 @@ def _state(index: Index, found: UnderWay) -> Markup:
     header, last, state = found.header, found.last, found.state
     head = tag(
         "p",
-        tag("span", "measured", class_="badge measured"),
+        tag("span", NUMBERS[header.backend], class_=f"badge {NUMBERS[header.backend]}"),
         f" {header.model} on {header.trace}, {header.system} {header.deployment}, {header.mode}; it ",
         tag("span", _WORDS[state], class_=f"state {state}", role="status"),
         ".",

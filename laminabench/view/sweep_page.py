@@ -9,6 +9,7 @@ from starlette.datastructures import QueryParams
 from laminabench.analysis.metrics_table import COLUMNS
 from laminabench.report.chart import Chart
 from laminabench.report.markup import Markup, exactly, joined, tag
+from laminabench.runs.manifest import NUMBERS
 from laminabench.sweeps.read import KeptSweep, read_sweep
 from laminabench.view.folder import Found
 from laminabench.view.page import Page, empty, several
@@ -59,7 +60,7 @@ def _about(sweep: KeptSweep) -> Markup:
     badges = (
         tag(
             "span",
-            "measured" if each == "live" else each,
+            NUMBERS.get(each, each),
             class_="badge measured" if each == "live" else "badge",
         )
         for each in backends

@@ -9,7 +9,9 @@ from starlette.datastructures import QueryParams
 from laminabench.present.validate import NAMES
 from laminabench.report.chart import Chart
 from laminabench.report.markup import Markup, exactly, joined, table, tag
+from laminabench.validation.emulated import METRICS
 from laminabench.validation.kept import (
+    KeptAgreement,
     KeptErrors,
     KeptPublished,
     KeptRecorded,
@@ -45,6 +47,8 @@ def page(found: Found, query: QueryParams) -> Page:  # noqa: ARG001 - there is n
         section("Servers under load", drawn, *_serving(kept.serving))
     if kept.twin:
         section("Twins: live replays of this machine", list(twin_charts(kept.twin)), _twins(kept.twin))
+    if kept.emulated:
+        section("The engine on emulated devices", [], _emulated(kept.emulated))
     about = tag(
         "p",
         tag("span", "modelled", class_="badge"),
@@ -156,6 +160,26 @@ def _twins(found: Sequence[KeptTwin]) -> Markup:
     )
     header = ("twin", *(title for metric in metrics for title in (f"{metric}, measured", "error, %")), "")
     return table("Measured here, and how far off the model is", header, rows, "numbers errors")
+
+
+def _emulated(found: Sequence[KeptAgreement]) -> Markup:
+    header = ("replay", *(title for metric in METRICS for title in (f"{metric}, emulated", "off, %")), "")
+    rows = (
+        (
+            each.replay,
+            *(cell for metric in METRICS for cell in _of_agreement(each, metric)),
+            _verdict(missed=bool(each.missed)),
+        )
+        for each in found
+    )
+    return table("Emulated, and how far from modelled with the same host", header, rows, "numbers errors")
+
+
+def _of_agreement(each: KeptAgreement, metric: str) -> tuple[object, object]:
+    value = each.emulated.get(metric)
+    return exactly(value, "-" if value is None else f"{value:,.4g}"), _percent(
+        each.differences_percent.get(metric)
+    )
 
 
 def _of_twin(each: KeptTwin, metric: str) -> tuple[object, object]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
 
 from lamina import gpu
-from lamina.attention.worker import CudaAttentionWorker, TensorWorker
 from lamina.cluster.front_end import Context
 from lamina.cluster.heartbeat import FOREVER_S
 from lamina.cluster.kv_pull import KvPull
@@ -18,11 +17,14 @@ from lamina.fhbn.tensors import Part, views
 from lamina.kv import Arena
 from lamina.operators import Attended
 from lamina.pipeline import KvSlots, Turn
-from lamina.pipeline.arenas import arena_shape, worker_over
+from lamina.pipeline.arenas import AnyWorker, arena_shape, worker_over
 from lamina.pipeline.arenas import plan as plan_attention
 from lamina.pipeline.kv_slots import Arrival
 from lamina.pipeline.partition import Piece, within
 from lamina.pipeline.prompt_calls import Call
+
+if TYPE_CHECKING:
+    from lamina.attention.worker import TensorWorker
 
 LOOK_S = 0.05
 
@@ -32,7 +34,7 @@ class Unit(NamedTuple):
 
     rank: int
     piece: Piece
-    worker: TensorWorker | CudaAttentionWorker
+    worker: AnyWorker
     attended: Attended  # of its heads
 
 
@@ -55,9 +57,9 @@ class AttentionRole:
             config.arena_tokens,
             sequences=config.most_rows,
             overcommit=config.overcommit,
-            device=self._device,
+            device="meta" if attended.emulated else self._device,
         )
-        if config.decode_only:
+        if config.decode_only and not attended.emulated:
             self._arena.fill()
         self._kv_slots = KvSlots(self._arena, batches)
         self._units = [self._of_batch() for _ in range(batches)]
@@ -71,7 +73,10 @@ class AttentionRole:
         self._channels: Channels[int] = Channels()  # by model worker
         # And from prefill workers, whose KV is for all heads that are here.
         store, _ = self._worker(Piece(self._heads), attends=False)
-        self._pull = KvPull(store, self._arena, lambda name: front.send(KvStored(name)), front.look)
+        # One that is emulated decodes alone: nothing comes.
+        self._pull = KvPull(
+            cast("TensorWorker", store), self._arena, lambda name: front.send(KvStored(name)), front.look
+        )
 
     def _of_batch(self) -> list[Unit]:
         return [
@@ -80,9 +85,7 @@ class AttentionRole:
             for piece in self._partition.pieces(rank, self._config.number)
         ]
 
-    def _worker(
-        self, piece: Piece, *, attends: bool = True
-    ) -> tuple[TensorWorker | CudaAttentionWorker, Attended]:
+    def _worker(self, piece: Piece, *, attends: bool = True) -> tuple[AnyWorker, Attended]:
         config, heads = self._config, piece.heads
         attended = self._attended.of(slice(heads.start, heads.stop))
         worker = worker_over(

@@ -26,7 +26,6 @@ from lamina.fhbn.control import LONGEST_S, Deadline
 from lamina.fhbn.readiness import readable
 from lamina.operators import Attended
 from lamina.pipeline.arenas import free_bytes
-from lamina.pipeline.options import ModelFacts
 
 if TYPE_CHECKING:
     from lamina.convert import Conversion
@@ -50,7 +49,7 @@ class ForkServer:
     def _answer(self, message: messages.AnyMessage) -> messages.AnyMessage:
         match message:
             case messages.Convert(model):
-                return ModelFacts.of(self._models.conversion(model))
+                return self._models.facts(model)
             case messages.Start(model, configs):
                 processes: defaultdict[str, list[WorkerConfig]] = defaultdict(list)
                 for config in configs:
@@ -70,7 +69,7 @@ class ForkServer:
         if ranks > 1 and any(config.kind == "model" for config in configs):
             # Here once, and not in every rank; and refused, if it cannot be, before weights are loaded.
             conversion.sharded(ranks, experts).compile()
-        weights, attended = self._models.weights(model), self._models.attended(model)
+        weights, attended = self._models.bound(model)
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:

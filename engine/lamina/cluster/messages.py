@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from lamina.cluster.layout import Layout
+from lamina.emulation import Emulation
 from lamina.errors import CodedError
 from lamina.fhbn.control import MOST_MESSAGE_BYTES, Control, Deadline
 from lamina.fhbn.readiness import readable, writable
@@ -51,6 +52,7 @@ class ModelSource(msgspec.Struct, frozen=True):
     whole: bool = True  # bound to slices that all workers share, or left for each to take its part of
     absorb: Absorb = "model"
     q_first: bool = True  # sent before k and v are computed
+    emulation: Emulation | None = None  # in place of all that
 
 
 @dataclass(frozen=True)

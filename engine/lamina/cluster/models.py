@@ -12,9 +12,10 @@ import msgspec
 import torch
 
 from lamina.cluster.messages import ModelSource, Weights
+from lamina.emulation import EmulatedDevice, Emulation
 from lamina.operators import Attended
 from lamina.pipeline.arenas import arena_shape
-from lamina.pipeline.options import CoreOptions, EngineError, original_of
+from lamina.pipeline.options import CoreOptions, EngineError, ModelFacts, original_of
 
 if TYPE_CHECKING:
     from lamina.convert import Conversion
@@ -27,6 +28,8 @@ def source_of(model: Any, options: CoreOptions) -> ModelSource:
             "layout-device-elsewhere",
             "with a layout, what its workers run on is in it: give model_on and attention_on, and no device",
         )
+    if isinstance(model, Emulation):
+        return ModelSource("", None, options.rope, options.load_format, emulation=model)
     source: str | dict[str, Any]
     if isinstance(model, str | os.PathLike):
         path = Path(model).resolve()
@@ -65,8 +68,10 @@ class Models:
         self._attended: dict[str, Attended] = {}  # of those with weights
 
     def conversion(self, model: ModelSource) -> Conversion:
-        from lamina.convert import convert
+        from lamina.convert import convert, emulated
 
+        if model.emulation:
+            return emulated.emulated(model.emulation)
         key = _key(msgspec.structs.replace(model, load_format="dummy", whole=True, q_first=True))
         if key not in self._conversions:
             dtype = model.dtype and getattr(torch, model.dtype)
@@ -74,6 +79,20 @@ class Models:
             arena_shape(conversion)
             self._conversions[key] = conversion
         return self._conversions[key]
+
+    def facts(self, model: ModelSource) -> ModelFacts:
+        facts = ModelFacts.of(self.conversion(model))
+        # Of KV on devices that are not here there are slots, and nothing in them.
+        return msgspec.structs.replace(facts, head_dim=0) if model.emulation else facts
+
+    def bound(self, model: ModelSource) -> tuple[Weights, Attended]:
+        """What workers are forked with."""
+        if model.emulation:
+            from lamina.convert.emulated import slices_on
+
+            device = EmulatedDevice(model.emulation)
+            return slices_on(device), self.attended(model)._replace(emulated=device)
+        return self.weights(model), self.attended(model)
 
     def weights(self, model: ModelSource) -> Weights:
         """As workers want them: bound to slices, or the model that each takes its part of."""

@@ -16,6 +16,7 @@ import torch
 
 from lamina import gpu
 from lamina.cluster import messages
+from lamina.cluster.device_recorder import DeviceRecorder
 from lamina.cluster.front_end import Context, EndedError, FrontEnd, RegroupError
 from lamina.cluster.heartbeat import FOREVER_S, MEETING_S, Heartbeat
 from lamina.cluster.meeting import Meeting
@@ -125,8 +126,7 @@ def _work(
     together: Together,
     link: Link,
 ) -> None:
-    place = gpu.tensors_on(config.device)
-    recorder = StreamRecorder(place) if place.type == "cuda" else Recorder()
+    recorder = _recorder(config, attended)
     first = Regroup(config.epoch, config.cycle, frozenset(), config.partition)
     front = FrontEnd(link.control, recorder, first)
     with Heartbeat(config) as heartbeat:
@@ -144,6 +144,14 @@ def _work(
                 front.called()
             heartbeat.stop()
             role.regroup()
+
+
+def _recorder(config: WorkerConfig, attended: Attended) -> Recorder:
+    """Of whoever does the work."""
+    if attended.emulated:
+        return DeviceRecorder(attended.emulated)
+    place = gpu.tensors_on(config.device)
+    return StreamRecorder(place) if place.type == "cuda" else Recorder()
 
 
 def _role(context: Context, attended: Attended, conversion: Conversion | None, weights: Weights) -> Role:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from lamina import gpu, host_memory
+from lamina.attention.emulated import EmulatedAttention
 from lamina.attention.worker import CudaAttentionWorker, TensorWorker
 from lamina.kv import Arena, ArenaShape
 from lamina.operators import Attended
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 SHARE_OF_FREE_MEMORY = 0.25
 SHARE_OF_FREE_GPU = 0.9
 ALL_HEADS = slice(None)
+AnyWorker: TypeAlias = TensorWorker | CudaAttentionWorker | EmulatedAttention
 # What the kernels on GPUs take: see attention/cuda/decode.h.
 HEAD_DIM_STEP, MOST_HEAD_DIM, MOST_LATENT_DIM = 16, 256, 576
 
@@ -90,10 +92,13 @@ def worker_over(
     device: torch.device | str = "cpu",
     threads: int = 0,
     beside: bool = False,
-) -> TensorWorker | CudaAttentionWorker:
+) -> AnyWorker:
     """Attends for so many heads, or all, in batches of so many sequences that are no longer than that; on a
     GPU `beside` what is launched meanwhile. On CPUs its threads always do.
     """
+    if attended.emulated:
+        mine = heads or arena.shape.kv_heads
+        return EmulatedAttention(attended.emulated, mine, mine / arena.shape.kv_heads)
     first = attended.attentions[0]
     here = len(range(arena.shape.kv_heads)[kv_heads])
     shape = attended.dtype, heads or first.heads, here, first.head_dim, first.latent
@@ -142,7 +147,7 @@ def attend_over(
 
 
 def plan(
-    parts: Iterable[tuple[TensorWorker | CudaAttentionWorker, slice]],
+    parts: Iterable[tuple[AnyWorker, slice]],
     arena: Arena,
     names: NDArray[np.int64],
     batch: int = 0,

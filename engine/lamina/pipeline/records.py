@@ -16,6 +16,7 @@ from lamina.pipeline.partition import Schedule
 Ints = NDArray[np.int64]
 # Pieces of work that a worker remembers one by one; of older ones it knows sums.
 KEPT = 1 << 17
+NO_ENDS: Ints = np.empty((0, 2), np.int64)
 _COLUMNS = ("batch", "iteration", "cycle", "slice", "start_ns", "end_ns")
 # Rows of one message: well below what a control message may have.
 _ROWS_A_MESSAGE = 1 << 17
@@ -28,6 +29,7 @@ class WorkRecords(msgspec.Struct, tag=True, frozen=True):
     sums: Ints  # batch, iteration, nanoseconds
     busy_ns: int
     more: bool  # whether another part follows
+    ends: Ints = NO_ENDS  # of an emulated device: see EmulatedDevice
 
 
 class Recorder:
@@ -100,6 +102,8 @@ class Records:
     slice: Ints = field(repr=False)  # for attention: the slice before it
     start_ns: Ints = field(repr=False)  # of CLOCK_MONOTONIC
     end_ns: Ints = field(repr=False)
+    # Of iterations on emulated devices: how long the host waited for the end, and how late it went on.
+    ends_ns: Ints = field(default_factory=lambda: NO_ENDS, repr=False)
 
     def __len__(self) -> int:
         return len(self.worker)
@@ -153,6 +157,7 @@ def joined(parts: Sequence[Records]) -> Records:
         Iterations(**iterations),
         worker=np.concatenate([part.worker + at for part, at in zip(parts, first, strict=False)]),
         **columns,
+        ends_ns=np.concatenate([part.ends_ns for part in parts]),
     )
 
 
@@ -163,6 +168,7 @@ def gather(
     since: Iterable[int] = (),
 ) -> Records:
     rows: list[Ints] = []
+    ends: list[Ints] = [NO_ENDS]
     sums: list[Ints] = []
     busy: list[int] = []
     for number, messages in enumerate(reports):
@@ -170,13 +176,20 @@ def gather(
         for message in messages:
             busy[-1] = message.busy_ns
             rows.append(np.column_stack([np.full(len(message.rows), number), message.rows]))
+            ends.append(message.ends)
             sums.append(np.column_stack([np.full(len(message.sums), number), message.sums]))
     table = np.concatenate(rows) if rows else np.empty((0, 1 + len(_COLUMNS)), np.int64)
     columns = dict(zip(("worker", *_COLUMNS), table.T, strict=True))
     replicas = tuple(replica_of)
     begun = tuple(since) or (0,) * len(replicas)
     return Records(
-        tuple(workers), replicas, begun, np.array(busy) / 1e9, _iterations(sums, replicas), **columns
+        tuple(workers),
+        replicas,
+        begun,
+        np.array(busy) / 1e9,
+        _iterations(sums, replicas),
+        **columns,
+        ends_ns=np.concatenate(ends),
     )
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from lamina import gpu, threads
-from lamina.attention.worker import CudaAttentionWorker, TensorWorker
 from lamina.cluster import ClusterCore, LostError, Replaced, Scaled
 from lamina.cluster.prefill_dispatch import PrefillDispatch
 from lamina.kv import Arena, Faults
@@ -31,6 +30,7 @@ from lamina.pipeline import (
     states_of,
 )
 from lamina.pipeline.arenas import (
+    AnyWorker,
     arena_shape,
     arena_tokens,
     free_bytes,
@@ -284,7 +284,7 @@ Core: TypeAlias = LocalCore | ClusterCore
 
 def _attention(
     conversion: Conversion, attended: Attended, arena: Arena, options: CoreOptions, max_sequences: int
-) -> TensorWorker | CudaAttentionWorker:
+) -> AnyWorker:
     rows, longest = max_sequences, conversion.max_positions
     if options.backend == "cudagraph":
         from lamina.convert.graphs import size_for

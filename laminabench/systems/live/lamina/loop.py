@@ -35,13 +35,21 @@ class Clock:
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     began: float = 0.0
+    slowdown: float = 1.0  # of an emulated replay, whose seconds take so many
 
     def start(self, at_s: float = 0.0) -> None:
         """Now it is so many seconds since the replay began."""
-        self.began = self.now() - at_s
+        self.began = self.now() - at_s * self.slowdown
 
     def elapsed(self) -> float:
-        return self.now() - self.began
+        return self.at(self.now())
+
+    def at(self, moment: float) -> float:
+        """Seconds since the replay began."""
+        return (moment - self.began) / self.slowdown
+
+    def pause(self, seconds: float) -> None:
+        self.sleep(seconds * self.slowdown)
 
 
 @dataclass(slots=True)
@@ -197,7 +205,7 @@ class Replay:
         elapsed_s = self.clock.elapsed()
         planned = [fault.at_s for fault in self.planned if fault.at_s is not None and fault.at_s > elapsed_s]
         until_s = min([self._arrivals[self.log.next], elapsed_s + LONGEST_SLEEP_S, *planned])
-        self.clock.sleep(max(0.0, until_s - elapsed_s))
+        self.clock.pause(max(0.0, until_s - elapsed_s))
 
     def _step(self) -> None:
         step = self.engine.step()
@@ -246,27 +254,26 @@ class Replay:
             self._faults += 1
 
     def _fault(self, fault: Any) -> Fault:
-        began = self.clock.began
-        times = (fault.noticed_s - began, fault.resumed_s - began)
+        times = (self.clock.at(fault.noticed_s), self.clock.at(fault.resumed_s))
         return Fault(list(fault.workers), str(fault.why), *times, int(fault.requests), int(fault.kv_tokens))
 
     def _iteration(self, step: Step, results: dict[int, Any]) -> Iteration:
-        rows, began = self._rows, self.clock.began
+        rows, at = self._rows, self.clock.at
         token_rows, tokens = self._tokens(step, results)
         return Iteration(
             step.batch,
             step.iteration + self.log.before.get(step.batch, 0) if step.size else 0,
             step.size,
             step.kv_tokens,
-            step.started_s - began,
-            step.ended_s - began,
+            at(step.started_s),
+            at(step.ended_s),
             [rows[number] for number in step.joined],
             [rows[number] for number in step.preempted],
             [rows[number] for number in step.ended],
             # Workers elsewhere tell their times at the end; 0 is what this side saw of them.
             step.model_s or float("nan"),
             step.attention_s or float("nan"),
-            step.host_s,
+            step.host_s / self.clock.slowdown,
             int(self.engine.peak_kv_tokens),
             token_rows,
             tokens,

@@ -37,7 +37,7 @@ from laminabench.systems.live.lamina import setup as engine_setup
 from laminabench.systems.live.lamina.faults import FaultSpec, parse, plan
 from laminabench.systems.live.lamina.log import Begun, ReplayLog, Resumed, record
 from laminabench.systems.live.lamina.loop import Replay, order_of
-from laminabench.systems.live.lamina.records import OwnTimes, Recorded, recorded
+from laminabench.systems.live.lamina.records import PROCESS, OwnTimes, Recorded, recorded
 from laminabench.systems.live.lamina.setup import LiveSetup
 from laminabench.systems.live.lamina.starting import WarmUp
 from laminabench.systems.live.local import MAX_SEQUENCES, MODEL, looked_up
@@ -59,6 +59,21 @@ class PreparedEngine(Prepared):
     @property
     def deployment(self) -> Deployment | Instances:
         return self.setup.hardware
+
+    @property
+    def slowdown(self) -> float:
+        """Seconds that one of the replay takes."""
+        return 1.0
+
+    @property
+    def process(self) -> str:
+        """Of a timeline's lanes."""
+        return PROCESS
+
+    def told(self, records: Recorded | OwnTimes) -> JsonObject:
+        """What only a replay that is over can tell of itself."""
+        del records
+        return {}
 
     def decided(self, trace: Trace, listener: Listener) -> Self:
         """With the layout that this machine is fastest with, if that was asked for."""
@@ -105,7 +120,7 @@ class PreparedEngine(Prepared):
             setup = replace(setup, kv_tokens=begun.kv_tokens)
             if not setup.several:  # whose layouts say it
                 setup = replace(setup, batches=begun.batches, pipelining=pipelining)
-        tokens = engine_setup.kv_tokens(setup, trace, engine_setup.free_bytes(setup))
+        tokens = setup.kv_for(trace)
         made_up = setup.prefill == "off"
         prompts = None if made_up else partial(prompt_of, trace, request.seed, setup.model.vocab)
         # Prompts are drawn, and begin alike nowhere: what they have in common the trace says.
@@ -121,11 +136,12 @@ class PreparedEngine(Prepared):
             expected = expected_of(trace, offered, capacity, setup.names())
             with watched(listener, expected) as recent:
                 run = Replay(engine, offered, order, log, prompts, prefix, recent, planned, journal)
+                run.clock.slowdown = self.slowdown
                 run.run()
-                records = recorded(engine, run.clock.began, log.before)
+                records = recorded(engine, run.clock, log.before, self.process)
                 paging = setup.paging(engine)
                 run.note_faults()  # noticed when workers were asked for what they know
-            facts = setup.facts(engine) | paging
+            facts = {**setup.facts(engine), **paging, **self.told(records)}
             if self.choice:
                 facts["deployment_auto"] = self.choice.describe()
         outcome = records.outcome(log, facts["kv_capacity_tokens"])

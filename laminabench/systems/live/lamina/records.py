@@ -15,10 +15,12 @@ from laminabench.runs.summary import Schedule
 from laminabench.sim.outcome import ATTENTION, Columns, Outcome
 from laminabench.sim.timeline import Lanes, two_iterations
 from laminabench.systems.live.lamina.log import ReplayLog
+from laminabench.systems.live.lamina.loop import Clock
 
 if TYPE_CHECKING:
     from lamina.pipeline import Records
     from lamina.serve import Engines, Fleet
+
 
 PROCESS = "lamina on this machine"
 
@@ -34,6 +36,7 @@ class Recorded:
     before: Mapping[int, int] = field(default_factory=dict)
     batches: int = 1  # of each instance
     instances: int = 1
+    process: str = PROCESS
 
     def schedule(self) -> Schedule:
         """Whether the workers kept to it, and the share of the recorded time each had nothing to do."""
@@ -126,7 +129,7 @@ class Recorded:
             "end_s": end_s[order],
         }
         batches = int(outcome.iterations["batch"].max(initial=0)) + 1
-        lanes = Lanes(PROCESS, tuple(records.workers), lane, batches)
+        lanes = Lanes(self.process, tuple(records.workers), lane, batches)
         return replace(outcome, timeline=timeline), lanes, window_s
 
 
@@ -152,18 +155,38 @@ class OwnTimes:
         )
 
 
-def recorded(engine: Engines, began_s: float, before: Mapping[int, int] | None = None) -> Recorded | OwnTimes:
+def recorded(
+    engine: Engines, clock: Clock, before: Mapping[int, int] | None = None, process: str = PROCESS
+) -> Recorded | OwnTimes:
     """Ask the workers, and hold what they say against the schedule; before the engine is closed."""
     from lamina.pipeline import check_schedule
 
     records = engine.records()
     if isinstance(records, list):
-        return _of_all(cast("Fleet", engine), records, began_s, before or {})
+        return _of_all(cast("Fleet", engine), records, clock.began, before or {})
     if records is None:
         return OwnTimes()
     schedule = engine.schedule
     wrong = list(check_schedule(records, schedule))
-    return Recorded(records, wrong, began_s, before or {}, schedule.batches)
+    told = _in_its_seconds(records, clock)
+    return Recorded(told, wrong, clock.began, before or {}, schedule.batches, process=process)
+
+
+def _in_its_seconds(records: Records, clock: Clock) -> Records:
+    """By the replay's clock, of which a second may take several."""
+    if clock.slowdown == 1:
+        return records
+    began, each = int(clock.began * 1e9), records.of_iterations
+    return replace(
+        records,
+        busy_s=records.busy_s / clock.slowdown,
+        of_iterations=replace(
+            each, model_s=each.model_s / clock.slowdown, attention_s=each.attention_s / clock.slowdown
+        ),
+        start_ns=began + ((records.start_ns - began) / clock.slowdown).astype(np.int64),
+        end_ns=began + ((records.end_ns - began) / clock.slowdown).astype(np.int64),
+        ends_ns=(records.ends_ns / clock.slowdown).astype(np.int64),
+    )
 
 
 def _of_all(

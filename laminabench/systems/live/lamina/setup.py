@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from laminabench.catalog.deployment import AUTO, Deployment, Instances, Workers
+from laminabench.catalog.find_model import to_hf_config
 from laminabench.errors import UserError
 from laminabench.request import CHOICES
 from laminabench.sim.spec import Admission, Pipelining
@@ -31,6 +32,8 @@ KV_HEADROOM = 1.02
 # What a worker's process holds besides weights and KV: torch, buffers of channels. Assumed.
 PROCESS_BYTES = 0.4e9
 CPU = "cpu"
+# Made-up weights have no longest text: positions rotate and are no rows of a table.
+LONGEST_TEXT = 1 << 20
 # Of a GPU's memory, what weights and KV may take together.
 GPU_SHARE = 0.9
 # What an engine in one process has no use for.
@@ -156,6 +159,16 @@ class LiveSetup(LocalSetup):
             return [f"{number}/{name}" for number, one in enumerate(self.each) for name in one.names()]
         counts = zip(("model", "attention", "prefill"), (*self.workers, self.prefill_workers), strict=True)
         return [f"{kind} {number}" for kind, count in counts for number in range(count)]
+
+    def engine_model(self) -> Any:
+        """What the engine is given."""
+        if self.of_catalogue:
+            return to_hf_config(self.model.name, LONGEST_TEXT)
+        return self.weights or self.config_file
+
+    def kv_for(self, trace: Trace) -> int:
+        """Tokens of KV memory of each instance."""
+        return kv_tokens(self, trace, free_bytes(self))
 
     def facts(self, serving: Engines) -> dict[str, Any]:
         """What a reader should know, under the names that modelled replays use."""

@@ -6,9 +6,8 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from laminabench.catalog.find_model import to_hf_config
 from laminabench.errors import UserError
 from laminabench.systems.live.lamina.setup import CPU, LiveSetup
 from laminabench.systems.live.local import DTYPES
@@ -18,9 +17,6 @@ from laminabench.traces.table import Trace
 if TYPE_CHECKING:
     from lamina.cluster import Workplace
     from lamina.serve import Engine, Engines
-
-# Made-up weights have no longest text: positions rotate and are no rows of a table.
-LONGEST_TEXT = 1 << 20
 
 
 class WarmUp(NamedTuple):
@@ -68,12 +64,9 @@ def _started(
     from lamina.cluster import Layout
     from lamina.serve import Engine
 
-    model: Any = setup.weights or setup.config_file
-    if setup.of_catalogue:
-        model = to_hf_config(setup.model.name, LONGEST_TEXT)
     dtype = DTYPES.get(setup.model.dtype)  # what is none of activations is left to the model
     engine = Engine(
-        model,
+        setup.engine_model(),
         layout=None if setup.alone else Layout(**setup.layout()),
         machine=machine,
         dtype=None if dtype is None else getattr(torch, dtype),

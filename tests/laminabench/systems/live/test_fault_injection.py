@@ -118,7 +118,7 @@ def test_a_replay_strikes_between_steps_and_tells_what_it_cost(
     log = replay.log
     assert [strike.worker for strike in log.strikes] == ["attention 0", "model 0"]
     assert log.strikes[0].at_s == pytest.approx(1.0, abs=0.008)
-    found = recorded(engine, replay.clock.began)
+    found = recorded(engine, replay.clock)
     assert found.violations == []
     iterations = found.with_times(log.tables.iterations(), log.faults)
     second = log.faults[1].resumed_s

@@ -104,7 +104,7 @@ def test_the_timeline_has_a_lane_for_each_worker(
 ) -> None:
     engine = made_up_engine()
     replay = play(engine, trace_of([10] * 1, [10]), Offered())
-    outcome, found = outcome_of(engine, replay), recorded(engine, replay.clock.began)
+    outcome, found = outcome_of(engine, replay), recorded(engine, replay.clock)
     _, _, window_s = found.drawn(outcome, None)
     assert window_s == pytest.approx((4 * ITERATION_S, 6 * ITERATION_S))
     # A moment early, so that no iteration begins right on the edge.

@@ -1,0 +1,19 @@
+"""The reference engine on devices that are not here: workers wait as long as a cost set says they take."""
+
+from __future__ import annotations
+
+from laminabench.systems.base import Live
+
+SYSTEM = Live(
+    __name__,
+    frozenset(
+        {
+            *("emulate", "slowdown", "costs", "network", "gpu_memory_utilization", "routing", "absorb"),
+            *("batches", "min_batch", "pipelining", "pipeline_parallel", "partition", "overlap"),
+            *("kv_tokens", "max_num_seqs", "policy", "chaos", "timeline", "timeline_window", "metrics_port"),
+        }
+    ),
+    {"prefill": "off", "admission": "reserve", "kv_overcommit": 1.0, "stream_chunks": 1},
+    "an emulated worker waits for slices and attention of one engine, as the cost set has them, and decodes "
+    "alone",
+)

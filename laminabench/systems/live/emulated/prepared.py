@@ -1,0 +1,122 @@
+"""An emulated replay: the engine's as any live one, beside it the facts of the virtual cluster."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import msgspec
+import numpy as np
+
+from laminabench.json_safe import Json, JsonObject
+from laminabench.listener import Listener
+from laminabench.request import ReplayRequest
+from laminabench.runs.manifest import Backend
+from laminabench.systems.base import Past, Replayed
+from laminabench.systems.live.emulated.setup import EmulatedSetup, modelled_twin, require_emulable
+from laminabench.systems.live.lamina import setup as engine_setup
+from laminabench.systems.live.lamina.faults import parse, plan
+from laminabench.systems.live.lamina.prepared import PreparedEngine
+from laminabench.systems.live.lamina.records import OwnTimes, Recorded
+from laminabench.systems.modelled.lamina import SYSTEM as MODELLED
+from laminabench.systems.modelled.prepared import PreparedModel
+from laminabench.systems.modelled.prepared import prepare as prepare_modelled
+from laminabench.systems.modelled.setup import Modelled
+from laminabench.traces.table import Trace
+
+# What is modelled and has its own time here, or none: the host's is this machine's.
+UNUSED = ("host", "recompute", "paging")
+# Of iterations that may end late before the times are said to be the host's.
+MOST_LATE = 0.05
+# What more a host should have than the slowest iterations of this replay needed.
+ROOM = 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedEmulated(PreparedEngine):
+    """Ready to be started."""
+
+    twin: PreparedModel = field(kw_only=True)
+    built: Modelled = field(kw_only=True)
+    backend: ClassVar[Backend] = "emulated"
+
+    @property
+    def slowdown(self) -> float:
+        return self.request.slowdown or 1.0
+
+    @property
+    def process(self) -> str:
+        return f"lamina, emulated on {self.deployment}"
+
+    def replay(self, trace: Trace, past: Past, listener: Listener) -> Replayed:
+        """As any live one."""
+        replayed = PreparedEngine.replay(self, trace, past, listener)
+        own, costs = replayed.facts, self.twin.costs
+        if why := _behind(own["pace"], replayed):
+            listener.note(why)
+        return replace(
+            replayed,
+            facts={**own, **self.built.facts, "channels": own["network"], "host_async": None},
+            coefficients=[row for row in self.built.coefficients if row["term"] not in UNUSED],
+            costs_set=costs.name,
+            costs_held=costs.held_against,
+        )
+
+    def told(self, records: Recorded | OwnTimes) -> JsonObject:
+        """Whether the host kept the pace of the devices."""
+        assert isinstance(records, Recorded)
+        waited_ms, late_ms = records.records.ends_ns.T / 1e6
+        pace: dict[str, Json] = {
+            "slowdown": self.slowdown,
+            "late_share": None,
+            "lateness_ms": None,
+            "kept": None,
+        }
+        if len(late_ms):  # else it went with workers that were lost
+            late = float(np.mean(waited_ms < 0))
+            points = {f"p{point}": float(np.percentile(late_ms, point)) for point in (50, 99)}
+            pace |= {"late_share": late, "lateness_ms": points, "kept": late <= MOST_LATE}
+        return {"emulated": sorted({part.device.name for part in self.setup.parts.values()}), "pace": pace}
+
+
+def _behind(pace: Any, replayed: Replayed) -> str:
+    """What to do where the host was too slow for these devices; nothing where it was not."""
+    if pace["kept"] is not False:
+        return ""
+    took_ms = float(np.mean(replayed.outcome.iterations["duration_s"])) * 1e3
+    needed = pace["slowdown"] * ROOM / max(1 - pace["lateness_ms"]["p50"] / took_ms, 0.02)
+    return (
+        f"the host was later than the emulated devices in {pace['late_share']:.0%} of the iterations: these "
+        f"times are the host's and not the devices'; --slowdown {math.ceil(needed)} gives it room"
+    )
+
+
+def prepare(request: ReplayRequest, listener: Listener) -> PreparedEmulated:
+    """The request settled; a UserError for what cannot be emulated."""
+    twin = prepare_modelled(modelled_twin(request), MODELLED, listener)
+    built = MODELLED.build(twin.setup)
+    spec, deployment = built.spec, twin.setup.deployment
+    require_emulable(deployment, spec, len(twin.instances))
+    settled = {name: getattr(twin.request, name) for name in ("model", "deployment", "network", "costs")}
+    request = msgspec.structs.replace(request, **settled)
+    setup = EmulatedSetup(
+        model=twin.setup.model,
+        source=str(request.model),
+        deployment=deployment,
+        batches=spec.batches,
+        min_batch=spec.min_batch,
+        pipelining=spec.pipelining if twin.setup.pipeline_parallel == 1 else None,
+        pipeline_parallel=twin.setup.pipeline_parallel,
+        partition=built.facts["attention_partition"],
+        overlap=built.facts["overlap"],
+        max_sequences=spec.max_requests,
+        kv_tokens=spec.tokens_per_pool * spec.pools,
+        oversubscribe=True,
+        spec=spec,
+        slowdown=request.slowdown or 1.0,
+    )
+    faults = [parse(each) for each in request.chaos]
+    engine_setup.check(setup)
+    plan(faults, setup.names(), 0, 0)
+    return PreparedEmulated(request, setup, faults, twin=twin, built=built)

@@ -1,0 +1,143 @@
+"""`laminabench replay --emulate`: live workers that wait as long as devices would take that are not here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+from laminabench.cli.flags import parsed_line
+from laminabench.request import ReplayRequest
+from laminabench.runs.manifest import NUMBERS, Backend
+from laminabench.runs.read import read_run
+from laminabench.systems.registry import prepare
+from laminabench.validation.emulated import agreement
+
+FEW = "--trace azure-conv --offline --num-requests 5 --scale-lengths 0.02"
+EMULATED = f"{FEW} --backend live --emulate h100,h20"
+# An iteration of two batches then takes a tenth of a second, however busy this machine is.
+SMALL = f"{EMULATED} --model llama3.1-8b --deployment 1xh100+2xh20 --slowdown 10"
+
+
+def prepared(flags: str) -> Any:
+    return prepare(ReplayRequest(**parsed_line(flags)))
+
+
+@pytest.mark.usefixtures("shared_machine")
+def test_live_workers_keep_the_pace_of_the_modelled_cluster(as_json: Any, printed: Any) -> None:
+    """Its label, its tokens, and times within a bound that a busy machine keeps."""
+    facts = as_json(f"replay {SMALL} -q", "--out", "kept")
+    modelled = as_json(
+        f"replay {FEW} --model llama3.1-8b --deployment 1xh100+2xh20 --host 0ms -q", "--no-out"
+    )
+    assert (facts["backend"], facts["deployment"]) == ("emulated", "1xh100+2xh20")
+    assert facts["tokens_generated"] == modelled["tokens_generated"]
+    assert facts["requests"]["completed"] == 5
+    assert facts["kv"]["capacity_tokens"] == modelled["kv"]["capacity_tokens"] > 1_000_000
+    assert facts["schedule"]["violations"] == []
+    assert facts["costs_set"] == "vllm-0.14"
+    pace = facts["facts"]["pace"]
+    assert pace["slowdown"] == 10
+    # Where this machine is too slow all the same, it says so.
+    if pace["kept"]:
+        assert facts["tbt_ms"]["p50"] == pytest.approx(modelled["tbt_ms"]["p50"], rel=0.15)
+    assert facts["tbt_ms"]["p50"] > 0.95 * modelled["tbt_ms"]["p50"]
+    run = read_run(Path("kept"))
+    assert (run.manifest.backend, NUMBERS[run.manifest.backend]) == ("emulated", "emulated")
+    assert run.outcome.iterations["size"].sum() == facts["tokens_generated"]
+    assert np.nanmax(run.outcome.requests["finished_s"]) < 16
+    again = printed("replay --again kept --print-config")
+    assert 'emulate = "h100,h20"\n' in again
+    assert "slowdown = 10.0\n" in again
+    printed("report kept -o page.html")
+    assert 'class="badge emulated">emulated<' in Path("page.html").read_text()
+
+
+def test_every_backend_has_a_word_for_its_numbers() -> None:
+    assert NUMBERS.keys() == set(get_args(Backend))
+
+
+def test_the_engine_waits_as_long_as_the_spec_says() -> None:
+    found = prepared(f"{EMULATED} --slowdown 4")
+    spec, model = found.built.spec, found.setup.engine_model()
+    assert str(found.deployment) == "2xh100+4xh20"
+    assert (model.layers, model.ranks, model.heads, model.pools) == (80, 2, 4, 1)
+    assert found.setup.kv_for(None) == spec.tokens_per_pool
+    assert found.setup.max_sequences == spec.max_requests
+    at = 100
+    assert model.mid_slice[at] == round(spec.timing.mid_slice[at] * 4e9)
+    assert model.attention[at] == round(spec.timing.attention_fixed[at] * 4e9)
+    assert model.per_token[at] == pytest.approx(spec.timing.attention_per_token[at] * 4e9)
+    assert model.q_lead[at] == round(spec.timing.q_lead[at] * 4e9) > 0
+    assert not model.migration.any()  # there is one replica
+    assert (
+        prepared(f"{EMULATED} --deployment 4xh100+4xh20 --batches 3").setup.engine_model().migration[at] > 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "deployment"),
+    [
+        ("--emulate h200,h20", "2xh200+4xh20"),
+        ("--emulate h100", "2xh100+4xh100"),
+        ("--emulate h200,h20 --model qwen3-235b-a22b", "2xh200+2xh20"),
+        ("--emulate H100,h20 --deployment 4xh100+8xh20", "4xh100+8xh20"),
+    ],
+)
+def test_which_deployment_it_is(flags: str, deployment: str) -> None:
+    assert str(prepared(f"{FEW} --backend live {flags}").deployment) == deployment
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ("--emulate h100,h20", "--emulate is for live lamina, not for lamina"),
+        ("--emulate h100,h20 --system vllm", "--emulate is for live lamina, not for vllm"),
+        ("--backend live --slowdown 2", "--slowdown is for emulated lamina, not for live lamina"),
+        ("--backend live --emulate h100,h21", "no device named 'h21'"),
+        ("--backend live --emulate h100,h20,a100", "name the model workers' device"),
+        ("--backend live --emulate h100,h20 --deployment 1xcpu+1xcpu", "name the same devices in both"),
+        ("--backend live --emulate h100,h20 --deployment 1xh100+1xh20", "does not fit on 1xh100"),
+        ("--backend live --emulate h100 --deployment 2xh100", "has no attention workers"),
+        ("--backend live --emulate h100,h20 --prefill model", "not for emulated lamina"),
+        ("--backend live --emulate h100,h20 --ray auto", "not for emulated lamina"),
+        ("--backend live --emulate h100,h20 --model gpt-oss-120b --costs vllm-0.24", "look at a window"),
+        ("--backend live --emulate h200,h20 --model deepseek-v3 --deployment 8xh200:dp8ep8+8xh20", "groups"),
+        ("--backend live --emulate h100,h20 --deployment 2xh100+4xh20,2xh100+8xh20", "several instances"),
+        (
+            "--backend live --emulate rtx-4090 --costs vllm-0.19 --model llama3.1-8b "
+            "--deployment 1xrtx-4090+1xrtx-4090",
+            "as it was measured cannot be emulated",
+        ),
+    ],
+)
+def test_what_cannot_be_emulated(refused: Any, flags: str, said: str) -> None:
+    refused(said, f"replay {FEW} {flags} -q", "--no-out")
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("shared_machine")
+def test_workers_that_are_killed_are_replaced_and_wait_on(as_json: Any) -> None:
+    facts = as_json(f"replay {SMALL} -q --chaos attention:1@tokens=6 --chaos model:0@tokens=12", "--no-out")
+    assert facts["faults_in_all"]["faults"] == 2
+    assert facts["requests"]["completed"] == 5
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("shared_machine")
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "2xh100+1xh20 --batches 3",
+        "1xh100+2xh20 --partition requests",
+        "2xh100+2xh20 --batches 1",
+        "2xh100+1xh20",
+    ],
+)
+def test_it_agrees_with_the_modelled_cluster(layout: str) -> None:
+    """By a wide bound, for machines that do other things too; `validate emulated` has the narrow one."""
+    flags = f"{FEW} --emulate h100,h20 --model llama3.1-8b --slowdown 24 --deployment {layout}"
+    found = agreement(layout, ReplayRequest(**parsed_line(flags)))
+    assert found.pace["kept"] is False or abs(found.differences()["TBT p50"]) < 12
