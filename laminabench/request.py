@@ -106,6 +106,7 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     oversubscribe: bool | None = None
     dtype: Literal["bf16", "fp16", "fp32"] | None = None
+    kv_dtype: Literal["auto", "fp8", "int8"] | None = None
     chaos: tuple[str, ...] = ()
     ray: str | None = None
     tensor_parallel: UpTo64 | None = None
@@ -296,6 +297,7 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
     LIVE: {
         "oversubscribe": Flag("More workers than cores may share them."),
         "dtype": Flag("Of weights and KV; else the model's."),
+        "kv_dtype": Flag("Of KV alone, on CPUs: rounded to a byte a number, fp8 or int8; auto."),
         "chaos": Flag(
             "Repeatable: kill a worker, as attention:1@t=3s, random@tokens=500, random*50.",
             metavar="WHO[=HOW]@WHEN",
