@@ -22,6 +22,15 @@ struct Float16 {
   std::uint16_t bits;
 };
 
+// A number of K or V that is stored as something else than a query's.
+struct Fp8 {
+  std::uint8_t bits;
+};
+
+struct Int8 {
+  std::int8_t number;
+};
+
 inline std::size_t bytes_of(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
 
 inline DType dtype_named(std::string_view name) {
@@ -172,7 +181,13 @@ struct Kernels {
   void (*read)(const std::byte* at, std::size_t size);  // every byte, once, and nothing else
 };
 
+using Attend = void (*)(const RangeTask&);
+
 Kernels kernels_for(Isa isa, DType dtype);
+
+// What widens keys and values in registers, for heads with which that is quicker than to memory first; or
+// null.
+Attend narrow_attend(Isa isa, DType dtype, Stored stored, const Shape& shape);
 
 Kernels baseline_kernels(DType dtype);
 Kernels avx2_kernels(DType dtype);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
 #include <limits>
 
 #include "attention/simd_baseline.hpp"
@@ -18,16 +17,6 @@ constexpr float kMostFp8 = 448;
 constexpr std::uint32_t kInfinity = 0x7f800000;
 constexpr std::uint32_t kMagnitude = 0x7fffffff;
 
-float value_of(Stored stored, int code) {
-  if (stored == Stored::kInt8) return static_cast<float>(static_cast<std::int8_t>(code));
-  const int exponent = code >> 3 & 15;
-  const float fraction = static_cast<float>(code & 7);
-  const float magnitude = (code & 0x7f) == 0x7f ? std::numeric_limits<float>::quiet_NaN()
-                          : exponent == 0       ? std::ldexp(fraction, -9)
-                                                : std::ldexp(8 + fraction, exponent - 10);
-  return code < 128 ? magnitude : -magnitude;
-}
-
 template <typename E>
 std::array<E, 256> table(Stored stored) {
   std::array<E, 256> numbers;
@@ -41,7 +30,7 @@ std::array<E, 256> table(Stored stored) {
 
 template <typename E, Stored kStored>
 void look_up(const NarrowRows& from, std::byte* to) {
-  const E* const numbers = numbers_of<E>(kStored);
+  static const std::array<E, 256> numbers = table<E>(kStored);
   for (int row = 0; row < from.rows; ++row, to += from.apart) {
     const auto* codes = reinterpret_cast<const std::uint8_t*>(from.at + from.offsets[row]);
     E* out = reinterpret_cast<E*>(to);
@@ -108,16 +97,6 @@ Widen look_up_of(Stored stored) {
 }
 
 }  // namespace
-
-template <typename E>
-const E* numbers_of(Stored stored) {
-  static const std::array<E, 256> fp8 = table<E>(Stored::kFp8);
-  static const std::array<E, 256> int8 = table<E>(Stored::kInt8);
-  return stored == Stored::kFp8 ? fp8.data() : int8.data();
-}
-
-template const BFloat16* numbers_of<BFloat16>(Stored stored);
-template const Float16* numbers_of<Float16>(Stored stored);
 
 Narrow narrow_to(Stored stored, DType dtype) {
   switch (dtype) {

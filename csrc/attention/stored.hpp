@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "attention/kernel.hpp"
 
@@ -20,9 +21,15 @@ Narrow narrow_to(Stored stored, DType dtype);
 // Null for Stored::kAsIs.
 Widen widen_for(Isa isa, Stored stored, DType dtype);
 
-// What each of the 256 bytes stands for, in that dtype: exactly. Scales are left out.
-template <typename E>
-const E* numbers_of(Stored stored);
+// What a byte stands for, scales left out. All dtypes have these numbers.
+constexpr float value_of(Stored stored, int code) {
+  if (stored == Stored::kInt8) return static_cast<float>(static_cast<std::int8_t>(code));
+  const int exponent = code >> 3 & 15;
+  float magnitude = static_cast<float>(exponent == 0 ? code & 7 : 8 + (code & 7)) * 0x1p-9f;
+  for (int i = 1; i < exponent; ++i) magnitude *= 2;
+  if ((code & 0x7f) == 0x7f) magnitude = std::numeric_limits<float>::quiet_NaN();
+  return code < 128 ? magnitude : -magnitude;
+}
 
 // By table look-ups of AVX-512 VBMI, to numbers of 16 bits; null where the processor has none.
 Widen vbmi_widen(Stored stored, DType dtype);

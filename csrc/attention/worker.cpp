@@ -118,6 +118,7 @@ Worker::Worker(DType dtype, Shape shape, int threads, std::string_view isa, std:
       kernels_(kernels_for(isa_, dtype)),
       widen_(widen_for(isa_, stored, dtype)),
       pool_(threads) {
+  if (const Attend attend = narrow_attend(isa_, dtype, stored, shape_)) kernels_.attend = attend;
   plans_.emplace_back(kRangeTokens);
 }
 

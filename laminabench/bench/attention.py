@@ -135,8 +135,8 @@ def run(
     same threads, so that what else the machine does slows down both. In the same rounds: the same kernel with
     the other cache to fetch into, and vLLM's kernel, called directly in a process of vLLM's environment, on a
     cache of its own of the same size. Beside it, torch's attention is given the same keys and values as it
-    would like them: gathered, [requests, heads, tokens, head_dim] each. Where keys and values are rounded to a
-    byte, it is instead our kernel on as many tokens in bfloat16.
+    would like them: gathered, [requests, heads, tokens, head_dim] each. Where keys and values are rounded to
+    a byte, it is instead our kernel on as many tokens in bfloat16.
 
     Of a latent KV (MLA) a token's bytes are its one vector's, and many heads calculate with them: arithmetic
     takes longer than reading, so no share of what can be read is asked of it.

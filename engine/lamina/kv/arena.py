@@ -230,8 +230,9 @@ class Space:
     """The slots of layers that see alike.
 
     K and V of a layer lie side by side, token after token, each token with all its KV heads:
-    `[layer][slot][K or V][kv_head][dim]`, and of int8 then `[K or V][kv_head]` of scales. In whatever order sequences get their slots, what is read of one is
-    then at least a token's heads in one stretch. Where values are part of their keys there are keys only.
+    `[layer][slot][K or V][kv_head][dim]`, and behind it of int8 `[K or V][kv_head]` of scales. In whatever
+    order sequences get their slots, what is read of one is then at least a token's heads in one stretch.
+    Where values are part of their keys there are keys only.
     """
 
     def __init__(
@@ -350,17 +351,17 @@ class Arena:
         return self._numbers(layer)[:, 1]
 
     def scales(self, layer: int) -> tuple[torch.Tensor, ...]:
-        """What keys and what values of a layer are multiplied by, each [slots, kv_heads], views; if anything."""
+        """What keys and values of a layer are scaled by, each [slots, kv_heads], views; if anything."""
         if self.shape.kv_dtype != "int8":
             return ()
         scales = self._stored(layer)[:, self.shape.numbers :].view(torch.float32)
-        each = scales.unflatten(1, (self.shape.vectors, self.shape.kv_heads)).unbind(1)
+        each = scales.view(len(scales), self.shape.vectors, self.shape.kv_heads).unbind(1)
         return each[0], each[-1]
 
     def _numbers(self, layer: int) -> torch.Tensor:
         shape = self.shape
         numbers = self._stored(layer)[:, : shape.numbers]
-        return numbers.unflatten(1, (shape.vectors, shape.kv_heads, shape.head_dim))
+        return numbers.view(len(numbers), shape.vectors, shape.kv_heads, shape.head_dim)
 
     def _stored(self, layer: int) -> torch.Tensor:
         space, place = self._places[layer]
@@ -393,7 +394,7 @@ class Arena:
             here = numbers.index_select(0, rows)
             if shape.kv_dtype != "auto":
                 stored = Rounded(here, None if of_slots is None else of_slots.index_select(0, rows))
-                here = widened(stored, shape.kv_dtype, shape.dtype)
+                here = widened(stored, shape.dtype)
             both.append(here)
         return both[0], both[1]
 

@@ -1,5 +1,5 @@
-"""How K and V are held in an arena: in the model's dtype, or rounded to a byte each, as csrc/attention/stored.hpp
-says. What is computed with them is always what is stored, whichever worker has them.
+"""How K and V are held in an arena: in the model's dtype, or rounded to a byte a number, as
+csrc/attention/stored.hpp says. What is computed with is always what is stored, whoever computes it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MOST_INT8 = 127.0
 
 
 class Rounded(NamedTuple):
-    """Of vectors [..., numbers] a byte for each number, and of int8 what each vector is multiplied by [...]."""
+    """Of vectors [..., numbers] a byte for each number, and of int8 what each vector is scaled by [...]."""
 
     bytes: Tensor  # as int8
     scales: Tensor | None
@@ -48,8 +48,8 @@ def rounded(vectors: Tensor, kv_dtype: KvDtype) -> Rounded:
     return Rounded(numbers, scales.masked_fill(~finite, torch.nan).masked_fill(zero, 0.0))
 
 
-def widened(stored: Rounded, kv_dtype: KvDtype, dtype: torch.dtype) -> Tensor:
-    """What attention takes them for; in 16 bits a multiple of a scale is rounded once more, all else is exact."""
+def widened(stored: Rounded, dtype: torch.dtype) -> Tensor:
+    """What attention takes them for. In 16 bits a multiple of a scale is rounded once more, else exact."""
     if stored.scales is None:
         return stored.bytes.view(torch.float8_e4m3fn).to(dtype)
     return (stored.bytes.float() * stored.scales[..., None]).to(dtype)
@@ -59,4 +59,4 @@ def as_stored(vectors: Tensor, kv_dtype: KvDtype) -> Tensor:
     """Vectors as attention will find them in an arena."""
     if kv_dtype == "auto":
         return vectors
-    return widened(rounded(vectors, kv_dtype), kv_dtype, vectors.dtype)
+    return widened(rounded(vectors, kv_dtype), vectors.dtype)

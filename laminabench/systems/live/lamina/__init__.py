@@ -22,7 +22,16 @@ SYSTEM = Live(
                 "policy",
                 "prefill",
             ),
-            *("slo_ttft_ms", "oversubscribe", "ray", "dtype", "kv_dtype", "chaos", "timeline", "timeline_window"),
+            *(
+                "slo_ttft_ms",
+                "oversubscribe",
+                "ray",
+                "dtype",
+                "kv_dtype",
+                "chaos",
+                "timeline",
+                "timeline_window",
+            ),
             *("instances", "router", "queue", "metrics_port"),
         }
     ),

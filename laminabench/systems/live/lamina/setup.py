@@ -247,19 +247,19 @@ def check(setup: LiveSetup) -> None:
 
 def _check_instance(setup: LiveSetup) -> None:
     deployment = setup.deployment
-    setup.devices()  # which are there
-    if setup.on_gpus and (setup.several or setup.ray is not None):
-        raise UserError(
-            "deployment-not-live",
-            f"{deployment}: workers on GPUs are those of one engine on this machine; leave --instances and "
-            "--ray out",
-        )
     attending = deployment.attention or deployment.model
     if setup.kv_dtype != "auto" and attending.device.name != CPU:
         raise UserError(
             "deployment-kv-dtype",
             f"--kv-dtype {setup.kv_dtype} is for attention on CPUs, and {deployment} has it on "
             f"{attending.device.name}: leave it out, or take MODEL+Ncpu workers",
+        )
+    setup.devices()  # which are there
+    if setup.on_gpus and (setup.several or setup.ray is not None):
+        raise UserError(
+            "deployment-not-live",
+            f"{deployment}: workers on GPUs are those of one engine on this machine; leave --instances and "
+            "--ray out",
         )
     if setup.network not in NETWORKS:
         raise UserError(
