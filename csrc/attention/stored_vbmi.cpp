@@ -19,14 +19,18 @@ template <typename E, Stored kStored>
 void widen(const NarrowRows& from, std::byte* to) {
   for (int row = 0; row < from.rows; ++row, to += from.apart) {
     const std::byte* codes = from.at + from.offsets[row];
-    for (int i = 0; i < from.numbers; i += 64) {
-      const int left = from.numbers - i;
-      const __mmask64 some = left < 64 ? (__mmask64{1} << left) - 1 : ~__mmask64{0};
-      const Words words = widened<E, kStored>(_mm512_maskz_loadu_epi8(some, codes + i));
-      std::byte* out = to + 2 * i;
-      _mm512_mask_storeu_epi16(out, static_cast<__mmask32>(some), words.first);
-      if (left > 32) _mm512_mask_storeu_epi16(out + 64, static_cast<__mmask32>(some >> 32), words.second);
+    std::byte* out = to;
+    int left = from.numbers;
+    for (; left >= 64; left -= 64, codes += 64, out += 128) {
+      const Words words = widened<E, kStored>(_mm512_loadu_si512(codes));
+      _mm512_storeu_si512(out, words.first);
+      _mm512_storeu_si512(out + 64, words.second);
     }
+    if (left == 0) continue;
+    const __mmask64 some = (__mmask64{1} << left) - 1;
+    const Words words = widened<E, kStored>(_mm512_maskz_loadu_epi8(some, codes));
+    _mm512_mask_storeu_epi16(out, static_cast<__mmask32>(some), words.first);
+    if (left > 32) _mm512_mask_storeu_epi16(out + 64, static_cast<__mmask32>(some >> 32), words.second);
   }
 }
 
