@@ -108,6 +108,7 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     slowdown: Annotated[float, Meta(ge=1, le=1000)] | None = None
     oversubscribe: bool | None = None
     dtype: Literal["bf16", "fp16", "fp32"] | None = None
+    kv_dtype: Literal["auto", "fp8", "int8"] | None = None
     chaos: tuple[str, ...] = ()
     ray: str | None = None
     tensor_parallel: UpTo64 | None = None
@@ -303,6 +304,7 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
         "slowdown": Flag("With --emulate: stretch all times for a slow host; 1.", metavar="X"),
         "oversubscribe": Flag("More workers than cores may share them."),
         "dtype": Flag("Of weights and KV; else the model's."),
+        "kv_dtype": Flag("Of KV alone, on CPUs: rounded to a byte a number, fp8 or int8; auto."),
         "chaos": Flag(
             "Repeatable: kill a worker, as attention:1@t=3s, random@tokens=500, random*50.",
             metavar="WHO[=HOW]@WHEN",

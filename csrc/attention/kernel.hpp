@@ -22,6 +22,15 @@ struct Float16 {
   std::uint16_t bits;
 };
 
+// A number of K or V that is stored as something else than a query's.
+struct Fp8 {
+  std::uint8_t bits;
+};
+
+struct Int8 {
+  std::int8_t number;
+};
+
 inline std::size_t bytes_of(DType dtype) { return dtype == DType::kFloat32 ? 4 : 2; }
 
 inline DType dtype_named(std::string_view name) {
@@ -30,6 +39,21 @@ inline DType dtype_named(std::string_view name) {
   if (name == "float16") return DType::kFloat16;
   throw std::invalid_argument("dtype is '" + std::string(name) +
                               "' but must be float32, bfloat16 or float16");
+}
+
+// How the arena holds a number of K and V: in the worker's dtype, as float8_e4m3fn, or as a whole number of
+// -127 to 127 times a float that a token and KV head has for its key and another one for its value.
+enum class Stored { kAsIs, kFp8, kInt8 };
+
+inline Stored stored_named(std::string_view name) {
+  if (name == "auto") return Stored::kAsIs;
+  if (name == "fp8") return Stored::kFp8;
+  if (name == "int8") return Stored::kInt8;
+  throw std::invalid_argument("kv_dtype is '" + std::string(name) + "' but must be auto, fp8 or int8");
+}
+
+inline std::size_t bytes_of(Stored stored, DType dtype) {
+  return stored == Stored::kAsIs ? bytes_of(dtype) : 1;
 }
 
 // Instruction sets that there are kernels for; of one kind of processor, each contains those before it.
@@ -79,8 +103,20 @@ struct Source {
   std::size_t slot_stride;
   std::size_t head_stride;
   float scale;
-  float softcap;  // 0: none
+  float softcap;                        // 0: none
+  const std::byte* k_scales = nullptr;  // of slot 0: a float for each KV head; null: numbers have none
+  const std::byte* v_scales = nullptr;
 };
+
+// Rows of numbers as they are stored, to rows of the worker's dtype. No number is rounded.
+struct NarrowRows {
+  const std::byte* at;
+  const std::size_t* offsets;
+  int rows;
+  int numbers;        // of each, a multiple of 8
+  std::size_t apart;  // bytes from one wide row to the next
+};
+using Widen = void (*)(const NarrowRows& from, std::byte* to);
 
 // The softmax of one range of tokens and one query head, unfinished: sum of e^(score - max), and the values
 // summed with these weights. Ranges are merged later, in a fixed order.
@@ -102,6 +138,8 @@ struct RangeTask {
   float* rows;        // [heads][padded(value_dim)], weighted values
   float* scratch;     // scratch_floats() of them
   Prefetch prefetch;
+  std::size_t number_bytes;  // of K and V, as they lie in memory
+  Widen widen;               // null: they are of the worker's dtype
 };
 
 // Tokens whose scores are made before their values are read: so many that softmax's bookkeeping is rare.
@@ -113,11 +151,12 @@ inline constexpr std::size_t kLineBytes = 64;  // of a cache
 constexpr int filled_up(int group) { return (group + 3) / 4 * 4; }
 
 // What a task for so many KV heads needs to write while it runs: queries, a block's weights, how they decay,
-// and from the next cache line on a copy of half a block's rows of one head.
-inline int scratch_floats(const Shape& shape, int kv_heads) {
+// and from the next cache line on a copy of half a block's rows of one head, and if rows are `widened` all of
+// them.
+inline int scratch_floats(const Shape& shape, int kv_heads, bool widened) {
   constexpr int kLineFloats = kLineBytes / sizeof(float);
   return kv_heads * (shape.group() * (padded(shape.head_dim) + 1) + filled_up(shape.group()) * kBlock) +
-         kLineFloats + kBlock / 4 * padded(shape.head_dim);
+         kLineFloats + (kBlock / 4 + (widened ? kBlock : 0)) * padded(shape.head_dim);
 }
 
 // Partials of one request's consecutive ranges, for the query heads [first, last), into its output. A head's
@@ -142,7 +181,13 @@ struct Kernels {
   void (*read)(const std::byte* at, std::size_t size);  // every byte, once, and nothing else
 };
 
+using Attend = void (*)(const RangeTask&);
+
 Kernels kernels_for(Isa isa, DType dtype);
+
+// What widens keys and values in registers, for heads with which that is quicker than to memory first; or
+// null.
+Attend narrow_attend(Isa isa, DType dtype, Stored stored, const Shape& shape);
 
 Kernels baseline_kernels(DType dtype);
 Kernels avx2_kernels(DType dtype);

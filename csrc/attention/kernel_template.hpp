@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 #include "attention/kernel.hpp"
@@ -65,8 +66,8 @@ public:
   static constexpr std::size_t kLongRow = 2048;  // for Prefetch::kShort
 
   // in_order: all heads' rows of a token are read before the next token's.
-  Ahead(const RangeTask& task, std::size_t number_bytes, bool in_order) {
-    const std::size_t row = static_cast<std::size_t>(task.shape.head_dim) * number_bytes;
+  Ahead(const RangeTask& task, bool in_order) {
+    const std::size_t row = static_cast<std::size_t>(task.shape.head_dim) * task.number_bytes;
     const int heads = task.last - task.first;
     const bool side_by_side = task.source->head_stride == row;
     pieces_ = side_by_side ? 1 : heads;
@@ -80,6 +81,7 @@ public:
       none_ = true;
       both_ = false;
     }
+    if (task.widen != nullptr) both_ = false;  // what a step reads are rows that were widened just now
   }
 
   // From now on, these tokens' rows.
@@ -217,11 +219,16 @@ private:
         dim_(task.shape.head_dim),
         value_dim_(task.shape.value_dim()),
         step_(tokens_of_step(task)),
-        step_fetches_((dim_ * static_cast<int>(sizeof(E)) * kStep + Ahead::kBytes - 1) / Ahead::kBytes),
+        step_fetches_((dim_ * static_cast<int>(task.number_bytes) * kStep + Ahead::kBytes - 1) /
+                      Ahead::kBytes),
         weights_(task.scratch + (task.last - task.first) * group_ * padded(dim_)),
         decays_(weights_ + (task.last - task.first) * filled_up(group_) * kBlock),
         room_(line_from(decays_ + (task.last - task.first) * group_)),
-        ahead_(task, sizeof(E), step_ < kBlock) {}
+        wide_(room_ + sizeof(float) * static_cast<std::size_t>(kBlock / 4 * padded(dim_))),
+        ahead_(task, step_ < kBlock) {
+    if (task.widen == nullptr) return;
+    for (std::size_t t = 0; t < kBlock; ++t) wide_offsets_[t] = t * wide_row();
+  }
 
   // How many of a head's tokens are worked on before the next head. Few, and all heads' rows are read side by
   // side, nearly as they lie in memory; but each head's sums leave the registers as often, which costs most
@@ -229,7 +236,7 @@ private:
   static int tokens_of_step(const RangeTask& task) {
     if (task.shape.group() >= (Dot::kFillsUp ? 3 : 4)) return Dot::kManyHeadsStep;
     const std::size_t row = static_cast<std::size_t>(task.last - task.first) *
-                            static_cast<std::size_t>(task.shape.head_dim) * sizeof(E);
+                            static_cast<std::size_t>(task.shape.head_dim) * task.number_bytes;
     return std::clamp(static_cast<int>(kStepBytes / row) / kStep * kStep, kStep, kBlock);
   }
 
@@ -265,6 +272,13 @@ private:
     whole_ = t;
     following_ = std::min(step_, task_.tokens - start - tokens);
     for (int i = 0; i < following_; ++i) offsets_[t + i] = offset_of(task_.slots[start + tokens + i]);
+    if (source_.k_scales == nullptr || task_.prefetch == Prefetch::kNone) return;
+    for (int i = start + tokens; i < std::min(start + tokens + kBlock, task_.tokens); ++i) {
+      const std::size_t at =
+          offset_of(task_.slots[i]) + sizeof(float) * static_cast<std::size_t>(task_.first);
+      __builtin_prefetch(source_.k_scales + at);
+      __builtin_prefetch(source_.v_scales + at);
+    }
   }
 
   std::size_t offset_of(Slot slot) const { return static_cast<std::size_t>(slot) * source_.slot_stride; }
@@ -279,11 +293,27 @@ private:
     }
   }
 
-  Step step_of(const std::byte* rows, int dim, int kv_head, int from, int heads) {
-    return {rows + static_cast<std::size_t>(kv_head) * source_.head_stride,
-            offsets_ + at_,
+  struct Rows {
+    const std::byte* at;
+    const std::size_t* offsets;
+  };
+
+  // A KV head's rows for a step: as they lie, or copies in the worker's dtype.
+  Rows rows_of(const std::byte* rows, int dim, int kv_head) {
+    rows += static_cast<std::size_t>(kv_head) * source_.head_stride;
+    if (task_.widen == nullptr) return {rows, offsets_ + at_};
+    task_.widen({rows, offsets_ + at_, tokens_of_this_step(), dim, wide_row()}, wide_);
+    return {wide_, wide_offsets_};
+  }
+
+  int tokens_of_this_step() const { return std::min(step_, whole_ - at_); }
+  std::size_t wide_row() const { return static_cast<std::size_t>(dim_) * sizeof(E); }
+
+  Step step_of(const Rows& rows, int dim, int from, int heads) {
+    return {rows.at,
+            rows.offsets,
             at_,
-            std::min(step_, whole_ - at_),
+            tokens_of_this_step(),
             dim,
             (step_fetches_ * heads + group_ - 1) / group_,  // the query heads of a KV head share the fetching
             heads,
@@ -313,13 +343,16 @@ private:
   }
 
   void score(int kv_head) {
+    const Rows rows = rows_of(source_.k, dim_, kv_head);
     each<S::kMostHeads>([&]<int N>(int from, int heads) {
-      Dot::template scores<N>(step_of(source_.k, dim_, kv_head, from, heads), queries(kv_head, from),
+      Dot::template scores<N>(step_of(rows, dim_, from, heads), queries(kv_head, from),
                               weights(kv_head, from));
     });
   }
 
   void weigh(int kv_head) {
+    find_scales(source_.k_scales, kv_head, k_scales_);
+    find_scales(source_.v_scales, kv_head, v_scales_);
     each<S::kMostHeads>([&]<int N>(int from, int heads) {
       constexpr int kSome = std::min(N, 4);
       for (const int end = from + heads; from < end; from += kSome) {
@@ -330,13 +363,29 @@ private:
   }
 
   void gather(int kv_head) {
+    const Rows rows = rows_of(source_.v, value_dim_, kv_head);
     each<S::kMostHeads>([&]<int N>(int from, int heads) {
       // Only a block's first step meets sums that were made under another largest score.
       const Before before{fresh_ && at_ == 0, at_ == 0 ? decays(kv_head, from) : nullptr};
       const std::size_t row = static_cast<std::size_t>((kv_head * group_ + from) * padded(value_dim_));
-      Sum::template add<N>(step_of(source_.v, value_dim_, kv_head, from, heads), weights(kv_head, from),
-                           before, task_.rows + row);
+      Sum::template add<N>(step_of(rows, value_dim_, from, heads), weights(kv_head, from), before,
+                           task_.rows + row);
     });
+  }
+
+  // Of the block's tokens; 1 where there is none, since what is no number there must not come to be one.
+  void find_scales(const std::byte* scales, int kv_head, float* to) const {
+    if (scales == nullptr) return;
+    scales += sizeof(float) * static_cast<std::size_t>(kv_head);
+    for (int t = 0; t < tokens_; ++t) std::memcpy(to + t, scales + offsets_[t], sizeof(float));
+    std::fill(to + tokens_, to + kBlock, 1.0f);
+  }
+
+  // Scores or weights of N heads, from the i-th on, times what their tokens are scaled by.
+  template <int N>
+  Vec scaled(Vec x, const float* scales, int i) const {
+    if (source_.k_scales == nullptr) return x;
+    return S::mul(x, S::template repeat<kTogether<S, N>>(scales + i / N));
   }
 
   // Scores to softmax weights, relative to the largest score so far; and by how much what has been summed
@@ -354,7 +403,7 @@ private:
     const Vec before = S::load(lanes);
     Vec max = before;
     for (int i = 0; i < end; i += S::kWidth) {
-      const Vec score = finished(S::load(scores + i));
+      const Vec score = finished(scaled<N>(S::load(scores + i), k_scales_, i));
       S::store(scores + i, score);
       max = S::max(max, score);
     }
@@ -364,7 +413,7 @@ private:
     for (int i = 0; i < end; i += S::kWidth) {
       const Vec weight = exp_negative<S>(S::sub(S::load(scores + i), max));
       sum = S::add(sum, weight);
-      Sum::keep(scores, i, weight);
+      Sum::keep(scores, i, scaled<N>(weight, v_scales_, i));
     }
     alignas(64) float sums[S::kWidth];
     alignas(64) float shrink[S::kWidth];
@@ -410,6 +459,7 @@ private:
   float* const weights_;
   float* const decays_;
   std::byte* const room_;
+  std::byte* const wide_;
   Ahead ahead_;
   bool fresh_ = true;  // no block has been summed
   int tokens_ = 0;     // of the block
@@ -417,6 +467,9 @@ private:
   int following_ = 0;  // of the next block, as far as they are needed
   int at_ = 0;         // the step's first token
   std::size_t offsets_[2 * kBlock];
+  std::size_t wide_offsets_[kBlock];
+  alignas(64) float k_scales_[kBlock];
+  alignas(64) float v_scales_[kBlock];
 };
 
 // Reads memory into registers, in four chains so that no addition waits for another.

@@ -77,6 +77,13 @@ struct Avx2Simd {
     }
     store(out, _mm256_hadd_ps(_mm256_hadd_ps(halves[0], halves[1]), _mm256_hadd_ps(halves[2], halves[3])));
   }
+  // K floats, again and again.
+  template <int K>
+  static Vec repeat(const float* p) {
+    if constexpr (K == 8) return load(p);
+    if constexpr (K == 4) return _mm256_broadcast_ps(reinterpret_cast<const __m128*>(p));
+    if constexpr (K == 2) return _mm256_castpd_ps(_mm256_broadcast_sd(reinterpret_cast<const double*>(p)));
+  }
   // Of each K lanes, the halves change places.
   template <int K>
   static Vec swap(Vec x) {

@@ -112,6 +112,13 @@ struct Avx512Simd {
   static Vec sum_across(Vec x) {
     return add(x, swap<K>(x));
   }
+  // K floats, again and again.
+  template <int K>
+  static Vec repeat(const float* p) {
+    if constexpr (K == 16) return load(p);
+    if constexpr (K == 8) return _mm512_broadcast_f32x8(_mm256_loadu_ps(p));
+    if constexpr (K == 4) return _mm512_broadcast_f32x4(_mm_loadu_ps(p));
+  }
   // Of each K lanes, the halves change places.
   template <int K>
   static Vec swap(Vec x) {

@@ -80,6 +80,13 @@ struct BaselineSimd {
   static void store_sums(float* out, int, const Vec (&a)[kWidth]) {
     for (int i = 0; i < kWidth; ++i) out[i] = (a[i][0] + a[i][1]) + (a[i][2] + a[i][3]);
   }
+  // K floats, again and again.
+  template <int K>
+  static Vec repeat(const float* p) {
+    if constexpr (K == 4) return load(p);
+    if constexpr (K == 2) return Vec{p[0], p[1], p[0], p[1]};
+    if constexpr (K == 1) return set1(*p);
+  }
   // Of each K lanes, the halves change places.
   template <int K>
   static Vec swap(Vec x) {

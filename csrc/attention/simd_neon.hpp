@@ -56,6 +56,13 @@ struct NeonSimd {
       store(out + i, vpaddq_f32(vpaddq_f32(a[i], a[i + 1]), vpaddq_f32(a[i + 2], a[i + 3])));
     }
   }
+  // K floats, again and again.
+  template <int K>
+  static Vec repeat(const float* p) {
+    if constexpr (K == 4) return load(p);
+    if constexpr (K == 2) return vcombine_f32(vld1_f32(p), vld1_f32(p));
+    if constexpr (K == 1) return set1(*p);
+  }
   // Of each K lanes, the halves change places.
   template <int K>
   static Vec swap(Vec x) {

@@ -21,6 +21,10 @@ typename S::Vec widen(const E* p) {
 template <typename S, typename E>
 constexpr bool kByTwos = requires(const E* p, typename S::Vec& x) { S::widen_two(p, x, x); };
 
+// Whether four are widened at once, twice in that order, and no fewer.
+template <typename S, typename E>
+constexpr bool kByFours = requires(const E* p, typename S::Vec (&x)[4]) { S::widen_four(p, x); };
+
 // N rows' sums so far, C vectors of each.
 template <typename S, int N, int C>
 void start(typename S::Vec (&sums)[N][C], const float* rows, int stride, const Before& before) {
@@ -32,8 +36,8 @@ void start(typename S::Vec (&sums)[N][C], const float* rows, int stride, const B
   }
 }
 
-// Scores, by widening queries and keys to floats.
-template <typename S, typename E>
+// Scores, by widening queries and keys to floats. K: what keys are made of.
+template <typename S, typename E, typename K = E>
 struct WideDot {
   using Vec = typename S::Vec;
   static constexpr int kManyHeadsStep = kBlock;
@@ -44,7 +48,7 @@ struct WideDot {
   static void pack(const E* q, int dim, float* to, int) {
     for (int n = 0; n < N; ++n, q += dim, to += padded(dim)) {
       int d = 0;
-      if constexpr (kByTwos<S, E>) {
+      if constexpr (kByTwos<S, K> || kByFours<S, K>) {
         for (; d + 2 * S::kWidth <= dim; d += 2 * S::kWidth) {
           Vec even;
           Vec odd;
@@ -72,19 +76,23 @@ struct WideDot {
       for (int t = 0; t < step.tokens; t += kEach) {
         step.ahead.fetch(fetches);
         step.ahead.template soon<kEach>(step.rows, step.offsets + t, step.tokens - t,
-                                        dim * static_cast<int>(sizeof(E)));
-        const E* k[kEach];
-        for (int i = 0; i < kEach; ++i) k[i] = reinterpret_cast<const E*>(step.rows + step.offsets[t + i]);
+                                        dim * static_cast<int>(sizeof(K)));
+        const K* k[kEach];
+        for (int i = 0; i < kEach; ++i) k[i] = reinterpret_cast<const K*>(step.rows + step.offsets[t + i]);
         Vec sums[N * kEach];
         for (Vec& sum : sums) sum = S::zero();
-        int d = 0;
-        if constexpr (kByTwos<S, E>) {
-          for (; d + 2 * S::kWidth <= dim; d += 2 * S::kWidth)
-            add_two<N, kEach>(q + d, padded(dim), k, d, sums);
-        }
-        for (; d + S::kWidth <= dim; d += S::kWidth) add<N, kEach, false>(q + d, padded(dim), k, d, sums);
-        if constexpr (S::kWidth > 8) {
-          if (d < dim) add<N, kEach, true>(q + d, padded(dim), k, d, sums);
+        if constexpr (kByFours<S, K>) {
+          for (int d = 0; d < dim; d += 4 * S::kWidth) add_four<N, kEach>(q + d, padded(dim), k, d, sums);
+        } else {
+          int d = 0;
+          if constexpr (kByTwos<S, K>) {
+            for (; d + 2 * S::kWidth <= dim; d += 2 * S::kWidth)
+              add_two<N, kEach>(q + d, padded(dim), k, d, sums);
+          }
+          for (; d + S::kWidth <= dim; d += S::kWidth) add<N, kEach, false>(q + d, padded(dim), k, d, sums);
+          if constexpr (S::kWidth > 8) {
+            if (d < dim) add<N, kEach, true>(q + d, padded(dim), k, d, sums);
+          }
         }
         S::store_sums(out + place_of<S, N>(0, step.at + t), kTogether<S, N>, sums);
       }
@@ -93,19 +101,34 @@ struct WideDot {
 
 private:
   template <int N, int kEach, bool kHalf>
-  static void add(const float* q, int stride, const E* const (&k)[kEach], int d, Vec (&sums)[N * kEach]) {
+  static void add(const float* q, int stride, const K* const (&k)[kEach], int d, Vec (&sums)[N * kEach]) {
     Vec key[kEach];
     for (int i = 0; i < kEach; ++i) key[i] = widen<S, kHalf>(k[i] + d);
     multiply<N, kEach>(q, stride, key, sums);
   }
 
   template <int N, int kEach>
-  static void add_two(const float* q, int stride, const E* const (&k)[kEach], int d, Vec (&sums)[N * kEach]) {
+  static void add_two(const float* q, int stride, const K* const (&k)[kEach], int d, Vec (&sums)[N * kEach]) {
     Vec even[kEach];
     Vec odd[kEach];
     for (int i = 0; i < kEach; ++i) S::widen_two(k[i] + d, even[i], odd[i]);
     multiply<N, kEach>(q, stride, even, sums);
     multiply<N, kEach>(q + S::kWidth, stride, odd, sums);
+  }
+
+  template <int N, int kEach>
+  static void add_four(const float* q, int stride, const K* const (&k)[kEach], int d,
+                       Vec (&sums)[N * kEach]) {
+    for (int i = 0; i < kEach; ++i) {
+      Vec key[4];
+      S::widen_four(k[i] + d, key);
+      for (int n = 0; n < N; ++n) {
+        for (int c = 0; c < 4; ++c) {
+          Vec& sum = sums[n * kEach + i];
+          sum = S::fma(S::load(q + n * stride + c * S::kWidth), key[c], sum);
+        }
+      }
+    }
   }
 
   template <int N, int kEach>
@@ -134,16 +157,18 @@ struct WideSum {
     for (; d + kMost * S::kWidth <= dim; d += kMost * S::kWidth) {
       columns<N, kMost, false>(step, d, weights, before, rows);
     }
-    if (kMost > 2 && d + 2 * S::kWidth <= dim) {
-      columns<N, 2, false>(step, d, weights, before, rows);
-      d += 2 * S::kWidth;
-    }
-    if (d + S::kWidth <= dim) {
-      columns<N, 1, false>(step, d, weights, before, rows);
-      d += S::kWidth;
-    }
-    if constexpr (S::kWidth > 8) {
-      if (d < dim) columns<N, 1, true>(step, d, weights, before, rows);
+    if constexpr (!kByFours<S, E>) {
+      if (kMost > 2 && d + 2 * S::kWidth <= dim) {
+        columns<N, 2, false>(step, d, weights, before, rows);
+        d += 2 * S::kWidth;
+      }
+      if (d + S::kWidth <= dim) {
+        columns<N, 1, false>(step, d, weights, before, rows);
+        d += S::kWidth;
+      }
+      if constexpr (S::kWidth > 8) {
+        if (d < dim) columns<N, 1, true>(step, d, weights, before, rows);
+      }
     }
   }
 
@@ -153,7 +178,8 @@ private:
   [[gnu::noinline]] static void columns(const Step& step, int d, const float* weights, const Before& before,
                                         float* rows) {
     constexpr int kBytes = C * S::kWidth * static_cast<int>(sizeof(E));
-    constexpr bool kTwos = kByTwos<S, E> && C % 2 == 0;  // sums are kept in that order meanwhile
+    constexpr bool kTwos =
+        (kByTwos<S, E> || kByFours<S, E>) && C % 2 == 0;  // sums are in that order meanwhile
     const int stride = padded(step.dim);
     const int fetches = (step.fetches * C * S::kWidth + step.dim - 1) / step.dim;
     rows += d;
@@ -169,7 +195,9 @@ private:
       for (int t = 0; t < kStep; ++t) {
         const E* row = reinterpret_cast<const E*>(values + step.offsets[from + t]);
         Vec value[C];
-        if constexpr (kTwos) {
+        if constexpr (kByFours<S, E>) {
+          S::widen_four(row, value);
+        } else if constexpr (kTwos) {
           for (int c = 0; c < C; c += 2) S::widen_two(row + c * S::kWidth, value[c], value[c + 1]);
         } else {
           for (int c = 0; c < C; ++c) value[c] = widen<S, kHalf>(row + c * S::kWidth);
@@ -193,6 +221,14 @@ private:
     }
   }
 };
+
+// Keys and values of K widened as they are read, instead of to memory first.
+template <typename S, typename E, typename K>
+void attend_narrow(const RangeTask& task) {
+  RangeTask as_it_lies = task;
+  as_it_lies.widen = nullptr;
+  RangeKernel<S, E, WideDot<S, E, K>, WideSum<S, K>>::attend(as_it_lies);
+}
 
 // What an instruction set without products of its own has for every dtype: all of it in floats, as wide as S.
 template <typename S, typename E>

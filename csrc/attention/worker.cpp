@@ -108,13 +108,17 @@ const Ranges& Plan::ranges(Sight sight, Tokens which) {
   return *ranges_.back();
 }
 
-Worker::Worker(DType dtype, Shape shape, int threads, std::string_view isa, std::string_view prefetch)
+Worker::Worker(DType dtype, Shape shape, int threads, std::string_view isa, std::string_view prefetch,
+               Stored stored)
     : dtype_(dtype),
+      stored_(stored),
       shape_(checked(shape)),
       isa_(choose_isa(isa)),
       prefetch_(choose_prefetch(prefetch)),
       kernels_(kernels_for(isa_, dtype)),
+      widen_(widen_for(isa_, stored, dtype)),
       pool_(threads) {
+  if (const Attend attend = narrow_attend(isa_, dtype, stored, shape_)) kernels_.attend = attend;
   plans_.emplace_back(kRangeTokens);
 }
 
@@ -131,6 +135,10 @@ int Worker::add_layer(LayerView layer) {
   }
   if (shape_.latent != 0 && layer.v != layer.k) {
     throw std::invalid_argument("values are part of their keys, but v_ptr is not k_ptr");
+  }
+  if ((layer.k_scales != nullptr) != (stored_ == Stored::kInt8) ||
+      (layer.v_scales != nullptr) != (stored_ == Stored::kInt8)) {
+    throw std::invalid_argument("keys and values have scales where kv_dtype is int8, and only there");
   }
   for (const auto& [name, tokens] : {std::pair{"window", layer.sight.window}, {"chunk", layer.sight.chunk}}) {
     if (tokens < 0) {
@@ -263,12 +271,16 @@ const LayerView& Worker::planned(int layer) const {
 }
 
 void Worker::start(const LayerView& layer, const std::byte* q, Tokens which) {
-  const std::size_t number = bytes_of(dtype_);
   job_ = {};
   job_.layer = &layer;
-  job_.source = {
-      layer.k,     layer.v,      size(layer.slot_stride) * number, size(layer.head_stride) * number,
-      layer.scale, layer.softcap};
+  job_.source = {layer.k,
+                 layer.v,
+                 size(layer.slot_stride) * number_bytes(),
+                 size(layer.head_stride) * number_bytes(),
+                 layer.scale,
+                 layer.softcap,
+                 layer.k_scales,
+                 layer.v_scales};
   Plan& plan = plans_[size(layer.space)];
   job_.plan = &plan;
   job_.ranges = &plan.ranges(layer.sight, which);
@@ -281,8 +293,9 @@ void Worker::start(const LayerView& layer, const std::byte* q, Tokens which) {
   for (const Range& range : job_.ranges->list) tokens += size(range.tokens);
   const std::size_t ranges = job_.ranges->list.size();
   split_heads(ranges);
-  pool_.start(ranges * size(job_.parts), &attend_unit, this,
-              tokens * (shape_.latent != 0 ? 1 : 2) * row_bytes() > kAloneBytes);
+  pool_.start(
+      ranges * size(job_.parts), &attend_unit, this,
+      tokens * (shape_.latent != 0 ? 1 : 2) * size(shape_.kv_heads) * stored_head_bytes() > kAloneBytes);
 }
 
 void Worker::merge() {
@@ -297,7 +310,7 @@ void Worker::merge() {
 // result depends on it.
 void Worker::split_heads(std::size_t groups) {
   const auto kv_heads = size(shape_.kv_heads);
-  std::size_t heads = std::clamp(kUnitRowBytes / head_bytes(), std::size_t{1}, kv_heads);
+  std::size_t heads = std::clamp(kUnitRowBytes / stored_head_bytes(), std::size_t{1}, kv_heads);
   const std::size_t enough = 4 * size(pool_.threads());
   while (heads > 1 && groups * ((kv_heads + heads - 1) / heads) < enough) heads = (heads + 1) / 2;
   job_.heads_a_unit = static_cast<int>(heads);
@@ -313,7 +326,7 @@ void Worker::attend_unit(void* worker, std::size_t unit, std::size_t thread) noe
   const int last = std::min(first + job.heads_a_unit, self.shape_.kv_heads);
   self.kernels_.attend({&job.source, self.shape_, first, last, self.query(range.request), range.slots,
                         range.tokens, self.partials(range.row), self.rows(range.row), self.scratch(thread),
-                        self.prefetch_});
+                        self.prefetch_, self.number_bytes(), self.widen_});
 }
 
 void Worker::merge_unit(void* worker, std::size_t unit, std::size_t thread) noexcept {
@@ -325,16 +338,19 @@ void Worker::merge_unit(void* worker, std::size_t unit, std::size_t thread) noex
   const int row = job.ranges->first_row[request];
   int ranges = job.ranges->first_row[request + 1] - 1 - row;
   if (job.out != nullptr) {
-    // The new token is a range of its own, read from where it has just arrived.
-    const Source source{
-        job.k, job.v, self.row_bytes(), self.head_bytes(), job.source.scale, job.source.softcap};
-    const Slot here = request;
-    self.kernels_.attend({&source, self.shape_, first, last, self.query(request), &here, 1,
-                          self.partials(row + ranges), self.rows(row + ranges), self.scratch(thread),
-                          self.prefetch_});
-    ++ranges;
     const Slab::View& list = job.plan->list(size(request));
-    self.store(*job.layer, list.slots[list.size - 1], size(request), first, last, job.k, job.v);
+    const Slot newest = list.slots[list.size - 1];
+    self.store(*job.layer, newest, size(request), first, last, job.k, job.v);
+    // The new token is a range of its own, read from where it has just arrived, or as it is stored if that
+    // differs: no result may depend on when a token was the newest one.
+    const Source arrived{
+        job.k, job.v, self.row_bytes(), self.head_bytes(), job.source.scale, job.source.softcap};
+    const bool rounded = self.widen_ != nullptr;
+    const Slot here = rounded ? newest : request;
+    self.kernels_.attend({rounded ? &job.source : &arrived, self.shape_, first, last, self.query(request),
+                          &here, 1, self.partials(row + ranges), self.rows(row + ranges),
+                          self.scratch(thread), self.prefetch_, self.number_bytes(), self.widen_});
+    ++ranges;
   }
   const float* sinks = job.out == nullptr || job.layer->sinks.empty() ? nullptr : job.layer->sinks.data();
   const int group = self.shape_.group();
@@ -346,16 +362,24 @@ void Worker::merge_unit(void* worker, std::size_t unit, std::size_t thread) noex
                        job.lse == nullptr ? nullptr : job.lse + at});
 }
 
-// Copies row `from` of k and v into the arena, for the KV heads [first, last).
+// Puts row `from` of k and v into the arena, for the KV heads [first, last).
 void Worker::store(const LayerView& layer, Slot slot, std::size_t from, int first, int last,
                    const std::byte* k, const std::byte* v) const {
-  const std::size_t number = bytes_of(dtype_);
+  const std::size_t start = size(slot) * size(layer.slot_stride) * number_bytes();
+  const auto put = [&](const std::byte* row, std::byte* numbers, std::byte* scales, int head) {
+    std::byte* to = numbers + start + size(head) * size(layer.head_stride) * number_bytes();
+    if (stored_ == Stored::kAsIs) {
+      std::memcpy(to, row, head_bytes());
+      return;
+    }
+    float scale;
+    narrow_to(stored_, dtype_)(row, shape_.head_dim, to, &scale);
+    if (scales != nullptr) std::memcpy(scales + start + size(head) * sizeof scale, &scale, sizeof scale);
+  };
   for (int head = first; head < last; ++head) {
     const std::size_t source = from * row_bytes() + size(head) * head_bytes();
-    const std::size_t target =
-        (size(slot) * size(layer.slot_stride) + size(head) * size(layer.head_stride)) * number;
-    std::memcpy(layer.k + target, k + source, head_bytes());
-    if (shape_.latent == 0) std::memcpy(layer.v + target, v + source, head_bytes());
+    put(k + source, layer.k, layer.k_scales, head);
+    if (shape_.latent == 0) put(v + source, layer.v, layer.v_scales, head);
   }
 }
 

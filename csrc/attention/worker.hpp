@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "attention/kernel.hpp"
+#include "attention/stored.hpp"
 #include "attention/thread_pool.hpp"
 #include "core/slab.hpp"
 
@@ -106,8 +107,9 @@ private:
   std::size_t capacity_ = 0;
 };
 
-// One layer of the KV arena. Strides in numbers, not bytes; a head's numbers are consecutive. v is k where a
-// value is part of its key.
+// One layer of the KV arena. Strides in stored numbers, not bytes; a head's numbers are consecutive. v is k
+// where a value is part of its key. Scales, where numbers have some, lie as far apart as slots do, a slot's
+// side by side.
 struct LayerView {
   std::byte* k;
   std::byte* v;
@@ -119,6 +121,8 @@ struct LayerView {
   float softcap;               // 0: none
   std::vector<float> sinks{};  // of each query head a score that counts, and has no value; or none
   int space = 0;               // whose plan it goes by
+  std::byte* k_scales = nullptr;
+  std::byte* v_scales = nullptr;
 };
 
 // Decode attention of one model's heads over a KV arena that belongs to somebody else.
@@ -130,8 +134,10 @@ struct LayerView {
 class Worker {
 public:
   // threads 0: all usable cores. isa "": the best one, or $LAMINA_ISA; prefetch likewise, or
-  // $LAMINA_PREFETCH.
-  Worker(DType dtype, Shape shape, int threads, std::string_view isa, std::string_view prefetch = "");
+  // $LAMINA_PREFETCH. Keys and values are rounded to what is stored as they go into the arena, and attended
+  // to as they are there, the newest token's as well.
+  Worker(DType dtype, Shape shape, int threads, std::string_view isa, std::string_view prefetch = "",
+         Stored stored = Stored::kAsIs);
 
   int add_layer(LayerView layer);
 
@@ -187,6 +193,8 @@ private:
   static std::size_t size(std::int64_t number) { return static_cast<std::size_t>(number); }
   std::size_t head_bytes() const { return size(shape_.head_dim) * bytes_of(dtype_); }
   std::size_t row_bytes() const { return size(shape_.kv_heads) * head_bytes(); }
+  std::size_t number_bytes() const { return bytes_of(stored_, dtype_); }
+  std::size_t stored_head_bytes() const { return size(shape_.head_dim) * number_bytes(); }
   const std::byte* query(int request) const {
     return job_.q + size(request) * size(shape_.heads) * head_bytes();
   }
@@ -197,14 +205,16 @@ private:
   float* scratch(std::size_t thread) const { return scratch_.data() + thread * scratch_each(); }
   std::size_t scratch_each() const {
     constexpr std::size_t kLine = 16;  // floats; threads must not share a cache line
-    return (size(scratch_floats(shape_, job_.heads_a_unit)) + kLine - 1) / kLine * kLine;
+    return (size(scratch_floats(shape_, job_.heads_a_unit, widen_ != nullptr)) + kLine - 1) / kLine * kLine;
   }
 
   DType dtype_;
+  Stored stored_;
   Shape shape_;
   Isa isa_;
   Prefetch prefetch_;
   Kernels kernels_;
+  Widen widen_;  // null where nothing is rounded
   std::vector<LayerView> layers_;
   std::vector<Plan> plans_;  // by space
   std::optional<int> begun_;

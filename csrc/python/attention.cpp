@@ -45,7 +45,9 @@ this thread's included while it waits; 0 for all that the process may use. isa f
 (baseline, avx2, avx512, avx512_bf16, amx_bf16, neon_bf16); "" takes $LAMINA_ISA or the best one there is. latent: a
 value is the first so many numbers of its key and stored once with it, wherever values are given their address is
 that of the keys, and outputs are so wide instead of head_dim; 0 where values are apart. prefetch: the cache into which it fetches what it
-reads next, none, l1, l2, both or short; "" takes $LAMINA_PREFETCH or what is best on this processor.
+reads next, none, l1, l2, both or short; "" takes $LAMINA_PREFETCH or what is best on this processor. kv_dtype: how the
+arena holds keys and values, auto for dtype, fp8 for float8_e4m3fn, int8 for whole numbers times a float32 of each key
+and value; finish() and append() round, and attention is to what is stored, the newest token's as well.
 
 An iteration is plan(), and then for each layer begin() as soon as the queries are there and finish() when the
 new tokens' keys and values are. Every address must be of contiguous numbers that stay where they are until the
@@ -54,17 +56,18 @@ threads at once. Results do not depend on `threads`, to the last bit, nor on the
       .def(
           "__init__",
           [](Worker* self, const std::string& dtype, int heads, int kv_heads, int head_dim, int threads,
-             const std::string& isa, int latent, const std::string& prefetch) {
+             const std::string& isa, int latent, const std::string& prefetch, const std::string& kv_dtype) {
             new (self) Worker(attention::dtype_named(dtype), {heads, kv_heads, head_dim, latent}, threads,
-                              isa, prefetch);
+                              isa, prefetch, attention::stored_named(kv_dtype));
           },
           "dtype"_a, "heads"_a, "kv_heads"_a, "head_dim"_a, "threads"_a = 0, "isa"_a = "", "latent"_a = 0,
-          "prefetch"_a = "")
+          "prefetch"_a = "", "kv_dtype"_a = "auto")
       .def(
           "add_layer",
           [](Worker& worker, Address k, Address v, std::int64_t slots, std::int64_t slot_stride,
              std::int64_t head_stride, float scale, int window, float softcap,
-             const std::optional<Input<float>>& sinks, int chunk, int space) {
+             const std::optional<Input<float>>& sinks, int chunk, int space, Address k_scales,
+             Address v_scales) {
             std::vector<float> kept;
             if (sinks) kept.assign(sinks->data(), sinks->data() + sinks->size());
             return worker.add_layer({pointer(k),
@@ -76,10 +79,13 @@ threads at once. Results do not depend on `threads`, to the last bit, nor on the
                                      {window, chunk},
                                      softcap,
                                      std::move(kept),
-                                     space});
+                                     space,
+                                     pointer(k_scales),
+                                     pointer(v_scales)});
           },
           "k_ptr"_a, "v_ptr"_a, "slots"_a, "slot_stride"_a, "head_stride"_a, "scale"_a, "window"_a,
-          "softcap"_a, "sinks"_a.noconvert() = nb::none(), "chunk"_a = 0, "space"_a = 0,
+          "softcap"_a, "sinks"_a.noconvert() = nb::none(), "chunk"_a = 0, "space"_a = 0, "k_scales_ptr"_a = 0,
+          "v_scales_ptr"_a = 0,
           R"(Describe the next layer's part of the arena; return its number, counted from 0.
 
 Token `slot`'s key for KV head h is the head_dim numbers at k_ptr + (slot * slot_stride + h * head_stride), strides
@@ -88,7 +94,8 @@ softcap * tanh(score / softcap) unless softcap is 0. window: how many tokens a t
 0 for all. chunk: a token sees those of its own chunk, of so many from the list's first on; 0 for no chunks. sinks: a
 float32 for each query head, a score without a value that finish() adds once to the softmax, whatever the layer attends
 to. space: which plan() the layer goes by; layers whose tokens are in different slots have different ones, numbered as
-they come. The arena must live as long as the worker.)")
+they come. k_scales_ptr, v_scales_ptr: with kv_dtype int8 the float32 of slot 0 and KV head 0; those of its other heads
+follow, and those of other slots are slot_stride bytes apart. The arena must live as long as the worker.)")
       .def(
           "plan",
           [](Worker& worker, const Slab& slab, const Input<RequestId>& requests, int space) {

@@ -99,6 +99,7 @@ class ReplayChoices(Shared, total=False):
     oversubscribe: bool
     metrics_port: int
     dtype: Literal["bf16", "fp16", "fp32"]
+    kv_dtype: Literal["auto", "fp8", "int8"]
     chaos: Sequence[str]
     ray: str
     tensor_parallel: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from lamina.attention.worker import TensorWorker
 from lamina.kv import Arena, ArenaShape, Slab
+from lamina.kv.stored import KvDtype
 from laminabench.baselines.environment import Environment, environment_of, find
 from laminabench.bench.attention_vllm import VllmKernel
 from laminabench.bench.frame import (
@@ -58,6 +59,7 @@ class Case:
     head_dim: int
     dtype: torch.dtype = torch.bfloat16
     latent: int = 0
+    kv_dtype: KvDtype = "auto"
 
     @property
     def name(self) -> str:
@@ -66,7 +68,8 @@ class Case:
 
     @property
     def arena(self) -> ArenaShape:
-        return ArenaShape(1, self.kv_heads, self.head_dim, self.dtype, self.latent)
+        heads = self.kv_heads, self.head_dim
+        return ArenaShape(1, *heads, self.dtype, self.latent, kv_dtype=self.kv_dtype)
 
     @property
     def token_flops(self) -> int:
@@ -78,13 +81,27 @@ class Case:
         return str(self.dtype).removeprefix("torch.")
 
     @property
+    def rounded(self) -> bool:
+        """Whether keys and values are stored in fewer bits than queries have."""
+        return self.kv_dtype != "auto"
+
+    @property
+    def numbers(self) -> str:
+        return f"{self.dtype_name}, KV {self.kv_dtype}" if self.rounded else self.dtype_name
+
+    @property
     def judged(self) -> bool:
-        return self.dtype is torch.bfloat16 and not self.latent
+        return self.dtype is torch.bfloat16 and not self.latent and not self.rounded
 
 
 CASES = [
     *(Case(heads, kv_heads, 64) for heads, kv_heads in ((16, 16), (16, 4), (32, 4))),
     *(Case(heads, kv_heads, 128) for heads, kv_heads in ((32, 32), (32, 8), (64, 8))),
+    *(
+        Case(heads, kv_heads, 128, kv_dtype=kv_dtype)
+        for kv_dtype in ("fp8", "int8")
+        for heads, kv_heads in ((32, 32), (32, 8), (64, 8))
+    ),
     *(
         Case(heads, kv_heads, 128, dtype)
         for dtype in (torch.float16, torch.float32)
@@ -118,7 +135,8 @@ def run(
     same threads, so that what else the machine does slows down both. In the same rounds: the same kernel with
     the other cache to fetch into, and vLLM's kernel, called directly in a process of vLLM's environment, on a
     cache of its own of the same size. Beside it, torch's attention is given the same keys and values as it
-    would like them: gathered, [requests, heads, tokens, head_dim] each.
+    would like them: gathered, [requests, heads, tokens, head_dim] each. Where keys and values are rounded to
+    a byte, it is instead our kernel on as many tokens in bfloat16.
 
     Of a latent KV (MLA) a token's bytes are its one vector's, and many heads calculate with them: arithmetic
     takes longer than reading, so no share of what can be read is asked of it.
@@ -145,7 +163,7 @@ def run(
         "rows": rows,
         "met": all_met(rows),
     }
-    speeds = ("GFLOP/s", "GB/s", "memory", "share", "min to max", "x vLLM", f"x {other}", "torch")
+    speeds = ("GFLOP/s", "GB/s", "memory", "share", "min to max", "x vLLM", f"x {other}", "x bf16", "torch")
     target = f"<{TARGET_SHARE:.0%}, {TARGET_OVER_VLLM:g} x"
     table = judged(("<heads", "<numbers", "<slots", *speeds, target), rows)
     size = f"{kv_bytes / 1e6:,.0f} MB of keys and values (MLA: a {LATENT_LESS}th)"
@@ -185,25 +203,37 @@ class Setting:
         self.arena = Arena(case.arena, self.slots)
         self.arena.fill()
         self.stored = self.arena.spaces[0].storage[0]  # [slot][K or V][kv_head][dim]
+        self.unrounded = self._unrounded() if case.rounded else None
         self.q = torch.randn(BATCH, case.heads, case.head_dim).to(case.dtype)
         self.kv = torch.randn(case.arena.vectors, BATCH, case.kv_heads, case.head_dim).to(case.dtype)
         self.chosen = self._worker("").native.prefetch
         self.other = OTHER.get(self.chosen, "l1")
         self.workers = {name: self._worker(name) for name in (self.chosen, self.other)}
-        self.vllm = None if case.latent else vllm
+        if self.unrounded:
+            self.workers["unrounded"] = self._worker("", self.unrounded)
+        self.vllm = None if case.latent or case.rounded else vllm
 
-    def _worker(self, prefetch: str) -> TensorWorker:
-        case = self.case
+    def _unrounded(self) -> Arena:
+        arena = Arena(replace(self.case.arena, kv_dtype="auto"), self.slots)
+        arena.fill()
+        return arena
+
+    def _worker(self, prefetch: str, arena: Arena | None = None) -> TensorWorker:
+        case, arena = self.case, arena or self.arena
         heads = case.heads, case.kv_heads, case.head_dim
-        worker = TensorWorker(case.dtype, *heads, case.latent, prefetch=prefetch)
-        worker.add_layer(self.arena.keys(0), self.arena.values(0), scale=case.head_dim**-0.5)
+        kv_dtype = arena.shape.kv_dtype
+        worker = TensorWorker(case.dtype, *heads, case.latent, prefetch=prefetch, kv_dtype=kv_dtype)
+        scale = case.head_dim**-0.5
+        worker.add_layer(arena.keys(0), arena.values(0), scale=scale, scales=arena.scales(0))
         return worker
 
     def measure(self, seconds: float) -> list[Row]:
         """A row for each order of slots, of bytes of keys and values a second."""
-        torchs, orders = self.torchs_attention(), {order: slots_in(order, self.slots) for order in ORDERS}
+        torchs = None if self.unrounded else self.torchs_attention()
+        orders = {order: slots_in(order, self.slots) for order in ORDERS}
         measured: dict[str, list[dict[str, float]]] = {order: [] for order in ORDERS}
-        sdpa = self.kv_bytes / seconds_of(torchs)  # once: it can take longer than all else
+        # Once: it can take longer than all else.
+        sdpa = self.kv_bytes / seconds_of(torchs) if torchs else None
         if self.vllm:
             self.vllm.prepare(self.batch())
         for _ in rounds_for(seconds, FEWEST_ROUNDS):
@@ -239,12 +269,14 @@ class Setting:
             "block": CPU_BLOCK,
         }
 
-    def _row(self, order: str, rounds: Sequence[Mapping[str, float]], sdpa: float) -> Row:
+    def _row(self, order: str, rounds: Sequence[Mapping[str, float]], sdpa: float | None) -> Row:
         case, by_kind = self.case, {kind: [speeds[kind] for speeds in rounds] for kind in rounds[0]}
         speeds, memory = by_kind[self.chosen], by_kind[f"memory_{self.chosen}"]
         share = ratios(speeds, memory)
         over_other = ratios(speeds, by_kind[self.other])
         over_vllm = ratios(speeds, by_kind["vllm"]) if self.vllm else None
+        # Of one case's bytes both times: a ratio of speeds is one of times.
+        over_bf16 = ratios(speeds, by_kind["unrounded"]) if self.unrounded else None
         flops_per_byte = case.token_flops / case.arena.token_bytes
         flops = spread([speed * flops_per_byte for speed in speeds])
         is_judged = case.judged and order in JUDGED_ORDERS
@@ -257,6 +289,7 @@ class Setting:
             "head_dim": case.head_dim,
             "latent": case.latent,
             "dtype": case.dtype_name,
+            "kv_dtype": case.kv_dtype,
             "order": order,
             "batch": BATCH,
             "tokens_each": self.tokens,
@@ -269,17 +302,19 @@ class Setting:
             "share": share,
             "over_vllm": over_vllm,
             "over_other_prefetch": over_other,
+            "over_unrounded": over_bf16,
             "rounds": len(rounds),
             "judged": is_judged,
             "share_met": share_met,
             "over_vllm_met": vllm_met,
         }
         heads = f"{case.heads}/{case.kv_heads} x {case.head_dim}"
-        gigabytes = [f"{spread(kind).median / 1e9:.3g}" for kind in (speeds, memory, [sdpa])]
-        ahead = [f"{ratio.median:.2f}" if ratio else "" for ratio in (over_vllm, over_other)]
+        gigabytes = [f"{spread(kind).median / 1e9:.3g}" for kind in (speeds, memory)]
+        torchs = f"{sdpa / 1e9:.3g}" if sdpa else ""
+        ahead = [f"{ratio.median:.2f}" if ratio else "" for ratio in (over_vllm, over_other, over_bf16)]
         shares = share.cells("{:.0%}".format)
-        cells = (heads, case.dtype_name, order, f"{flops.median / 1e9:.0f}", *gigabytes[:2], *shares, *ahead)
-        return Row(facts, (*cells, gigabytes[2]), all_judged([share_met, vllm_met]))
+        cells = (heads, case.numbers, order, f"{flops.median / 1e9:.0f}", *gigabytes, *shares, *ahead)
+        return Row(facts, (*cells, torchs), all_judged([share_met, vllm_met]))
 
     def torchs_attention(self) -> Callable[[], Tensor]:
         case = self.case

@@ -14,6 +14,7 @@ from lamina import threads
 from lamina.attention.worker import TensorWorker
 from lamina.convert.bind import BoundSlice
 from lamina.convert.packing import is_matrix, linear, sizes
+from lamina.kv.stored import KvDtype
 from lamina.serve import Engine, Sampling
 from laminabench.bench.frame import QUIET, Cell, Report, Table, Watcher, in_turns, ms_text, spread
 from laminabench.bench.mini import mini_config, users_load
@@ -30,6 +31,7 @@ class Options:
     threads: int  # of the attention worker; 0: one a core
     backend: Literal["python", "torch", "aot"]
     overlap: bool
+    kv_dtype: KvDtype = "auto"
 
 
 def run(*, batch: int, context: int, rounds: int, options: Options, watcher: Watcher = QUIET) -> Report:
@@ -59,6 +61,7 @@ def _engine(batch: int, context: int, rounds: int, options: Options) -> Engine:
         threads=options.threads,
         backend=options.backend,
         overlap=options.overlap,
+        kv_dtype=options.kv_dtype,
     )
     # The contexts pass through the one asked for in the middle of the run.
     for _ in range(batch):
@@ -163,7 +166,8 @@ def _report(
         f"{counts['attention']} for attention; slices by {options.backend}, "
         f"{'with' if options.overlap else 'no'} overlap"
     )
-    reading = f"{kv_bytes / 1e9:.2f} GB of KV at {bandwidth.median / 1e9:.1f} GB/s"
+    kind = "" if options.kv_dtype == "auto" else f" in {options.kv_dtype}"
+    reading = f"{kv_bytes / 1e9:.2f} GB of KV{kind} at {bandwidth.median / 1e9:.1f} GB/s"
     cells: list[tuple[Cell, ...]] = [
         ("iteration", *took["iteration"].cells(ms_text), "", ""),
         *((f"  {part}", *took[part].cells(ms_text), "", "") for part in PARTS),

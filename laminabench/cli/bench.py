@@ -176,6 +176,7 @@ def endpoint(
 @option("--output-tokens", COUNT, "With --compare: of each request; else 64, of a model with experts 16.")
 @option("--vllm vllm_python", FILE, "With --compare: another Python than that of `baseline setup vllm`.")
 @option("--overlap/--no-overlap", None, "Start attention before k and v.", False)
+@option("--kv-dtype", click.Choice(["auto", "fp8", "int8"]), "What KV is rounded to; auto: nothing.", "auto")
 def engine(
     watcher: Watcher,
     batch: int,
@@ -188,6 +189,7 @@ def engine(
     output_tokens: int | None,
     vllm_python: Path | None,
     overlap: bool,
+    kv_dtype: Literal["auto", "fp8", "int8"],
 ) -> Report:
     """An iteration of the engine against its GEMMs and its KV reads.
 
@@ -203,7 +205,7 @@ def engine(
         return engine_compare.run(compare, load, rounds=rounds, vllm_python=vllm_python, watcher=watcher)
     from laminabench.bench.engine import Options, run
 
-    options = Options(threads, cast('Literal["python", "torch", "aot"]', backend), overlap)
+    options = Options(threads, cast('Literal["python", "torch", "aot"]', backend), overlap, kv_dtype)
     return run(batch=batch, context=context, rounds=rounds, options=options, watcher=watcher)
 
 

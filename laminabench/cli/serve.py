@@ -87,7 +87,7 @@ if TYPE_CHECKING:
 @functools.partial(
     with_flags,
     names=(
-        *("max_batched_tokens", "kv_tokens", "kv_overcommit", "dtype", "oversubscribe", "ray"),
+        *("max_batched_tokens", "kv_tokens", "kv_overcommit", "dtype", "kv_dtype", "oversubscribe", "ray"),
         *("instances", "router", "queue"),
     ),
 )
@@ -145,6 +145,7 @@ def _setup(flags: Mapping[str, Any], *, verbose: bool) -> ServeSetup:
             queue=flags["queue"] or "each",
             network=flags["network"],
             overcommit=flags["kv_overcommit"] or 1.0,
+            kv_dtype=flags["kv_dtype"] or "auto",
             oversubscribe=bool(flags["oversubscribe"]),
             max_sequences=flags["max_num_seqs"] or local.MAX_SEQUENCES,
             max_batched_tokens=flags["max_batched_tokens"] or live.PROMPT_TOKENS,

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lamina import cuda_library, gpu
 from lamina._native import AttentionWorker, Slab
+from lamina.kv.stored import KvDtype
 
 
 class Heads:
@@ -26,7 +27,7 @@ class Heads:
     def __init__(self, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int, latent: int = 0) -> None:
         if dtype not in self.dtypes:
             raise ValueError(f"dtype is {dtype} but must be one of {', '.join(map(str, self.dtypes))}")
-        self.dtype = dtype
+        self.dtype = self.stored = dtype  # of what comes and goes, and of the arena
         self.heads, self.kv_heads, self.head_dim, self.latent = heads, kv_heads, head_dim, latent
         self.value_dim = latent or head_dim
         self.requests = 0
@@ -36,7 +37,7 @@ class Heads:
 
         With `latent` values are views of the first so many numbers of their keys.
         """
-        assert k.dtype == v.dtype == self.dtype
+        assert k.dtype == v.dtype == self.stored
         assert k.shape[1:] == (self.kv_heads, self.head_dim)
         assert v.shape[1:] == (self.kv_heads, self.value_dim)
         assert (k.data_ptr() == v.data_ptr()) == bool(self.latent)
@@ -75,10 +76,14 @@ class TensorWorker(Heads):
         threads: int = 0,
         isa: str = "",
         prefetch: str = "",
+        kv_dtype: KvDtype = "auto",
     ) -> None:
+        """`kv_dtype`: what layers hold; fp8 and int8 as tensors of int8."""
         super().__init__(dtype, heads, kv_heads, head_dim, latent)
+        if kv_dtype != "auto":
+            self.stored = torch.int8
         self.native = AttentionWorker(
-            self.dtypes[dtype], heads, kv_heads, head_dim, threads, isa, latent, prefetch
+            self.dtypes[dtype], heads, kv_heads, head_dim, threads, isa, latent, prefetch, kv_dtype
         )
         self._kept: list[Tensor] = []  # the arena; the worker knows only its address
         self._q: Tensor | None = None  # likewise, from begin() to finish()
@@ -95,14 +100,19 @@ class TensorWorker(Heads):
         sinks: Tensor | None = None,
         chunk: int = 0,
         space: int = 0,
+        scales: tuple[Tensor, ...] = (),
     ) -> int:
         """The next layer's keys and values: views [slots, kv_heads, head_dim] with the same strides.
 
         `sinks` [heads], float32: of each head a score without a value, which counts in the softmax. `space`:
-        whose plan() it goes by.
+        whose plan() it goes by. `scales` [slots, kv_heads], float32: of int8, K's and V's.
         """
         self.require_views(k, v)
-        self._kept += [k, v]
+        for each in scales:
+            assert each.dtype == torch.float32
+            assert each.shape == k.shape[:2]
+            assert (each.stride(0) * each.itemsize, each.stride(1)) == (k.stride(0), 1)
+        self._kept += [k, v, *scales]
         slots = min(len(k), len(v))
         return self.native.add_layer(
             k.data_ptr(),
@@ -116,6 +126,7 @@ class TensorWorker(Heads):
             None if sinks is None else sinks.contiguous().numpy(),
             chunk,
             space,
+            *(each.data_ptr() for each in scales),
         )
 
     def plan(
@@ -275,6 +286,7 @@ class CudaAttentionWorker(Heads):
         sinks: Tensor | None = None,
         chunk: int = 0,
         space: int = 0,
+        scales: tuple[Tensor, ...] = (),
     ) -> int:
         """The next layer's keys and values: views [slots, kv_heads, head_dim] with the same strides.
 
@@ -282,6 +294,7 @@ class CudaAttentionWorker(Heads):
         whose plan() it goes by.
         """
         self.require_views(k, v)
+        assert not scales, "kernels on GPUs read K and V in the model's dtype"
         assert sinks is None or (sinks.dtype == torch.float32 and sinks.shape == (self.heads,))
         assert k.device == v.device == self.device
         heads = self.heads, self.kv_heads, self.head_dim

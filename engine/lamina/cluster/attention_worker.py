@@ -51,7 +51,7 @@ class AttentionRole:
         self._attended, self._ops = attended.to(self._device), attended.attentions
         self._heads = self._partition.of_worker(config.number)
         self._kv_heads = self._partition.kv_of(self._heads)
-        shape = arena_shape(attended, len(self._kv_heads))
+        shape = arena_shape(attended, len(self._kv_heads), config.kv_dtype)
         self._arena = Arena(
             shape,
             config.arena_tokens,
@@ -209,11 +209,9 @@ class AttentionRole:
             return
         kv_heads = self._partition.kv_of(self._partition.of_both(rank, self._config.number))
         receiver = self._channels.receivers[place * self._partition.ranks + rank]
-        stored = self._arena.vectors(layer)
+        parts = [self._part(len(slots), len(kv_heads))] * self._arena.shape.vectors
         with self._pull.recv(receiver, FOREVER_S) as message:
-            came = views(message, *[self._part(len(slots), len(kv_heads))] * len(stored))
-            for rows, part in zip(stored, came, strict=True):
-                rows[:, within(kv_heads, self._kv_heads)].index_copy_(0, slots, part)
+            self._arena.store(layer, slots, views(message, *parts), within(kv_heads, self._kv_heads))
 
     def _part(self, rows: int, heads: int, dim: int = 0) -> Part:
         shape = self._arena.shape

@@ -46,6 +46,7 @@ from lamina.pipeline import (
 )
 from lamina.pipeline.arenas import arena_tokens, require_heads_for_gpu, room_for_arenas
 from lamina.pipeline.batch_rows import Ints
+from lamina.pipeline.options import require_kv_for_gpu
 from lamina.pipeline.prompt_calls import calls_of, without_text
 from lamina.pipeline.records import WorkRecords, gather
 
@@ -164,7 +165,8 @@ class ClusterCore:
             if layout.batches == "auto":
                 measure = partial(self._measured, model, options, max_sequences)
                 layout, self.trials = settle(layout, measure)
-            self.facts = self._machine.convert(source)
+            facts = self._machine.convert(source)
+            self.facts = msgspec.structs.replace(facts, kv_dtype=options.kv_dtype)
             self._prepare(options, layout, max_sequences)
             whole = self._partition.ranks == 1 and options.backend == "python" and not self._model_on_gpu
             source = msgspec.structs.replace(source, whole=whole)
@@ -207,6 +209,7 @@ class ClusterCore:
                 "backend cudagraph: model workers have to be on GPUs; give model_on, or backend python",
             )
         if any(is_gpu(layout.devices[number]) for number in layout.attending):
+            require_kv_for_gpu(facts.kv_dtype)
             require_heads_for_gpu(facts)
         self._overcommit = options.overcommit
         self._free = {CPU: self._machine.free_bytes()} | self._machine.free_on(set(layout.devices) - {CPU})
@@ -325,6 +328,7 @@ class ClusterCore:
             overlap=options.overlap,
             backend=options.backend,
             spin_s=_spin_s(cores),
+            kv_dtype=options.kv_dtype,
         )
         self._workers = WorkerPool(self._machine, source, self._configs(cores), listener, layout.timeout_s)
         self._own.callback(self._workers.close)

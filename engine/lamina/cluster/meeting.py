@@ -283,7 +283,7 @@ class Meeting:
                 most = row_bytes * max(self._config.most_rows, CHUNK)
                 channels.receivers[number] = self._receiver(link, "qkv", most)
                 channels.senders[number] = self._sender(link, "out")
-        most = piece_bytes(shape.layer_bytes)
+        most = piece_bytes(shape.arriving_bytes)
         for number in range(self._config.layout.prefill_workers):
             with self._connect(f"prefill {number}") as link:
                 pulled(self._host_receiver(link, "kv", most, PIECE_SLOTS))

@@ -25,6 +25,7 @@ from lamina.errors import CodedError
 from lamina.fhbn.control import MOST_MESSAGE_BYTES, Control, Deadline
 from lamina.fhbn.readiness import readable, writable
 from lamina.gpu import is_gpu
+from lamina.kv.stored import KvDtype
 from lamina.model.load import LoadFormat
 from lamina.operators import Absorb
 from lamina.pipeline.batch_rows import BatchDelta, Ints, Revealed, Tokens
@@ -78,6 +79,7 @@ class WorkerConfig:
     overlap: bool
     backend: str
     spin_s: float
+    kv_dtype: KvDtype = "auto"  # of arenas
     # One that takes over from another: how often the others had met before, and where they begin again.
     epoch: int = 0
     cycle: int = 0

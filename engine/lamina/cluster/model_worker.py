@@ -89,7 +89,7 @@ class ModelRole:
         of_rank = slice(self._rank * heads, (self._rank + 1) * heads)
         last = plain[-1] if self._is_last else None
         here = attended.of(of_rank, part)._replace(attentions=mine).to(self._device)
-        return Prefill(plain[: len(self._layers)], here, last)
+        return Prefill(plain[: len(self._layers)], here, last, self._config.kv_dtype)
 
     def meet(self, meeting: Meeting) -> None:
         meeting.of_model_worker(self._attention_channels, self._group, self._stage_channels)

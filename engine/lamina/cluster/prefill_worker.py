@@ -54,7 +54,7 @@ class PrefillRole:
         self._config, self._front, _, self._heartbeat = context
         self._partition = self._config.partition
         slices = weights if isinstance(weights, list) else conversion.bind(weights)
-        self._prefill = Prefill(slices[:-1], attended)
+        self._prefill = Prefill(slices[:-1], attended, kv_dtype=self._config.kv_dtype)
         self._sights = [op.sight for op in conversion.attentions]
         self.senders: dict[int, Sender] = {}  # by attention worker
         # What the front end has asked for, in that order, and what of it is being computed.

@@ -12,7 +12,7 @@ import math
 import mmap
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from lamina import cuda_library
 from lamina._native import Slab
 from lamina.errors import CodedError
+from lamina.kv.stored import KvDtype, Rounded, number_bytes, rounded, scale_bytes, widened
 from lamina.operators import Sight
 
 # More host memory than this beside the device's is a typing mistake.
@@ -29,6 +30,7 @@ MOST_OVERCOMMIT = 1000
 PAGE_TOKENS = 64
 # Python has no name for it.
 _MADV_WIPEONFORK = 18
+_ALL = slice(None)
 
 
 class ArenaError(CodedError, ValueError):
@@ -48,6 +50,7 @@ class ArenaShape:
     dtype: torch.dtype
     latent: int = 0  # as AttentionOp's: values are the first so many numbers of their keys
     sights: tuple[Sight, ...] = ()  # of each layer; none: all see all
+    kv_dtype: KvDtype = "auto"  # what is stored of numbers, which come in `dtype`
 
     @property
     def vectors(self) -> int:
@@ -55,9 +58,25 @@ class ArenaShape:
         return 1 if self.latent else 2
 
     @property
-    def layer_bytes(self) -> int:
+    def stored(self) -> torch.dtype:
+        """Of the arena's storage; codes of fp8 are bytes there."""
+        return self.dtype if self.kv_dtype == "auto" else torch.int8
+
+    @property
+    def numbers(self) -> int:
         """Of a token, in one layer."""
-        return self.vectors * self.kv_heads * self.head_dim * self.dtype.itemsize
+        return self.vectors * self.kv_heads * self.head_dim
+
+    @property
+    def layer_bytes(self) -> int:
+        """Of a token, in one layer, as it is stored: its numbers, and behind them what they are scaled by."""
+        scales = self.vectors * self.kv_heads * scale_bytes(self.kv_dtype)
+        return self.numbers * number_bytes(self.kv_dtype, self.dtype) + scales
+
+    @property
+    def arriving_bytes(self) -> int:
+        """Of a token, in one layer, before it is stored."""
+        return self.numbers * self.dtype.itemsize
 
     @property
     def token_bytes(self) -> int:
@@ -211,8 +230,9 @@ class Space:
     """The slots of layers that see alike.
 
     K and V of a layer lie side by side, token after token, each token with all its KV heads:
-    `[layer][slot][K or V][kv_head][dim]`. In whatever order sequences get their slots, what is read of one is
-    then at least a token's heads in one stretch. Where values are part of their keys there are keys only.
+    `[layer][slot][K or V][kv_head][dim]`, and behind it of int8 `[K or V][kv_head]` of scales. In whatever
+    order sequences get their slots, what is read of one is then at least a token's heads in one stretch.
+    Where values are part of their keys there are keys only.
     """
 
     def __init__(
@@ -225,13 +245,14 @@ class Space:
     ) -> None:
         on_host = torch.device(device).type == "cpu"
         slots = pages.slots if pages else slots
-        size = (shape.spaces[sight], slots, shape.vectors, shape.kv_heads, shape.head_dim)
+        size = (shape.spaces[sight], slots, shape.layer_bytes // shape.stored.itemsize)
+        self._shape = shape
         if on_host:
-            self.storage = _zeros(size, shape.dtype)
+            self.storage = _zeros(size, shape.stored)
         elif pages:
-            self.storage = _managed_zeros(size, shape.dtype, torch.device(device))
+            self.storage = _managed_zeros(size, shape.stored, torch.device(device))
         else:
-            self.storage = torch.zeros(size, dtype=shape.dtype, device=device)
+            self.storage = torch.zeros(size, dtype=shape.stored, device=device)
         self.slab = Slab(slots, *sight)
         # On a GPU the driver pages managed memory; on the CPU this does.
         self.pager = Pager(pages, self.storage) if pages and on_host else None
@@ -241,13 +262,20 @@ class Space:
         return self.pager.physical(slots) if self.pager else np.array(slots)
 
     def fill(self) -> None:
-        # One stretch drawn, and repeated: it only has to be finite and not all equal.
-        flat = self.storage.view(-1)
-        drawn = torch.randn(min(flat.numel(), 1 << 20), generator=torch.Generator().manual_seed(0))
-        drawn = drawn.to(flat)
-        for start in range(0, flat.numel(), drawn.numel()):
-            part = flat[start : start + drawn.numel()]
-            part.copy_(drawn[: part.numel()])
+        # Some tokens drawn, and repeated: they only have to be finite and not all equal.
+        shape, tokens = self._shape, self.storage.flatten(0, 1)
+        count = min(len(tokens), (1 << 20) // shape.numbers + 1)
+        size = (count, shape.vectors, shape.kv_heads, shape.head_dim)
+        drawn = torch.randn(size, generator=torch.Generator().manual_seed(0)).to(tokens.device, shape.dtype)
+        if shape.kv_dtype == "auto":
+            rows = drawn.flatten(1)
+        else:
+            numbers, scales = rounded(drawn, shape.kv_dtype)
+            parts = (numbers,) if scales is None else (numbers, scales.view(torch.int8))
+            rows = torch.cat([part.flatten(1) for part in parts], 1)
+        for start in range(0, len(tokens), count):
+            part = tokens[start : start + count]
+            part.copy_(rows[: len(part)])
 
     def check_integrity(self) -> None:
         self.slab.check_integrity()
@@ -313,33 +341,62 @@ class Arena:
         return self._places[layer][0]
 
     def keys(self, layer: int) -> torch.Tensor:
-        """K of a layer by physical slot: [slots, kv_heads, head_dim], a view."""
-        return self._stored(layer)[:, 0]
+        """K of a layer by physical slot, as stored: [slots, kv_heads, head_dim], a view."""
+        return self._numbers(layer)[:, 0]
 
     def values(self, layer: int) -> torch.Tensor:
         """V of a layer by physical slot: [slots, kv_heads, head_dim], or of `latent` numbers; a view."""
         if self.shape.latent:
             return self.keys(layer)[..., : self.shape.latent]
-        return self._stored(layer)[:, 1]
+        return self._numbers(layer)[:, 1]
 
-    def vectors(self, layer: int) -> tuple[torch.Tensor, ...]:
-        """What is stored of a layer's tokens, by physical slot: K and V, or K alone."""
-        return self._stored(layer).unbind(1)
+    def scales(self, layer: int) -> tuple[torch.Tensor, ...]:
+        """What keys and values of a layer are scaled by, each [slots, kv_heads], views; if anything."""
+        if self.shape.kv_dtype != "int8":
+            return ()
+        scales = self._stored(layer)[:, self.shape.numbers :].view(torch.float32)
+        each = scales.view(len(scales), self.shape.vectors, self.shape.kv_heads).unbind(1)
+        return each[0], each[-1]
+
+    def _numbers(self, layer: int) -> torch.Tensor:
+        shape = self.shape
+        numbers = self._stored(layer)[:, : shape.numbers]
+        return numbers.view(len(numbers), shape.vectors, shape.kv_heads, shape.head_dim)
 
     def _stored(self, layer: int) -> torch.Tensor:
         space, place = self._places[layer]
         return self.spaces[space].storage[place]
 
-    def write(self, layer: int, slots: NDArray[np.int32], *stored: torch.Tensor) -> None:
+    def write(self, layer: int, slots: NDArray[np.int32], *vectors: torch.Tensor) -> None:
         """Store K and V of many tokens of a layer, each [tokens, kv_heads, head_dim], in their slots."""
-        rows = self._rows(layer, slots)
-        for place, vectors in zip(self.vectors(layer), stored, strict=True):
-            place.index_copy_(0, rows, vectors)
+        self.store(layer, self._rows(layer, slots), vectors)
+
+    def store(
+        self, layer: int, rows: torch.Tensor, vectors: Sequence[torch.Tensor], heads: slice = _ALL
+    ) -> None:
+        """The same of some of the KV heads, by physical slot."""
+        shape, scales = self.shape, self.scales(layer)
+        for at, (numbers, came) in enumerate(zip(self._numbers(layer).unbind(1), vectors, strict=True)):
+            if shape.kv_dtype == "auto":
+                numbers[:, heads].index_copy_(0, rows, came)
+                continue
+            kept = rounded(came, shape.kv_dtype)
+            numbers[:, heads].index_copy_(0, rows, kept.bytes)
+            if kept.scales is not None:
+                scales[at][:, heads].index_copy_(0, rows, kept.scales)
 
     def read(self, layer: int, request: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """A request's K and V of a layer in token order, copied: for tests and for moving a request away."""
+        """A request's K and V of a layer in token order, as attention takes them, copied: for tests."""
         rows = self._rows(layer, self.spaces[self.space_of(layer)].slab.indices(request))
-        return self.keys(layer).index_select(0, rows), self.values(layer).index_select(0, rows)
+        shape, scales = self.shape, self.scales(layer) or (None, None)
+        both = []
+        for numbers, of_slots in zip((self.keys(layer), self.values(layer)), scales, strict=True):
+            here = numbers.index_select(0, rows)
+            if shape.kv_dtype != "auto":
+                stored = Rounded(here, None if of_slots is None else of_slots.index_select(0, rows))
+                here = widened(stored, shape.dtype)
+            both.append(here)
+        return both[0], both[1]
 
     def _rows(self, layer: int, slots: NDArray[np.int32]) -> torch.Tensor:
         where = self.spaces[self.space_of(layer)].physical(slots)

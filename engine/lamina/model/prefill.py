@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from lamina.kv.stored import KvDtype, as_stored
 from lamina.operators import Attended, AttentionOp
 
 if TYPE_CHECKING:
@@ -75,11 +76,16 @@ class Prefill:
         slices: Sequence[BoundSlice],
         attended: Attended,
         last: BoundSlice | None = None,
+        kv_dtype: KvDtype = "auto",
     ) -> None:
-        """Those of one stage: all, or some that follow one another; the last one only for what it keeps."""
+        """Those of one stage: all, or some that follow one another; the last one only for what it keeps.
+
+        Tokens of a prompt see each other as an arena will hold them; what is delivered is not rounded.
+        """
         self._layers = list(zip(slices, attended.attentions, attended.sinks, strict=True))
         self._attended = attended
         self._last = last.prompt if last else None
+        self._kv_dtype = kv_dtype
 
     def call(self, some: Sequence[Some], came: Passed | None, deliver: Deliver) -> Passed:
         """Go through the slices with the next tokens of some prompts; what the next stage has to be given.
@@ -93,7 +99,8 @@ class Prefill:
             q, kv, context = _passed(piece, context, attended)
             deliver(op.layer, *kv)
             queries = torch.split(self._attended.query(number, q), lengths)
-            parts = zip(*(torch.split(one, lengths) for one in kv), strict=True)
+            seen = (as_stored(one, self._kv_dtype) for one in kv)
+            parts = zip(*(torch.split(one, lengths) for one in seen), strict=True)
             outputs = []
             for (run, _), query, new in zip(some, queries, parts, strict=True):
                 keys, *values = run.with_earlier(number, new)

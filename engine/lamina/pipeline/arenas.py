@@ -13,6 +13,7 @@ from lamina import gpu, host_memory
 from lamina.attention.emulated import EmulatedAttention
 from lamina.attention.worker import CudaAttentionWorker, TensorWorker
 from lamina.kv import Arena, ArenaShape
+from lamina.kv.stored import KvDtype
 from lamina.operators import Attended
 from lamina.pipeline.options import CoreOptions, EngineError, ModelFacts
 
@@ -29,7 +30,9 @@ AnyWorker: TypeAlias = TensorWorker | CudaAttentionWorker | EmulatedAttention
 HEAD_DIM_STEP, MOST_HEAD_DIM, MOST_LATENT_DIM = 16, 256, 576
 
 
-def arena_shape(model: Conversion | Attended, kv_heads: int | None = None) -> ArenaShape:
+def arena_shape(
+    model: Conversion | Attended, kv_heads: int | None = None, kv_dtype: KvDtype = "auto"
+) -> ArenaShape:
     """What tokens take, of all KV heads or so many of them."""
     attentions = model.attentions
     first = attentions[0]
@@ -39,7 +42,8 @@ def arena_shape(model: Conversion | Attended, kv_heads: int | None = None) -> Ar
         )
     heads = kv_heads or first.kv_heads
     sights = tuple(op.sight for op in attentions)
-    return ArenaShape(len(attentions), heads, first.head_dim, model.dtype, first.latent, sights)
+    sizes = len(attentions), heads, first.head_dim
+    return ArenaShape(*sizes, model.dtype, first.latent, sights, kv_dtype)
 
 
 def arena_tokens(
@@ -109,7 +113,7 @@ def worker_over(
         listed = [rows * min(most, sight.most or most) for sight in arena.shape.spaces]
         worker = CudaAttentionWorker(*shape, max_batch=rows, max_tokens=listed, device=device, beside=beside)
     else:
-        worker = TensorWorker(*shape, threads=threads)
+        worker = TensorWorker(*shape, threads=threads, kv_dtype=arena.shape.kv_dtype)
     attend_over(worker, arena, attended, kv_heads)
     return worker
 
@@ -143,6 +147,7 @@ def attend_over(
             sinks=sinks,
             chunk=op.chunk,
             space=arena.space_of(op.layer),
+            scales=tuple(one[:, kv_heads] for one in arena.scales(op.layer)),
         )
 
 

@@ -14,6 +14,7 @@ import torch
 from lamina import gpu
 from lamina.errors import CodedError
 from lamina.kv import MOST_OVERCOMMIT, ArenaShape
+from lamina.kv.stored import KV_DTYPES, KvDtype
 from lamina.model import load_original
 from lamina.model.load import LoadFormat
 from lamina.model.prefill import CHUNK, MOST_SCORES, SCORE_BYTES
@@ -52,6 +53,7 @@ class CoreOptions:
     overlap: bool = False
     threads: int = 0
     device: str = "cpu"  # or "cuda", which is not verified on hardware
+    kv_dtype: KvDtype = "auto"  # what arenas hold: numbers of the model's dtype, or bytes
 
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in DTYPES:
@@ -81,6 +83,12 @@ class CoreOptions:
             torch.device(self.device)
         except RuntimeError as error:
             raise EngineError("engine-device-unknown", f"device '{self.device}': give cpu or cuda") from error
+        if self.kv_dtype not in KV_DTYPES:
+            raise EngineError(
+                "engine-kv-dtype-unknown", f"kv_dtype '{self.kv_dtype}': known are {', '.join(KV_DTYPES)}"
+            )
+        if self.on_gpu:
+            require_kv_for_gpu(self.kv_dtype)
 
     @property
     def on_gpu(self) -> bool:
@@ -90,6 +98,16 @@ class CoreOptions:
     def place(self) -> torch.device:
         """Where weights, arena and what is computed are."""
         return gpu.tensors_on(self.device)
+
+
+def require_kv_for_gpu(kv_dtype: KvDtype) -> None:
+    """An EngineError where attention kernels on GPUs cannot read it."""
+    if kv_dtype != "auto":
+        raise EngineError(
+            "engine-kv-dtype-gpu",
+            f"kv_dtype {kv_dtype}: attention on a GPU reads KV in the model's dtype only: take auto, or put "
+            "attention on CPUs",
+        )
 
 
 def require_count(name: str, value: object, least: int = 1) -> None:
@@ -136,6 +154,7 @@ class ModelFacts(msgspec.Struct, tag=True, frozen=True):
     state_bytes: int = 0  # that recurrent layers keep of a sequence
     absorbing_bytes: int = 0  # of the matrices that attention workers multiply by
     sights: tuple[Sight, ...] = ()  # of each layer, or all see all
+    kv_dtype: KvDtype = "auto"  # an engine's choice, beside the model's sizes
 
     @staticmethod
     def of(conversion: Conversion) -> ModelFacts:
@@ -170,7 +189,7 @@ class ModelFacts(msgspec.Struct, tag=True, frozen=True):
         each head that attends to them, and what a piece of attention takes.
         """
         layer = 2 * self.heads * self.head_dim * self.dtype_bytes
-        kept = tokens * (self.layers * self.kv_shape.layer_bytes + layer)
+        kept = tokens * (self.layers * self.kv_shape.arriving_bytes + layer)
         return kept + SCORE_BYTES * min(self.heads * CHUNK * tokens, MOST_SCORES)
 
     def refusal(self, tokens: int, free_bytes: Callable[[], int]) -> str | None:
@@ -187,7 +206,8 @@ class ModelFacts(msgspec.Struct, tag=True, frozen=True):
     def kv_shape(self) -> ArenaShape:
         """What tokens take, all heads."""
         dtype: torch.dtype = getattr(torch, self.dtype)
-        return ArenaShape(self.layers, self.kv_heads, self.head_dim, dtype, self.latent, self.sights)
+        sizes = self.layers, self.kv_heads, self.head_dim
+        return ArenaShape(*sizes, dtype, self.latent, self.sights, self.kv_dtype)
 
 
 def _bytes(parameter: Parameter) -> int:

@@ -6,6 +6,7 @@ import time
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 import numpy as np
 import torch
 
@@ -70,10 +71,10 @@ class LocalCore:
         place = self.conversion.place_for(options.backend, options.place)
         # Those of whole iterations are of slices as they are, and of attention between them.
         graphs = options.backend == "cudagraph"
-        self.facts = ModelFacts.of(self.conversion)
+        self.facts = msgspec.structs.replace(ModelFacts.of(self.conversion), kv_dtype=options.kv_dtype)
         if options.on_gpu:
             require_heads_for_gpu(self.facts)
-        shape = arena_shape(self.conversion)
+        shape = arena_shape(self.conversion, kv_dtype=options.kv_dtype)
         free = free_bytes(options.place)
         room = room_for_arenas(free, self.facts.weight_bytes, on_gpu=options.on_gpu)
         tokens = arena_tokens(shape, self.facts, options, max_sequences, room)
@@ -111,7 +112,7 @@ class LocalCore:
             plain = self.slices
             if backend not in EAGER:
                 plain = self.conversion.bind(original, device=place)
-            self._prefill = Prefill(plain[:-1], attended, plain[-1])
+            self._prefill = Prefill(plain[:-1], attended, plain[-1], options.kv_dtype)
         self._spent = Spent()
         self._failed: dict[int, str] = {}
         # Prompts that are not computed to their end, by name.

@@ -114,6 +114,7 @@ def test_before_a_process_starts(
         ("llama-gqa", shared(2, 1, batches=3), {"max_sequences": 2}, "engine-max-sequences-too-few"),
         ("llama-gqa", shared(1, 2, partition="requests"), {"kv_tokens": 1}, "engine-kv-too-small"),
         ("llama-gqa", shared(), {"kv_bytes": 3}, "engine-kv-too-small"),
+        ("llama-gqa", shared(attention_on="cuda"), {"kv_dtype": "int8"}, "engine-kv-dtype-gpu"),
         ("llama-gqa", shared(prefill_workers=1), {"decode_only": True}, "layout-prefill-without-prompts"),
         ("llama-gqa", shared(), {"kv_tokens": 1 << 24, "overcommit": 1000.0}, "engine-out-of-memory"),
         ("lfm2", shared(2, 1, batches=2), {}, "layout-model-has-state"),

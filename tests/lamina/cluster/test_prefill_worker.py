@@ -104,7 +104,8 @@ class Attention(KvTaker):
 def role_of(served: Served, along: Along, front: ScriptedFrontEnd, heartbeat: Working) -> PrefillRole:
     model, conversion = served
     first = conversion.attentions[0]
-    config = SimpleNamespace(partition=Partition(along, 1, WORKERS, first.heads, first.kv_heads))
+    partition = Partition(along, 1, WORKERS, first.heads, first.kv_heads)
+    config = SimpleNamespace(partition=partition, kv_dtype="auto")
     context: Any = (config, front, Recorder(), heartbeat)
     return PrefillRole(Context(*context), conversion.attended(model), conversion, model)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lamina.kv import Arena, ArenaError, ArenaShape, Faults, SlabFullError
 from lamina.kv.arena import PAGE_TOKENS, Pager, Pages
+from lamina.kv.stored import KvDtype, as_stored
 from lamina.operators import Sight
 
 SHAPE = ArenaShape(layers=2, kv_heads=2, head_dim=8, dtype=torch.float32)
@@ -217,6 +218,24 @@ def test_filling_leaves_no_slot_empty() -> None:
     arena.fill()
     assert bool(arena.spaces[0].storage.isfinite().all())
     assert float(arena.spaces[0].storage.float().std()) == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize("kv_dtype", ["fp8", "int8"])
+def test_an_arena_of_bytes(kv_dtype: KvDtype) -> None:
+    """Filled as any other, and what is written to some heads is there, and nowhere else."""
+    arena = Arena(ArenaShape(2, 2, 64, torch.bfloat16, kv_dtype=kv_dtype), 500)
+    assert arena.shape.layer_bytes == 2 * 2 * (64 if kv_dtype == "fp8" else 64 + 4)
+    arena.fill()
+    slots = arena.allocate(1, 300)[0]
+    for before in arena.read(0, 1):
+        assert float(before.float().std()) == pytest.approx(1, abs=0.05)
+    keys, values = arena.read(0, 1)
+    came = torch.randn(2, 300, 1, 64).to(torch.bfloat16)
+    arena.store(0, torch.from_numpy(slots.astype(np.int64)), tuple(came), slice(1, 2))
+    for now, before, new in zip(arena.read(0, 1), (keys, values), came, strict=True):
+        assert torch.equal(now[:, 0], before[:, 0])
+        assert torch.equal(now[:, 1], as_stored(new, kv_dtype)[:, 0])
+    arena.check_integrity()
 
 
 @pytest.mark.skipif(

@@ -379,6 +379,8 @@ def test_many_logprobs_at_once_and_after_each_other(model: Any) -> None:
         ({"threads": -1}, "engine-count-invalid"),
         ({"device": "abacus"}, "engine-device-unknown"),
         ({"overcommit": -1.0}, "engine-overcommit-invalid"),
+        ({"kv_dtype": "fp4"}, "engine-kv-dtype-unknown"),
+        ({"kv_dtype": "fp8", "device": "cuda"}, "engine-kv-dtype-gpu"),
         ({"kv_bytes": 100}, "engine-kv-too-small"),
         ({"dtype": torch.bfloat16}, "model-dtype-differs"),
     ],

@@ -43,9 +43,11 @@ def test_attention_judges_by_the_median_share(facts: Facts) -> None:
     for row in rows:
         share = row["share"]
         assert 0 < share["min"] <= share["median"] <= share["max"]
-        judged = row["dtype"] == "bfloat16" and row["order"] != "random" and not row["latent"]
+        rounded = row["kv_dtype"] != "auto"
+        judged = row["dtype"] == "bfloat16" and row["order"] != "random" and not (row["latent"] or rounded)
         assert row["met"] == (share["median"] >= attention.TARGET_SHARE if judged else None)
         assert row["over_other_prefetch"]["median"] > 0
+        assert (row["over_unrounded"]["median"] > 0) if rounded else row["over_unrounded"] is None
     assert result["prefetch"] in attention.PREFETCHES
     assert {(row["case"], row["head_dim"]) for row in rows if row["judged"]} == {
         (case, head_dim) for case in ("MHA", "GQA 4", "GQA 8") for head_dim in (64, 128)

@@ -121,6 +121,8 @@ def test_an_interrupt_closes_the_engine_and_leaves_no_run(
         (["--network", "fhbn"], "auto, shm, gloo"),
         (["--deployment", "64xcpu+2xcpu"], "--oversubscribe"),
         (["--deployment", "1xh100+1xh20"], "which has no h100"),
+        (["--deployment", "1xcpu+1xh20", "--kv-dtype", "fp8"], "fp8 is for attention on CPUs"),
+        (["--kv-dtype", "fp4"], "--kv-dtype"),
         (["--batches", "many"], "--batches"),
         (["--mode", "closed"], "needs --concurrency"),
         (["--model", "llama3-70b"], "does not fit"),

@@ -252,7 +252,8 @@ def require_memory(facts: ModelFacts, configs: Sequence[WorkerConfig], spots: Se
         names[spot.kernel].append(config.name)
         if not has_weights(config.kind):
             share = config.partition.pools * config.partition.copies / config.partition.workers
-            arena = facts.kv_shape.nbytes(config.arena_tokens, config.most_rows, config.overcommit)
+            shape = replace(facts.kv_shape, kv_dtype=config.kv_dtype)
+            arena = shape.nbytes(config.arena_tokens, config.most_rows, config.overcommit)
             needs[spot.kernel] += arena * share + facts.absorbing_bytes
             continue
         if config.kind == "model":  # all sequences, each at one place or a part at every stage

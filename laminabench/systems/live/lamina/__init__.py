@@ -23,7 +23,7 @@ SYSTEM = Live(
                 "prefill",
             ),
             *("slo_ttft_ms", "oversubscribe", "ray", "dtype", "chaos", "timeline", "timeline_window"),
-            *("instances", "router", "queue", "metrics_port", "emulate"),
+            *("kv_dtype", "instances", "router", "queue", "metrics_port", "emulate"),
         }
     ),
     {},

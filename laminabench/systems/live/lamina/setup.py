@@ -69,6 +69,7 @@ class LiveSetup(LocalSetup):
     max_sequences: int = MAX_SEQUENCES
     kv_tokens: int | None = None  # on the devices
     overcommit: float = 1.0  # times as many there are with those beside them, as of the modelled systems
+    kv_dtype: Literal["auto", "fp8", "int8"] = "auto"  # of KV alone; else the model's
     oversubscribe: bool = False
     # Who computes prompts: nobody (their KV is made up), the model workers, or so many workers of their own.
     prefill: Literal["off", "model"] | int = "off"
@@ -133,6 +134,17 @@ class LiveSetup(LocalSetup):
         return iter(gpus.found(device, count, f"fewer, --oversubscribe to share what there is, {instead}"))
 
     @property
+    def kv_bytes_per_token(self) -> float:
+        """In one arena."""
+        model = self.model
+        if self.kv_dtype == "auto":
+            return model.kv_bytes_per_token
+        from lamina.kv.stored import scale_bytes
+
+        vectors = 1 if model.latent else 2 * model.kv_heads
+        return model.layers * (model.stored_size + vectors * scale_bytes(self.kv_dtype))
+
+    @property
     def workers(self) -> tuple[int, int]:
         """Of an instance: model workers and attention workers, each a process."""
         return self.deployment.dop
@@ -193,6 +205,7 @@ class LiveSetup(LocalSetup):
             "warm_up_iterations": engine.warm_up_iterations,
             "max_num_seqs": self.max_sequences,
             "dtype": self.model.dtype,
+            **({} if self.kv_dtype == "auto" else {"kv_dtype": self.kv_dtype}),
             **({"absorb": self.absorb} if self.model.latent else {}),
             **({} if self.prefill == "off" else {"max_batched_tokens": self.max_batched_tokens}),
             **{name: getattr(self, name) for name in same},
@@ -247,6 +260,13 @@ def check(setup: LiveSetup) -> None:
 
 def _check_instance(setup: LiveSetup) -> None:
     deployment = setup.deployment
+    attending = deployment.attention or deployment.model
+    if setup.kv_dtype != "auto" and attending.device.name != CPU:
+        raise UserError(
+            "deployment-kv-dtype",
+            f"--kv-dtype {setup.kv_dtype} is for attention on CPUs, and {deployment} has it on "
+            f"{attending.device.name}: leave it out, or take MODEL+Ncpu workers",
+        )
     setup.devices()  # which are there
     if setup.on_gpus and (setup.several or setup.ray is not None):
         raise UserError(
@@ -334,7 +354,7 @@ def kv_within(setup: LiveSetup, most: int, free_bytes: float) -> int:
     """
     # Workers that share the queries of a single KV head each store it.
     copied = setup.partition == "heads" and setup.model.kv_heads == 1
-    on_device = setup.model.kv_bytes_per_token * (setup.workers[1] if copied else 1)
+    on_device = setup.kv_bytes_per_token * (setup.workers[1] if copied else 1)
     room, usual = _room_for_kv(setup, free_bytes)
     each = on_device * setup.overcommit
     if room < each:

@@ -80,6 +80,7 @@ def _started(
         load_format="safetensors" if setup.weights else "dummy",
         overlap=setup.overlap,
         absorb=setup.absorb,
+        kv_dtype=setup.kv_dtype,
         threads=setup.workers[0] if setup.alone and not setup.on_gpus else 0,
         device=setup.devices()["model"][0] if setup.alone else CPU,
     )

@@ -148,6 +148,16 @@ def test_kv_memory_by_default_is_a_quarter_of_what_is_free_or_what_can_be_used(t
     assert kv_tokens(by_requests, trace_of([90, 5, 190], [10] * 3), 8 * GB) == 2 * (int(300 * 1.02) + 1)
 
 
+def test_kv_of_a_byte_a_number_has_room_for_twice_as_many_tokens(trace_of: Any) -> None:
+    trace, found = trace_of([10**6] * 3, [10] * 3), {}
+    for kv_dtype in ("auto", "fp8", "int8"):
+        setup = a_setup(kv_dtype=kv_dtype)
+        found[kv_dtype] = kv_tokens(setup, trace, 8 * GB)
+    dim = a_setup().model.head_dim
+    assert found["fp8"] == 2 * found["auto"]
+    assert found["int8"] == 2 * GB * dim // (dim + 4) // (16_384 // 2)
+
+
 def test_one_kv_head_is_stored_by_all_who_share_its_queries(trace_of: Any) -> None:
     trace, shape = trace_of([10**6] * 3, [10] * 3), replace(model("llama-mini"), kv_heads=1)
     found = {

@@ -1,0 +1,62 @@
+"""How K and V are held in an arena: in the model's dtype, or rounded to a byte a number, as
+csrc/attention/stored.hpp says. What is computed with is always what is stored, whoever computes it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+KvDtype = Literal["auto", "fp8", "int8"]  # auto: the model's
+KV_DTYPES = get_args(KvDtype)
+SCALE_BYTES = 4
+_MOST_FP8 = 448.0
+_MOST_INT8 = 127.0
+
+
+class Rounded(NamedTuple):
+    """Of vectors [..., numbers] a byte for each number, and of int8 what each vector is scaled by [...]."""
+
+    bytes: Tensor  # as int8
+    scales: Tensor | None
+
+
+def number_bytes(kv_dtype: KvDtype, dtype: torch.dtype) -> int:
+    return dtype.itemsize if kv_dtype == "auto" else 1
+
+
+def scale_bytes(kv_dtype: KvDtype) -> int:
+    """Of each vector."""
+    return SCALE_BYTES if kv_dtype == "int8" else 0
+
+
+def rounded(vectors: Tensor, kv_dtype: KvDtype) -> Rounded:
+    """As an arena holds them, bit for bit what the native worker stores."""
+    if kv_dtype == "fp8":
+        kept = vectors.float().clamp(-_MOST_FP8, _MOST_FP8)  # which leaves what is no number
+        return Rounded(kept.to(torch.float8_e4m3fn).view(torch.int8), None)
+    assert kv_dtype == "int8"
+    wide = vectors.float()
+    # Divided by a tensor: a division by a number is made a multiplication by its inverse.
+    scales = wide.abs().amax(-1) / torch.full((), _MOST_INT8, device=wide.device)
+    least = torch.finfo(torch.float32).tiny
+    finite, zero = scales.isfinite(), scales < least
+    whole = (wide / scales[..., None]).round().nan_to_num(0.0, 0.0, 0.0)
+    numbers = torch.where((finite & ~zero)[..., None], whole, 0.0).to(torch.int8)
+    return Rounded(numbers, scales.masked_fill(~finite, torch.nan).masked_fill(zero, 0.0))
+
+
+def widened(stored: Rounded, dtype: torch.dtype) -> Tensor:
+    """What attention takes them for. In 16 bits a multiple of a scale is rounded once more, else exact."""
+    if stored.scales is None:
+        return stored.bytes.view(torch.float8_e4m3fn).to(dtype)
+    return (stored.bytes.float() * stored.scales[..., None]).to(dtype)
+
+
+def as_stored(vectors: Tensor, kv_dtype: KvDtype) -> Tensor:
+    """Vectors as attention will find them in an arena."""
+    if kv_dtype == "auto":
+        return vectors
+    return widened(rounded(vectors, kv_dtype), vectors.dtype)
