@@ -21,7 +21,7 @@ std::shared_ptr<Segment> ring(std::uint64_t message_bytes = 1 << 20) {
 }
 
 lamina_cuda_channel channel_of(const Segment& segment, lamina_cuda_channel_side side) {
-  return {segment.memory(), segment.bytes(), side, 1'000'000, "worker 3"};
+  return {segment.memory(), segment.bytes(), side, 0, 1'000'000, "worker 3"};
 }
 
 Handle created(const Segment& segment, lamina_cuda_channel_side side) {
