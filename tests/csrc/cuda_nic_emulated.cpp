@@ -224,9 +224,11 @@ int main() {
   check_silence();
   check_refusals();
   check_rings();
-  for (const bool on_device : {false, true}) {
-    rings_on_device = on_device;
-    check_all();
-  }
+  check_all();
+#ifndef __SANITIZE_THREAD__  // it does not see that two mappings are one memory, nor the order that lines
+                             // there make
+  rings_on_device = true;
+  check_all();
+#endif
   expect(fake_cuda::of_devices.empty(), "memory of a device stays with it");
 }

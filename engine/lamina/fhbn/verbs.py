@@ -88,7 +88,7 @@ class VerbsEngine(NicEngine):
         name: str,
         needs: str,
         verified: str,
-        writer: type[VerbsWriter | ConnectxWriter],
+        writer: Callable[..., VerbsWriter | ConnectxWriter],
         port: Callable[[str], str],
     ) -> None:
         super().__init__(name, needs, verified)
