@@ -104,17 +104,23 @@ std::shared_ptr<Segment> Segment::attach(int descriptor) {
   return segment;
 }
 
-Segment::Segment(int descriptor, void* memory, std::size_t bytes, const Geometry& geometry)
+RingMemory::RingMemory(int descriptor, void* memory, std::size_t bytes, const Geometry& geometry,
+                       bool is_on_device)
     : descriptor_(descriptor),
       memory_(memory),
       bytes_(bytes),
       geometry_(geometry),
+      is_on_device_(is_on_device) {}
+
+RingMemory::~RingMemory() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+Segment::Segment(int descriptor, void* memory, std::size_t bytes, const Geometry& geometry)
+    : RingMemory(descriptor, memory, bytes, geometry, false),
       stride_(slot_stride(geometry.message_bytes)),
       first_slot_(static_cast<std::byte*>(memory) + kSlotsOffset) {}
 
-Segment::~Segment() {
-  ::munmap(memory_, bytes_);
-  ::close(descriptor_);
-}
+Segment::~Segment() { ::munmap(memory(), bytes()); }
 
 }  // namespace lamina::fhbn

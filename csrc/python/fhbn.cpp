@@ -81,7 +81,17 @@ void bind_fhbn(nb::module_& m) {
         "Seconds that a cache line takes from one core to another and back, the median of `rounds`.");
   m.def("channel_copy", &channel_copy, "to"_a, "source"_a,
         "The copy that a sender makes, between two private buffers: what a channel could at most reach.");
-  nb::class_<fhbn::Segment>(
+  nb::class_<fhbn::RingMemory>(m, "RingMemory", "Memory with a channel's ring in it, or the mirror of one.")
+      .def_prop_ro("descriptor", &fhbn::RingMemory::descriptor)
+      .def_prop_ro("nbytes", &fhbn::RingMemory::bytes)
+      .def_prop_ro("address",
+                   [](const fhbn::RingMemory& r) { return reinterpret_cast<std::uintptr_t>(r.memory()); })
+      .def_prop_ro("on_device", &fhbn::RingMemory::is_on_device)
+      .def_prop_ro("message_bytes", [](const fhbn::RingMemory& r) { return r.geometry().message_bytes; })
+      .def_prop_ro("slots", [](const fhbn::RingMemory& r) { return r.geometry().slots; })
+      .def_prop_ro("epoch", [](const fhbn::RingMemory& r) { return r.geometry().epoch; })
+      .def_prop_ro("first_seqno", [](const fhbn::RingMemory& r) { return r.geometry().first_seqno; });
+  nb::class_<fhbn::Segment, fhbn::RingMemory>(
       m, "ShmSegment",
       R"(Memory with a channel's ring in it, which another process attaches to by its file descriptor.
 
@@ -96,15 +106,7 @@ It has no name in any file system and goes when the last process that maps it en
           "message_bytes"_a, "slots"_a, nb::kw_only(), "epoch"_a, "first_seqno"_a,
           nb::call_guard<nb::gil_scoped_release>())
       .def_static("bytes_for", &fhbn::Segment::bytes_for, "message_bytes"_a, "slots"_a)
-      .def_static("attach", &fhbn::Segment::attach, "descriptor"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def_prop_ro("descriptor", &fhbn::Segment::descriptor)
-      .def_prop_ro("nbytes", &fhbn::Segment::bytes)
-      .def_prop_ro("address",
-                   [](const fhbn::Segment& s) { return reinterpret_cast<std::uintptr_t>(s.memory()); })
-      .def_prop_ro("message_bytes", [](const fhbn::Segment& s) { return s.geometry().message_bytes; })
-      .def_prop_ro("slots", [](const fhbn::Segment& s) { return s.geometry().slots; })
-      .def_prop_ro("epoch", [](const fhbn::Segment& s) { return s.geometry().epoch; })
-      .def_prop_ro("first_seqno", [](const fhbn::Segment& s) { return s.geometry().first_seqno; });
+      .def_static("attach", &fhbn::Segment::attach, "descriptor"_a, nb::call_guard<nb::gil_scoped_release>());
 
   bind_init<fhbn::Sender>(bind_sender<fhbn::Sender>(
       m, "ShmSender", "The sending end of a channel in shared memory. For one thread at a time."));

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "fhbn/rdma/connectx_writer.hpp"
+#include "fhbn/rdma/device_ring.hpp"
 #include "fhbn/rdma/lent_queue.hpp"
 #include "fhbn/rdma/receiver.hpp"
 #include "fhbn/rdma/sender.hpp"
@@ -63,22 +64,21 @@ void connect(Writer& writer, std::uint16_t lid, const nb::bytes& gid, std::uint3
   writer.connect(address, peer, {service_level, traffic_class});
 }
 
-std::size_t offered(const fhbn::Segment& segment, bool mirror) {
+std::size_t offered(const fhbn::RingMemory& segment, bool mirror) {
   return mirror ? rdma::Sender::kOfferedBytes : segment.bytes();
 }
 
-template <typename Writer>
-void make_on_device(Writer* self, const std::string& device, std::shared_ptr<fhbn::Segment> segment,
-                    bool mirror) {
+template <typename Writer, typename Memory>
+void make_over(Writer* self, const std::string& device, std::shared_ptr<Memory> segment, bool mirror) {
   const std::size_t bytes = offered(*segment, mirror);
   new (self) Writer(rdma::VerbsDevice::open(device), std::move(segment), bytes);
 }
 
-// A writer whose connection libibverbs makes, whatever posts.
-template <typename Writer>
-auto bind_on_device(nb::module_& m, const char* name, const char* doc) {
+// A writer whose connection libibverbs makes, whatever posts, over memory of this kind.
+template <typename Writer, typename Memory>
+auto bind_over(nb::module_& m, const char* name, const char* doc) {
   return nb::class_<Writer, rdma::Writer>(m, name, doc, nb::is_final())
-      .def("__init__", &make_on_device<Writer>, "device"_a, "segment"_a, nb::kw_only(), "mirror"_a,
+      .def("__init__", &make_over<Writer, Memory>, "device"_a, "segment"_a, nb::kw_only(), "mirror"_a,
            nb::call_guard<nb::gil_scoped_release>())  // to register much memory takes long
       .def_prop_ro("address", &address_of<Writer>)
       .def("connect", &connect<Writer>, nb::kw_only(), "lid"_a, "gid"_a, "queue_pair"_a, "first_psn"_a,
@@ -92,7 +92,7 @@ std::string mlx5_port(const std::string& name) {
 }
 
 void make_soft(rdma::SoftWriter* self, std::shared_ptr<rdma::SoftNic> nic,
-               std::shared_ptr<fhbn::Segment> segment, bool mirror) {
+               std::shared_ptr<fhbn::RingMemory> segment, bool mirror) {
   const std::size_t bytes = offered(*segment, mirror);
   new (self) rdma::SoftWriter(std::move(nic), std::move(segment), bytes);
 }
@@ -123,7 +123,7 @@ Numbers counts_of(const rdma::SoftWriter& writer) {
 
 template <typename Writer>
 std::shared_ptr<rdma::LentQueue> lend(const std::shared_ptr<Writer>& writer,
-                                      std::shared_ptr<fhbn::Segment> segment, std::string peer,
+                                      std::shared_ptr<fhbn::RingMemory> segment, std::string peer,
                                       const std::vector<int>& watched, bool sends) {
   return std::make_shared<rdma::LentQueue>(std::shared_ptr<rdma::Mlx5Writer>(writer, &writer->connected()),
                                            std::move(segment),
@@ -138,6 +138,17 @@ void bind_lend(Class bound) {
       R"(Lends its queue to a device that posts there for an end of a channel, over its ring, or the mirror if it sends.
 
 Nothing else writes by this writer from then on.)");
+}
+
+constexpr std::size_t kMadeBytes = sizeof(lamina_cuda_ring);
+
+std::shared_ptr<rdma::DeviceRing> device_ring(const nb::bytes& said, std::uint64_t message_bytes,
+                                              std::uint32_t slots, std::uint32_t epoch,
+                                              std::uint64_t first_seqno) {
+  lamina_cuda_ring made;
+  if (said.size() != sizeof made) throw nb::value_error("a device makes a lamina_cuda_ring");
+  std::memcpy(&made, said.data(), sizeof made);
+  return std::make_shared<rdma::DeviceRing>(fhbn::Geometry{message_bytes, slots, epoch, first_seqno}, made);
 }
 
 constexpr std::size_t kLeftBytes = sizeof(lamina_cuda_nic_left);
@@ -226,6 +237,15 @@ void bind_fhbn_rdma(nb::module_& m) {
       "why not.");
   m.def("mlx5_port", &mlx5_port, "device"_a, nb::call_guard<nb::gil_scoped_release>(),
         "The same of one that the mlx5 engine can use.");
+  nb::class_<rdma::DeviceRing, fhbn::RingMemory>(
+      m, "DeviceRing",
+      R"(A ring in a GPU's memory, which kernels and NICs reach and the host does not.
+
+`made`: the lamina_cuda_ring that the library's ring_create() has filled in; this gives it back.)",
+      nb::is_final())
+      .def(nb::new_(&device_ring), "made"_a, nb::kw_only(), "message_bytes"_a, "slots"_a, "epoch"_a,
+           "first_seqno"_a)
+      .def_ro_static("made_bytes", &kMadeBytes, "Of a lamina_cuda_ring.");
   nb::class_<rdma::Writer>(m, "NicWriter", "What writes to a peer's memory for one end of a channel.");
   nb::class_<rdma::LentQueue>(m, "LentQueue", "A writer's queue while a device posts there.", nb::is_final())
       .def(
@@ -237,15 +257,14 @@ void bind_fhbn_rdma(nb::module_& m) {
           "timeout_ns"_a,
           "A lamina_cuda_nic: what the library's nic_create() is asked. It refers to this object.")
       .def_ro_static("left_bytes", &kLeftBytes, "Of a lamina_cuda_nic_left.")
-      .def_prop_ro("peer_has_closed", &rdma::LentQueue::peer_has_closed)
       .def_prop_ro("peer_has_ended", &rdma::LentQueue::peer_has_ended)
       .def("close", &close_lent, "left"_a,
            "The device posts no more, and has left this: the peer is told that this was the end, if the NIC "
            "works.");
-  bind_on_device<rdma::VerbsWriter>(
+  bind_over<rdma::VerbsWriter, fhbn::Segment>(
       m, "VerbsWriter",
       "Writes by libibverbs, over a port of an RDMA device as in mlx5_0:1; '' is the first that is up.");
-  bind_lend<rdma::ConnectxWriter>(bind_on_device<rdma::ConnectxWriter>(
+  bind_lend<rdma::ConnectxWriter>(bind_over<rdma::ConnectxWriter, fhbn::RingMemory>(
       m, "ConnectxWriter",
       R"(Writes by work requests of our own, put into the queues that libibverbs has made on an mlx5 NIC.
 

@@ -30,6 +30,7 @@ _SIGNATURES: dict[str, list[type]] = {
     "allocate_managed": [ctypes.c_size_t, _POINTER],
     "free_managed": [_POINTER],
     "append": [_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, ctypes.c_int64, _POINTER],
+    "ring_create": [_POINTER, _INT, _POINTER],
     "channel_create": [_POINTER, _POINTER],
     "channel_attach": [_POINTER, _POINTER],
     "channel_share": [_POINTER, _POINTER],

@@ -29,7 +29,9 @@ def devices(out: Output) -> None:
     """RDMA devices and their ports, what is missing, and which network engines can run here.
 
     Devices are those that libibverbs opens, by pyverbs; -v also shows every GID of every port. An engine that
-    can run here needs a peer that has it too. LAMINA_RDMA_DEVICE names the device, and its port as in
+    can run here needs a peer that has it too. For each GPU and NIC it says whether the ring of a channel will
+    be in the GPU's memory, and how the NIC reaches that, or in the host's and why (not verified on hardware).
+    LAMINA_RDMA_DEVICE names the device, and its port as in
     mlx5_0:1, that channels take instead of the first whose port is up.
     """
     from lamina.fhbn.nic.diagnosis import diagnosed
@@ -40,7 +42,7 @@ def devices(out: Output) -> None:
 
 
 def render(console: Console, found: Diagnosis, *, every_gid: bool) -> None:
-    """Devices, with their GIDs if they are asked for; what is missing; engines."""
+    """Devices, with their GIDs if they are asked for; what is missing; where rings will be; engines."""
     if found.devices:
         console.print(_devices_table(found.devices))
         console.print()
@@ -56,6 +58,12 @@ def render(console: Console, found: Diagnosis, *, every_gid: bool) -> None:
     for finding in found.findings:
         console.print(f"- {literal(finding.sentence)}", soft_wrap=True)
     if found.findings:
+        console.print()
+    if found.rings:
+        words = (">GPU", "NIC", "ring of a channel between them", "because")
+        console.print(
+            table(words, ((str(r.gpu), literal(r.nic), r.place, r.because or "-") for r in found.rings))
+        )
         console.print()
     _print_engines(console, found)
 

@@ -21,7 +21,7 @@ std::shared_ptr<Segment> ring(std::uint64_t message_bytes = 1 << 20) {
 }
 
 lamina_cuda_channel channel_of(const Segment& segment, lamina_cuda_channel_side side) {
-  return {segment.memory(), segment.bytes(), side, 1'000'000, "worker 3"};
+  return {segment.memory(), segment.bytes(), side, 0, 1'000'000, "worker 3"};
 }
 
 Handle created(const Segment& segment, lamina_cuda_channel_side side) {
@@ -159,7 +159,8 @@ void expect_refused(const std::string& words, const std::function<void()>& call)
 
 void check_refused_channels() {
   const auto segment = ring(kRoom);
-  const lamina_cuda_channel sound{segment->memory(), segment->bytes(), LAMINA_CUDA_CHANNEL_SENDS, 1, "peer"};
+  const lamina_cuda_channel sound{
+      segment->memory(), segment->bytes(), LAMINA_CUDA_CHANNEL_SENDS, 0, 1, "peer"};
   require_channel(&sound);
   expect(checked_preamble(sound).message_bytes == kRoom, "a sound ring is read wrongly");
   const auto refused = [&](const char* words, const std::function<void(lamina_cuda_channel&)>& spoil) {

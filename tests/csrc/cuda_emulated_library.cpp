@@ -6,6 +6,7 @@
 #include "cuda_fake_attention.hpp"
 #include "fhbn/cuda/channel.cu"
 #include "fhbn/cuda/nic.cu"
+#include "fhbn/cuda/ring.cu"
 // These bring names of their own into all that follows.
 #include "attention/cuda/kernels_bf16.cu"
 #include "attention/cuda/kernels_f16.cu"

@@ -11,7 +11,10 @@
 #include "cuda_fake_device.hpp"
 #include "fhbn/cuda/channel.h"
 #include "fhbn/cuda/nic.h"
+#include "fhbn/cuda/ring.h"
+#include "fhbn/rdma/device_ring.hpp"
 #include "fhbn/rdma/lent_queue.hpp"
+#include "fhbn/rdma/soft_writer.hpp"
 #include "softnic_pair.hpp"
 
 namespace cuda_nic_test {
@@ -23,18 +26,33 @@ inline constexpr std::uint64_t kNearWrap = 0 - std::uint64_t{3};
 inline constexpr std::uint64_t kMessageBytes = 20'000;
 inline constexpr std::int64_t kForever = std::int64_t{1} << 50;
 
+// Whether rings of a device's ends lie in its memory from now on, or in the host's.
+inline bool rings_on_device = false;
+
+inline std::shared_ptr<RingMemory> ring_of(std::uint32_t slots, bool on_device) {
+  const Geometry shape{kMessageBytes, slots, 7, kNearWrap};
+  if (!on_device) return Segment::create(shape);
+  const lamina_cuda_ring_shape asked{shape.message_bytes, shape.first_seqno, shape.slots, shape.epoch};
+  lamina_cuda_ring made{};
+  expect_ok(lamina_cuda_ring_create(&asked, 1, &made));
+  return std::make_shared<rdma::DeviceRing>(shape, made);
+}
+
 // A ring or its mirror, and the softnic that knows it.
 struct NicSide {
-  explicit NicSide(std::uint32_t slots, const rdma::SoftHabits& habits)
-      : segment(Segment::create({kMessageBytes, slots, 7, kNearWrap})),
+  NicSide(std::uint32_t slots, const rdma::SoftHabits& habits, bool is_devices = true)
+      : memory(ring_of(slots, is_devices && rings_on_device)),
+        segment(rdma::seen_by_softnic(memory)),
         nic(habits),
-        local(nic.register_memory(static_cast<std::byte*>(segment->memory()), segment->bytes(), segment)) {}
+        local(nic.register_memory(static_cast<std::byte*>(segment->memory()), segment->bytes(), segment,
+                                  memory->memory())) {}
   rdma::RemoteMemory remote() const {
-    return {reinterpret_cast<std::uintptr_t>(segment->memory()), segment->bytes(), local.key};
+    return {reinterpret_cast<std::uintptr_t>(memory->memory()), memory->bytes(), local.key};
   }
   rdma::PeerMemory as_peer() const { return {static_cast<std::byte*>(segment->memory()), remote(), segment}; }
 
-  std::shared_ptr<Segment> segment;
+  std::shared_ptr<RingMemory> memory;
+  std::shared_ptr<Segment> segment;  // the same, where the softnic and this test look at it
   rdma::SoftNic nic;
   rdma::LocalMemory local;
 };
@@ -45,8 +63,12 @@ public:
   DeviceSide(const NicSide& self, const rdma::QueuePair& pair, const rdma::RemoteMemory& remote,
              lamina_cuda_channel_side side, std::int64_t timeout_ns = kForever)
       : writer(std::make_shared<rdma::Mlx5Writer>(pair, self.local, remote, "worker 3")),
-        lent(writer, self.segment, test_peer(), side == LAMINA_CUDA_CHANNEL_SENDS) {
-    const lamina_cuda_channel channel{self.segment->memory(), self.segment->bytes(), side, timeout_ns,
+        lent(writer, self.memory, test_peer(), side == LAMINA_CUDA_CHANNEL_SENDS) {
+    const lamina_cuda_channel channel{self.memory->memory(),
+                                      self.memory->bytes(),
+                                      side,
+                                      self.memory->is_on_device() ? 1 : 0,
+                                      timeout_ns,
                                       "worker 3"};
     expect_ok(lamina_cuda_channel_create(&channel, &end));
     const lamina_cuda_nic asked = lent.for_device(timeout_ns);

@@ -20,8 +20,8 @@ class Ends {
 public:
   Ends(lamina_cuda_channel_side side, const rdma::SoftHabits& habits, std::uint32_t slots = 4)
       : sends_(side == LAMINA_CUDA_CHANNEL_SENDS),
-        mirror_(slots, habits),
-        ring_(slots, habits),
+        mirror_(slots, habits, sends_),
+        ring_(slots, habits, !sends_),
         pair(here().nic.connect(kBlocks, there().as_peer())),
         device(here(), pair, there().remote(), side),
         host(std::make_shared<rdma::Mlx5Writer>(there().nic.connect(kBlocks, here().as_peer()), there().local,
@@ -163,9 +163,9 @@ void check_peer_first() {
   Ends ends(LAMINA_CUDA_CHANNEL_SENDS, {});
   rdma::Receiver receiver(ends.there().segment, ends.host, test_peer(), {});
   receiver.close();
-  expect(ends.device.lent.peer_has_closed() && !ends.device.lent.peer_has_ended(),
-         "a closed peer is not seen");
   const lamina_cuda_nic_left left = ends.device.close();
+  expect(left.closed == 1 && left.works == 1 && !ends.device.lent.peer_has_ended(),
+         "a closed peer is not seen");
   ends.device.lent.close(left);
   expect(ends.device.writer->state().next == 0, "a closed peer is told of the end");
 }
@@ -176,7 +176,7 @@ void check_broken() {
     Ends ends(LAMINA_CUDA_CHANNEL_SENDS, {});
     expect_ok(lamina_cuda_nic_poll(ends.device.nic, nullptr));
     fake_cuda::failing = call;
-    lamina_cuda_nic_left left{.state = {}, .told = 1, .works = 1};
+    lamina_cuda_nic_left left{.state = {}, .told = 1, .works = 1, .closed = 0};
     expect_status(LAMINA_CUDA_FAILED, lamina_cuda_nic_destroy(ends.device.nic, &left),
                   "last kernels that post");
     fake_cuda::failing.clear();
@@ -208,20 +208,25 @@ void check_shared_pages() {
 }  // namespace
 
 int main() {
-  for (const rdma::SoftHabits& habits :
-       {rdma::SoftHabits{}, rdma::SoftHabits{.drops_blueflame = true}, rdma::SoftHabits{.reorders = true}}) {
-    for (const int messages : {0, 1, 3, 8, 60}) {
-      check_sender(habits, messages);
-      check_receiver(habits, messages);
+  for (const bool on_device : {false, true}) {
+    rings_on_device = on_device;
+    for (const rdma::SoftHabits& habits : {rdma::SoftHabits{}, rdma::SoftHabits{.drops_blueflame = true},
+                                           rdma::SoftHabits{.reorders = true}}) {
+      for (const int messages : {0, 1, 3, 8, 60}) {
+        check_sender(habits, messages);
+        check_receiver(habits, messages);
+      }
     }
+    check_to_and_fro();
+    check_waiting();
+    check_interrupted();
+    check_failed();
+    check_peer_first();
   }
-  check_to_and_fro();
-  check_waiting();
-  check_interrupted();
-  check_failed();
-  check_peer_first();
+  rings_on_device = false;
   check_broken();
   check_shared_pages();
   expect(fake_cuda::registered.empty(), "memory stays pinned");
+  expect(fake_cuda::of_devices.empty(), "memory of a device stays with it");
   std::puts("cuda_nic_closing: the host ends what a device has begun");
 }

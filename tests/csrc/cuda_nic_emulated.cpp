@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "cuda_nic.hpp"
+#include "fhbn/errors.hpp"
 
 namespace {
 
@@ -98,13 +99,17 @@ void check_failures() {
         const rdma::QueuePair pair = mirror.nic.connect(16, ring.as_peer());
         rdma::RemoteMemory remote = ring.remote();
         spoil(mirror, pair, remote);
+        std::uint32_t fate = 0;
         DeviceSide sender(mirror, pair, remote, LAMINA_CUDA_CHANNEL_SENDS);
+        expect_ok(lamina_cuda_channel_share(sender.end, &fate));
         sender.send({});
         for (int again = 0; again < 2; ++again) {
           expect_ok(lamina_cuda_nic_poll(sender.nic, nullptr));
           expect_status(LAMINA_CUDA_NIC_FAILED, lamina_cuda_nic_check(sender.nic), words);
         }
-        expect(ring.segment->ring().published.seqno == kNearWrap, "a message was told of that has not come");
+        expect(fate == 1, "ends that share a NIC's fate do not hear of its failure");
+        expect(load_acquire(ring.segment->ring().published.seqno) == kNearWrap,
+               "a message was told of that has not come");
       };
   failing([](NicSide&, const rdma::QueuePair&, rdma::RemoteMemory& remote) { remote.key ^= 1; },
           "the NIC of worker 3 refuses a write");
@@ -172,15 +177,58 @@ void check_refusals() {
   }
 }
 
-}  // namespace
+// A device's ring is made where a NIC's writes are seen in order only, and nothing is left of one that is
+// not.
+void check_rings() {
+  const lamina_cuda_ring_shape good{kMessageBytes, kNearWrap, 2, 7};
+  lamina_cuda_ring ring{};
+  lamina_cuda_ring_shape bad = good;
+  bad.slots = 3;
+  expect_status(LAMINA_CUDA_BAD_ARGUMENT, lamina_cuda_ring_create(&bad, 0, &ring), "an impossible shape");
+  expect_status(LAMINA_CUDA_BAD_ARGUMENT, lamina_cuda_ring_create(&good, 0, nullptr), "nowhere to put");
+  fake_cuda::rdma_writes_ordering = cudaGPUDirectRDMAWritesOrderingNone;
+  expect_status(LAMINA_CUDA_FAILED, lamina_cuda_ring_create(&good, 1, &ring), "in order");
+  fake_cuda::rdma_writes_ordering = cudaGPUDirectRDMAWritesOrderingOwner;
+  for (const char* call : {"cudaMalloc", "cudaMemcpy", "cudaStreamSynchronize",
+                           "cudaGetDriverEntryPointByVersion", "cuMemGetHandleForAddressRange"}) {
+    fake_cuda::failing = call;
+    expect_status(LAMINA_CUDA_FAILED, lamina_cuda_ring_create(&good, 1, &ring), "");
+    fake_cuda::failing.clear();
+    expect(fake_cuda::of_devices.empty(), std::string(call) + " failed and memory stays");
+  }
+  expect_ok(lamina_cuda_ring_create(&good, 0, &ring));
+  const auto shared = std::make_shared<rdma::DeviceRing>(Geometry{kMessageBytes, 2, 7, kNearWrap}, ring);
+  expect(shared->descriptor() == -1 && shared->is_on_device(), "a ring has a file that nobody asked for");
+  expect_says<ChannelError>([&] { rdma::seen_by_softnic(shared); }, "by its dmabuf only");
+  expect(cudaHostRegister(ring.memory, ring.bytes, 0) != cudaSuccess, "a device's memory is pinned");
+  lamina_cuda_channel channel{ring.memory, ring.bytes, LAMINA_CUDA_CHANNEL_SENDS, 0, 1, "worker 3"};
+  lamina_cuda_channel_end* end = nullptr;
+  expect_status(LAMINA_CUDA_FAILED, lamina_cuda_channel_create(&channel, &end), "pinning the channel's");
+  channel.on_device = 1;
+  expect_ok(lamina_cuda_channel_create(&channel, &end));
+  expect_ok(lamina_cuda_channel_destroy(end));
+}
 
-int main() {
+void check_all() {
   check_messages({}, 64);
   check_messages({.reorders = true}, 8);
-  check_blueflame();
   check_looks();
   check_failure_in_a_wait();
   check_failures();
+}
+
+}  // namespace
+
+int main() {
+  check_blueflame();
   check_silence();
   check_refusals();
+  check_rings();
+  check_all();
+#ifndef __SANITIZE_THREAD__  // it does not see that two mappings are one memory, nor the order that lines
+                             // there make
+  rings_on_device = true;
+  check_all();
+#endif
+  expect(fake_cuda::of_devices.empty(), "memory of a device stays with it");
 }

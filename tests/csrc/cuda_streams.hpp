@@ -55,7 +55,7 @@ private:
 // On the current device.
 inline lamina_cuda_channel_end* made_end(const Segment& ring, lamina_cuda_channel_side side,
                                          std::int64_t timeout_ns = kUnlimited) {
-  const lamina_cuda_channel channel{ring.memory(), ring.bytes(), side, timeout_ns, "worker 3"};
+  const lamina_cuda_channel channel{ring.memory(), ring.bytes(), side, 0, timeout_ns, "worker 3"};
   lamina_cuda_channel_end* end = nullptr;
   expect_ok(lamina_cuda_channel_create(&channel, &end));
   return end;

@@ -106,7 +106,7 @@ void check_replays() {
     expect_ok(lamina_cuda_channel_give_back(way.receiver, stream));
     // All others allocate, or wait for the device.
     Handle end = nullptr;
-    const lamina_cuda_channel channel{way.ring->memory(), way.ring->bytes(), LAMINA_CUDA_CHANNEL_SENDS, 1,
+    const lamina_cuda_channel channel{way.ring->memory(), way.ring->bytes(), LAMINA_CUDA_CHANNEL_SENDS, 0, 1,
                                       "worker 3"};
     expect_status(LAMINA_CUDA_FAILED, lamina_cuda_channel_create(&channel, &end), "CUDA failed at");
   });

@@ -20,9 +20,9 @@
 #include "fhbn/errors.hpp"
 #include "fhbn/ordered.hpp"
 #include "fhbn/rdma/connectx_writer.hpp"
+#include "fhbn/rdma/device_ring.hpp"
 #include "fhbn/rdma/receiver.hpp"
 #include "fhbn/rdma/sender.hpp"
-#include "fhbn/rdma/verbs_connection.hpp"
 #include "fhbn/segment.hpp"
 
 using namespace lamina::fhbn;
@@ -113,19 +113,25 @@ void opening_fails(const std::string& words) {
   expect_says<ChannelError>([&] { one.writer.check(); }, "is not connected yet");
 }
 
+// A GPU's ring, or its mirror, of which the peer may write to the part before the slots.
 void memory_of_a_device_is_registered() {
-  const auto device = VerbsDevice::open("");
-  std::vector<std::byte> memory(4096);
-  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
-  const int access = abi::kAccessLocalWrite | abi::kAccessRemoteWrite;
-  const RegisteredRegion by_file = registered(*device, {address, memory.size(), Dmabuf{0, 0}}, access);
-  const RegisteredRegion by_address = registered(*device, {address, memory.size(), {}}, access);
-  expect(by_file->rkey != by_address->rkey && by_file->length == memory.size(), "memory is not registered");
+  const Geometry shape{kMessageBytes, kSlots, 1, 0};
+  std::vector<std::byte> memory(Segment::bytes_for(kMessageBytes, kSlots));
+  const auto writer_of = [&](int file, std::size_t offered) {
+    const lamina_cuda_ring made{memory.data(), memory.size(), memory.data(), [](void*) {}, file};
+    return ConnectxWriter(VerbsDevice::open(""), std::make_shared<DeviceRing>(shape, made), offered);
+  };
+  const auto file = [] { return ::dup(STDOUT_FILENO); };
+  const ConnectxWriter ring = writer_of(file(), memory.size());
+  expect(fake_mlx5::registered_bytes() == memory.size(), "a device's ring is not registered");
+  expect(ring.address().memory == reinterpret_cast<std::uintptr_t>(memory.data()), "its address is another");
+  const ConnectxWriter mirror = writer_of(-1, kSlotsOffset);
+  expect(fake_mlx5::registered_bytes() == 2 * memory.size() + kSlotsOffset,
+         "a device's mirror is registered otherwise");
   fake_mlx5::settings().takes_device_memory = false;
-  expect_says<ChannelError>([&] { registered(*device, {address, memory.size(), Dmabuf{0, 0}}, access); },
-                            "takes no dmabuf");
-  expect_says<ChannelError>([&] { registered(*device, {address, memory.size(), {}}, access); },
-                            "load nvidia-peermem");
+  expect_says<ChannelError>([&] { writer_of(file(), memory.size()); },
+                            "(Operation not supported): its driver takes no dmabuf");
+  expect_says<ChannelError>([&] { writer_of(-1, memory.size()); }, "(Bad address): load nvidia-peermem");
 }
 
 // A ring is locked once; of its mirror, the part that the peer may write to is locked once more.

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string>
 
-#include "cuda/failure.hpp"
+#include "cuda/runtime.hpp"
 #include "fhbn/cuda/end.hpp"
 
 // What a caller has given, checked before the device hears of it.
@@ -27,7 +27,12 @@ inline void require_channel(const lamina_cuda_channel* channel) {
 inline Preamble checked_preamble(const lamina_cuda_channel& channel) {
   require(channel.bytes >= kSlotsOffset, "the channel's memory is too small for a ring");
   Preamble preamble;
-  std::memcpy(&preamble, channel.memory, sizeof preamble);
+  if (channel.on_device == 0) {
+    std::memcpy(&preamble, channel.memory, sizeof preamble);
+  } else {
+    lamina::cuda::check(cudaMemcpy(&preamble, channel.memory, sizeof preamble, cudaMemcpyDeviceToHost),
+                        "looking at a ring");
+  }
   require(preamble.magic == kMagic, "the channel's memory holds no ring of this version");
   require(is_sound(preamble.message_bytes, preamble.slots), "the ring has an impossible shape");
   require(channel.bytes == ring_bytes(preamble.message_bytes, preamble.slots),

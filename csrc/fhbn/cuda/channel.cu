@@ -39,10 +39,10 @@ struct lamina_cuda_channel_end : cuda::Kept<cuda::Mailbox, cuda::Cursor> {
       : Kept(channel.peer, cuda::starting_at(shape.first_seqno)),
         preamble(shape),
         sends(channel.side == LAMINA_CUDA_CHANNEL_SENDS),
-        ring(static_cast<fhbn::Ring*>(channel.memory)),
-        pinned(channel.memory, channel.bytes) {
-    end.ring = cuda::on_device(ring);
-    end.slots = reinterpret_cast<std::byte*>(end.ring) + fhbn::kSlotsOffset;
+        memory(channel.memory, channel.bytes, channel.on_device != 0),
+        host_ring(channel.on_device != 0 ? nullptr : static_cast<fhbn::Ring*>(channel.memory)) {
+    end.ring = reinterpret_cast<fhbn::Ring*>(memory.begin());
+    end.slots = memory.begin() + fhbn::kSlotsOffset;
     end.cursor = cursor.get();
     end.mailbox = cuda::on_device(mailbox.get());
     end.message_bytes = preamble.message_bytes;
@@ -51,16 +51,17 @@ struct lamina_cuda_channel_end : cuda::Kept<cuda::Mailbox, cuda::Cursor> {
     end.slot_count = preamble.slots;
     end.epoch = preamble.epoch;
     // From now on the peer does not count on being woken.
-    fhbn::store_release(own_line().unheard, std::uint32_t{1});
+    if (host_ring != nullptr) fhbn::store_release(own_line().unheard, std::uint32_t{1});
   }
 
-  fhbn::Side& own_line() const { return sends ? ring->published : ring->consumed; }
+  fhbn::Side& own_line() const { return sends ? host_ring->published : host_ring->consumed; }
 
   fhbn::Preamble preamble;
   bool sends;
-  fhbn::Ring* ring;
-  cuda::Pinned pinned;
+  cuda::MappedRing memory;
+  fhbn::Ring* host_ring;  // none where a NIC alone tells the peer what this end says
   cuda::End end{};
+  lamina_cuda_nic_end* nic = nullptr;
 };
 
 namespace lamina::fhbn::cuda {
@@ -104,12 +105,13 @@ lamina_cuda_status lamina_cuda_channel_create(const lamina_cuda_channel* channel
   });
 }
 
-lamina_cuda_status lamina_cuda_channel_attach(lamina_cuda_channel_end* end, const lamina_cuda_nic_end* nic) {
+lamina_cuda_status lamina_cuda_channel_attach(lamina_cuda_channel_end* end, lamina_cuda_nic_end* nic) {
   return cuda::guarded([&] {
     cuda::require(nic != nullptr, "the NIC's end is missing");
     const cuda::NicEnd& told = cuda::end_of(*nic);
     cuda::require_side(end, told.sends);
     end->end.nic = told;
+    end->nic = nic;
   });
 }
 
@@ -117,7 +119,8 @@ lamina_cuda_status lamina_cuda_channel_share(lamina_cuda_channel_end* end, uint3
   return cuda::guarded([&] {
     cuda::require_end(end);
     cuda::require(fate != nullptr, "there is no word to share");
-    end->end.fate = fate;
+    end->end.fate = end->end.nic.fate = fate;
+    if (end->nic != nullptr) cuda::end_of(*end->nic).fate = fate;
   });
 }
 
@@ -127,7 +130,7 @@ lamina_cuda_status lamina_cuda_channel_destroy(lamina_cuda_channel_end* end) {
     const std::unique_ptr<lamina_cuda_channel_end> gone(end);
     const cudaError_t waited = gone->stop_and([] { return cudaSuccess; });
     // Whatever has become of the device, the peer is told, and nothing is written behind this.
-    fhbn::store_release(gone->own_line().state, fhbn::State::kClosed);
+    if (gone->host_ring != nullptr) fhbn::store_release(gone->own_line().state, fhbn::State::kClosed);
     cuda::check(waited, "waiting for the channel's last kernels");
   });
 }

@@ -6,7 +6,8 @@
 
 #include "cuda/library.h"
 
-// An end of a channel in shared memory (fhbn/wire.hpp) on an NVIDIA GPU. Not verified on hardware.
+// An end of a channel (fhbn/wire.hpp) on an NVIDIA GPU, over memory that it shares with the peer or that a
+// NIC writes to. Not verified on hardware.
 //
 // What sends and receives are kernels: a call puts them on a stream and returns, and no host thread has a
 // part in what follows. So work that needs a message can be launched before the message is there. No call but
@@ -29,9 +30,10 @@ typedef struct lamina_cuda_nic_end lamina_cuda_nic_end;  // of nic.h
 typedef enum { LAMINA_CUDA_CHANNEL_SENDS = 0, LAMINA_CUDA_CHANNEL_RECEIVES = 1 } lamina_cuda_channel_side;
 
 typedef struct {
-  void* memory;  // the ring, mapped in this process, beginning at a page; to stay until the end is destroyed
+  void* memory;  // the ring, beginning at a page; to stay until the end is destroyed
   size_t bytes;
   int32_t side;        // lamina_cuda_channel_side
+  int32_t on_device;   // 1: it lies in the device's memory (ring.h), 0: in the host's, mapped in this process
   int64_t timeout_ns;  // the longest that a kernel waits, more than 0
   const char* peer;    // the other end's name, for check()'s sentences; copied
 } lamina_cuda_channel;
@@ -52,8 +54,8 @@ typedef struct {
 } lamina_cuda_channel_message;
 
 // An end on the current device, from the ring's first message on. Pins the ring's memory and maps it for the
-// device; two ends in one process may use the same ring. Loads all kernels, so that no launch has to wait for
-// a kernel that waits.
+// device, if it is the host's; two ends in one process may use the same ring. Loads all kernels, so that no
+// launch has to wait for a kernel that waits.
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_channel_create(const lamina_cuda_channel* channel,
                                                               lamina_cuda_channel_end** end);
 
@@ -61,10 +63,11 @@ LAMINA_CUDA_API lamina_cuda_status lamina_cuda_channel_create(const lamina_cuda_
 // lies over the same memory, sends if this one does, and is of the same device; once it is destroyed, nothing
 // but check(), abort() and destroy() may be called.
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_channel_attach(lamina_cuda_channel_end* end,
-                                                              const lamina_cuda_nic_end* nic);
+                                                              lamina_cuda_nic_end* nic);
 
-// Ends of one stream that share a word of the device's memory, at first 0: once one has failed, none of them
-// sends or receives, so that nothing is made of what has not come. It has to stay until they are destroyed.
+// Ends of one stream that share a word of the device's memory, at first 0: once one has failed, or the NIC
+// that is attached to it, none of them sends or receives, so that nothing is made of what has not come, and
+// nothing waited for that cannot. It has to stay until they are destroyed.
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_channel_share(lamina_cuda_channel_end* end, uint32_t* fate);
 
 // Ends waits as abort() does, waits for the device, and closes the end, which the peer sees. No graph that

@@ -10,7 +10,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cuda/runtime.hpp"
@@ -19,53 +21,74 @@
 namespace lamina::fhbn::cuda {
 
 // Memory of the host pinned for devices to reach, for as long as this lives. The driver takes a page once, so
-// it is shared: a ring by two ends over it and by what posts for them, a NIC's page by many queue pairs.
+// it is shared: a ring by two ends over it and by what posts for them, a NIC's page by many queue pairs. To
+// pin may take until what runs on the devices has ended: other memory can be pinned meanwhile.
 class Pinned {
 public:
   // `flags`: besides that any device may reach it.
-  Pinned(void* memory, std::size_t bytes, unsigned flags = 0) {
-    const std::lock_guard lock(mutex());
-    auto* const begin = static_cast<std::byte*>(memory);
-    auto behind = ranges().upper_bound(begin);
-    if (behind != ranges().begin()) {
-      auto& [first, range] = *std::prev(behind);
-      if (begin + bytes <= first + range.bytes) {
-        begin_ = first;
-        ++range.users;
-        return;
-      }
-    }
-    lamina::cuda::check(
-        cudaHostRegister(memory, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped | flags),
-        "pinning the channel's memory");
-    ranges()[begin_ = begin] = {bytes, 1};
+  Pinned(void* memory, std::size_t bytes, unsigned flags = 0)
+      : range_(used(static_cast<std::byte*>(memory), bytes)) {
+    const std::lock_guard lock(range_->changing);
+    if (range_->is_pinned) return;
+    const cudaError_t pinned = cudaHostRegister(range_->begin, range_->bytes,
+                                                cudaHostRegisterPortable | cudaHostRegisterMapped | flags);
+    range_->is_pinned = pinned == cudaSuccess;
+    if (pinned != cudaSuccess) release();
+    lamina::cuda::check(pinned, "pinning the channel's memory");
   }
   ~Pinned() {
-    const std::lock_guard lock(mutex());
-    const auto range = ranges().find(begin_);
-    if (--range->second.users > 0) return;
-    ranges().erase(range);
-    cudaHostUnregister(begin_);
+    const std::lock_guard lock(range_->changing);
+    release();
   }
   Pinned(const Pinned&) = delete;
   Pinned& operator=(const Pinned&) = delete;
 
 private:
   struct Range {
+    std::byte* begin;
     std::size_t bytes;
-    int users;
+    int users = 0;
+    bool is_pinned = false;
+    std::mutex changing = {};  // held while it is pinned or let go, and taken before that of all ranges
+  };
+  struct Ranges {
+    std::mutex mutex;
+    std::map<std::byte*, std::shared_ptr<Range>> by_begin;
   };
 
-  static std::mutex& mutex() {
-    static std::mutex one;
+  static Ranges& all() {
+    static Ranges one;
     return one;
   }
-  static std::map<std::byte*, Range>& ranges() {
-    static std::map<std::byte*, Range> all;
-    return all;
+
+  // The range that these bytes are in, with one user more.
+  static std::shared_ptr<Range> used(std::byte* begin, std::size_t bytes) {
+    const std::lock_guard lock(all().mutex);
+    auto& ranges = all().by_begin;
+    const auto behind = ranges.upper_bound(begin);
+    const bool inside = behind != ranges.begin() &&
+                        begin + bytes <= std::prev(behind)->first + std::prev(behind)->second->bytes;
+    auto& range = inside ? std::prev(behind)->second : ranges[begin];
+    if (!inside) range.reset(new Range{begin, bytes});
+    ++range->users;
+    return range;
   }
 
-  std::byte* begin_;  // of the range that it is in
+  // With the range held. It counts as used until it is let go: who comes meanwhile waits, and pins it again.
+  void release() {
+    {
+      const std::lock_guard lock(all().mutex);
+      if (range_->users > 1) {
+        --range_->users;
+        return;
+      }
+    }
+    if (std::exchange(range_->is_pinned, false)) cudaHostUnregister(range_->begin);
+    const std::lock_guard lock(all().mutex);
+    if (--range_->users == 0) all().by_begin.erase(range_->begin);
+  }
+
+  std::shared_ptr<Range> range_;
 };
 
 // Where the device finds memory of the host.
@@ -97,11 +120,33 @@ HostMemory<T> host_memory() {
 }
 
 template <typename T>
-DeviceMemory<T> device_memory() {
+DeviceMemory<T> device_memory(std::size_t bytes, const char* doing) {
   void* memory = nullptr;
-  lamina::cuda::check(cudaMalloc(&memory, sizeof(T)), "making a cursor");
+  lamina::cuda::check(cudaMalloc(&memory, bytes), doing);
   return DeviceMemory<T>(static_cast<T*>(memory));
 }
+
+// Into a device's memory, where it is when this returns: the copy alone may still be under way.
+inline void write(void* to, const void* from, std::size_t bytes, const char* doing) {
+  lamina::cuda::check(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice), doing);
+  lamina::cuda::check(cudaStreamSynchronize(nullptr), doing);
+}
+
+// A ring or its mirror, as kernels address it: it is the device's own, or the host's and pinned while this
+// lives.
+class MappedRing {
+public:
+  MappedRing(void* memory, std::size_t bytes, bool is_on_device) : begin_(static_cast<std::byte*>(memory)) {
+    if (is_on_device) return;
+    pinned_.emplace(memory, bytes);
+    begin_ = on_device(begin_);
+  }
+  std::byte* begin() const { return begin_; }
+
+private:
+  std::optional<Pinned> pinned_;
+  std::byte* begin_;
+};
 
 template <typename Kernel>
 const void* entry_of(Kernel* kernel) {
@@ -122,12 +167,9 @@ struct Kept {
       : peer(peer_name),
         device(lamina::cuda::current_device()),
         mailbox(host_memory<Mailbox>()),
-        cursor(device_memory<Cursor>()) {
+        cursor(device_memory<Cursor>(sizeof start, "making a cursor")) {
     *mailbox = {};
-    lamina::cuda::check(cudaMemcpy(cursor.get(), &start, sizeof start, cudaMemcpyHostToDevice),
-                        "setting a cursor");
-    lamina::cuda::check(cudaStreamSynchronize(nullptr),
-                        "setting a cursor");  // the copy may still be under way
+    write(cursor.get(), &start, sizeof start, "setting a cursor");
   }
 
   // Ends what waits.

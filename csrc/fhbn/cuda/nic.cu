@@ -8,6 +8,7 @@
 #include "fhbn/cuda/mapped.hpp"
 #include "fhbn/cuda/nic.cuh"
 #include "fhbn/cuda/nic.h"
+#include "fhbn/cuda/outcome.hpp"
 #include "fhbn/ordered.hpp"
 #include "fhbn/rdma/syndrome.hpp"
 
@@ -27,7 +28,7 @@ void require_nic(const lamina_cuda_nic* nic) {
 }
 
 lamina_cuda_channel as_channel(const lamina_cuda_nic& nic) {
-  return {nic.memory, nic.bytes, nic.side, nic.timeout_ns, nic.peer};
+  return {nic.memory, nic.bytes, nic.side, nic.on_device, nic.timeout_ns, nic.peer};
 }
 
 Preamble checked(const lamina_cuda_nic& nic) {
@@ -52,9 +53,10 @@ MappedPages map_registers(const lamina_cuda_nic_queues& queues) {
 }
 
 // The queue goes on after a wait that the host has ended: what was put there is whole.
-lamina_cuda_nic_left left_by(const NicCursor& cursor) {
+lamina_cuda_nic_left left_by(const NicCursor& cursor, const Side& peer) {
   const bool works = cursor.trouble == NicTrouble::kNone || cursor.trouble == NicTrouble::kAborted;
-  return {std::bit_cast<lamina_cuda_nic_state>(cursor.state), cursor.told, works ? 1 : 0};
+  return {std::bit_cast<lamina_cuda_nic_state>(cursor.state), cursor.told, works ? 1 : 0,
+          peer.state == State::kOpen ? 0 : 1};
 }
 
 }  // namespace
@@ -69,7 +71,7 @@ struct lamina_cuda_nic_end : cuda::Kept<cuda::NicMailbox, cuda::NicCursor> {
   lamina_cuda_nic_end(const lamina_cuda_nic& nic, const fhbn::Preamble& preamble)
       : Kept(nic.peer,
              {std::bit_cast<rdma::SendState>(nic.state), preamble.first_seqno, cuda::NicTrouble::kNone}),
-        ring(nic.memory, nic.bytes),
+        memory(nic.memory, nic.bytes, nic.on_device != 0),
         queues(cuda::map_queues(nic.queues)),
         registers(cuda::map_registers(nic.queues)) {
     end.queue = {.requests = queues.find(static_cast<std::byte*>(nic.queues.requests)),
@@ -82,7 +84,7 @@ struct lamina_cuda_nic_end : cuda::Kept<cuda::NicMailbox, cuda::NicCursor> {
     end.completions = {.entries = queues.find(static_cast<rdma::CompletionEntry*>(nic.queues.completions)),
                        .doorbell_record = queues.find(nic.queues.completion_record),
                        .count = nic.queues.completion_count};
-    end.memory = cuda::on_device(static_cast<std::byte*>(nic.memory));
+    end.memory = memory.begin();
     end.cursor = cursor.get();
     end.mailbox = cuda::on_device(mailbox.get());
     end.local_address = reinterpret_cast<std::uintptr_t>(nic.memory);
@@ -95,7 +97,7 @@ struct lamina_cuda_nic_end : cuda::Kept<cuda::NicMailbox, cuda::NicCursor> {
     end.sends = nic.side == LAMINA_CUDA_CHANNEL_SENDS;
   }
 
-  cuda::Pinned ring;
+  cuda::MappedRing memory;
   cuda::MappedPages queues;
   cuda::MappedPages registers;
   cuda::NicEnd end{};
@@ -103,7 +105,7 @@ struct lamina_cuda_nic_end : cuda::Kept<cuda::NicMailbox, cuda::NicCursor> {
 
 namespace lamina::fhbn::cuda {
 
-const NicEnd& end_of(const lamina_cuda_nic_end& kept) { return kept.end; }
+NicEnd& end_of(lamina_cuda_nic_end& kept) { return kept.end; }
 
 namespace {
 
@@ -117,7 +119,10 @@ lamina_cuda_status enqueue(lamina_cuda_nic_end* end, void (*kernel)(NicEnd), lam
   });
 }
 
-[[noreturn]] void tell(const NicMailbox::Report& report, const std::string& peer) {
+[[noreturn]] void tell(const NicMailbox::Report& report, bool sends, const std::string& peer) {
+  if (report.closed != 0) {
+    throw Failure{LAMINA_CUDA_CHANNEL_CLOSED, wait_sentence(Fault::kClosed, sends, peer)};
+  }
   if (report.trouble == NicTrouble::kFailed) {
     const rdma::Completed completed{true, static_cast<rdma::Syndrome>(report.syndrome),
                                     static_cast<std::uint8_t>(report.vendor_syndrome)};
@@ -153,10 +158,14 @@ lamina_cuda_status lamina_cuda_nic_destroy(lamina_cuda_nic_end* end, lamina_cuda
     cuda::require(left != nullptr, "there is nowhere to put what the NIC's end leaves");
     const std::unique_ptr<lamina_cuda_nic_end> gone(end);
     cuda::NicCursor last{};
-    const cudaError_t waited = gone->stop_and(
-        [&] { return cudaMemcpy(&last, gone->cursor.get(), sizeof last, cudaMemcpyDeviceToHost); });
+    fhbn::Side peer{};
+    const cudaError_t waited = gone->stop_and([&] {
+      const cudaError_t copied = cudaMemcpy(&last, gone->cursor.get(), sizeof last, cudaMemcpyDeviceToHost);
+      if (copied != cudaSuccess) return copied;
+      return cudaMemcpy(&peer, gone->end.peer_line(), fhbn::kLineBytes, cudaMemcpyDefault);
+    });
     cuda::check(waited, "waiting for the last kernels that post");
-    *left = cuda::left_by(last);
+    *left = cuda::left_by(last, peer);
   });
 }
 
@@ -173,7 +182,8 @@ lamina_cuda_status lamina_cuda_nic_check(lamina_cuda_nic_end* end) {
   return cuda::guarded([&] {
     cuda::require_end(end);
     const cuda::NicMailbox::Report& report = end->mailbox->report;
-    if (fhbn::load_acquire(report.trouble) != cuda::NicTrouble::kNone) cuda::tell(report, end->peer);
+    if (fhbn::load_acquire(report.trouble) != cuda::NicTrouble::kNone)
+      cuda::tell(report, end->end.sends, end->peer);
   });
 }
 

@@ -55,6 +55,7 @@ typedef struct {
   uint32_t remote_key;
   uint64_t remote_address;  // where the peer's ring or mirror begins, as its NIC knows it
   int32_t side;             // lamina_cuda_channel_side
+  int32_t on_device;        // as the end's: where the memory is
   int64_t timeout_ns;       // the longest that a kernel waits for the NIC, more than 0
   const char* peer;         // the other end's name, for check()'s sentences; copied
 } lamina_cuda_nic;
@@ -64,10 +65,11 @@ typedef struct {
   lamina_cuda_nic_state state;  // where the host may go on
   uint64_t told;                // the number that the peer was given last
   int32_t works;                // 1: it may; 0: the NIC has failed, and nothing is to be posted
+  int32_t closed;               // 1: the peer has closed its end, as far as it had said so by then
 } lamina_cuda_nic_left;
 
-// Pins the queues' memory and the ring's, maps them and the registers for the current device. What they
-// belong to has to stay until destroy().
+// Pins the queues' memory, and the ring's if that is the host's, maps them and the registers for the current
+// device. What they belong to has to stay until destroy().
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_create(const lamina_cuda_nic* nic,
                                                           lamina_cuda_nic_end** end);
 
@@ -85,8 +87,9 @@ LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_post(lamina_cuda_nic_end* end
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_poll(lamina_cuda_nic_end* end, lamina_cuda_stream stream);
 
 // Whether the NIC still works for this end, as far as the device has come: LAMINA_CUDA_NIC_FAILED or
-// LAMINA_CUDA_CHANNEL_LATE if not, LAMINA_CUDA_CHANNEL_LOST if a wait was ended by abort(). After that
-// kernels post nothing more. Waits for nothing.
+// LAMINA_CUDA_CHANNEL_LATE if not, LAMINA_CUDA_CHANNEL_LOST if a wait was ended by abort(), and instead of
+// any LAMINA_CUDA_CHANNEL_CLOSED if the peer had closed before. After that kernels post nothing more. Waits
+// for nothing.
 LAMINA_CUDA_API lamina_cuda_status lamina_cuda_nic_check(lamina_cuda_nic_end* end);
 
 // Ends waits for the NIC.

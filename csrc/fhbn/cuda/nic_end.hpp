@@ -32,6 +32,7 @@ struct NicMailbox {
     NicTrouble trouble;
     std::uint32_t syndrome;
     std::uint32_t vendor_syndrome;
+    std::uint32_t closed;  // 1: the peer had closed by then
   } report;
 };
 
@@ -43,6 +44,7 @@ struct NicEnd {
   std::byte* memory;
   NicCursor* cursor;
   NicMailbox* mailbox;
+  std::uint32_t* fate;  // the channel's end's (end.hpp): a NIC that fails ends what others make of it, too
   std::uint64_t local_address;
   std::uint64_t remote_address;
   std::uint64_t stride;
@@ -51,9 +53,15 @@ struct NicEnd {
   std::uint32_t remote_key;
   std::uint32_t slot_count;
   bool sends;
+
+  // What the peer says of itself, in the ring or mirror that its NIC writes to.
+  LAMINA_HD const Side* peer_line() const {
+    return reinterpret_cast<const Side*>(memory +
+                                         (sends ? offsetof(Ring, consumed) : offsetof(Ring, published)));
+  }
 };
 
 // Of what the library keeps of it.
-const NicEnd& end_of(const lamina_cuda_nic_end& kept);
+NicEnd& end_of(lamina_cuda_nic_end& kept);
 
 }  // namespace lamina::fhbn::cuda

@@ -40,11 +40,19 @@ LAMINA_DEVICE Request noted(Posting& posting, const Request& request) {
   return request;
 }
 
+LAMINA_DEVICE bool is_open(const Side& line) {
+  const auto* const state = reinterpret_cast<const std::uint32_t*>(&line.state);
+  return load_acquire_sys(state) == static_cast<std::uint32_t>(State::kOpen);
+}
+
 LAMINA_DEVICE void fail(const NicEnd& nic, NicTrouble trouble, const rdma::Completed& completed = {}) {
   nic.cursor->trouble = trouble;
+  if (nic.fate != nullptr) *nic.fate = 1;
   NicMailbox::Report& report = nic.mailbox->report;
   report.syndrome = static_cast<std::uint32_t>(completed.syndrome);
   report.vendor_syndrome = completed.vendor_syndrome;
+  // Its queue pair is gone then, and answers no more; its line has come before.
+  report.closed = is_open(*nic.peer_line()) ? 0 : 1;
   store_release_sys(reinterpret_cast<std::uint32_t*>(&report.trouble), static_cast<std::uint32_t>(trouble));
 }
 

@@ -47,9 +47,8 @@ LAMINA_DEVICE Change wait_for_change(const End& end, const Side& line, std::uint
       const std::uint64_t seqno = load_acquire_sys(&line.seqno);
       if (seqno != seen) return {Fault::kNone, seqno};
     }
-    const auto* const state = reinterpret_cast<const std::uint32_t*>(&line.state);
     Fault fault = Fault::kNone;
-    if (load_acquire_sys(state) != static_cast<std::uint32_t>(State::kOpen)) {
+    if (!is_open(line)) {
       fault = Fault::kClosed;
     } else if (load_acquire_sys(&end.mailbox->abort) != 0) {
       fault = Fault::kPeerLost;

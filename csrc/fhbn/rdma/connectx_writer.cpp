@@ -121,14 +121,14 @@ void require_mlx5(const VerbsDevice& device) {
   }
 }
 
-ConnectxWriter::ConnectxWriter(std::shared_ptr<VerbsDevice> device, std::shared_ptr<Segment> memory,
+ConnectxWriter::ConnectxWriter(std::shared_ptr<VerbsDevice> device, std::shared_ptr<const RingMemory> memory,
                                std::size_t offered_bytes)
     : connection_(
           std::make_shared<VerbsConnection>(std::move(device), std::move(memory), offered_bytes, kDepth)) {}
 
 void ConnectxWriter::connect(const VerbsAddress& peer, const std::string& peer_name, const Quality& quality) {
   connection_->connect(peer, peer_name, quality);
-  const Segment& memory = connection_->memory();
+  const RingMemory& memory = connection_->memory();
   const LocalMemory local{static_cast<const std::byte*>(memory.memory()), memory.bytes(),
                           connection_->local_key()};
   // The peer's is of the same shape. How much of it may be written to is its NIC's to know.

@@ -16,7 +16,7 @@ void require_mlx5(const VerbsDevice& device);
 class ConnectxWriter final : public QueueWriter {
 public:
   // Registers the ring or its mirror. Of it the peer may write to the first `offered_bytes`, and no further.
-  ConnectxWriter(std::shared_ptr<VerbsDevice> device, std::shared_ptr<Segment> memory,
+  ConnectxWriter(std::shared_ptr<VerbsDevice> device, std::shared_ptr<const RingMemory> memory,
                  std::size_t offered_bytes);
 
   VerbsAddress address() const { return connection_->address(); }

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "fhbn/cuda/channel.h"
-#include "fhbn/ordered.hpp"
 #include "fhbn/rdma/writer.hpp"
 
 namespace lamina::fhbn::rdma {
@@ -22,14 +21,9 @@ bool is_blueflame_asked() {
 
 }  // namespace
 
-LentQueue::LentQueue(std::shared_ptr<Mlx5Writer> writer, std::shared_ptr<Segment> memory,
+LentQueue::LentQueue(std::shared_ptr<Mlx5Writer> writer, std::shared_ptr<const RingMemory> memory,
                      std::shared_ptr<const Peer> peer, bool sends)
     : peer_(std::move(peer)), writer_(std::move(writer)), memory_(std::move(memory)), sends_(sends) {}
-
-bool LentQueue::peer_has_closed() const {
-  const Ring& ring = memory_->ring();
-  return load_acquire((sends_ ? ring.consumed : ring.published).state) != State::kOpen;
-}
 
 lamina_cuda_nic LentQueue::for_device(std::int64_t timeout_ns) const {
   const QueuePair& pair = writer_->queues();
@@ -51,12 +45,13 @@ lamina_cuda_nic LentQueue::for_device(std::int64_t timeout_ns) const {
           .remote_key = writer_->remote().key,
           .remote_address = writer_->remote().address,
           .side = sends_ ? LAMINA_CUDA_CHANNEL_SENDS : LAMINA_CUDA_CHANNEL_RECEIVES,
+          .on_device = memory_->is_on_device() ? 1 : 0,
           .timeout_ns = timeout_ns,
           .peer = peer_->name().c_str()};
 }
 
 void LentQueue::close(const lamina_cuda_nic_left& left) {
-  if (left.works == 0 || !owner_.is_here() || peer_has_closed() || peer_has_ended()) return;
+  if (left.works == 0 || left.closed != 0 || !owner_.is_here() || peer_has_ended()) return;
   writer_->resume(std::bit_cast<SendState>(left.state));
   say_goodbye(*writer_, sends_ ? offsetof(Ring, published) : offsetof(Ring, consumed), left.told);
 }

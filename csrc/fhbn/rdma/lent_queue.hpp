@@ -16,7 +16,7 @@ namespace lamina::fhbn::rdma {
 class LentQueue {
 public:
   // `memory`: the ring, or the mirror of an end that sends.
-  LentQueue(std::shared_ptr<Mlx5Writer> writer, std::shared_ptr<Segment> memory,
+  LentQueue(std::shared_ptr<Mlx5Writer> writer, std::shared_ptr<const RingMemory> memory,
             std::shared_ptr<const Peer> peer, bool sends);
   LentQueue(const LentQueue&) = delete;
   LentQueue& operator=(const LentQueue&) = delete;
@@ -24,8 +24,7 @@ public:
   // What the device is told: where the queue and the memory are, and how far the host has come.
   lamina_cuda_nic for_device(std::int64_t timeout_ns) const;
 
-  // Whether the peer has, which explains why its NIC answers no more.
-  bool peer_has_closed() const;
+  // Which explains why its NIC answers no more.
   bool peer_has_ended() const { return peer_->has_ended(); }
 
   // The device posts no more. If the NIC still works, the host goes on where the device has left the queue:
@@ -35,7 +34,7 @@ public:
 private:
   std::shared_ptr<const Peer> peer_;  // first: its connection goes after the queue pair
   std::shared_ptr<Mlx5Writer> writer_;
-  std::shared_ptr<Segment> memory_;
+  std::shared_ptr<const RingMemory> memory_;
   bool sends_;
   Owner owner_;
 };

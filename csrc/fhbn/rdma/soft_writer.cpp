@@ -17,13 +17,24 @@ Failed failed_in(const std::shared_ptr<Segment>& memory) {
 
 }  // namespace
 
-SoftWriter::SoftWriter(std::shared_ptr<SoftNic> nic, std::shared_ptr<Segment> memory,
+std::shared_ptr<Segment> seen_by_softnic(const std::shared_ptr<RingMemory>& memory) {
+  if (auto segment = std::dynamic_pointer_cast<Segment>(memory)) return segment;
+  if (memory->descriptor() < 0) throw ChannelError("a softnic reaches a GPU's memory by its dmabuf only");
+  try {
+    return Segment::attach(memory->descriptor());
+  } catch (const std::exception&) {
+    throw ChannelError("a softnic can map the dmabuf of an emulated GPU only");
+  }
+}
+
+SoftWriter::SoftWriter(std::shared_ptr<SoftNic> nic, std::shared_ptr<RingMemory> memory,
                        std::size_t offered_bytes)
     : nic_(std::move(nic)),
       memory_(std::move(memory)),
+      seen_(seen_by_softnic(memory_)),
       offered_bytes_(offered_bytes),
-      registered_(
-          nic_->register_memory(static_cast<std::byte*>(memory_->memory()), memory_->bytes(), memory_)) {}
+      registered_(nic_->register_memory(static_cast<std::byte*>(seen_->memory()), memory_->bytes(), seen_,
+                                        memory_->memory())) {}
 
 SoftWriter::~SoftWriter() {
   writer_.reset();
@@ -38,7 +49,7 @@ void SoftWriter::connect(const std::shared_ptr<Segment>& peer_memory, const Remo
                          const RemoteMemory& told, const std::string& peer_name) {
   auto* const there = static_cast<std::byte*>(peer_memory->memory());
   QueuePair pair =
-      nic_->connect(kBlocks, {there, known_as, peer_memory, failed_in(peer_memory)}, failed_in(memory_));
+      nic_->connect(kBlocks, {there, known_as, peer_memory, failed_in(peer_memory)}, failed_in(seen_));
   qpn_ = pair.send.qpn;
   writer_.emplace(std::move(pair), registered_, told, peer_name);
 }

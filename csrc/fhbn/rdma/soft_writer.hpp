@@ -10,12 +10,16 @@
 
 namespace lamina::fhbn::rdma {
 
+// A ring or its mirror where a softnic's thread reaches it: an emulated GPU's by mapping its dmabuf.
+// ChannelError where that cannot be.
+std::shared_ptr<Segment> seen_by_softnic(const std::shared_ptr<RingMemory>& memory);
+
 // An end's queue pair on a softnic, posted to as on an mlx5 NIC. Part of a test bench: both ends are on one
 // machine, and each has the other's memory mapped, so that its softnic can write there.
 class SoftWriter final : public QueueWriter {
 public:
   // Registers the ring or its mirror. Of it the peer may write to the first `offered_bytes`, and no further.
-  SoftWriter(std::shared_ptr<SoftNic> nic, std::shared_ptr<Segment> memory, std::size_t offered_bytes);
+  SoftWriter(std::shared_ptr<SoftNic> nic, std::shared_ptr<RingMemory> memory, std::size_t offered_bytes);
   ~SoftWriter() override;
 
   // What this end's memory is registered as.
@@ -35,7 +39,8 @@ private:
   static constexpr std::uint32_t kBlocks = 256;  // of the send queue
 
   std::shared_ptr<SoftNic> nic_;
-  std::shared_ptr<Segment> memory_;
+  std::shared_ptr<RingMemory> memory_;
+  std::shared_ptr<Segment> seen_;  // the same, as the softnic's thread reaches it
   std::size_t offered_bytes_;
   LocalMemory registered_;
   std::uint32_t qpn_ = 0;

@@ -48,12 +48,13 @@ std::unique_lock<std::mutex> SoftNic::lock() const {
   return held;
 }
 
-LocalMemory SoftNic::register_memory(std::byte* memory, std::uint64_t bytes,
-                                     std::shared_ptr<const void> keep) {
+LocalMemory SoftNic::register_memory(std::byte* memory, std::uint64_t bytes, std::shared_ptr<const void> keep,
+                                     const void* known_as) {
   const auto held = lock();
   const LocalMemory known{memory, bytes, next_key_};
   next_key_ += 0x101;
-  regions_.emplace(known.key, Region{known, std::move(keep)});
+  const auto address = reinterpret_cast<std::uintptr_t>(known_as != nullptr ? known_as : memory);
+  regions_.emplace(known.key, Region{known, address, std::move(keep)});
   return known;
 }
 
@@ -91,7 +92,7 @@ const std::byte* SoftNic::find(std::uint32_t key, std::uint64_t address, std::ui
   const auto found = regions_.find(key);
   if (found == regions_.end()) return nullptr;
   const LocalMemory& memory = found->second.memory;
-  const std::uint64_t offset = address - reinterpret_cast<std::uintptr_t>(memory.memory);
+  const std::uint64_t offset = address - found->second.known_as;
   const bool inside = offset <= memory.bytes && bytes <= memory.bytes - offset;
   return inside ? memory.memory + offset : nullptr;
 }

@@ -24,8 +24,10 @@ public:
   SoftNic& operator=(const SoftNic&) = delete;
 
   // Lets the NIC read memory, and the peer's NIC write there, by the key that comes back. `keep` is held
-  // until the memory is registered no more.
-  LocalMemory register_memory(std::byte* memory, std::uint64_t bytes, std::shared_ptr<const void> keep);
+  // until the memory is registered no more. `known_as`: where requests have it, if that is not where it is
+  // mapped here.
+  LocalMemory register_memory(std::byte* memory, std::uint64_t bytes, std::shared_ptr<const void> keep,
+                              const void* known_as = nullptr);
   void deregister(std::uint32_t key);
 
   // A queue pair that is connected to the peer whose memory this is. It ends with the last copy of what is
@@ -39,6 +41,7 @@ public:
 private:
   struct Region {
     LocalMemory memory;
+    std::uint64_t known_as;
     std::shared_ptr<const void> keep;
   };
 

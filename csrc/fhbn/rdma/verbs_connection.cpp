@@ -33,18 +33,11 @@ std::string lock_limit() {
          " bytes of memory: raise that limit (ulimit -l)";
 }
 
-RegisteredRegion by_file(const VerbsDevice& device, const DeviceMemory& memory, int access) {
-  if (ibverbs().reg_dmabuf_mr == nullptr) {
-    throw ChannelError("libibverbs.so.1 does not register dmabufs: install rdma-core 34 or newer");
-  }
-  return RegisteredRegion(ibverbs().reg_dmabuf_mr(device.domain(), memory.dmabuf->offset, memory.bytes,
-                                                  memory.address, memory.dmabuf->descriptor, access));
-}
-
 }  // namespace
 
-VerbsConnection::VerbsConnection(std::shared_ptr<VerbsDevice> device, std::shared_ptr<Segment> memory,
-                                 std::size_t offered_bytes, const Depth& depth)
+VerbsConnection::VerbsConnection(std::shared_ptr<VerbsDevice> device,
+                                 std::shared_ptr<const RingMemory> memory, std::size_t offered_bytes,
+                                 const Depth& depth)
     : device_(std::move(device)), memory_(std::move(memory)), first_psn_(std::random_device()() % kNumbers) {
   register_memory(offered_bytes);
   create_queues(depth);
@@ -58,20 +51,32 @@ VerbsConnection::VerbsConnection(std::shared_ptr<VerbsDevice> device, std::share
 // What the peer may write to, and unless that is all of it, what is read from here: locked memory is counted
 // once for each. Relaxed ordering is not asked for: a message has to be there before its number is.
 void VerbsConnection::register_memory(std::size_t offered_bytes) {
-  const auto registered = [this](std::size_t bytes, int access) {
-    abi::MemoryRegion* region = ibverbs().reg_mr(device_->domain(), memory_->memory(), bytes, access);
-    if (region == nullptr) {
-      const int error = errno;
-      throw ChannelError(device_->name() + " cannot register " + std::to_string(bytes) +
-                         " bytes of memory: " + std::strerror(error) + (error == ENOMEM ? lock_limit() : ""));
-    }
-    return region;
-  };
-  offered_.reset(registered(offered_bytes, abi::kAccessLocalWrite | abi::kAccessRemoteWrite));
-  if (offered_bytes < memory_->bytes()) own_.reset(registered(memory_->bytes(), 0));
+  offered_ = registered(offered_bytes, abi::kAccessLocalWrite | abi::kAccessRemoteWrite);
+  if (offered_bytes < memory_->bytes()) own_ = registered(memory_->bytes(), 0);
   // A fork finds the ring where it was, though the library may have kept it back: shared memory is not
   // copied.
-  ::madvise(memory_->memory(), memory_->bytes(), MADV_DOFORK);
+  if (!memory_->is_on_device()) ::madvise(memory_->memory(), memory_->bytes(), MADV_DOFORK);
+}
+
+RegisteredRegion VerbsConnection::registered(std::size_t bytes, int access) const {
+  const bool by_file = memory_->is_on_device() && memory_->descriptor() >= 0;
+  if (by_file && ibverbs().reg_dmabuf_mr == nullptr) {
+    throw ChannelError("libibverbs.so.1 does not register dmabufs: install rdma-core 34 or newer");
+  }
+  void* const begin = memory_->memory();
+  RegisteredRegion region(by_file ? ibverbs().reg_dmabuf_mr(device_->domain(), 0, bytes,
+                                                            reinterpret_cast<std::uintptr_t>(begin),
+                                                            memory_->descriptor(), access)
+                                  : ibverbs().reg_mr(device_->domain(), begin, bytes, access));
+  if (region) return region;
+  const int error = errno;
+  const std::string what = device_->name() + " cannot register " + std::to_string(bytes) + " bytes of ";
+  if (!memory_->is_on_device()) {
+    throw ChannelError(what + "memory: " + std::strerror(error) + (error == ENOMEM ? lock_limit() : ""));
+  }
+  throw ChannelError(
+      what + "a GPU's memory (" + std::strerror(error) +
+      (by_file ? "): its driver takes no dmabuf" : "): load nvidia-peermem (modprobe nvidia-peermem)"));
 }
 
 void VerbsConnection::create_queues(const Depth& depth) {
@@ -162,19 +167,6 @@ void VerbsConnection::change(abi::QueuePairAttributes& attributes, int which, co
   if (error == 0) return;
   throw ChannelError(device_->name() + ": the queue pair to " + peer_name_ + " cannot " + to + ": " +
                      std::strerror(error));
-}
-
-RegisteredRegion registered(const VerbsDevice& device, const DeviceMemory& memory, int access) {
-  RegisteredRegion region =
-      memory.dmabuf ? by_file(device, memory, access)
-                    : RegisteredRegion(ibverbs().reg_mr(
-                          device.domain(), reinterpret_cast<void*>(memory.address), memory.bytes, access));
-  if (region) return region;
-  const std::string why = std::strerror(errno);
-  throw ChannelError(
-      device.name() + " cannot register " + std::to_string(memory.bytes) + " bytes of a GPU's memory (" +
-      why +
-      (memory.dmabuf ? "): its driver takes no dmabuf" : "): load nvidia-peermem (modprobe nvidia-peermem)"));
 }
 
 }  // namespace lamina::fhbn::rdma

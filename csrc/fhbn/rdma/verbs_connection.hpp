@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "fhbn/process.hpp"
@@ -49,8 +48,10 @@ struct Quality {
 // What posts to it is another matter.
 class VerbsConnection {
 public:
-  // Registers the ring or its mirror. Of it the peer may write to the first `offered_bytes`, and no further.
-  VerbsConnection(std::shared_ptr<VerbsDevice> device, std::shared_ptr<Segment> memory,
+  // Registers the ring or its mirror, a GPU's by its dmabuf or, without one, by its address, for which
+  // nvidia-peermem has to be loaded (not verified on hardware). Of it the peer may write to the first
+  // `offered_bytes`, and no further.
+  VerbsConnection(std::shared_ptr<VerbsDevice> device, std::shared_ptr<const RingMemory> memory,
                   std::size_t offered_bytes, const Depth& depth);
 
   VerbsAddress address() const;
@@ -59,7 +60,7 @@ public:
   void connect(const VerbsAddress& peer, const std::string& peer_name, const Quality& quality = {});
 
   const VerbsDevice& device() const { return *device_; }
-  const Segment& memory() const { return *memory_; }
+  const RingMemory& memory() const { return *memory_; }
   std::uint32_t local_key() const { return own_ ? own_->lkey : offered_->lkey; }
   abi::CompletionQueue* completions() const { return completions_.get(); }
   abi::QueuePair* pair() const { return pair_.get(); }
@@ -68,13 +69,14 @@ public:
 
 private:
   void register_memory(std::size_t offered_bytes);
+  RegisteredRegion registered(std::size_t bytes, int access) const;
   void require_sound(const VerbsAddress& peer, const std::string& peer_name) const;
   void create_queues(const Depth& depth);
   void change(abi::QueuePairAttributes& attributes, int which, const char* to);
   abi::QueuePairAttributes path_to(const VerbsAddress& peer, const Quality& quality) const;
 
   std::shared_ptr<VerbsDevice> device_;
-  std::shared_ptr<Segment> memory_;
+  std::shared_ptr<const RingMemory> memory_;
   // In the order in which they need each other: destroyed from the last to the first.
   RegisteredRegion offered_;
   RegisteredRegion own_;  // of memory that is not all offered
@@ -85,23 +87,5 @@ private:
   VerbsAddress peer_{};
   std::string peer_name_ = "a peer";
 };
-
-// A file of the GPU's driver that stands for memory (cuMemGetHandleForAddressRange), and where in it that
-// begins.
-struct Dmabuf {
-  int descriptor;
-  std::uint64_t offset;
-};
-
-// Memory of a GPU, as its kernels address it.
-struct DeviceMemory {
-  std::uint64_t address;
-  std::size_t bytes;
-  std::optional<Dmabuf> dmabuf;
-};
-
-// Lets the NIC reach it, by its dmabuf, or without one by its address, for which nvidia-peermem has to be
-// loaded. `access`: abi::kAccess... ChannelError says what is missing. Not verified on hardware.
-RegisteredRegion registered(const VerbsDevice& device, const DeviceMemory& memory, int access);
 
 }  // namespace lamina::fhbn::rdma

@@ -28,12 +28,13 @@ from lamina._native import (
     ConnectxWriter,
     NicError,
     PeerLostError,
-    ShmSegment,
+    RingMemory,
     SoftWriter,
 )
 from lamina.cuda_library import CudaError
 from lamina.fhbn.channel import MOST_PARTS
 from lamina.fhbn.control import seconds
+from lamina.fhbn.rings import ON_THE_HOST, Place
 from lamina.fhbn.tensors import DeviceMessage
 
 # A thread that has been told to stop has, or is calling, which takes a moment.
@@ -114,14 +115,12 @@ class NicEnd:
         status, sentence = cuda_library.ask("nic_check", self._end)
         if not status:
             return 0, ""
-        closed, ended = self._queue.peer_has_closed, self._queue.peer_has_ended
-        if not (closed or ended):
-            return status, sentence
+        if status != CLOSED:
+            if not self._queue.peer_has_ended:
+                return status, sentence
+            status, sentence = LOST, f"{self._peer} has ended and takes no more messages"
         # Its queue pair is gone. A sender needs no more credits then, and what it sent before is in the ring.
-        if not self._sends:
-            return 0, ""
-        how = "closed the channel" if closed else "ended"
-        return CLOSED if closed else LOST, f"{self._peer} has {how} and takes no more messages"
+        return (status, sentence) if self._sends else (0, "")
 
     def abort(self) -> None:
         """End waits for the NIC."""
@@ -154,6 +153,7 @@ class _Channel(ctypes.Structure):
         ("memory", ctypes.c_void_p),
         ("bytes", ctypes.c_size_t),
         ("side", ctypes.c_int32),
+        ("on_device", ctypes.c_int32),
         ("timeout_ns", ctypes.c_int64),
         ("peer", ctypes.c_char_p),
     )
@@ -177,7 +177,7 @@ class _DeviceEnd:
 
     def __init__(
         self,
-        segment: ShmSegment,
+        segment: RingMemory,
         peer: str,
         watched: Sequence[int] = (),
         *,
@@ -185,6 +185,7 @@ class _DeviceEnd:
         device: torch.device | str = "cuda",
         engine: str = "shm",
         writer: SoftWriter | ConnectxWriter | None = None,
+        place: Place = ON_THE_HOST,
     ) -> None:
         """With a `writer` a NIC carries the messages, and the segment is the ring or mirror that it knows."""
         self._end = ctypes.c_void_p()
@@ -196,11 +197,17 @@ class _DeviceEnd:
         self.device = gpu.tensors_on(device)
         self.engine = engine
         self.peer = peer
+        self.ring = place  # where it lies
         self.first_seqno = segment.first_seqno  # of the first message: where one that takes over begins
         self._segment = segment  # stays mapped
         timeout_ns = int(seconds(timeout_s) * 1e9)
         channel = _Channel(
-            segment.address, segment.nbytes, _SENDS if self.sends else _RECEIVES, timeout_ns, peer.encode()
+            segment.address,
+            segment.nbytes,
+            _SENDS if self.sends else _RECEIVES,
+            segment.on_device,
+            timeout_ns,
+            peer.encode(),
         )
         try:
             with gpu.current(self.device):

@@ -229,10 +229,10 @@ def _on_a_device(kind: type[AnyEnd], device: str, chosen: str) -> End[AnyEnd]:
     def make(control: Control, spec: ChannelSpec, deadline: Deadline) -> AnyEnd:
         over: Any = engine(chosen)
         kept: Any = kind
-        with over.joined(control, spec, deadline, sends=kept.sends) as (segment, peer, watched, writer):
+        with over.joined(control, spec, deadline, sends=kept.sends, gpu=device) as made:
             end: AnyEnd = kept(
-                segment, peer, watched,
-                timeout_s=spec.timeout_s, device=device, engine=chosen, writer=writer,
+                made.segment, made.peer, made.watched,
+                timeout_s=spec.timeout_s, device=device, engine=chosen, writer=made.writer, place=made.place,
             )  # fmt: skip
             return end
 

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeVar
 
-from lamina import host_memory
 from lamina._native import NicReceiver, NicSender, ShmReceiver, ShmSegment, ShmSender
-from lamina.fhbn import handover
+from lamina.fhbn import handover, rings
 from lamina.fhbn.channel import ChannelSpec
 from lamina.fhbn.control import Control, Deadline, Place
 from lamina.fhbn.errors import HandshakeError
@@ -23,10 +22,11 @@ AnyEnd = TypeVar("AnyEnd", NicReceiver, NicSender)
 class Joined(NamedTuple):
     """What an end consists of, once it and the peer's know of each other."""
 
-    segment: ShmSegment  # the ring, or the mirror of it where messages are put together
+    segment: Any  # the RingMemory, or a mirror of it where messages are put together
     peer: str
     watched: tuple[int, ...]  # descriptors that tell of its end; to be copied
     writer: Any = None  # what posts to the NIC, where there is one
+    place: rings.Place = rings.ON_THE_HOST
 
 
 class NicEngine:
@@ -42,9 +42,12 @@ class NicEngine:
         raise NotImplementedError
 
     def joined(
-        self, control: Control, spec: ChannelSpec, deadline: Deadline, *, sends: bool
+        self, control: Control, spec: ChannelSpec, deadline: Deadline, *, sends: bool, gpu: str | None = None
     ) -> AbstractContextManager[Joined]:
-        """What an end consists of, once the peer has the same; what is watched stays open meanwhile."""
+        """What an end consists of, once the peer has the same; what is watched stays open meanwhile.
+
+        `gpu`: what it is on, if that is one.
+        """
         raise NotImplementedError
 
     def receiver(self, control: Control, spec: ChannelSpec, deadline: Deadline) -> NicReceiver:
@@ -56,24 +59,11 @@ class NicEngine:
         return self._end(NicSender, control, spec, deadline)
 
     def _end(self, kind: type[AnyEnd], control: Control, spec: ChannelSpec, deadline: Deadline) -> AnyEnd:
-        with self.joined(control, spec, deadline, sends=kind is NicSender) as (ring, peer, watched, writer):
+        with self.joined(control, spec, deadline, sends=kind is NicSender) as made:
             return kind(
-                ring, writer, peer, watched,
+                made.segment, made.writer, made.peer, made.watched,
                 engine=self.name, timeout_s=spec.timeout_s, spin_s=spec.spin_s,
             )  # fmt: skip
-
-
-def new_ring(spec: ChannelSpec) -> ShmSegment:
-    """A ring of this channel's shape, or HandshakeError if there is no memory for it."""
-    shape = spec.message_bytes, spec.slots
-    needed, free = ShmSegment.bytes_for(*shape), host_memory.free_bytes()
-    if needed > free:
-        raise HandshakeError(
-            "channel-memory",
-            f"channel {spec.name} takes {needed:,} bytes for {spec.slots} messages of "
-            f"{spec.message_bytes:,}, and {free:,} bytes of memory are free: make them smaller or fewer",
-        )
-    return ShmSegment.create(*shape, epoch=spec.epoch, first_seqno=spec.first_seqno)
 
 
 def attached(descriptor: int, spec: ChannelSpec, control: Control) -> ShmSegment:
@@ -106,26 +96,33 @@ def missing(here: Place, there: Place) -> str | None:
 
 def receiver(control: Control, spec: ChannelSpec, deadline: Deadline) -> ShmReceiver:
     """Make the ring and hand it to the sender."""
-    with joined(control, spec, deadline, sends=False) as (segment, peer, watched, _):
+    with joined(control, spec, deadline, sends=False) as (segment, peer, watched, *_):
         return ShmReceiver(segment, peer, watched, timeout_s=spec.timeout_s, spin_s=spec.spin_s)
 
 
 def sender(control: Control, spec: ChannelSpec, deadline: Deadline) -> ShmSender:
     """Take the receiver's ring."""
-    with joined(control, spec, deadline, sends=True) as (segment, peer, watched, _):
+    with joined(control, spec, deadline, sends=True) as (segment, peer, watched, *_):
         return ShmSender(segment, peer, watched, timeout_s=spec.timeout_s, spin_s=spec.spin_s)
 
 
 @contextlib.contextmanager
-def joined(control: Control, spec: ChannelSpec, deadline: Deadline, *, sends: bool) -> Iterator[Joined]:
-    """Hand the ring over, or fetch it and see that it is what was offered."""
+def joined(
+    control: Control, spec: ChannelSpec, deadline: Deadline, *, sends: bool, gpu: str | None = None
+) -> Iterator[Joined]:
+    """Hand the ring over, or fetch it and see that it is what was offered.
+
+    It lies in the host's memory, whatever the ends are on: either may be on the host, and not all GPUs reach
+    each other.
+    """
+    del gpu
     with contextlib.ExitStack() as met:
         if sends:
             connection = met.enter_context(handover.visit(control, deadline))
             _, descriptor = met.enter_context(handover.taken(connection, control, deadline))
             segment = attached(descriptor, spec, control)
         else:
-            segment = new_ring(spec)
+            segment = rings.new_ring(spec)
             connection = met.enter_context(handover.meeting_point(control, deadline))
             handover.give(connection, b"ring", segment.descriptor, control, deadline)
         watched = met.enter_context(handover.watched(connection))

@@ -13,12 +13,13 @@ import struct
 from collections.abc import Iterator
 from weakref import WeakValueDictionary
 
-from lamina._native import ShmSegment, SoftNic, SoftWriter
+from lamina._native import RingMemory, SoftNic, SoftWriter
 from lamina.fhbn import handover
 from lamina.fhbn.channel import ChannelSpec
 from lamina.fhbn.control import Control, Deadline, Place, field
 from lamina.fhbn.errors import HandshakeError
-from lamina.fhbn.shm import Joined, NicEngine, attached, called, new_ring
+from lamina.fhbn.rings import registered
+from lamina.fhbn.shm import Joined, NicEngine, attached, called
 
 _REGISTERED = struct.Struct("<QQI")  # address, bytes, key
 # One for all channels of a process, while there are any. A fork has none: its parent's thread is not in it.
@@ -34,11 +35,10 @@ class SoftNicEngine(NicEngine):
 
     @contextlib.contextmanager
     def joined(
-        self, control: Control, spec: ChannelSpec, deadline: Deadline, *, sends: bool
+        self, control: Control, spec: ChannelSpec, deadline: Deadline, *, sends: bool, gpu: str | None = None
     ) -> Iterator[Joined]:
         """Make the ring or its mirror, and its queue pair."""
-        own = new_ring(spec)
-        writer = SoftWriter(nic(), own, mirror=sends)
+        own, writer, place = registered(spec, gpu, lambda ring: SoftWriter(nic(), ring, mirror=sends))
         meet = handover.visit if sends else handover.meeting_point
         with meet(control, deadline) as connection:
             # In this order: until it has been visited, the receiver hears words as a refusal.
@@ -48,7 +48,7 @@ class SoftNicEngine(NicEngine):
             if not sends:
                 _take(connection, writer, control, spec, deadline)
             with handover.watched(connection) as watched:
-                yield Joined(own, called(control, spec), watched, writer)
+                yield Joined(own, called(control, spec), watched, writer, place)
 
 
 ENGINE = SoftNicEngine("softnic", "two processes of one user on one machine", "a test bench")
@@ -63,7 +63,7 @@ def nic() -> SoftNic:
 
 
 def _give(
-    connection: socket.socket, own: ShmSegment, writer: SoftWriter, control: Control, deadline: Deadline
+    connection: socket.socket, own: RingMemory, writer: SoftWriter, control: Control, deadline: Deadline
 ) -> None:
     """Let the peer have our memory, and know what it is registered as.
 

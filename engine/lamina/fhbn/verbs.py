@@ -23,7 +23,8 @@ from lamina.fhbn.control import Control, Deadline, Place, WireMessage, field
 from lamina.fhbn.errors import ChannelError, HandshakeError
 from lamina.fhbn.nic.bus import nearest
 from lamina.fhbn.nic.way import ports_on_the_way
-from lamina.fhbn.shm import Joined, NicEngine, called, new_ring
+from lamina.fhbn.rings import registered
+from lamina.fhbn.shm import Joined, NicEngine, called
 
 _VARIABLE = "LAMINA_RDMA_DEVICE"
 _ADDRESS = {
@@ -87,7 +88,7 @@ class VerbsEngine(NicEngine):
         name: str,
         needs: str,
         verified: str,
-        writer: type[VerbsWriter | ConnectxWriter],
+        writer: Callable[..., VerbsWriter | ConnectxWriter],
         port: Callable[[str], str],
     ) -> None:
         super().__init__(name, needs, verified)
@@ -106,11 +107,11 @@ class VerbsEngine(NicEngine):
 
     @contextlib.contextmanager
     def joined(
-        self, control: Control, spec: ChannelSpec, deadline: Deadline, *, sends: bool
+        self, control: Control, spec: ChannelSpec, deadline: Deadline, *, sends: bool, gpu: str | None = None
     ) -> Iterator[Joined]:
         """Make the ring, or the mirror of which the peer may write to the part before its slots."""
-        own, on_the_way = new_ring(spec), ports_on_the_way(control.own_host)
-        writer = self._writer(device() or "".join(on_the_way[:1]), own, mirror=sends)
+        nic = device() or "".join(ports_on_the_way(control.own_host)[:1])
+        own, writer, place = registered(spec, gpu, lambda ring: self._writer(nic, ring, mirror=sends))
         control.say(writer.address, deadline)
         message = control.hear(deadline)
         address: WireMessage = {name: field(message, name, of, control.peer) for name, of in _ADDRESS.items()}
@@ -124,7 +125,7 @@ class VerbsEngine(NicEngine):
             ) from error
         # Kept open by the end, beyond the link: by it alone the peer's end can be noticed from afar.
         control.notice_silence()
-        yield Joined(own, peer, (control.fileno(),), writer)
+        yield Joined(own, peer, (control.fileno(),), writer, place)
 
 
 VERBS = VerbsEngine(

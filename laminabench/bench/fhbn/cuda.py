@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from lamina import fhbn
@@ -68,8 +69,14 @@ def run(
     for done, (engine, size) in enumerate(turns):
         watcher.progress(done, len(turns))
         rows.append(row(engine, size, _one_way(engine, size, rounds), _trips(engine, size, rounds)))
+    rings = {engine: _ring(engine) for engine in asked.names}
     return report(
-        torch.cuda.get_device_name(), rows, asked.skipped, beside_nccl.trips(), torch.cuda.device_count()
+        torch.cuda.get_device_name(),
+        rows,
+        asked.skipped,
+        beside_nccl.trips(),
+        torch.cuda.device_count(),
+        rings,
     )
 
 
@@ -85,9 +92,11 @@ def report(
     skipped: Mapping[str, str],
     nccl: Nccl = NOT_ASKED,
     gpus: int = 1,
+    rings: Mapping[str, str] = MappingProxyType({}),
 ) -> Report:
-    """The rows as they are printed, with a line for each way."""
-    path = f"pinned host memory, {'one GPU' if gpus < 2 else 'two GPUs'}, one process"
+    """The rows as they are printed, with a line for each way. `rings`: of each engine, where they lie."""
+    path = f"{'one GPU' if gpus < 2 else 'two GPUs'}, one process"
+    path += "".join(f", {engine}'s rings in {place}" for engine, place in rings.items())
     compared = beside_nccl.compared(rows, nccl)
     engines = list(dict.fromkeys(row["engine"] for row in rows))
     facts = {
@@ -178,6 +187,12 @@ def _opener(stack: ExitStack, engine: str, size: int) -> Callable[..., tuple[Any
         return ends
 
     return opened
+
+
+def _ring(engine: str) -> str:
+    with ExitStack() as stack:
+        ends = _opener(stack, engine, 1)("ring")
+        return " and ".join(dict.fromkeys(end.ring.name for end in ends))
 
 
 def _on(number: int) -> Any:

@@ -2,11 +2,17 @@
 
 // As much of the CUDA runtime as the library calls, for a "device" that is the emulation: memory is the
 // host's, and a launch runs the kernel to its end (streams.hpp). A test defines work_of() and may let one
-// call fail. There are as many devices as anybody asks for.
+// call fail. There are as many devices as anybody asks for. What was made as a device's memory is known: it
+// can be pinned as little as a device's can, and is copied in the right direction only.
 
+#include <sys/mman.h>
+
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -28,14 +34,18 @@ enum cudaDeviceAttr {
   cudaDevAttrComputeCapabilityMajor,
   cudaDevAttrMaxSharedMemoryPerBlockOptin,
   cudaDevAttrMultiProcessorCount,
+  cudaDevAttrGPUDirectRDMAWritesOrdering,
 };
+enum { cudaGPUDirectRDMAWritesOrderingNone = 0, cudaGPUDirectRDMAWritesOrderingOwner = 100 };
+enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound };
+inline constexpr unsigned long long cudaEnableDefault = 0;
 enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize,
   cudaFuncAttributePreferredSharedMemoryCarveout,
 };
 inline constexpr int cudaSharedmemCarveoutMaxShared = 100;
 inline constexpr unsigned cudaMemAttachGlobal = 1;
-enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost };
+enum cudaMemcpyKind { cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDefault };
 inline constexpr unsigned cudaHostRegisterPortable = 1, cudaHostRegisterMapped = 2;
 inline constexpr unsigned cudaHostRegisterIoMemory = 4;
 inline constexpr unsigned cudaHostAllocPortable = 1, cudaHostAllocMapped = 2;
@@ -52,7 +62,9 @@ namespace fake_cuda {
 
 inline std::string failing;                                 // the call that fails
 inline std::map<const std::byte*, std::size_t> registered;  // memory of the host, and how much
+inline std::map<const std::byte*, std::size_t> of_devices;  // their memory, and how much
 inline std::mutex registering;
+inline int rdma_writes_ordering = cudaGPUDirectRDMAWritesOrderingOwner;
 inline int compute_capability = 9;
 inline constexpr int multiprocessors = 3;  // so that sequences are shared out unevenly
 
@@ -87,6 +99,31 @@ inline cudaError_t allocate(const char* call, void** memory, std::size_t bytes) 
   return cudaSuccess;
 }
 
+// Of a device what is larger than this has pages of its own, which can be handed out as a file (cuda.h).
+inline constexpr std::size_t kPage = 4096;
+
+inline bool overlaps(const std::map<const std::byte*, std::size_t>& ranges, const void* memory,
+                     std::size_t bytes) {
+  const std::lock_guard lock(registering);
+  auto* const begin = static_cast<const std::byte*>(memory);
+  const auto behind = ranges.lower_bound(begin + bytes);
+  return behind != ranges.begin() && begin < std::prev(behind)->first + std::prev(behind)->second;
+}
+
+// Word by word, as what others write meanwhile is copied by a device.
+inline void copy(void* to, const void* from, std::size_t bytes) {
+  const auto is_word = [](const void* at) { return reinterpret_cast<std::uintptr_t>(at) % 4 == 0; };
+  if (!is_word(to) || !is_word(from) || bytes % 4 != 0) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  auto* const words = static_cast<std::uint32_t*>(const_cast<void*>(from));
+  for (std::size_t i = 0; i < bytes / 4; ++i) {
+    static_cast<std::uint32_t*>(to)[i] =
+        std::atomic_ref<std::uint32_t>(words[i]).load(std::memory_order_relaxed);
+  }
+}
+
 }  // namespace fake_cuda
 
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
@@ -103,7 +140,8 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int)
   const std::map<cudaDeviceAttr, int> values = {
       {cudaDevAttrComputeCapabilityMajor, fake_cuda::compute_capability},
       {cudaDevAttrMaxSharedMemoryPerBlockOptin, 227 << 10},
-      {cudaDevAttrMultiProcessorCount, fake_cuda::multiprocessors}};
+      {cudaDevAttrMultiProcessorCount, fake_cuda::multiprocessors},
+      {cudaDevAttrGPUDirectRDMAWritesOrdering, fake_cuda::rdma_writes_ordering}};
   *value = values.at(which);
   return cudaSuccess;
 }
@@ -158,13 +196,11 @@ inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph) { return cudaGrap
 inline cudaError_t cudaHostRegister(void* memory, std::size_t bytes, unsigned) {
   const cudaError_t waited = fake_cuda::wait_for_device("cudaHostRegister");
   if (waited != cudaSuccess) return waited;
-  if (bytes == 0) return cudaErrorUnknown;
+  const bool is_taken = fake_cuda::overlaps(fake_cuda::registered, memory, bytes) ||
+                        fake_cuda::overlaps(fake_cuda::of_devices, memory, bytes);
+  if (bytes == 0 || is_taken) return cudaErrorUnknown;
   const std::lock_guard lock(fake_cuda::registering);
-  auto* const begin = static_cast<const std::byte*>(memory);
-  for (const auto& [first, size] : fake_cuda::registered) {
-    if (begin < first + size && first < begin + bytes) return cudaErrorUnknown;
-  }
-  fake_cuda::registered[begin] = bytes;
+  fake_cuda::registered[static_cast<const std::byte*>(memory)] = bytes;
   return cudaSuccess;
 }
 inline cudaError_t cudaHostUnregister(void* memory) {
@@ -180,19 +216,45 @@ inline cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
   return fake_cuda::allocate("cudaHostAlloc", memory, bytes);
 }
 inline cudaError_t cudaMalloc(void** memory, std::size_t bytes) {
-  return fake_cuda::allocate("cudaMalloc", memory, bytes);
+  cudaError_t result = fake_cuda::result_outside_capture("cudaMalloc");
+  if (result != cudaSuccess) return result;
+  if (bytes <= fake_cuda::kPage) {
+    result = fake_cuda::allocate("cudaMalloc", memory, bytes);
+  } else {
+    *memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (*memory == MAP_FAILED) return cudaErrorUnknown;
+  }
+  const std::lock_guard lock(fake_cuda::registering);
+  fake_cuda::of_devices[static_cast<std::byte*>(*memory)] = bytes;
+  return result;
 }
 inline cudaError_t cudaMallocManaged(void** memory, std::size_t bytes, unsigned) {
   return fake_cuda::allocate("cudaMallocManaged", memory, bytes);
 }
 inline cudaError_t cudaFree(void* memory) {
   fake_cuda::wait_for_device("cudaFree");
-  ::operator delete(memory, std::align_val_t(256));
+  std::unique_lock lock(fake_cuda::registering);
+  const auto known = fake_cuda::of_devices.find(static_cast<std::byte*>(memory));
+  const std::size_t bytes = known == fake_cuda::of_devices.end() ? 0 : known->second;
+  if (bytes > 0) fake_cuda::of_devices.erase(known);
+  lock.unlock();
+  if (bytes > fake_cuda::kPage) {
+    ::munmap(memory, bytes);
+  } else {
+    ::operator delete(memory, std::align_val_t(256));
+  }
   return cudaSuccess;
 }
 inline cudaError_t cudaFreeHost(void* memory) { return cudaFree(memory); }
-inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind) {
-  std::memcpy(to, from, bytes);
+inline cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  const auto is_devices = [bytes](const void* memory) {
+    return fake_cuda::overlaps(fake_cuda::of_devices, memory, bytes);
+  };
+  const bool to_device = kind == cudaMemcpyHostToDevice;
+  if (kind != cudaMemcpyDefault && (is_devices(to) != to_device || is_devices(from) == to_device)) {
+    return cudaErrorUnknown;
+  }
+  fake_cuda::copy(to, from, bytes);
   return fake_cuda::result_of("cudaMemcpy");
 }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {

@@ -13,8 +13,9 @@ import torch
 from fhbn_support import segment
 
 from lamina import cuda_library
+from lamina._native import DeviceRing
 from lamina.cuda_library import CudaError
-from lamina.fhbn import device
+from lamina.fhbn import device, rings
 from lamina.fhbn.device import DeviceReceiver, DeviceSender
 
 GPU = torch.device("cuda", 0)
@@ -74,7 +75,7 @@ def test_without_a_device_it_says_so_in_a_sentence(end: type[DeviceSender | Devi
 )
 def test_a_channel_that_makes_no_sense_is_refused(changed: dict[str, object], sentence: str) -> None:
     ring = segment()
-    channel = device._Channel(ring.address, ring.nbytes, 0, 1, b"the host")
+    channel = device._Channel(ring.address, ring.nbytes, 0, 0, 1, b"the host")
     for name, value in changed.items():
         setattr(channel, name, value)
     end = ctypes.c_void_p()
@@ -106,6 +107,7 @@ def test_structs_lie_as_the_header_has_them(tmp_path: Path) -> None:
     structs = {
         "lamina_cuda_channel": device._Channel,
         "lamina_cuda_channel_buffer": device._Buffer,
+        "lamina_cuda_ring_shape": rings._Shape,
     }
     asked, wanted = [], []
     for name, struct in structs.items():
@@ -114,6 +116,8 @@ def test_structs_lie_as_the_header_has_them(tmp_path: Path) -> None:
         for field, *_ in struct._fields_:
             asked.append(f"offsetof({name}, {field})")
             wanted.append(getattr(struct, field).offset)
+    asked.append("sizeof(lamina_cuda_ring)")
+    wanted.append(DeviceRing.made_bytes)
     asked += ["LAMINA_CUDA_CHANNEL_PARTS", "LAMINA_CUDA_CHANNEL_SENDS", "LAMINA_CUDA_CHANNEL_RECEIVES"]
     wanted += [device.MOST_PARTS, device._SENDS, device._RECEIVES]
     for what in ("LATE", "LOST", "CLOSED", "CORRUPTED", "MISUSED"):
@@ -124,7 +128,7 @@ def test_structs_lie_as_the_header_has_them(tmp_path: Path) -> None:
     prints = "\n".join(f'printf("%d\\n", (int)({one}));' for one in asked)
     source.write_text(
         "#include <stddef.h>\n#include <stdio.h>\n"
-        '#include "fhbn/cuda/channel.h"\n'
+        '#include "fhbn/cuda/channel.h"\n#include "fhbn/cuda/ring.h"\n'
         f"int main(void) {{ {prints} return 0; }}"
     )
     program = tmp_path / "ask"

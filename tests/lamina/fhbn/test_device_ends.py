@@ -61,8 +61,8 @@ def test_an_end_is_made_over_the_segment_and_closed_once(fake: FakeLibrary) -> N
     del receiver
     DeviceSender(ring, "worker 1", timeout_s=float("inf")).close()
     assert fake.created == [
-        (ring.address, ring.nbytes, 1, 1_500_000_000, b"worker 1"),
-        (ring.address, ring.nbytes, 0, 10**18, b"worker 1"),
+        (ring.address, ring.nbytes, 1, 0, 1_500_000_000, b"worker 1"),
+        (ring.address, ring.nbytes, 0, 0, 10**18, b"worker 1"),
     ]
     one = ["check_device", "channel_create", "channel_destroy"]
     assert fake.calls == [*one[:2], "channel_check", "channel_abort", one[2], *one]
@@ -164,7 +164,7 @@ def test_a_link_opens_ends_on_a_device(
         lambda: theirs.device_receiver("qkv", message_bytes=100, slots=3, first_seqno=9),
     )
     assert (sender.engine, sender.first_seqno, receiver.first_seqno) == ("shm", 9, 9)
-    sides = {(side, peer, nbytes) for _, nbytes, side, _, peer in fake.created}
+    sides = {(side, peer, nbytes) for _, nbytes, side, _, _, peer in fake.created}
     nbytes = ShmSegment.bytes_for(100, 4)
     assert sides == {
         (0, b"attention worker 0 (channel qkv)", nbytes),

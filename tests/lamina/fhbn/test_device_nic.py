@@ -6,22 +6,34 @@ The NIC is a softnic, and the peer a host's end.
 from __future__ import annotations
 
 import gc
+import mmap
 import os
 import random
+import struct
 import subprocess
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from fhbn_support import Both, Links, fill
+from fhbn_support import SPEC, Both, Links, fill
 
 from lamina import cuda_library, fhbn
-from lamina._native import NicReceiver, NicSender, SoftNic, SoftWriter
-from lamina.fhbn import softnic
+from lamina._native import NicReceiver, NicSender, RingMemory, SoftNic, SoftWriter
+from lamina.fhbn import rings, softnic
+from lamina.fhbn.channel import ChannelSpec
 from lamina.fhbn.device import DeviceReceiver, DeviceSender
 
 pytestmark = pytest.mark.usefixtures("emulated")
+PLACES = {"device": "dmabuf", "host": "host memory"}
+
+
+@pytest.fixture(params=PLACES, autouse=True)
+def ring(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Where rings of ends on a device have to be, and are."""
+    monkeypatch.setenv("LAMINA_FHBN_RING", request.param)
+    return PLACES[request.param]
 
 
 def on_device(*parts: bytes) -> list[torch.Tensor]:
@@ -92,9 +104,9 @@ def test_a_device_sends_over_a_nic_and_its_end_is_told(
         receiver.recv()
 
 
-def test_a_device_receives_over_a_nic_and_its_end_is_told(to_device: ToDevice) -> None:
+def test_a_device_receives_over_a_nic_and_its_end_is_told(to_device: ToDevice, ring: str) -> None:
     sender, receiver = to_device()
-    assert receiver.engine == "softnic"
+    assert (receiver.engine, receiver.ring.name) == ("softnic", ring)
     for seed in range(100):
         sent = message(seed)
         sender.send(*sent)
@@ -156,7 +168,7 @@ def test_a_receiver_that_is_gone_is_told_as_that(from_device: FromDevice) -> Non
         sender.check()
 
 
-@pytest.mark.long(but=["fail-*"])
+@pytest.mark.long(but=["*fail-*"])
 @pytest.mark.parametrize(
     ("act", "timeout_s", "sentence"),
     [
@@ -242,14 +254,62 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-def test_an_end_is_closed_in_order(from_device: FromDevice, calls: list[str]) -> None:
+@pytest.mark.parametrize("where", [0, 8, 12, 16], ids=["seqno", "epoch", "parts", "bytes"])
+def test_a_corrupted_header_is_told(
+    to_device: ToDevice, monkeypatch: pytest.MonkeyPatch, ring: str, where: int
+) -> None:
+    """What a NIC has written into a device's memory is believed as little as anywhere."""
+    made: list[RingMemory] = []
+
+    def noted(spec: ChannelSpec, gpu: str | None, register: Callable[[RingMemory], Any]) -> rings.Registered:
+        found = rings.registered(spec, gpu, register)
+        if gpu is not None:
+            made.append(found.memory)
+        return found
+
+    monkeypatch.setattr(softnic, "registered", noted)
+    sender, receiver = to_device()
+    sender.send(b"good")
+    receiver.poll()
+    receiver.check()
+    receiver.give_back()
+    sender.send(b"good")
+    assert made[0].on_device == (ring == "dmabuf")
+    with mmap.mmap(made[0].descriptor, made[0].nbytes) as memory:
+        until = time.monotonic() + 30
+        published = struct.Struct("<Q")
+        while published.unpack_from(memory, 128) != (2,):
+            assert time.monotonic() < until, "the message has not come"
+        slot = 4096 + (made[0].nbytes - 4096) // 4
+        memory[slot + where : slot + where + 4] = b"\xff" * 4
+    receiver.recv_into(*on_device(b"good"))
+    with pytest.raises(fhbn.ChannelCorruptedError):
+        receiver.check()
+
+
+def test_an_end_is_closed_in_order(from_device: FromDevice, calls: list[str], ring: str) -> None:
     """Neither of the two waits for the other, and both have left the ring when its memory is unpinned."""
     sender, _ = from_device()
     sender.send(*on_device(b"x"))
     sender.close()
     sender.close()
-    opened = ["check_device", "channel_create", "nic_create", "channel_attach"]
+    made = ["check_device", "ring_create"] if ring == "dmabuf" else []
+    opened = [*made, "check_device", "channel_create", "nic_create", "channel_attach"]
     assert calls == [*opened, "channel_send", "channel_abort", "nic_destroy", "channel_destroy"]
+
+
+@pytest.fixture
+def refuse(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Let the library refuse a call."""
+    ask = cuda_library.ask
+
+    def call(refused: str, sentence: str) -> None:
+        def refusing(name: str, *arguments: object) -> tuple[int, str]:
+            return (3, sentence) if name == refused else ask(name, *arguments)
+
+        monkeypatch.setattr(cuda_library, "ask", refusing)
+
+    return call
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -267,15 +327,55 @@ def test_nothing_of_a_device_end_is_left(meet: Callable[[], Links], both: Both) 
 
 
 def test_a_nic_that_cannot_be_reached_leaves_nothing(
-    from_device: FromDevice, calls: list[str], monkeypatch: pytest.MonkeyPatch
+    from_device: FromDevice, calls: list[str], refuse: Callable[[str, str], None]
 ) -> None:
-    noted = cuda_library.ask
-
-    def refusing(name: str, *arguments: object) -> tuple[int, str]:
-        return (3, "CUDA failed at mapping") if name == "nic_create" else noted(name, *arguments)
-
-    monkeypatch.setattr(cuda_library, "ask", refusing)
+    refuse("nic_create", "CUDA failed at mapping")
     with pytest.raises(cuda_library.CudaError, match="CUDA failed at mapping") as raised:
         from_device()
-    assert calls == ["check_device", "channel_create", "channel_destroy"]
+    assert calls[-3:] == ["check_device", "channel_create", "channel_destroy"]
     assert raised  # and with it whatever was being made: it was closed before
+
+
+UNORDERED = "this GPU's kernels do not see what a NIC writes into its memory in order"
+
+
+@pytest.mark.parametrize("ring", ["device"], indirect=True)
+def test_a_ring_that_has_to_be_on_the_device_and_cannot_is_refused(
+    to_device: ToDevice, refuse: Callable[[str, str], None]
+) -> None:
+    refuse("ring_create", UNORDERED)
+    with pytest.raises(fhbn.HandshakeError, match=r"channel-(ring-on-host|refused)"):
+        to_device()
+
+
+@pytest.mark.parametrize("ring", ["device"], indirect=True)
+def test_where_a_ring_can_only_be_on_the_host_it_says_why(
+    to_device: ToDevice, refuse: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LAMINA_FHBN_RING")
+    refuse("ring_create", UNORDERED)
+    sender, receiver = to_device()
+    assert receiver.ring == ("host memory", UNORDERED)
+    sender.send(b"good")
+    assert received(receiver, b"good") == [b"good"]
+
+
+@pytest.mark.parametrize("ring", ["device"], indirect=True)
+def test_a_softnic_takes_no_address_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only its file can be mapped: nvidia-peermem, the second way, is for NICs."""
+    asked = []
+
+    def register(memory: RingMemory) -> SoftWriter:
+        asked.append(memory.descriptor >= 0)
+        if memory.descriptor >= 0:
+            raise fhbn.ChannelError("no dmabuf today")
+        return SoftWriter(softnic.nic(), memory, mirror=False)
+
+    with pytest.raises(
+        fhbn.HandshakeError, match="is device, and no dmabuf today; a softnic reaches a GPU's memory by"
+    ):
+        rings.registered(SPEC, "cuda", register)
+    assert asked == [True, False]
+    monkeypatch.setenv("LAMINA_FHBN_RING", "gpu")
+    with pytest.raises(fhbn.HandshakeError, match="LAMINA_FHBN_RING is 'gpu': give host or device"):
+        rings.registered(SPEC, "cuda", register)

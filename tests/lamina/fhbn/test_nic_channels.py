@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import pytest
 
 from lamina import fhbn
 from lamina._native import NicReceiver, NicSender
+from lamina.fhbn import rings
 from lamina.fhbn.control import Place
 from lamina.fhbn.engines import engine
 
@@ -22,22 +22,22 @@ Open = Callable[..., Ends]
 
 @pytest.mark.parametrize("where", [0, 8, 12, 16], ids=["seqno", "epoch", "parts", "bytes"])
 def test_a_corrupted_header_is_told(
-    ends: Open, network: str, module: ModuleType, monkeypatch: pytest.MonkeyPatch, where: int
+    ends: Open, network: str, monkeypatch: pytest.MonkeyPatch, where: int
 ) -> None:
     """What a NIC has written is not believed: the sender's memory is not ours."""
-    rings = []
-    new_ring = module.new_ring
+    made = []
+    new_ring = rings.new_ring
 
     def noted(*spec: Any) -> Any:
-        rings.append(new_ring(*spec))
-        return rings[-1]
+        made.append(new_ring(*spec))
+        return made[-1]
 
-    monkeypatch.setattr(module, "new_ring", noted)
+    monkeypatch.setattr(rings, "new_ring", noted)
     sender, receiver = ends(network)
     sender.send(b"good")
     assert receiver.ready(30)
-    memory = os.fdopen(os.dup(rings[0].descriptor), "r+b", buffering=0)
-    other = os.fdopen(os.dup(rings[1].descriptor), "r+b", buffering=0)
+    memory = os.fdopen(os.dup(made[0].descriptor), "r+b", buffering=0)
+    other = os.fdopen(os.dup(made[1].descriptor), "r+b", buffering=0)
     with memory, other:
         for file in (memory, other):  # the ring's, and the mirror's, of which nobody reads it again
             file.seek(4096 + where)

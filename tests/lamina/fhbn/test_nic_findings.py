@@ -13,10 +13,10 @@ pytest.importorskip("msgpack")
 from lamina.fhbn.nic import diagnosis
 from lamina.fhbn.nic.devices import Device, Gid, Listed, Port
 from lamina.fhbn.nic.diagnosis import Diagnosis, conclusion
-from lamina.fhbn.nic.machine import Gpu, System
+from lamina.fhbn.nic.machine import Gpu, GpuMemory, System
 
 Found = TypeVar("Found")
-GPU = Gpu(1, None, peermem=True, dmabuf=False, maps_registers=True)
+GPU = Gpu((GpuMemory(dmabuf=True, ordered=True),), None, peermem=False, maps_registers=True)
 V2 = Gid(1, "0000:0000:0000:0000:0000:ffff:0a00:0001", "RoCE v2", "eth1")
 PORT = Port(1, "active", "Ethernet", 4096, 0, "4X 25.0 Gbps", (V2,))
 CONNECTX = Device("mlx5_0", "mlx5", "InfiniBand", "28.39.1002", 0x2C9, 4129, 131072, (PORT,))
@@ -159,7 +159,7 @@ def test_without_pyverbs_the_kernels_names_are_told() -> None:
 @pytest.mark.parametrize(
     ("gpu", "sentence"),
     [
-        (Gpu(0, "there is no driver", False, False, False), "no GPU can post or poll: there is no dr"),
+        (Gpu((), "there is no driver", False, False), "no GPU can post or poll: there is no dr"),
         (replace(GPU, maps_registers=False), "PeerMappingOverride=1"),
     ],
 )
@@ -182,9 +182,37 @@ def test_what_is_between_a_gpu_and_the_nic(changed: dict[str, tuple[str, ...]], 
     assert not finding.blocks
 
 
-def test_no_channel_needs_gpudirect_rdma() -> None:
-    gpu = replace(GPU, peermem=False, dmabuf=False)
-    assert not list(diagnosis.of_the_gpu(replace(SOUND, gpu=gpu)))
+DMABUF, NEITHER = GpuMemory(dmabuf=True, ordered=True), GpuMemory(dmabuf=False, ordered=True)
+
+
+@pytest.mark.parametrize(
+    ("memory", "peermem", "registers_dmabuf", "place", "because"),
+    [
+        (DMABUF, True, True, "dmabuf", ""),
+        (DMABUF, True, False, "nvidia-peermem", "libibverbs registers no dmabuf: install rdma-core 34"),
+        (DMABUF, False, False, "host memory", "registers no dmabuf: install rdma-core 34 or newer, and nvid"),
+        (NEITHER, True, True, "nvidia-peermem", "the NVIDIA driver gives no dmabuf"),
+        (NEITHER, False, True, "host memory", "gives no dmabuf (its open kernel modules do, on Linux 5.12"),
+        (replace(DMABUF, ordered=False), True, True, "host memory", "do not see what a NIC writes"),
+    ],
+)
+def test_where_a_ring_between_a_gpu_and_a_nic_will_be(
+    memory: GpuMemory, peermem: bool, registers_dmabuf: bool, place: str, because: str
+) -> None:
+    gpu = replace(GPU, memories=(DMABUF, memory), peermem=peermem)
+    system = replace(SOUND, gpu=gpu, registers_dmabuf=registers_dmabuf)
+    assert not list(diagnosis.of_the_gpu(system))  # no channel needs it
+    found = concluded(system, CONNECTX, SOFT).rings
+    assert [(ring.gpu, ring.nic) for ring in found] == [(0, "mlx5_0"), (1, "mlx5_0")]
+    assert found[1].place == place
+    assert because in found[1].because
+    assert bool(because) == bool(found[1].because)
+
+
+def test_rings_are_on_the_host_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAMINA_FHBN_RING", "host")
+    ring = only(concluded(SOUND, CONNECTX).rings)
+    assert (ring.place, ring.because) == ("host memory", "LAMINA_FHBN_RING is host")
 
 
 def test_a_gpu_posts_only_where_the_engine_can(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from lamina.fhbn.control import Place
 from lamina.fhbn.engines import engine, names
 from lamina.fhbn.nic.devices import Device, Listed, NoPyverbsError, Port, listed
-from lamina.fhbn.nic.machine import System, system_below
+from lamina.fhbn.nic.machine import GpuMemory, System, system_below
+from lamina.fhbn.rings import HOST, VARIABLE, WAYS
 
 RDMA = ("verbs", "mlx5", "mlx5 on a GPU")
 MLX5 = ("mlx5", "mlx5 on a GPU")
@@ -135,7 +137,7 @@ def unusable(device: Device, port: Port) -> str | None:
 def of_the_gpu(system: System) -> Iterator[Finding]:
     """What keeps a GPU from posting to a NIC by itself. That NICs reach its memory no channel needs."""
     gpu = system.gpu
-    if gpu.count == 0:
+    if not gpu.memories:
         yield Finding(f"no GPU can post or poll: {gpu.why_none}", ON_A_GPU)
         return
     if not gpu.maps_registers:
@@ -155,6 +157,41 @@ def of_the_gpu(system: System) -> Iterator[Finding]:
             "a GPU's doorbells take the long way; turn Access Control Services (ACS) off there, in the BIOS "
             "or with setpci"
         )
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Where the ring of a channel between a GPU and a NIC will be; `because` says why that is no dmabuf."""
+
+    gpu: int
+    nic: str
+    place: str
+    because: str
+
+
+def rings(system: System, devices: Sequence[Device]) -> Iterator[Ring]:
+    """Of each GPU with each NIC that it can post to."""
+    nics = [device.name for device in devices if device.provider == "mlx5"]
+    for number, memory in enumerate(system.gpu.memories):
+        place, because = _ring_beside(memory, system)
+        yield from (Ring(number, nic, place, because) for nic in nics)
+
+
+def _ring_beside(memory: GpuMemory, system: System) -> tuple[str, str]:
+    by_file, by_address = WAYS
+    if os.environ.get(VARIABLE) == "host":
+        return HOST, f"{VARIABLE} is host"
+    if not memory.ordered:
+        return HOST, "this GPU's kernels do not see what a NIC writes into its memory in order"
+    if memory.dmabuf and system.registers_dmabuf:
+        return by_file, ""
+    if not memory.dmabuf:
+        why = "the NVIDIA driver gives no dmabuf (its open kernel modules do, on Linux 5.12 and newer)"
+    else:
+        why = "libibverbs registers no dmabuf: install rdma-core 34 or newer"
+    if system.gpu.peermem:
+        return by_address, why
+    return HOST, f"{why}, and nvidia-peermem is not loaded (modprobe nvidia-peermem)"
 
 
 _ON_A_GPU = "mlx5 on a GPU"
@@ -183,6 +220,7 @@ class Diagnosis:
     devices: tuple[Device, ...]
     findings: tuple[Finding, ...]
     engines: tuple[Readiness, ...]
+    rings: tuple[Ring, ...]
     system: System
 
     def described(self) -> dict[str, object]:
@@ -212,7 +250,8 @@ def conclusion(system: System, listing: Listed, unlisted: str | None) -> Diagnos
         beside = f"; the kernel has {seen}, of which nothing more is told without it" if seen else ""
         findings.append(Finding(f"{unlisted}{beside}"))
     findings += of_the_gpu(system)
-    return Diagnosis(listing.devices, tuple(findings), tuple(readiness(findings)), system)
+    places = tuple(rings(system, listing.devices))
+    return Diagnosis(listing.devices, tuple(findings), tuple(readiness(findings)), places, system)
 
 
 def readiness(findings: Sequence[Finding]) -> list[Readiness]:

@@ -15,18 +15,26 @@ _MELLANOX = "0x15b3"
 _NETWORK_CLASSES = ("0x0200", "0x0207")  # Ethernet and InfiniBand controllers
 _CAP_IPC_LOCK = 14
 _UNMAPPED = ["0", "0", "4294967295"]
-_DMA_BUF_SUPPORTED = 124  # CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED
+# CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, ..._GPU_DIRECT_RDMA_WRITES_ORDERING, and of that what kernels need.
+_DMA_BUF_SUPPORTED, _WRITES_ORDERING, _ORDERED_FOR_OWNER = 124, 118, 100
 _OVERRIDE = "PeerMappingOverride=1"
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """Of the first device; `count` is 0 where there is none, or no driver."""
+class GpuMemory:
+    """What the driver says of one GPU's."""
 
-    count: int
+    dmabuf: bool  # it is handed out as a file that verbs can register
+    ordered: bool  # the GPU's own kernels see what a NIC writes there in the order in which it is written
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Of all devices; there is none where there is no driver."""
+
+    memories: tuple[GpuMemory, ...]
     why_none: str | None
     peermem: bool  # the module through which verbs take a GPU's address as they take any
-    dmabuf: bool  # the driver hands a GPU's memory out as a file that verbs can register
     maps_registers: bool  # a GPU's kernels may be given the NIC's doorbell page
 
 
@@ -115,32 +123,39 @@ def _may_lock_all(process: Path) -> bool:
 
 
 def _gpu_below(root: Path) -> Gpu:
-    count, dmabuf, why_none = _asked()
+    memories, why_none = _asked()
     modules = root / "sys/module"
     return Gpu(
-        count=count,
+        memories=memories,
         why_none=why_none,
         peermem=(modules / "nvidia_peermem").is_dir() or (modules / "nv_peer_mem").is_dir(),
-        dmabuf=dmabuf,
         maps_registers=_maps_registers(root / "proc/driver/nvidia/params"),
     )
 
 
-def _asked() -> tuple[int, bool, str | None]:
+def _asked() -> tuple[tuple[GpuMemory, ...], str | None]:
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return 0, False, "there is no NVIDIA driver (libcuda.so.1)"
+        return (), "there is no NVIDIA driver (libcuda.so.1)"
     status = driver.cuInit(0)
     if status != 0:
-        return 0, False, f"the NVIDIA driver cannot start (cuInit gave error {status})"
-    count, supported, device = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+        return (), f"the NVIDIA driver cannot start (cuInit gave error {status})"
+    count = ctypes.c_int()
     driver.cuDeviceGetCount(ctypes.byref(count))
     if count.value == 0:
-        return 0, False, "the NVIDIA driver has no device for this process"
-    if driver.cuDeviceGet(ctypes.byref(device), 0) == 0:
-        driver.cuDeviceGetAttribute(ctypes.byref(supported), _DMA_BUF_SUPPORTED, device)
-    return count.value, bool(supported.value), None
+        return (), "the NVIDIA driver has no device for this process"
+    return tuple(_memory(driver, number) for number in range(count.value)), None
+
+
+def _memory(driver: ctypes.CDLL, number: int) -> GpuMemory:
+    def asked(attribute: int) -> int:
+        device, value = ctypes.c_int(), ctypes.c_int()
+        if driver.cuDeviceGet(ctypes.byref(device), number) == 0:
+            driver.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
+        return value.value
+
+    return GpuMemory(bool(asked(_DMA_BUF_SUPPORTED)), asked(_WRITES_ORDERING) >= _ORDERED_FOR_OWNER)
 
 
 def _maps_registers(parameters: Path) -> bool:
