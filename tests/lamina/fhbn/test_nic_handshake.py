@@ -111,7 +111,7 @@ def test_an_address_that_makes_no_sense_is_refused_aloud(
     meet: Meet, both: Both, network: str, ours_sends: bool
 ) -> None:
     wrong = WRONG[network]
-    for name, strange in itertools.chain(wrong.items(), zip(wrong, itertools.cycle(STRANGE), strict=False)):
+    for name, strange in itertools.chain(wrong.items(), itertools.product(wrong, STRANGE)):
         ours, theirs = meet()
         with ours, theirs:
             say = theirs.control.say
