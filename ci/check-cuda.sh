@@ -47,8 +47,8 @@ awk '
     } else {
       element = ""
     }
-    split("attend finish share_out combine append send recv poll fetch give_back post poll_nic", verbs, " ")
-    for (i = 1; i <= 12; ++i) if (index(name, length(verbs[i]) verbs[i])) found = verbs[i]
+    split("attend finish share_out combine append norm rotate gate send recv poll fetch give_back post poll_nic", verbs, " ")
+    for (i = 1; i <= 15; ++i) if (index(name, length(verbs[i]) verbs[i])) found = verbs[i]
     if (found == "attend" && name ~ /6Latent/) {
       heads = match(name, /ELi[0-9]+E/) ? substr(name, RSTART + 3, RLENGTH - 4) : 16
       return sprintf("attend %s, latent, %s heads", element, heads)
@@ -80,10 +80,10 @@ fail() {
   exit 1
 }
 # 6 attention kernels for each 16-bit type, 3 for fp32, of latent KV 2 and 1, a finish for each type, the three that know
-# no type, and the channel's five, and the NIC's two.
+# no type, the channel's five, the NIC's two, and the operators' eleven.
 for arch in $architectures; do
   count=$(grep -c "^$arch " "$build/kernels.txt" || true)
-  [ "$count" -eq 33 ] || fail "there are $count kernels for $arch instead of 33"
+  [ "$count" -eq 44 ] || fail "there are $count kernels for $arch instead of 44"
 done
 grep -v ' 0 bytes spilled' "$build/kernels.txt" >&2 && fail "these kernels spill registers to memory"
 
@@ -94,7 +94,7 @@ if command -v cuobjdump >/dev/null; then
   done
   cuobjdump --list-ptx "$library" | grep -q sm_90 || fail "the library has no PTX for newer GPUs"
   count=$(cuobjdump -res-usage "$library" | grep -c '^ Function ')
-  [ "$count" -eq 99 ] || fail "the library has $count kernels instead of 99"
+  [ "$count" -eq 132 ] || fail "the library has $count kernels instead of 132"
 fi
 # It loads without a driver, and then either finds a device or says in a sentence that there is none.
 python - "$library" <<'CODE'

@@ -18,7 +18,7 @@ class CudaError(CodedError, RuntimeError):
     """No library, no device, or an error of CUDA; the message is one sentence that gives the cause."""
 
 
-_POINTER, _INT = ctypes.c_void_p, ctypes.c_int32
+_POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 _SIGNATURES: dict[str, list[type]] = {
     "check_device": [],
     "workspace_bytes": [_POINTER, _INT, _POINTER],
@@ -29,7 +29,10 @@ _SIGNATURES: dict[str, list[type]] = {
     "combine": [_POINTER, _INT, _POINTER, _POINTER, _POINTER, _POINTER],
     "allocate_managed": [ctypes.c_size_t, _POINTER],
     "free_managed": [_POINTER],
-    "append": [_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, ctypes.c_int64, _POINTER],
+    "append": [_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _LONG, _POINTER],
+    "norm": [_POINTER, _POINTER, _LONG, _LONG, *[_POINTER] * 4, _LONG, _POINTER],
+    "rotary": [_POINTER, _POINTER, _LONG, _LONG, _POINTER, _POINTER, _LONG, _POINTER, _LONG, _POINTER],
+    "gate": [_INT, _INT, _POINTER, _LONG, _POINTER, _LONG, _POINTER, _LONG, _LONG, _POINTER],
     "ring_create": [_POINTER, _INT, _POINTER],
     "channel_create": [_POINTER, _POINTER],
     "channel_attach": [_POINTER, _POINTER],

@@ -29,6 +29,15 @@ def require() -> None:
         )
 
 
+def has_kernels() -> bool:
+    """Whether a GPU can be used here, and by kernels of ours."""
+    try:
+        require()
+    except CudaError:
+        return False
+    return True
+
+
 def is_gpu(device: torch.device | str) -> bool:
     return torch.device(device).type == "cuda"
 

@@ -14,6 +14,8 @@
 #include "attention/cuda/problem.cu"
 //
 #include "attention/cuda/decode.cu"
+//
+#include "operators/cuda/operators.cu"
 
 extern "C" {
 extern LAMINA_CUDA_API const int lamina_cuda_is_emulated;

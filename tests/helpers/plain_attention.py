@@ -37,7 +37,7 @@ def plain_partial(
     if sinks is not None:
         lse = torch.logaddexp(lse, sinks.to(lse.dtype))
     if not len(k):
-        return torch.zeros_like(q), lse
+        return q.new_zeros(len(q), v.shape[-1]), lse
     return torch.einsum("ht,thd->hd", torch.exp(scores - lse[:, None]), v), lse
 
 

@@ -20,7 +20,7 @@ import torch
 from lamina import gpu
 from lamina.cluster import messages, worker
 from lamina.cluster.messages import ModelSource, Weights, WorkerConfig
-from lamina.cluster.models import Models, without_scipy
+from lamina.cluster.models import Models, without_unused
 from lamina.errors import CodedError
 from lamina.fhbn.control import LONGEST_S, Deadline
 from lamina.fhbn.readiness import readable
@@ -152,7 +152,7 @@ def _become(
 
 def load() -> None:
     """Import what workers use, here once and not after every fork."""
-    without_scipy()
+    without_unused()
     from lamina.cluster import attention_worker, model_worker, prefill_worker  # noqa: F401
     from lamina.fhbn import gloo, shm  # noqa: F401
 

@@ -50,13 +50,14 @@ def source_of(model: Any, options: CoreOptions) -> ModelSource:
     )
 
 
-def without_scipy() -> None:
-    """Keep transformers from loading scipy in a process that only runs workers.
+def without_unused() -> None:
+    """Keep transformers from loading scipy, and what needs it, in a process that only runs workers.
 
-    It is for losses of object detection models, and takes a second to load.
+    They are for losses of object detection models and for decoding by two, and take seconds to load.
     """
-    if "scipy" not in sys.modules:
-        sys.modules["scipy"] = None  # type: ignore[assignment]  # as for importlib: there is none
+    for name in ("sklearn", "scipy"):
+        if name not in sys.modules:
+            sys.modules[name] = None  # type: ignore[assignment]  # as for importlib: there is none
 
 
 class Models:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import Tensor, nn
 
+from lamina import gpu
 from lamina.convert.errors import ConversionError, in_short
 from lamina.convert.fuse import Fusing
 from lamina.convert.packing import packed
@@ -72,7 +73,10 @@ def bind_python(
 ) -> BoundSlice:
     """The slice as generated Python functions; `bound` is what its program is given beside weights."""
     program = kind.program
-    if fusing is not None and device.type == "cpu":
+    if fusing is not None and device.type == "cuda":
+        # Weights are the model's own there: one of several would be a copy.
+        fusing = fusing._replace(merge=False, on_gpu=True) if gpu.has_kernels() else None
+    if fusing is not None:
         return _bind_fused(kind, index, weights, [device, *bound], fusing)
     ready = [
         packed(program, value.name, weight) for value, weight in zip(program.weights, weights, strict=True)

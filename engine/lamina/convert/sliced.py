@@ -82,7 +82,7 @@ class SlicedModel:
         memory = StateMemory(self.states, place)
         constants = BoundConstants(self.constants, tensors_by_name(tensors), place)
         bound: list[BoundSlice] = []
-        fusing = Fusing(join=not q_first) if backend == "python" else None
+        fusing = Fusing(join=not q_first) if backend in ("python", "cudagraph") else None
         for piece in chosen(self.slices, only):
             weights = [constants[name] for name in piece.weights]
             kind = self.classes[piece.class_index]
@@ -116,4 +116,4 @@ def _bind(
         from lamina.convert.aot import bind_aot  # needs the exporter and a compiler, which others do not
 
         return bind_aot(kind, index, weights, device)
-    return graphed(bind_python(kind, index, weights, device), kind.program, device)
+    return graphed(bind_python(kind, index, weights, device, fusing=fusing), kind.program, device)

@@ -57,7 +57,7 @@ class SliceClass:
         return compiled
 
     def fused(self, how: Fusing) -> Fused:
-        """The program as a CPU runs it; made once."""
+        """The program as one device runs it; made once."""
         if how not in self._fused:
             self._fused[how] = fuse(self.program, how)
         return self._fused[how]

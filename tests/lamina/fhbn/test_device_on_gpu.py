@@ -82,9 +82,10 @@ def test_a_device_receives_from_the_host_and_its_end_is_told(to_device: Open, ne
     sender, receiver = to_device(network)
     for seed in range(200):
         sent = parts(seed)
+        on_host = [tensor.cpu() for tensor in sent]  # now: the stream has to wait for the message
         into = [torch.zeros_like(tensor) for tensor in sent]
         receiver.recv_into(*into)  # before the message is there
-        sender.send(*(tensor.cpu() for tensor in sent))
+        sender.send(*on_host)
         torch.cuda.synchronize()
         receiver.check()
         assert all(torch.equal(a, b) for a, b in zip(into, sent, strict=True))

@@ -1,4 +1,4 @@
-"""Rewrite a slice's program for a CPU: native operators between its products."""
+"""Rewrite a slice's program for one device: native operators between its products."""
 
 from __future__ import annotations
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import getitem
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -18,8 +19,9 @@ _DOES = (States.write, Collective.all_reduce, Collective.all_gather)
 class Editor:
     """The pieces' instructions, with who makes and who uses a value."""
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, program: Program, kernels: ModuleType) -> None:
+        """`kernels`: those that there are."""
+        self.program, self.kernels = program, kernels
         self.code = [list(piece.instructions) for piece in program.pieces]
         self.specs = dict(program.specs)
         self.weights = {value.name: value.spec for value in program.weights}

@@ -1,4 +1,4 @@
-"""A slice's program as a CPU runs it: with native operators, and products of one value together."""
+"""A slice's program as one device runs it: native operators, and a CPU's products of one value together."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lamina.convert.codegen import Code, slice_source
+from lamina.convert.fuse import gpu_kernels, kernels
 from lamina.convert.fuse.editor import Editor
 from lamina.convert.fuse.gates import fuse_gates
 from lamina.convert.fuse.norms import fuse_norms
@@ -25,11 +26,12 @@ class Fusing(NamedTuple):
 
     merge: bool = True
     join: bool = False
+    on_gpu: bool = False
 
 
 @dataclass(frozen=True)
 class Fused:
-    """A program that computes the same to the last bit, and the weights that it is given."""
+    """A program that computes the same, on a CPU to the last bit, and the weights that it is given."""
 
     program: Program
     merged: Merged
@@ -64,7 +66,7 @@ class Fused:
 
 def fuse(program: Program, how: Fusing) -> Fused:
     """Put native operators where their patterns are."""
-    editor = Editor(program)
+    editor = Editor(program, gpu_kernels if how.on_gpu else kernels)
     if how.join and len(program.pieces) > 1:
         editor.join_first()
     found: dict[str, int] = {}

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from lamina.convert.fuse.editor import Editor
-from lamina.convert.fuse.kernels import HALVES, gated
 from lamina.convert.program import Instruction, Name
 
 _aten = torch.ops.aten
@@ -41,13 +40,19 @@ def fuse_gates(editor: Editor) -> dict[str, int]:
 def _fits(editor: Editor, product: Instruction, active: Instruction, up: object) -> bool:
     specs = [editor.spec(active.args[0]), active.spec, editor.spec(up), product.spec]
     alike = all(one is not None and one == specs[0] for one in specs)
-    return alike and product.spec is not None and product.spec.dtype in HALVES and isinstance(up, Name)
+    if not alike or product.spec is None or not isinstance(up, Name):
+        return False
+    return bool(editor.kernels.has_gate(product.spec.dtype, product.spec.dims[-1], _activation_of(active)))
 
 
 def _op(editor: Editor, active: Instruction) -> Any:
     spec = editor.spec(active.args[0])
     assert spec is not None
-    return gated(spec.dtype, active.op_name, _activation(active.op, tuple(active.kwargs.items())))
+    return editor.kernels.gated(spec.dtype, active.op_name, _activation_of(active))
+
+
+def _activation_of(active: Instruction) -> Any:
+    return _activation(active.op, tuple(active.kwargs.items()))
 
 
 @cache

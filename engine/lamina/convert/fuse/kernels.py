@@ -33,12 +33,15 @@ def norm(
     centred: bool,
     rounds_first: bool,
     wide_weight: bool,
-    lanes: int,
+    lanes: int | None = None,
 ) -> tuple[Callable[..., Tensor], Callable[..., tuple[Tensor, Tensor]]]:
     """x / sqrt(mean(x^2) + eps) x weight, and the same of a sum, which is given first.
 
     centred: of x - mean(x). rounds_first: to dtype before it is weighted. wide_weight: that is float32.
+    lanes: of the vectors in whose order a row is added up, else torch's.
     """
+    lanes = lanes or sum_lanes()
+    assert lanes is not None
     native = Norm(_called(dtype), width, eps, centred, rounds_first, wide_weight, lanes)
     run, run_added = native.run, native.add
 
@@ -80,7 +83,7 @@ def sum_lanes() -> int | None:
     return None
 
 
-def has_norm(width: object) -> bool:
+def has_norm(dtype: torch.dtype, width: object) -> bool:  # noqa: ARG001 - of any
     """Whether such rows can be normed as torch does it; it adds up narrow ones in other ways."""
     return isinstance(width, int) and width >= _LEAST_WIDTH and sum_lanes() is not None
 
@@ -120,6 +123,11 @@ def rotary(
         return out
 
     return rotary
+
+
+def has_gate(dtype: torch.dtype, width: object, activation: object) -> bool:  # noqa: ARG001 - of any
+    """Whether such rows can be gated by an activation."""
+    return dtype in HALVES
 
 
 @cache

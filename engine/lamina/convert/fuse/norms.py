@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from lamina.convert.fuse.editor import Editor
-from lamina.convert.fuse.kernels import HALVES, has_norm, norm, sum_lanes
+from lamina.convert.fuse.kernels import HALVES
 from lamina.convert.program import Instruction, Name
 
 _aten = torch.ops.aten
@@ -46,16 +46,13 @@ def fuse_norms(editor: Editor) -> dict[str, int]:
 
 def _replace(editor: Editor, match: _Norm) -> bool:
     """Whether the sum before it is part of what it has become."""
-    lanes = sum_lanes()
-    assert lanes is not None
-    alone, of_sum = norm(
+    alone, of_sum = editor.kernels.norm(
         match.dtype,
         match.width,
         match.eps,
         centred=match.centred,
         rounds_first=match.rounds_first,
         wide_weight=match.wide_weight,
-        lanes=lanes,
     )
     total = _sum(editor, match)
     if total is None:
@@ -100,7 +97,9 @@ def _matched(editor: Editor, rsqrt: Instruction) -> _Norm | None:
     cast = editor.maker(wide, _TO)
     source = cast.args[0] if cast is not None else wide
     spec, row = editor.spec(source), editor.spec(wide)
-    if spec is None or row is None or row.dtype != torch.float32 or not has_norm(spec.dims[-1]):
+    if spec is None or row is None or row.dtype != torch.float32:
+        return None
+    if not editor.kernels.has_norm(spec.dtype, spec.dims[-1]):
         return None
     if spec.dtype != torch.float32 and spec.dtype not in HALVES:
         return None

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from lamina.convert.fuse.editor import Editor
-from lamina.convert.fuse.kernels import HALVES, rotary
+from lamina.convert.fuse.kernels import HALVES
 from lamina.convert.program import BATCH, Instruction, Name, Spec
 
 _aten = torch.ops.aten
@@ -58,7 +58,7 @@ def _replace(editor: Editor, match: _Rotation) -> bool:
         return False
     assert isinstance(heads, int)
     assert isinstance(head_dim, int)
-    op = rotary(
+    op = editor.kernels.rotary(
         spec.dtype,
         heads,
         head_dim,

@@ -1,0 +1,62 @@
+"""Workers on a GPU, and beside one, make the tokens that transformers makes, where there is a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from cluster_support import Check, Start, mixed, play, shared, sound
+
+from lamina.cluster import Machine
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="there is no CUDA device for torch here"
+)
+FAMILY = "qwen3"
+BOTH = {"model_on": "cuda", "attention_on": "cuda"}
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[Machine]:
+    with Machine() as made:
+        yield made
+
+
+@pytest.mark.parametrize("backend", ["python", "cudagraph"])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(shared(1, 1, together=True, **BOTH), id="together"),
+        pytest.param(shared(1, 1, pipelining="serial", together=True, **BOTH), id="together-serial"),
+        pytest.param(shared(1, 1, together=True, network="softnic", **BOTH), id="together-softnic"),
+        pytest.param(shared(1, 2, partition="requests", model_on="cuda"), id="model-on-gpu"),
+    ],
+)
+def test_tokens_are_those_of_transformers(layout: Any, backend: str, check: Check) -> None:
+    check(layout, FAMILY, backend=backend)
+
+
+def test_two_processes_share_a_gpu(check: Check) -> None:
+    check(shared(1, 1, **BOTH), FAMILY)
+
+
+def test_attention_alone_is_on_it(check: Check) -> None:
+    check(shared(1, 1, attention_on="cuda"), FAMILY)
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_a_lost_worker_is_replaced(how: str, start: Start) -> None:
+    load, layout = mixed(6), shared(1, 1, model_on="cuda")
+    wanted = play(start(replace(layout, model_on="cpu"), FAMILY), load)
+    engine = start(layout, FAMILY, backend="cudagraph")
+
+    def strike(step: int) -> None:
+        if step == 4:
+            engine.strike(next(name for name in engine.workers if "model" in name), how)
+
+    assert play(engine, load, strike) == wanted
+    sound(engine)
+    assert engine.faults
