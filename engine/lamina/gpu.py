@@ -128,6 +128,13 @@ class Beside:
             torch.cuda.current_stream(self._place).wait_stream(self._stream)
 
 
+def load_all_kernels() -> None:
+    """When this process begins with a GPU. Else one is loaded at its first launch, which may wait for kernels
+    that run: and those of channels run until something comes, perhaps from what is behind the one that waits.
+    """
+    os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
+
+
 def put(tensor: torch.Tensor, place: torch.device) -> torch.Tensor:
     """It, or a copy of it on a GPU, for which neither the host nor the stream waits."""
     return tensor.pin_memory().to(place, non_blocking=True) if place.type == "cuda" else tensor

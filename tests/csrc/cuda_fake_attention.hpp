@@ -21,7 +21,8 @@ inline Work work_of_attention(const Launch& launch) {
   namespace operators = lamina::operators::cuda;
   work = bound_if_among(launch, &operators::norm<Bf16, 32>, &operators::norm<F16, 32>,
                         &operators::norm<F32, 32>, &operators::norm<Bf16, 256>, &operators::norm<F16, 256>,
-                        &operators::norm<F32, 256>, &operators::rotate<Bf16>, &operators::rotate<F16>,
+                        &operators::norm<F32, 256>, &operators::norm<Bf16, 1024>, &operators::norm<F16, 1024>,
+                        &operators::norm<F32, 1024>, &operators::rotate<Bf16>, &operators::rotate<F16>,
                         &operators::rotate<F32>, &operators::gate<Bf16>, &operators::gate<F16>);
   if (work) return work;
   return bound(launch, reinterpret_cast<void (*)(kernels::AttendArgs)>(const_cast<void*>(launch.entry)));

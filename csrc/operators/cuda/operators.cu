@@ -6,12 +6,9 @@ using namespace lamina::operators::cuda;
 
 namespace {
 
-constexpr int kNarrow = 512;  // numbers of a row that a warp does
-
 struct Entries {
-  int bytes;  // of a number
-  const void* narrow_norm;
-  const void* wide_norm;
+  int bytes;            // of a number
+  const void* norm[3];  // of narrow, middling and wide rows
   const void* rotate;
   const void* gate;
 };
@@ -19,9 +16,11 @@ struct Entries {
 template <typename Element>
 Entries entries() {
   Entries all{static_cast<int>(sizeof(typename Element::Storage)),
-              reinterpret_cast<const void*>(&norm<Element, 32>),
-              reinterpret_cast<const void*>(&norm<Element, kNormThreads>),
-              reinterpret_cast<const void*>(&rotate<Element>), nullptr};
+              {reinterpret_cast<const void*>(&norm<Element, kNarrow>),
+               reinterpret_cast<const void*>(&norm<Element, kMiddling>),
+               reinterpret_cast<const void*>(&norm<Element, kWide>)},
+              reinterpret_cast<const void*>(&rotate<Element>),
+              nullptr};
   if constexpr (sizeof(typename Element::Storage) == 2)
     all.gate = reinterpret_cast<const void*>(&gate<Element>);
   return all;
@@ -57,6 +56,8 @@ lamina_cuda_status lamina_cuda_norm(const lamina_cuda_norm_shape* shape, const v
     require(shape != nullptr, "there is no norm");
     const Entries kernels = entries_of(shape->dtype);
     require(shape->width > 0 && shape->width * kernels.bytes % 16 == 0, "a row is no multiple of 16 bytes");
+    require(static_cast<std::int64_t>(shape->width) * kernels.bytes <= kKept * kWide * 16,
+            "a row is too wide");
     require(rows >= 0 && block_rows > 0 && block_stride % 16 == 0, "the rows lie nowhere");
     require((added == nullptr) == (sum == nullptr), "what is added needs a sum, and a sum something added");
     for (const void* memory :
@@ -67,9 +68,11 @@ lamina_cuda_status lamina_cuda_norm(const lamina_cuda_norm_shape* shape, const v
     if (rows == 0) return;
     const NormArgs args{
         *shape, static_cast<const char*>(x), block_rows, block_stride, added, sum, weight, out, rows};
-    const bool narrow = shape->width <= kNarrow;
-    launch(narrow ? kernels.narrow_norm : kernels.wide_norm, grid_for(rows, narrow ? kNormThreads / 32 : 1),
-           kNormThreads, kNormThreads / 32 * static_cast<int>(sizeof(float)), stream, args, "norming");
+    const std::int64_t pieces = static_cast<std::int64_t>(shape->width) * kernels.bytes / 16;
+    const int which = pieces <= kKept * kNarrow ? 0 : pieces <= kKept * kMiddling ? 1 : 2;
+    const int threads = which == 2 ? kWide : kNormThreads;
+    launch(kernels.norm[which], grid_for(rows, which == 0 ? kNormThreads / kNarrow : 1), threads,
+           threads / 32 * static_cast<int>(sizeof(float)), stream, args, "norming");
   });
 }
 

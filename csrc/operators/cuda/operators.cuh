@@ -37,7 +37,10 @@ LAMINA_DEVICE Few<Element>& few(void* memory, std::int64_t number) {
   return *reinterpret_cast<Few<Element>*>(static_cast<Storage*>(memory) + number);
 }
 
-constexpr int kNormThreads = 256;
+// Of a row, by how wide it is; and what each of them keeps of it.
+constexpr int kNarrow = 32, kMiddling = 256, kWide = 1024;
+constexpr int kNormThreads = 256;  // of a block, unless a row has more
+constexpr int kKept = 2;
 
 struct NormArgs {
   lamina_cuda_norm_shape shape;
@@ -66,61 +69,72 @@ LAMINA_DEVICE float added_up(float value) {
   return value;
 }
 
-// A warp does a narrow row, a block a wide one. What was read is read again for the next pass, which L1 has.
+// A warp or a block does a row, which its threads read once and keep.
 template <typename Element, int kLanes>
-LAMINA_KERNEL(kNormThreads)
+LAMINA_KERNEL(kLanes > kNormThreads ? kLanes : kNormThreads)
 norm(const NormArgs args) {
   using Some = Few<Element>;
+  constexpr int kRows = kLanes > kNormThreads ? 1 : kNormThreads / kLanes;  // of a block
+  constexpr int kStep = kLanes * Some::kCount;
   const lamina_cuda_norm_shape shape = args.shape;
-  const std::int64_t row =
-      static_cast<std::int64_t>(block_x()) * (kNormThreads / kLanes) + thread_index() / kLanes;
+  const std::int64_t row = static_cast<std::int64_t>(block_x()) * kRows + thread_index() / kLanes;
   if (row >= args.rows) return;
   const std::int64_t dense = row * shape.width;
-  const void* x =
+  const char* const x =
       args.x + row / args.block_rows * args.block_stride +
       row % args.block_rows * shape.width * static_cast<std::int64_t>(sizeof(typename Element::Storage));
-  constexpr int kStep = kLanes * Some::kCount;
   const int first = thread_index() % kLanes * Some::kCount;
   const auto width = static_cast<float>(shape.width);
 
+  Some kept[kKept];
+  LAMINA_UNROLL
+  for (int k = 0; k < kKept; ++k) {
+    if (first + k * kStep < shape.width)
+      kept[k] = few<Element>(static_cast<const void*>(x), first + k * kStep);
+  }
   if (args.added != nullptr) {
-    for (int at = first; at < shape.width; at += kStep) {
-      const Some left = few<Element>(x, at), right = few<Element>(args.added, dense + at);
-      Some both;
+    LAMINA_UNROLL
+    for (int k = 0; k < kKept; ++k) {
+      const int at = first + k * kStep;
+      if (at >= shape.width) continue;
+      const Some other = few<Element>(args.added, dense + at);
       LAMINA_UNROLL
       for (int i = 0; i < Some::kCount; ++i)
-        both.at[i] = Element::store(Element::load(left.at[i]) + Element::load(right.at[i]));
-      few<Element>(args.sum, dense + at) = both;
+        kept[k].at[i] = Element::store(Element::load(kept[k].at[i]) + Element::load(other.at[i]));
+      few<Element>(args.sum, dense + at) = kept[k];
     }
-    x = static_cast<const typename Element::Storage*>(args.sum) + dense;  // each thread reads what it wrote
   }
   float mean = 0;
   if (shape.centred) {
     float sum = 0;
-    for (int at = first; at < shape.width; at += kStep) {
-      const Some some = few<Element>(x, at);
+    LAMINA_UNROLL
+    for (int k = 0; k < kKept; ++k) {
+      if (first + k * kStep >= shape.width) continue;
       LAMINA_UNROLL
-      for (int i = 0; i < Some::kCount; ++i) sum += Element::load(some.at[i]);
+      for (int i = 0; i < Some::kCount; ++i) sum += Element::load(kept[k].at[i]);
     }
     mean = added_up<kLanes>(sum) / width;
   }
   float squares = 0;
-  for (int at = first; at < shape.width; at += kStep) {
-    const Some some = few<Element>(x, at);
+  LAMINA_UNROLL
+  for (int k = 0; k < kKept; ++k) {
+    if (first + k * kStep >= shape.width) continue;
     LAMINA_UNROLL
     for (int i = 0; i < Some::kCount; ++i) {
-      const float value = Element::load(some.at[i]) - mean;
+      const float value = Element::load(kept[k].at[i]) - mean;
       squares += value * value;
     }
   }
   const float scale = 1.0f / ::sqrtf(added_up<kLanes>(squares) / width + shape.eps);
-  for (int at = first; at < shape.width; at += kStep) {
-    const Some some = few<Element>(x, at);
+  LAMINA_UNROLL
+  for (int k = 0; k < kKept; ++k) {
+    const int at = first + k * kStep;
+    if (at >= shape.width) continue;
     Some weights, out;
     if (args.weight != nullptr && !shape.wide_weight) weights = few<Element>(args.weight, at);
     LAMINA_UNROLL
     for (int i = 0; i < Some::kCount; ++i) {
-      float value = (Element::load(some.at[i]) - mean) * scale;
+      float value = (Element::load(kept[k].at[i]) - mean) * scale;
       if (shape.rounds_first) value = rounded<Element>(value);
       if (args.weight != nullptr) {
         value *=

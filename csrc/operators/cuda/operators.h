@@ -21,7 +21,7 @@ extern "C" {
 
 typedef struct {
   int32_t dtype;  // lamina_cuda_dtype
-  int32_t width;  // of a row: a multiple of 16 bytes
+  int32_t width;  // of a row: a multiple of 16 bytes, at most 32,768
   float eps;
   int32_t centred;       // of x - mean(x)
   int32_t rounds_first;  // to dtype before the weight

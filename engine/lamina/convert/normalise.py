@@ -343,11 +343,18 @@ def _may_alias(node: fx.Node) -> bool:
     if not isinstance(target, torch._ops.OpOverload):
         return True
     if any(result.alias_info is not None for result in target._schema.returns):
-        return True
+        return not _casts(node)
     schema = target._schema
     full = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
     of_others = torch._C._dispatch_has_kernel_for_dispatch_key(full, "CompositeImplicitAutograd")
     return of_others and op_name(node) not in _FRESH
+
+
+def _casts(node: fx.Node) -> bool:
+    """Whether it makes numbers of another type, which are copies whatever its schema allows."""
+    source = node.args[0]
+    specs = spec_of(node), spec_of(source) if isinstance(source, fx.Node) else None
+    return op_name(node) == "to" and None not in specs and specs[0].dtype != specs[1].dtype  # type: ignore[union-attr]
 
 
 def _keeps_its_type(node: fx.Node, pure: torch._ops.OpOverload, changed: fx.Node) -> bool:

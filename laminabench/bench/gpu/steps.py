@@ -37,12 +37,12 @@ class Step:
 # In all ten minutes, or less than five.
 STEPS: Mapping[str, Step] = {
     "card": Step("what the card copies and multiplies", 25, 20),
-    "tests": Step("the tests that need a GPU", 80, 35),
-    "attention": Step("decode attention beside copying, and beside others' ways", 90, 35),
+    "tests": Step("the tests that need a GPU", 90, 60),
+    "attention": Step("decode attention beside copying, and beside others' ways", 90, 50),
     "engine": Step("the engine in one process, an 8B model's shape, decoding alone", 80, 35),
-    "vllm": Step("the same engine beside vLLM, in alternating rounds", 150, 75),
-    "workers": Step("attention apart from the model, on the GPU and on cores beside it", 55, 25),
-    "fhbn": Step("messages of a GPU's stream, beside NCCL and going through the host", 45, 20),
+    "vllm": Step("the same engine beside vLLM, in alternating rounds", 120, 40),
+    "workers": Step("attention apart from the model, on the GPU and on cores beside it", 75, 45),
+    "fhbn": Step("messages of a GPU's stream, beside NCCL and going through the host", 45, 15),
     "kernels": Step(f"a table of the kernels, {KERNELS}, as `laminabench calibrate` has it", 60, 25),
     "predicted": Step("what the modelled cluster says of the engine's runs", 15, 10, "modelled"),
 }

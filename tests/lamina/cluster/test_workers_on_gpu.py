@@ -25,26 +25,18 @@ def machine() -> Iterator[Machine]:
         yield made
 
 
-@pytest.mark.parametrize("backend", ["python", "cudagraph"])
 @pytest.mark.parametrize(
-    "layout",
+    ("layout", "backend"),
     [
-        pytest.param(shared(1, 1, together=True, **BOTH), id="together"),
-        pytest.param(shared(1, 1, pipelining="serial", together=True, **BOTH), id="together-serial"),
-        pytest.param(shared(1, 1, together=True, network="softnic", **BOTH), id="together-softnic"),
-        pytest.param(shared(1, 2, partition="requests", model_on="cuda"), id="model-on-gpu"),
+        pytest.param(shared(1, 1, together=True, **BOTH), "cudagraph", id="together"),
+        pytest.param(shared(1, 2, partition="requests", model_on="cuda"), "cudagraph", id="model"),
+        pytest.param(shared(1, 1, attention_on="cuda"), "python", id="attention"),
+        pytest.param(shared(1, 1, together=True, network="softnic", **BOTH), "python", id="together-softnic"),
+        pytest.param(shared(1, 1, **BOTH), "python", id="two-processes"),
     ],
 )
 def test_tokens_are_those_of_transformers(layout: Any, backend: str, check: Check) -> None:
     check(layout, FAMILY, backend=backend)
-
-
-def test_two_processes_share_a_gpu(check: Check) -> None:
-    check(shared(1, 1, **BOTH), FAMILY)
-
-
-def test_attention_alone_is_on_it(check: Check) -> None:
-    check(shared(1, 1, attention_on="cuda"), FAMILY)
 
 
 @pytest.mark.parametrize("how", ["kill", "stop"])

@@ -39,8 +39,19 @@ def _read_after_relu(u: Tensor, _: Tensor) -> Tensor:
     return y + nn.functional.relu(y, inplace=True)
 
 
+def _written_after_a_cast(u: Tensor, x: Tensor) -> Tensor:
+    y = u * 1.0
+    other = y.double()
+    y.clamp_(max=0.5)
+    return y + x * other.float()
+
+
 @pytest.mark.parametrize(
-    "compute", [_written_after_no_op, _two_equal_one_written, _equal_sums_one_written, _read_after_relu]
+    "compute",
+    [
+        *(_written_after_no_op, _two_equal_one_written, _equal_sums_one_written, _read_after_relu),
+        _written_after_a_cast,
+    ],
 )
 def test_in_place_writes_stay_with_their_tensor(compute: Compute) -> None:
     model = custom(compute)

@@ -18,8 +18,8 @@ from lamina.convert.program import BATCH
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 EPS = 1e-5
-# Of a number: one rounding more or less, and sums in another order.
-NEAR = {torch.bfloat16: 2**-7, torch.float16: 2**-10, torch.float32: 1e-5}
+# Sums in another order may be rounded otherwise, and then once more.
+NEAR = {torch.bfloat16: 2**-6, torch.float16: 2**-9, torch.float32: 1e-5}
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def _normed(x: Tensor, weight: Tensor | None, rounds_first: bool, centred: bool)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("width", [16, 128, 512, 520, 5120])
+@pytest.mark.parametrize("width", [16, 512, 520, 4104, 8192])
 @pytest.mark.parametrize(
     ("weighted", "rounds_first", "centred"),
     [("same", True, False), ("float32", False, False), ("", True, False), ("float32", False, True)],
@@ -161,6 +161,7 @@ def test_gates(
 
 def test_what_there_is_no_kernel_for_is_left_alone() -> None:
     assert not gpu_kernels.has_norm(torch.bfloat16, 100)
+    assert not gpu_kernels.has_norm(torch.bfloat16, 16392)
     assert not gpu_kernels.has_gate(torch.float32, 64, partial(F.silu))
     assert not gpu_kernels.has_gate(torch.bfloat16, 64, partial(F.relu6))
 
@@ -171,6 +172,7 @@ def test_what_there_is_no_kernel_for_is_left_alone() -> None:
         ("norm", [None, None, 1, 0, None, None, None, None, 0, None], "no norm"),
         ("norm", [gpu_kernels._Norm(3, 64), None, 1, 0, None, None, None, None, 0, None], "no such dtype"),
         ("norm", [gpu_kernels._Norm(2, 60), None, 1, 0, None, None, None, None, 0, None], "multiple of 16"),
+        ("norm", [gpu_kernels._Norm(2, 16392), None, 1, 0, None, None, None, None, 0, None], "too wide"),
         ("norm", [gpu_kernels._Norm(2, 64), 8, 1, 0, None, None, None, 16, 1, None], "not aligned"),
         ("norm", [gpu_kernels._Norm(2, 64), 16, 1, 0, 16, None, None, 16, 1, None], "needs a sum"),
         ("norm", [gpu_kernels._Norm(2, 64), None, 1, 0, None, None, None, 16, 1, None], "missing"),

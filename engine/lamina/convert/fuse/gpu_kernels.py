@@ -18,7 +18,7 @@ from lamina import cuda_library, gpu
 from lamina.convert.fuse.kernels import HALVES
 from lamina.convert.strides import by_batch_rows, by_rows
 
-_ALIGNMENT = 16  # bytes
+_ALIGNMENT, _MOST_BYTES = 16, 1 << 15  # of what a thread moves, and of a row that is normed
 _DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 _GELU = nn.functional.gelu
 _ACTIVATIONS: dict[tuple[Any, frozenset[tuple[str, Any]]], int] = {
@@ -50,7 +50,10 @@ class _Rotary(ctypes.Structure):
 
 def has_norm(dtype: torch.dtype, width: object) -> bool:
     """Whether such rows can be normed."""
-    return isinstance(width, int) and not width * dtype.itemsize % _ALIGNMENT
+    if not isinstance(width, int):
+        return False
+    nbytes = width * dtype.itemsize
+    return nbytes <= _MOST_BYTES and not nbytes % _ALIGNMENT
 
 
 @cache
