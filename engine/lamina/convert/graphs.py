@@ -170,7 +170,7 @@ def captured(run: Callable[[], T], device: torch.device) -> tuple[Replay, T]:
         result = run()
         return partial(_again, run, result), result
     graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph, pool=_pool(device)):
+    with torch.no_grad(), torch.cuda.graph(graph, pool=_first(device).pool()):
         result = run()
     return graph.replay, result
 
@@ -182,11 +182,15 @@ def _again(run: Callable[[], T], result: T) -> None:
 
 
 @lru_cache(maxsize=16)
-def _pool(device: torch.device) -> Any:
-    """One for all graphs of a device: they replay one after another, so what they only use while they run
-    may lie in the same memory. What a graph leaves for later, `_Captured` holds on to."""
-    with torch.cuda.device(device):
-        return torch.cuda.graph_pool_handle()
+def _first(device: torch.device) -> torch.cuda.CUDAGraph:
+    """Of a device, with the memory that all others share: they replay one after another, so what they only
+    use while they run may lie in the same place. What a graph leaves for later, `_Captured` holds on to.
+    This one stays, since torch takes no more graphs where the last one has gone.
+    """
+    graph, one = torch.cuda.CUDAGraph(), torch.zeros(1, device=device)
+    with torch.cuda.device(device), torch.cuda.graph(graph):
+        one.add_(1)
+    return graph
 
 
 def _run_piece(
