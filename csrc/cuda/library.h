@@ -1,8 +1,8 @@
 #ifndef LAMINA_CUDA_LIBRARY_H
 #define LAMINA_CUDA_LIBRARY_H
 
-// What all of liblamina_cuda.so's functions have in common. What it does is in attention/cuda/decode.h and
-// fhbn/cuda/channel.h and nic.h. Not verified on hardware.
+// What all of liblamina_cuda.so's functions have in common. What it does is in attention/cuda/decode.h,
+// operators/cuda/operators.h, and fhbn/cuda/channel.h, nic.h and ring.h.
 
 #if defined(__cplusplus)
 extern "C" {

@@ -1,7 +1,4 @@
-"""How much of a GPU's copy bandwidth decode attention reaches, beside torch's own and others' ways to do it.
-
-Not verified on hardware.
-"""
+"""How much of a GPU's copy bandwidth decode attention reaches, beside torch's and others' ways to do it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Decode attention on a GPU as others do it: torch, and FlashAttention and FlashInfer if installed.
 
-Not verified on hardware.
+Of these, FlashAttention and FlashInfer are not verified on hardware.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def seconds_option(default: float, least: str = "") -> Decorator:
 
 
 def device_option(on_a_gpu: str) -> Decorator:
-    text = f"cuda measures {on_a_gpu}, over sizes of its own; not verified on hardware."
+    text = f"cuda measures {on_a_gpu}, over sizes of its own."
     return option("--device", click.Choice(["cpu", "cuda"]), text, "cpu")
 
 
@@ -301,7 +301,7 @@ def gpu(watcher: Watcher, quick: bool, only: str | None, folder: Path | None) ->
 
     Steps are card, tests, attention, engine, vllm, workers, fhbn, kernels and predicted, each a process of
     its own. One that fails is said, and the others go on; files are written as they come: a JSON file for
-    each step, kernels.toml, and report.md. Not verified on hardware.
+    each step, kernels.toml, and report.md.
     """
     from laminabench.bench.gpu import all_steps, steps
 

@@ -39,7 +39,7 @@ GPU_MODEL = "llama3.1-8b"
     type=click.Choice(["cpu", "cuda"]),
     default="cpu",
     show_default=True,
-    help="cuda measures the kernels of an NVIDIA GPU; not verified on hardware.",
+    help="cuda measures the kernels of an NVIDIA GPU.",
 )
 @option("--name", None, "What the device is called; cpu-core, of vllm cpu-vllm, of a GPU measured-CARD.")
 @option("--seconds", POSITIVE, "About how long to measure; three rounds in any case.", SECONDS)

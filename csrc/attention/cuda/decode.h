@@ -7,7 +7,7 @@
 #include "cuda/library.h"
 
 // Decode attention on an NVIDIA GPU (sm_80 and newer): one new token a request, its previous tokens found by
-// index lists in a KV arena whose unit is the token. Not verified on hardware.
+// index lists in a KV arena whose unit is the token.
 //
 // Once a step: plan. Then for each layer: begin when the queries are there, finish when the new keys and
 // values are. Every call puts work on a stream and returns; none allocates device memory or waits for the

@@ -7,7 +7,7 @@
 #include "cuda/library.h"
 
 // An end of a channel (fhbn/wire.hpp) on an NVIDIA GPU, over memory that it shares with the peer or that a
-// NIC writes to. Not verified on hardware.
+// NIC writes to (over a ConnectX not verified on hardware).
 //
 // What sends and receives are kernels: a call puts them on a stream and returns, and no host thread has a
 // part in what follows. So work that needs a message can be launched before the message is there. No call but

@@ -227,8 +227,6 @@ class _Layer:
 class CudaAttentionWorker(Heads):
     """Decode attention of one model's heads over a KV arena in GPU memory: the same verbs as on the CPU.
 
-    Not verified on hardware: compiled for sm_80 and sm_90, its kernels tested on the host only.
-
     Each iteration: plan(), then for each layer begin() when the queries are there and finish() when the new
     tokens' keys and values are. Everything runs on torch's current stream and nothing waits for it.
 

@@ -16,7 +16,7 @@ from lamina.pipeline.records import WorkRecords
 class StreamRecorder(Recorder):
     """Moments are events, and what lies between two of them is noted later: nobody waits for that.
 
-    Not verified on hardware.
+    That these are the right times is not verified on hardware.
     """
 
     def __init__(self, place: torch.device) -> None:

@@ -1,6 +1,6 @@
 """The ends of a channel on an NVIDIA GPU: messages sent and received by kernels on a stream.
 
-Not verified on hardware: compiled for sm_80 and sm_90, its kernels tested on the host only.
+Run on an H200 over shared memory and softnic: docs/gpu.md says what. Over mlx5 not verified on hardware.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _wait(waiting: select.poll, stopping: int, ended: Callable[[], None]) -> Non
         ended()
 
 
-# Not verified on hardware: neither a GPU nor a ConnectX has run it.
+# Not verified on hardware: a GPU has posted to a softnic, and to no ConnectX.
 LATE, LOST, CLOSED, NIC_FAILED = 4, 5, 6, 9  # of lamina_cuda_status
 
 

@@ -110,7 +110,7 @@ class Link:
         timeout_s: float = TIMEOUT_S,
         device: str = "cuda",
     ) -> DeviceReceiver:
-        """The same on a GPU's stream, whatever the peer's end is on. Not verified on hardware."""
+        """The same on a GPU's stream, whatever the peer's end is on. Over mlx5 not verified on hardware."""
         from lamina.fhbn.device import DeviceReceiver
 
         spec = ChannelSpec.new(name, message_bytes, slots, first_seqno, timeout_s, 0.0)
@@ -119,7 +119,7 @@ class Link:
     def device_sender(
         self, name: str, *, network: str = "auto", timeout_s: float = TIMEOUT_S, device: str = "cuda"
     ) -> DeviceSender:
-        """The same on a GPU's stream, whatever the peer's end is on. Not verified on hardware."""
+        """The same on a GPU's stream, whatever the peer's end is on. Over mlx5 not verified on hardware."""
         from lamina.fhbn.device import DeviceSender
 
         return self._sender(

@@ -52,7 +52,7 @@ class CoreOptions:
     backend: str = "python"
     overlap: bool = False
     threads: int = 0
-    device: str = "cpu"  # or "cuda", which is not verified on hardware
+    device: str = "cpu"  # or "cuda"
     kv_dtype: KvDtype = "auto"  # what arenas hold: numbers of the model's dtype, or bytes
 
     def __post_init__(self) -> None:

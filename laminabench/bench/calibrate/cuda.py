@@ -1,4 +1,4 @@
-"""A GPU's kernels as a cost set: what the engine launches on it, each by itself. Not verified on hardware."""
+"""A GPU's kernels as a cost set: what the engine launches on it, each by itself."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def kernels(
     made = Made(
         shape,
         name,
-        f"{card}, {now}, laminabench {__version__}, torch {torch.__version__}, not verified on hardware",
+        f"{card}, {now}, laminabench {__version__}, torch {torch.__version__}",
         card,
         WORDS,
         memory_bytes,

@@ -34,7 +34,7 @@ class Step:
         return self.quick_s if quick else self.limit_s
 
 
-# In all ten minutes, or less than five.
+# In all ten minutes, or five.
 STEPS: Mapping[str, Step] = {
     "card": Step("what the card copies and multiplies", 25, 20),
     "tests": Step("the tests that need a GPU", 90, 60),
@@ -157,7 +157,7 @@ def _kernels(asked: Asked) -> Report:
     def write() -> Iterator[str]:
         if asked.folder is not None:
             target = asked.folder / KERNELS
-            write_costs(found.costs, target, "Measured by `laminabench bench gpu`, not verified on hardware.")
+            write_costs(found.costs, target, "Measured by `laminabench bench gpu`.")
             yield f"wrote {target}"
 
     terms = found.facts["terms"]
