@@ -6,7 +6,7 @@ site=build/sanitize/site
 PATH="$PWD/$venv/bin:$PATH"
 export PATH
 
-cmake -S . -B build/sanitize -G Ninja -DCMAKE_BUILD_TYPE=Debug -DLAMINA_SANITIZE=ON -DLAMINA_WERROR=ON \
+cmake -S . -B build/sanitize -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG= -DLAMINA_SANITIZE=ON -DLAMINA_WERROR=ON \
   -DPython_EXECUTABLE="$PWD/$venv/bin/python" >/dev/null
 cmake --build build/sanitize
 ctest --test-dir build/sanitize --parallel 2 --output-on-failure --timeout 240

@@ -39,9 +39,16 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def conversions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What pages keep of the models that they convert, each of some seconds, for the next ones."""
+    return tmp_path_factory.mktemp("conversions")
+
+
 @pytest.fixture
 def page_run(
     tmp_path: Path,
+    conversions: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     request: pytest.FixtureRequest,
@@ -51,6 +58,8 @@ def page_run(
         monkeypatch.setenv(name, value)
     for name in ("LAMINABENCH_TRACES", "LAMINABENCH_DEBUG", "LAMINABENCH_VLLM"):
         monkeypatch.delenv(name, raising=False)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "conversions").symlink_to(conversions)
     folder = tmp_path / "page"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -88,4 +97,4 @@ def page_run(
     os.chdir("/")
 
 
-__all__ = ["model_folder", "page_run"]
+__all__ = ["conversions", "model_folder", "page_run"]

@@ -30,7 +30,15 @@ def built(folder: Path) -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
             sources = [f"-I{ROOT / name}" for name in ("csrc", "tests/csrc", "tests/csrc/fake_cuda")]
-            options = ["-std=c++20", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", *sources]
+            options = [
+                "-std=c++20",
+                "-O2",
+                "-ftls-model=initial-exec",
+                "-shared",
+                "-fPIC",
+                "-fvisibility=hidden",
+                *sources,
+            ]
             made = folder / "made.so"
             source = ROOT / "tests/csrc/cuda_emulated_library.cpp"
             subprocess.run([compiler, *options, source, "-o", made], check=True)
