@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -116,9 +117,17 @@ def start(saved: Saved, machine: Machine) -> Iterator[Start]:
 def check(start: Start, reference: Reference) -> Check:
     """Some are there from the start, some join while others run, and they leave at different times."""
 
-    def run(layout: Layout, family: str = "llama-gqa", layers: int | None = None, **options: Any) -> None:
+    def run(
+        layout: Layout,
+        family: str = "llama-gqa",
+        layers: int | None = None,
+        share: float = 1.0,
+        **options: Any,
+    ) -> None:
+        """`share` of the tokens are made, of each answer."""
         engine = start(layout, family, layers=layers, **options)
-        load = list(zip(prompts(*FIRST) + prompts(*LATER), THEIRS + OTHERS, strict=True))
+        counts = [math.ceil(share * count) for count in THEIRS + OTHERS]
+        load = list(zip(prompts(*FIRST) + prompts(*LATER), counts, strict=True))
         numbers = []
         for number, (prompt, tokens) in enumerate(load):
             for _ in range(5 if number == len(FIRST) else 0):
