@@ -151,6 +151,7 @@ def test_gates(
 ) -> None:
     activation = partial(op, **options)
     assert gpu_kernels.has_gate(dtype, 264, activation)
+    assert gpu_kernels.has_gate(dtype, 28672, activation), "wider than what is normed"
     ours = gpu_kernels.gated(dtype, "some", activation)
     both = 4 * drawn(3, 1, 528, dtype=dtype)
     gate, up = both.chunk(2, -1)

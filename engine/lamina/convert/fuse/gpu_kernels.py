@@ -50,10 +50,12 @@ class _Rotary(ctypes.Structure):
 
 def has_norm(dtype: torch.dtype, width: object) -> bool:
     """Whether such rows can be normed."""
-    if not isinstance(width, int):
-        return False
-    nbytes = width * dtype.itemsize
-    return nbytes <= _MOST_BYTES and not nbytes % _ALIGNMENT
+    return isinstance(width, int) and _moves(dtype, width) and width * dtype.itemsize <= _MOST_BYTES
+
+
+def _moves(dtype: torch.dtype, width: object) -> bool:
+    """Whether threads can move such rows."""
+    return isinstance(width, int) and not width * dtype.itemsize % _ALIGNMENT
 
 
 @cache
@@ -111,7 +113,7 @@ def rotary(dtype: torch.dtype, heads: int, head_dim: int, rotated: int, **how: b
 
 def has_gate(dtype: torch.dtype, width: object, activation: partial[Tensor]) -> bool:
     """Whether such rows can be gated by such an activation."""
-    return dtype in HALVES and has_norm(dtype, width) and _named(activation) in _ACTIVATIONS
+    return dtype in HALVES and _moves(dtype, width) and _named(activation) in _ACTIVATIONS
 
 
 def _named(activation: partial[Tensor]) -> tuple[Any, frozenset[tuple[str, Any]]]:
