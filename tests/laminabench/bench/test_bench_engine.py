@@ -31,7 +31,7 @@ def test_it_reports_what_was_run(facts: Facts) -> None:
     result = facts(
         "engine", "--batch", "3", "--context", "50", "--rounds", "2", "--threads", "1", "--overlap"
     )
-    assert result["options"] == {"threads": 1, "backend": "python", "overlap": True}
+    assert result["options"] == {"threads": 1, "backend": "python", "overlap": True, "kv_dtype": "auto"}
     assert result["threads"]["attention"] == 1
     assert (result["batch"], result["context"], result["layers"], result["rounds"]) == (3, 50, 2, 2)
     # Four projections, three of the feed-forward layer, and the head.
