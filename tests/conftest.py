@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # One case may have been asked for by its name.
     if lost and len(items) > 1:
         raise pytest.UsageError("; ".join(lost))
+    part = os.environ.get("LAMINABENCH_LONG_PART")
+    if part:
+        _keep_part(items, *map(int, part.split("/")))
+
+
+def _keep_part(items: list[pytest.Item], number: int, parts: int) -> None:
+    """Of the long cases of tests that have several, those of one part: CI takes another one each time."""
+    items[:] = [
+        item
+        for item in items
+        if not (item.get_closest_marker("long") and hasattr(item, "callspec"))
+        or zlib.crc32(item.nodeid.encode()) % parts == number % parts
+    ]
 
 
 @pytest.hookimpl(trylast=True)
