@@ -12,6 +12,9 @@ import torch
 from lamina import cuda_library
 from lamina.cuda_library import CudaError
 
+# As the library numbers them.
+DTYPES: dict[torch.dtype, int] = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+
 
 def is_emulated() -> bool:
     """Whether "a GPU's" kernels run on the host: the library that tests build says so."""
@@ -96,6 +99,12 @@ Stream: TypeAlias = "torch.cuda.Stream | HostStream"
 def current_stream(place: torch.device) -> Stream:
     """Torch's, of this device."""
     return torch.cuda.current_stream(place) if place.type == "cuda" else HostStream()
+
+
+def launch(name: str, place: torch.device, *arguments: object) -> None:
+    """A call of the library that puts work on the device's current stream, which is its last argument."""
+    with current(place):
+        cuda_library.call(name, *arguments, current_stream(place).cuda_stream)
 
 
 def own_stream(place: torch.device) -> contextlib.AbstractContextManager[object]:

@@ -234,7 +234,7 @@ class CudaAttentionWorker(Heads):
     each replay gives it other lists, of as many rows.
     """
 
-    dtypes: ClassVar[dict[torch.dtype, int]] = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+    dtypes: ClassVar[dict[torch.dtype, int]] = gpu.DTYPES
 
     def __init__(
         self,
@@ -417,8 +417,7 @@ class CudaAttentionWorker(Heads):
 
     def _launch(self, name: str, *arguments: object) -> None:
         """A call that puts work on the current stream."""
-        with gpu.current(self.device):
-            cuda_library.call(name, *arguments, gpu.current_stream(self.device).cuda_stream)
+        gpu.launch(name, self.device, *arguments)
 
     def _lists(self, space: int) -> ctypes.Structure:
         return _Lists(self._offsets[space].data_ptr(), self._slots[space].data_ptr(), self.requests)

@@ -14,12 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, empty_like, nn
 
-from lamina import cuda_library, gpu
+from lamina import gpu
 from lamina.convert.fuse.kernels import HALVES
 from lamina.convert.strides import by_batch_rows, by_rows
 
 _ALIGNMENT, _MOST_BYTES = 16, 1 << 15  # of what a thread moves, and of a row that is normed
-_DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 _GELU = nn.functional.gelu
 _ACTIVATIONS: dict[tuple[Any, frozenset[tuple[str, Any]]], int] = {
     (nn.functional.silu, frozenset()): 0,
@@ -63,7 +62,7 @@ def norm(
     dtype: torch.dtype, width: int, eps: float, *, centred: bool, rounds_first: bool, wide_weight: bool
 ) -> tuple[Callable[..., Tensor], Callable[..., tuple[Tensor, Tensor]]]:
     """As that of a CPU."""
-    shape = ctypes.byref(_Norm(_DTYPES[dtype], width, eps, centred, rounds_first, wide_weight))
+    shape = ctypes.byref(_Norm(gpu.DTYPES[dtype], width, eps, centred, rounds_first, wide_weight))
 
     def run(
         x: Tensor, weight: Tensor | None, added: Tensor | None = None, total: Tensor | None = None
@@ -72,9 +71,9 @@ def norm(
         out = x.new_empty(x.shape)
         others = (added, total, None if weight is None else _aligned(weight))
         pointers = [None if one is None else one.data_ptr() for one in others]
-        cuda_library.call(
-            "norm", shape, x.data_ptr(), prod(x.shape[1:-1]), apart * dtype.itemsize, *pointers,
-            out.data_ptr(), x.numel() // width, _stream(x),
+        gpu.launch(
+            "norm", x.device, shape, x.data_ptr(), prod(x.shape[1:-1]), apart * dtype.itemsize, *pointers,
+            out.data_ptr(), x.numel() // width,
         )  # fmt: skip
         return out
 
@@ -92,7 +91,7 @@ def norm(
 @cache
 def rotary(dtype: torch.dtype, heads: int, head_dim: int, rotated: int, **how: bool) -> Callable[..., Tensor]:
     """As that of a CPU."""
-    shape = ctypes.byref(_Rotary(_DTYPES[dtype], heads, head_dim, rotated, **how))
+    shape = ctypes.byref(_Rotary(gpu.DTYPES[dtype], heads, head_dim, rotated, **how))
     of_table = (torch.float32 if how["wide_tables"] else dtype).itemsize
 
     def rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -102,9 +101,9 @@ def rotary(dtype: torch.dtype, heads: int, head_dim: int, rotated: int, **how: b
             cos, sin = cos.contiguous(), sin.contiguous()
         out = x.new_empty((len(x), heads, 1, head_dim))
         size = dtype.itemsize
-        cuda_library.call(
-            "rotary", shape, x.data_ptr(), head * size, row * size, cos.data_ptr(), sin.data_ptr(),
-            cos.stride(0) * of_table, out.data_ptr(), len(x), _stream(x),
+        gpu.launch(
+            "rotary", x.device, shape, x.data_ptr(), head * size, row * size, cos.data_ptr(), sin.data_ptr(),
+            cos.stride(0) * of_table, out.data_ptr(), len(x),
         )  # fmt: skip
         return out
 
@@ -130,9 +129,9 @@ def gated(dtype: torch.dtype, name: str, activation: partial[Tensor]) -> Callabl
         (gate, gates), (up, ups) = by_rows(_aligned(gate), width), by_rows(_aligned(up), width)
         out = gate.new_empty(gate.shape)
         size = dtype.itemsize
-        cuda_library.call(
-            "gate", _DTYPES[dtype], number, gate.data_ptr(), gates * size, up.data_ptr(), ups * size,
-            out.data_ptr(), gate.numel() // width, width, _stream(gate),
+        gpu.launch(
+            "gate", gate.device, gpu.DTYPES[dtype], number, gate.data_ptr(), gates * size, up.data_ptr(),
+            ups * size, out.data_ptr(), gate.numel() // width, width,
         )  # fmt: skip
         return out
 
@@ -144,7 +143,3 @@ def _aligned(x: Tensor) -> Tensor:
     """It, or a dense copy where it begins, or its rows do, between two of what a thread moves."""
     apart = x.stride(0) * x.itemsize % _ALIGNMENT if x.dim() > 1 else 0
     return x if not (apart or x.data_ptr() % _ALIGNMENT) else x.clone(memory_format=torch.contiguous_format)
-
-
-def _stream(x: Tensor) -> int:
-    return gpu.current_stream(x.device).cuda_stream
