@@ -6,8 +6,8 @@ import ipaddress
 import struct
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -186,11 +186,10 @@ def our_receiver(links: Links) -> Callable[..., tuple[fhbn.Receiver, int]]:
     """Open the receiving end of a channel whose other end is the peer; and its epoch."""
     ours, theirs = links
 
-    def open_it(peer: Peer, first_seqno: int = 0, **how: float) -> tuple[fhbn.Receiver, int]:
+    def open_it(peer: Peer, first_seqno: int = 0) -> tuple[fhbn.Receiver, int]:
         deadline = Deadline(LIMIT_S)
         shape = {"message_bytes": MESSAGE_BYTES, "slots": SLOTS, "first_seqno": first_seqno}
-        with ThreadPoolExecutor(1) as pool:
-            opening = pool.submit(ours.receiver, "data", network="verbs", **shape, **how)
+        with meanwhile(ours.receiver, **shape) as opening:
             offer = theirs.control.hear(deadline)
             assert offer["engines"] == ["verbs"]
             theirs.control.say({"use": "verbs"}, deadline)
@@ -213,8 +212,7 @@ def our_sender(links: Links) -> Callable[..., fhbn.Sender]:
         spec |= {"epoch": epoch, "first_seqno": first_seqno}
         for line in (peer.PUBLISHED, peer.CONSUMED):
             peer.memory.write(peer.LINE.pack(first_seqno, 0, 1), peer.LINE.size, line)
-        with ThreadPoolExecutor(1) as pool:
-            opening = pool.submit(ours.sender, "data", network="verbs")
+        with meanwhile(ours.sender) as opening:
             theirs.control.say({"engines": ["verbs"], "missing": {}, "terms": spec}, deadline)
             assert theirs.control.hear(deadline) == {"use": "verbs"}
             theirs.control.say(peer.address(), deadline)
@@ -223,6 +221,18 @@ def our_sender(links: Links) -> Callable[..., fhbn.Sender]:
             return opening.result(LIMIT_S)
 
     return open_it
+
+
+@contextmanager
+def meanwhile(open_end: Callable[..., Any], **shape: int) -> Iterator[Future[Any]]:
+    """Our end, opened by a thread of its own. It has as long as the peer: an emulated machine may be slow."""
+    with ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(open_end, "data", network="verbs", timeout_s=LIMIT_S, **shape)
+        try:
+            yield opening
+        except fhbn.PeerLostError:
+            opening.result(LIMIT_S)  # which says why
+            raise
 
 
 def agree(theirs: fhbn.Link, deadline: Deadline) -> None:
