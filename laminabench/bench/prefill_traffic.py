@@ -14,6 +14,7 @@ import torch
 from lamina.cluster import fork_server, prefill_worker
 from lamina.convert import AttentionOp
 from lamina.model.prefill import CHUNK, Deliver, Passed, Some
+from lamina.operators import Attended
 
 
 class MadeUpPrefill:
@@ -43,6 +44,10 @@ class MadeUpPrefill:
 
 if __name__ == "__main__":
     rate = float(sys.argv[1])
+
+    def made_up(_slices: object, attended: Attended, **_how: object) -> MadeUpPrefill:
+        return MadeUpPrefill(rate, torch.bfloat16, attended.attentions)
+
     # Workers are forked from here.
-    prefill_worker.Prefill = lambda _, attended: MadeUpPrefill(rate, torch.bfloat16, attended.attentions)  # type: ignore
+    prefill_worker.Prefill = made_up  # type: ignore
     fork_server.main()
