@@ -21,7 +21,7 @@ class Listener:
 
     @contextlib.contextmanager
     def progress(self, what: str, unit: str = "bytes") -> Iterator[Callable[[int, int | None], None]]:
-        """While the block works; it reports (done, total)."""
+        """While the block works; it reports (done, total), or nothing where there is no unit."""
         del what, unit
         yield lambda done, total: None
 

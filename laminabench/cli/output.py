@@ -59,7 +59,10 @@ class Output(Listener):
 
     @contextlib.contextmanager
     def progress(self, what: str, unit: str = "bytes") -> Iterator[Callable[[int, int | None], None]]:
-        """A bar on stderr while a person watches; elsewhere lines, of what takes long; nothing with -q."""
+        """A bar on stderr while a person watches; elsewhere lines, of what takes long; nothing with -q.
+
+        Without a unit nothing is counted but the time.
+        """
         step = Step(what, unit)
         with self._board.under_way(step):
             yield step.told

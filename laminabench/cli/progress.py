@@ -75,7 +75,9 @@ class Step:
         return clock(time.monotonic() - self.began_s)
 
     def counted(self, of: str = "/") -> str:
-        """How much of it is done."""
+        """How much of it is done; nothing where that is not counted."""
+        if not self.unit:
+            return ""
         if self.unit == "bytes":
             total = "" if self.total is None else f"{of}{self.total / 1e6:,.1f}"
             return f"{self.done / 1e6:,.1f}{total} MB"
@@ -83,11 +85,15 @@ class Step:
 
     def line(self) -> str:
         """Where nothing is drawn."""
-        told = f"{self.what}: {self.counted(' of ')}"
-        return ", ".join(part for part in (told, self.more, f"{self.elapsed} so far", self.left) if part)
+        parts = (self._told, self.more, f"{self.elapsed} so far", self.left)
+        return ", ".join(part for part in parts if part)
 
     def ending(self) -> str:
-        return f"{self.what}: {self.counted(' of ')} in {self.elapsed}"
+        return f"{self._told} in {self.elapsed}"
+
+    @property
+    def _told(self) -> str:
+        return ": ".join(part for part in (self.what, self.counted(" of ")) if part)
 
 
 def clock(seconds: float) -> str:

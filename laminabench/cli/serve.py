@@ -111,10 +111,7 @@ def serve(out: Output, **flags: Any) -> None:
         else:
             click.echo(f"serving {setup.name} at {url}")
 
-    def starting() -> None:
-        out.note(f"starting {setup.live.made_of}; loading torch and weights takes some seconds")
-
-    served.serve(setup, starting=starting, ready=ready)
+    served.serve(setup, listener=out, ready=ready)
 
 
 def _setup(flags: Mapping[str, Any], *, verbose: bool) -> ServeSetup:

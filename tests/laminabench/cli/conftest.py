@@ -108,7 +108,8 @@ def pretended(monkeypatch: pytest.MonkeyPatch, made_up_engine: Any) -> dict[str,
     seen: dict[str, Any] = {}
 
     @contextlib.contextmanager
-    def opened(setup: Any, tokens: int, policy: Any, warm_up: Any) -> Iterator[Any]:
+    def opened(setup: Any, tokens: int, policy: Any, warm_up: Any, listener: Any) -> Iterator[Any]:
+        del listener
         engine = seen["engine"] = made_up_engine(capacity=tokens, most=setup.max_sequences)
         seen.update(setup=setup, warm_up=warm_up)
         if callable(policy):

@@ -97,6 +97,8 @@ def test_what_is_not_known_is_not_said() -> None:
     assert how_it_goes(lost, 200) == "0 decode, KV 25%, 1 failed, 2 workers lost"
     assert [clock(each) for each in (0, 59.6, 3600 + 62)] == ["0:00", "1:00", "1:01:02"]
     assert Step("x", "bytes", 1_500_000).counted() == "1.5 MB"
+    uncounted = Step("starting", "")
+    assert (uncounted.line(), uncounted.ending()) == ("starting, 0:00 so far", "starting in 0:00")
 
 
 def test_a_fault_says_who_and_when_it_went_on() -> None:

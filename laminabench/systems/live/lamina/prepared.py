@@ -86,8 +86,6 @@ class PreparedEngine(Prepared):
     def replay(self, trace: Trace, past: Past, listener: Listener) -> Replayed:
         """Here and now; what a journal has is gone on with."""
         setup = self.setup
-        where = f" in the Ray cluster at {setup.ray}" if setup.ray else ""
-        listener.note(f"starting {setup.made_of}{where}; loading torch and weights takes some seconds")
         if setup.on_gpus:
             listener.note("workers on GPUs are not verified on hardware; see docs/gpu.md")
         replayed = self._replay(trace, past, listener)
@@ -127,7 +125,7 @@ class PreparedEngine(Prepared):
         blocks = trace.prefix_blocks if setup.several else None
         prefix = None if blocks is None else blocks.__getitem__
         policy = "fifo" if order.key is None else order.policy
-        with starting.opened(setup, tokens, policy, WarmUp.of(trace)) as engine:
+        with starting.opened(setup, tokens, policy, WarmUp.of(trace), listener) as engine:
             # From here on there is something to go on with.
             journal = past.open()
             now = Begun(engine.schedule.batches, engine.schedule.pipelining, tokens)

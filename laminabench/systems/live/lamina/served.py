@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from laminabench.at_once import end_at_once
 from laminabench.catalog.families import load_models
 from laminabench.errors import CheckFailedError, UserError
+from laminabench.listener import Listener
 from laminabench.systems.live.lamina.setup import LiveSetup, check, free_bytes, kv_of_each
 from laminabench.systems.live.lamina.starting import opened
 
@@ -81,7 +82,7 @@ def tokenizer_of(source: str, given: Path | None) -> Path | None:
     return folder if (folder / "tokenizer.json").is_file() else None
 
 
-def serve(setup: ServeSetup, *, starting: Callable[[], None], ready: Callable[[str], None]) -> None:
+def serve(setup: ServeSetup, *, listener: Listener, ready: Callable[[str], None]) -> None:
     """Serve until a signal. However it ends, the workers have ended too."""
     from lamina.http.address import bound
 
@@ -92,14 +93,12 @@ def serve(setup: ServeSetup, *, starting: Callable[[], None], ready: Callable[[s
     except OSError as error:
         raise UserError("serve-unbound", _unbound(setup, error)) from error
     with sock:
-        starting()
-        from lamina.http.app import Serving  # with torch, once the port is known to be free
-        from lamina.http.service import Limits, Service
-
         tokenizer = _tokenizer(setup)
         live = setup.live
         tokens = kv_of_each(live, live.max_sequences * TOKENS_EACH, free_bytes(live))
-        with opened(live, tokens, "fifo") as engine:
+        with opened(live, tokens, "fifo", listener=listener) as engine:
+            from lamina.http.app import Serving  # with torch, once the port is known to be free
+            from lamina.http.service import Limits, Service
             from laminabench import version
 
             service = Service(

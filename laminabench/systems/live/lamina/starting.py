@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from laminabench.errors import UserError
+from laminabench.listener import SILENT, Listener
 from laminabench.systems.live.lamina.setup import CPU, LiveSetup
 from laminabench.systems.live.local import DTYPES
 from laminabench.systems.router import BUILT_IN, own_router
@@ -33,11 +34,27 @@ class WarmUp(NamedTuple):
 
 @contextlib.contextmanager
 def opened(
-    setup: LiveSetup, tokens: int, policy: str | Callable[..., int], warm_up: WarmUp | None = None
+    setup: LiveSetup,
+    tokens: int,
+    policy: str | Callable[..., int],
+    warm_up: WarmUp | None = None,
+    listener: Listener = SILENT,
 ) -> Iterator[Engines]:
     """An engine with its workers running, or several behind a router, with so many KV tokens each; ended with
     the block. What they refuse is a UserError.
     """
+    where = f" in the Ray cluster at {setup.ray}" if setup.ray else ""
+    listener.note(f"starting {setup.made_of}{where}; loading torch and weights takes some seconds")
+    with contextlib.ExitStack() as made:
+        with listener.progress("starting", ""):
+            engine = made.enter_context(_opened(setup, tokens, policy, warm_up))
+        yield engine
+
+
+@contextlib.contextmanager
+def _opened(
+    setup: LiveSetup, tokens: int, policy: str | Callable[..., int], warm_up: WarmUp | None
+) -> Iterator[Engines]:
     from lamina.serve import Fleet
 
     with refused(), contextlib.ExitStack() as made:

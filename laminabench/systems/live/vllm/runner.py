@@ -226,10 +226,11 @@ def run(
         with launch(trace, setup, offered, environment, tokens, folder, seed) as process:
             try:
                 lines = process.lines()
-                for line in lines:
-                    received.take(line)
-                    if received.ready is not None:
-                        break
+                with listener.progress("starting", ""):
+                    for line in lines:
+                        received.take(line)
+                        if received.ready is not None:
+                            break
                 listener.detail("vLLM is ready")
                 capacity = (received.ready or {}).get("kv_capacity_tokens")
                 with watched(listener, expected_of(trace, offered, capacity)) as received.recent:

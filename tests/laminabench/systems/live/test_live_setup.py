@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.errors import UserError
+from laminabench.listener import Listener
 from laminabench.systems.live import gpus
 from laminabench.systems.live.lamina.setup import (
     LiveSetup,
@@ -215,7 +218,17 @@ def test_the_engine_computes_so_many_tokens_of_prompts_with_an_iteration() -> No
     from lamina.serve import Sampling
 
     setup = a_setup("1xcpu", "llama-tiny", prefill="model", max_batched_tokens=64)
-    with opened(setup, 1024, "fifo") as engine:
+    heard: list[str] = []
+
+    class Hears(Listener):
+        @contextlib.contextmanager
+        def progress(self, what: str, unit: str = "bytes") -> Iterator[Callable[[int, int | None], None]]:
+            heard.append(f"{what}{unit}")
+            yield lambda done, total: None
+            heard.append("there")
+
+    with opened(setup, 1024, "fifo", listener=Hears()) as engine:
+        assert heard == ["starting", "there"]  # so that nothing else is shown beside it
         engine.submit([1] * 100, Sampling(max_tokens=2))
         steps = []
         while not engine.idle:
