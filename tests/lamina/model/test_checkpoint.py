@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from lamina.model import CheckpointError, load_original
-from lamina.model.load import MOST_HEADER_BYTES, require_sound
+from lamina.model.load import MOST_HEADER_BYTES, _drawn_once, require_sound
 
 
 @pytest.fixture
@@ -63,6 +63,28 @@ def test_dummy_weights_are_the_same_every_time_and_leave_the_generator_alone(
     for ours, theirs in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     assert first.lm_head.weight.std() > 0
+
+
+def test_every_family_has_all_its_dummy_weights(family: str, small_model: Callable[..., Any]) -> None:
+    """Also those that the family does not draw, and torch does."""
+    first, second = (
+        load_original(small_model(family).config, None, torch.float32, "dummy") for _ in range(2)
+    )
+    for (name, ours), theirs in zip(first.named_parameters(), second.parameters(), strict=True):
+        assert torch.isfinite(ours).all(), name
+        assert torch.equal(ours, theirs), name
+        assert ours.std() > 0 or "norm" in name or "bias" in name or ours.ndim < 2, name
+
+
+def test_layers_that_the_family_leaves_alone_are_drawn_as_torch_does() -> None:
+    with _drawn_once() as draw_rest:
+        layers = torch.nn.ModuleList([torch.nn.Linear(8, 8), torch.nn.Linear(8, 8), torch.nn.Embedding(8, 8)])
+        layers[0].weight.detach().fill_(1)
+        layers[0].bias.detach().fill_(0)
+    draw_rest(layers)
+    assert layers[0].weight.eq(1).all()
+    assert all(0 < weights.abs().max() < 9 for layer in layers[1:] for weights in layer.parameters())
+    assert torch.nn.Linear(8, 8).weight.isfinite().all()
 
 
 def test_no_folder_no_weights(config: transformers.LlamaConfig) -> None:
