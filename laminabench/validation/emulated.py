@@ -51,14 +51,19 @@ class Agreement:
     pace: JsonObject
 
     def differences(self) -> dict[str, float]:
-        """Emulated / modelled - 1, in percent."""
-        return {name: 100 * (self.emulated[name] / value - 1) for name, value in self.modelled.items()}
+        """Emulated / modelled - 1, in percent, of what both tell: of a few tokens one may have no TBT."""
+        return {
+            name: 100 * (value / self.modelled[name] - 1)
+            for name, value in self.emulated.items()
+            if name in self.modelled
+        }
 
     def missed(self) -> list[str]:
         """Which targets it does not meet; of a host that did not keep the pace there is nothing to judge."""
         if not self.pace["kept"]:
             return ["pace"]
-        return [name for name, each in self.differences().items() if abs(each) > TARGETS[name]]
+        off = self.differences()
+        return [name for name in self.modelled if name not in off or abs(off[name]) > TARGETS[name]]
 
     def describe(self) -> dict[str, Any]:
         """As JSON."""
