@@ -12,6 +12,7 @@ struct Avx2Simd {
   using Vec = __m256;
   static constexpr int kWidth = 8;
   static constexpr int kMostHeads = 4;
+  static constexpr int kManyHeadsStep = 32;  // Zen 3: 1.1 to 1.2 times as fast as by 64 tokens
   // Vectors of output per query head that fit in the registers beside N heads.
   template <int N>
   static constexpr int columns() {
@@ -21,6 +22,12 @@ struct Avx2Simd {
   static Vec zero() { return _mm256_setzero_ps(); }
   static Vec set1(float x) { return _mm256_set1_ps(x); }
   static Vec load(const float* p) { return _mm256_loadu_ps(p); }
+  // GCC loads again wherever it can what only lies in memory, and there are but two loads a cycle.
+  static Vec load_once(const float* p) {
+    Vec x = load(p);
+    asm("" : "+x"(x));
+    return x;
+  }
   static void store(float* p, Vec x) { _mm256_storeu_ps(p, x); }
   static Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
   static Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
@@ -47,6 +54,28 @@ struct Avx2Simd {
   }
   static Vec widen(const Float16* p) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  }
+
+  // 16 numbers, the even and the odd ones apart.
+  static void widen_two(const BFloat16* p, Vec& even, Vec& odd) {
+    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    even = _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+    odd = _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(-65536)));
+  }
+  // Two vectors of consecutive numbers to the even and the odd ones of both, and back.
+  static void part(Vec& a, Vec& b) {
+    const auto in_order = [](Vec x) {
+      return _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(x), 0xd8));
+    };
+    const Vec first = in_order(_mm256_shuffle_ps(a, b, 0x88));
+    b = in_order(_mm256_shuffle_ps(a, b, 0xdd));
+    a = first;
+  }
+  static void join(Vec& a, Vec& b) {
+    const Vec low = _mm256_unpacklo_ps(a, b);
+    const Vec high = _mm256_unpackhi_ps(a, b);
+    a = _mm256_permute2f128_ps(low, high, 0x20);
+    b = _mm256_permute2f128_ps(low, high, 0x31);
   }
 
   static void narrow(float* p, Vec x) { store(p, x); }

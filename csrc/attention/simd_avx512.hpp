@@ -13,6 +13,7 @@ struct Avx512Simd {
   using Vec = __m512;
   static constexpr int kWidth = 16;
   static constexpr int kMostHeads = 8;
+  static constexpr int kManyHeadsStep = kBlock;
   // Vectors of output per query head that fit in the registers beside N heads.
   template <int N>
   static constexpr int columns() {

@@ -14,6 +14,7 @@ struct BaselineSimd {
   typedef std::int32_t Ints __attribute__((vector_size(16)));
   static constexpr int kWidth = 4;
   static constexpr int kMostHeads = 4;
+  static constexpr int kManyHeadsStep = kBlock;
   // Vectors of output per query head that fit in the registers beside N heads.
   template <int N>
   static constexpr int columns() {

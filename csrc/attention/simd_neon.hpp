@@ -12,6 +12,7 @@ struct NeonSimd {
   using Vec = float32x4_t;
   static constexpr int kWidth = 4;
   static constexpr int kMostHeads = 4;
+  static constexpr int kManyHeadsStep = kBlock;
   // Vectors of output per query head that fit in the registers beside N heads.
   template <int N>
   static constexpr int columns() {

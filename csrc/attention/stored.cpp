@@ -111,8 +111,11 @@ Narrow narrow_to(Stored stored, DType dtype) {
 
 Widen widen_for(Isa isa, Stored stored, DType dtype) {
   if (stored == Stored::kAsIs) return nullptr;
-  const bool wide = isa == Isa::kAvx512 || isa == Isa::kAvx512Bf16 || isa == Isa::kAmxBf16;
-  if (const Widen widen = wide ? vbmi_widen(stored, dtype) : nullptr) return widen;
+#if defined(__x86_64__)
+  const Widen widen = isa > Isa::kAvx2 ? vbmi_widen(stored, dtype) : nullptr;
+  if (widen != nullptr) return widen;
+  if (isa >= Isa::kAvx2) return avx2_widen(stored, dtype);
+#endif
   switch (dtype) {
     case DType::kBFloat16:
       return look_up_of<BFloat16>(stored);

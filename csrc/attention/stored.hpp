@@ -34,4 +34,6 @@ constexpr float value_of(Stored stored, int code) {
 // By table look-ups of AVX-512 VBMI, to numbers of 16 bits; null where the processor has none.
 Widen vbmi_widen(Stored stored, DType dtype);
 
+Widen avx2_widen(Stored stored, DType dtype);
+
 }  // namespace lamina::attention

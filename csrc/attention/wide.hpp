@@ -25,6 +25,15 @@ constexpr bool kByTwos = requires(const E* p, typename S::Vec& x) { S::widen_two
 template <typename S, typename E>
 constexpr bool kByFours = requires(const E* p, typename S::Vec (&x)[4]) { S::widen_four(p, x); };
 
+template <typename S>
+typename S::Vec load_once(const float* p) {
+  if constexpr (requires { S::load_once(p); }) {
+    return S::load_once(p);
+  } else {
+    return S::load(p);
+  }
+}
+
 // N rows' sums so far, C vectors of each.
 template <typename S, int N, int C>
 void start(typename S::Vec (&sums)[N][C], const float* rows, int stride, const Before& before) {
@@ -40,7 +49,7 @@ void start(typename S::Vec (&sums)[N][C], const float* rows, int stride, const B
 template <typename S, typename E, typename K = E>
 struct WideDot {
   using Vec = typename S::Vec;
-  static constexpr int kManyHeadsStep = kBlock;
+  static constexpr int kManyHeadsStep = S::kManyHeadsStep;
   static constexpr bool kFillsUp = false;
 
   // Query heads to [N][padded(dim)], in the order in which keys are widened.
@@ -134,7 +143,7 @@ private:
   template <int N, int kEach>
   static void multiply(const float* q, int stride, const Vec (&key)[kEach], Vec (&sums)[N * kEach]) {
     for (int n = 0; n < N; ++n) {
-      const Vec query = S::load(q + n * stride);
+      const Vec query = load_once<S>(q + n * stride);
       for (int i = 0; i < kEach; ++i) sums[n * kEach + i] = S::fma(query, key[i], sums[n * kEach + i]);
     }
   }

@@ -1,7 +1,5 @@
 #include "operators/product.hpp"
 
-#include <algorithm>
-#include <cstring>
 #include <memory>
 
 #include "operators/team.hpp"
@@ -27,29 +25,25 @@ std::byte* scratch(std::size_t bytes) {
 
 }  // namespace
 
-Product product_for([[maybe_unused]] Isa isa) {
+const Product* product_for([[maybe_unused]] Isa isa) {
 #if defined(__x86_64__)
-  if (isa == Isa::kAmxBf16) return &amx_bf16_product;
+  if (isa == Isa::kAmxBf16) return &kAmxBf16Product;
+  if (isa == Isa::kAvx2) return &kAvx2Product;
 #endif
   return nullptr;
 }
 
-void multiply(Product product, const Matrix& matrix, const BFloat16* x, std::size_t stride, std::size_t rows,
-              BFloat16* out) {
-  const std::size_t row_bytes = matrix.inputs * sizeof(BFloat16);
-  const std::size_t tile_rows = (rows + kTileRows - 1) / kTileRows;
-  std::byte* tiles = scratch(tile_rows * kTileRows * row_bytes);
+void multiply(const Product& product, const Matrix& matrix, const BFloat16* x, std::size_t stride,
+              std::size_t rows, BFloat16* out) {
+  std::byte* arranged = scratch(product.bytes(rows, matrix.inputs));
   share(rows, matrix.inputs, [&](std::size_t first, std::size_t last) {
     for (std::size_t row = first; row < last; ++row) {
-      const auto* from = reinterpret_cast<const std::byte*>(x + row * stride);
-      std::byte* to = tiles + row / kTileRows * kTileRows * row_bytes + row % kTileRows * kLine;
-      for (std::size_t at = 0; at < row_bytes; at += kLine)
-        std::memcpy(to + at * kTileRows, from + at, kLine);
+      product.arrange(x + row * stride, row, matrix.inputs, arranged);
     }
   });
-  const ProductTask task{matrix, reinterpret_cast<const BFloat16*>(tiles), rows, out};
+  const ProductTask task{matrix, arranged, rows, out};
   share(matrix.outputs / kPanel, kPanel * matrix.inputs,
-        [&](std::size_t first, std::size_t last) { product(task, first, last); });
+        [&](std::size_t first, std::size_t last) { product.panels(task, first, last); });
 }
 
 }  // namespace lamina::operators

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 
 #include "attention/target_region.hpp"
 #include "operators/product.hpp"
@@ -46,7 +47,7 @@ template <int kTiles>
                             int lines) {
   const Matrix& matrix = task.matrix;
   const BFloat16* weights = matrix.panels + panel * kPanel * matrix.inputs;
-  const BFloat16* first = task.x + row * matrix.inputs;
+  const BFloat16* first = reinterpret_cast<const BFloat16*>(task.x) + row * matrix.inputs;
   const BFloat16* second = first + kTileRows * matrix.inputs;
   attention::stored();
   _tile_zero(0);
@@ -108,9 +109,19 @@ template <int kTiles>
   }
 }
 
-}  // namespace
+// For every 16 rows and 32 inputs a tile [16][32]; the last rows may be anything.
+std::size_t bytes(std::size_t rows, std::size_t inputs) {
+  return (rows + kTileRows - 1) / kTileRows * kTileRows * inputs * sizeof(BFloat16);
+}
 
-void amx_bf16_product(const ProductTask& task, std::size_t first, std::size_t last) {
+void arrange(const BFloat16* x, std::size_t row, std::size_t inputs, std::byte* all) {
+  const std::size_t row_bytes = inputs * sizeof(BFloat16);
+  const auto* from = reinterpret_cast<const std::byte*>(x);
+  std::byte* to = all + row / kTileRows * kTileRows * row_bytes + row % kTileRows * kLine;
+  for (std::size_t at = 0; at < row_bytes; at += kLine) std::memcpy(to + at * kTileRows, from + at, kLine);
+}
+
+void panels(const ProductTask& task, std::size_t first, std::size_t last) {
   static constexpr WholeTiles kWhole;
   constexpr std::size_t kBoth = 2 * kTileRows;
   const std::size_t panel_numbers = kPanel * task.matrix.inputs;
@@ -131,6 +142,10 @@ void amx_bf16_product(const ProductTask& task, std::size_t first, std::size_t la
   }
   _tile_release();
 }
+
+}  // namespace
+
+const Product kAmxBf16Product{&bytes, &arrange, &panels};
 
 }  // namespace lamina::operators
 

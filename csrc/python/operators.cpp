@@ -67,7 +67,7 @@ struct RotaryOp : Native {
 };
 
 struct ProductOp {
-  Product product;
+  const Product* product;
 };
 
 }  // namespace
@@ -185,12 +185,12 @@ rounded, else both products are, too. wide_tables: cos and sin are float32, and 
       R"(x weight^T + bias for bfloat16, with a weight in panels of PANEL outputs and as many inputs a step:
 [outputs / 32, inputs / 32, 2, 16 pairs of inputs, 16 outputs, 2].
 
-ValueError where the instruction set has no tiles to multiply by. isa: as of an AttentionWorker.)")
+ValueError where the instruction set has none, since a library's are as good. isa: as of an AttentionWorker.)")
       .def(
           "__init__",
           [](ProductOp* self, const std::string& isa) {
-            const Product product = product_for(attention::choose_isa(isa));
-            if (product == nullptr) throw nb::value_error("there are no tiles to multiply by");
+            const Product* product = product_for(attention::choose_isa(isa));
+            if (product == nullptr) throw nb::value_error("a library's products are as good here");
             new (self) ProductOp{product};
           },
           "isa"_a = "")
@@ -206,7 +206,7 @@ ValueError where the instruction set has no tiles to multiply by. isa: as of an 
             const Matrix matrix{pointer<const BFloat16>(panels), pointer<const BFloat16>(bias), inputs,
                                 outputs};
             nb::gil_scoped_release released;
-            multiply(op.product, matrix, pointer<const BFloat16>(x), stride, rows, pointer<BFloat16>(out));
+            multiply(*op.product, matrix, pointer<const BFloat16>(x), stride, rows, pointer<BFloat16>(out));
           },
           "x_ptr"_a, "stride"_a, "panels_ptr"_a, "bias_ptr"_a, "out_ptr"_a, "rows"_a, "inputs"_a, "outputs"_a,
           "Rows of x are stride numbers apart; bias_ptr 0 for none; out is dense.");

@@ -387,10 +387,10 @@ def sim(watcher: Watcher, week: bool, repeats: int) -> Report:
 )
 @option("--rounds", COUNT, "Rounds of the alternating run.", 9)
 def products(watcher: Watcher, batch: tuple[int, ...], rounds: int) -> Report:
-    """Matrix products by tiles against oneDNN's.
+    """Our matrix products against torch's.
 
-    In turns, by all weights of the engine's benchmark, which come from memory. Where the processor has no
-    tiles (AMX), oneDNN's alone.
+    In turns, by all weights of the engine's benchmark, which come from memory. Where torch's are as good,
+    with AVX-512 but no tiles (AMX), these alone.
     """
     from laminabench.bench.products import run
 

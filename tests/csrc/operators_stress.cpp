@@ -226,7 +226,7 @@ void check_choice(Random& random, Isa isa, DType dtype) {
 // Every row once, however many threads there are; libgomp is in this program only if something else needs it.
 // Rows by a matrix in panels, by whoever has such products.
 void check_product(Random& random, Isa isa) {
-  const Product product = product_for(isa);
+  const Product* product = product_for(isa);
   if (product == nullptr) return;
   const std::size_t rows = 1 + random() % 70, inputs = kPanel * (1 + random() % 6);
   const std::size_t outputs = kPanel * (1 + random() % 5), stride = inputs + random() % 40;
@@ -237,7 +237,7 @@ void check_product(Random& random, Isa isa) {
   Numbers out(rows * outputs, kDType);
   const bool with_bias = random() % 2 == 0;
   auto at = [](const Numbers& numbers) { return reinterpret_cast<const BFloat16*>(numbers.data()); };
-  multiply(product, {at(panels), with_bias ? at(bias) : nullptr, inputs, outputs}, at(x), stride, rows,
+  multiply(*product, {at(panels), with_bias ? at(bias) : nullptr, inputs, outputs}, at(x), stride, rows,
            reinterpret_cast<BFloat16*>(out.data()));
   for (std::size_t row = 0; row < rows; ++row) {
     for (std::size_t o = 0; o < outputs; ++o) {

@@ -34,7 +34,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         outputs, inputs = sizes(weight)
         x, stride = by_rows(x, inputs)
         out = x.new_empty((*x.shape[:-1], outputs))
-        run = by_tiles()
+        run = by_panels()
         assert run
         added = 0 if bias is None else bias.data_ptr()
         rows = x.numel() // inputs
@@ -46,28 +46,33 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def packed(program: Program, name: Name, weight: Tensor, *, native: bool = False) -> Tensor:
     """The weight as the program's products read it fastest; itself where something else uses it too.
 
-    `native` operators multiply by tiles where the processor has some and the weight is whole panels of them:
-    each row's result is then the same whatever other rows there are. What torch's library makes of a weight
-    in its order is the same to the last bit as of one that is not.
+    `native` operators multiply by panels where that is faster here and the weight is whole ones: each row's
+    result is then the same whatever other rows there are. What torch's library makes of a weight in its order
+    is the same to the last bit as of one that is not.
     """
     ready = weight.dtype == torch.bfloat16 and weight.device.type == "cpu" and weight.dim() == 2
     if not ready or not packs() or not _only_multiplied(program, name):
         return weight
-    if native and by_tiles() and not any(size % _PANEL for size in weight.shape):
+    if native and by_panels() and not any(size % _PANEL for size in weight.shape):
         return in_panels(weight)
-    return in_library_order(weight)
+    return in_library_order(weight) if library_packs() else weight
+
+
+def packs() -> bool:
+    """Whether products of bfloat16 use packed weights here, our own or torch's."""
+    return library_packs() or by_panels() is not None
 
 
 @cache
-def packs() -> bool:
-    """Whether torch's own products of bfloat16 use packed weights here."""
+def library_packs() -> bool:
+    """Whether torch's do."""
     there = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
     return bool(there and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 @cache
-def by_tiles() -> Callable[..., None] | None:
-    """What multiplies by weights in panels, if this processor has tiles."""
+def by_panels() -> Callable[..., None] | None:
+    """What multiplies by weights in panels, where torch is slower: with tiles, or AVX2 and no more."""
     try:
         return Product().run
     except ValueError:

@@ -17,8 +17,10 @@ from lamina.convert import convert, packing
 from lamina.convert.packing import in_library_order, in_panels, is_matrix, linear, sizes
 
 SmallModel = Callable[..., transformers.PreTrainedModel]
-needs_packing = pytest.mark.skipif(not packing.packs(), reason="this CPU has no products of bfloat16")
-needs_tiles = pytest.mark.skipif(not packing.by_tiles(), reason="this CPU has no tiles to multiply by")
+needs_library = pytest.mark.skipif(
+    not packing.library_packs(), reason="torch's library has no products of bfloat16 for this CPU"
+)
+needs_panels = pytest.mark.skipif(not packing.by_panels(), reason="on this CPU the library's are as good")
 
 
 def _drawn(*shapes: tuple[int, ...]) -> list[Tensor]:
@@ -26,7 +28,7 @@ def _drawn(*shapes: tuple[int, ...]) -> list[Tensor]:
     return [torch.randn(*shape, generator=generator).bfloat16() for shape in shapes]
 
 
-@needs_packing
+@needs_library
 @pytest.mark.parametrize(("outputs", "inputs"), [(64, 64), (96, 33), (7, 64), (1024, 256)])
 @pytest.mark.parametrize("rows", [1, 3, 64, 200])
 def test_products_are_the_same_bits(outputs: int, inputs: int, rows: int) -> None:
@@ -38,10 +40,10 @@ def test_products_are_the_same_bits(outputs: int, inputs: int, rows: int) -> Non
         assert torch.equal(linear(x, ordered, more), F.linear(x, weight, more))
 
 
-@needs_tiles
+@needs_panels
 @pytest.mark.parametrize(("outputs", "inputs"), [(32, 32), (96, 64), (32, 1056), (4128, 288)])
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 32, 33, 70, 300])
-def test_products_by_tiles_are_rounded_once(outputs: int, inputs: int, rows: int) -> None:
+def test_products_by_panels_are_rounded_once(outputs: int, inputs: int, rows: int) -> None:
     weight, bias, x = _drawn((outputs, inputs), (outputs,), (rows, 1, inputs))
     panels = in_panels(weight)
     assert is_matrix(panels)
@@ -56,7 +58,7 @@ def test_products_by_tiles_are_rounded_once(outputs: int, inputs: int, rows: int
         assert off.max() < 1e-5 * inputs
 
 
-@needs_tiles
+@needs_panels
 def test_a_row_is_the_same_whatever_others_there_are() -> None:
     weight, x = _drawn((96, 160), (130, 160))
     panels = in_panels(weight)
@@ -65,7 +67,7 @@ def test_a_row_is_the_same_whatever_others_there_are() -> None:
         assert torch.equal(linear(x[first:last], panels), whole[first:last])
 
 
-@needs_tiles
+@needs_panels
 def test_rows_at_a_distance_and_several_of_a_request() -> None:
     weight, wide = _drawn((64, 96), (20, 1, 300))
     panels = in_panels(weight)
@@ -78,7 +80,7 @@ def test_rows_at_a_distance_and_several_of_a_request() -> None:
         assert torch.equal(linear(x, panels), linear(x.contiguous(), panels))
 
 
-@needs_tiles
+@needs_panels
 def test_a_row_without_numbers_is_alone_with_it() -> None:
     weight, x = _drawn((32, 32), (40, 32))
     expected = linear(x, in_panels(weight))
@@ -90,18 +92,18 @@ def test_a_row_without_numbers_is_alone_with_it() -> None:
     assert not found[33].isfinite().any()
 
 
-@needs_tiles
+@needs_panels
 def test_what_is_no_whole_panel_is_refused() -> None:
     with pytest.raises(ValueError, match="multiples of 32"):
         Product().run(0, 0, 0, 0, 0, 1, 32, 48)
 
 
-def test_instructions_without_tiles_have_no_products() -> None:
-    with pytest.raises(ValueError, match="no tiles"):
+def test_other_instructions_have_none() -> None:
+    with pytest.raises(ValueError, match="as good"):
         Product(isa="baseline")
 
 
-@needs_packing
+@needs_library
 def test_only_weights_of_products_are_packed(small_model: SmallModel) -> None:
     model = small_model("llama-tied", dtype=torch.bfloat16)
     first, *_, last = convert(model).bind(model)
@@ -115,8 +117,12 @@ def test_only_weights_of_products_are_packed(small_model: SmallModel) -> None:
     head = [weight for weight in last.weights if tuple(weight.shape) == (120, 64)]
     assert [weight.is_mkldnn for weight in head] == [True], "the same table is multiplied here"
     assert not any(map(plain, last.weights))
-    native = [weight for weight in last.weights if weight.dim() > 2]
-    assert bool(native) == bool(packing.by_tiles())
+
+
+def test_weights_are_in_panels_where_these_are_faster(small_model: SmallModel) -> None:
+    model = small_model("llama-tied", dtype=torch.bfloat16)
+    weights = [weight for piece in convert(model).bind(model) for weight in piece.weights]
+    assert any(weight.dim() > 2 for weight in weights) == bool(packing.by_panels())
 
 
 def test_other_precisions_are_left_alone(small_model: SmallModel) -> None:

@@ -90,7 +90,7 @@ def test_the_whole_replay_is_held_against_imports_in_turns(
 
 
 @pytest.mark.skipif(not packing.packs(), reason="this CPU has no products of bfloat16")
-def test_products_by_tiles_are_judged_by_the_median(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_by_panels_are_judged_by_the_median(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "usual_kv_bytes", lambda: 1)
     monkeypatch.setattr(products, "WORK", 1)
     found = facts("products", "--batch", "1", "--batch", "3", "--rounds", "2")
@@ -98,7 +98,7 @@ def test_products_by_tiles_are_judged_by_the_median(facts: Facts, monkeypatch: p
     assert [row["batch"] for row in rows] == [1, 3] * 5
     assert {(row["outputs"], row["inputs"]) for row in rows if row["weight"] == "down"} == {(1024, 2816)}
     for row in rows:
-        assert ("tiles" in row["seconds"]) == bool(packing.by_tiles())
+        assert ("panels" in row["seconds"]) == bool(packing.by_panels())
         assert row["met"] == (row["ratio"]["median"] >= 1 if "ratio" in row else None)
     assert found["met"] == all(row["met"] is not False for row in rows)
 
