@@ -95,16 +95,13 @@ struct Avx2Simd {
 
   // Each vector's sum of lanes, in order.
   static void store_sums(float* out, int, const Vec (&a)[4]) {
-    const Vec halves = _mm256_hadd_ps(_mm256_hadd_ps(a[0], a[1]), _mm256_hadd_ps(a[2], a[3]));
+    const Vec halves = sums_of_halves(a[0], a[1], a[2], a[3]);
     _mm_storeu_ps(out, _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1)));
   }
   static void store_sums(float* out, int, const Vec (&a)[kWidth]) {
-    Vec halves[4];  // lanes of a[i] below, of a[i + 4] above
-    for (int i = 0; i < 4; ++i) {
-      halves[i] =
-          add(_mm256_permute2f128_ps(a[i], a[i + 4], 0x20), _mm256_permute2f128_ps(a[i], a[i + 4], 0x31));
-    }
-    store(out, _mm256_hadd_ps(_mm256_hadd_ps(halves[0], halves[1]), _mm256_hadd_ps(halves[2], halves[3])));
+    const Vec first = sums_of_halves(a[0], a[1], a[2], a[3]);
+    const Vec second = sums_of_halves(a[4], a[5], a[6], a[7]);
+    store(out, add(_mm256_permute2f128_ps(first, second, 0x20), _mm256_permute2f128_ps(first, second, 0x31)));
   }
   // K floats, again and again.
   template <int K>
@@ -119,6 +116,16 @@ struct Avx2Simd {
     if constexpr (K == 8) return _mm256_permute2f128_ps(x, x, 0x01);
     if constexpr (K == 4) return _mm256_permute_ps(x, 0x4e);
     if constexpr (K == 2) return _mm256_permute_ps(x, 0xb1);
+  }
+
+private:
+  // Of 4 vectors, in order, the sums of their first 4 lanes and then of their last 4. (By VHADDPS it takes
+  // longer.)
+  static Vec sums_of_halves(Vec a, Vec b, Vec c, Vec d) {
+    const auto two = [](Vec x, Vec y) { return add(_mm256_unpacklo_ps(x, y), _mm256_unpackhi_ps(x, y)); };
+    const Vec first = two(a, b);
+    const Vec second = two(c, d);
+    return add(_mm256_shuffle_ps(first, second, 0x44), _mm256_shuffle_ps(first, second, 0xee));
   }
 };
 
