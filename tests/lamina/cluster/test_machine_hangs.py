@@ -97,7 +97,7 @@ def test_a_process_that_works_is_not_silent() -> None:
     life = Life(os.getpid())
     life.silent_s()
     began = os.times()
-    while sum(os.times()[:2]) - sum(began[:2]) < 0.05:  # several ticks of its processor
+    while sum(os.times()[:2]) - sum(began[:2]) < 0.5:  # many ticks of its processor
         pass
-    assert life.silent_s() < 0.05
+    assert life.silent_s() < 0.25
     assert Life(2**22 + 1).silent_s() == 0.0  # there is none of that number
