@@ -1,6 +1,5 @@
 #if defined(__x86_64__)
 
-#include <algorithm>
 #include <cstddef>
 
 #include "attention/target_region.hpp"
@@ -45,7 +44,9 @@ template <int R, int C>
   const BFloat16* weights = matrix.panels + panel * kPanel * matrix.inputs + tile * kTile;
   const float* x = reinterpret_cast<const float*>(task.x) + row * matrix.inputs;
   S::Vec sums[R][C];
-  for (auto& sum : sums) std::fill_n(sum, C, S::zero());
+  for (auto& of_row : sums) {
+    for (S::Vec& sum : of_row) sum = S::zero();
+  }
   const auto add = [&]<bool kSecond>(const BFloat16* pairs, const float* at) {
     S::Vec weight[C];
     for (int c = 0; c < C; ++c) weight[c] = half_of<kSecond>(pairs + c / 2 * kTile + c % 2 * kTileRows);
@@ -75,7 +76,7 @@ template <int R, int C>
   }
 }
 
-// The rows from one on by a panel, N of them if there are as many. A pair has sums enough to keep the
+// The rows from one on by a panel, N of them if there are as many. One or two have sums enough to keep the
 // processor busy with all outputs only.
 template <int N>
 void rows_by_panel(const ProductTask& task, std::size_t panel, std::size_t row) {
