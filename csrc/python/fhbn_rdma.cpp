@@ -114,7 +114,7 @@ void connect_soft(rdma::SoftWriter& writer, const std::shared_ptr<fhbn::Segment>
 Numbers counts_of(const rdma::SoftWriter& writer) {
   const rdma::SoftCounts& found = writer.counts();
   nb::dict counts;
-  counts["doorbells"] = found.doorbells.load();
+  counts["posted"] = writer.posted();
   counts["blueflames"] = found.blueflames.load();
   counts["fetched"] = found.fetched.load();
   counts["completions"] = found.completions.load();

@@ -158,11 +158,13 @@ bool SoftQueue::look() {
   return rung;
 }
 
+std::uint16_t SoftQueue::posted() const {
+  return static_cast<std::uint16_t>(big_endian(load_acquire(*send_.doorbell_record)));
+}
+
 void SoftQueue::take_doorbell(std::uint64_t* half) {
   const std::uint64_t doorbell = load_acquire(half[0]);
-  ++counts_.doorbells;
-  const auto posted = static_cast<std::uint16_t>(big_endian(load_acquire(*send_.doorbell_record)));
-  limit_ = head_ + static_cast<std::uint16_t>(posted - head_);
+  limit_ = head_ + static_cast<std::uint16_t>(posted() - head_);
   const ControlSegment control = control_of(doorbell);
   const bool is_next = !current_ && head_ != limit_ && block_of(control) == static_cast<std::uint16_t>(head_);
   if (!habits_.drops_blueflame && is_next) {

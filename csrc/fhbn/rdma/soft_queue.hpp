@@ -52,7 +52,6 @@ struct SoftHabits {
 
 // What was seen of a queue pair's requests.
 struct SoftCounts {
-  std::atomic<std::uint64_t> doorbells = 0;
   std::atomic<std::uint64_t> blueflames = 0;  // requests taken from a register
   std::atomic<std::uint64_t> fetched = 0;     // requests taken from the queue
   std::atomic<std::uint64_t> done = 0;        // requests, well or not
@@ -94,6 +93,8 @@ public:
   const QueueMemory& memory() const { return memory_; }
   const SendQueue& send() const { return send_; }
   const SoftCounts& counts() const { return counts_; }
+  // Blocks that its owner has asked for, 16 bits of it, seen or not.
+  std::uint16_t posted() const;
 
 private:
   static constexpr std::uint32_t kMostBlocks = 4;  // of a request

@@ -32,6 +32,7 @@ public:
   void unplug() { nic_->queue(qpn_)->unplug(); }
   void fail() { nic_->queue(qpn_)->fail(); }
   const SoftCounts& counts() const { return nic_->queue(qpn_)->counts(); }
+  std::uint16_t posted() const { return nic_->queue(qpn_)->posted(); }
 
 private:
   std::string unconnected() const override;

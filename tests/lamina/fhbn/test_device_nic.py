@@ -192,9 +192,9 @@ def test_a_nic_that_fails_is_told_and_asked_for_nothing_more(
     for _ in range(2):
         with pytest.raises(fhbn.NicError, match=sentence):
             sender.check()
-    counted = writers["sender"].counts["doorbells"]
+    posted = writers["sender"].counts["posted"]
     sender.close()
-    assert writers["sender"].counts["doorbells"] == counted
+    assert writers["sender"].counts["posted"] == posted
     receiver.close()
 
 

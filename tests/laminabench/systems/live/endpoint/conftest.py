@@ -127,7 +127,7 @@ class StandIn:
 
     async def _run(self, ready: threading.Event) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self.tls)
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0, ssl=self.tls)
         self.url = f"{'https' if self.tls else 'http'}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         ready.set()
         await self._stop.wait()
@@ -144,6 +144,11 @@ class StandIn:
         self.gone = True
         self._loop.call_soon_threadsafe(self._server.close)
 
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Closed also if its task is cancelled before it has begun, as when a client comes at the end."""
+        serving = self._loop.create_task(self._serve(reader, writer))
+        serving.add_done_callback(lambda _: writer.close())
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while not self.gone and (asked := await _read(reader, writer)) is not None:
@@ -155,8 +160,6 @@ class StandIn:
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
-        finally:
-            writer.close()
 
     async def _answer(self, asked: Asked) -> None:
         if asked.method == "GET":
