@@ -109,7 +109,7 @@ Narrow narrow_to(Stored stored, DType dtype) {
   }
 }
 
-Widen widen_for(Isa isa, Stored stored, DType dtype) {
+Widen widen_for([[maybe_unused]] Isa isa, Stored stored, DType dtype) {
   if (stored == Stored::kAsIs) return nullptr;
 #if defined(__x86_64__)
   const Widen widen = isa > Isa::kAvx2 ? vbmi_widen(stored, dtype) : nullptr;
