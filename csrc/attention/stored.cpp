@@ -86,27 +86,10 @@ void narrow(const std::byte* from, int numbers, std::byte* to, float* scale) {
   }
 }
 
-template <typename E>
-Narrow narrow_of(Stored stored) {
-  return stored == Stored::kFp8 ? &narrow<E, Stored::kFp8> : &narrow<E, Stored::kInt8>;
-}
-
-template <typename E>
-Widen look_up_of(Stored stored) {
-  return stored == Stored::kFp8 ? &look_up<E, Stored::kFp8> : &look_up<E, Stored::kInt8>;
-}
-
 }  // namespace
 
 Narrow narrow_to(Stored stored, DType dtype) {
-  switch (dtype) {
-    case DType::kBFloat16:
-      return narrow_of<BFloat16>(stored);
-    case DType::kFloat16:
-      return narrow_of<Float16>(stored);
-    default:
-      return narrow_of<float>(stored);
-  }
+  return of_kind(stored, dtype, []<typename E, Stored kStored>() -> Narrow { return &narrow<E, kStored>; });
 }
 
 Widen widen_for([[maybe_unused]] Isa isa, Stored stored, DType dtype) {
@@ -116,14 +99,7 @@ Widen widen_for([[maybe_unused]] Isa isa, Stored stored, DType dtype) {
   if (widen != nullptr) return widen;
   if (isa >= Isa::kAvx2) return avx2_widen(stored, dtype);
 #endif
-  switch (dtype) {
-    case DType::kBFloat16:
-      return look_up_of<BFloat16>(stored);
-    case DType::kFloat16:
-      return look_up_of<Float16>(stored);
-    default:
-      return look_up_of<float>(stored);
-  }
+  return of_kind(stored, dtype, []<typename E, Stored kStored>() -> Widen { return &look_up<E, kStored>; });
 }
 
 }  // namespace lamina::attention

@@ -31,6 +31,23 @@ constexpr float value_of(Stored stored, int code) {
   return code < 128 ? magnitude : -magnitude;
 }
 
+// What `of` gives for a dtype's numbers and how they are stored, one function of a template.
+template <typename Of>
+auto of_kind(Stored stored, DType dtype, Of of) {
+  const auto with = [&]<typename E>() {
+    return stored == Stored::kFp8 ? of.template operator()<E, Stored::kFp8>()
+                                  : of.template operator()<E, Stored::kInt8>();
+  };
+  switch (dtype) {
+    case DType::kBFloat16:
+      return with.template operator()<BFloat16>();
+    case DType::kFloat16:
+      return with.template operator()<Float16>();
+    default:
+      return with.template operator()<float>();
+  }
+}
+
 // By table look-ups of AVX-512 VBMI, to numbers of 16 bits; null where the processor has none.
 Widen vbmi_widen(Stored stored, DType dtype);
 

@@ -81,24 +81,9 @@ void widen(const NarrowRows& from, std::byte* to) {
 LAMINA_END_TARGET
 
 namespace lamina::attention {
-namespace {
-
-template <typename E>
-Widen widen_of(Stored stored) {
-  return stored == Stored::kFp8 ? &widen<E, Stored::kFp8> : &widen<E, Stored::kInt8>;
-}
-
-}  // namespace
 
 Widen avx2_widen(Stored stored, DType dtype) {
-  switch (dtype) {
-    case DType::kBFloat16:
-      return widen_of<BFloat16>(stored);
-    case DType::kFloat16:
-      return widen_of<Float16>(stored);
-    default:
-      return widen_of<float>(stored);
-  }
+  return of_kind(stored, dtype, []<typename E, Stored kStored>() -> Widen { return &widen<E, kStored>; });
 }
 
 }  // namespace lamina::attention

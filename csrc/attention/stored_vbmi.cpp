@@ -40,18 +40,16 @@ void widen(const NarrowRows& from, std::byte* to) {
 LAMINA_END_TARGET
 
 namespace lamina::attention {
-namespace {
-
-template <typename E>
-Widen widen_of(Stored stored) {
-  return stored == Stored::kFp8 ? &widen<E, Stored::kFp8> : &widen<E, Stored::kInt8>;
-}
-
-}  // namespace
 
 Widen vbmi_widen(Stored stored, DType dtype) {
-  if (dtype == DType::kFloat32 || !__builtin_cpu_supports("avx512vbmi")) return nullptr;
-  return dtype == DType::kBFloat16 ? widen_of<BFloat16>(stored) : widen_of<Float16>(stored);
+  if (!__builtin_cpu_supports("avx512vbmi")) return nullptr;
+  return of_kind(stored, dtype, []<typename E, Stored kStored>() -> Widen {
+    if constexpr (std::is_same_v<E, float>) {
+      return nullptr;
+    } else {
+      return &widen<E, kStored>;
+    }
+  });
 }
 
 }  // namespace lamina::attention
