@@ -146,6 +146,7 @@ def ray_cluster() -> Iterator[Any]:
         # Ray would look for an address of this machine that others reach, and listen there.
         patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_worker_niceness", "0")  # beside other tests, nice workers hardly get on
         patch.delenv("RAY_ADDRESS", raising=False)
         patch.setattr("ray._private.ray_constants.ENABLE_RAY_CLUSTER", False)
         from ray.cluster_utils import Cluster

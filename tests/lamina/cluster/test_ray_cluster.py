@@ -6,8 +6,11 @@ stands for what two machines use.
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -73,6 +76,23 @@ def test_tokens_and_places(
         assert len({spot.pid for spot in spots}) == 2
         assert all(map(alive, [spot.pid for spot in spots]))
     assert ray_machine.ends(range(1, 3)) == {1: 0, 2: 0}, "they have ended well"
+
+
+def test_a_worker_that_is_slow_to_answer_is_not_lost(
+    ray_machine: RayMachine, saved: Saved, reference: Reference
+) -> None:
+    """Nobody here can tell whether a node is busy: silence has to last there."""
+    with Engine(saved("llama-gqa"), layout=Layout(), machine=ray_machine, kv_tokens=500) as engine:
+        number = engine.submit(list(PROMPT), Sampling(max_tokens=TOKENS))
+        engine.step()
+        attention = ray_machine.where(handles_of(engine))[1].pid
+        os.kill(attention, signal.SIGSTOP)
+        waking = threading.Timer(2, os.kill, (attention, signal.SIGCONT))
+        waking.start()
+        engine.run()
+        waking.join()
+        assert list(engine.result(number).completions[0].tokens) == reference("llama-gqa", PROMPT, TOKENS)
+        assert not engine.faults
 
 
 def test_an_actor_serves_the_next_engine(ray_machine: RayMachine, saved: Saved) -> None:

@@ -155,8 +155,8 @@ class RayMachine:
                 self._end(self._started[handle], KILLED, "Ray has no news of its end")
 
     def runs(self, handle: int) -> bool:  # noqa: ARG002
-        """Of a process on another machine it is not known."""
-        return False
+        """Of a process on another machine it is not known: it is waited for as for one that has no core."""
+        return True
 
     def strike(self, handle: int, how: str) -> None:
         """Do a worker harm, to see what comes of it: "kill" it. Ray cannot "stop" one."""
