@@ -45,9 +45,14 @@ EXPERTS: dict[str, Layout] = {
     "tensor-parallel": _RANKS,
     "expert-parallel": replace(_RANKS, experts="ep"),
 }
-CONTENDERS = (*LAYOUTS, *EXPERTS, "vllm")
+# vLLM, and in which type.
+VLLMS = {"vllm": "bf16", "vllm-fp32": "fp32"}
+CONTENDERS = (*LAYOUTS, *EXPERTS, *VLLMS)
 # A ratio is of the first's throughput over the second's.
-PAIRS = (("rotational", "serial"), ("rotational", "vllm"), ("one-process", "vllm"))
+PAIRS = (
+    ("rotational", "serial"),
+    *((name, other) for name in ("rotational", "one-process") for other in VLLMS),
+)
 # Where one of the two takes more than twice the other's time, taking turns cannot give that much.
 WITHIN = 2.0
 SMALL_BATCH = 16  # below it an iteration is little more than the reading of weights
@@ -62,9 +67,9 @@ PROMPT, OUTPUT = 200, 200
 def target(first: str, second: str, load: Load) -> float | None:
     if (first, second) == ("rotational", "serial"):
         return 1.25
-    if (first, second) == ("rotational", "vllm"):
+    if first == "rotational" and second in VLLMS:
         return 1.0
-    if (first, second) == ("one-process", "vllm"):
+    if first == "one-process" and second in VLLMS:
         if load.batch < SMALL_BATCH:
             return 1.0
         return 1.35 if load.model == MODEL else 1.2
@@ -99,7 +104,7 @@ def run(
         machine = stack.enter_context(Machine())
         contenders = {
             name: stack.enter_context(
-                vllm(load, vllm_python) if name == "vllm" else our_engine(name, load, machine)
+                vllm(load, vllm_python, VLLMS[name]) if name in VLLMS else our_engine(name, load, machine)
             )
             for name in chosen
         }

@@ -18,6 +18,7 @@ from laminabench.catalog.deployment import Deployment, parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.errors import UserError
 from laminabench.sim.simulate import Offered
+from laminabench.systems.live.local import in_dtype
 from laminabench.systems.live.vllm.process import VllmEndedError
 from laminabench.systems.live.vllm.runner import session
 from laminabench.systems.live.vllm.setup import CPU_BLOCK, VllmSetup
@@ -49,17 +50,21 @@ Contender = Callable[[], Turn]
 
 
 @contextlib.contextmanager
-def vllm(load: Load, python: Path | None) -> Iterator[Contender]:
-    """vLLM's CPU build."""
+def vllm(load: Load, python: Path | None, dtype: str) -> Iterator[Contender]:
+    """vLLM's CPU build, which on a processor without bfloat16 is faster in fp32."""
     environment = environment_of(python, "cpu", f"--vllm is {python}") if python else find("cpu")
     cores = parse_deployment(f"{min(VLLM_THREADS, len(os.sched_getaffinity(0)))}xcpu")
-    with decoding([load], cores, environment) as decode:
+    with decoding([load], cores, environment, dtype) as decode:
         yield partial(decode, load)
 
 
 @contextlib.contextmanager
 def decoding(
-    loads: Sequence[Load], deployment: Deployment, environment: Environment, **choices: Any
+    loads: Sequence[Load],
+    deployment: Deployment,
+    environment: Environment,
+    dtype: str | None = None,
+    **choices: Any,
 ) -> Iterator[Callable[[Load], Turn]]:
     """vLLM with room for each of these loads, prefill stripped out, which replays saturated traces of equal
     requests.
@@ -70,7 +75,7 @@ def decoding(
     longest = max(load.prompt + load.output + 1 for load in loads)
     name = loads[0].model
     setup = VllmSetup(
-        model(name),
+        in_dtype(model(name), dtype),
         name,
         deployment,
         max_num_seqs=max(load.batch for load in loads),

@@ -166,8 +166,8 @@ def endpoint(
 @option(
     "--compare",
     None,
-    "Let serial, rotational, one-process and vllm decode in turns instead, as serial,rotational; or "
-    "tensor-parallel and expert-parallel, of a model with experts.",
+    "Let serial, rotational, one-process, vllm and vllm-fp32 decode in turns instead, as serial,rotational; "
+    "or tensor-parallel and expert-parallel, of a model with experts.",
     metavar="NAMES",
 )
 @option(

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -82,7 +83,7 @@ def run(
     most = max(load.batch for load in fit), max(map(_tokens, fit))
     with opened(config, *most, on, "cudagraph" if kind == "cuda" else "python") as engine:
         left_s = max((until_s - time.monotonic()) / STARTS, 1.0)
-        choices = {"timeout_s": min(left_s, TIMEOUT_S)} | _memory(on)
+        choices: dict[str, Any] = {"timeout_s": min(left_s, TIMEOUT_S)} | _memory(on)
         with decoding(fit, _deployment(on), environment, **choices) as vllm:
             for done, load in enumerate(fit):
                 watcher.progress(done, len(fit))

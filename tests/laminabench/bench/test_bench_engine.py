@@ -106,9 +106,11 @@ def test_experts_are_split_and_dealt_out_in_turns(facts: Facts, monkeypatch: pyt
     ("pair", "batch", "model", "target"),
     [
         (("one-process", "vllm"), 64, "llama-mini", 1.35),
+        (("one-process", "vllm-fp32"), 64, "llama-mini", 1.35),
         (("one-process", "vllm"), 4, "llama-mini", 1.0),
         (("one-process", "vllm"), 32, "qwen2.5-3b", 1.2),
         (("rotational", "vllm"), 64, "llama-mini", 1.0),
+        (("rotational", "vllm-fp32"), 64, "llama-mini", 1.0),
         (("rotational", "serial"), 64, "llama-mini", 1.25),
         (("serial", "vllm"), 64, "llama-mini", None),
     ],
@@ -138,6 +140,7 @@ def test_vllm_takes_part_where_it_is(facts: Facts) -> None:
     python = os.environ.get("LAMINABENCH_VLLM")
     if not python:
         pytest.skip("LAMINABENCH_VLLM does not name the Python of `laminabench baseline setup vllm`")
-    result = facts("engine", "--compare", "vllm", "--vllm", python, "--batch", "2", "--context", "20",
-                   "--output-tokens", "4", "--rounds", "1")  # fmt: skip
-    assert result["contenders"]["vllm"]["tokens_per_s"]["median"] > 0
+    result = facts("engine", "--compare", "vllm,vllm-fp32", "--vllm", python, "--batch", "2",
+                   "--context", "20", "--output-tokens", "4", "--rounds", "1")  # fmt: skip
+    assert result["contenders"].keys() == {"vllm", "vllm-fp32"}
+    assert all(one["tokens_per_s"]["median"] > 0 for one in result["contenders"].values())
