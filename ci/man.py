@@ -32,7 +32,7 @@ ENVIRONMENT = {
     "LAMINABENCH_TRACES": "A folder of trace files as their publishers name them; no download then.",
     "LAMINABENCH_DEBUG": "When set, an unexpected error shows its traceback.",
     "LAMINA_ISA": "The kernels of attention: baseline, avx2, avx512, avx512_bf16 or amx_bf16; else the best.",
-    "LAMINA_PREFETCH": "The cache attention fetches into: none, l1, l2, both, short; by default the CPU's.",
+    "LAMINA_PREFETCH": "How attention fetches ahead: none, l1, l2, both, short, slots; else as is best.",
 }
 
 

@@ -70,11 +70,13 @@ std::string name_of(Isa isa);
 
 // The cache of a core into which a kernel fetches what it reads next.
 // Both: early into L2, and from there into L1 shortly before. Short: so, but for tokens whose rows are 2 KiB
-// or longer and are read one after the other, which the processor fetches ahead by itself.
-enum class Prefetch { kNone, kL1, kL2, kBoth, kShort };
+// or longer and are read one after the other, which the processor fetches ahead by itself. Slots: into L2,
+// and where tokens lie in order and a key and its value are 2 KiB or less together, both at once and a block
+// ahead: they are one run of memory, which the processor notices.
+enum class Prefetch { kNone, kL1, kL2, kBoth, kShort, kSlots };
 
-// Where to: `name`, none, l1, l2, both or short, or if that is empty $LAMINA_PREFETCH, or what is best on
-// this processor. No result depends on it. Throws std::invalid_argument for a name that means nothing.
+// Where to: `name`, none, l1, l2, both, short or slots, or if that is empty $LAMINA_PREFETCH, or what is best
+// on this processor. No result depends on it. Throws std::invalid_argument for a name that means nothing.
 Prefetch choose_prefetch(std::string_view name);
 
 std::string name_of(Prefetch prefetch);

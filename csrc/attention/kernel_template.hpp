@@ -62,8 +62,9 @@ typename S::Vec tanh(typename S::Vec x) {
 // arithmetic waits for.
 class Ahead {
 public:
-  static constexpr int kBytes = 256;             // what one fetch is about
-  static constexpr std::size_t kLongRow = 2048;  // for Prefetch::kShort
+  static constexpr int kBytes = 256;              // what one fetch is about
+  static constexpr std::size_t kLongRow = 2048;   // for Prefetch::kShort
+  static constexpr std::size_t kLongSlot = 2048;  // for Prefetch::kSlots
 
   // in_order: all heads' rows of a token are read before the next token's.
   Ahead(const RangeTask& task, bool in_order) {
@@ -82,7 +83,14 @@ public:
       both_ = false;
     }
     if (task.widen != nullptr) both_ = false;  // what a step reads are rows that were widened just now
+    by_slots_ = task.prefetch == Prefetch::kSlots && task.widen == nullptr && side_by_side &&
+                task.source->v - task.source->k == static_cast<std::ptrdiff_t>(piece_bytes_) &&
+                2 * piece_bytes_ <= kLongSlot && one_run(task);
+    if (by_slots_) piece_bytes_ *= 2;
   }
+
+  // Whether a token's keys are fetched with its values, which lie behind them.
+  bool by_slots() const { return by_slots_; }
 
   // From now on, these tokens' rows.
   void aim(const std::byte* base, const std::size_t* offsets, int tokens) {
@@ -125,6 +133,15 @@ public:
   }
 
 private:
+  // Whether most tokens are beside their neighbours, as a prompt's are.
+  static bool one_run(const RangeTask& task) {
+    int tokens = 0;
+    for (int at = 0; at + kBlock <= task.tokens; at += kBlock) {
+      if (task.slots[at + kBlock - 1] - task.slots[at] == kBlock - 1) tokens += kBlock;
+    }
+    return 2 * tokens > task.tokens;
+  }
+
   // Locality 3 is the first-level cache, 2 the second.
   template <int kLocality>
   [[gnu::always_inline]] static inline void touch(const std::byte* at) {
@@ -137,6 +154,7 @@ private:
   bool none_ = false;
   bool near_;
   bool both_;
+  bool by_slots_;
   const std::byte* line_ = nullptr;  // null: nothing left
   const std::byte* end_ = nullptr;
   const std::byte* base_ = nullptr;
@@ -219,8 +237,7 @@ private:
         dim_(task.shape.head_dim),
         value_dim_(task.shape.value_dim()),
         step_(tokens_of_step(task)),
-        step_fetches_((dim_ * static_cast<int>(task.number_bytes) * kStep + Ahead::kBytes - 1) /
-                      Ahead::kBytes),
+        step_fetches_(fetches_of_step()),
         weights_(task.scratch + (task.last - task.first) * group_ * padded(dim_)),
         decays_(weights_ + (task.last - task.first) * filled_up(group_) * kBlock),
         room_(line_from(decays_ + (task.last - task.first) * group_)),
@@ -245,16 +262,22 @@ private:
     return reinterpret_cast<std::byte*>((at + kLineBytes - 1) / kLineBytes * kLineBytes);
   }
 
+  int fetches_of_step() const {
+    return (dim_ * static_cast<int>(task_.number_bytes) * kStep + Ahead::kBytes - 1) / Ahead::kBytes;
+  }
+
   void run() {
     for (int head = task_.first; head < task_.last; ++head) pack(head);
     for (int start = 0; start < task_.tokens; start += kBlock) {
       fresh_ = start == 0;
       find_rows(start);
+      if (ahead_.by_slots()) aim_at_slots(!fresh_);
       for (at_ = 0; at_ < whole_; at_ += step_) {
         aim_after(source_.k, source_.v, 0, whole_);
         for (int head = task_.first; head < task_.last; ++head) score(head);
       }
       for (int head = task_.first; head < task_.last; ++head) weigh(head);
+      if (ahead_.by_slots() && fresh_) aim_at_slots(true);
       for (at_ = 0; at_ < whole_; at_ += step_) {
         aim_after(source_.v, source_.k, whole_, following_);
         for (int head = task_.first; head < task_.last; ++head) gather(head);
@@ -270,7 +293,7 @@ private:
     for (; t % kStep != 0; ++t) offsets_[t] = offsets_[tokens - 1];
     tokens_ = tokens;
     whole_ = t;
-    following_ = std::min(step_, task_.tokens - start - tokens);
+    following_ = std::min(ahead_.by_slots() ? kBlock : step_, task_.tokens - start - tokens);
     for (int i = 0; i < following_; ++i) offsets_[t + i] = offset_of(task_.slots[start + tokens + i]);
     if (source_.k_scales == nullptr || task_.prefetch == Prefetch::kNone) return;
     for (int i = start + tokens; i < std::min(start + tokens + kBlock, task_.tokens); ++i) {
@@ -283,8 +306,19 @@ private:
 
   std::size_t offset_of(Slot slot) const { return static_cast<std::size_t>(slot) * source_.slot_stride; }
 
+  // By slots: the next block's, or the first block's own, of which each then has half the time.
+  void aim_at_slots(bool next) {
+    step_fetches_ = fetches_of_step() * (fresh_ ? 2 : 1);
+    if (next) {
+      ahead_.aim(source_.k, offsets_ + whole_, following_);
+    } else {
+      ahead_.aim(source_.k, offsets_, tokens_);
+    }
+  }
+
   // What follows this step: more of the same rows, or at their end some of the others.
   void aim_after(const std::byte* same, const std::byte* other, int other_at, int other_tokens) {
+    if (ahead_.by_slots()) return;
     const int next = at_ + step_;
     if (next < whole_) {
       ahead_.aim(same, offsets_ + next, std::min(step_, whole_ - next));
@@ -455,7 +489,7 @@ private:
   const int dim_;
   const int value_dim_;
   const int step_;
-  const int step_fetches_;  // that the rows of kStep tokens need
+  int step_fetches_;  // that the rows of kStep tokens need
   float* const weights_;
   float* const decays_;
   std::byte* const room_;

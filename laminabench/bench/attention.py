@@ -44,9 +44,9 @@ BATCH = 16
 FEWEST_ROUNDS = 5
 JUDGED_ORDERS = ("consecutive", "interleaved")
 ORDERS = (*JUDGED_ORDERS, "random")
-PREFETCHES = ("none", "l1", "l2", "both", "short")
+PREFETCHES = ("none", "l1", "l2", "both", "short", "slots")
 # What a processor that has this by its table could have instead.
-OTHER = {"l1": "l2", "both": "short", "short": "both"}
+OTHER = {"l1": "l2", "both": "short", "short": "both", "slots": "l2"}
 LATENT_LESS = 16  # times as much memory, where time goes into arithmetic
 
 

@@ -167,21 +167,25 @@ def test_two_halves_of_a_step_are_a_whole_one_to_the_last_bit() -> None:
 @pytest.mark.parametrize("isa", attention_isas())
 @pytest.mark.parametrize("shape", [(2, 2, 24), (6, 3, 64), (16, 4, 64), (16, 2, 40)])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_where_it_fetches_ahead_changes_no_bit(isa: str, shape: tuple[int, int, int], dtype: str) -> None:
+@pytest.mark.parametrize("order", ["in order", "shuffled"])
+def test_where_it_fetches_ahead_changes_no_bit(
+    isa: str, shape: tuple[int, int, int], dtype: str, order: str
+) -> None:
     heads, kv_heads, dim = shape
     kind = np.float32 if dtype == "float32" else np.uint16
     # The upper halves of floats as bfloat16, and as float16 numbers with them.
     wide = numbers(0, 300, 2, kv_heads, dim), numbers(1, 1, heads, dim)
     arena, q = (x if kind is np.float32 else (x.view(np.uint32) >> 16).astype(kind) for x in wide)
+    slots = np.arange(300, dtype=np.int32)
+    if order == "shuffled":
+        np.random.default_rng(2).shuffle(slots)
     outs = []
-    for prefetch in ("none", "l1", "l2", "both", "short"):
+    for prefetch in ("none", "l1", "l2", "both", "short", "slots"):
         worker = AttentionWorker(dtype, heads, kv_heads, dim, 1, isa, prefetch=prefetch)
         assert worker.prefetch == prefetch
         values = address(arena) + kv_heads * dim * arena.itemsize
         layer = worker.add_layer(address(arena), values, 300, 2 * kv_heads * dim, dim, SCALE, 0, 0.0)
-        worker.plan_lists(
-            np.array([0, 290]), np.random.default_rng(2).permutation(300)[:290].astype(np.int32)
-        )
+        worker.plan_lists(np.array([0, 290]), slots[:290])
         out, lse = np.empty((1, heads, dim), np.float32), np.empty((1, heads), np.float32)
         worker.partial(layer, *map(address, (q, out, lse)))
         outs.append((out, lse))
@@ -258,7 +262,7 @@ def test_mistakes_are_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
         patch.setenv("LAMINA_PREFETCH", "l1")
         assert AttentionWorker("float32", 1, 1, 8).prefetch == "l1"
         patch.setenv("LAMINA_PREFETCH", "l3")
-        with pytest.raises(ValueError, match="prefetch is 'l3' but must be none, l1, l2, both or short"):
+        with pytest.raises(ValueError, match="prefetch is 'l3' but must be none, l1, l2, both, "):
             AttentionWorker("float32", 1, 1, 8)
     with pytest.raises(ValueError, match="window is -1"):
         bench.add_layer(window=-1)
