@@ -55,7 +55,7 @@ def has_ended(folder: Path) -> bool:
 
 
 def test_rounds_are_timed_without_the_step_that_admits_the_requests(tmp_path: Path) -> None:
-    with vllm(Load(batch=3, prompt=20, output=4), stand_in(tmp_path)) as contender:
+    with vllm(Load(batch=3, prompt=20, output=4), stand_in(tmp_path), "bf16") as contender:
         for _ in range(3):
             turn = contender()
             assert (turn.seconds, turn.parts) == (pytest.approx(0.04), {})
@@ -77,13 +77,18 @@ def test_one_that_runs_decodes_another_load(tmp_path: Path) -> None:
 def test_what_cannot_take_part_is_an_error_and_ends(does: str, tmp_path: Path) -> None:
     with (
         pytest.raises(UserError, match="bench-vllm-failed"),
-        vllm(Load(batch=2, prompt=1, output=2), stand_in(tmp_path, does)) as contender,
+        vllm(Load(batch=2, prompt=1, output=2), stand_in(tmp_path, does), "bf16") as contender,
     ):
         contender()
     assert has_ended(tmp_path)
 
 
-def test_it_has_cores_and_room_for_all_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "torchs", "number_bytes"), [("bf16", "bfloat16", 2), ("fp32", "float32", 4)]
+)
+def test_it_has_cores_and_room_for_all_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, torchs: str, number_bytes: int
+) -> None:
     orders = []
     monkeypatch.setattr(
         "laminabench.systems.live.vllm.runner.VllmProcess.__init__",
@@ -91,11 +96,12 @@ def test_it_has_cores_and_room_for_all_tokens(tmp_path: Path, monkeypatch: pytes
     )
     for end in ("close", "__exit__"):
         monkeypatch.setattr(f"laminabench.systems.live.vllm.runner.VllmProcess.{end}", lambda *_: None)
-    with vllm(Load(batch=3, prompt=200, output=64), stand_in(tmp_path)):
+    with vllm(Load(batch=3, prompt=200, output=64), stand_in(tmp_path), dtype):
         pass
     (order,) = orders
     assert order["cores"] == sorted(os.sched_getaffinity(0))[:2]
     assert (order["max_num_seqs"], order["max_model_len"], order["mode"]) == (3, 265, "saturate")
     assert (order["prompt_tokens"], order["output_tokens"]) == ([200] * 3, [65] * 3)
     # Three blocks of 128 tokens a request, and the one that vLLM keeps; K and V of 16 layers, 4 heads of 64.
-    assert order["kv_bytes"] == (3 * 3 + 1) * 128 * 2 * 16 * 4 * 64 * 2
+    assert order["kv_bytes"] == (3 * 3 + 1) * 128 * 2 * 16 * 4 * 64 * number_bytes
+    assert order["dtype"] == torchs
