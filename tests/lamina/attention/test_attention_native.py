@@ -262,7 +262,9 @@ def test_mistakes_are_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
         patch.setenv("LAMINA_PREFETCH", "l1")
         assert AttentionWorker("float32", 1, 1, 8).prefetch == "l1"
         patch.setenv("LAMINA_PREFETCH", "l3")
-        with pytest.raises(ValueError, match="prefetch is 'l3' but must be none, l1, l2, both, "):
+        with pytest.raises(
+            ValueError, match="prefetch is 'l3' but must be none, l1, l2, both, short or slots"
+        ):
             AttentionWorker("float32", 1, 1, 8)
     with pytest.raises(ValueError, match="window is -1"):
         bench.add_layer(window=-1)
