@@ -213,8 +213,11 @@ def test_a_click_on_the_map_says_how_to_repeat_a_point(explorer: Visitor) -> Non
     page.locator("#map .nsewdrag").scroll_into_view_if_needed()
     box = page.locator("#map .nsewdrag").bounding_box()
     # Batches 2, four attention workers: the upper right of two by three.
-    page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + box["height"] * 0.1)
-    page.mouse.click(box["x"] + box["width"] * 0.75, box["y"] + box["height"] * 0.12)
+    page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + box["height"] * 0.12)
+    # plotly looks where the mouse is every 50 ms, and forgets it if that comes between press and release.
+    expect(page.locator("#map .hoverlayer text").first).to_be_visible()
+    page.mouse.down()
+    page.mouse.up()
     page.wait_for_url(re.compile(r"point=\d+#point"))
     row = int(re.findall(r"point=(\d+)", page.url)[0])
     assert GRID[row] == (4, HOSTILE, 2)
