@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import ssl
 import threading
 from collections import deque
@@ -107,7 +108,8 @@ class StandIn:
     refuse: Callable[[Asked], str | None] = lambda asked: None
     _at_once: int = 0
     _loop: asyncio.AbstractEventLoop = field(init=False)
-    _server: asyncio.Server = field(init=False)
+    _listener: socket.socket = field(init=False)
+    _serving: set[asyncio.Task[None]] = field(default_factory=set)
     _thread: threading.Thread = field(init=False)
     _stop: asyncio.Event = field(init=False)
 
@@ -127,12 +129,15 @@ class StandIn:
 
     async def _run(self, ready: threading.Event) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0, ssl=self.tls)
-        self.url = f"{'https' if self.tls else 'http'}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener.setblocking(False)
+        self._loop.add_reader(self._listener, self._accept)
+        self.url = f"{'https' if self.tls else 'http'}://127.0.0.1:{self._listener.getsockname()[1]}"
         ready.set()
         await self._stop.wait()
-        self._server.close()
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        self._hang_up()
+        await asyncio.sleep(0)  # what has come at the end begins, and so closes what it has
+        for task in self._serving:
             task.cancel()
 
     def stop(self) -> None:
@@ -142,12 +147,35 @@ class StandIn:
     def go_away(self) -> None:
         """Listen no more, and end every connection with its next answer."""
         self.gone = True
-        self._loop.call_soon_threadsafe(self._server.close)
+        self._loop.call_soon_threadsafe(self._hang_up)
 
-    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Closed also if its task is cancelled before it has begun, as when a client comes at the end."""
-        serving = self._loop.create_task(self._serve(reader, writer))
-        serving.add_done_callback(lambda _: writer.close())
+    def _hang_up(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+
+    def _accept(self) -> None:
+        """asyncio's own server, when closed, loses connections that it has accepted but not begun with."""
+        with contextlib.suppress(BlockingIOError, ConnectionError):  # whoever came has left
+            serving = self._loop.create_task(self._connected(self._listener.accept()[0]))
+            self._serving.add(serving)  # asyncio itself does not keep it
+            serving.add_done_callback(self._serving.discard)
+
+    async def _connected(self, accepted: socket.socket) -> None:
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        try:
+            transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, accepted, ssl=self.tls)
+        except BaseException as error:
+            accepted.close()
+            if not isinstance(error, OSError | asyncio.CancelledError):
+                raise
+            return
+        writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
+        try:
+            await self._serve(reader, writer)
+        finally:
+            writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
