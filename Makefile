@@ -9,7 +9,8 @@ STAMP := $(VENV)/.ready
 CORE := $(or $(wildcard $(STAMP)),$(VENV)/.core)
 NATIVE := $(shell find csrc CMakeLists.txt -type f)
 CXX_FILES := $(shell find csrc tests laminabench -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.c' -o -name '*.cu' -o -name '*.cuh')
-PYTEST_WORKERS ?= 2
+# One more than this project's machines have cores: many tests wait for processes that they have started.
+PYTEST_WORKERS ?= 3
 # Some containers say that no bytecode is to be kept: every process of a test would compile torch once more.
 unexport PYTHONDONTWRITEBYTECODE
 

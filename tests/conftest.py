@@ -113,13 +113,11 @@ def machine() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def emulated_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def emulated_library() -> Path:
     """That of a GPU that there is not, one for all of pytest's processes."""
     from emulated_gpu import built
 
-    own = tmp_path_factory.getbasetemp()
-    folder = own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own
-    return built(folder)
+    return built()
 
 
 @pytest.fixture

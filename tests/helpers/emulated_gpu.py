@@ -7,6 +7,7 @@ thread that calls. Threads may call at once, and wait for each other in kernels 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -20,30 +21,37 @@ from lamina import cuda_library
 ROOT = Path(__file__).parents[2]
 
 
-def built(folder: Path) -> Path:
-    """The library, built by the first process that comes."""
+_SOURCES = ("csrc", "tests/csrc")
+_OPTIONS = ("-std=c++20", "-O2", "-ftls-model=initial-exec", "-shared", "-fPIC", "-fvisibility=hidden")
+
+
+def built() -> Path:
+    """The library, built by the first process that comes, and kept as long as its sources are the same."""
     compiler = shutil.which("c++")
     if compiler is None:
         pytest.skip("there is no C++ compiler to build the emulated GPU with")
-    path = folder / "liblamina_cuda_emulated.so"
+    folder = ROOT / "build" / "emulated"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{_state(compiler)}.so"
     with (folder / "building").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
-            sources = [f"-I{ROOT / name}" for name in ("csrc", "tests/csrc", "tests/csrc/fake_cuda")]
-            options = [
-                "-std=c++20",
-                "-O2",
-                "-ftls-model=initial-exec",
-                "-shared",
-                "-fPIC",
-                "-fvisibility=hidden",
-                *sources,
-            ]
+            includes = [f"-I{ROOT / name}" for name in (*_SOURCES, "tests/csrc/fake_cuda")]
             made = folder / "made.so"
             source = ROOT / "tests/csrc/cuda_emulated_library.cpp"
-            subprocess.run([compiler, *options, source, "-o", made], check=True)
+            subprocess.run([compiler, *_OPTIONS, *includes, source, "-o", made], check=True)
             made.rename(path)
     return path
+
+
+def _state(compiler: str) -> str:
+    """A hash of all that the library is made of."""
+    version = subprocess.run([compiler, "--version"], capture_output=True, check=True).stdout
+    total = hashlib.sha256(version + " ".join(_OPTIONS).encode())
+    for folder in _SOURCES:
+        for path in sorted(path for path in (ROOT / folder).rglob("*") if path.is_file()):
+            total.update(f"\0{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+    return total.hexdigest()[:16]
 
 
 @contextmanager
