@@ -14,6 +14,7 @@ from lamina.convert.constants import BoundConstants, Constant
 from lamina.convert.errors import ConversionError
 from lamina.convert.fuse import Fusing
 from lamina.convert.graphs import graphed, require_gpu
+from lamina.convert.packing import packs
 from lamina.convert.program import Name
 from lamina.convert.slices import Slice, SliceClass
 from lamina.convert.states import SliceStates, StateMemory, StateSpec
@@ -82,7 +83,7 @@ class SlicedModel:
         memory = StateMemory(self.states, place)
         constants = BoundConstants(self.constants, tensors_by_name(tensors), place)
         bound: list[BoundSlice] = []
-        fusing = Fusing(join=not q_first) if backend in ("python", "cudagraph") else None
+        fusing = Fusing(merge=packs(), join=not q_first) if backend in ("python", "cudagraph") else None
         for piece in chosen(self.slices, only):
             weights = [constants[name] for name in piece.weights]
             kind = self.classes[piece.class_index]

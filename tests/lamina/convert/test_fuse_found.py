@@ -50,7 +50,6 @@ def test_nothing_of_it_is_left_in_the_source() -> None:
         assert gone not in code.text
 
 
-@needs_packing
 def test_products_of_one_value_are_one() -> None:
     kind = converted("Llama").classes[1]
     assert kind.source.count("linear(") == 7

@@ -17,7 +17,7 @@ from lamina.convert.fuse.gates import fuse_gates
 from lamina.convert.fuse.norms import fuse_norms
 from lamina.convert.fuse.products import Merged, merge_products
 from lamina.convert.fuse.rotations import fuse_rotations
-from lamina.convert.packing import packed, packs
+from lamina.convert.packing import packed
 from lamina.convert.program import Name, Program
 
 
@@ -75,7 +75,7 @@ def fuse(program: Program, how: Fusing) -> Fused:
         editor.drop_unused()
     merged: Merged = {}
     weights = list(program.weights)
-    if how.merge and packs():
+    if how.merge:
         weights, merged = merge_products(editor)
         found["merged products"] = sum(len(parts) for name, parts in merged.items() if _matrix(editor, name))
     before = tuple(value.name for value in program.weights)

@@ -17,6 +17,7 @@ from lamina.convert.constants import BoundConstants, Constant, weight_name
 from lamina.convert.errors import ConversionError
 from lamina.convert.fuse import Fusing
 from lamina.convert.graphs import graphed
+from lamina.convert.packing import packs
 from lamina.convert.program import COLLECTIVE, RANK, Collective, Name, Spec
 from lamina.convert.sharding.experts import experts_of
 from lamina.convert.sharding.places import Kind, WeightPart
@@ -95,7 +96,7 @@ class Sharded:
         kept = {name for name, part in self._held() if part.kind == "whole"}
         given = tensors_by_name(tensors)
         weights = _RankWeights(self.whole.constants, given, place, rank, self.degree, kept)
-        fusing = Fusing(join=not q_first) if backend == "python" else None
+        fusing = Fusing(merge=packs(), join=not q_first) if backend == "python" else None
         known = {RANK: rank, COLLECTIVE: collective}
         bound: list[BoundSlice] = []
         for piece in chosen(self.whole.slices, only):
