@@ -19,8 +19,6 @@ import pytest
 from lamina import cuda_library
 
 ROOT = Path(__file__).parents[2]
-
-
 _SOURCES = ("csrc", "tests/csrc")
 _OPTIONS = ("-std=c++20", "-O2", "-ftls-model=initial-exec", "-shared", "-fPIC", "-fvisibility=hidden")
 

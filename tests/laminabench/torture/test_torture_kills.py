@@ -49,7 +49,8 @@ def test_streams_have_the_same_tokens() -> None:
 @pytest.mark.long
 def test_a_soak() -> None:
     tally = soak([1, 2], minute_s=12, peak_s=3)
-    require_none_failed(tally, 6)  # a busy machine answers few
+    # Half of those that were due at the rate that it found: a busy machine answers few.
+    require_none_failed(tally, max(6, round(tally.facts["requests_per_s"] * 24 / 2)))
     assert tally.facts["stops"] >= 1
 
 

@@ -166,10 +166,8 @@ class StandIn:
         protocol = asyncio.StreamReaderProtocol(reader)
         try:
             transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, accepted, ssl=self.tls)
-        except BaseException as error:
+        except (OSError, asyncio.CancelledError):
             accepted.close()
-            if not isinstance(error, OSError | asyncio.CancelledError):
-                raise
             return
         writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
         try:
