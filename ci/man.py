@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from laminabench.cli.main import EXAMPLES, SECTIONS, main
-from laminabench.version import __version__
+from laminabench.util.version import __version__
 
 PAGE = Path(__file__).resolve().parents[1] / "share" / "man" / "man1" / "laminabench.1"
 HELP = re.compile(r"Show this message and exit\.")

@@ -15,16 +15,18 @@ ROOT = Path(__file__).resolve().parents[1]
 def wrong(tag: str, root: Path) -> str | None:
     """What is wrong with a release of this tag, or None."""
     package = re.search(
-        r'^__version__ = "([^"]+)"$', (root / "laminabench" / "version.py").read_text(), re.MULTILINE
+        r'^__version__ = "([^"]+)"$', (root / "laminabench" / "util" / "version.py").read_text(), re.MULTILINE
     )
     cited = re.search(r"^version: (\S+)$", (root / "CITATION.cff").read_text(), re.MULTILINE)
     if package is None or cited is None:
-        return "laminabench/version.py or CITATION.cff has no version"
+        return "laminabench/util/version.py or CITATION.cff has no version"
     version = package[1]
     if tag != f"v{version}":
-        return f"the tag is {tag}, but laminabench/version.py says {version}: the tag should be v{version}"
+        return (
+            f"the tag is {tag}, but laminabench/util/version.py says {version}: the tag should be v{version}"
+        )
     if cited[1] != version:
-        return f"CITATION.cff says {cited[1]}, but laminabench/version.py {version}"
+        return f"CITATION.cff says {cited[1]}, but laminabench/util/version.py {version}"
     if not re.search(rf"^## \[?{re.escape(version)}\b", (root / "CHANGELOG.md").read_text(), re.MULTILINE):
         return f"CHANGELOG.md has no section '## {version}'; rename 'Unreleased'"
     return None

@@ -11,7 +11,7 @@ import click
 from laminabench.cli.flags import GroupedCommand
 from laminabench.cli.lazy import LazyGroup
 from laminabench.cli.main import EXAMPLES, SECTIONS, main
-from laminabench.request import CHOICES, FLAGS, OUTPUT
+from laminabench.requests.replay import CHOICES, FLAGS, OUTPUT
 
 
 def pages() -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from laminabench.version import __version__
+from laminabench.util.version import __version__
 
 if TYPE_CHECKING:
     from laminabench import traces
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from laminabench.api.replay import replay
     from laminabench.api.run import Run, read
     from laminabench.api.sweeping import sweep
-    from laminabench.errors import CheckFailedError, UserError
+    from laminabench.util.errors import CheckFailedError, UserError
 
 # Where each is; imported when it is first asked for, so that `import laminabench` takes no time.
 _PLACES = {
@@ -31,8 +31,8 @@ _PLACES = {
     "Run": "api.run",
     "read": "api.run",
     "sweep": "api.sweeping",
-    "CheckFailedError": "errors",
-    "UserError": "errors",
+    "CheckFailedError": "util.errors",
+    "UserError": "util.errors",
 }
 
 __all__ = [

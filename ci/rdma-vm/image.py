@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from laminabench.paths import home
+from laminabench.util.paths import home
 
 HERE = Path(__file__).parent
 # What an image's content follows from, with Debian's release.

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, get_type_hin
 
 import msgspec
 
-from laminabench.errors import UserError
-from laminabench.nearest import nearest
-from laminabench.request import CHOICES, OUTPUT, ReplayRequest, of_table
+from laminabench.requests.replay import CHOICES, OUTPUT, ReplayRequest, of_table
+from laminabench.util.errors import UserError
+from laminabench.util.suggest import nearest
 
 if TYPE_CHECKING:
     Called = TypeVar("Called", bound=Callable[..., Any])

@@ -14,16 +14,16 @@ from laminabench.api.comparison import Comparison
 from laminabench.api.heard import Heard
 from laminabench.api.replay import named
 from laminabench.api.run import Run, read
-from laminabench.comparison.asked import MODELS, TRACES, Asked, systems_named
-from laminabench.comparison.recorded import of_run
-from laminabench.comparison.rounds import compare_recorded
-from laminabench.comparison.systems import compare_systems
-from laminabench.errors import UserError
 from laminabench.present.compare import sheet_of_runs, sheets_of_systems, verdicts
-from laminabench.replaying.run import load
 from laminabench.runs.read import Run as Table
 from laminabench.runs.read import read_run
 from laminabench.traces.resolve import cut, transforms_of
+from laminabench.util.errors import UserError
+from laminabench.workflows.compare.asked import MODELS, TRACES, Asked, systems_named
+from laminabench.workflows.compare.recorded import of_run
+from laminabench.workflows.compare.rounds import compare_recorded
+from laminabench.workflows.compare.systems import compare_systems
+from laminabench.workflows.replay.run import load
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,13 +14,13 @@ from laminabench.analysis.metrics_table import COMPARED, Metric
 from laminabench.api import html
 from laminabench.api.frames import pandas
 from laminabench.api.picture import Picture
-from laminabench.atomic import replacing
-from laminabench.comparison.sides import SideBySide
-from laminabench.errors import UserError
-from laminabench.nearest import nearest
 from laminabench.present.compare import Sheet
 from laminabench.runs.manifest import NUMBERS
 from laminabench.runs.read import Run as Table
+from laminabench.util.atomic import replacing
+from laminabench.util.errors import UserError
+from laminabench.util.suggest import nearest
+from laminabench.workflows.compare.sides import SideBySide
 
 if TYPE_CHECKING:
     import pandas as pd

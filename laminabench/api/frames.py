@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from laminabench.errors import UserError
 from laminabench.runs.read import Run
 from laminabench.runs.schema import TABLES, Column
 from laminabench.runs.status import STATUSES
 from laminabench.sim.outcome import Columns
+from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from laminabench.listener import Listener
-from laminabench.moments import Moment
 from laminabench.present.numbers import number
+from laminabench.util.live_progress import Moment
+from laminabench.util.progress import Listener
 
 if TYPE_CHECKING:
-    from laminabench.moments import Expected, Happening
+    from laminabench.util.live_progress import Expected, Happening
 
 # Lines are written over no more often than anybody reads.
 _EVERY_S = 0.2

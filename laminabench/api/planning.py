@@ -14,16 +14,16 @@ from laminabench.api.frames import pandas
 from laminabench.api.heard import Heard
 from laminabench.api.picture import Picture
 from laminabench.api.replay import named
-from laminabench.planning.answer import Answer, require_possible
-from laminabench.planning.asked import answered
-from laminabench.planning.asked import asked as looked_up
-from laminabench.planning.measure import Point
-from laminabench.planning.request import PlanRequest
 from laminabench.present.compare import Sheet
 from laminabench.present.numbers import number, share
-from laminabench.replaying.run import load
 from laminabench.traces.resolve import cut, transforms_of
 from laminabench.traces.table import Trace
+from laminabench.workflows.plan.answer import Answer, require_possible
+from laminabench.workflows.plan.asked import answered
+from laminabench.workflows.plan.asked import asked as looked_up
+from laminabench.workflows.plan.measure import Point
+from laminabench.workflows.plan.request import PlanRequest
+from laminabench.workflows.replay.run import load
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,7 +82,7 @@ class Plan:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Keep it as a folder that `laminabench view` shows."""
-        from laminabench.planning.kept import require_free, write_plan
+        from laminabench.workflows.plan.kept import require_free, write_plan
 
         target = Path(path)
         require_free(target)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 from laminabench.api.choices import ReplayChoices, request_of, spelled_out
 from laminabench.api.heard import Heard
 from laminabench.api.run import Run
-from laminabench.errors import UserError
-from laminabench.listener import Listener
-from laminabench.replaying.run import run
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
 from laminabench.traces.resolve import cut, transforms_of
 from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
+from laminabench.util.progress import Listener
+from laminabench.workflows.replay.run import run
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,6 @@ from msgspec import UNSET
 
 from laminabench.api import frames, html
 from laminabench.api.picture import Picture
-from laminabench.errors import UserError
 from laminabench.present.numbers import number4, share
 from laminabench.present.replay import SOURCES, lines, on_boards
 from laminabench.present.terminal import without_markup
@@ -22,13 +21,14 @@ from laminabench.runs.read import Run as Table
 from laminabench.runs.read import read_run
 from laminabench.runs.schema import TABLES
 from laminabench.runs.summary import Attainment, Cost, Percentiles, Summary
+from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from laminabench.json_safe import JsonObject
-    from laminabench.replaying import Result
+    from laminabench.util.json import JsonObject
+    from laminabench.workflows.replay import Result
 
 # What a line or two has of the lines that the command prints.
 _IN_SHORT = ("throughput", "TTFT in ms", "TBT in ms", "within", "both limits", "cost", "requests")

@@ -11,16 +11,16 @@ from laminabench.api.choices import ReplayChoices, spelled_out
 from laminabench.api.frames import pandas
 from laminabench.api.heard import Heard
 from laminabench.api.replay import asked, named
-from laminabench.errors import CheckFailedError, UserError
-from laminabench.json_safe import json_safe
-from laminabench.listener import SILENT
 from laminabench.present.replay import describe
-from laminabench.replaying.run import run
-from laminabench.request import ReplayRequest
-from laminabench.spread import spread
-from laminabench.sweeps.rows import row
+from laminabench.requests.replay import ReplayRequest
 from laminabench.traces.resolve import cut, transforms_of
 from laminabench.traces.table import Trace
+from laminabench.util.errors import CheckFailedError, UserError
+from laminabench.util.json import json_safe
+from laminabench.util.parallel import spread
+from laminabench.util.progress import SILENT
+from laminabench.workflows.replay.run import run
+from laminabench.workflows.sweep.rows import row
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from laminabench.child_environment import child_environment, pip_environment
-from laminabench.errors import UserError
-from laminabench.paths import expanded, part_of_tree
+from laminabench.util.child_environment import child_environment, pip_environment
+from laminabench.util.errors import UserError
+from laminabench.util.paths import expanded, part_of_tree
 
 Kind = Literal["cpu", "cuda"]
 KINDS: tuple[Kind, ...] = ("cpu", "cuda")

@@ -35,8 +35,8 @@ from laminabench.bench.frame import (
     seconds_of,
     spread,
 )
-from laminabench.errors import UserError
 from laminabench.systems.live.vllm.setup import CPU_BLOCK
+from laminabench.util.errors import UserError
 
 TARGET_SHARE = 0.9
 TARGET_OVER_VLLM = 1.5

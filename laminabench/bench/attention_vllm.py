@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from laminabench.baselines.environment import Environment
-from laminabench.errors import UserError
 from laminabench.systems.live.vllm.process import VllmEndedError, VllmProcess, variables
+from laminabench.util.errors import UserError
 
 # To import vLLM, or to fill a cache of gigabytes.
 _TIMEOUT_S = 120.0

@@ -14,8 +14,6 @@ from typing import IO, cast
 import numpy as np
 
 from laminabench.bench.frame import QUIET, Report, Row, Watcher, all_met, judged
-from laminabench.child_environment import child_environment
-from laminabench.errors import UserError
 from laminabench.systems.live.endpoint.client import Part
 from laminabench.systems.live.endpoint.processes import Did, elsewhere, here, shards
 from laminabench.systems.live.endpoint.prompts import Prompts
@@ -23,6 +21,8 @@ from laminabench.systems.live.endpoint.request import Accepted
 from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served, parse_url
 from laminabench.systems.live.recent import Recent
 from laminabench.traces.table import Trace, TraceMeta
+from laminabench.util.child_environment import child_environment
+from laminabench.util.errors import UserError
 
 TARGET_REQUESTS_PER_S, TARGET_TOKENS_PER_S, TARGET_LATENESS_MS = 2000.0, 100_000.0, 5.0
 # Rates below their target by no more than this are those asked for: a second has no round number of ticks.

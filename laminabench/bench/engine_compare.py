@@ -32,7 +32,7 @@ from laminabench.bench.frame import (
     spread,
 )
 from laminabench.bench.mini import MODEL, MOE, config_of, moe_config, users_load
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 LAYOUTS: dict[str, Layout | None] = {
     "serial": Layout(pipelining="serial"),

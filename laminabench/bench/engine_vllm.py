@@ -16,13 +16,13 @@ from laminabench.baselines.environment import Environment, environment_of, find
 from laminabench.bench.mini import MODEL
 from laminabench.catalog.deployment import Deployment, parse_deployment
 from laminabench.catalog.find_model import model
-from laminabench.errors import UserError
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.local import in_dtype
 from laminabench.systems.live.vllm.process import VllmEndedError
 from laminabench.systems.live.vllm.runner import session
 from laminabench.systems.live.vllm.setup import CPU_BLOCK, VllmSetup
 from laminabench.traces.table import Trace, TraceMeta
+from laminabench.util.errors import UserError
 
 VLLM_THREADS = 2
 GPU_BLOCK = 16  # vLLM's default there

@@ -13,7 +13,7 @@ from lamina.fhbn import ChannelError
 from lamina.kv import ArenaError
 from lamina.serve import EngineError, RequestError
 from laminabench.catalog.find_model import to_hf_config
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 MODEL = "llama-mini"
 MOE = "moe-mini"

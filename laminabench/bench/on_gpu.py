@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
     import transformers

@@ -7,12 +7,12 @@ from laminabench.catalog.cost_file import load_costs, usual_costs
 from laminabench.catalog.deployment import devices_named
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import load_devices
-from laminabench.planning.measure import front, winner
-from laminabench.planning.question import Limits, Question
-from laminabench.planning.request import DEVICES, affordable, devices_of, papers_budget
-from laminabench.planning.search import search
 from laminabench.systems.registry import MODULES
 from laminabench.traces.resolve import resolve
+from laminabench.workflows.plan.measure import front, winner
+from laminabench.workflows.plan.question import Limits, Question
+from laminabench.workflows.plan.request import DEVICES, affordable, devices_of, papers_budget
+from laminabench.workflows.plan.search import search
 
 # Layouts of experts are more than numbers of devices, and take longer to price.
 TARGET_PER_S, TARGET_OF_EXPERTS_PER_S = 200.0, 150.0

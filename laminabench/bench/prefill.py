@@ -17,7 +17,7 @@ from laminabench.bench.frame import QUIET, Report, Row, Table, Text, Watcher, ra
 from laminabench.bench.mini import MODEL, mini_config, users_load
 from laminabench.bench.prefill_together import Together
 from laminabench.bench.prefill_together import run as together
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 Source = Literal["traffic", "computed"]
 TARGET = 1.10  # p99 TBT with prompts over that without: below

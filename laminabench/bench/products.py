@@ -23,7 +23,7 @@ from laminabench.bench.frame import (
     spread,
 )
 from laminabench.bench.mini import mini_config
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 TARGET_RATIO = 1.0  # our own kernel has to be worth its lines wherever it is used
 BATCHES = (1, 4, 16, 32, 64, 128, 512)

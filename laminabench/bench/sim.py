@@ -29,8 +29,6 @@ from laminabench.bench.frame import (
 from laminabench.catalog.boards import board
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.find_model import model
-from laminabench.child_environment import child_environment
-from laminabench.processor import processor
 from laminabench.sim.h2m2 import BATCH, ITERATIONS, LONGEST, dynamic_trace, uniform
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Fleet, Mode, Spec, shape_of
@@ -38,6 +36,8 @@ from laminabench.systems.modelled.prepared import MAX_BATCHED_TOKENS
 from laminabench.systems.registry import papers_setup, system
 from laminabench.traces.resolve import resolve
 from laminabench.traces.table import Trace
+from laminabench.util.child_environment import child_environment
+from laminabench.util.processor import processor
 
 LONGEST_S = 3600.0  # for any process that measures
 DECISION_TARGET_S = 20e-6

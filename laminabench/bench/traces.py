@@ -14,12 +14,12 @@ import pyarrow as pa
 from pyarrow import csv as pa_csv
 
 from laminabench.bench.frame import QUIET, Report, Row, Watcher, in_turns, ratios, seconds_of, spread
-from laminabench.child_environment import child_environment
 from laminabench.traces.catalogue import find
 from laminabench.traces.formats import load_file
 from laminabench.traces.profile import read_profile
 from laminabench.traces.store import save
 from laminabench.traces.synth import synthesise
+from laminabench.util.child_environment import child_environment
 
 LONGEST_S = 3600.0  # for a process that measures
 CSV_TARGET_S = 1.0

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from laminabench.catalog.entries import ALL, Table, from_path, packaged, pick
-from laminabench.errors import UserError
-from laminabench.nearest import nearest
+from laminabench.util.errors import UserError
+from laminabench.util.suggest import nearest
 
 NS = 1e-9
 # Tables of a simulated board that has more take more than half a gigabyte.

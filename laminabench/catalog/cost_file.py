@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
-from laminabench.atomic import replacing
 from laminabench.catalog.cost_terms import (
     AllReduceCost,
     AttentionCost,
@@ -36,7 +35,8 @@ from laminabench.catalog.measured import AttentionGrids, Curve, Grid, Measured
 from laminabench.catalog.measured_file import packed, unpacked
 from laminabench.catalog.models import BLOCKS, ModelShape
 from laminabench.catalog.network import Network, networks_in
-from laminabench.errors import UserError
+from laminabench.util.atomic import replacing
+from laminabench.util.errors import UserError
 
 DEFAULT_COSTS = "vllm-0.14"
 COST_SETS = ("vllm-0.14", "vidur-2024", "vllm-0.19", "vllm-0.24", "v1-table3", "roofline")

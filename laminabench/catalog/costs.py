@@ -41,7 +41,7 @@ from laminabench.catalog.measured import (
 )
 from laminabench.catalog.models import DTYPE_BYTES, ModelShape, Side
 from laminabench.catalog.network import Network
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 Term = TypeVar("Term")
 

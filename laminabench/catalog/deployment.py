@@ -13,7 +13,7 @@ from typing import Any
 
 from laminabench.catalog.hardware import Device, device
 from laminabench.catalog.layout import Layout, parse_layout
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 _PART = re.compile(r"(?:(\d+)\s*[x×*]\s*)?([a-z0-9][a-z0-9._-]*)(?::([a-z0-9]+))?", re.IGNORECASE)  # noqa: RUF001
 MAX_COUNT = 4096

@@ -8,9 +8,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
-from laminabench import bounded
-from laminabench.errors import UserError
-from laminabench.nearest import nearest
+from laminabench.util import safe_parse
+from laminabench.util.errors import UserError
+from laminabench.util.suggest import nearest
 
 Table = dict[str, Any]
 Entry = TypeVar("Entry")
@@ -31,7 +31,7 @@ def packaged_in(package: str, *parts: str) -> Table:
 def from_path(path: Path) -> Table:
     """The parsed TOML file at `path`; a UserError says what is wrong with it."""
     try:
-        return bounded.toml(bounded.text(path))
+        return safe_parse.toml(safe_parse.text(path))
     except OSError as error:
         raise UserError("catalogue-file-unreadable", f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

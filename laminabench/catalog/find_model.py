@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from laminabench import bounded
 from laminabench.catalog.entries import packaged, pick
 from laminabench.catalog.families import UNRELEASED, load_models
 from laminabench.catalog.hf_config import read_config, write_config
 from laminabench.catalog.hf_quantization import KEY as QUANTIZATION
 from laminabench.catalog.models import BLOCKS, DTYPE_BYTES, ModelShape
-from laminabench.errors import UserError
+from laminabench.util import safe_parse
+from laminabench.util.errors import UserError
 
 # Between a model and the type of its numbers: llama3-70b@fp8.
 _IN = "@"
@@ -65,7 +65,7 @@ def from_config_json(path: Path) -> ModelShape:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = bounded.json_value(bounded.content(path))
+        found = safe_parse.json_value(safe_parse.content(path))
     except OSError as error:
         raise UserError("model-config-unreadable", f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:

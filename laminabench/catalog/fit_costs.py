@@ -36,7 +36,7 @@ from laminabench.catalog.profiles import (
     vllm_gemm,
     vllm_prompt_attention,
 )
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 DEGREES = (2, 4, 8)
 

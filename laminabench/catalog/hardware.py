@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from laminabench.catalog.entries import Table, packaged, pick
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 GB = 1e9  # everywhere in this project: data sheets and the papers count in powers of ten
 

@@ -11,7 +11,7 @@ from laminabench.catalog.hf_quantization import KEY as QUANTIZATION
 from laminabench.catalog.hf_quantization import Quantized, read_quantization
 from laminabench.catalog.model_parts import Experts, Latent, Window
 from laminabench.catalog.models import ModelShape
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float8_e4m3fn": "fp8"}
 

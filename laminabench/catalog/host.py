@@ -9,7 +9,7 @@ import msgspec
 from laminabench.catalog.cost_terms import HostCost, Origin
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.network import DURATION, in_seconds
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 # Nobody waits longer for a token, and an iteration has to fit the simulator's clock.
 LONGEST_HOST_S = 60.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 # Tensor parallelism stays within a node: the cost sets' collectives were measured there.
 NODE_DEVICES = 8

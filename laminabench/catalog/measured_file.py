@@ -10,7 +10,7 @@ import numpy as np
 
 from laminabench.catalog.cost_terms import Float64, Origin
 from laminabench.catalog.measured import AttentionLines, Curve, Measured
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 US, NS = 1e-6, 1e-9
 Numbers = tuple[float, ...]

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from laminabench.catalog.entries import Table
 from laminabench.catalog.layout import Layout, Split, layout_of
 from laminabench.catalog.model_parts import Experts, Latent, Window
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 DTYPE_BYTES: Mapping[str, float] = {
     "bf16": 2,

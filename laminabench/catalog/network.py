@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from laminabench.catalog.entries import Table, packaged, pick
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 # Nobody decodes over a slower one, and a layer's transfers have to fit the simulator's clock.
 LONGEST_RTT_S = 60.0

@@ -13,7 +13,7 @@ import numpy as np
 
 from laminabench.catalog.cost_terms import Float64
 from laminabench.catalog.models import DTYPE_BYTES, ModelShape
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,7 +15,7 @@ from laminabench.catalog.hardware import Device
 from laminabench.catalog.layout import Layout, Split, layout_of
 from laminabench.catalog.models import ModelShape, Place, Product
 from laminabench.catalog.routing import skewed, uniform
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 # How tokens choose experts: each as often as any other, or some far more often than others.
 Routing = Literal["skewed", "uniform"]

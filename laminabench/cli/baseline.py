@@ -72,7 +72,7 @@ def show(name: str, out: Output) -> None:
 def _state(kind: Kind) -> tuple[dict[str, object], str]:
     """The environment that `replay` would use: facts for JSON, and a line for people."""
     from laminabench.baselines.environment import default_folder, find
-    from laminabench.errors import UserError
+    from laminabench.util.errors import UserError
 
     try:
         facts = find(kind).describe()

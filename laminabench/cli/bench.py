@@ -20,9 +20,9 @@ from click.core import ParameterSource
 from laminabench.cli.lazy import LazyGroup
 from laminabench.cli.options import COUNT, FILE, PATH, POSITIVE, Decorator, NumberRange, option
 from laminabench.cli.output import Output, reporting
-from laminabench.errors import UserError
 from laminabench.present.terminal import literal, table
-from laminabench.processor import processor
+from laminabench.util.errors import UserError
+from laminabench.util.processor import processor
 
 if TYPE_CHECKING:
     from rich.console import Console

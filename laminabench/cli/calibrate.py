@@ -9,8 +9,8 @@ import click
 
 from laminabench.cli.options import FILE, POSITIVE, option
 from laminabench.cli.output import Output, reporting
-from laminabench.errors import UserError
 from laminabench.present.terminal import literal, table
+from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,11 +12,11 @@ import click
 
 from laminabench.cli.options import COUNT, FILE, option
 from laminabench.cli.output import Output, reporting
-from laminabench.errors import CheckFailedError
+from laminabench.util.errors import CheckFailedError
 
 if TYPE_CHECKING:
-    from laminabench.regress.case_file import Case
-    from laminabench.regress.golden import Obtained
+    from laminabench.workflows.check.case_file import Case
+    from laminabench.workflows.check.golden import Obtained
 
 
 @click.command()
@@ -44,9 +44,9 @@ def check(
     laminabench check --update
     """
     from laminabench.present.check import headline, render, write_junit, write_markdown
-    from laminabench.regress.case_file import read_cases
-    from laminabench.regress.verdict import goldens_of, keep, verdicts_on
     from laminabench.runs.replace import require_writable
+    from laminabench.workflows.check.case_file import read_cases
+    from laminabench.workflows.check.verdict import goldens_of, keep, verdicts_on
 
     began = time.perf_counter()
     file = read_cases(cases)
@@ -79,8 +79,8 @@ def check(
 
 def _replayed(cases: Sequence[Case], jobs: int | None, out: Output) -> dict[str, tuple[Obtained, float]]:
     """What each case came to now, and its seconds. What is measured has the machine to itself."""
-    from laminabench.regress.replayed import replayed
-    from laminabench.spread import spread
+    from laminabench.util.parallel import spread
+    from laminabench.workflows.check.replayed import replayed
 
     found: dict[str, tuple[Obtained, float]] = {}
     modelled = [case for case in cases if not case.measured]

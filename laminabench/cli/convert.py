@@ -11,8 +11,8 @@ import click
 from laminabench.cli.options import PATH, option
 from laminabench.cli.output import Output, reporting
 from laminabench.conversion.source import model_source
-from laminabench.errors import CheckFailedError
 from laminabench.present.terminal import literal, table
+from laminabench.util.errors import CheckFailedError
 
 if TYPE_CHECKING:
     from rich.console import Console

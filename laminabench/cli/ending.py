@@ -17,9 +17,9 @@ from types import FrameType
 
 import click
 
-from laminabench.at_once import end_at_once
-from laminabench.errors import CheckFailedError, Terminated, UserError
 from laminabench.present.terminal import visible
+from laminabench.util.errors import CheckFailedError, Terminated, UserError
+from laminabench.util.shutdown import end_at_once
 
 # Of the packages that only some commands import, late: which extra brings them.
 EXTRAS = {

@@ -50,7 +50,7 @@ def figures(
     from laminabench.figures.ground import Ground, kept_results
     from laminabench.figures.paper import TITLES, find, write
     from laminabench.figures.paper_page import write_page
-    from laminabench.spread import spread
+    from laminabench.util.parallel import spread
 
     chosen = find(names)
     if listing:

@@ -11,10 +11,10 @@ import click
 import msgspec
 
 from laminabench.cli.options import CountOr, Decorator, NumberRange
-from laminabench.errors import UserError
-from laminabench.request import CHOICES, CUTS, FLAGS, OUTPUT, Choice, ReplayRequest, seconds
+from laminabench.requests.replay import CHOICES, CUTS, FLAGS, OUTPUT, Choice, ReplayRequest, seconds
 from laminabench.sim.spec import POLICIES
 from laminabench.systems.registry import NAMES
+from laminabench.util.errors import UserError
 
 _CUTS = tuple(FLAGS[CUTS])
 # Words that a choice may be, where its type does not say them.

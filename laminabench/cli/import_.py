@@ -11,7 +11,7 @@ from laminabench.cli.export import TOOLS
 from laminabench.cli.flags import price_options
 from laminabench.cli.options import FOLDER, PATH, NumberRange, option
 from laminabench.cli.output import Output, reporting
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
     pass
@@ -94,7 +94,7 @@ def _hardware(deployment: str | None, priced: dict[str, Any]) -> Any:
 
 def _place(folder: Path | None, name: str, *, several: bool, taken: list[Path]) -> Path:
     """Where a Run goes: nobody else's place."""
-    from laminabench.replaying.run import free_directory
+    from laminabench.workflows.replay.run import free_directory
 
     if folder is not None and not several:
         return folder

@@ -44,7 +44,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         names = self.list_commands(ctx)
         if args and args[0] not in names and not args[0].startswith("-"):
-            from laminabench.nearest import nearest
+            from laminabench.util.suggest import nearest
 
             raise click.UsageError(f"no command is called '{args[0]}'; {nearest(args[0], names)}", ctx)
         return super().resolve_command(ctx, args)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from laminabench.cli.progress import Step
-from laminabench.moments import Expected, Fault, Moment
+from laminabench.util.live_progress import Expected, Fault, Moment
 
 
 @dataclass(slots=True)

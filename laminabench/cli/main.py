@@ -11,8 +11,8 @@ import click
 from laminabench.cli import ending
 from laminabench.cli.lazy import LazyGroup
 from laminabench.cli.output import Output
-from laminabench.errors import Interrupted, Terminated
-from laminabench.secret import hidden
+from laminabench.util.errors import Interrupted, Terminated
+from laminabench.util.redact import hidden
 
 # Set by the shell's completion script, which `laminabench completion` prints.
 COMPLETION = "_LAMINABENCH_COMPLETE"
@@ -84,7 +84,7 @@ _PLACES = dict.fromkeys(("hardware", "models", "costs"), "catalogue") | {"import
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
-        from laminabench import version
+        from laminabench.util import version
 
         click.echo(f"laminabench {version.describe()}")
         ctx.exit()

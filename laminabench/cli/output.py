@@ -13,14 +13,14 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
 import click
 
 from laminabench.cli.progress import Board, Display, Lines, Step
-from laminabench.json_safe import json_safe
-from laminabench.listener import Listener
 from laminabench.present.terminal import visible, without_markup
+from laminabench.util.json import json_safe
+from laminabench.util.progress import Listener
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from laminabench.moments import Expected, Happening
+    from laminabench.util.live_progress import Expected, Happening
 
 # Wide enough for every table when nobody's terminal says otherwise.
 PIPE_WIDTH = 120
@@ -71,7 +71,7 @@ class Output(Listener):
     def watch(self, expected: Expected) -> Iterator[Callable[[Happening], None]]:
         """As `progress`, with the last seconds' tokens/s and TBT; of faults a line each, which stays."""
         from laminabench.cli.live_step import LiveStep, sentence_of
-        from laminabench.moments import Fault, Moment
+        from laminabench.util.live_progress import Fault, Moment
 
         step = LiveStep("replaying", "requests", total=expected.requests, expected=expected)
 

@@ -10,9 +10,9 @@ import click
 from laminabench.cli.flags import changed, price_options, trace_options
 from laminabench.cli.options import COUNT, FILE, FOLDER, POSITIVE, option
 from laminabench.cli.output import Output, reporting
-from laminabench.replaying.run import load
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
 from laminabench.systems.registry import MODULES
+from laminabench.workflows.replay.run import load
 
 
 @click.command()
@@ -89,9 +89,9 @@ def plan(
     """
     from laminabench.cli.plan_text import render
     from laminabench.figures.drawn import check_target
-    from laminabench.planning.answer import require_possible, require_winner
-    from laminabench.planning.asked import answered, asked
-    from laminabench.planning.kept import default_directory, require_free, write_plan
+    from laminabench.workflows.plan.answer import require_possible, require_winner
+    from laminabench.workflows.plan.asked import answered, asked
+    from laminabench.workflows.plan.kept import default_directory, require_free, write_plan
 
     if directory and no_out:
         raise click.UsageError("--out and --no-out contradict each other")

@@ -6,21 +6,21 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from laminabench.catalog.deployment import assumed_amounts
-from laminabench.planning.effects import gained_by
-from laminabench.planning.measure import meets
 from laminabench.present.numbers import number, share
 from laminabench.present.plan import counted
 from laminabench.present.replay import PARTS, SOURCES
 from laminabench.present.terminal import literal, table
+from laminabench.workflows.plan.effects import gained_by
+from laminabench.workflows.plan.measure import meets
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from laminabench.planning.answer import Answer
-    from laminabench.planning.measure import Point
-    from laminabench.planning.request import PlanRequest
     from laminabench.traces.table import Trace
+    from laminabench.workflows.plan.answer import Answer
+    from laminabench.workflows.plan.measure import Point
+    from laminabench.workflows.plan.request import PlanRequest
 
 ASSUMED = "*"
 GAINS = {

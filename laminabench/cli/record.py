@@ -14,11 +14,11 @@ import click
 from laminabench.cli.flags import GroupedCommand, given_in, with_flags
 from laminabench.cli.options import COUNT, Decorator, option, target_option
 from laminabench.cli.output import Output, reporting
-from laminabench.errors import Interrupted
-from laminabench.request import CUTS, FLAGS, SERVER
+from laminabench.requests.replay import CUTS, FLAGS, SERVER
+from laminabench.util.errors import Interrupted
 
 if TYPE_CHECKING:
-    from laminabench.validation.recording import Recording
+    from laminabench.workflows.validate.recording import Recording
 
 # All arrivals are the trace's own.
 OFFERED = ("trace", "model", *(name for name in FLAGS[SERVER] if name != "connections"), *FLAGS[CUTS])
@@ -54,9 +54,9 @@ def record(target: Path, costs: str | None, out: Output, **flags: Any) -> None:
         --deployment 1xrtx-4090 --max-num-seqs 256 --costs vllm-0.19 -o mine.toml
     laminabench validate --recorded mine.toml
     """
-    from laminabench.replaying import ReplayRequest, run
     from laminabench.runs.replace import require_writable
-    from laminabench.validation.recording import read, require_set_up
+    from laminabench.workflows.replay import ReplayRequest, run
+    from laminabench.workflows.validate.recording import read, require_set_up
 
     require_writable(target)
     asked = given_in({name: flags.pop(name) for name in OFFERED})
@@ -85,7 +85,7 @@ def record(target: Path, costs: str | None, out: Output, **flags: Any) -> None:
 
 def _facts(recording: Recording) -> dict[str, float]:
     """What was recorded, on average."""
-    from laminabench.validation.recorded import METRICS, Times
+    from laminabench.workflows.validate.recorded import METRICS, Times
 
     times = Times.measured(recording)
     means = {f"{name}_ms": 1000 * float(getattr(times, name).mean()) for name in METRICS}

@@ -13,13 +13,13 @@ import click
 from laminabench.cli.flags import GroupedCommand, changed, given_in, with_flags
 from laminabench.cli.options import PATH, option
 from laminabench.cli.output import Output, reporting
-from laminabench.errors import Interrupted, UserError
-from laminabench.request import CHOICES, ReplayRequest, of_file, of_manifest
+from laminabench.requests.replay import CHOICES, ReplayRequest, of_file, of_manifest
+from laminabench.util.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
-    from laminabench.json_safe import Json, JsonObject
-    from laminabench.replaying import Result
-    from laminabench.replaying.journal import ReplayJournal
+    from laminabench.util.json import Json, JsonObject
+    from laminabench.workflows.replay import Result
+    from laminabench.workflows.replay.journal import ReplayJournal
 
 
 @click.command(cls=GroupedCommand)
@@ -45,7 +45,7 @@ def replay(
     laminabench replay --trace azure-code --backend live --num-requests 200
     laminabench replay --resume runs/azure-code-lamina-llama-mini-20260101-120000
     """
-    from laminabench.replaying.journal import ReplayJournal
+    from laminabench.workflows.replay.journal import ReplayJournal
 
     given = given_in(flags)
     if sum(each is not None for each in (config, again, resume)) > 1:
@@ -74,8 +74,8 @@ def _replay(request: ReplayRequest, out: Output, journal: ReplayJournal | None =
     """Replay, keep, print; what is wrong with the numbers is raised after them."""
     from laminabench.figures.drawn import check_target
     from laminabench.present.replay import describe, render
-    from laminabench.replaying import run
     from laminabench.sim.timeline import check_suffix
+    from laminabench.workflows.replay import run
 
     began = time.perf_counter()
     # What could not be drawn is refused before time is spent on it.

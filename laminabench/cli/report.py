@@ -10,9 +10,9 @@ import click
 from laminabench.cli.flags import window
 from laminabench.cli.options import PATH, NumberRange, option, target_option
 from laminabench.cli.output import Output, reporting
-from laminabench.errors import UserError
-from laminabench.json_safe import Json, to_json
 from laminabench.present.terminal import literal
+from laminabench.util.errors import UserError
+from laminabench.util.json import Json, to_json
 
 if TYPE_CHECKING:
     from rich.console import Console

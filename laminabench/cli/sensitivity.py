@@ -11,9 +11,9 @@ from laminabench.cli.compare.options import deployed_options
 from laminabench.cli.flags import changed, given_in, price_options, trace_options
 from laminabench.cli.options import COUNT, FILE, option
 from laminabench.cli.output import Output, reporting
-from laminabench.errors import UserError
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
 from laminabench.systems.registry import MODULES
+from laminabench.util.errors import UserError
 
 
 @click.command()
@@ -57,14 +57,14 @@ def sensitivity(
     """
     from laminabench.catalog.deployment import kinds_of_prices
     from laminabench.catalog.find_model import modelled
-    from laminabench.comparison.asked import Asked, systems_named, terms_of_two
-    from laminabench.comparison.cells import placed
     from laminabench.figures.drawn import check_target
     from laminabench.present.compare import print_sheets
     from laminabench.present.sensitivity import sheet_of, write_csv
-    from laminabench.replaying.run import load
     from laminabench.runs.replace import require_writable
-    from laminabench.sensitivity.search import sensitivity as answer
+    from laminabench.workflows.compare.asked import Asked, systems_named, terms_of_two
+    from laminabench.workflows.compare.cells import placed
+    from laminabench.workflows.replay.run import load
+    from laminabench.workflows.sensitivity.search import sensitivity as answer
 
     systems = systems_named(flags["systems"])
     if len(systems) > 2:

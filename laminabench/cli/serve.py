@@ -13,7 +13,7 @@ import click
 from laminabench.cli.flags import with_flags
 from laminabench.cli.options import COUNT, PATH, CountOr, NumberRange, option
 from laminabench.cli.output import Output, reporting
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
     from laminabench.systems.live.lamina.served import ServeSetup

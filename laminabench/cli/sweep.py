@@ -13,9 +13,9 @@ from laminabench.analysis.metrics_table import COLUMNS
 from laminabench.cli.options import COUNT, FILE, FOLDER, option
 from laminabench.cli.output import Output, reporting
 from laminabench.cli.sweep_run import Row
-from laminabench.errors import UserError
 from laminabench.present.numbers import number, share
 from laminabench.present.terminal import literal, table
+from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,8 +69,8 @@ def sweep(
     from laminabench.cli.sweep_points import points
     from laminabench.cli.sweep_run import Sweep
     from laminabench.figures.drawn import check_target
-    from laminabench.sweeps.rows import TABLE
-    from laminabench.sweeps.values import parse_vary
+    from laminabench.workflows.sweep.rows import TABLE
+    from laminabench.workflows.sweep.values import parse_vary
 
     started = time.perf_counter()
     if ray is not None and jobs is not None:

@@ -14,15 +14,15 @@ import msgspec.structs
 
 from laminabench.catalog.deployment import Deployment, parse_deployments
 from laminabench.cli.flags import changed, parsed
-from laminabench.errors import UserError, require_text
-from laminabench.nearest import nearest
-from laminabench.request import BY_KEY, NOT_OF_MANY, Choice, ReplayRequest
+from laminabench.requests.replay import BY_KEY, NOT_OF_MANY, Choice, ReplayRequest
 from laminabench.systems.registry import prepare
 from laminabench.traces.resolve import transforms_of
+from laminabench.util.errors import UserError, require_text
+from laminabench.util.suggest import nearest
 
 if TYPE_CHECKING:
-    from laminabench.sweeps.values import Varied
     from laminabench.systems.base import Prepared
+    from laminabench.workflows.sweep.values import Varied
 
 MOST_POINTS = 100_000
 # Parts of the deployment, which has no flag of its own for them.

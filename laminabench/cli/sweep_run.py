@@ -16,21 +16,21 @@ import msgspec
 
 from laminabench.cli.output import Output
 from laminabench.cli.sweep_points import Point, TraceKey
-from laminabench.errors import CheckFailedError, Interrupted, Terminated, UserError
-from laminabench.json_safe import json_safe, to_json
-from laminabench.listener import SILENT, Listener, Once, Watching
 from laminabench.present.replay import describe as describe_replay
-from laminabench.replaying import run
-from laminabench.replaying.run import head
 from laminabench.runs.manifest import host
-from laminabench.secret import command_line, redacted
-from laminabench.spread import cores, spread
-from laminabench.sweeps.kept import SweepStore, key_of, opened
-from laminabench.sweeps.rows import TABLE, row, write
-from laminabench.sweeps.values import Varied
 from laminabench.traces.resolve import cut, transforms_of, whole
 from laminabench.traces.table import Trace
-from laminabench.version import __version__, describe, git_commit
+from laminabench.util.errors import CheckFailedError, Interrupted, Terminated, UserError
+from laminabench.util.json import json_safe, to_json
+from laminabench.util.parallel import cores, spread
+from laminabench.util.progress import SILENT, Listener, Once, Watching
+from laminabench.util.redact import command_line, redacted
+from laminabench.util.version import __version__, describe, git_commit
+from laminabench.workflows.replay import run
+from laminabench.workflows.replay.run import head
+from laminabench.workflows.sweep.kept import SweepStore, key_of, opened
+from laminabench.workflows.sweep.rows import TABLE, row, write
+from laminabench.workflows.sweep.values import Varied
 
 Row = dict[str, Any]
 # How points are replayed, which, how many at once, and on which cluster.

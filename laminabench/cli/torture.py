@@ -12,8 +12,8 @@ import msgspec
 
 from laminabench.cli.options import COUNT, FOLDER, POSITIVE, option
 from laminabench.cli.output import Output, reporting
-from laminabench.errors import CheckFailedError, Interrupted, Terminated, UserError
 from laminabench.present.terminal import literal, table
+from laminabench.util.errors import CheckFailedError, Interrupted, Terminated, UserError
 
 if TYPE_CHECKING:
     from laminabench.torture.campaign import Goal

@@ -14,11 +14,8 @@ from laminabench.cli.flags import changed, trace_options
 from laminabench.cli.lazy import LazyGroup
 from laminabench.cli.options import FILE, PATH, POSITIVE, option, target_option
 from laminabench.cli.output import Output, reporting
-from laminabench.errors import CheckFailedError, UserError
-from laminabench.paths import expanded
 from laminabench.present.terminal import literal, table
-from laminabench.replaying.run import load
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
 from laminabench.traces import catalogue
 from laminabench.traces.catalogue import sha256_of
 from laminabench.traces.describe import describe
@@ -35,6 +32,9 @@ from laminabench.traces.resolve import data_file, real_trace, shared_trouble
 from laminabench.traces.store import check_suffix, lost_in, save
 from laminabench.traces.synth import synthesise
 from laminabench.traces.table import MAX_REQUESTS, Trace
+from laminabench.util.errors import CheckFailedError, UserError
+from laminabench.util.paths import expanded
+from laminabench.workflows.replay.run import load
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,16 +14,16 @@ import click
 from laminabench.cli.options import FILE, PATH, option
 from laminabench.cli.output import Output, reporting
 from laminabench.cli.record import set_up_options
-from laminabench.errors import CheckFailedError, UserError
-from laminabench.secret import command_line, line
+from laminabench.util.errors import CheckFailedError, UserError
+from laminabench.util.redact import command_line, line
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from laminabench.request import ReplayRequest
-    from laminabench.validation.recording import Recording
-    from laminabench.validation.serving import Judged
-    from laminabench.validation.twin import Twin
+    from laminabench.requests.replay import ReplayRequest
+    from laminabench.workflows.validate.recording import Recording
+    from laminabench.workflows.validate.serving import Judged
+    from laminabench.workflows.validate.twin import Twin
 
 KINDS = ("recorded", "published", "serving")
 # Live replays of this machine: an engine in one process, with workers that take turns or overlap, and with
@@ -94,8 +94,8 @@ def validate(
     laminabench validate --recorded runs/mine --costs mine.toml --deployment 1xrtx-4090 --max-num-seqs 256
     """
     from laminabench.present import validate as present
-    from laminabench.validation import emulated, gate, published, recorded, serving, twin
-    from laminabench.validation.recording import names, packaged_recording
+    from laminabench.workflows.validate import emulated, gate, published, recorded, serving, twin
+    from laminabench.workflows.validate.recording import names, packaged_recording
 
     if own is None and (save or any(value is not None for value in settings.values())):
         raise click.UsageError("--save and what your recording was set up with go with --recorded")
@@ -157,7 +157,7 @@ def validate(
 
 def _served(costs: str | None, out: Output) -> list[Judged]:
     """Every load that was measured, predicted on all cores."""
-    from laminabench.validation.serving import judged, points
+    from laminabench.workflows.validate.serving import judged, points
 
     with out.progress("predicting", unit="loads") as progress:
         return judged(points(), costs, progress)
@@ -167,7 +167,7 @@ def _twins(
     said: Sequence[str], costs: str | None, rounds: int, folder: Path | None, out: Output
 ) -> list[Twin]:
     """With their own costs or these, or those of this machine as it is now, which the folder then keeps."""
-    from laminabench.validation.twin import twins
+    from laminabench.workflows.validate.twin import twins
 
     with tempfile.TemporaryDirectory() as temporary:
         if said or costs:
@@ -183,7 +183,7 @@ def _twins(
 
 def _parsed(said: Sequence[str], costs: str | None) -> list[tuple[str, ReplayRequest]]:
     from laminabench.cli.flags import parsed_line
-    from laminabench.request import ReplayRequest
+    from laminabench.requests.replay import ReplayRequest
 
     asked = []
     for words in said:
@@ -198,8 +198,8 @@ def _parsed(said: Sequence[str], costs: str | None) -> list[tuple[str, ReplayReq
 
 def _emulated() -> list[tuple[str, ReplayRequest]]:
     from laminabench.cli.flags import parsed_line
-    from laminabench.request import ReplayRequest
-    from laminabench.validation.emulated import CASES
+    from laminabench.requests.replay import ReplayRequest
+    from laminabench.workflows.validate.emulated import CASES
 
     return [(line(words), ReplayRequest(**parsed_line(words))) for words in CASES]
 
@@ -226,7 +226,7 @@ def _calibrated(folder: Path, out: Output) -> Iterator[tuple[str, str]]:
 def _own(
     path: Path, costs: str | None, settings: dict[str, Any], save: Path | None, out: Output
 ) -> Recording:
-    from laminabench.validation.recording import read
+    from laminabench.workflows.validate.recording import read
 
     given = {name: value for name, value in settings.items() if value is not None}
     found = read(path, **given, **({"costs": costs} if costs else {}))
@@ -247,9 +247,9 @@ def _keep(
     live: Sequence[Twin],
     out: Output,
 ) -> None:
-    from laminabench.atomic import replacing
     from laminabench.figures.validated import draw_published, draw_recorded, draw_serving, draw_twins
-    from laminabench.validation.kept import VALIDATION, marked
+    from laminabench.util.atomic import replacing
+    from laminabench.workflows.validate.kept import VALIDATION, marked
 
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / VALIDATION.file) as temporary:

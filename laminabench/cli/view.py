@@ -12,7 +12,7 @@ import click
 
 from laminabench.cli.options import PATH, option
 from laminabench.cli.output import Output, reporting
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 
 @click.command()

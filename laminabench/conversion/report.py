@@ -15,8 +15,8 @@ from lamina.convert.describe import ConversionOverview, SliceFacts, transfer
 from laminabench.catalog.find_model import ASSUMED
 from laminabench.conversion.products import ELEMENT_BYTES, PartProducts, products_of
 from laminabench.conversion.source import ModelSource
-from laminabench.errors import UserError
-from laminabench.gc_paused import gc_paused
+from laminabench.util.errors import UserError
+from laminabench.util.gc_paused import gc_paused
 
 
 def converted(model: ModelSource, dtype: str | None, rope: str, *, keep: bool = True) -> Conversion:

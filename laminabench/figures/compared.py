@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laminabench.analysis.estimate import Estimate
-from laminabench.comparison.cells import Cell
-from laminabench.comparison.sides import SideBySide
 from laminabench.figures.drawn import drawn
 from laminabench.figures.style import CYCLE, INK, SYSTEM_COLOURS, foot, look, sheet
 from laminabench.runs.manifest import NUMBERS
+from laminabench.workflows.compare.cells import Cell
+from laminabench.workflows.compare.sides import SideBySide
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laminabench.atomic import replacing
-from laminabench.errors import UserError
 from laminabench.runs.replace import require_writable
+from laminabench.util.atomic import replacing
+from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from laminabench.atomic import replacing
-from laminabench.errors import UserError
 from laminabench.figures import style
 from laminabench.figures.claims import Claim
 from laminabench.figures.ground import Ground
+from laminabench.util.atomic import replacing
+from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -150,7 +150,7 @@ class Written:
 
 def find(names: tuple[str, ...]) -> tuple[str, ...]:
     """The names asked for, in the papers' order; all, for `all` or nothing."""
-    from laminabench.nearest import nearest
+    from laminabench.util.suggest import nearest
 
     if not names or "all" in names:
         return tuple(TITLES)

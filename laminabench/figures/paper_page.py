@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from laminabench.atomic import replacing
 from laminabench.figures.claims import About, Claim
 from laminabench.figures.paper import PAPERS, Written
-from laminabench.markdown import row
+from laminabench.util.atomic import replacing
+from laminabench.util.markdown import row
 
 _HEAD = """\
 # The papers' claims, and what comes out here

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from laminabench.planning.answer import Answer
-    from laminabench.planning.measure import Point
-    from laminabench.planning.request import PlanRequest
     from laminabench.traces.table import Trace
+    from laminabench.workflows.plan.answer import Answer
+    from laminabench.workflows.plan.measure import Point
+    from laminabench.workflows.plan.request import PlanRequest
 
 # Not by colour alone.
 MARKS = {"lamina": "o", "lamina-v1": "s", "vllm": "^", "h2m2": "D", "afd": "v"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from laminabench.atomic import replacing
 from laminabench.figures.drawn import check_target, drawn
 from laminabench.figures.style import BLUE, INK, ORANGE, OVER_GRID, PAGE, PUBLISHED, foot, look, save, sheet
-from laminabench.sensitivity.answer import Bar, Point, Sensitivity
+from laminabench.util.atomic import replacing
+from laminabench.workflows.sensitivity.answer import Bar, Point, Sensitivity
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,15 +12,15 @@ import numpy as np
 from laminabench.figures.drawn import drawn
 from laminabench.figures.style import BLUE, CYCLE, PAGE, PUBLISHED, VERMILION
 from laminabench.traces.formats.wording import printable
-from laminabench.validation.twin import TARGETS
+from laminabench.workflows.validate.twin import TARGETS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from laminabench.validation.published import Row
-    from laminabench.validation.recorded import Judged
-    from laminabench.validation.serving import Judged as Served
-    from laminabench.validation.twin import Twin
+    from laminabench.workflows.validate.published import Row
+    from laminabench.workflows.validate.recorded import Judged
+    from laminabench.workflows.validate.serving import Judged as Served
+    from laminabench.workflows.validate.twin import Twin
 
 TITLES = {"ttft": "TTFT in s", "tpot": "TPOT in ms", "latency": "latency in s"}
 SERVED = {"tpot": "TPOT in ms", "ttft": "TTFT in ms"}

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from laminabench.errors import UserError
 from laminabench.interchange.aiperf_numbers import summary
 from laminabench.interchange.calls import Calls, pieces_of
 from laminabench.interchange.found import Found, Table, last_line, marks_in, read_json, read_text, unlike
 from laminabench.runs.status import DONE, FAILED, UNFINISHED
 from laminabench.sim.spec import Mode
 from laminabench.systems.live.endpoint.stream import dealt
+from laminabench.util.errors import UserError
 
 NAME = "aiperf"
 RECORDS, SUMMARY = "profile_export.jsonl", "profile_export_aiperf.json"

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from laminabench.analysis.rates import offered_s
 from laminabench.analysis.streams import seen_of
 from laminabench.analysis.tbt import Tokens, tokens_of
-from laminabench.errors import UserError
 from laminabench.runs.read import Run
 from laminabench.runs.status import DONE, FAILED, REJECTED
 from laminabench.sim.outcome import Columns, Outcome
 from laminabench.sim.spec import TICKS_PER_S, Float64, ticks
+from laminabench.util.errors import UserError
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]

@@ -7,15 +7,15 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from laminabench.atomic import replacing
-from laminabench.errors import UserError
 from laminabench.interchange.calls import Calls, calls_of
 from laminabench.interchange.found import Table
 from laminabench.interchange.said import Said, mark_of
 from laminabench.interchange.tools import TOOLS
-from laminabench.json_safe import as_number
 from laminabench.runs.read import Run
 from laminabench.runs.replace import replacing_directory, require_replaceable
+from laminabench.util.atomic import replacing
+from laminabench.util.errors import UserError
+from laminabench.util.json import as_number
 
 
 def exported(run: Run, tool: str) -> tuple[dict[str, list[Table]], Calls]:

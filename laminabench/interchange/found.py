@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from laminabench.errors import UserError
 from laminabench.interchange.calls import Calls
 from laminabench.sim.spec import Mode
+from laminabench.util.errors import UserError
 
 Table = dict[str, Any]
 MARK = "laminabench_"

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from laminabench.errors import UserError
 from laminabench.interchange.calls import Calls, pieces_of
 from laminabench.interchange.found import Found, Table, last_line, marks_in, read_json, read_text, unlike
 from laminabench.interchange.guidellm_numbers import STATUSES, summary
 from laminabench.runs.status import DONE, FAILED, UNFINISHED
 from laminabench.sim.spec import Mode
 from laminabench.systems.live.endpoint.stream import dealt
+from laminabench.util.errors import UserError
 
 NAME = "guidellm"
 # What became of the requests of a list.

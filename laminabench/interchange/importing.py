@@ -9,7 +9,6 @@ import numpy as np
 from msgspec import structs
 
 from laminabench.catalog.deployment import Deployment
-from laminabench.errors import UserError
 from laminabench.interchange.aiperf import RECORDS
 from laminabench.interchange.found import MARK, Found
 from laminabench.runs.format import sha256_of
@@ -22,6 +21,7 @@ from laminabench.systems.live.endpoint.records import Noted, outcome_of
 from laminabench.systems.live.endpoint.setup import Address, Behind, parse_url
 from laminabench.systems.registry import NAMES
 from laminabench.traces.table import Trace, TraceMeta
+from laminabench.util.errors import UserError
 
 SYSTEM = "openai"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from laminabench.runs.manifest import NUMBERS, Manifest
-from laminabench.version import __version__
+from laminabench.util.version import __version__
 
 # Where nobody knows when it was, times of the Unix clock begin on its second day: 0 is "no time" for readers.
 UNKNOWN_BEGAN_S = 86_400.0

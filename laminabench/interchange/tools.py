@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from laminabench.errors import UserError
 from laminabench.interchange import aiperf, aiperf_export, guidellm, guidellm_export, vllm_bench
 from laminabench.interchange.calls import Calls
 from laminabench.interchange.found import Found, Table, read_json, read_text
 from laminabench.interchange.said import Said
+from laminabench.util.errors import UserError
 
 Files = dict[str, list[Table]]
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from laminabench.errors import UserError
 from laminabench.interchange.calls import Calls, pieces_of
 from laminabench.interchange.found import (
     MARK,
@@ -27,6 +26,7 @@ from laminabench.interchange.said import Said
 from laminabench.runs.status import DONE, FAILED
 from laminabench.sim.spec import Float64, Mode
 from laminabench.systems.live.endpoint.stream import dealt
+from laminabench.util.errors import UserError
 
 NAME = "vllm-bench"
 _TOOL = "vllm bench serve"

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as Xml
 
-from laminabench import markdown
-from laminabench.atomic import replacing
 from laminabench.present.terminal import literal, table
-from laminabench.regress.verdict import Change, Verdict
+from laminabench.util import markdown
+from laminabench.util.atomic import replacing
+from laminabench.workflows.check.verdict import Change, Verdict
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from laminabench import markdown
 from laminabench.analysis.binding import binding_of
 from laminabench.analysis.estimate import Estimate, Interval
 from laminabench.analysis.metrics_table import Metric
-from laminabench.atomic import replacing
 from laminabench.catalog.models import DTYPE_BYTES
-from laminabench.comparison.assumptions import assumptions
-from laminabench.comparison.cells import Cell
-from laminabench.comparison.sides import Row, Side, SideBySide
-from laminabench.comparison.spec import types_in
-from laminabench.comparison.systems import Compared
 from laminabench.present.numbers import number, share
 from laminabench.present.terminal import literal, table
 from laminabench.runs.summary import number_at
+from laminabench.util import markdown
+from laminabench.util.atomic import replacing
+from laminabench.workflows.compare.assumptions import assumptions
+from laminabench.workflows.compare.cells import Cell
+from laminabench.workflows.compare.sides import Row, Side, SideBySide
+from laminabench.workflows.compare.spec import types_in
+from laminabench.workflows.compare.systems import Compared
 
 if TYPE_CHECKING:
     from rich.console import Console

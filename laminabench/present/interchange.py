@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from laminabench.json_safe import Json, to_json
 from laminabench.present.terminal import literal
+from laminabench.util.json import Json, to_json
 
 if TYPE_CHECKING:
     from rich.console import Console

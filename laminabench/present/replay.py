@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec import UNSET, Struct
 
-from laminabench.json_safe import Json, JsonObject, to_json
 from laminabench.present.numbers import gigabytes, milliseconds, number, share
 from laminabench.present.terminal import literal, table
-from laminabench.replaying.run import Result, head
 from laminabench.runs.manifest import NUMBERS
 from laminabench.runs.summary import (
     Attempts,
@@ -27,6 +25,8 @@ from laminabench.runs.summary import (
     TokensPerChunk,
     number_at,
 )
+from laminabench.util.json import Json, JsonObject, to_json
+from laminabench.workflows.replay.run import Result, head
 
 if TYPE_CHECKING:
     from rich.console import Console

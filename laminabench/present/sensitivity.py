@@ -6,10 +6,10 @@ import csv
 from collections.abc import Iterator
 from pathlib import Path
 
-from laminabench.atomic import replacing
 from laminabench.present.compare import Sheet
 from laminabench.present.numbers import number
-from laminabench.sensitivity.answer import Bar, Sensitivity
+from laminabench.util.atomic import replacing
+from laminabench.workflows.sensitivity.answer import Bar, Sensitivity
 
 COLUMNS = ("input", ">low", ">here", ">high", ">gain, low", ">gain, high", "flips", "range")
 

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, cast
 
 from laminabench.present.numbers import number, share
 from laminabench.present.terminal import literal, table
-from laminabench.validation.emulated import METRICS as METRICS_OF_AGREEMENTS
-from laminabench.validation.emulated import TARGETS as AGREEMENT_TARGETS
-from laminabench.validation.emulated import Agreement
-from laminabench.validation.gate import Moved
-from laminabench.validation.published import MEAN_TARGET, TARGET, Row, mean_error, missed
-from laminabench.validation.recorded import AS_MEASURED, POINTS, TARGETS, TPOT_POINTS, Judged
-from laminabench.validation.serving import SOUND, Group
-from laminabench.validation.twin import METRICS as METRICS_OF_TWINS
-from laminabench.validation.twin import TARGETS as TWIN_TARGETS
-from laminabench.validation.twin import Twin, same_order
+from laminabench.workflows.validate.emulated import METRICS as METRICS_OF_AGREEMENTS
+from laminabench.workflows.validate.emulated import TARGETS as AGREEMENT_TARGETS
+from laminabench.workflows.validate.emulated import Agreement
+from laminabench.workflows.validate.gate import Moved
+from laminabench.workflows.validate.published import MEAN_TARGET, TARGET, Row, mean_error, missed
+from laminabench.workflows.validate.recorded import AS_MEASURED, POINTS, TARGETS, TPOT_POINTS, Judged
+from laminabench.workflows.validate.serving import SOUND, Group
+from laminabench.workflows.validate.twin import METRICS as METRICS_OF_TWINS
+from laminabench.workflows.validate.twin import TARGETS as TWIN_TARGETS
+from laminabench.workflows.validate.twin import Twin, same_order
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,8 +7,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from laminabench.json_safe import json_safe
 from laminabench.traces.formats.wording import printable
+from laminabench.util.json import json_safe
 
 _EMPTY = {"meta", "br", "input", "link"}
 

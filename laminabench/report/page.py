@@ -10,14 +10,14 @@ from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
-from laminabench.atomic import replacing
-from laminabench.errors import UserError
 from laminabench.present.compare import Sheet
 from laminabench.report.chart import Chart, series
 from laminabench.report.markup import Markup, joined, script_data, table, tag
 from laminabench.report.sections import drawn, opening, origins, run_keys, section, timeline
 from laminabench.report.shown import Shown, caveats
 from laminabench.report.timeline import default_window_s
+from laminabench.util.atomic import replacing
+from laminabench.util.errors import UserError
 
 
 class Lead(NamedTuple):

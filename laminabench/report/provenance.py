@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from laminabench.json_safe import JsonObject, to_json
 from laminabench.report.headline import badge, swatch
 from laminabench.report.markup import Markup, joined, table, tag
 from laminabench.report.shown import Shown
 from laminabench.runs.manifest import DeploymentFacts
+from laminabench.util.json import JsonObject, to_json
 
 _ABOUT = {"term", "device", "set", "kind", "source"}
 

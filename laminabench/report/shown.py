@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from laminabench.comparison.recorded import Recorded, differences, of_run
 from laminabench.figures.style import PURPLE, SYSTEM_COLOURS
 from laminabench.runs.manifest import NUMBERS, Manifest
 from laminabench.runs.read import Run
 from laminabench.runs.summary import Attainment, Summary, Window, number_at
+from laminabench.workflows.compare.recorded import Recorded, differences, of_run
 
 # Three to one against white and against the page's dark: the figures' sky blue is too light for white.
 COLOURS = {**SYSTEM_COLOURS, "lamina-v1": "#3d95cc"}

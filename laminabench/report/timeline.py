@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from laminabench.errors import UserError
 from laminabench.report.breakdown import PARTS, key_of, wrapped
 from laminabench.report.chart import Chart, PlotlyJson, axis, bar
 from laminabench.report.shown import Shown
 from laminabench.sim.outcome import Columns
 from laminabench.sim.spec import Float64
+from laminabench.util.errors import UserError
 
 # A window that nobody chose holds about so many iterations of the Run whose iterations are the longest.
 _ITERATIONS = 8

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from laminabench import bounded
-from laminabench.errors import UserError
 from laminabench.runs.format import unsealed
+from laminabench.util import safe_parse
+from laminabench.util.errors import UserError
 
 Kept = TypeVar("Kept", bound=msgspec.Struct)
 
@@ -38,7 +38,7 @@ class Kind(NamedTuple):
 
     def is_in(self, directory: Path) -> bool:
         try:
-            return self.marks(bounded.json_typed(bounded.content(directory / self.file)))
+            return self.marks(safe_parse.json_typed(safe_parse.content(directory / self.file)))
         except (OSError, msgspec.DecodeError, UserError):
             return False
 
@@ -47,7 +47,7 @@ def read(directory: Path, kind: Kind, schema: type[Kept]) -> Kept:
     """The document, checked as a whole."""
     path = directory / kind.file
     try:
-        document = bounded.json_typed(bounded.content(path))
+        document = safe_parse.json_typed(safe_parse.content(path))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _another(directory, kind, f"it has no {kind.file}") from error
     except OSError as error:

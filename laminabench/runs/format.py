@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from laminabench import bounded
-from laminabench.errors import UserError
+from laminabench.util import safe_parse
+from laminabench.util.errors import UserError
 
 FORMAT = "laminabench-run"
 # The newest there is. A change that older readers would misread is a new version; a Run that has nothing of
@@ -25,7 +25,7 @@ MANIFEST = "run.json"
 def manifest_in(directory: Path, format_: str, file: str = MANIFEST) -> dict[str, Any] | None:
     """run.json, or another file, of a directory in this format, whatever its version; None of any other."""
     try:
-        found = bounded.json_value(bounded.content(directory / file))
+        found = safe_parse.json_value(safe_parse.content(directory / file))
     except (OSError, ValueError, UserError):
         return None
     return found if isinstance(found, dict) and found.get("format") == format_ else None

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from laminabench.atomic import alone, force, make_folder, partial
-from laminabench.errors import UserError
+from laminabench.util.atomic import alone, force, make_folder, partial
+from laminabench.util.errors import UserError
 
 MAGIC = b"laminabench journal\n"
 SUFFIX = ".journal"

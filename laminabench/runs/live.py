@@ -14,10 +14,10 @@ from typing import IO, Literal
 
 import msgspec
 
-from laminabench.atomic import replacing
-from laminabench.errors import UserError
-from laminabench.moments import Count, Fault, Moment
 from laminabench.runs.manifest import Backend
+from laminabench.util.atomic import replacing
+from laminabench.util.errors import UserError
+from laminabench.util.live_progress import Count, Fault, Moment
 
 __all__ = ["End", "Fault", "Header", "Line", "LiveFile", "Moment"]
 

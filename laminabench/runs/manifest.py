@@ -10,15 +10,15 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from laminabench import bounded
-from laminabench.json_safe import JsonObject, json_safe
-from laminabench.processor import processor
 from laminabench.runs.format import FIRST_VERSION, FORMAT
 from laminabench.runs.summary import Facts, Number, Summary
-from laminabench.secret import command_line
 from laminabench.sim.spec import Mode
 from laminabench.traces.table import Trace
-from laminabench.version import __version__, git_commit
+from laminabench.util import safe_parse
+from laminabench.util.json import JsonObject, json_safe
+from laminabench.util.processor import processor
+from laminabench.util.redact import command_line
+from laminabench.util.version import __version__, git_commit
 
 Backend = Literal["modelled", "live", "emulated"]
 # What its numbers are, wherever a Run is shown: never without the word.
@@ -159,7 +159,7 @@ class Manifest(Facts, frozen=True, kw_only=True):
     @property
     def choices(self) -> JsonObject:
         """What was chosen for the replay, by the flags' names; of an older Run by those of its options."""
-        return bounded.toml(self.request) if self.request is not None else self.workload.options or {}
+        return safe_parse.toml(self.request) if self.request is not None else self.workload.options or {}
 
     @property
     def model_name(self) -> str:

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from laminabench import bounded
-from laminabench.errors import UserError
 from laminabench.runs.format import FORMAT, FORMAT_VERSION, MANIFEST, sha256_of, unsealed
 from laminabench.runs.manifest import Manifest, Table
 from laminabench.runs.schema import FLAG, OPTIONAL, SECONDS, STATUS, TABLES, TEXT, Column, schema
 from laminabench.runs.status import STATUSES
 from laminabench.sim.outcome import Columns, Outcome, no_timeline
 from laminabench.sim.spec import TICKS_PER_S
+from laminabench.util import safe_parse
+from laminabench.util.errors import UserError
 
 # Times are counted in ticks, of which there are so many: 29 years.
 LATEST_S = 2.0**63 / TICKS_PER_S * 0.99
@@ -86,7 +86,7 @@ def read_manifest(directory: Path) -> Manifest:
     """run.json of a Run that this version can read, checked as a whole."""
     path = directory / MANIFEST
     try:
-        document = bounded.json_typed(bounded.content(path))
+        document = safe_parse.json_typed(safe_parse.content(path))
         head = msgspec.convert(document, _Head)
     except (FileNotFoundError, NotADirectoryError) as error:
         what = f"has no {MANIFEST}" if directory.is_dir() else "is not a directory"
@@ -157,7 +157,7 @@ def _require_calls_of_requests(directory: Path, tables: dict[str, Columns]) -> N
 
 def _read_table(path: Path, columns: tuple[Column, ...], table: Table) -> Columns:
     try:
-        bounded.require_file(path)
+        safe_parse.require_file(path)
         if sha256_of(path) != table.sha256:
             raise _damaged(path, f"its content does not match the checksum in {MANIFEST}")
         with pa.parquet.ParquetFile(path) as file:
@@ -165,7 +165,7 @@ def _read_table(path: Path, columns: tuple[Column, ...], table: Table) -> Column
             if table.rows and rows != table.rows:
                 raise _damaged(path, f"it has {rows:,} rows and {MANIFEST} says {table.rows:,}")
             # Equal values are next to nothing in a file, so anybody's Run could claim to be a large one.
-            if bounded.is_bomb(path.stat().st_size, 8 * rows * len(columns)):
+            if safe_parse.is_bomb(path.stat().st_size, 8 * rows * len(columns)):
                 raise UserError(
                     "run-packed-too-well",
                     f"{path} has {path.stat().st_size:,} bytes and would come to {rows:,} rows, which no "

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from laminabench.atomic import alone, force, make_folder, partial, said
-from laminabench.errors import UserError
+from laminabench.util.atomic import alone, force, make_folder, partial, said
+from laminabench.util.errors import UserError
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2

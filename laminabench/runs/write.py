@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from laminabench.json_safe import as_number
 from laminabench.runs.format import (
     FIRST_VERSION,
     FORMAT,
@@ -30,6 +29,7 @@ from laminabench.runs.status import FAILED, STATUSES, statuses
 from laminabench.sim.outcome import Columns, Outcome
 from laminabench.traces.arrow import array_of, texts_of
 from laminabench.traces.table import Trace
+from laminabench.util.json import as_number
 
 # A row group, and so what is in memory twice.
 _ROWS = 1 << 20

@@ -13,10 +13,10 @@ from laminabench import _sim
 from laminabench.catalog.boards import NS, Board
 from laminabench.catalog.hardware import GB
 from laminabench.catalog.models import ModelShape
-from laminabench.errors import UserError
-from laminabench.nearest import nearest
 from laminabench.sim.spec import POLICIES, shape_of
 from laminabench.traces.table import Trace, TraceMeta
+from laminabench.util.errors import UserError
+from laminabench.util.suggest import nearest
 
 ITERATIONS, BATCH, LONGEST = 128, 32, 2048
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from laminabench.errors import UserError
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import TICKS_PER_S, Fleet, Offered, Priority, Spec, ticks
-from laminabench.spread import cores
 from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
+from laminabench.util.parallel import cores
 
 __all__ = ["Offered", "Priority", "simulate"]
 

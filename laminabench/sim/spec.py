@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
     from laminabench.catalog.boards import Board

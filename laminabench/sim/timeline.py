@@ -13,10 +13,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from laminabench.atomic import replacing
-from laminabench.errors import UserError
 from laminabench.sim.outcome import ATTENTION, Outcome
 from laminabench.sim.spec import TICKS_PER_S, Fleet, ticks
+from laminabench.util.atomic import replacing
+from laminabench.util.errors import UserError
 
 SUFFIXES = (".json", ".json.gz")
 # chrome://tracing's reserved names, one a batch. Perfetto goes by the event's name instead and leaves its

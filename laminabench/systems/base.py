@@ -12,10 +12,7 @@ import msgspec
 
 from laminabench.analysis.metrics import summarise
 from laminabench.catalog.costs import CostSet
-from laminabench.errors import CodedError, UserError
-from laminabench.json_safe import JsonObject
-from laminabench.listener import Listener
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
 from laminabench.runs.manifest import Backend, Partial
 from laminabench.runs.summary import Summary
 from laminabench.sim.outcome import Outcome
@@ -23,6 +20,9 @@ from laminabench.sim.simulate import Offered
 from laminabench.sim.spec import Mode
 from laminabench.systems.policy import priority_of
 from laminabench.traces.table import Trace
+from laminabench.util.errors import CodedError, UserError
+from laminabench.util.json import JsonObject
+from laminabench.util.progress import Listener
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

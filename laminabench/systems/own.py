@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 
 def made(code: str, flag: str, name: str, method: str, *arguments: Any) -> Any:

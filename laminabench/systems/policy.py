@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from laminabench.errors import UserError
 from laminabench.sim.simulate import Priority
 from laminabench.systems import own
 from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
 
 BUILT_IN = ("fifo", "sjf", "deadline")
 # A user's policy may answer with fractions; the queue compares whole numbers.

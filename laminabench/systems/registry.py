@@ -12,14 +12,14 @@ from laminabench.catalog.deployment import Deployment, parse_deployment
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network, parse_network
-from laminabench.errors import UserError
-from laminabench.listener import SILENT, Listener
-from laminabench.nearest import nearest
-from laminabench.request import CHOICES, CUTS, FLAGS, OUTPUT, WORKLOAD, ReplayRequest
+from laminabench.requests.replay import CHOICES, CUTS, FLAGS, OUTPUT, WORKLOAD, ReplayRequest
 from laminabench.runs.manifest import Backend
 from laminabench.systems.base import Live, Prepared
 from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.modelled.system import COMPUTED, System
+from laminabench.util.errors import UserError
+from laminabench.util.progress import SILENT, Listener
+from laminabench.util.suggest import nearest
 
 _MODELLED = "laminabench.systems.modelled"
 _LIVE = "laminabench.systems.live"

@@ -9,10 +9,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from laminabench.errors import UserError
-from laminabench.request import CHOICES, ReplayRequest
+from laminabench.requests.replay import CHOICES, ReplayRequest
 from laminabench.systems import own
 from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
 
 Tokens: TypeAlias = NDArray[np.int64]
 # (prompt_tokens, output_tokens, prefix, requests, kv_tokens) -> instance

@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
-from laminabench import version
-from laminabench.atomic import make_folder
-from laminabench.errors import UserError
 from laminabench.torture.experiments import Listed, cases
 from laminabench.torture.tally import Failure, Tally
+from laminabench.util import version
+from laminabench.util.atomic import make_folder
+from laminabench.util.errors import UserError
 
 Told = Callable[[int, int | None], None]
 

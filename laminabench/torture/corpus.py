@@ -13,19 +13,19 @@ import pyarrow as pa
 
 from laminabench.catalog.cost_file import load_costs, write_costs
 from laminabench.catalog.find_model import from_config_json, to_hf_config
-from laminabench.regress.case_file import read_cases
-from laminabench.regress.golden import Obtained, golden_path, read_golden, write_golden
-from laminabench.replaying.journal import ReplayJournal
-from laminabench.request import of_file
+from laminabench.requests.replay import of_file
 from laminabench.runs.journal import Journal
 from laminabench.runs.live import read_live
 from laminabench.runs.read import read_run
-from laminabench.sweeps.kept import SweepStore
 from laminabench.torture.scenes import HEADER, RECORDS, replayed, write_a_run
 from laminabench.traces.formats import load_file
 from laminabench.traces.profile import named_profile, read_profile, write_profile
 from laminabench.traces.store import save
-from laminabench.validation.recording import packaged_recording, read
+from laminabench.workflows.check.case_file import read_cases
+from laminabench.workflows.check.golden import Obtained, golden_path, read_golden, write_golden
+from laminabench.workflows.replay.journal import ReplayJournal
+from laminabench.workflows.sweep.kept import SweepStore
+from laminabench.workflows.validate.recording import packaged_recording, read
 
 # What parsers stumble over.
 HURTFUL = (

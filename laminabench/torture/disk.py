@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from laminabench.errors import UserError
 from laminabench.torture.apart import apart
 from laminabench.torture.tally import Tally
+from laminabench.util.errors import UserError
 
 SOURCE = Path(__file__).with_name("disk.c")
 

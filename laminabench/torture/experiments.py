@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from laminabench.errors import UserError
-from laminabench.nearest import nearest
 from laminabench.torture.apart import apart
 from laminabench.torture.tally import Tally
+from laminabench.util.errors import UserError
+from laminabench.util.suggest import nearest
 
 # It gets the seeds of its cases, each of which draws from its own seed alone.
 Experiment = Callable[[Sequence[int]], Tally]

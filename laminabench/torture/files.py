@@ -9,13 +9,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from laminabench.errors import UserError
 from laminabench.runs.journal import Journal
 from laminabench.runs.read import read_run
 from laminabench.torture import corpus
 from laminabench.torture.disk import in_child, memory
 from laminabench.torture.scenes import HEADER, RECORDS, facts, write_a_run
 from laminabench.torture.tally import Tally
+from laminabench.util.errors import UserError
 
 # One file may take so long, and all of them together so much more memory than the first.
 LONGEST_S = 5.0

@@ -14,8 +14,7 @@ from functools import partial
 import numpy as np
 
 from laminabench.catalog import find_model
-from laminabench.errors import UserError
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
 from laminabench.systems.base import Workload
 from laminabench.systems.live.lamina.log import ReplayLog
 from laminabench.systems.live.lamina.loop import Order, Replay
@@ -28,6 +27,7 @@ from laminabench.torture.strikes import Hand, struck
 from laminabench.torture.tally import Tally
 from laminabench.torture.ties import likeliest
 from laminabench.traces.table import Trace, TraceMeta
+from laminabench.util.errors import UserError
 
 MODEL = "llama-tiny"
 # Strikes of one session, half of them kills.

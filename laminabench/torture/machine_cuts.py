@@ -18,12 +18,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from laminabench.errors import UserError
 from laminabench.runs.journal import SYNC_EVERY_S, Journal, beside
 from laminabench.runs.read import read_run
 from laminabench.torture.guest import HEADER, RECORDS, record
 from laminabench.torture.scenes import facts, write_a_run
 from laminabench.torture.tally import Tally
+from laminabench.util.errors import UserError
 
 _TREE = Path(__file__).parents[2] / "ci" / "rdma-vm"
 _DISK_BYTES = 64 << 20

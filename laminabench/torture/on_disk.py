@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from laminabench.errors import UserError
 from laminabench.runs.journal import Journal, beside
 from laminabench.runs.read import read_run
 from laminabench.torture.disk import Operation, failing, memory, telling
@@ -26,6 +25,7 @@ from laminabench.torture.scenes import (
     write_a_run,
 )
 from laminabench.torture.tally import Tally
+from laminabench.util.errors import UserError
 
 # A full disk stays full; a broken one may fail once.
 TROUBLES = ((errno.ENOSPC, True), (errno.EIO, False))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from laminabench import proc
+from laminabench.util import proc
 
 _FORK_SERVER = b"lamina.cluster.fork_server"
 _SHM = Path("/dev/shm")

@@ -20,12 +20,12 @@ from typing import Any
 
 import msgspec
 
-from laminabench.errors import UserError
 from laminabench.runs.read import read_run
 from laminabench.torture.disk import memory
 from laminabench.torture.processes import eventually, shared_memory
 from laminabench.torture.tally import Tally
 from laminabench.torture.warm import Process, Warm
+from laminabench.util.errors import UserError
 
 # Of one replay; it ends by itself when it is told to after so many.
 CYCLES = 20

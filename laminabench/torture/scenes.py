@@ -11,18 +11,18 @@ from typing import Any
 import msgspec
 
 from laminabench.catalog.cost_file import load_costs, write_costs
-from laminabench.listener import SILENT
-from laminabench.regress.golden import Obtained, read_golden, write_golden
-from laminabench.replaying.run import Result, run
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
 from laminabench.runs.journal import Journal, beside
 from laminabench.runs.read import read_run
 from laminabench.runs.write import write_run
-from laminabench.sweeps.kept import SweepStore, opened
 from laminabench.torture.disk import mark
 from laminabench.traces.formats import load_file
 from laminabench.traces.profile import named_profile, read_profile, write_profile
 from laminabench.traces.store import save
+from laminabench.util.progress import SILENT
+from laminabench.workflows.check.golden import Obtained, read_golden, write_golden
+from laminabench.workflows.replay.run import Result, run
+from laminabench.workflows.sweep.kept import SweepStore, opened
 
 HEADER = {"what": "a journal"}
 # Sizes as of iterations: most are short, some have many tokens.

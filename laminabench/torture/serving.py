@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from laminabench.errors import CheckFailedError
 from laminabench.torture.processes import alive, eventually, facts, fork_servers, shared_memory, workers
+from laminabench.util.errors import CheckFailedError
 
 START_S = 300.0
 END_S = 60.0

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from laminabench import proc
 from laminabench.torture.processes import LOOK_S, alive, fork_servers, workers
+from laminabench.util import proc
 
 # A fork server that is stopped is missed when a worker is, and then for 20 s.
 FORK_SERVER = 0.02

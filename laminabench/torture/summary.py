@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from laminabench.atomic import replacing
-from laminabench.bounded import content
-from laminabench.markdown import table
 from laminabench.runs.manifest import Host, host
 from laminabench.torture.campaign import Campaign
 from laminabench.torture.tally import Failure, Tally
+from laminabench.util.atomic import replacing
+from laminabench.util.markdown import table
+from laminabench.util.safe_parse import content
 
 TABLE = "summary.md"
 

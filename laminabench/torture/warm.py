@@ -109,8 +109,8 @@ def _serve(address: str, told: int) -> None:
     import torch
 
     from lamina.cluster import fork_server, messages
-    from laminabench import present, replaying  # noqa: F401
     from laminabench.systems.live.lamina import loop, prepared, setup  # noqa: F401
+    from laminabench.workflows import replay  # noqa: F401
 
     _command()
     fork_server.load()

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from laminabench import paths
-from laminabench.atomic import replacing
-from laminabench.errors import UserError
-from laminabench.nearest import nearest
+from laminabench.util import paths
+from laminabench.util.atomic import replacing
+from laminabench.util.errors import UserError
+from laminabench.util.suggest import nearest
 
 _IMPORT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 

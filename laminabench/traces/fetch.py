@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from laminabench.atomic import force
-from laminabench.errors import CheckFailedError, UserError
-from laminabench.paths import expanded
 from laminabench.traces.catalogue import Entry, RemoteFile, downloads, record, sha256_of
+from laminabench.util.atomic import force
+from laminabench.util.errors import CheckFailedError, UserError
+from laminabench.util.paths import expanded
 
 CHUNK = 1 << 18
 ATTEMPTS = 5

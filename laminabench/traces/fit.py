@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec.structs import replace
 
-from laminabench.errors import UserError
 from laminabench.traces.describe import compare
 from laminabench.traces.draws import Draws
 from laminabench.traces.profile import Arrivals, FittedTo, Profile, Quantiles, parse_profile, profile_text
 from laminabench.traces.reuse import fit_reuse
 from laminabench.traces.synth import synthesise
 from laminabench.traces.table import MAX_TOKENS
+from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
     from laminabench.traces.table import Float64, Trace

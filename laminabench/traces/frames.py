@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from laminabench.errors import UserError
 from laminabench.traces import catalogue
 from laminabench.traces.formats import load_file
 from laminabench.traces.resolve import data_file, resolve
 from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from laminabench.atomic import replacing
-from laminabench.errors import UserError
 from laminabench.traces.describe import reused_tokens
 from laminabench.traces.formats.wording import printable
 from laminabench.traces.table import Trace
+from laminabench.util.atomic import replacing
+from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 import numpy as np
 
-from laminabench import bounded
-from laminabench.atomic import replacing
-from laminabench.errors import UserError
 from laminabench.traces import catalogue
 from laminabench.traces.describe import Comparison
 from laminabench.traces.table import MAX_REQUESTS, MAX_SPAN_S, MAX_TOKENS
+from laminabench.util import safe_parse
+from laminabench.util.atomic import replacing
+from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -123,7 +123,7 @@ _MAX_GAP = 1e7
 
 def read_profile(path: Path) -> Profile:
     try:
-        text = bounded.text(path)
+        text = safe_parse.text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError("profile-unreadable", f"cannot read profile {path}: {error}") from error
     return parse_profile(text, str(path))
@@ -195,7 +195,7 @@ def _number(value: object) -> str:
 def parse_profile(text: str, origin: str) -> Profile:
     """The profile in this text; `origin` names it in errors."""
     try:
-        table = bounded.toml(text)
+        table = safe_parse.toml(text)
     except tomllib.TOMLDecodeError as error:
         raise UserError("profile-not-toml", f"{origin}: not a TOML file ({error})") from error
     try:

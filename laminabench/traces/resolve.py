@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from laminabench.errors import CheckFailedError, UserError
-from laminabench.listener import Listener
-from laminabench.nearest import nearest
-from laminabench.paths import expanded
-from laminabench.request import ReplayRequest, seconds
+from laminabench.requests.replay import ReplayRequest, seconds
 from laminabench.traces import catalogue
 from laminabench.traces.catalogue import Entry, recorded
 from laminabench.traces.formats import load_file
@@ -22,6 +18,10 @@ from laminabench.traces.formats.limits import Limits
 from laminabench.traces.formats.source import PACKED, SUFFIXES
 from laminabench.traces.table import Trace
 from laminabench.traces.transform import Transforms
+from laminabench.util.errors import CheckFailedError, UserError
+from laminabench.util.paths import expanded
+from laminabench.util.progress import Listener
+from laminabench.util.suggest import nearest
 
 if TYPE_CHECKING:
     from laminabench.traces.fetch import Progress

@@ -11,10 +11,10 @@ import pyarrow.csv
 import pyarrow.parquet
 from msgspec.structs import asdict
 
-from laminabench.atomic import replacing
-from laminabench.errors import UserError
 from laminabench.traces.formats.parquet import METADATA_KEY
 from laminabench.traces.table import Trace, TraceMeta
+from laminabench.util.atomic import replacing
+from laminabench.util.errors import UserError
 
 SUFFIXES = (".parquet", ".jsonl", ".csv")
 _ROWS = 1 << 20

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from laminabench.errors import UserError
 from laminabench.traces.draws import BLOCK, Draws
 from laminabench.traces.profile import profile_sha256
 from laminabench.traces.reuse import synthesise_reuse
 from laminabench.traces.table import Trace, TraceMeta, make_trace
+from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

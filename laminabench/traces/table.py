@@ -9,7 +9,7 @@ import numpy as np
 from msgspec.structs import force_setattr, replace
 from numpy.typing import NDArray
 
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 from msgspec.structs import replace
 
-from laminabench.errors import UserError
 from laminabench.traces.table import MAX_SPAN_S, MAX_TOKENS, Float64, Int32, Int64, Trace
+from laminabench.util.errors import UserError
 
 # A request a nanosecond.
 MAX_RATE_PER_S = 1e9

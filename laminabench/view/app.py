@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 from laminabench.view import page as pages
 from laminabench.view.columns_page import columns_page
 from laminabench.view.compare_page import compare_page, export

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 from starlette.datastructures import QueryParams
 
-from laminabench.errors import UserError
 from laminabench.report import page as reports
 from laminabench.report.chart import series
 from laminabench.report.markup import Markup, joined, tag
 from laminabench.report.sections import drawn, opening, origins, run_keys, timeline
 from laminabench.report.shown import Shown, caveats
 from laminabench.report.timeline import closed, default_window_s
-from laminabench.request import seconds
+from laminabench.requests.replay import seconds
+from laminabench.util.errors import UserError
 from laminabench.view.asked import address
 from laminabench.view.differences import differences_section
 from laminabench.view.folder import Found

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from laminabench import bounded
 from laminabench.runs.manifest import NUMBERS
+from laminabench.util import safe_parse
 
 Value = str | float | int | bool
 Facts = dict[str, Value]
@@ -156,7 +156,7 @@ def choices_of(request: str) -> Mapping[str, Any]:
             found[name] = msgspec.json.decode(value)
     except (msgspec.DecodeError, RecursionError):
         try:
-            return bounded.toml(request)
+            return safe_parse.toml(request)
         except ValueError:
             return {}
     return found

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from laminabench.errors import UserError
-from laminabench.gc_paused import gc_paused
 from laminabench.runs.format import FORMAT, FORMAT_VERSION, MANIFEST
 from laminabench.runs.read import read_manifest
+from laminabench.util.errors import UserError
+from laminabench.util.gc_paused import gc_paused
 from laminabench.view.facts import Facts, all_facts, brief, brief_facts, said
 from laminabench.view.folder import Found, Scan, scan
 

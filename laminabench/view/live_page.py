@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 from starlette.datastructures import QueryParams
 
-from laminabench.errors import UserError
 from laminabench.figures.style import PURPLE
-from laminabench.json_safe import Json
 from laminabench.present.numbers import number4
 from laminabench.report.chart import Chart, PlotlyJson, axis, dotted_line, rounded
 from laminabench.report.markup import Markup, joined, script_data, table, tag
 from laminabench.report.shown import COLOURS
 from laminabench.runs.live import SUFFIX, Moment
 from laminabench.runs.manifest import NUMBERS
+from laminabench.util.errors import UserError
+from laminabench.util.json import Json
 from laminabench.view.asked import address
 from laminabench.view.index import Index
 from laminabench.view.page import Page, empty

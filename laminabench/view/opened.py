@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from laminabench.comparison.recorded import Recorded, of_manifest, of_run
-from laminabench.errors import UserError
 from laminabench.report.shown import Shown, told_apart
 from laminabench.runs.manifest import Manifest
 from laminabench.runs.read import Run, read_manifest, read_run
 from laminabench.sim.outcome import Outcome
+from laminabench.util.errors import UserError
 from laminabench.view.folder import Found
 from laminabench.view.index import Index
+from laminabench.workflows.compare.recorded import Recorded, of_manifest, of_run
 
 MOST_RUNS = 200
 # Of whole Runs some are kept in memory, those that were looked at last.

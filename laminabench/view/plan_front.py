@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from laminabench.planning.kept import KeptEffect, KeptPlan, KeptPoint
-from laminabench.planning.reprice import Billed, Cost, Front, Speed
 from laminabench.present.numbers import share
 from laminabench.report.chart import Chart, PlotlyJson, axis, dotted_line, label, rounded
 from laminabench.report.markup import Markup, exactly, tag, text
 from laminabench.report.shown import COLOURS, OTHERS
+from laminabench.workflows.plan.kept import KeptEffect, KeptPlan, KeptPoint
+from laminabench.workflows.plan.reprice import Billed, Cost, Front, Speed
 
 COSTS: Mapping[Cost, str] = {"usd_per_million_tokens": "$ a million tokens", "usd_per_hour": "$ an hour"}
 SPEEDS: Mapping[Speed, str] = {"tbt_p99_ms": "TBT p99 in ms", "tokens_per_s": "tokens/s"}

@@ -8,16 +8,16 @@ from typing import cast, get_args
 
 from starlette.datastructures import QueryParams
 
-from laminabench.errors import UserError
-from laminabench.planning.kept import KeptAnswer, KeptDevice, KeptPlan, read_plan
-from laminabench.planning.reprice import Cost, Front, Speed, front_at
 from laminabench.present.plan import BY_PRICES, WHY
 from laminabench.present.replay import SOURCES
 from laminabench.report.chart import series
 from laminabench.report.markup import Markup, exactly, joined, script_data, table, tag
+from laminabench.util.errors import UserError
 from laminabench.view.folder import Found
 from laminabench.view.page import Page
 from laminabench.view.plan_front import COSTS, SPEEDS, assumed, binds_of, front_chart, front_table
+from laminabench.workflows.plan.kept import KeptAnswer, KeptDevice, KeptPlan, read_plan
+from laminabench.workflows.plan.reprice import Cost, Front, Speed, front_at
 
 # How far the sliders go, as times what the plan was made with.
 LEAST, MOST = 0.25, 4.0

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from laminabench.analysis.metrics_table import COMPARED
-from laminabench.errors import UserError
-from laminabench.nearest import nearest
+from laminabench.util.errors import UserError
+from laminabench.util.suggest import nearest
 from laminabench.view.facts import BRIEFLY, Facts, Value, said
 from laminabench.view.index import Index, Row
 
@@ -23,7 +23,7 @@ ALIASES = {
     "deployment": "deployment.name",
     "mode": "workload.mode",
     "commit": "laminabench.commit",
-    "version": "laminabench.version",
+    "version": "laminabench.util.version",
     "partial": "partial.why",
     **{name: metric.key for name, metric in COMPARED.items() if metric.key},
 }

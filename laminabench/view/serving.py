@@ -12,7 +12,7 @@ from pathlib import Path
 
 import uvicorn
 
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 from laminabench.view.app import make_app
 from laminabench.view.guard import Guard
 from laminabench.view.index import Index

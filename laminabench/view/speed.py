@@ -12,14 +12,14 @@ from pathlib import Path
 from starlette.datastructures import QueryParams
 
 from laminabench.bench.frame import QUIET, Report, Watcher, seconds_of, timed, times_report
-from laminabench.replaying.run import run as replay
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
 from laminabench.runs.format import MANIFEST
 from laminabench.view import opened
 from laminabench.view.compare_page import MOST_CHARTED, compare_page
 from laminabench.view.index import Index
 from laminabench.view.page import Page, document
 from laminabench.view.table_page import table_page
+from laminabench.workflows.replay.run import run as replay
 
 LIST_TARGET_S, COMPARE_TARGET_S = 1.0, 2.0
 COMPARED = 100

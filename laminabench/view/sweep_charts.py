@@ -8,8 +8,8 @@ from laminabench.analysis.metrics_table import better
 from laminabench.figures.style import BLUE
 from laminabench.present.numbers import number4, share
 from laminabench.report.chart import Chart, PlotlyJson, axis, label, rounded
-from laminabench.sweeps.read import KeptSweep
 from laminabench.view.sweep_grid import Cell, Choices, Grid, grid, is_share, said, title_of, values_of
+from laminabench.workflows.sweep.read import KeptSweep
 
 # Even steps for everybody's eyes.
 SCALE = "Viridis"

@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 from starlette.datastructures import QueryParams
 
 from laminabench.analysis.metrics_table import COLUMNS, METRICS, better
-from laminabench.errors import UserError
-from laminabench.sweeps.read import KeptSweep
+from laminabench.util.errors import UserError
+from laminabench.workflows.sweep.read import KeptSweep
 
 FIXED = "fix-"
 NO_FLAG = "-"

@@ -10,7 +10,6 @@ from laminabench.analysis.metrics_table import COLUMNS
 from laminabench.report.chart import Chart
 from laminabench.report.markup import Markup, exactly, joined, tag
 from laminabench.runs.manifest import NUMBERS
-from laminabench.sweeps.read import KeptSweep, read_sweep
 from laminabench.view.folder import Found
 from laminabench.view.page import Page, empty, several
 from laminabench.view.sweep_charts import lines_chart, map_chart, written
@@ -25,6 +24,7 @@ from laminabench.view.sweep_grid import (
     title_of,
     values_of,
 )
+from laminabench.workflows.sweep.read import KeptSweep, read_sweep
 
 # More rows are a file's business: the table is in the folder.
 MOST_ROWS = 500

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from starlette.datastructures import QueryParams
 
 from laminabench.analysis.metrics_table import METRICS
-from laminabench.errors import UserError
 from laminabench.present.numbers import number4, share
 from laminabench.report.markup import Markup, exactly, joined, tag
+from laminabench.util.errors import UserError
 from laminabench.view.asked import USUAL, Asked, address
 from laminabench.view.facts import BRIEFLY, said
 from laminabench.view.folder import MOST_FOLDERS

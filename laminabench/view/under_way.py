@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from laminabench.errors import UserError
 from laminabench.runs.live import SUFFIX, End, Fault, Header, Moment, alive, read_live
+from laminabench.util.errors import UserError
 from laminabench.view.folder import Found
 from laminabench.view.index import Index
 

@@ -8,11 +8,11 @@ from typing import NamedTuple
 from laminabench.figures.style import BLUE, VERMILION
 from laminabench.present.validate import NAMES
 from laminabench.report.chart import Chart, PlotlyJson, axis, label, rounded
-from laminabench.validation.kept import KeptGroup, KeptPublished, KeptRecorded, KeptTwin
-from laminabench.validation.published import TARGET
-from laminabench.validation.recorded import AS_MEASURED, POINTS, TPOT_POINTS
-from laminabench.validation.recorded import TARGETS as RECORDED
-from laminabench.validation.twin import TARGETS as TWINS
+from laminabench.workflows.validate.kept import KeptGroup, KeptPublished, KeptRecorded, KeptTwin
+from laminabench.workflows.validate.published import TARGET
+from laminabench.workflows.validate.recorded import AS_MEASURED, POINTS, TPOT_POINTS
+from laminabench.workflows.validate.recorded import TARGETS as RECORDED
+from laminabench.workflows.validate.twin import TARGETS as TWINS
 
 # Seen on light and on dark.
 _QUIET, _BAND = "#8a929b", "rgba(138,146,155,0.28)"

@@ -9,8 +9,11 @@ from starlette.datastructures import QueryParams
 from laminabench.present.validate import NAMES
 from laminabench.report.chart import Chart
 from laminabench.report.markup import Markup, exactly, joined, table, tag
-from laminabench.validation.emulated import METRICS
-from laminabench.validation.kept import (
+from laminabench.view.folder import Found
+from laminabench.view.page import Page
+from laminabench.view.validation_charts import published_chart, recorded_charts, serving_chart, twin_charts
+from laminabench.workflows.validate.emulated import METRICS
+from laminabench.workflows.validate.kept import (
     KeptAgreement,
     KeptErrors,
     KeptPublished,
@@ -19,12 +22,9 @@ from laminabench.validation.kept import (
     KeptTwin,
     read_validation,
 )
-from laminabench.validation.published import TARGET
-from laminabench.validation.recorded import AS_MEASURED, POINTS
-from laminabench.validation.twin import METRICS as TWIN_METRICS
-from laminabench.view.folder import Found
-from laminabench.view.page import Page
-from laminabench.view.validation_charts import published_chart, recorded_charts, serving_chart, twin_charts
+from laminabench.workflows.validate.published import TARGET
+from laminabench.workflows.validate.recorded import AS_MEASURED, POINTS
+from laminabench.workflows.validate.twin import METRICS as TWIN_METRICS
 
 
 def page(found: Found, query: QueryParams) -> Page:  # noqa: ARG001 - there is nothing to choose

@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 
-from laminabench.errors import UserError
 from laminabench.report.markup import tag
+from laminabench.util.errors import UserError
 from laminabench.view.folder import Found, Kind
 from laminabench.view.index import Index
 from laminabench.view.page import Page, empty

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from laminabench.version import __version__
+from laminabench.util.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 CROSS = "aarch64-linux-gnu-g++"
@@ -117,8 +117,8 @@ def release_version(tag: str, root: Path) -> str:
 
 
 def test_a_tag_is_the_version_everywhere(tmp_path: Path) -> None:
-    (tmp_path / "laminabench").mkdir()
-    (tmp_path / "laminabench" / "version.py").write_text('__version__ = "1.2.3"\n')
+    (tmp_path / "laminabench" / "util").mkdir(parents=True)
+    (tmp_path / "laminabench" / "util" / "version.py").write_text('__version__ = "1.2.3"\n')
     (tmp_path / "CITATION.cff").write_text("version: 1.2.3\n")
     (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## 1.2.3 - 2026-12-01\n")
     assert release_version("v1.2.3", tmp_path) == ""

@@ -8,8 +8,8 @@ import re
 import numpy as np
 from grafana import asked_for, dashboard, expressions
 
-from laminabench.moments import Expected, Fault, Gaps, Moment
-from laminabench.replaying.metrics_page import Seen
+from laminabench.util.live_progress import Expected, Fault, Gaps, Moment
+from laminabench.workflows.replay.metrics_page import Seen
 
 
 def test_a_live_replay_exports_what_is_asked_of_it() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from laminabench.moments import Fault, Moment
 from laminabench.runs.live import Header, LiveFile
+from laminabench.util.live_progress import Fault, Moment
 
 DEAD = 2**22 + 1  # no process has this number
 

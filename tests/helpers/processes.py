@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from laminabench import proc
+from laminabench.util import proc
 
 
 def children_of(parent: int) -> list[int]:

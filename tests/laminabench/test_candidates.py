@@ -9,10 +9,10 @@ import pytest
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import load_devices
-from laminabench.errors import UserError
-from laminabench.planning.question import Candidate, Limits, candidates
-from laminabench.planning.request import devices_of
 from laminabench.systems.registry import deployments
+from laminabench.util.errors import UserError
+from laminabench.workflows.plan.question import Candidate, Limits, candidates
+from laminabench.workflows.plan.request import devices_of
 
 H100, H20 = (load_devices()[name] for name in ("h100", "h20"))
 

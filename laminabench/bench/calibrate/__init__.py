@@ -30,9 +30,9 @@ from laminabench.catalog.cost_file import assumed_host
 from laminabench.catalog.families import load_models
 from laminabench.catalog.find_model import model
 from laminabench.catalog.models import ModelShape
-from laminabench.processor import processor
 from laminabench.systems.live.lamina.starting import on_cores
-from laminabench.version import __version__
+from laminabench.util.processor import processor
+from laminabench.util.version import __version__
 
 # Of the time, what workers get; the rest is for rounds.
 WORKERS_SHARE = 0.2

@@ -13,7 +13,7 @@ from laminabench.bench.calibrate.terms import Decode, Model, Prompts
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.hardware import load_devices
 from laminabench.catalog.models import ModelShape
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 

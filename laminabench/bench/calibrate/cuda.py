@@ -29,8 +29,8 @@ from laminabench.catalog.cost_file import assumed_host
 from laminabench.catalog.families import load_models
 from laminabench.catalog.find_model import model
 from laminabench.catalog.models import ModelShape
-from laminabench.errors import UserError
-from laminabench.version import __version__
+from laminabench.util.errors import UserError
+from laminabench.util.version import __version__
 
 # As many have more weights of each matrix than caches hold; times are of one.
 LAYERS = 8

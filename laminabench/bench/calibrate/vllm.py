@@ -23,10 +23,7 @@ from laminabench.bench.calibrate.cost_set import Made, Words, cost_set
 from laminabench.bench.calibrate.parted import CHUNK, STEP, parted, read_rate
 from laminabench.bench.calibrate.rounds import Point, Told, in_rounds
 from laminabench.catalog.cost_file import assumed_host
-from laminabench.errors import UserError
-from laminabench.listener import SILENT
-from laminabench.processor import processor
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.local import free_bytes
 from laminabench.systems.live.vllm.prepared import PreparedVllm, prepare
@@ -34,7 +31,10 @@ from laminabench.systems.live.vllm.process import VllmEndedError
 from laminabench.systems.live.vllm.runner import Session, session
 from laminabench.systems.live.vllm.setup import CPU_BLOCK, VllmSetup
 from laminabench.traces.table import Trace, TraceMeta
-from laminabench.version import __version__
+from laminabench.util.errors import UserError
+from laminabench.util.processor import processor
+from laminabench.util.progress import SILENT
+from laminabench.util.version import __version__
 
 # Requests that decode together, and tokens of KV of each.
 REQUESTS = (1, 2, 4, 8, 16, 32, 64)

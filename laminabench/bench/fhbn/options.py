@@ -9,7 +9,7 @@ from lamina.fhbn import engines
 from lamina.fhbn.control import Place
 from lamina.fhbn.engines import because, find
 from lamina.fhbn.errors import HandshakeError
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 # To compare with, and no engine of workers: it moves device memory only.
 engines.add("nccl", "laminabench.bench.fhbn.nccl")

@@ -21,8 +21,8 @@ from lamina import fhbn
 from lamina.fhbn.control import Deadline
 from lamina.fhbn.link import SPIN_S
 from laminabench.bench.fhbn import options  # noqa: F401 - adds NCCL to the engines
-from laminabench.child_environment import child_environment
-from laminabench.errors import UserError
+from laminabench.util.child_environment import child_environment
+from laminabench.util.errors import UserError
 
 Ends = dict[str, tuple[fhbn.Sender, fhbn.Receiver]]
 

@@ -27,8 +27,8 @@ from laminabench.bench.fhbn.options import Engines
 from laminabench.bench.fhbn.peer import Echo, NotOpenedError, echoing
 from laminabench.bench.fhbn.results import COPIES, SMALLEST, Round, Samples, Seconds, median
 from laminabench.bench.frame import QUIET, Report, Row, Watcher, all_judged, rounds_for
-from laminabench.errors import UserError
-from laminabench.gc_paused import gc_paused
+from laminabench.util.errors import UserError
+from laminabench.util.gc_paused import gc_paused
 
 if TYPE_CHECKING:
     from torch import Tensor

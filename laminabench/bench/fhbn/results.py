@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laminabench.bench.frame import Row, Table, Text, ratios
-from laminabench.errors import UserError
-from laminabench.json_safe import json_safe, to_json
 from laminabench.runs.format import MANIFEST, manifest_in, sha256_of
 from laminabench.runs.manifest import host
 from laminabench.runs.replace import replacing_directory, require_replaceable
-from laminabench.version import __version__, git_commit
+from laminabench.util.errors import UserError
+from laminabench.util.json import json_safe, to_json
+from laminabench.util.version import __version__, git_commit
 
 TARGET_RTT_US = 2.0
 TARGET_SHARE = 0.9

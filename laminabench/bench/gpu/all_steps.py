@@ -20,8 +20,8 @@ from laminabench.bench.frame import QUIET, Report, Watcher
 from laminabench.bench.gpu import KERNELS
 from laminabench.bench.gpu.outcomes import Outcome, as_json, report, write, write_summary
 from laminabench.bench.gpu.steps import STEPS, TESTS, card_here, folder_of
-from laminabench.child_environment import child_environment
-from laminabench.paths import part_of_tree
+from laminabench.util.child_environment import child_environment
+from laminabench.util.paths import part_of_tree
 
 LAST_WORDS = 5  # lines of a step that failed
 

@@ -35,8 +35,8 @@ from laminabench.bench.mini import config_of
 from laminabench.bench.on_gpu import slug
 from laminabench.catalog.deployment import Deployment, Workers
 from laminabench.catalog.hardware import Device, device
-from laminabench.errors import UserError
 from laminabench.systems.live.vllm.setup import TIMEOUT_S
+from laminabench.util.errors import UserError
 
 TARGET_RATIO = 1.0  # of vLLM's time over the engine's, at every batch
 OUTPUT = 32  # tokens of each request in a turn

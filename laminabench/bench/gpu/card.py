@@ -8,7 +8,7 @@ import torch
 
 from laminabench.bench.frame import QUIET, Report, Spread, Table, Watcher, in_turns, spread
 from laminabench.bench.on_gpu import copy_bandwidth, gpu_seconds
-from laminabench.child_environment import child_environment
+from laminabench.util.child_environment import child_environment
 
 SIZE = 8192  # of a square product, which is large enough for the highest rate
 SETTLED = ("driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit", "temperature.gpu")

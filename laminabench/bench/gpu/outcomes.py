@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from laminabench.atomic import replacing
 from laminabench.bench.frame import Report, Table, Text
 from laminabench.bench.gpu.steps import STEPS
-from laminabench.json_safe import json_safe
-from laminabench.markdown import table
-from laminabench.version import describe
+from laminabench.util.atomic import replacing
+from laminabench.util.json import json_safe
+from laminabench.util.markdown import table
+from laminabench.util.version import describe
 
 
 @dataclass

@@ -23,12 +23,12 @@ from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import Device, load_devices
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
-from laminabench.errors import UserError
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.systems.live.gpus import is_called
 from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.registry import system
 from laminabench.traces.table import Trace, TraceMeta
+from laminabench.util.errors import UserError
 
 OUTPUT = 9  # tokens of each request that is modelled: the median of them is at the load's context
 GRAPHS = "cudagraph"  # the runs whose launches take no time, of which kernels know nothing either

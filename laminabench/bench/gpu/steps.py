@@ -8,8 +8,8 @@ from pathlib import Path
 
 from laminabench.bench.frame import QUIET, Report, Table, Watcher
 from laminabench.bench.gpu import KERNELS
-from laminabench.errors import UserError
-from laminabench.nearest import nearest
+from laminabench.util.errors import UserError
+from laminabench.util.suggest import nearest
 
 SHARE = 0.7  # of a step's time after which it begins nothing more, so that what it has is kept
 TESTS = (

@@ -19,7 +19,7 @@ from lamina.cluster import Layout
 from lamina.serve import Engine, Sampling
 from laminabench.bench.frame import QUIET, Report, Row, Table, Watcher
 from laminabench.bench.mini import config_of
-from laminabench.child_environment import child_environment
+from laminabench.util.child_environment import child_environment
 
 # A model whose attention is a part that counts at the batches that a layout takes, and that loads in seconds.
 MODEL = "llama-mini"

@@ -10,7 +10,7 @@ from laminabench.catalog.cost_terms import AllReduceCost, Origin
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 
 def imported(

@@ -34,7 +34,7 @@ from laminabench.catalog.profiles import (
     vllm_gemm,
     vllm_prompt_attention,
 )
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 DTYPES = ("bf16", "fp8", "fp8_block", "nvfp4")
 # Of block-wise fp8 these versions timed the launch of the kernel.

@@ -38,7 +38,7 @@ from laminabench.catalog.importing.names import device_called
 from laminabench.catalog.measured import AttentionGrids, Curve, Grid, Measured
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.profiles import Columns
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 SOURCE = "casys-kaist/LLMServingSim (MIT), profiler/perf"
 DTYPE = "bf16"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from laminabench.catalog.hardware import Device, device, load_devices
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 # Names that are not the catalogue's own; all A100s in public tables are those of 80 GB on SXM.
 KNOWN = {

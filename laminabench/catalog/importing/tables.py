@@ -9,7 +9,7 @@ from pathlib import Path
 
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.importing.names import device_called
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 SOURCE = "ai-dynamo/aiconfigurator (Apache-2.0)"
 FRAMEWORKS = {"vllm": "vLLM", "nccl": "NCCL", "sglang": "SGLang"}

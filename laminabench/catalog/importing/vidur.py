@@ -31,7 +31,7 @@ from laminabench.catalog.profiles import (
     vidur_layers,
     vidur_model,
 )
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 SOURCE = "microsoft/vidur (MIT), data/profiling"
 DTYPE = "bf16"  # fp16 there: as fast on every device

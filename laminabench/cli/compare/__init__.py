@@ -13,9 +13,9 @@ from laminabench.cli.compare.options import deployed_options
 from laminabench.cli.flags import price_options, trace_options, with_flags
 from laminabench.cli.options import COUNT, FILE, FOLDER, NumberRange, option
 from laminabench.cli.output import Output, reporting
-from laminabench.errors import CheckFailedError, UserError
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
 from laminabench.systems.registry import MODULES
+from laminabench.util.errors import CheckFailedError, UserError
 
 # What can be said of Runs that are there; everything else is about replaying.
 _SAID_OF_RUNS = {
@@ -146,10 +146,10 @@ def compare(out: Output, workload: ReplayRequest, **flags: Any) -> None:
     from laminabench.cli.compare.answers import of_runs, of_systems
     from laminabench.cli.compare.kept import keep, require_new, require_page
     from laminabench.cli.compare.live import of_live
-    from laminabench.comparison.sides import failures, parse_gate
     from laminabench.figures.drawn import check_target
     from laminabench.present.compare import print_sheets, write_markdown
     from laminabench.runs.replace import require_writable
+    from laminabench.workflows.compare.sides import failures, parse_gate
 
     plot, markdown, page = flags["plot"], flags["markdown"], flags["report"]
     # Live replays keep theirs as they are made.

@@ -9,14 +9,14 @@ from typing import Any
 
 from laminabench.cli.flags import changed, given_in
 from laminabench.cli.output import Output
-from laminabench.comparison.asked import MODELS, SHARED, TRACES, Asked, systems_named
-from laminabench.comparison.rounds import compare_runs
-from laminabench.comparison.sides import SideBySide
-from laminabench.comparison.systems import compare_systems
-from laminabench.errors import UserError
-from laminabench.json_safe import Json
 from laminabench.present.compare import Sheet, sheet_of_runs, sheets_of_systems, verdicts
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
+from laminabench.util.errors import UserError
+from laminabench.util.json import Json
+from laminabench.workflows.compare.asked import MODELS, SHARED, TRACES, Asked, systems_named
+from laminabench.workflows.compare.rounds import compare_runs
+from laminabench.workflows.compare.sides import SideBySide
+from laminabench.workflows.compare.systems import compare_systems
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laminabench.errors import UserError
 from laminabench.runs.replace import require_writable
+from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
     from laminabench.cli.compare.answers import Answer

@@ -13,15 +13,15 @@ from laminabench.cli.compare.answers import Answer, answer_of_runs, shared
 from laminabench.cli.compare.kept import require_new
 from laminabench.cli.flags import changed, parsed_line
 from laminabench.cli.output import Output
-from laminabench.comparison.rounds import compare_runs
-from laminabench.errors import CheckFailedError, Interrupted, UserError
-from laminabench.listener import Once
-from laminabench.replaying import ReplayRequest, run
-from laminabench.replaying.run import free_directory
-from laminabench.replaying.turns import in_turns
-from laminabench.request import CHOICES, CUTS, NOT_OF_MANY
-from laminabench.secret import line
+from laminabench.requests.replay import CHOICES, CUTS, NOT_OF_MANY
 from laminabench.systems.registry import prepare
+from laminabench.util.errors import CheckFailedError, Interrupted, UserError
+from laminabench.util.progress import Once
+from laminabench.util.redact import line
+from laminabench.workflows.compare.rounds import compare_runs
+from laminabench.workflows.replay import ReplayRequest, run
+from laminabench.workflows.replay.run import free_directory
+from laminabench.workflows.replay.turns import in_turns
 
 
 @dataclass(frozen=True, slots=True)

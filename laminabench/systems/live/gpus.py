@@ -8,8 +8,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from laminabench.child_environment import child_environment
-from laminabench.errors import UserError
+from laminabench.util.child_environment import child_environment
+from laminabench.util.errors import UserError
 
 LISTED_S = 60.0  # for nvidia-smi to say what there is
 # Of a catalogue's name, what a driver does not say: how much memory, and on what board.

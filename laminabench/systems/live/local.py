@@ -12,8 +12,8 @@ from laminabench.catalog.families import load_models
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import priced_devices
 from laminabench.catalog.models import ModelShape
-from laminabench.errors import UserError
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
+from laminabench.util.errors import UserError
 
 MODEL = "llama-mini"
 # Sequences that decode together: the engine's own default, so that all decode the same batches.

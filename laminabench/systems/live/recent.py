@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from laminabench.analysis.distribution import Distribution, distribution
-from laminabench.listener import Listener
-from laminabench.moments import Expected, Gaps, Happening, Moment
 from laminabench.sim.simulate import Offered
 from laminabench.sim.spec import TICKS_PER_S, ticks
 from laminabench.traces.table import Trace
+from laminabench.util.live_progress import Expected, Gaps, Happening, Moment
+from laminabench.util.progress import Listener
 
 EVERY_S = 0.25
 RATE_S = 1.0

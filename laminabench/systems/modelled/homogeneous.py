@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 
 from laminabench.catalog.provenance import attention_sources, provenance, step_sources
-from laminabench.errors import UserError
 from laminabench.sim.spec import Spec
 from laminabench.systems.modelled.setup import (
     WORKING_BYTES,
@@ -24,6 +23,7 @@ from laminabench.systems.modelled.setup import (
     recompute_seconds,
     slices,
 )
+from laminabench.util.errors import UserError
 
 # vLLM's default since its V1 engine on devices of 70 GiB and more, save A100 (256 before, and on others).
 MAX_NUM_SEQS = 1024

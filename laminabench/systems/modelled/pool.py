@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from laminabench.catalog.deployment import Deployment, Workers
 from laminabench.catalog.layout import NODE_DEVICES
-from laminabench.errors import UserError
 from laminabench.sim.spec import PromptPool
 from laminabench.systems.modelled import homogeneous
 from laminabench.systems.modelled.setup import Modelled, Setup
+from laminabench.util.errors import UserError
 
 
 def with_pool(setup: Setup, build: Callable[[Setup], Modelled], *, pulled: bool) -> Modelled:

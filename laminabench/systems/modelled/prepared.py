@@ -24,10 +24,7 @@ from laminabench.catalog.hardware import Device, priced_devices
 from laminabench.catalog.host import parse_host, with_host
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
-from laminabench.errors import UserError
-from laminabench.json_safe import JsonObject
-from laminabench.listener import Listener
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
 from laminabench.runs.manifest import Backend
 from laminabench.sim.simulate import simulate
 from laminabench.sim.spec import Fleet
@@ -53,6 +50,9 @@ from laminabench.systems.router import (
     require_several,
 )
 from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject
+from laminabench.util.progress import Listener
 
 MODEL = "llama3-70b"
 # vLLM's default.

@@ -22,8 +22,8 @@ from laminabench.catalog.step import (
     model_step,
     model_step_seconds,
 )
-from laminabench.errors import UserError
 from laminabench.sim.spec import Admission, Float64, Pipelining, PromptTiming, Spec, Timing
+from laminabench.util.errors import UserError
 
 # Share of a device's memory that a serving system uses; the rest is for the driver, fragmentation and spikes.
 # vLLM's gpu_memory_utilization has this default.

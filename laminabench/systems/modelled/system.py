@@ -11,9 +11,9 @@ from laminabench.catalog.deployment import Deployment, Workers
 from laminabench.catalog.hardware import Device, device
 from laminabench.catalog.layout import NODE_DEVICES, Layout
 from laminabench.catalog.models import ModelShape
-from laminabench.errors import UserError
 from laminabench.systems.modelled.pool import with_pool
 from laminabench.systems.modelled.setup import Modelled, Setup
+from laminabench.util.errors import UserError
 
 # Devices of which deployments of mixtures of experts are made, and attention workers beside them.
 COUNTS = (1, 2, 4, 8, 16)

@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from laminabench.errors import UserError
-from laminabench.nearest import nearest
 from laminabench.traces.formats.arrivals import PER_SECOND
 from laminabench.traces.formats.layout import FORMATS, PARTS, Container
 from laminabench.traces.formats.limits import Limits
@@ -19,6 +17,8 @@ from laminabench.traces.formats.reading import Reading, Requests
 from laminabench.traces.formats.source import Source, plain_name
 from laminabench.traces.formats.wording import shown
 from laminabench.traces.table import Trace, TraceMeta, make_trace
+from laminabench.util.errors import UserError
+from laminabench.util.suggest import nearest
 
 __all__ = ["FORMATS", "detect", "load_file"]
 

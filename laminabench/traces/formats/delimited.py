@@ -10,13 +10,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.csv
 
-from laminabench.errors import UserError
 from laminabench.traces.formats.arrivals import Clock
 from laminabench.traces.formats.layout import Columns, choose
 from laminabench.traces.formats.limits import MOST_COLUMNS
 from laminabench.traces.formats.reading import Reading, Record, Requests, all_rows, no_nulls, requests_from
 from laminabench.traces.formats.source import CleanUtf8, Source
 from laminabench.traces.formats.wording import BadValueError, Doubtful, Written, unreadable
+from laminabench.util.errors import UserError
 
 
 class Header(msgspec.Struct, frozen=True):

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from laminabench.errors import UserError
-from laminabench.nearest import listed, nearest
 from laminabench.traces.formats.wording import name_of, printable
+from laminabench.util.errors import UserError
+from laminabench.util.suggest import listed, nearest
 
 Container = Literal["delimited", "jsonlines", "parquet", "conversations"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 # The longest published trace, a week of Azure's, has 44 million rows.
 MOST_ROWS = 200_000_000

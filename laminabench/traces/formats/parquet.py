@@ -14,7 +14,6 @@ import pyarrow.parquet
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from laminabench.errors import UserError
 from laminabench.traces.arrow import numpy_of
 from laminabench.traces.formats.arrivals import PER_SECOND, Clock, exact_seconds, since_first
 from laminabench.traces.formats.layout import Columns, choose
@@ -32,6 +31,7 @@ from laminabench.traces.formats.reading import (
 from laminabench.traces.formats.source import Source
 from laminabench.traces.formats.wording import BadValueError, Doubtful, Written, shown
 from laminabench.traces.table import MAX_TOKENS, Float64, Int32, Int64, PrefixBlocks, TraceMeta
+from laminabench.util.errors import UserError
 
 METADATA_KEY = b"laminabench"
 _BATCH, _BATCH_OF_TEXTS = 1 << 20, 1 << 14

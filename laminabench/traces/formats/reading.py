@@ -12,13 +12,13 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from laminabench.errors import UserError
 from laminabench.traces.arrow import mask_of, numpy_of
 from laminabench.traces.formats.arrivals import NUMBER, Clock
 from laminabench.traces.formats.layout import Columns, Layout
 from laminabench.traces.formats.source import Source
 from laminabench.traces.formats.wording import HINT, BadValueError, Doubtful, Written, name_of, shown
 from laminabench.traces.table import MAX_TOKENS, Float64, Int32, Int64, PrefixBlocks, TraceMeta
+from laminabench.util.errors import UserError
 
 
 class Reading(msgspec.Struct, frozen=True):

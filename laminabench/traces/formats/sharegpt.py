@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from laminabench.errors import UserError
 from laminabench.traces.formats.reading import BadRows, Reading, Requests
 from laminabench.traces.formats.source import Source
 from laminabench.traces.formats.wording import label_of, shown, unreadable
 from laminabench.traces.table import MAX_TOKENS
+from laminabench.util.errors import UserError
 
 ASSISTANT = frozenset({"gpt", "assistant", "chatgpt", "bing", "bard", "model"})
 OTHERS = frozenset({"human", "user", "system", "tool"})

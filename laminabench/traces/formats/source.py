@@ -12,10 +12,10 @@ from typing import Literal
 import msgspec
 import pyarrow as pa
 
-from laminabench.errors import UserError
 from laminabench.traces.catalogue import sha256_of
 from laminabench.traces.formats.limits import Limits
 from laminabench.traces.formats.wording import Doubtful, label_of
+from laminabench.util.errors import UserError
 
 # Longer than any request: what has no line end for this long is no text file.
 MAX_LINE = 1 << 24

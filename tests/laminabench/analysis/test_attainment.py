@@ -12,11 +12,11 @@ from laminabench.analysis.attainment import DEFAULT_LIMITS, cdf, curve, joint, w
 from laminabench.analysis.metrics import summarise
 from laminabench.analysis.tbt import tbt, tokens_of
 from laminabench.analysis.window import whole_run, window
-from laminabench.json_safe import to_json
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Mode, Spec, Timing
 from laminabench.traces.table import Trace
+from laminabench.util.json import to_json
 
 LIMITS_MS = (0.5, 1.0, 2.0, 3.5, 8.0, 20.0, 1000.0)
 

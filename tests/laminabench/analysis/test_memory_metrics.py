@@ -16,12 +16,12 @@ from made_outcome import outcome_of, trace_of
 
 from laminabench.analysis.memory import PARTS, memory_of, memory_over_time
 from laminabench.analysis.metrics import summarise
-from laminabench.json_safe import to_json
 from laminabench.runs.schema import MEMORY
 from laminabench.runs.summary import Window
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Spec, Timing
+from laminabench.util.json import to_json
 
 OnBoards = Callable[..., Outcome]
 GB = 10**9

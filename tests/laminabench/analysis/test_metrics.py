@@ -24,11 +24,11 @@ from laminabench.analysis.rates import energy
 from laminabench.analysis.tbt import tbt, tokens_of
 from laminabench.analysis.window import Window, whole_run, window
 from laminabench.catalog.deployment import parse_deployment
-from laminabench.json_safe import to_json
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import TICKS_PER_S, Spec, Timing
 from laminabench.traces.table import Trace
+from laminabench.util.json import to_json
 
 MOST = 8
 

@@ -22,12 +22,12 @@ from laminabench.analysis.metrics import summarise
 from laminabench.analysis.over_time import over_time
 from laminabench.analysis.tbt import gaps_of, tbt, tokens_of
 from laminabench.analysis.window import Window, whole_run, window
-from laminabench.json_safe import to_json
 from laminabench.runs.status import DONE, FAILED, UNFINISHED
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import TICKS_PER_S, Spec, Timing
 from laminabench.traces.table import Trace
+from laminabench.util.json import to_json
 
 Seen = Callable[..., Outcome]
 

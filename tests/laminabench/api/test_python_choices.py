@@ -11,7 +11,7 @@ import pytest
 
 import laminabench as lb
 from laminabench.api.choices import SAID_OTHERWISE, ReplayChoices, request_of
-from laminabench.request import CHOICES, ReplayRequest
+from laminabench.requests.replay import CHOICES, ReplayRequest
 from laminabench.systems.registry import NAMES
 
 HINTS = get_type_hints(ReplayChoices)

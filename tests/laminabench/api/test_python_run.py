@@ -10,9 +10,9 @@ import pytest
 
 import laminabench as lb
 from laminabench.api.run import Run
-from laminabench.replaying import run as run_request
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
 from laminabench.runs.read import read_run
+from laminabench.workflows.replay import run as run_request
 
 
 def test_numbers_are_the_summarys(lamina: lb.Run) -> None:

@@ -24,7 +24,7 @@ from laminabench.baselines.environment import (
     pins_file,
     ready,
 )
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 # Answers every probe, notes its arguments, and makes an environment for `-m venv`; pip puts there what is
 # pinned, but for what the file `broken` says.

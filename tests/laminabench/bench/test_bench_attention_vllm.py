@@ -15,7 +15,7 @@ import torch
 from laminabench.baselines.environment import environment_of
 from laminabench.bench import attention
 from laminabench.bench.attention_vllm import VllmKernel
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 REAL = os.environ.get("LAMINABENCH_VLLM")
 # A call takes {seconds} s, whatever the batch, which it notes.

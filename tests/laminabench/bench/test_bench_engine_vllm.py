@@ -11,7 +11,7 @@ import pytest
 from laminabench.baselines.environment import environment_of
 from laminabench.bench.engine_vllm import Load, decoding, vllm
 from laminabench.catalog.deployment import parse_deployment
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 # Makes a token of every request in steps of 10 ms, the first one of 1 s; again for every line.
 STAND_IN = """#!{python}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from laminabench.catalog.boards import NAMES, PARAMETERS, Board, board, load_boards
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 # The paper's table 4.
 VARIANTS = {

@@ -23,7 +23,7 @@ from laminabench.catalog.fitted import hold_out, layer_errors, layers_in_grid
 from laminabench.catalog.hardware import device
 from laminabench.catalog.profiles import VIDUR_OPS, Samples, vidur_gemm, vllm_allreduce, vllm_gemm
 from laminabench.catalog.step import model_step_seconds
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 TRUTH = Origin("assumed", "made up")
 

@@ -20,7 +20,7 @@ from laminabench.catalog.hardware import (
     rated,
 )
 from laminabench.catalog.network import load_networks, parse_network
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 REQUIRED = [
     *(

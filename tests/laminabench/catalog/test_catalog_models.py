@@ -11,7 +11,7 @@ from laminabench.catalog.families import load_models
 from laminabench.catalog.find_model import from_config_json, model, modelled, to_hf_config
 from laminabench.catalog.hardware import device
 from laminabench.catalog.layout import Layout
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 # Published with the checkpoints (model card or safetensors index); entered by hand.
 PUBLISHED_PARAMETERS = {

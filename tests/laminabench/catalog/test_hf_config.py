@@ -14,7 +14,7 @@ from laminabench.catalog.find_model import from_config_json, model, modelled, to
 from laminabench.catalog.hf_config import write_config
 from laminabench.catalog.model_parts import Window
 from laminabench.catalog.models import BLOCKS
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 FP8_BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 

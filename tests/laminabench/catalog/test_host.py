@@ -7,7 +7,7 @@ import pytest
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.host import parse_host, with_host
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from laminabench.catalog.layout import Layout, parse_layout
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 
 @pytest.mark.parametrize(

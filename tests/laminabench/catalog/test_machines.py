@@ -15,11 +15,11 @@ from laminabench.catalog.hardware import Device, load_devices
 from laminabench.catalog.network import Network, network_of, parse_network
 from laminabench.catalog.provenance import provenance
 from laminabench.cli.main import run
-from laminabench.errors import UserError
-from laminabench.listener import SILENT
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
 from laminabench.systems.modelled.prepared import prepare
 from laminabench.systems.registry import system
+from laminabench.util.errors import UserError
+from laminabench.util.progress import SILENT
 
 MINE = Device("my-core", "mine", {"bf16": 1e14}, 64e9, 2e12, 2e12, 2e12, None, "measured here")
 SHM = Network("shm", "mine", 64 * 1e-6, 2e10, 2e12, "measured", "here")

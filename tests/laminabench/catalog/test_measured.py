@@ -16,7 +16,7 @@ from laminabench.catalog.hardware import device
 from laminabench.catalog.measured import Curve, Measured
 from laminabench.catalog.provenance import step_sources
 from laminabench.catalog.step import model_step
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 HERE = Origin("measured", "made up")
 CURVE = Curve(np.array([1.0, 4.0, 8.0]), np.array([10e-6, 12e-6, 20e-6]), HERE)

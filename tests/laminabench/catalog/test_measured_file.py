@@ -8,7 +8,7 @@ import pytest
 from laminabench.catalog.cost_terms import Origin
 from laminabench.catalog.measured import AttentionLines, Curve, Measured
 from laminabench.catalog.measured_file import packed, unpacked
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 ROWS = np.array([1.0, 8.0, 512.0])
 HERE = Origin("measured", "made up", "1-512", {"held_out_op": 2.5}, 3)

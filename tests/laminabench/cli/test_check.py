@@ -14,10 +14,10 @@ from msgspec import structs
 
 from laminabench.catalog.cost_file import load_costs, write_costs
 from laminabench.catalog.costs import CostSet
-from laminabench.regress.case_file import read_cases
-from laminabench.regress.golden import goldens_in
 from laminabench.sim.spec import Timing
 from laminabench.systems.modelled import homogeneous
+from laminabench.workflows.check.case_file import read_cases
+from laminabench.workflows.check.golden import goldens_in
 
 CHECK = ("check", "--cases", "cases.toml", "--jobs", "1")
 ROOT = Path(__file__).parents[3]

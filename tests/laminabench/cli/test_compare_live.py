@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from laminabench.errors import CheckFailedError, UserError
+from laminabench.util.errors import CheckFailedError, UserError
 
 COMMON = (
     *("compare", "--trace", "azure-code", "--offline", "--num-requests", "40", "--scale-lengths", "0.1"),

@@ -21,7 +21,7 @@ from laminabench.bench.fhbn.results import cells, text
 from laminabench.bench.frame import Report, Row, spread
 from laminabench.cli.bench import render
 from laminabench.cli.fhbn import render as render_devices
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 pytest.importorskip("msgpack")
 

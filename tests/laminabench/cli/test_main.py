@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 import pytest
 
-from laminabench.errors import CheckFailedError
+from laminabench.util.errors import CheckFailedError
 
 
 def laminabench(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -182,7 +182,7 @@ def test_sigterm_cleans_up_like_an_interrupt(tmp_path: Path) -> None:
     code = f"""
 import os, signal
 from pathlib import Path
-from laminabench.atomic import replacing
+from laminabench.util.atomic import replacing
 from laminabench.cli import main
 def half_way(*_, **__):
     with replacing(Path({str(tmp_path / "half.csv")!r})) as temporary:

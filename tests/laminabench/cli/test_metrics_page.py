@@ -13,10 +13,10 @@ import pytest
 
 from laminabench.analysis.metrics import summarise
 from laminabench.analysis.metrics_table import COMPARED, METRICS, better
-from laminabench.json_safe import to_json
 from laminabench.runs.summary import Summary
 from laminabench.sim.outcome import Outcome
 from laminabench.traces.table import Trace, TraceMeta
+from laminabench.util.json import to_json
 
 DOCS = Path(__file__).parents[3] / "docs"
 # Described elsewhere, as what they are about differs from system to system.

@@ -14,8 +14,8 @@ from laminabench.cli import progress
 from laminabench.cli.live_step import LiveStep, how_it_goes, sentence_of
 from laminabench.cli.output import Output
 from laminabench.cli.progress import Pace, Step, clock
-from laminabench.listener import Once
-from laminabench.moments import Expected, Fault, Moment
+from laminabench.util.live_progress import Expected, Fault, Moment
+from laminabench.util.progress import Once
 
 
 def moment(**what: Any) -> Moment:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from laminabench.bench.endpoint import Load, mock_server
-from laminabench.validation.recording import read
+from laminabench.workflows.validate.recording import read
 
 CHUNKS, REQUESTS = 4, 12
 SET_UP = ("--deployment", "1xrtx-4090", "--max-num-seqs", "64", "--costs", "vllm-0.19")

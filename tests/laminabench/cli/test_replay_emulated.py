@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from laminabench.cli.flags import parsed_line
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
 from laminabench.runs.manifest import NUMBERS, Backend
 from laminabench.runs.read import read_run
 from laminabench.systems.registry import prepare
-from laminabench.validation.emulated import Agreement, agreement
+from laminabench.workflows.validate.emulated import Agreement, agreement
 
 FEW = "--trace azure-conv --offline --num-requests 5 --scale-lengths 0.02"
 EMULATED = f"{FEW} --backend live --emulate h100,h20"

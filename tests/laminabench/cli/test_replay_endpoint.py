@@ -19,8 +19,8 @@ import pytest
 from processes import members
 
 from laminabench.bench.endpoint import Load, mock_server
-from laminabench.json_safe import to_json
 from laminabench.runs.read import read_run
+from laminabench.util.json import to_json
 
 CHUNKS, REQUESTS = 4, 12
 TRACE = ("--trace", "azure-code", "--offline", "--num-requests", str(REQUESTS), "--max-output", "4")

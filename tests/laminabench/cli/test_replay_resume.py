@@ -17,11 +17,11 @@ from typing import Any
 import msgpack
 import pytest
 
-from laminabench.errors import Terminated
-from laminabench.replaying import journal
 from laminabench.runs.journal import Journal
 from laminabench.runs.read import Run, read_run
-from laminabench.version import __version__
+from laminabench.util.errors import Terminated
+from laminabench.util.version import __version__
+from laminabench.workflows.replay import journal
 
 SMALL = (
     *("--trace", "azure-code", "--offline", "--num-requests", "60", "--scale-lengths", "0.1"),

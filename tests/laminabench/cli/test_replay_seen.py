@@ -15,16 +15,16 @@ from msgspec import convert, structs
 from rich.console import Console
 
 from laminabench.analysis.metrics import summarise
-from laminabench.json_safe import to_json
 from laminabench.present.replay import _memory_lines, describe, render
-from laminabench.replaying import Replayed, Result
 from laminabench.runs.manifest import Partial
 from laminabench.runs.status import FAILED
 from laminabench.runs.summary import Amounts, HbmBytes, MeanAndMax, Memory
 from laminabench.sim.outcome import Outcome
-from laminabench.sweeps.rows import row
 from laminabench.systems.modelled import prepared
 from laminabench.traces.table import Trace, TraceMeta
+from laminabench.util.json import to_json
+from laminabench.workflows.replay import Replayed, Result
+from laminabench.workflows.sweep.rows import row
 
 PARTIAL = Partial(why="the server is [gone]", at_s=3.21)
 

@@ -19,9 +19,9 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parsed_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parsed_text
 
-from laminabench.errors import Terminated
-from laminabench.replaying import metrics_page
 from laminabench.runs.live import End, Fault, Header, Line, Moment, alive, read_live
+from laminabench.util.errors import Terminated
+from laminabench.workflows.replay import metrics_page
 
 SMALL = ("--trace", "azure-conv", "--offline", "--num-requests", "60", "--scale-lengths", "0.5")
 LIVE = ("replay", *SMALL, "--model", "llama-tiny", "--backend", "live", "--max-num-seqs", "16")

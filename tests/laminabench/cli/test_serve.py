@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 from processes import children_of
 
-from laminabench.errors import UserError
 from laminabench.systems.live.lamina import served
+from laminabench.util.errors import UserError
 
 TOKENS = 60
 ASKED = {"prompt": [3, 4, 5], "max_tokens": TOKENS, "temperature": 1.0, "seed": 9, "return_token_ids": True}

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from laminabench.cli import sweep_run
-from laminabench.errors import Terminated, UserError
+from laminabench.util.errors import Terminated, UserError
 
 SMALL = ("--trace", "azure-code", "--offline", "--num-requests", "100", "-q")
 GRID = ("sweep", *SMALL, "--vary", "attention-workers=2..4", "--vary", "batches=1,2", "--jobs", "1")

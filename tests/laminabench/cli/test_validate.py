@@ -10,10 +10,10 @@ import msgspec
 
 from laminabench.cli.flags import parsed_line
 from laminabench.cli.validate import TWINS
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
 from laminabench.systems.registry import prepare
-from laminabench.validation import serving
-from laminabench.validation.twin import of_costs
+from laminabench.workflows.validate import serving
+from laminabench.workflows.validate.twin import of_costs
 
 
 def test_published_numbers_as_json_and_kept_with_a_picture(as_json: Any, tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_loads_as_json_and_their_groups_kept(as_json: Any, tmp_path: Path, monke
 
 
 def test_a_recording_of_one_s_own_is_predicted_drawn_and_kept(as_json: Any, tmp_path: Path) -> None:
-    own = Path(__file__).parents[3] / "laminabench/validation/recorded/rtx-4090-llama3.1-8b.toml"
+    own = Path(__file__).parents[3] / "laminabench/workflows/validate/recorded/rtx-4090-llama3.1-8b.toml"
     kept = tmp_path / "mine.toml"
     command = ["validate", "--recorded", str(own), "--costs", "vllm-0.19", "--save", str(kept)]
     found = as_json(*command, "-o", str(tmp_path / "out"))

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from laminabench.catalog.small_models import SMALL_MODELS
 from laminabench.conversion.source import ModelSource
-from laminabench.errors import UserError
 from laminabench.figures.converted_layer import draw_slice, rows_of
 from laminabench.figures.fold import Folded, fold
 from laminabench.figures.layered import lay_out, spread
 from laminabench.figures.pen import box_width
+from laminabench.util.errors import UserError
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from laminabench.bench.fhbn.results import write
-from laminabench.errors import UserError
 from laminabench.figures.fig13 import draw, picture, read
+from laminabench.util.errors import UserError
 
 pytest.importorskip("msgpack")
 

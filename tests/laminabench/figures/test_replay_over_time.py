@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from made_outcome import outcome_of
 
-from laminabench.errors import UserError
 from laminabench.figures.drawn import drawn
 from laminabench.figures.replay_over_time import panels, picture
 from laminabench.runs.summary import FaultCost, Struck
 from laminabench.sim.outcome import Outcome
+from laminabench.util.errors import UserError
 
 
 def outcome(iterations: int) -> Outcome:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from laminabench.analysis.estimate import Estimate
 from laminabench.figures.validated import draw_serving, draw_twins
-from laminabench.validation.serving import Judged, points
-from laminabench.validation.twin import Twin
+from laminabench.workflows.validate.serving import Judged, points
+from laminabench.workflows.validate.twin import Twin
 
 
 def test_twins_with_and_without_rounds_and_prompts(tmp_path: Path) -> None:

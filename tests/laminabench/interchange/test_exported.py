@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from laminabench.errors import UserError
 from laminabench.interchange.calls import Calls, calls_of
 from laminabench.interchange.exporting import exported, target_of, write
 from laminabench.interchange.importing import Given, imported
 from laminabench.interchange.notes import of_export
 from laminabench.interchange.tools import TOOLS, read
-from laminabench.replaying import ReplayRequest
-from laminabench.replaying import run as replay
 from laminabench.runs.manifest import Partial
 from laminabench.runs.read import Run, read_run
 from laminabench.runs.status import DONE, FAILED, UNFINISHED
 from laminabench.runs.write import write_run
 from laminabench.traces.table import Trace, TraceMeta
+from laminabench.util.errors import UserError
+from laminabench.workflows.replay import ReplayRequest
+from laminabench.workflows.replay import run as replay
 
 
 def run_in(directory: Path, **choices: Any) -> Run:

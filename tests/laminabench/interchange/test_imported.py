@@ -13,13 +13,13 @@ from msgspec import structs
 
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.hardware import priced_devices
-from laminabench.errors import UserError
 from laminabench.interchange.found import Found
 from laminabench.interchange.tools import read, tool_of
 from laminabench.runs.manifest import Host
 from laminabench.runs.read import read_run
 from laminabench.runs.status import DONE, FAILED, UNFINISHED
 from laminabench.runs.summary import Requests
+from laminabench.util.errors import UserError
 
 
 def test_the_tool_is_known_by_what_is_in_the_file(tool: str, result: Path) -> None:

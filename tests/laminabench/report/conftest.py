@@ -14,14 +14,14 @@ from msgspec import structs
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.find_model import model
-from laminabench.replaying import Workload
-from laminabench.replaying import replay as run_replay
 from laminabench.runs.manifest import Manifest
 from laminabench.runs.read import Run, read_run
 from laminabench.runs.status import statuses
 from laminabench.runs.write import write_run
 from laminabench.systems.registry import papers_setup
 from laminabench.traces.table import Trace
+from laminabench.workflows.replay import Workload
+from laminabench.workflows.replay import replay as run_replay
 
 Keep = Callable[..., Run]
 

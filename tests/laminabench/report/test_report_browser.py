@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from browsing import chromium
 
-from laminabench.json_safe import to_json
 from laminabench.report.page import report, write_page
 from laminabench.report.shown import shown
 from laminabench.runs.read import Run
 from laminabench.runs.summary import FaultCost, Struck
 from laminabench.sim.outcome import Outcome
+from laminabench.util.json import to_json
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright, of the dev extra, is not installed")
 expect = sync_api.expect

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from laminabench.errors import UserError
 from laminabench.runs.format import sha256_of
 from laminabench.runs.read import read_run
 from laminabench.sim.outcome import Outcome
+from laminabench.util.errors import UserError
 
 
 @pytest.fixture(scope="session")

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from view_things import keep_plan, keep_sweep, keep_validation
 
-from laminabench.errors import UserError
-from laminabench.planning.kept import PLAN, read_plan
 from laminabench.runs.documents import Kind
-from laminabench.sweeps.read import SWEEP, read_sweep
-from laminabench.validation.kept import VALIDATION, read_validation
+from laminabench.util.errors import UserError
+from laminabench.workflows.plan.kept import PLAN, read_plan
+from laminabench.workflows.sweep.read import SWEEP, read_sweep
+from laminabench.workflows.validate.kept import VALIDATION, read_validation
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from laminabench.errors import UserError
 from laminabench.runs.journal import MAGIC, Journal, beside
+from laminabench.util.errors import UserError
 
 HEADER = {"what": "header"}
 RECORDS = st.lists(st.lists(st.integers(-(2**40), 2**40) | st.floats(allow_nan=False) | st.text(max_size=5)))

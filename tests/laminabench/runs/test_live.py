@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from laminabench.errors import UserError
 from laminabench.runs.live import (
     End,
     Fault,
@@ -25,6 +24,7 @@ from laminabench.runs.live import (
     read_live,
     started,
 )
+from laminabench.util.errors import UserError
 
 HEADER = Header(
     laminabench="1",

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from laminabench.comparison.recorded import recorded
-from laminabench.json_safe import to_json
 from laminabench.runs.manifest import Manifest
 from laminabench.runs.read import read_manifest, read_run
 from laminabench.runs.write import write_run
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Spec, Timing
 from laminabench.traces.table import Trace, TraceMeta
+from laminabench.util.json import to_json
+from laminabench.workflows.compare.recorded import recorded
 
 # Before energy, the 99.9th percentile, requests that fail, boards and Runs that end early.
 FIRST = """{

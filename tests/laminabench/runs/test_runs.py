@@ -15,9 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from laminabench import bounded
 from laminabench.analysis.metrics import summarise
-from laminabench.errors import UserError
 from laminabench.runs import replace, write
 from laminabench.runs.format import FIRST_VERSION, FORMAT, FORMAT_VERSION, MANIFEST, sha256_of
 from laminabench.runs.manifest import Manifest
@@ -29,6 +27,8 @@ from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Admission, Spec, Timing
 from laminabench.traces.table import Trace, TraceMeta
+from laminabench.util import safe_parse
+from laminabench.util.errors import UserError
 
 MOST = 16
 ManifestOf = Callable[..., Manifest]
@@ -347,7 +347,7 @@ def test_another_programs_table(written: Path, rewritten: Any) -> None:
 def test_a_run_of_very_many_equal_rows_is_not_made_room_for(
     tmp_path: Path, manifest_small: ManifestOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bounded, "UNPACKED_BYTES", 1 << 20)
+    monkeypatch.setattr(safe_parse, "UNPACKED_BYTES", 1 << 20)
     trace, outcome = small()
     write_run(tmp_path / "run", outcome, trace, manifest_small(trace))
     path, manifest = tmp_path / "run" / "iterations.parquet", tmp_path / "run" / MANIFEST

@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laminabench.analysis.metrics import summarise
-from laminabench.errors import UserError
 from laminabench.runs.format import FIRST_VERSION, FORMAT_VERSION
 from laminabench.runs.manifest import Manifest, Partial
 from laminabench.runs.read import read_manifest, read_run
@@ -27,6 +26,7 @@ from laminabench.runs.summary import Requests, TimeShares, WorkerShares
 from laminabench.runs.write import write_run
 from laminabench.sim.outcome import Outcome
 from laminabench.traces.table import Trace, TraceMeta
+from laminabench.util.errors import UserError
 
 Seen = Callable[..., Outcome]
 ManifestOf = Callable[..., Manifest]

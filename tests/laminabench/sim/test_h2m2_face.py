@@ -11,9 +11,9 @@ import pytest
 from laminabench.catalog.boards import board
 from laminabench.catalog.find_model import model
 from laminabench.catalog.models import ModelShape
-from laminabench.errors import UserError
 from laminabench.sim import h2m2
 from laminabench.sim.spec import POLICIES
+from laminabench.util.errors import UserError
 
 BOARD = board("h2m2")
 GPT3, CHINCHILLA, LLAMA = model("gpt3-175b"), model("chinchilla-70b"), model("llama2-70b")

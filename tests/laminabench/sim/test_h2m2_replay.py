@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from laminabench.catalog.boards import Board, board
 from laminabench.catalog.models import ModelShape
-from laminabench.errors import UserError
 from laminabench.sim.h2m2 import Mapping, load_of, plan, time_of
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import POLICIES, Admission, BoardTiming, Spec
 from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
 
 PAGE = 8192
 UNMAPPED = ("lpddr", "hierarchical", "8-hbm")

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from made_outcome import trace_of
 
-from laminabench.errors import UserError
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Fleet, Mode, Spec, Timing
 from laminabench.sim.timeline import bubbles, lanes_of
 from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
 
 ROWS, MOST, COPIES = 61, 6, 4
 

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from made_outcome import trace_of
 
-from laminabench.errors import UserError
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Fleet, Spec, Timing
 from laminabench.sim.timeline import bubbles, lanes_of, write_timeline
+from laminabench.util.errors import UserError
 
 LAYERS, MOST = 4, 12
 

@@ -11,9 +11,9 @@ import pytest
 
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
-from laminabench.errors import UserError
-from laminabench.replaying import ReplayRequest, run
 from laminabench.systems.registry import MODULES, deployments, system
+from laminabench.util.errors import UserError
+from laminabench.workflows.replay import ReplayRequest, run
 
 PAGE = Path(__file__).parents[3] / "docs" / "adding-a-system.md"
 REQUEST = {"trace": "azure-code", "offline": True, "num_requests": 100, "no_out": True}

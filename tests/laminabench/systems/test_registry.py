@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from laminabench.errors import UserError
-from laminabench.request import CHOICES, ReplayRequest
+from laminabench.requests.replay import CHOICES, ReplayRequest
 from laminabench.systems.registry import LIVE, MODULES, NAMES, live_system, prepare, system
+from laminabench.util.errors import UserError
 
 
 @pytest.mark.parametrize(

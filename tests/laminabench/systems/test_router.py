@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from made_outcome import trace_of
 
-from laminabench.errors import UserError
 from laminabench.systems.router import BUILT_IN, own_router, require_known, require_prefixes
+from laminabench.util.errors import UserError
 
 NONE = np.zeros(0, np.int64)
 MODULE = """

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from laminabench.errors import CheckFailedError, UserError
 from laminabench.traces import fetch as module
 from laminabench.traces.catalogue import Entry, RemoteFile, recorded
 from laminabench.traces.fetch import DownloadError, fetch
+from laminabench.util.errors import CheckFailedError, UserError
 
 BODY = bytes(range(256)) * 4096
 SHA256 = hashlib.sha256(BODY).hexdigest()

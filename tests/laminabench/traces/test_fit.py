@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from laminabench.errors import UserError
 from laminabench.traces.describe import (
     compare,
     ks_distance,
@@ -28,6 +27,7 @@ from laminabench.traces.profile import Profile, named_profile, parse_profile, pr
 from laminabench.traces.reuse import root_blocks
 from laminabench.traces.synth import synthesise
 from laminabench.traces.table import MAX_TOKENS, PrefixBlocks, Trace, TraceMeta, make_trace
+from laminabench.util.errors import UserError
 
 NUMBER = re.compile(r"(?<![\w.])-?\d[\d.]*(?:e[+-]?\d+)?(?!\w)")
 FILES = {

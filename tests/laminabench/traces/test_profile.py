@@ -11,8 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from laminabench import paths
-from laminabench.errors import UserError
 from laminabench.traces.profile import (
     Quantiles,
     named_profile,
@@ -22,6 +20,8 @@ from laminabench.traces.profile import (
     read_profile,
     write_profile,
 )
+from laminabench.util import paths
+from laminabench.util.errors import UserError
 
 COMMITTED = sorted((paths.descriptors() / "profiles").glob("*.toml"))
 MINIMAL = """

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from laminabench.errors import CheckFailedError, UserError
 from laminabench.traces import catalogue, fetch
 from laminabench.traces.catalogue import record, sha256_of
 from laminabench.traces.fetch import DownloadError
@@ -15,6 +14,7 @@ from laminabench.traces.formats import FORMATS
 from laminabench.traces.resolve import AUTOMATIC_BYTES, AUTOMATIC_TIMEOUT_S, resolve
 from laminabench.traces.store import save
 from laminabench.traces.table import TraceMeta, make_trace
+from laminabench.util.errors import CheckFailedError, UserError
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44

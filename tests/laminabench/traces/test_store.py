@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from laminabench.errors import UserError
 from laminabench.traces import store
 from laminabench.traces.formats import load_file
 from laminabench.traces.table import PrefixBlocks, Trace, TraceMeta, make_trace
+from laminabench.util.errors import UserError
 
 META = TraceMeta(
     "kimi “x”",

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laminabench.errors import UserError
 from laminabench.traces.describe import describe, prefix_share, reused_tokens
 from laminabench.traces.table import PrefixBlocks, Trace, TraceMeta, make_trace
+from laminabench.util.errors import UserError
 
 META = TraceMeta("made-up", origin="made-up.csv")
 

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from laminabench.errors import UserError
 from laminabench.traces.describe import prefix_share
 from laminabench.traces.profile import named_profile
 from laminabench.traces.synth import synthesise
 from laminabench.traces.table import MAX_TOKENS, PrefixBlocks, Trace, TraceMeta, make_trace
 from laminabench.traces.transform import Transforms
+from laminabench.util.errors import UserError
 
 
 def a_trace(requests: int = 100, *, sessions: int | None = None, gap_s: float = 1.0) -> Trace:

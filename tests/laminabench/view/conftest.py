@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from laminabench.replaying.run import run as replay
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
+from laminabench.workflows.replay.run import run as replay
 
 TRACE = "profile:azure-conv"
 

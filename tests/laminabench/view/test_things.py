@@ -17,17 +17,17 @@ from msgspec import structs
 from starlette.datastructures import QueryParams
 from view_things import CANDIDATES, GRID, HOSTILE, LIMIT_MS, PRICES, keep_all, throughput
 
-from laminabench.errors import UserError
-from laminabench.planning.kept import read_plan
-from laminabench.planning.reprice import front_at
 from laminabench.report.chart import PlotlyJson
-from laminabench.sweeps.read import read_sweep
+from laminabench.util.errors import UserError
 from laminabench.view import plan_page, sweep_page, validation_page
 from laminabench.view.app import make_app
 from laminabench.view.folder import Found, scan
 from laminabench.view.index import Index
 from laminabench.view.page import Page
 from laminabench.view.sweep_grid import choices, grid, in_order, said
+from laminabench.workflows.plan.kept import read_plan
+from laminabench.workflows.plan.reprice import front_at
+from laminabench.workflows.sweep.read import read_sweep
 
 
 @pytest.fixture(scope="module")

@@ -15,12 +15,12 @@ import pytest
 from browsing import Visitor, chromium, picture, require_accessible, until
 from made_live import made_live
 
-from laminabench.replaying.run import run
 from laminabench.report.page import page as report_page
 from laminabench.report.page import report
 from laminabench.report.shown import shown
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
 from laminabench.runs.read import read_run
+from laminabench.workflows.replay.run import run
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright, of the dev extra, is not installed")
 expect = sync_api.expect

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from starlette.datastructures import QueryParams
 
-from laminabench.errors import UserError
 from laminabench.report.headline import cards, comparison
 from laminabench.report.page import page, report
 from laminabench.report.shown import caveats, shown
 from laminabench.runs.read import read_run
+from laminabench.util.errors import UserError
 from laminabench.view import folder as folders
 from laminabench.view.compare_page import compare_page, export
 from laminabench.view.folder import scan

@@ -14,8 +14,8 @@ import pytest
 from made_live import DEAD, made_live
 from starlette.datastructures import QueryParams
 
-from laminabench.errors import UserError
 from laminabench.runs.live import End
+from laminabench.util.errors import UserError
 from laminabench.view.index import Index
 from laminabench.view.live_page import live_page, moments
 from laminabench.view.under_way import Watched

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from starlette.datastructures import QueryParams
 
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 from laminabench.view.columns_page import columns_page
 from laminabench.view.facts import BRIEFLY, all_facts, brief, brief_facts
 from laminabench.view.index import Index

@@ -13,17 +13,17 @@ from laminabench.analysis.binding import binding_of
 from laminabench.catalog.cost_file import COSTS_OF_TODAY, load_costs
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import Device, device, load_devices, priced
-from laminabench.errors import UserError
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import panels
 from laminabench.figures.style import INK, PAGE, SYSTEM_COLOURS, sentence, sheet
-from laminabench.planning.measure import Point, winner
-from laminabench.planning.question import Limits, Question
-from laminabench.planning.request import affordable
-from laminabench.planning.search import search
-from laminabench.replaying import Workload, replay
 from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
+from laminabench.workflows.plan.measure import Point, winner
+from laminabench.workflows.plan.question import Limits, Question
+from laminabench.workflows.plan.request import affordable
+from laminabench.workflows.plan.search import search
+from laminabench.workflows.replay import Workload, replay
 
 SYSTEMS = ("vllm", "lamina", "afd")
 MODELS = ("deepseek-v3", "qwen3-235b-a22b", "gpt-oss-120b", "mixtral-8x7b", "llama3-70b")

@@ -12,7 +12,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from laminabench.catalog.costs import CostSet
-from laminabench.comparison.spec import without_longer
 from laminabench.figures.claims import SERVED, STEP, Claim, Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
@@ -50,8 +49,9 @@ from laminabench.figures.style import (
     sentence,
     sheet,
 )
-from laminabench.replaying import Workload, replay
 from laminabench.traces.table import Trace
+from laminabench.workflows.compare.spec import without_longer
+from laminabench.workflows.replay import Workload, replay
 
 CONTEXTS = (512, 1024, 2048, 4096)
 _BATCHES = (1, 4, 16, 64, 129, 256)

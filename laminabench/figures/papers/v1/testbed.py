@@ -17,11 +17,11 @@ from laminabench.catalog.network import parse_network
 from laminabench.figures.claims import Claim
 from laminabench.figures.ground import Ground
 from laminabench.figures.style import PURPLE, Looks
-from laminabench.replaying import Workload, replay
 from laminabench.systems.modelled.lamina_v1 import NETWORK
 from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.registry import system
 from laminabench.traces.table import Trace, TraceMeta, make_trace
+from laminabench.workflows.replay import Workload, replay
 
 CARD = "a100-40g"
 # Computation and memory devices. LLaMA-13B's are in section 6.3; the paper does not say LLaMA-33B's: its

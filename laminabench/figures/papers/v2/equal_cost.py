@@ -16,10 +16,6 @@ from laminabench.catalog.cost_terms import Float64
 from laminabench.catalog.eras import Era, load_eras
 from laminabench.catalog.find_model import model
 from laminabench.catalog.network import parse_network
-from laminabench.comparison.assumptions import assumptions, left_out
-from laminabench.comparison.cells import Cell, Grid, View, grid_cells
-from laminabench.comparison.eras import readings_of
-from laminabench.comparison.spec import ComparisonSpec
 from laminabench.figures.claims import SERVED, Claim, Section
 from laminabench.figures.ground import COST_SETS, TRACES, Ground
 from laminabench.figures.paper import Made
@@ -36,7 +32,11 @@ from laminabench.figures.style import (
     published_band,
     sheet,
 )
-from laminabench.validation import published
+from laminabench.workflows.compare.assumptions import assumptions, left_out
+from laminabench.workflows.compare.cells import Cell, Grid, View, grid_cells
+from laminabench.workflows.compare.eras import readings_of
+from laminabench.workflows.compare.spec import ComparisonSpec
+from laminabench.workflows.validate import published
 
 PAIR = ("vllm", "lamina")
 EQUAL_COST_MODELS = ("llama-33b", "llama-65b", "llama3-70b")

@@ -14,16 +14,16 @@ from laminabench.bench.fhbn.results import SHARE_FROM, read, size_text
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.catalog.network import parse_network
-from laminabench.comparison.spec import longest_held, without_longer
 from laminabench.figures.claims import SERVED, Basis, Claim, Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import ends
 from laminabench.figures.style import BLUE, PAGE, VERMILION, Looks, published_line, sheet
-from laminabench.replaying import Workload, replay
 from laminabench.systems.modelled.lamina import default_deployment
 from laminabench.systems.modelled.setup import Setup
 from laminabench.traces.table import Trace
+from laminabench.workflows.compare.spec import longest_held, without_longer
+from laminabench.workflows.replay import Workload, replay
 
 KEPT = "fhbn-2-cores"
 # Section 6.3, GPUs of two nodes over 400 Gbit/s RoCE: round trip of small messages, peak bandwidth.

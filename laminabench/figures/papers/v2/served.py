@@ -14,15 +14,15 @@ from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.catalog.network import parse_network
-from laminabench.comparison.spec import longest_held, without_longer
 from laminabench.figures.claims import SERVED, Claim, Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import ends, panels, span
 from laminabench.figures.style import INK, OVER_GRID, PAGE, PUBLISHED, SYSTEM_COLOURS, Looks, sentence, sheet
-from laminabench.replaying import Workload, replay
 from laminabench.systems.modelled.setup import Setup
 from laminabench.traces.table import Trace
+from laminabench.workflows.compare.spec import longest_held, without_longer
+from laminabench.workflows.replay import Workload, replay
 
 MODELS = ("llama-65b", "llama3-70b")
 # Neither the traces nor all DOPs are in the paper's text.

@@ -34,9 +34,9 @@ from laminabench.figures.style import (
     sentence,
     sheet,
 )
-from laminabench.replaying import Workload, replay
 from laminabench.systems.modelled.lamina import NETWORK, build, default_deployment
 from laminabench.systems.modelled.setup import Setup
+from laminabench.workflows.replay import Workload, replay
 
 
 class Step(NamedTuple):

@@ -9,9 +9,7 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
-from laminabench.json_safe import Json, JsonObject
-from laminabench.listener import Listener
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
 from laminabench.runs.manifest import Backend
 from laminabench.systems.base import Past, Replayed
 from laminabench.systems.live.emulated.setup import EmulatedSetup, modelled_twin, require_emulable
@@ -24,6 +22,8 @@ from laminabench.systems.modelled.prepared import PreparedModel
 from laminabench.systems.modelled.prepared import prepare as prepare_modelled
 from laminabench.systems.modelled.setup import Modelled
 from laminabench.traces.table import Trace
+from laminabench.util.json import Json, JsonObject
+from laminabench.util.progress import Listener
 
 # What is modelled and has its own time here, or none: the host's is this machine's.
 UNUSED = ("host", "recompute", "paging")

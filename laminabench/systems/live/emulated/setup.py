@@ -12,13 +12,13 @@ import numpy as np
 
 from laminabench.catalog.deployment import Deployment, devices_named
 from laminabench.catalog.find_model import modelled
-from laminabench.errors import UserError
-from laminabench.request import CHOICES, ReplayRequest
+from laminabench.requests.replay import CHOICES, ReplayRequest
 from laminabench.sim.spec import Float64, Spec, Timing
 from laminabench.systems.live.lamina.setup import CPU, LiveSetup
 from laminabench.systems.modelled.lamina import default_deployment
 from laminabench.systems.modelled.prepared import MODEL
 from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
     from lamina.emulation import Emulation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from laminabench.request import FLAGS, SERVER
+from laminabench.requests.replay import FLAGS, SERVER
 from laminabench.systems.base import Live
 
 SYSTEM = Live(

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from laminabench.errors import UserError
-from laminabench.gc_paused import gc_paused
 from laminabench.sim.spec import Mode
 from laminabench.systems.live.endpoint.attempts import Attempts, Sent
 from laminabench.systems.live.endpoint.heard import Ear, Heard
@@ -26,6 +24,8 @@ from laminabench.systems.live.endpoint.setup import EndpointSetup
 from laminabench.systems.live.endpoint.wire import Departures, Pool, more_files, resolved
 from laminabench.systems.live.recent import EVERY_S
 from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
+from laminabench.util.gc_paused import gc_paused
 
 # Of requests that are made before they are due: making one takes as long as several tokens' arrival.
 MOST_BYTES = 64 << 20

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from laminabench.moments import Gaps
 from laminabench.runs.status import FAILED
 from laminabench.systems.live.endpoint.records import Records
 from laminabench.systems.live.recent import Recent
+from laminabench.util.live_progress import Gaps
 
 # Of more chunks than these the newest are looked at: the client has answers to read.
 MOST_CHUNKS = 8192

@@ -8,14 +8,14 @@ import msgspec
 
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.hardware import priced_devices
-from laminabench.errors import CheckFailedError, CodedError, UserError
-from laminabench.listener import Listener
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
 from laminabench.systems.base import Past, Prepared, Replayed, Workload, defaulted, settled, summary_of
 from laminabench.systems.live.endpoint import setup as defaults
 from laminabench.systems.live.endpoint.replaying import Seen, replay
 from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served, fields_of, parse_url
 from laminabench.traces.table import Trace
+from laminabench.util.errors import CheckFailedError, CodedError, UserError
+from laminabench.util.progress import Listener
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from laminabench.errors import UserError
-from laminabench.nearest import nearest
 from laminabench.systems.live.endpoint.attempts import Attempts
 from laminabench.systems.live.endpoint.prompts import Prompts
 from laminabench.systems.live.endpoint.records import Records
@@ -17,6 +15,8 @@ from laminabench.systems.live.endpoint.request import OPTIONAL, Accepted, Prompt
 from laminabench.systems.live.endpoint.setup import EndpointSetup
 from laminabench.systems.live.endpoint.stream import Stream, Told
 from laminabench.systems.live.endpoint.wire import NoConnectionError, Pool
+from laminabench.util.errors import UserError
+from laminabench.util.suggest import nearest
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 16, 4
 _REFUSED = (400, 422)

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import uvloop
 
-from laminabench.errors import UserError
 from laminabench.systems.live.endpoint.client import Client, Part
 from laminabench.systems.live.endpoint.heard import NOTHING, Heard, tell
 from laminabench.systems.live.endpoint.records import Noted
 from laminabench.systems.live.recent import Recent
+from laminabench.util.errors import UserError
 
 # From the moment when all are ready to the first request.
 HEAD_START_S = 0.2

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from laminabench.errors import UserError
 from laminabench.systems.live.endpoint.request import Prompt
 from laminabench.systems.live.prompts import drawn
 from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
 
 # Keep these draws apart from each other, and from all others that come of the same seed.
 _ROW, _BLOCK, _WARM_UP = 0x656E6470, 0x626C6F63, 0x7761726D

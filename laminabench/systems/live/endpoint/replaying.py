@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 
 from laminabench.catalog.families import load_models
-from laminabench.errors import UserError
-from laminabench.listener import SILENT, Listener
 from laminabench.runs.manifest import Partial
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered
@@ -25,6 +23,8 @@ from laminabench.systems.live.endpoint.records import outcome_of
 from laminabench.systems.live.endpoint.setup import CONNECTIONS, EndpointSetup
 from laminabench.systems.live.recent import expected_of, watched
 from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
+from laminabench.util.progress import SILENT, Listener
 
 # Of the server and of the client, as a Run keeps them.
 Facts = dict[str, Any]

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from laminabench.systems.live.endpoint.setup import EndpointSetup
-from laminabench.version import __version__
+from laminabench.util.version import __version__
 
 Prompt = Sequence[int] | str
 # Fields that tell how tokens came, or hold the server to the trace's lengths; not every server knows them.

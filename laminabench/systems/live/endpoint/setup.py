@@ -15,8 +15,8 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from laminabench.catalog.deployment import Deployment
-from laminabench.errors import UserError
-from laminabench.secret import SHORTEST, Secret
+from laminabench.util.errors import UserError
+from laminabench.util.redact import SHORTEST, Secret
 
 Api = Literal["completions", "chat"]
 # In flight at once where nothing else limits it: as many as vLLM runs together by default.

@@ -15,9 +15,9 @@ from typing import Any, cast
 
 import httptools
 
-from laminabench.errors import UserError
 from laminabench.systems.live.endpoint.setup import Address
 from laminabench.systems.live.endpoint.stream import Stream
+from laminabench.util.errors import UserError
 
 GONE = "connection closed"
 # A server that does not even take a connection for so long is not there.

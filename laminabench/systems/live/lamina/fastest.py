@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from laminabench.catalog.deployment import AUTO, Deployment, Workers
-from laminabench.errors import UserError
-from laminabench.listener import Listener
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
 from laminabench.systems.live.lamina import setup as engine_setup
 from laminabench.systems.live.lamina import starting
 from laminabench.systems.live.lamina.setup import LiveSetup
 from laminabench.systems.router import require_several
 from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
+from laminabench.util.progress import Listener
 
 # Sequences that decode in a trial, at most; the trace may have fewer.
 MOST_SEQUENCES = 64

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from laminabench import moments
-from laminabench.errors import UserError
 from laminabench.runs.faults import Fault, Strike
 from laminabench.systems.live.lamina.log import ReplayLog
+from laminabench.util import live_progress
+from laminabench.util.errors import UserError
 
 HOWS = ("kill", "stop")
 ROLES = ("model", "attention", "prefill")
@@ -180,13 +180,13 @@ def _began_s(log: ReplayLog) -> float:
     return log.resumed_s[-1] if log.resumed_s else 0.0
 
 
-def seen(event: Strike | Fault) -> moments.Fault:
+def seen(event: Strike | Fault) -> live_progress.Fault:
     """As it is told to who watches."""
     if isinstance(event, Strike):
         why = f"--chaos: {event.how}"
-        return moments.Fault(at_s=event.at_s, workers=(event.worker,), why=why, struck=event.how)
+        return live_progress.Fault(at_s=event.at_s, workers=(event.worker,), why=why, struck=event.how)
     workers, resumed_s = tuple(event.workers), event.resumed_s
-    return moments.Fault(at_s=event.noticed_s, workers=workers, why=event.why, resumed_s=resumed_s)
+    return live_progress.Fault(at_s=event.noticed_s, workers=workers, why=event.why, resumed_s=resumed_s)
 
 
 def _draws(seed: int, place: int) -> Iterator[float]:

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from laminabench.errors import UserError
 from laminabench.runs.faults import Fault, Strike
 from laminabench.runs.journal import Journal
 from laminabench.systems.live.tables import Iteration, Tables
 from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
 
 
 class Begun(NamedTuple):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from laminabench.errors import UserError
 from laminabench.runs.faults import Fault, Strike
 from laminabench.runs.journal import Journal
 from laminabench.sim.simulate import Offered, Priority
@@ -18,6 +17,7 @@ from laminabench.systems.live.lamina.log import Arrived, Event, ReplayLog, recor
 from laminabench.systems.live.recent import Recent
 from laminabench.systems.live.tables import Iteration, Tables
 from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
     from lamina.serve import Engines, Step

@@ -15,10 +15,7 @@ from laminabench.analysis.checksum import tokens_sha256
 from laminabench.analysis.faults import faults_of, in_all
 from laminabench.catalog.deployment import AUTO, Deployment, Instances, parse_deployments
 from laminabench.catalog.hardware import priced_devices
-from laminabench.errors import CheckFailedError, UserError
-from laminabench.json_safe import JsonObject
-from laminabench.listener import Listener
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
 from laminabench.runs.summary import Resumed as ResumedFacts
 from laminabench.sim.spec import Pipelining
 from laminabench.sim.timeline import bubbles, write_timeline
@@ -45,6 +42,9 @@ from laminabench.systems.live.prompts import prompt_of
 from laminabench.systems.live.recent import expected_of, watched
 from laminabench.systems.router import require_prefixes, require_several
 from laminabench.traces.table import Trace
+from laminabench.util.errors import CheckFailedError, UserError
+from laminabench.util.json import JsonObject
+from laminabench.util.progress import Listener
 
 
 @dataclass(frozen=True, slots=True)

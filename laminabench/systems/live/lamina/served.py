@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from laminabench.at_once import end_at_once
 from laminabench.catalog.families import load_models
-from laminabench.errors import CheckFailedError, UserError
-from laminabench.listener import Listener
 from laminabench.systems.live.lamina.setup import LiveSetup, check, free_bytes, kv_of_each
 from laminabench.systems.live.lamina.starting import opened
+from laminabench.util.errors import CheckFailedError, UserError
+from laminabench.util.progress import Listener
+from laminabench.util.shutdown import end_at_once
 
 if TYPE_CHECKING:
     from lamina.http.choice import Tokenizer
@@ -99,7 +99,7 @@ def serve(setup: ServeSetup, *, listener: Listener, ready: Callable[[str], None]
         with opened(live, tokens, "fifo", listener=listener) as engine:
             from lamina.http.app import Serving  # with torch, once the port is known to be free
             from lamina.http.service import Limits, Service
-            from laminabench import version
+            from laminabench.util import version
 
             service = Service(
                 engine,

@@ -14,14 +14,14 @@ import numpy as np
 
 from laminabench.catalog.deployment import AUTO, Deployment, Instances, Workers
 from laminabench.catalog.find_model import to_hf_config
-from laminabench.errors import UserError
-from laminabench.request import CHOICES
+from laminabench.requests.replay import CHOICES
 from laminabench.sim.spec import Admission, Pipelining
 from laminabench.systems.live import gpus, local
 from laminabench.systems.live.local import KV_SHARE, MAX_SEQUENCES, LocalSetup
 from laminabench.systems.modelled.lamina import check_heads
 from laminabench.systems.router import require_known
 from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
     from lamina.serve import Engine, Engines, Fleet

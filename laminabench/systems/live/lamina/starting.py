@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from laminabench.errors import UserError
-from laminabench.listener import SILENT, Listener
 from laminabench.systems.live.lamina.setup import CPU, LiveSetup
 from laminabench.systems.live.local import DTYPES
 from laminabench.systems.router import BUILT_IN, own_router
 from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
+from laminabench.util.progress import SILENT, Listener
 
 if TYPE_CHECKING:
     from lamina.cluster import Workplace

@@ -9,9 +9,7 @@ import msgspec
 
 from laminabench.analysis.checksum import tokens_sha256
 from laminabench.baselines.environment import Environment, find
-from laminabench.errors import CheckFailedError, UserError
-from laminabench.listener import Listener
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
 from laminabench.runs.manifest import Partial
 from laminabench.runs.summary import Summary
 from laminabench.systems.base import Past, Prepared, Replayed, Workload, defaulted, settled, summary_of
@@ -20,6 +18,8 @@ from laminabench.systems.live.vllm import setup as vllm_setup
 from laminabench.systems.live.vllm.runner import Ended, Received, run
 from laminabench.systems.live.vllm.setup import VllmSetup
 from laminabench.traces.table import Trace
+from laminabench.util.errors import CheckFailedError, UserError
+from laminabench.util.progress import Listener
 
 # Of vLLM's log, what is shown of a failure; some of its lines are pages.
 _TAIL, _WIDTH = 20, 300

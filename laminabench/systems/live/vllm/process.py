@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from laminabench.baselines.environment import Environment, runner_folder
-from laminabench.child_environment import child_environment
+from laminabench.util.child_environment import child_environment
 
 # A model that is compiled for the first time keeps it silent so many times longer than a step may.
 _START_TIMES = 3

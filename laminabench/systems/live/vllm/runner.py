@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from laminabench.baselines.environment import Environment
-from laminabench.listener import SILENT, Listener
 from laminabench.runs.status import DONE, REJECTED, UNFINISHED
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered
@@ -23,6 +22,7 @@ from laminabench.systems.live.tables import Iteration, Tables
 from laminabench.systems.live.vllm.process import VllmEndedError, VllmProcess, cache_of, command, variables
 from laminabench.systems.live.vllm.setup import VllmSetup, kv_tokens, order, requests_of, write_prompts
 from laminabench.traces.table import Trace
+from laminabench.util.progress import SILENT, Listener
 
 
 @dataclass(slots=True)

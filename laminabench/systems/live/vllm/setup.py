@@ -13,14 +13,14 @@ from typing import Literal
 
 import numpy as np
 
-from laminabench.atomic import replacing
 from laminabench.baselines.environment import Kind
 from laminabench.catalog.find_model import to_hf_config
-from laminabench.errors import UserError
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live import gpus
 from laminabench.systems.live.local import DTYPES, KV_SHARE, MAX_SEQUENCES, LocalSetup
 from laminabench.traces.table import Trace
+from laminabench.util.atomic import replacing
+from laminabench.util.errors import UserError
 
 DEPLOYMENT = "2xcpu"
 TIMEOUT_S = 300.0

@@ -15,7 +15,6 @@ from laminabench.catalog.layout import NODE_DEVICES, Layout
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.provenance import attention_sources, provenance, step_sources
 from laminabench.catalog.step import lm_head_seconds
-from laminabench.errors import UserError
 from laminabench.sim.spec import Pipelining, Spec, Timing
 from laminabench.systems.modelled.afd.sides import (
     attention_bytes,
@@ -50,6 +49,7 @@ from laminabench.systems.modelled.system import (
     SplitSystem,
     worth_trying,
 )
+from laminabench.util.errors import UserError
 
 MAX_REQUESTS = 8192
 BATCHES = 2

@@ -10,12 +10,12 @@ from laminabench.catalog.deployment import Deployment, Workers
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.provenance import host_provenance
-from laminabench.errors import UserError
 from laminabench.sim.h2m2 import flexgen_shares, footprint, uniform
 from laminabench.sim.spec import BoardTiming, Spec
 from laminabench.systems.modelled.h2m2.other_boards import at_own_price, unpriced
 from laminabench.systems.modelled.setup import MEMORY_SHARE, PREFILL_ROWS, Modelled, Setup, kv_tokens
 from laminabench.systems.modelled.system import EVERY, ONE_BATCH, System
+from laminabench.util.errors import UserError
 
 # vLLM's, whose scheduling this is.
 MAX_NUM_SEQS = 1024

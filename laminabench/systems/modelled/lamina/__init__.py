@@ -14,7 +14,6 @@ from laminabench.catalog.layout import Layout
 from laminabench.catalog.models import ModelShape, Product
 from laminabench.catalog.provenance import attention_sources, provenance, step_sources
 from laminabench.catalog.step import priced, summed
-from laminabench.errors import UserError
 from laminabench.sim.spec import Pipelining, Spec, Timing
 from laminabench.systems.modelled.lamina.transfers import migration_seconds, transfers
 from laminabench.systems.modelled.setup import (
@@ -36,6 +35,7 @@ from laminabench.systems.modelled.setup import (
     split_by_size,
 )
 from laminabench.systems.modelled.system import EVERY, PROMPTS, SplitSystem, of_today
+from laminabench.util.errors import UserError
 
 # What the v2 paper measured.
 NETWORK = "fhbn"

@@ -17,7 +17,7 @@ from laminabench.catalog.hardware import load_devices
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.provenance import attention_sources, step_sources
 from laminabench.cli.main import run
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 EMULATED = Clock("cuda")
 LAYERS = 12

@@ -19,7 +19,7 @@ from lamina import _native
 from laminabench.bench.fhbn import peer, results
 from laminabench.bench.fhbn.options import engines_of
 from laminabench.bench.fhbn.pingpong import Measured, run, two_cores
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 pytest.importorskip("msgpack")
 

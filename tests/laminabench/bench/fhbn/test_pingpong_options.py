@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 pytest.importorskip("msgpack")
 

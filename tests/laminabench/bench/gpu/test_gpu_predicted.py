@@ -15,7 +15,7 @@ from laminabench.catalog.cost_file import load_costs, write_costs
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import load_devices
 from laminabench.catalog.step import model_step
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 SHAPE = model("llama3.1-8b")
 CARD = "NVIDIA H100 80GB HBM3"

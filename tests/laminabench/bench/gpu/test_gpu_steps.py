@@ -13,7 +13,7 @@ import torch
 from laminabench.bench.frame import Report
 from laminabench.bench.gpu import KERNELS, all_steps, steps
 from laminabench.catalog.cost_file import load_costs
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 Shell = Callable[..., tuple[int, str, str]]
 

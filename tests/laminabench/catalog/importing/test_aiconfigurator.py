@@ -30,7 +30,7 @@ from laminabench.catalog.importing.kernels import Kernels
 from laminabench.catalog.importing.tables import Tables
 from laminabench.catalog.routing import skewed
 from laminabench.catalog.step import model_step_seconds
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 TRUTH = Origin("assumed", "made up")
 GEMM = GemmCost(4e-6, 0.3e-9, 0.7, 0.85, 2.5, TRUTH)

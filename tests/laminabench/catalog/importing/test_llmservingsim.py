@@ -12,7 +12,7 @@ from laminabench.catalog.cost_file import load_costs, to_toml
 from laminabench.catalog.fit_costs import fit
 from laminabench.catalog.importing import imported
 from laminabench.catalog.importing.llmservingsim import complete_grid
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 META = """vllm_version: 0.19.0
 gpu: NVIDIA GeForce RTX 4090

@@ -17,7 +17,7 @@ from laminabench.catalog.importing import imported
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.profiles import VIDUR_OPS, VIDUR_SMALL_OPS
 from laminabench.catalog.step import model_step_seconds
-from laminabench.errors import UserError
+from laminabench.util.errors import UserError
 
 TRUTH = Origin("assumed", "made up")
 GEMM = GemmCost(4e-6, 0.3e-9, 0.7, 0.85, 2.5, TRUTH)

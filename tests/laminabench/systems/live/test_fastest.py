@@ -11,12 +11,12 @@ import pytest
 
 from laminabench.catalog.deployment import AUTO, parse_deployment
 from laminabench.catalog.find_model import model
-from laminabench.errors import UserError
-from laminabench.listener import SILENT
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
 from laminabench.systems.live.lamina.fastest import Choice, Load, Trial, chosen, measured, one_process
 from laminabench.systems.live.lamina.setup import LiveSetup
 from laminabench.systems.registry import prepare
+from laminabench.util.errors import UserError
+from laminabench.util.progress import SILENT
 
 REQUEST = ReplayRequest(trace="azure-code", backend="live", deployment=AUTO)
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from laminabench.analysis.faults import faults_of, in_all
-from laminabench.errors import UserError
 from laminabench.runs.faults import Fault, Strike
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.lamina.faults import FaultSpec, PlannedFault, due, parse, plan
 from laminabench.systems.live.lamina.log import ReplayLog, Resumed
 from laminabench.systems.live.lamina.records import recorded
+from laminabench.util.errors import UserError
 
 WORKERS = ["model 0", "attention 0", "attention 1"]
 

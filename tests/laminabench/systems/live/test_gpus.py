@@ -10,10 +10,10 @@ from laminabench.baselines.environment import Environment
 from laminabench.bench.on_gpu import slug
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
-from laminabench.errors import UserError
 from laminabench.systems.live import gpus
 from laminabench.systems.live.vllm.process import variables
 from laminabench.systems.live.vllm.setup import VllmSetup
+from laminabench.util.errors import UserError
 
 HERE = """GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-aa1)
 GPU 1: NVIDIA GeForce RTX 4090 (UUID: GPU-ab2)

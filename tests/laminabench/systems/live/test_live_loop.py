@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laminabench.analysis.metrics import summarise
-from laminabench.json_safe import to_json
 from laminabench.sim.simulate import Offered
 from laminabench.sim.timeline import bubbles, write_timeline
 from laminabench.systems.live.lamina.loop import order_of, squeezed
 from laminabench.systems.live.lamina.records import recorded
+from laminabench.util.json import to_json
 
 # 3 slices of 1 ms and 2 attentions of 2 ms between them.
 ITERATION_S = 0.007

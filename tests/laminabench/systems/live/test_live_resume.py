@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from laminabench.analysis.metrics import summarise
-from laminabench.json_safe import to_json
 from laminabench.runs.journal import Journal
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.lamina.log import ReplayLog, Resumed, record, unpacked
 from laminabench.systems.live.lamina.loop import Replay, order_of
 from laminabench.systems.live.prompts import prompt_of
 from laminabench.traces.table import Trace
+from laminabench.util.json import to_json
 
 OUTPUTS = [5, 2, 9, 1, 4, 7, 3, 120, 2, 6]
 CAPACITY = 100  # which one of them does not fit

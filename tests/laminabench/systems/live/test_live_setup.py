@@ -12,8 +12,6 @@ import pytest
 
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
-from laminabench.errors import UserError
-from laminabench.listener import Listener
 from laminabench.systems.live import gpus
 from laminabench.systems.live.lamina.setup import (
     LiveSetup,
@@ -23,6 +21,8 @@ from laminabench.systems.live.lamina.setup import (
 )
 from laminabench.systems.live.lamina.starting import on_cores, opened, refused
 from laminabench.systems.live.local import in_dtype
+from laminabench.util.errors import UserError
+from laminabench.util.progress import Listener
 
 GB = 1e9
 

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laminabench.moments import Fault, Gaps, Happening, Moment
 from laminabench.runs.status import DONE
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.endpoint.heard import MOST_CHUNKS, NOTHING, Ear, tell
 from laminabench.systems.live.endpoint.records import Records
 from laminabench.systems.live.lamina.faults import PlannedFault
 from laminabench.systems.live.recent import EVERY_S, Recent, expected_of
+from laminabench.util.live_progress import Fault, Gaps, Happening, Moment
 
 # As test_live_loop has it.
 ITERATION_S = 0.007

@@ -12,10 +12,10 @@ import pytest
 
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
-from laminabench.errors import UserError
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.prompts import prompt_of, prompts_of
 from laminabench.systems.live.vllm.setup import VllmSetup, check, order, write_prompts
+from laminabench.util.errors import UserError
 
 ONE_KV_HEAD = {
     "model_type": "llama",

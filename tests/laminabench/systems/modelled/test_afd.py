@@ -17,10 +17,6 @@ from laminabench.catalog.layout import Layout
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
 from laminabench.catalog.step import model_step
-from laminabench.errors import UserError
-from laminabench.planning.effects import effects
-from laminabench.planning.measure import measure
-from laminabench.planning.question import Candidate, Question
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.systems.modelled.afd.sides import (
     attention_bytes,
@@ -33,6 +29,10 @@ from laminabench.systems.modelled.setup import Modelled, Setup, with_prompts
 from laminabench.systems.registry import deployments, system
 from laminabench.traces.resolve import resolve
 from laminabench.traces.table import TraceMeta, make_trace
+from laminabench.util.errors import UserError
+from laminabench.workflows.plan.effects import effects
+from laminabench.workflows.plan.measure import measure
+from laminabench.workflows.plan.question import Candidate, Question
 
 TINY = ModelShape(
     *("tiny", 2, 1024, 8, 2, 128, 4096, 32000),  # layers, hidden, heads, of KV, their size, width, vocabulary

@@ -14,7 +14,6 @@ from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.catalog.network import parse_network
-from laminabench.errors import UserError
 from laminabench.sim.h2m2 import footprint, plan, uniform
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import POLICIES, BoardTiming, Fleet
@@ -22,6 +21,7 @@ from laminabench.sim.timeline import lanes_of
 from laminabench.systems.modelled.setup import Modelled, Setup
 from laminabench.systems.registry import papers_setup, system
 from laminabench.traces.table import Trace, TraceMeta
+from laminabench.util.errors import UserError
 
 
 def a_setup(deployment: str = "1xh2m2", model_name: str = "gpt3-175b", **more: Any) -> Setup:

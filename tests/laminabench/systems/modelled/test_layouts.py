@@ -9,11 +9,11 @@ from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.network import parse_network
-from laminabench.errors import UserError
 from laminabench.systems.modelled.lamina.transfers import transfers
 from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.modelled.system import of_today, worth_trying
 from laminabench.systems.registry import system
+from laminabench.util.errors import UserError
 
 
 def setup(model: str, deployment: str, **choices) -> Setup:

@@ -9,12 +9,12 @@ import pytest
 from msgspec import UNSET
 
 from laminabench.catalog.hardware import device
-from laminabench.errors import UserError
-from laminabench.replaying.run import run
-from laminabench.request import ReplayRequest
+from laminabench.requests.replay import ReplayRequest
 from laminabench.systems.modelled.prepared import PreparedModel
 from laminabench.systems.modelled.setup import Modelled
 from laminabench.systems.registry import prepare
+from laminabench.util.errors import UserError
+from laminabench.workflows.replay.run import run
 
 TRACE = "arrival_s,prompt_tokens,output_tokens\n0,500,20\n0,900,30\n0.1,70,10\n"
 ROUTER = """

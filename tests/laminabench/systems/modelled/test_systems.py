@@ -12,13 +12,13 @@ from laminabench.catalog.cost_file import COST_SETS, load_costs
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.catalog.network import parse_network
-from laminabench.errors import UserError
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.systems.modelled.lamina.transfers import transfers
 from laminabench.systems.modelled.setup import Modelled, Setup
 from laminabench.systems.registry import MODULES, system
 from laminabench.traces.resolve import resolve
 from laminabench.traces.table import TraceMeta, make_trace
+from laminabench.util.errors import UserError
 
 
 def a_setup(deployment: str, model_name: str = "llama3-70b", **more: Any) -> Setup:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from laminabench.errors import UserError
 from laminabench.traces.formats import load_file, source
+from laminabench.util.errors import UserError
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n"
 TIMED = "arrival_s,prompt_tokens,output_tokens\n0,1,1\n"

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from laminabench.errors import UserError
 from laminabench.traces.formats import limits as module
 from laminabench.traces.formats import load_file
 from laminabench.traces.formats.limits import MOST_COLUMNS, Limits
+from laminabench.util.errors import UserError
 
 CSV = "arrival_s,prompt_tokens,output_tokens\n"
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from laminabench.errors import UserError
 from laminabench.traces.formats import FORMATS, detect, load_file
 from laminabench.traces.formats.source import plain_name
+from laminabench.util.errors import UserError
 
 AZURE = (
     "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laminabench.errors import UserError
 from laminabench.traces.formats import load_file
 from laminabench.traces.store import save
 from laminabench.traces.table import MAX_TOKENS, PrefixBlocks, TraceMeta, make_trace
+from laminabench.util.errors import UserError
 
 
 @functools.cache

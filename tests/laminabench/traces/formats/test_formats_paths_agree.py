@@ -13,12 +13,12 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laminabench.errors import UserError
 from laminabench.traces.formats import delimited, jsonlines
 from laminabench.traces.formats.layout import FORMATS, choose
 from laminabench.traces.formats.reading import Reading, Requests
 from laminabench.traces.formats.source import Source
 from laminabench.traces.formats.wording import BadValueError, Doubtful
+from laminabench.util.errors import UserError
 
 Way = Callable[[], Requests]
 checked = settings(max_examples=80)

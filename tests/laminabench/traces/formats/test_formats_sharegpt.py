@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from laminabench.errors import UserError
 from laminabench.traces.formats import detect, load_file
+from laminabench.util.errors import UserError
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laminabench.errors import UserError
 from laminabench.systems.live.endpoint import stream
 from laminabench.systems.live.endpoint.setup import parse_url
 from laminabench.systems.live.endpoint.stream import Events, EventsError, dealt, read_chunk, tokens_in
+from laminabench.util.errors import UserError
 
 LINES = st.sampled_from(
     ["data: {}", "data:x", "data: a: b", "data:", ": comment", "event: delta", "id", "", ""]

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from laminabench.errors import UserError
 from laminabench.systems.live.endpoint.prompts import Prompts, check_lengths, load_tokenizer, words_of
 from laminabench.traces.table import PrefixBlocks, Trace, TraceMeta
+from laminabench.util.errors import UserError
 
 BLOCK = 4
 ROWS = st.lists(

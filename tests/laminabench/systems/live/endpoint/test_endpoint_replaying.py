@@ -14,10 +14,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from laminabench.errors import UserError
 from laminabench.runs.status import DONE
-from laminabench.secret import Secret
 from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
+from laminabench.util.redact import Secret
 
 Replayed = Callable[..., Any]
 MakeTrace = Callable[..., Trace]

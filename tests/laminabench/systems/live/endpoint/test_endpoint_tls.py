@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from laminabench.errors import UserError
 from laminabench.runs.status import DONE
 from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
 
 pytestmark = pytest.mark.outside
 

@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from laminabench.errors import UserError
 from laminabench.runs.status import DONE, FAILED, UNFINISHED
-from laminabench.secret import Secret
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.endpoint.attempts import Attempts
 from laminabench.systems.live.endpoint.records import Records
@@ -23,6 +21,8 @@ from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Serve
 from laminabench.systems.live.endpoint.stream import Stream
 from laminabench.systems.live.endpoint.wire import GONE, Connection, Departures, NoConnectionError, Pool
 from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
+from laminabench.util.redact import Secret
 
 Replayed = Callable[..., Any]
 MakeTrace = Callable[..., Trace]

@@ -1,0 +1,1 @@
+"""Typed requests: what each command can be asked for, with types, units and help."""

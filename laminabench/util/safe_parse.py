@@ -1,0 +1,110 @@
+"""Documents that people hand each other (JSON, TOML), read within bounds: of their size, depth and numbers.
+
+What is wrong is an OSError or a ValueError, as of a damaged file, whichever way it is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from laminabench.util.errors import UserError
+
+Typed = TypeVar("Typed")
+
+# Of a Run's manifest, a cost set, a recording: the longest real ones are a hundredth of it.
+MOST_BYTES = 32 << 20
+_DEEPEST = 50
+# A key of so many parts takes Python's parser their number squared.
+_LONG_KEY = re.compile(
+    r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){%d}""" % _DEEPEST  # noqa: UP031
+)
+# What a small table may come to in memory, and how many times its size a larger one may.
+UNPACKED_BYTES = 1 << 30
+UNPACKED_TIMES = 1000
+
+
+def content(path: Path, most: int = MOST_BYTES) -> bytes:
+    """The whole of a file; a UserError where it is none, or there is more of it than anybody would write."""
+    require_file(path)
+    with path.open("rb") as file:
+        found = file.read(most + 1)
+    if len(found) > most:
+        raise UserError(
+            "file-too-large", f"{path} has more than {most >> 20} MiB: it is not what it is read as"
+        )
+    return found
+
+
+def require_file(path: Path) -> None:
+    """A UserError where something is in a file's place that may never end, but for what one names oneself."""
+    if path.exists() and not path.is_file() and not path.is_dir() and path.parts[:2] != ("/", "dev"):
+        raise UserError("file-is-pipe", f"{path} is a pipe or a device, and no file: it is not read")
+
+
+def text(path: Path, most: int = MOST_BYTES) -> str:
+    """The same as UTF-8, its line ends as Python has them; a UnicodeDecodeError where it is none."""
+    return content(path, most).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def toml(text: str) -> dict[str, Any]:
+    """Of TOML; a TOMLDecodeError also of what is nested too deeply, or has a number of a thousand digits."""
+    try:
+        if _LONG_KEY.search(text):
+            raise RecursionError
+        found = tomllib.loads(text)
+        if _is_deep(found):
+            raise RecursionError
+        return found
+    except tomllib.TOMLDecodeError:
+        raise
+    except RecursionError:
+        raise tomllib.TOMLDecodeError("it is nested too deeply") from None
+    except ValueError as error:  # of a number
+        raise tomllib.TOMLDecodeError(f"a value is none ({' '.join(str(error).split())[:80]})") from error
+
+
+def json_value(data: str | bytes) -> Any:
+    """Of JSON; a ValueError also of what is nested too deeply."""
+    try:
+        found = json.loads(data)
+        if _is_deep(found):
+            raise RecursionError
+        return found
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def json_typed(data: bytes, kind: type[Typed] | Any = Any) -> Any:
+    """Of JSON, by msgspec; a DecodeError also of what is nested too deeply."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except RecursionError:
+        raise msgspec.DecodeError("it is nested too deeply") from None
+    except UnicodeDecodeError:
+        raise msgspec.DecodeError("it is not UTF-8") from None
+
+
+def _is_deep(document: Any) -> bool:
+    """Whether who walks through it might not come back: dotted keys nest without being nested."""
+    level = [document] if isinstance(document, dict | list) else []
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def is_bomb(packed: int, unpacked: int) -> bool:
+    """Whether so few bytes cannot honestly come to so many in memory."""
+    return unpacked > max(UNPACKED_BYTES, UNPACKED_TIMES * packed)

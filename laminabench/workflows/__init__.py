@@ -1,0 +1,1 @@
+"""One package per workflow; each takes a request and returns data."""

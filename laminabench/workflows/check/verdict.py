@@ -1,0 +1,342 @@
+"""Cases now, held against their goldens: which metrics moved, by how much, the likely cause, what to keep."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from laminabench.analysis.metrics_table import better
+from laminabench.util.errors import UserError
+from laminabench.util.json import Json
+from laminabench.workflows.check.case_file import LEAST_ROUNDS, Case, CaseFile
+from laminabench.workflows.check.golden import (
+    Obtained,
+    Value,
+    golden_path,
+    goldens_in,
+    read_golden,
+    write_golden,
+)
+
+Direction = Literal["better", "worse", "up", "down", "same"]
+Status = Literal["same", "moved", "missing", "stale", "skipped"]
+FAILING: tuple[Status, ...] = ("moved", "missing", "stale")
+Goldens = Mapping[str, Obtained | None]
+CONFIDENCE = 0.95
+_SHOWN = ("metric", "golden", "now", "interval", "direction", "tolerance", "moved")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One metric then and now; of rounds that were measured the medians, and an interval of the change."""
+
+    metric: str
+    golden: float | None
+    now: float | None
+    share: float | None  # of the golden; none where there is nothing to divide by
+    interval: tuple[float, float] | None
+    tolerance: float
+    moved: bool
+
+    @property
+    def direction(self) -> Direction:
+        if self.share is not None:
+            return direction(self.metric, self.share)
+        if self.golden is None or self.now is None:
+            return "same" if self.golden == self.now else "up" if self.golden is None else "down"
+        return direction(self.metric, self.now - self.golden)
+
+
+def direction(metric: str, change: float) -> Direction:
+    """What a change of this sign means; `up` or `down` where neither is better."""
+    if change == 0:
+        return "same"
+    sense = better(metric)
+    if sense is None:
+        return "up" if change > 0 else "down"
+    return "better" if (change > 0) == (sense == "more") else "worse"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to be said of one case."""
+
+    case: str
+    status: Status
+    backend: str
+    changes: tuple[Change, ...] = ()
+    causes: tuple[str, ...] = ()
+    note: str = ""
+    wall_s: float = 0.0
+
+    @property
+    def failed(self) -> bool:
+        return self.status in FAILING
+
+    @property
+    def moved(self) -> tuple[Change, ...]:
+        return tuple(change for change in self.changes if change.moved)
+
+    def describe(self) -> dict[str, Json]:
+        """For --json."""
+        return {
+            "case": self.case,
+            "status": self.status,
+            "backend": self.backend,
+            "metrics": [
+                {
+                    **{name: getattr(change, name) for name in _SHOWN},
+                    "change": change.share,
+                    "confidence": CONFIDENCE if change.interval else None,
+                }
+                for change in self.changes
+            ],
+            "causes": list(self.causes),
+            "note": self.note,
+            "wall_s": self.wall_s,
+        }
+
+
+def judge(case: Case, golden: Obtained | None, now: Obtained, wall_s: float) -> Verdict:
+    """The verdict on a case that was replayed just now."""
+    backend = "emulated" if "emulate" in case.flags else "live" if case.measured else "modelled"
+    if golden is None:
+        return Verdict(case.name, "missing", backend, note="there is no golden", wall_s=wall_s)
+    alike = golden.facts["backend"] == backend
+    if alike and case.measured and not case.against and not same_host(golden.facts, now.facts):
+        note = (
+            f"measured on another machine ({golden.facts['host']['cpu']}, {golden.facts['host']['cores']} "
+            "cores): not compared; with [case.NAME.against] it would be a ratio of two things measured here"
+        )
+        return Verdict(case.name, "skipped", backend, note=note, wall_s=wall_s)
+    changes = tuple(
+        _change(metric, golden.metrics.get(metric), now.metrics[metric], case.tolerance[metric])
+        for metric in case.metrics
+    )
+    moved = any(change.moved for change in changes)
+    return Verdict(
+        case.name,
+        "moved" if moved else "same",
+        backend,
+        changes,
+        causes(golden.facts, now.facts) if moved else (),
+        wall_s=wall_s,
+    )
+
+
+def stale(name: str) -> Verdict:
+    """The verdict on a golden that no case asks for."""
+    return Verdict(name, "stale", "none", note="the golden has no case any more")
+
+
+def _change(metric: str, golden: Value, now: Value, tolerance: float) -> Change:
+    if isinstance(golden, list) and isinstance(now, list):
+        return _measured(metric, golden, now, tolerance)
+    # The one was measured and the other not: the medians are shown, and that is a change.
+    was, is_ = _middle(golden), _middle(now)
+    share = (is_ - was) / abs(was) if was and is_ is not None else None
+    far = was != is_ if was is None or is_ is None else abs(is_ - was) > tolerance * abs(was)
+    return Change(metric, was, is_, share, None, tolerance, far or type(golden) is list or type(now) is list)
+
+
+def _measured(metric: str, golden: Sequence[float], now: Sequence[float], tolerance: float) -> Change:
+    """Moved only if even the end of the interval that is nearest to no change is beyond the tolerance."""
+    found = change_interval(golden, now)
+    moved = found.low > tolerance or found.high < -tolerance
+    interval = (found.low, found.high)
+    was, is_ = statistics.median(golden), statistics.median(now)
+    return Change(metric, was, is_, found.estimate, interval, tolerance, moved)
+
+
+def _middle(value: Value) -> float | None:
+    return statistics.median(value) if isinstance(value, list) else value
+
+
+def require_samples(metric: str, samples: Sequence[float | None]) -> list[float]:
+    """The rounds of a measured metric; a UserError if a change of them would not be a ratio."""
+    found = [each for each in samples if each is not None and math.isfinite(each) and each > 0]
+    if len(found) < len(samples):
+        raise UserError(
+            "check-metric-not-positive",
+            f"{metric} is not above zero in every round: it cannot be compared where it is measured",
+        )
+    assert len(found) >= LEAST_ROUNDS
+    return found
+
+
+class Interval(NamedTuple):
+    """A change as a share of what was before: the estimate, and where it lies with the confidence."""
+
+    low: float
+    estimate: float
+    high: float
+
+
+def change_interval(
+    before: Sequence[float], after: Sequence[float], confidence: float = CONFIDENCE
+) -> Interval:
+    """The change from one set of positive measurements to another (Hodges and Lehmann's, with its interval).
+
+    The ratios of all pairs, in order: their median is the estimate, and so many are cut off at both ends that
+    the Wilcoxon-Mann-Whitney test would reject what is beyond. No kind of noise is assumed, one round that
+    the machine disturbed moves little, and unlike a bootstrap it is exact for a handful of rounds.
+    """
+    ratios = sorted(new / old for new in after for old in before)
+    cut = _cut_off(len(before), len(after), 1 - confidence)
+    return Interval(ratios[cut] - 1, statistics.median(ratios) - 1, ratios[-1 - cut] - 1)
+
+
+def _cut_off(first: int, second: int, error: float) -> int:
+    """How many ratios at each end are outside: the most for which U is that small too seldom to believe."""
+    orders = math.comb(first + second, first)
+    below = 0
+    for cut, ways in enumerate(_ways(first, second)):
+        below += ways
+        if 2 * below > error * orders:
+            return max(0, cut - 1)
+    raise AssertionError("the distribution ends at 1")
+
+
+@cache
+def _ways(first: int, second: int) -> tuple[int, ...]:
+    """In how many orders of so many and so many measurements U is 0, 1, 2, ... (Gauss's binomial)."""
+    ways = [1] + [0] * (first * second)
+    for step in range(1, first + 1):
+        for at in range(len(ways) - 1, second + step - 1, -1):
+            ways[at] -= ways[at - second - step]
+        for at in range(step, len(ways)):
+            ways[at] += ways[at - step]
+    return tuple(ways)
+
+
+def goldens_of(folder: Path, cases: Sequence[Case], *, update: bool) -> Goldens:
+    """The goldens by case; an update takes one that cannot be read for none, and writes it anew."""
+    found: dict[str, Obtained | None] = {}
+    for case in cases:
+        try:
+            found[case.name] = read_golden(folder, case.name)
+        except UserError:
+            if not update:
+                raise
+            found[case.name] = None
+    return found
+
+
+def verdicts_on(
+    file: CaseFile, cases: Sequence[Case], goldens: Goldens, found: Mapping[str, tuple[Obtained, float]]
+) -> list[Verdict]:
+    """A verdict on each case in the file's order; where all are there, on goldens without one too."""
+    verdicts = [judge(case, goldens[case.name], *found[case.name]) for case in cases]
+    if len(cases) == len(file.cases):
+        known = {case.name for case in cases}
+        verdicts += [stale(name) for name in goldens_in(file.goldens) if name not in known]
+    return verdicts
+
+
+def keep(
+    file: CaseFile,
+    verdicts: Sequence[Verdict],
+    goldens: Goldens,
+    found: Mapping[str, tuple[Obtained, float]],
+) -> list[str]:
+    """Make the goldens what was found; the names of those that were written or removed.
+
+    One whose numbers and inputs are the same stays as it is, with the version that it was made by.
+    """
+    changed = []
+    for verdict in verdicts:
+        if verdict.status == "stale":
+            golden_path(file.goldens, verdict.case).unlink()
+            changed.append(verdict.case)
+            continue
+        golden, now = goldens[verdict.case], found[verdict.case][0]
+        if verdict.status != "same" or golden is None or _differ(golden, now):
+            write_golden(file.goldens, verdict.case, now)
+            changed.append(verdict.case)
+    return changed
+
+
+def _differ(golden: Obtained, now: Obtained) -> bool:
+    """Whether what moved nowhere is nevertheless of something else than it was."""
+    return golden.metrics.keys() != now.metrics.keys() or inputs_differ(golden.facts, now.facts)
+
+
+def same_host(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether what was measured on both may be compared as it is."""
+    return all(one["host"][name] == other["host"][name] for name in ("cpu", "cores"))
+
+
+# How many differences of one kind are worth naming.
+_NAMED = 4
+_NONE = object()
+
+# What each part of the facts is called, in the order in which it explains.
+_INPUTS = {
+    "case": "the case itself",
+    "trace": "the trace",
+    "coefficients": "cost coefficients",
+    "deployment": "the deployment or its price",
+    "devices": "data sheets",
+    "model": "the model",
+    "host": "the machine",
+}
+
+
+def causes(golden: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
+    """The likely causes, a sentence each; what a replay is given comes before what it is done with."""
+    found = []
+    for part, called in _INPUTS.items():
+        differing = list(_differences(golden.get(part, {}), now.get(part, {})))
+        if differing:
+            more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
+            found.append(f"{called}: {'; '.join(differing[:_NAMED])}{more}")
+    return (*found, _code(golden["laminabench"], now["laminabench"], explained=bool(found)))
+
+
+def inputs_differ(golden: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether a golden tells of other inputs than there are now; which code used them is not one."""
+    return any(golden.get(part) != now.get(part) for part in _INPUTS if part != "host")
+
+
+def _code(golden: Mapping[str, Any], now: Mapping[str, Any], *, explained: bool) -> str:
+    """What is known of the code's own share."""
+    was, is_ = _version(golden), _version(now)
+    if was != is_:
+        return (
+            f"{'perhaps also the code' if explained else 'nothing but the code'}: laminabench {was} -> {is_}"
+        )
+    if "dirty" in is_:
+        return f"changes to the code that are not committed, perhaps: laminabench {is_} then and now"
+    if explained:
+        return f"not the code: laminabench {is_} then and now"
+    return f"nothing that is recorded: laminabench {is_}, the same inputs"
+
+
+def _version(facts: Mapping[str, Any]) -> str:
+    return f"{facts['version']} ({facts['commit'] or 'no commit known'})"
+
+
+def _differences(golden: Any, now: Any, path: str = "") -> Iterator[str]:
+    if isinstance(golden, dict) and isinstance(now, dict):
+        for key in dict.fromkeys([*golden, *now]):
+            yield from _differences(golden.get(key, _NONE), now.get(key, _NONE), f"{path} {key}".strip())
+    elif golden != now:
+        yield f"{path} {_said(golden)} -> {_said(now)}{_by_how_much(golden, now)}"
+
+
+def _said(value: Any) -> str:
+    if value is _NONE:
+        return "not there"
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    # Checksums and sources are told apart by their beginning.
+    return text if len(text) <= 40 else f"{text[:12]}…"
+
+
+def _by_how_much(golden: Any, now: Any) -> str:
+    numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in (golden, now))
+    return f" ({now / golden - 1:+.3g})".replace("+-", "-") if numbers and golden else ""

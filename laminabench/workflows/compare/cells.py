@@ -1,0 +1,376 @@
+"""Systems on the same requests, cell by cell as in v2 Figure 10, at about equal cost or power if asked."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from laminabench.analysis.binding import binding_of
+from laminabench.catalog.costs import CostSet
+from laminabench.catalog.deployment import assumed_amounts, kinds_of_prices
+from laminabench.catalog.hardware import Device
+from laminabench.catalog.models import ModelShape
+from laminabench.runs.summary import Summary, number_at
+from laminabench.systems.modelled.prepared import Routed, require_requests
+from laminabench.systems.modelled.setup import Setup
+from laminabench.systems.modelled.system import worth_trying
+from laminabench.systems.registry import deployments, system
+from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
+from laminabench.util.json import Json
+from laminabench.util.parallel import spread
+from laminabench.workflows.compare.sides import Side, SideBySide, modelled_estimates, side_by_side
+from laminabench.workflows.compare.spec import (
+    ComparisonSpec,
+    Deployed,
+    Equal,
+    Host,
+    Reading,
+    held_by_all,
+    held_in,
+    host_of,
+    least_room,
+    longest_held,
+    price_of,
+)
+from laminabench.workflows.replay import replay
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One model on one trace with one cost set, at one end of an era: every system on the same requests."""
+
+    model: str
+    trace: str
+    costs: str
+    reading: Reading | None
+    hosts: dict[str, Host]
+    limits: dict[str, int]  # most requests at once
+    costs_held: str  # how far off they were where they were held against measurements
+    dropped: int  # requests that one of the systems could never hold, left out for all
+    least_room: str  # which one that is, and what it holds
+    asked: dict[str, str]  # deployments; at equal cost others may have taken their place
+    deployments: dict[str, str]
+    usd_per_hour: dict[str, float]
+    power_w: dict[str, float | None]  # rated
+    boards: dict[str, int]  # of systems on boards, how many
+    held_in: dict[str, str]  # the type of weights and KV
+    summaries: dict[str, Summary]
+    slo_tbt_ms: float
+    slo_ttft_ms: float | None
+    kinds_of_prices: str  # where they cannot be compared: which device has which
+    assumed: tuple[str, ...]  # prices and watts that nobody published, a sentence each
+
+    @property
+    def band(self) -> str:
+        """What it is one end of: the cost set's, or the era's."""
+        return self._named(self.reading.era.name if self.reading else "")
+
+    @property
+    def label(self) -> str:
+        """Tells it from the others of its model and trace."""
+        return self._named(str(self.reading or ""))
+
+    def _named(self, reading: str) -> str:
+        """With the cost set, unless that is the era's."""
+        own = self.reading is not None and self.reading.era.costs == self.costs
+        return reading if own else ", ".join(filter(None, (reading, self.costs)))
+
+    @property
+    def alike(self) -> bool:
+        """Whether all hosts are as slow as that of the era's system, which no source says."""
+        return self.reading is not None and self.reading.alike
+
+    @property
+    def throughput_tokens_per_s(self) -> dict[str, float]:
+        return {name: summary.throughput_tokens_per_s or 0.0 for name, summary in self.summaries.items()}
+
+    @property
+    def mean_batch(self) -> dict[str, float]:
+        return {name: summary.mean_batch for name, summary in self.summaries.items()}
+
+    @property
+    def tbt_ms(self) -> dict[str, float | None]:
+        return {name: summary.tbt_ms.p50 for name, summary in self.summaries.items()}
+
+    def gain_of(self, name: str, base: str) -> float:
+        """One system's throughput over another's, less one."""
+        return self.throughput_tokens_per_s[name] / self.throughput_tokens_per_s[base] - 1
+
+    def gain_per_dollar_of(self, name: str, base: str) -> float:
+        """The same at exactly equal cost."""
+        return (1 + self.gain_of(name, base)) * self.usd_per_hour[base] / self.usd_per_hour[name] - 1
+
+    def amount_of(self, name: str, equal: Equal) -> str:
+        """What a system has of what was held equal, with its unit."""
+        amount = self.usd_per_hour[name] if equal.amount == "cost" else self.power_w[name]
+        assert amount is not None
+        return equal.said(amount).removesuffix(" an hour")
+
+    def break_even_usd(self, name: str, other: str) -> float | None:
+        """What a board of this system may cost an hour for a dollar to buy as many tokens as the other's."""
+        rate = self.throughput_tokens_per_s
+        if name not in self.boards or not rate[other]:
+            return None
+        return rate[name] / rate[other] * self.usd_per_hour[other] / self.boards[name]
+
+    def break_evens(self, base: str) -> dict[str, dict[str, float]]:
+        """Of every system on boards with the base, or of the base with every other."""
+        others = [name for name in self.summaries if name != base]
+        pairs = [(base, each) if base in self.boards else (each, base) for each in others]
+        found: dict[str, dict[str, float]] = {}
+        for name, other in pairs:
+            usd = self.break_even_usd(name, other)
+            if usd is not None:
+                found.setdefault(name, {})[other] = usd
+        return found
+
+    def sides(self, base: str) -> SideBySide:
+        sides = [
+            Side(name, name, self.deployments[name], self.model, "modelled", modelled_estimates(summary))
+            for name, summary in self.summaries.items()
+        ]
+        place = list(self.summaries).index(base)
+        return side_by_side(sides, place, self.slo_tbt_ms, self.slo_ttft_ms)
+
+    def row(self, base: str) -> dict[str, Json]:
+        others = [name for name in self.summaries if name != base]
+        batch = self.mean_batch
+        return {
+            "model": self.model,
+            "trace": self.trace,
+            "costs": self.costs,
+            "era": self.reading.era.name if self.reading else None,
+            "hosts_alike": self.alike,
+            "host": {name: host._asdict() for name, host in self.hosts.items()},
+            "max_num_seqs": self.limits,
+            "costs_held": self.costs_held,
+            "dropped": self.dropped,
+            "least_room": self.least_room,
+            "deployment": self.deployments,
+            "usd_per_hour": self.usd_per_hour,
+            "power_w": self.power_w,
+            "weights_and_kv": self.held_in,
+            "throughput_tokens_per_s": self.throughput_tokens_per_s,
+            "mean_batch": batch,
+            "tbt_ms": self.tbt_ms,
+            "gain": {name: self.gain_of(name, base) for name in others},
+            "gain_per_dollar": {name: self.gain_per_dollar_of(name, base) for name in others},
+            "binds": {name: binding_of(summary)._asdict() for name, summary in self.summaries.items()},
+            "batch_ratio": {name: batch[name] / batch[base] for name in others},
+            "break_even_usd_per_board_hour": self.break_evens(base),
+            "assumed": list(self.assumed),
+            "compared": self.sides(base).describe(),
+        }
+
+
+# What was replayed: of which system, on what, and the prompts of which requests.
+Done = dict[tuple[str, Setup, Routed, bytes], Summary]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Every system on its devices, and the requests that all of them can hold."""
+
+    asked: dict[str, Deployed]
+    chosen: dict[str, Deployed]  # at equal cost or power others may have taken their place
+    kept: Trace
+    dropped: int  # requests that one of the systems could never hold, left out for all
+
+    @property
+    def devices(self) -> list[Device]:
+        return _devices(self.chosen)
+
+
+def placed(spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet) -> Placed:
+    """Every system of the spec, at equal cost or power if they ask for it; a UserError if nothing fits."""
+    asked = spec.deployed(model, costs)
+    chosen = made_equal(asked, spec, spec.equal, trace, costs) if spec.equal else asked
+    for name, each in chosen.items():
+        price_of(name, each.hardware)
+    kept = held_by_all(trace, chosen)
+    if not len(kept):
+        raise UserError(
+            "compare-no-request-fits",
+            f"no request of {trace.meta.name} fits {' and '.join(chosen)} with {model.name}",
+        )
+    for each in chosen.values():
+        require_requests(kept, len(each.routed.instances))
+    return Placed(asked, chosen, kept, len(trace) - len(kept))
+
+
+def cell(
+    spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet, done: Done | None = None
+) -> Cell:
+    """Every system of the spec, replayed; what is `done` is not again."""
+    found = placed(spec, model, trace, costs)
+    asked, chosen, kept = found.asked, found.chosen, found.kept
+    done, requests = {} if done is None else done, kept.prompt_tokens.tobytes()
+    for name, each in chosen.items():
+        key = name, each.setup, each.routed, requests
+        if key not in done:
+            done[key] = _summary(kept, name, each, spec)
+    devices = found.devices
+    return Cell(
+        model.name,
+        trace.meta.name,
+        costs.name,
+        spec.reading,
+        {name: host_of(each.setup) for name, each in chosen.items()},
+        {name: _most_requests(name, each.setup) for name, each in chosen.items()},
+        costs.held_against,
+        found.dropped,
+        least_room(chosen),
+        {name: str(each.hardware) for name, each in asked.items()},
+        {name: str(each.hardware) for name, each in chosen.items()},
+        {name: price_of(name, each.hardware) for name, each in chosen.items()},
+        {name: each.hardware.power_w for name, each in chosen.items()},
+        {name: each.boards for name, each in chosen.items() if each.boards},
+        {name: held_in(each.setup) for name, each in chosen.items()},
+        {name: done[name, each.setup, each.routed, requests] for name, each in chosen.items()},
+        spec.workload.slo_tbt_ms,
+        spec.workload.slo_ttft_ms,
+        kinds_of_prices(devices),
+        assumed_amounts(devices),
+    )
+
+
+def _devices(some: Mapping[str, Deployed]) -> list[Device]:
+    return [part.device for each in some.values() for setup in each.kinds for part in setup.deployment.parts]
+
+
+def _most_requests(name: str, setup: Setup) -> int:
+    return setup.max_num_seqs or system(name).most_requests(setup.deployment)
+
+
+def _summary(trace: Trace, name: str, on: Deployed, spec: ComparisonSpec) -> Summary:
+    return replay(trace, name, on.setup, spec.workload, on.routed).summary
+
+
+class View(NamedTuple):
+    """A cost set, and what it is compared with: what the user says, or the readings of an era."""
+
+    costs: CostSet
+    specs: tuple[ComparisonSpec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    views: list[View]
+    models: list[ModelShape]
+    traces: list[Trace]
+
+
+def grid_cells(
+    grid: Grid, *, jobs: int | None = None, progress: Callable[[int, int], None] = lambda done, total: None
+) -> list[Cell]:
+    """All of them, in the order views, models, traces, readings."""
+    places = list(itertools.product(range(len(grid.views)), range(len(grid.models)), range(len(grid.traces))))
+    found: dict[int, list[Cell]] = {}
+    for place, each in spread(_work, places, grid, jobs=jobs):
+        found[place] = each
+        progress(len(found), len(places))
+    return [each for place in range(len(places)) for each in found[place]]
+
+
+def _work(grid: Grid, place: tuple[int, int, int]) -> list[Cell]:
+    (costs, specs), model, trace = grid.views[place[0]], grid.models[place[1]], grid.traces[place[2]]
+    done: Done = {}
+    return [cell(spec, model, trace, costs, done) for spec in specs]
+
+
+def made_equal(
+    given: dict[str, Deployed], spec: ComparisonSpec, asked: Equal, trace: Trace, costs: CostSet
+) -> dict[str, Deployed]:
+    """What is given, with everything within the tolerance of the first one's price, or power.
+
+    What takes the place of another has as many instances, all alike.
+    """
+    first, *others = given
+    reference = given[first]
+    amount = asked.of(first, reference.hardware)
+    held = held_by_all(trace, {first: reference})
+    if first not in spec.given:
+        reference = _best(first, _laid_out(first, reference, spec), spec, held)
+    known = {each.name: each for each in _devices(given)}
+    devices = asked.devices or tuple(known.values())
+    model = reference.setup.model
+    found = {first: reference}
+    for name in others:
+        if asked.allows(given[name].hardware, amount):
+            found[name] = given[name]
+            continue
+        instances = len(given[name].routed.instances)
+        possible = [
+            spec.on(name, model, costs, (each,) * instances) for each in deployments(name, model, devices)
+        ]
+        near = _fitting(name, [each for each in possible if asked.allows(each.hardware, amount)])
+        if not near:
+            fitting = _fitting(name, possible)
+            raise UserError(
+                "compare-no-equal-deployment", _nothing_near(name, fitting, amount, asked, devices)
+            )
+        found[name] = _best(name, near, spec, held)
+    return found
+
+
+def _laid_out(name: str, on: Deployed, spec: ComparisonSpec) -> list[Deployed]:
+    """The same devices in every way in which they can share a mixture of experts, as it was first."""
+    model, workers = on.setup.model, on.setup.deployment.model
+    if model.experts is None:
+        return [on]
+    instances, costs = len(on.routed.instances), on.setup.costs
+    layouts = [each for each in worth_trying(model) if each.devices == workers.count]
+    others = [replace(on.setup.deployment, model=replace(workers, layout=layout)) for layout in layouts]
+    return _fitting(name, [on, *(spec.on(name, model, costs, (each,) * instances) for each in others)])
+
+
+def _best(name: str, some: list[Deployed], spec: ComparisonSpec, held: Trace) -> Deployed:
+    if len(some) == 1:
+        return some[0]
+    served = [_served(name, each, spec, held) for each in some]
+    return some[served.index(max(served))]
+
+
+def _fitting(name: str, some: Iterable[Deployed]) -> list[Deployed]:
+    found = []
+    for each in some:
+        try:
+            longest_held(name, each.setup)
+        except UserError:  # no memory for it, or no way to split the model so
+            continue
+        found.append(each)
+    return found
+
+
+def _served(name: str, on: Deployed, spec: ComparisonSpec, held: Trace) -> tuple[int, float]:
+    """How well it serves what the reference has `held`: how many of the requests, and how fast.
+
+    With a limit of TTFT that is how many requests a second are within both limits.
+    """
+    kept = held_by_all(held, {name: on})
+    if len(kept) < len(on.routed.instances):
+        return 0, 0.0
+    summary = _summary(kept, name, on, spec)
+    key = "slo.goodput_requests_per_s" if spec.workload.slo_ttft_ms else "throughput_tokens_per_s"
+    return len(kept), number_at(summary, key) or 0.0
+
+
+def _nothing_near(
+    name: str, fitting: list[Deployed], amount: float, asked: Equal, devices: tuple[Device, ...]
+) -> str:
+    # If there is none of a kind that it runs on, that is what to read.
+    right = [device for device in devices if system(name).runs_on(device)]
+    kinds = ", ".join(device.name for device in right or devices)
+    what = f"no deployment of {name} on {kinds} is within {asked.tolerance:.0%} of {asked.said(amount)}"
+    known = {str(each.hardware): own for each in fitting if (own := asked.known(each.hardware)) is not None}
+    if not known:
+        has = "price" if asked.amount == "cost" else "rated power"
+        return f"{what}: none has the memory and a {has}; name other kinds with --devices"
+    closest = min(known, key=lambda text: abs(known[text] - amount))
+    return (
+        f"{what}; the nearest is {closest} for {asked.said(known[closest]).removesuffix(' an hour')}: "
+        "raise --tolerance, or name other kinds with --devices"
+    )

@@ -1,0 +1,31 @@
+"""Systems as an era of one of them has it, at each end of what its sources leave open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from laminabench.catalog.cost_terms import HostCost
+from laminabench.catalog.eras import Era
+from laminabench.workflows.compare.spec import ComparisonSpec, Reading
+
+
+def readings_of(spec: ComparisonSpec, era: Era) -> tuple[ComparisonSpec, ...]:
+    """The spec with the era's host, from the least to the most; then with everyone's host as slow.
+
+    The era's limit is of a deployment: `limit_in` of `compare.spec` has it.
+    What the last ones lack of the others' gain is what the gain owes to the difference of the hosts.
+    """
+    spec = replace(spec, reading=Reading(era))
+    if era.host_async:
+        spec = replace(spec, host_async=spec.systems)
+    return tuple(_with_hosts(spec, era)) or (spec,)
+
+
+def _with_hosts(spec: ComparisonSpec, era: Era) -> Iterator[ComparisonSpec]:
+    for alike in (False, True):
+        for host in era.hosts:
+            slow = spec.systems if alike else (era.system,)
+            hosts: dict[str, HostCost] = {**spec.hosts, **dict.fromkeys(slow, host)}
+            said = f"{1000 * host.per_step_s:g} ms"
+            yield replace(spec, hosts=hosts, reading=Reading(era, said, alike))

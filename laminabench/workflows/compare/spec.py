@@ -1,0 +1,263 @@
+"""What systems are compared on: the choices that hold for every model, trace and cost set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from laminabench.catalog.cost_terms import HostCost
+from laminabench.catalog.costs import CostSet
+from laminabench.catalog.deployment import Deployment, Workers, parse_deployments
+from laminabench.catalog.eras import Era
+from laminabench.catalog.hardware import Device
+from laminabench.catalog.host import with_host
+from laminabench.catalog.models import ModelShape
+from laminabench.catalog.network import Network, network_of
+from laminabench.sim.spec import Admission, Spec
+from laminabench.systems.base import Hardware
+from laminabench.systems.modelled.prepared import QUEUE, ROUTER, Routed
+from laminabench.systems.modelled.setup import Setup, with_prompts
+from laminabench.systems.registry import system
+from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
+from laminabench.workflows.replay import Workload
+
+Amount = Literal["cost", "power"]
+# The H2M2 paper's chips have arithmetic for nothing else.
+BOARD_TYPE = "int8"
+# Before the types of experts and of KV, where these differ from that of the other weights.
+EXPERTS_APART, KV_APART = ", experts in ", ", KV in "
+
+
+@dataclass(frozen=True, slots=True)
+class Equal:
+    """Deployments must be of about the same price or rated power, and may be chosen so that they are."""
+
+    tolerance: float = 0.1
+    # Kinds to choose from; those of the systems' deployments where there are none.
+    devices: tuple[Device, ...] = ()
+    amount: Amount = "cost"
+
+    def of(self, name: str, deployment: Hardware) -> float:
+        """Dollars an hour, or watts; a UserError if nobody knows, or it is nothing."""
+        return price_of(name, deployment) if self.amount == "cost" else power_of(name, deployment)
+
+    def allows(self, deployment: Hardware, reference: float) -> bool:
+        """Whether it is about equal to the reference; what nobody knows is not."""
+        own = self.known(deployment)
+        return own is not None and abs(own - reference) <= self.tolerance * reference
+
+    def known(self, deployment: Hardware) -> float | None:
+        """Dollars an hour, or watts; None if nobody knows."""
+        return deployment.usd_per_hour if self.amount == "cost" else deployment.power_w
+
+    def said(self, amount: float) -> str:
+        return f"${amount:.2f} an hour" if self.amount == "cost" else f"{amount:,.0f} W"
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """A system on its instances, of which there may be one."""
+
+    setup: Setup  # of the first
+    routed: Routed
+
+    @property
+    def hardware(self) -> Hardware:
+        """All that there is of it."""
+        return self.routed.hardware(self.setup)
+
+    @property
+    def kinds(self) -> list[Setup]:
+        """Of instances that differ, one each."""
+        return [replace(self.setup, deployment=each) for each in dict.fromkeys(self.routed.instances)]
+
+    @property
+    def boards(self) -> int:
+        """How many hold a whole model each; none where it is not on boards."""
+        return sum(each.model.count for each in self.routed.instances) if on_boards(self.setup) else 0
+
+
+class Host(NamedTuple):
+    """What a host adds to an iteration."""
+
+    per_step_ms: float
+    per_request_us: float
+    behind: bool  # the devices, as far as it is done before these are
+
+    def to(self, slower: Host) -> str:
+        """In words, from this one to a slower one, which may be the same."""
+        if not (slower.per_step_ms or slower.per_request_us):
+            return "takes nothing"
+        if self.behind:
+            return "works behind the devices"
+        steps = " to ".join(dict.fromkeys(f"{each.per_step_ms:g}" for each in (self, slower)))
+        each = f" and {slower.per_request_us:g} us a request" if slower.per_request_us else ""
+        return f"adds {steps} ms a step{each}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Where in an era's range a comparison is."""
+
+    era: Era
+    host: str = ""  # of the era's system, where there is a range
+    alike: bool = False  # everyone's host is as slow
+
+    def __str__(self) -> str:
+        return ", ".join(filter(None, (self.era.name, self.host))) + " everywhere" * self.alike
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonSpec:
+    """The first system is the one whose price or power the others are held to."""
+
+    systems: tuple[str, ...]
+    given: Mapping[str, tuple[Deployment, ...]] = field(default_factory=dict)  # in place of the papers'
+    instances: int | None = None  # of each paper's
+    router: str = ROUTER  # of systems that have several
+    queue: str = QUEUE
+    catalogue: Mapping[str, Device] | None = None  # with the user's prices
+    network: Network | None = None  # each paper's own, if None
+    hosts: Mapping[str, HostCost] = field(default_factory=dict)  # the cost set's, where none is given
+    host_async: tuple[str, ...] = ()  # whose host works behind the devices
+    max_num_seqs: Mapping[str, int] = field(
+        default_factory=dict
+    )  # the era's or each one's own, where none is given
+    admission: Admission | None = None  # as prompts have it, if None
+    prompt_budget: int = 0  # tokens in an iteration; 0 where no prompts are computed
+    prefill: Workers | None = None  # devices for prompts, which every deployment gets
+    workload: Workload = field(default_factory=Workload)
+    equal: Equal | None = None
+    reading: Reading | None = None  # of an era; as the user says, if None
+
+    @property
+    def several(self) -> bool:
+        """Whether a system has several instances."""
+        return (self.instances or 1) > 1 or any(len(each) > 1 for each in self.given.values())
+
+    def deployed(self, model: ModelShape, costs: CostSet) -> dict[str, Deployed]:
+        """Every system on what was given for it, or on its paper's for this model."""
+        return {name: self.on(name, model, costs, self._instances(name, model)) for name in self.systems}
+
+    def on(self, name: str, model: ModelShape, costs: CostSet, instances: tuple[Deployment, ...]) -> Deployed:
+        """The system on instances that decode, each with the devices for prompts added."""
+        each = tuple(replace(one, prefill=self.prefill) for one in instances)
+        setup = Setup(
+            model,
+            each[0],
+            with_host(costs, self.hosts.get(name)),
+            self.network or network_of(costs.networks, system(name).NETWORK),
+            host_async=name in self.host_async,
+            max_num_seqs=self.max_num_seqs.get(name),
+        )
+        setup = with_prompts(setup, self.prompt_budget, admission=self.admission)
+        if self.reading and self.reading.era.system == name and not setup.max_num_seqs:
+            setup = replace(setup, max_num_seqs=limit_in(self.reading.era, setup))
+        return Deployed(setup, Routed(each, self.router, self.queue))
+
+    def _instances(self, name: str, model: ModelShape) -> tuple[Deployment, ...]:
+        return self.given.get(name) or parse_deployments(
+            system(name).default_deployment(model), self.instances, self.catalogue
+        )
+
+
+def limit_in(era: Era, setup: Setup) -> int:
+    """Requests at once of the era's system, of all its engines.
+
+    An engine that computes prompts, too, has no more than an iteration has tokens for.
+    """
+    deployment = setup.deployment
+    each = era.limit_on(deployment.model.device)
+    if setup.prompt_budget and not deployment.prefill:
+        each = min(each, setup.prompt_budget)
+    return each * system(era.system).engines(deployment)
+
+
+def on_boards(setup: Setup) -> bool:
+    """Whether it is deployed on boards, which hold a whole model each."""
+    return setup.deployment.model.device.board is not None
+
+
+def held_in(setup: Setup) -> str:
+    """The type that weights and KV are in: a board's own, else the model's; see `types_in`."""
+    model = setup.model
+    if on_boards(setup):
+        return BOARD_TYPE
+    experts = "" if model.expert_dtype == model.dtype else f"{EXPERTS_APART}{model.expert_dtype}"
+    return model.dtype + experts + ("" if model.dtype == model.kv_dtype else f"{KV_APART}{model.kv_dtype}")
+
+
+def host_of(setup: Setup) -> Host:
+    """What its host adds to an iteration."""
+    cost = setup.costs.host
+    return Host(1000 * cost.per_step_s, 1e6 * cost.per_request_s, setup.host_async)
+
+
+def types_in(held: str) -> tuple[set[str], str]:
+    """Of what `held_in` says: the types of weights, and of KV."""
+    weights, _, kv = held.partition(KV_APART)
+    types = weights.split(EXPERTS_APART)
+    return set(types), kv or types[0]
+
+
+def price_of(name: str, deployment: Hardware) -> float:
+    """What a deployment costs an hour; a UserError if nobody knows, or it is nothing."""
+    usd = deployment.usd_per_hour
+    if not usd:
+        raise UserError(
+            "deployment-no-price",
+            f"{deployment} of {name} has no price to compare by; --price DEVICE=USD gives one",
+        )
+    return usd
+
+
+def power_of(name: str, deployment: Hardware) -> float:
+    """The watts that a deployment is rated for; a UserError if nobody knows, or there are none."""
+    watts = deployment.power_w
+    if not watts:
+        raise UserError(
+            "deployment-no-power",
+            f"{deployment} of {name} has no rated power to compare by; --power DEVICE=WATTS gives one",
+        )
+    return watts
+
+
+def longest_held(name: str, setup: Setup) -> int:
+    """Tokens of the longest request that fits, a block to spare; a UserError if not even the model does."""
+    return _longest(system(name).build(setup).spec)
+
+
+def _longest(spec: Spec) -> int:
+    return spec.tokens_per_pool // spec.block_tokens * spec.block_tokens - spec.block_tokens
+
+
+def held_by_all(trace: Trace, chosen: Mapping[str, Deployed]) -> Trace:
+    """The requests that every instance can hold, and whose prompts fit the engines that compute them."""
+    specs = [system(name).build(setup).spec for name, each in chosen.items() for setup in each.kinds]
+    fitting = without_longer(trace, min(map(_longest, specs)))
+    engines = [_longest(spec.pool.engine) for spec in specs if spec.pool]
+    # An engine has a prompt and its first token.
+    short = np.flatnonzero(fitting.prompt_tokens < min(engines, default=np.inf))
+    return fitting if len(short) == len(fitting) else fitting.take(short)
+
+
+def least_room(chosen: Mapping[str, Deployed]) -> str:
+    """Which system decides how long requests may be, and what it has room for."""
+    longest = {
+        f"{name} {setup.deployment}": longest_held(name, setup)
+        for name, each in chosen.items()
+        for setup in each.kinds
+    }
+    least = min(longest, key=lambda name: longest[name])
+    return f"{least} has room for {longest[least]:,} tokens of KV"
+
+
+def without_longer(trace: Trace, longest: int) -> Trace:
+    """The requests that have at most so many tokens in the end."""
+    lengths = trace.prompt_tokens.astype(np.int64) + trace.output_tokens
+    fitting = np.flatnonzero(lengths <= longest)
+    return trace if len(fitting) == len(trace) else trace.take(fitting)

@@ -1,0 +1,230 @@
+"""The answer to one question: the front, the winner, what prompts cost, and how far prices decide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from laminabench.catalog.deployment import Deployment, Workers
+from laminabench.runs.summary import Summary
+from laminabench.systems.base import Workload
+from laminabench.systems.modelled.prepared import Routed, replay_on
+from laminabench.systems.registry import system
+from laminabench.util.errors import CheckFailedError, UserError
+from laminabench.util.json import to_json
+from laminabench.workflows.plan.effects import Effect, bindings
+from laminabench.workflows.plan.measure import (
+    Point,
+    front,
+    front_at_any_price,
+    meets,
+    nearest,
+    order,
+    winner,
+)
+from laminabench.workflows.plan.question import Candidate, Question
+from laminabench.workflows.plan.search import PRICE_CHANGE, Found, search
+
+
+@dataclass(frozen=True)
+class Answer:
+    """With one cost set. Without a winner, `nearest` is what comes nearest to the limit."""
+
+    question: Question
+    found: Found
+    front: list[Point]
+    winner: Point | None
+    nearest: Point | None
+    summary: Summary | None  # of the winner's replay
+    binds: Mapping[Point, list[Effect]]  # of all on the front, perhaps of who would be there at other prices
+    prices: list[Repriced]
+    without_prompts: Point | None = None  # the winner where prompts are there already
+
+    @property
+    def effects(self) -> list[Effect]:
+        """What binds the winner."""
+        return [] if self.winner is None else self.binds[self.winner]
+
+    @property
+    def usd_of_prompts(self) -> float | None:
+        """What prompts add to a million tokens: the winner's cost less that of who need not compute them."""
+        if self.winner is None or self.without_prompts is None:
+            return None
+        return self.winner.usd_per_million_tokens - self.without_prompts.usd_per_million_tokens
+
+    def row(self) -> dict[str, object]:
+        without = self.without_prompts
+        prompts = {
+            "usd_per_million_tokens": self.usd_of_prompts,
+            "without": None if without is None else self.row_of(without),
+        }
+        return {
+            "costs": self.question.costs.name,
+            "winner": None if self.winner is None else self.row_of(self.winner),
+            "nearest": None if self.nearest is None else self.row_of(self.nearest),
+            "front": [self.row_of(each) for each in self.front],
+            "replayed": [self.row_of(each) for each in self.found.points],
+            "summary": None if self.summary is None else to_json(self.summary),
+            "binds": [each.row() for each in self.effects],
+            "prices": [each.row() for each in self.prices],
+            **({"prompts": prompts} if self.question.prompts else {}),
+            "search": {
+                "considered": self.found.considered,
+                "counts": dict(self.found.counts),
+                "seconds": self.found.seconds,
+                "candidates_per_s": self.found.considered / self.found.seconds,
+            },
+        }
+
+    def row_of(self, point: Point) -> dict[str, object]:
+        """With the devices that nobody measured, and what binds it where that was looked into."""
+        effects = self.binds.get(point)
+        return {
+            **point.row(),
+            "assumed_devices": list(point.candidate.borrowed(self.question.costs)),
+            "binds": None if effects is None else [each.row() for each in effects],
+        }
+
+
+def answer(
+    question: Question,
+    candidates: Sequence[Candidate],
+    *,
+    exhaustive: bool = False,
+    at_any_price: bool = False,
+    jobs: int | None = None,
+    told: Callable[[int, int], None] = lambda done, total: None,
+) -> Answer:
+    """`at_any_price`: what binds is found out of everybody who may be on the front at some prices."""
+    # With prompts there are too many candidates to look at those who only would be faster and dearer.
+    few = question.prompts and question.mode == "open"
+    found = search(question, candidates, exhaustive=exhaustive, winner_only=few, jobs=jobs, told=told)
+    limit = question.slo_tbt_p99_ms
+    best = winner(found.points, limit)
+    without = None
+    if question.prompts and best is not None:
+        decoding = replace(question, prefill="off", slo_ttft_ms=None)
+        plain = list(dict.fromkeys(each.without_prompts for each in candidates))
+        without = winner(search(decoding, plain, winner_only=True, jobs=jobs).points, limit)
+    on_front = front(found.points, limit)
+    some = [*on_front, *(front_at_any_price(found.points, limit) if at_any_price else ())]
+    return Answer(
+        question,
+        found,
+        on_front,
+        best,
+        nearest(found.points) if best is None else None,
+        None if best is None else _summary(question, best),
+        bindings(question, list(dict.fromkeys(some)), jobs),
+        list(repriced(found.points, limit)),
+        without,
+    )
+
+
+def _summary(question: Question, point: Point) -> Summary:
+    workload = Workload(question.mode, slo_tbt_ms=question.slo_tbt_p99_ms, slo_ttft_ms=question.slo_ttft_ms)
+    candidate = point.candidate
+    routed = Routed((candidate.deployment,) * candidate.instances)
+    found = replay_on(system(candidate.system), question.trace, question.setup(candidate), workload, routed)
+    return found.summary
+
+
+def require_possible(found: Answer) -> None:
+    """A UserError if no candidate could even be replayed: the longest request fits into none of them."""
+    counts = found.found.counts
+    if not found.found.points and counts.get("too_small") and not counts.get("falls_behind"):
+        trace = found.question.trace
+        longest = int((trace.prompt_tokens.astype("int64") + trace.output_tokens).max())
+        raise UserError(
+            "plan-longest-request",
+            f"no candidate holds the longest request of {trace.meta.name}, {longest:,} tokens; leave such "
+            "requests out with --max-prompt, --max-output and --too-long drop, or raise --budget",
+        )
+
+
+def require_winner(found: Answer) -> None:
+    """A CheckFailedError that says which candidate comes nearest, and by how much it misses."""
+    if found.winner is not None:
+        return
+    limit, costs = found.question.slo_tbt_p99_ms, found.question.costs.name
+    ttft_ms = found.question.slo_ttft_ms
+    if found.nearest is None and ttft_ms is not None:
+        times = ((point.ttft_p99_ms or 0.0, str(point.candidate)) for point in found.found.points)
+        soonest = min(times, default=None)
+        nearest = "" if soonest is None else f"; of those replayed {soonest[1]} has {soonest[0]:,.0f} ms"
+        raise CheckFailedError(
+            "plan-ttft-missed",
+            f"with {costs}, none of {found.found.considered:,} candidates keeps up with "
+            f"{found.question.trace.meta.name} and has a TTFT p99 of {ttft_ms:g} ms{nearest}",
+        )
+    if found.nearest is None:
+        raise CheckFailedError(
+            "plan-falls-behind",
+            f"with {costs}, none of {found.found.considered:,} candidates keeps up with "
+            f"{found.question.trace.meta.name}: 99 of 100 requests are to wait no longer than "
+            f"{found.question.slo_queueing_p99_s:g} s",
+        )
+    missed = found.nearest.tbt_p99_ms
+    raise CheckFailedError(
+        "plan-limit-missed",
+        f"with {costs}, none of {found.found.considered:,} candidates has a TBT p99 of {limit:g} ms; nearest "
+        f"is {found.nearest.candidate} with {missed:.3g} ms, {missed / limit - 1:.1%} over",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Repriced:
+    device: str
+    change: float  # 0.1 is 10 % more
+    usd_each_per_hour: float
+    winner: Point
+    stays: bool
+
+    def row(self) -> dict[str, object]:
+        return {
+            "device": self.device,
+            "change": self.change,
+            "usd_each_per_hour": self.usd_each_per_hour,
+            "winner": str(self.winner.candidate),
+            "stays": self.stays,
+            "usd_per_million_tokens": self.winner.usd_per_million_tokens,
+        }
+
+
+def repriced(points: Sequence[Point], slo_tbt_p99_ms: float) -> Iterator[Repriced]:
+    """Each device that may matter a tenth cheaper, and a tenth dearer; none if nothing meets the limit.
+
+    All that could win at these prices is among the points: the search saw to it. The budget is what it was.
+    """
+    best = winner(points, slo_tbt_p99_ms)
+    if best is None:
+        return
+    meeting = [each for each in points if meets(each, slo_tbt_p99_ms)]
+    prices = {
+        part.device.name: part.device.price_usd_per_hour
+        for each in sorted(meeting, key=order)
+        for part in each.candidate.deployment.parts
+    }
+    for device, usd in prices.items():
+        for change in (-PRICE_CHANGE, PRICE_CHANGE):
+            assert usd is not None
+            new_usd = usd * (1 + change)
+            changed = [(_at(each, device, new_usd), each) for each in meeting]
+            now, before = min(changed, key=lambda pair: order(pair[0]))
+            yield Repriced(device, change, new_usd, now, before is best)
+
+
+def _at(point: Point, device: str, usd_per_hour: float) -> Point:
+    old = point.candidate.deployment
+    beside = (old.attention, old.prefill)
+    new = Deployment(
+        _priced(old.model, device, usd_per_hour),
+        *(each and _priced(each, device, usd_per_hour) for each in beside),
+    )
+    return replace(point, candidate=replace(point.candidate, deployment=new))
+
+
+def _priced(workers: Workers, device: str, usd_per_hour: float) -> Workers:
+    if workers.device.name != device:
+        return workers
+    return Workers(replace(workers.device, override_usd_per_hour=usd_per_hour), workers.count)

@@ -1,0 +1,237 @@
+"""How good a candidate could be at best, from its cost tables and sums over the trace, without a replay.
+
+docs/plan.md derives every line of this; tests hold it to what replays come to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from laminabench.analysis.window import FEWEST_MOMENTS
+from laminabench.sim.spec import Float64, Mode, PromptPool, Spec, Timing
+from laminabench.workflows.plan.demand import Demand
+from laminabench.workflows.plan.prompt_bounds import least_with_prompts, path_lines, ttft_p99
+from laminabench.workflows.plan.prompt_demand import LEFT_OUT
+from laminabench.workflows.plan.tables import Tables, below, tables_of, tables_of_costs
+
+# Tables are rounded to ticks, layer by layer: far less than this.
+ROUNDING = 1 - 1e-6
+# Each starts from a better idea of the batch; all are bounds, and the third adds next to nothing.
+LOOKS = 3
+Why = Literal["does_not_fit", "too_small", "falls_behind"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """No replay has a higher throughput, or a lower 99th percentile of TBT or TTFT."""
+
+    tokens_per_s: float
+    tbt_p99_s: float
+    ttft_p99_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The memory of a candidate as admission sees it."""
+
+    pools: int
+    pool_tokens: int
+    most_requests: int
+    prompts_begun: int = 0  # at once, which do not hold yet what they will
+
+    @property
+    def tokens(self) -> int:
+        return self.pools * self.pool_tokens
+
+    def running(self, demand: Demand) -> int:
+        """What is charged for all who run at once, at most: there are only so many of them."""
+        begun = self.prompts_begun * demand.longest
+        return min(self.tokens + begun, self.most_requests * demand.longest)
+
+
+def room_of(spec: Spec) -> Room:
+    """Whole blocks only; of all copies of a deployment together."""
+    whole = spec.tokens_per_pool // spec.block_tokens * spec.block_tokens
+    begun = spec.copies * spec.batches * (spec.prompt_budget > 0)
+    return Room(spec.copies * spec.pools, whole, spec.copies * spec.max_requests, begun)
+
+
+def bound(spec: Spec, demand: Demand, room: Room) -> Bound:
+    """Of a saturated replay, in its steady window or in the whole run if that is next to nothing."""
+    most = min(room.most_requests, demand.can_run(room.tokens))
+    tables = tables_of(spec, most, demand.lengths)
+    if tables is None:
+        return Bound(float("inf"), 0.0)
+    cycles = max(demand.mean_charge(room.running(demand)) / room.tokens, 1 / room.most_requests)
+    read = demand.mean_read(room.running(demand))
+    if tables.prompts is None or demand.prompts is None:
+        per_token_s = least_seconds(tables, cycles, 1.0, read)
+        return Bound(1 / (per_token_s * ROUNDING), _least_p99(tables, demand, room, most) * ROUNDING)
+    # All that can be made, in the time that what surely is made takes.
+    asked = demand.prompts
+    made = max(0.0, demand.tokens - demand.missing_tokens.most(room.running(demand)))
+    work = asked.all.without(asked.begun(room.prompts_begun, tables.prompts.budget))
+    needed = least_with_prompts(tables, cycles * made, made, read * made, work) * ROUNDING
+    rate = (demand.tokens + demand.requests) / needed if needed > 0 else float("inf")
+    return Bound(rate, float(tables.chain.min()) * ROUNDING)
+
+
+def bound_of_arrivals(spec: Spec, demand: Demand, room: Room) -> Bound:
+    """Of an open replay that keeps up: no more than comes, and no faster than so much work allows."""
+    most = min(room.most_requests, demand.can_run(room.tokens))
+    tables = tables_of(spec, most, demand.lengths)
+    if tables is None:
+        return Bound(demand.rate, 0.0)
+    ttft_s = 0.0
+    if tables.prompts is not None and demand.prompts is not None:
+        ttft_s = ttft_p99(tables.prompts, demand.prompts) * ROUNDING
+    return Bound(demand.rate, _least_p99_of_arrivals(tables, demand, room, most) * ROUNDING, ttft_s)
+
+
+def bound_with_pool(
+    spec: Spec, pool: PromptPool, demand: Demand, waiting_s: float, mode: Mode
+) -> Bound | Why:
+    """Of a deployment whose prompts other devices compute: these have to keep up. Who decodes has the
+    shortest iteration at least, as it may lag behind while KV waits.
+    """
+    engine, asked = pool.engine, demand.prompts
+    assert asked is not None
+    assert isinstance(spec.timing, Timing)
+    # An engine has a prompt and its first token, and what each request has beside.
+    parts = (asked.longest.rows + 1, engine.request_tokens)
+    blocks = sum(-(-tokens // engine.block_tokens) for tokens in parts)
+    if blocks * engine.block_tokens > room_of(engine).pool_tokens:
+        return "too_small"
+    tables = tables_of_costs(spec, spec.timing, spec.max_requests, demand.lengths)
+    assert isinstance(engine.timing, Timing)
+    of_pool = tables_of_costs(engine, engine.timing, engine.max_requests, demand.lengths)
+    assert of_pool.prompts is not None
+    engines = spec.copies * engine.copies
+    begun = asked.begun(engines, of_pool.prompts.budget)
+    late = (begun,) if mode == "saturate" else (begun, asked.late)
+    work = asked.all.without(*late).times(1 / engines)
+    needed_s = least_with_prompts(of_pool, 0.0, 0.0, 0.0, work) * ROUNDING
+    gap_s = float(tables.chain.min()) * ROUNDING
+    if mode == "saturate":
+        # The window ends when the first engine has nobody waiting: of what others do then nothing is known.
+        made = demand.tokens + demand.requests
+        return Bound(made / needed_s if needed_s > 0 and engines == 1 else float("inf"), gap_s)
+    if needed_s > demand.span_s + waiting_s:
+        return "falls_behind"
+    return Bound(demand.rate, gap_s, ttft_p99(of_pool.prompts, asked) * ROUNDING)
+
+
+def falls_behind(spec: Spec, demand: Demand, room: Room, waiting_s: float) -> bool:
+    """Whether an open replay cannot have let 99 of 100 requests in so soon: there is more work than time.
+
+    What was let in and is not done yet holds memory, so it is not much.
+    """
+    tables = tables_of(spec, min(room.most_requests, demand.can_run(room.tokens)), demand.lengths)
+    if tables is None:
+        return False
+    late_tokens, late_kv = demand.late
+    running = room.running(demand)
+    missing = late_tokens + demand.missing_tokens.most(running)
+    unread = late_kv + demand.missing_kv.most(running)
+    tokens, read = demand.tokens - missing, demand.read - unread
+    charged = demand.charged - unread - demand.beside * missing
+    limit_s = demand.span_s + waiting_s
+    cycles = max(charged / room.tokens, tokens / room.most_requests)
+    if tables.prompts is not None and demand.prompts is not None:
+        asked, share = demand.prompts, 1 / tables.copies
+        work = asked.all.without(asked.late, asked.begun(room.prompts_begun, tables.prompts.budget)).times(
+            share
+        )
+        cycles, tokens, read = max(0.0, cycles), max(0.0, share * tokens), max(0.0, share * read)
+        return least_with_prompts(tables, cycles, tokens, read, work) * ROUNDING > limit_s
+    if tokens <= 0 or charged <= 0:
+        return False
+    return least_seconds(tables, cycles, tokens, max(read, 0.0)) * ROUNDING > limit_s
+
+
+def least_seconds(tables: Tables, cycles: float, tokens: float, read: float) -> float:
+    """In which at least so many cycles can make so many tokens that read so many KV tokens."""
+    mean = tokens / cycles
+
+    def spent(table: Float64, reading: float) -> float:
+        line = below(table, mean, through_zero=True)
+        return line.base * cycles + line.per_request * tokens + reading
+
+    reading = tables.per_token * read
+    chains = spent(tables.chain, reading) / tables.batches
+    attention = spent(tables.attention, reading) / tables.attentions
+    model = spent(tables.model, 0.0) / tables.replicas
+    # A cycle begins when the first batch of the one before has ended.
+    return max(chains, attention, model, cycles * float(tables.chain.min()))
+
+
+def _least_p99(tables: Tables, demand: Demand, room: Room, most: int) -> float:
+    """At least 99 of 100 gaps are no longer than the 99th percentile. The cycles that they are in were as
+    full as admission makes them, so their mean size, and mean of KV tokens, can be read off the trace.
+    """
+    alone = float(tables.chain.min())
+    made = demand.tokens - demand.missing_tokens.most(room.running(demand))
+    # What a cycle is full to, or it has as many requests as it may.
+    full = room.pools * (room.pool_tokens - demand.longest + 1)
+    # The last cycle of the window may be less full; first tokens have no gap.
+    gaps = (1 - LEFT_OUT) * (made - demand.firsts - most) - most
+    if made < FEWEST_MOMENTS * most or gaps <= 0 or full <= 0:
+        return alone
+    taken, all_taken, pending = demand.taken(gaps, full, room.most_requests)
+    if tables.batches == 1:
+        pending = 0.0  # who is let in joins at once
+    size = gaps / (taken + pending)
+    read = max(0.0, demand.read - demand.largest_read(demand.tokens - gaps)) / (all_taken + pending)
+    reading = tables.per_token * read
+    if tables.batches == 1:
+        return max(alone, below(tables.chain, size).at(size) + reading)
+    if tables.attentions > 1:
+        return alone
+    # Between two tokens the workers serve all other batches too, but for the layers at both ends.
+    layers = tables.layers
+    attention = below(tables.attention, size, through_zero=True).at(size) + reading
+    model = below(tables.mid, size, through_zero=True).at(size) * max(0, layers - 3) / tables.replicas
+    return max(alone, attention * (layers - 1) / layers, model)
+
+
+def _least_p99_of_arrivals(tables: Tables, demand: Demand, room: Room, most: int) -> float:
+    """The tokens that are made while requests come fill that time: the longer an iteration takes, the more
+    of them it makes, and so the longer it takes. A mean y solves y = base + load y.
+    """
+    least_s = float(tables.chain.min())
+    missing = demand.missing_tokens.most(room.running(demand))
+    made = demand.tokens - demand.late[0] - demand.last_tokens - missing
+    gaps = (1 - LEFT_OUT) * (made - demand.firsts)
+    if made < FEWEST_MOMENTS * most or gaps <= 0:
+        return least_s
+    time_s = tables.copies * tables.batches * demand.span_s
+    reading = tables.per_token * max(0.0, demand.read - demand.largest_read(demand.tokens - gaps))
+    found = _mean_at_least(tables.chain, gaps, reading, time_s, least_s)
+    if tables.prompts is None or demand.prompts is None:
+        return found
+    # What prompts take of that time, decoding cannot have.
+    asked = demand.prompts
+    work = asked.all.without(asked.late, asked.last, asked.begun(room.prompts_begun, tables.prompts.budget))
+    for line in path_lines(tables.prompts, len(tables.chain)):
+        left_s = time_s - line.per_request * work.rows - tables.prompts.chunks(work)
+        requests = np.arange(1, len(tables.chain) + 1, dtype=np.float64)
+        chain = line.base + line.per_request * requests + tables.beside
+        least = float(chain.min())
+        found = max(found, _mean_at_least(chain, gaps, reading, left_s, least))
+    return found
+
+
+def _mean_at_least(chain: Float64, gaps: float, reading: float, time_s: float, least_s: float) -> float:
+    """The y that solves it, by a better line each time."""
+    for _ in range(LOOKS):
+        if time_s <= 0:
+            return float("inf")
+        line = below(chain, gaps * least_s / time_s, through_zero=True)
+        load = (line.per_request * gaps + reading) / time_s
+        if load >= 1:
+            return float("inf")
+        least_s = max(least_s, line.base / (1 - load))
+    return least_s

@@ -1,0 +1,156 @@
+"""What a trace asks for, sorted and summed beforehand, so that a bound is a few look-ups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from laminabench.sim.spec import Float64
+from laminabench.traces.table import Trace
+from laminabench.workflows.plan.prompt_demand import PromptDemand, largest, prompt_demand_of
+from laminabench.workflows.plan.tables import Lengths
+
+
+class FractionalKnapsack:
+    """The most value that things of some weight have together, where one may be cut."""
+
+    def __init__(self, weight: Float64, value: Float64) -> None:
+        order = np.argsort(-value / weight, kind="stable")
+        self._weight = np.concatenate([[0.0], np.cumsum(weight[order])])
+        self._value = np.concatenate([[0.0], np.cumsum(value[order])])
+
+    def most(self, weight: float) -> float:
+        return float(np.interp(weight, self._weight, self._value))
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Sums over all requests, and over those of them that can be chosen worst. `charge` is a request's final
+    length in whole blocks and what each has `beside`, `held` what surely is charged for it while it decodes:
+    all of its charge where that is reserved; `read` is KV tokens that its tokens read, all of them together.
+
+    With prompts, `tokens` are those that are made by decoding: the first one of each request is not.
+    """
+
+    requests: int
+    tokens: float
+    firsts: int  # requests whose first token is one of `tokens`
+    charged: float  # held times tokens: how long how much of the memory is taken
+    read: float
+    beside: int  # its tokens, charged for each request
+    longest: int  # charge
+    lengths: Lengths
+    shortest_mean: tuple[float, float]  # least held, and least KV length, of any token
+    span_s: float  # from the first arrival to the last
+    by_charge: tuple[Float64, Float64, Float64]  # from the largest down: charges; sums of tokens, of charged
+    charge_sums: Float64  # from the largest down
+    smallest_sums: Float64  # of held, from the smallest up
+    # Of requests who hold so much together: what they lack at most.
+    missing_tokens: FractionalKnapsack
+    missing_kv: FractionalKnapsack  # final length times tokens
+    late: tuple[
+        float, float
+    ]  # tokens, and final length times tokens, of the hundredth of requests that have the most of each
+    last_tokens: float  # of requests that come so late that they may still wait when the last one comes
+    dense_charged: FractionalKnapsack  # beyond the mean, to bound a mean that they are missing from
+    dense_read: FractionalKnapsack
+    prompts: PromptDemand | None = None  # where they are computed
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second that are asked for."""
+        every = self.tokens + (self.requests - self.firsts)
+        return every / self.span_s if self.span_s > 0 else float("inf")
+
+    def can_run(self, capacity: float) -> int:
+        """Requests that so much memory can ever hold at once."""
+        return int(np.searchsorted(self.smallest_sums, capacity, side="right"))
+
+    def mean_charge(self, capacity: float) -> float:
+        """The least mean, over tokens, of what is charged for their requests, whoever is still running."""
+        return self._mean(self.charged, self.dense_charged, capacity, self.shortest_mean[0])
+
+    def mean_read(self, capacity: float) -> float:
+        """The same of the KV tokens that a token reads."""
+        return self._mean(self.read, self.dense_read, capacity, self.shortest_mean[1])
+
+    def _mean(self, total: float, dense: FractionalKnapsack, capacity: float, least: float) -> float:
+        done = self.tokens - self.missing_tokens.most(capacity)
+        return least if done <= 0 else max(least, total / self.tokens - dense.most(capacity) / done)
+
+    def taken(self, tokens: float, full: float, most_requests: int) -> tuple[float, float, float]:
+        """Of so many tokens, of all tokens, and of all requests once: the most shares of a full cycle.
+
+        A cycle is full when charges add up to `full`, or when it has so many requests: a request takes the
+        larger share of the two.
+        """
+        charges, counts, sums = self.by_charge
+        large = int(np.searchsorted(-charges, -full / most_requests, side="right"))
+
+        def share(some: float) -> float:
+            if some <= counts[large]:
+                return float(np.interp(some, counts, sums)) / full
+            return float(sums[large] / full + (some - counts[large]) / most_requests)
+
+        once = self.charge_sums[large] / full + (self.requests - large) / most_requests
+        return share(tokens), share(self.tokens), float(once)
+
+    def largest_read(self, tokens: float) -> float:
+        """Final length times tokens, of so many tokens of the requests that are charged most."""
+        _, counts, sums = self.by_charge
+        return float(np.interp(tokens, counts, sums)) - self.beside * tokens
+
+
+def demand_of(
+    trace: Trace,
+    block_tokens: int,
+    request_tokens: int = 0,
+    waiting_s: float = 0.0,
+    *,
+    prompts: bool = False,
+) -> Demand:
+    """With charges in blocks of that size, as admission by reservation has them, and waits no longer.
+
+    With prompts that are computed, KV grows and prefixes may be shared.
+    """
+    prompt, output = (tokens.astype(np.float64) for tokens in (trace.prompt_tokens, trace.output_tokens))
+    kv = np.ceil((prompt + output) / block_tokens) * block_tokens
+    beside = -(-request_tokens // block_tokens) * block_tokens
+    charge = kv + beside
+    asked = prompt_demand_of(trace, waiting_s) if prompts else None
+    held = charge if asked is None else asked.held + beside
+    made = output if asked is None else output - 1
+    charged = made * held
+    read = made * (prompt + (made - 1) / 2)
+    tokens = float(made.sum())
+    down = np.argsort(-charge, kind="stable")
+    mean_charged, mean_read = (values.sum() / max(tokens, 1.0) for values in (charged, read))
+    return Demand(
+        requests=len(trace),
+        tokens=tokens,
+        firsts=0 if prompts else len(trace),
+        charged=float(charged.sum()),
+        read=float(read.sum()),
+        beside=beside,
+        longest=int(charge.max()),
+        lengths=Lengths(float(prompt.min()), float(kv.max())),
+        shortest_mean=(float(held.min()), float(prompt.min())),
+        span_s=float(trace.arrival_s[-1] - trace.arrival_s[0]),
+        by_charge=(charge[down], _sums(made[down]), _sums((made * charge)[down])),
+        charge_sums=_sums(charge[down]),
+        smallest_sums=np.cumsum(np.sort(held)),
+        missing_tokens=FractionalKnapsack(held, made),
+        missing_kv=FractionalKnapsack(held, made * kv),
+        late=(largest(made), largest(made * kv)),
+        last_tokens=float(made[trace.arrival_s > trace.arrival_s[-1] - waiting_s].sum()),
+        dense_charged=FractionalKnapsack(held, made * np.maximum(held - mean_charged, 0)),
+        # Of a request's tokens the last ones are missing, which read nearly all that it ever has.
+        dense_read=FractionalKnapsack(held, made * np.maximum(kv - mean_read, 0)),
+        prompts=asked,
+    )
+
+
+def _sums(values: Float64) -> Float64:
+    sums: Float64 = np.concatenate([[0.0], np.cumsum(values)])
+    return sums

@@ -1,0 +1,159 @@
+"""A plan as a folder: plan.json, with all that was replayed, so that it can be looked at and billed anew."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from laminabench.runs.documents import Kind, read
+from laminabench.runs.format import sealed
+from laminabench.runs.manifest import Code
+from laminabench.runs.replace import require_replaceable
+from laminabench.runs.summary import Facts
+from laminabench.util.atomic import replacing
+from laminabench.util.json import json_safe
+from laminabench.util.redact import command_line
+from laminabench.util.version import __version__, describe, git_commit
+
+PLAN = Kind("plan", "laminabench plan", "plan.json", "laminabench plan", 1)
+
+
+class KeptEffect(Facts, frozen=True, kw_only=True):
+    """What a tenth more of one resource alone would do; shares."""
+
+    resource: str
+    throughput_gain: float
+    tbt_p99_gain: float
+    ttft_p99_gain: float | None = None
+
+
+class KeptPoint(Facts, frozen=True, kw_only=True):
+    """A candidate that was replayed in full."""
+
+    candidate: str
+    system: str
+    deployment: str
+    devices: dict[str, int]  # of all instances: what an hour costs follows from their prices
+    tokens_per_s: float
+    mean_batch: float
+    tbt_p50_ms: float
+    tbt_p99_ms: float
+    token_attainment: float
+    keeps_up: bool
+    ttft_p99_ms: float | None = None  # where prompts are computed
+    assumed_devices: tuple[str, ...] = ()
+    binds: list[KeptEffect] | None = None  # None where it was not worked out
+
+    def meets(self, slo_tbt_p99_ms: float) -> bool:
+        """As `measure.meets` of the point that was kept."""
+        return self.keeps_up and self.tbt_p99_ms <= slo_tbt_p99_ms
+
+
+class KeptPrice(Facts, frozen=True, kw_only=True):
+    usd: float
+    basis: str = ""
+    source: str = ""
+    date: str = ""
+
+
+class KeptDevice(Facts, frozen=True, kw_only=True):
+    name: str
+    price: KeptPrice | None = None
+
+
+class KeptSearch(Facts, frozen=True, kw_only=True):
+    considered: int
+    counts: dict[str, int]
+
+
+class KeptRepriced(Facts, frozen=True, kw_only=True):
+    """Who wins where one price is another."""
+
+    device: str
+    change: float
+    usd_each_per_hour: float
+    winner: str
+    stays: bool
+    usd_per_million_tokens: float | None
+
+
+class KeptAnswer(Facts, frozen=True, kw_only=True):
+    """With one cost set."""
+
+    costs: str
+    replayed: list[KeptPoint]
+    prices: tuple[KeptRepriced, ...] = ()
+    search: KeptSearch
+
+
+class KeptTrace(Facts, frozen=True, kw_only=True):
+    name: str
+    source: str
+    requests: int
+
+
+class KeptPlan(Facts, frozen=True, kw_only=True):
+    """What there is to know of a plan by who did not search."""
+
+    laminabench: Code = Code()
+    command: str = ""
+    trace: KeptTrace
+    model: str
+    mode: str
+    slo_tbt_p99_ms: float
+    slo_ttft_p99_ms: float | None = None
+    budget_usd_per_hour: float
+    power_budget_w: float | None = None
+    devices: list[KeptDevice]
+    answers: list[KeptAnswer]
+
+    @property
+    def prices(self) -> dict[str, float]:
+        """$ an hour of each device that a candidate has, as the search had them."""
+        used = {name for each in self.answers for point in each.replayed for name in point.devices}
+        return {
+            each.name: each.price.usd for each in self.devices if each.price is not None and each.name in used
+        }
+
+
+def default_directory(name: str, asked: Sequence[object]) -> Path:
+    """The same for the same plan by the same laminabench."""
+    said = json.dumps([describe(), *asked], sort_keys=True, default=str)
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+    return Path("plans") / f"{plain}-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
+
+
+def require_free(directory: Path) -> None:
+    """A UserError unless nothing is there, or another plan, which is replaced."""
+    require_replaceable(directory, lambda: PLAN.is_in(directory), "a plan")
+
+
+def write_plan(directory: Path, facts: Mapping[str, Any]) -> None:
+    """Keep what `plan --json` says, whole or not at all."""
+    require_free(directory)
+    whole = {
+        "format": PLAN.format,
+        "format_version": PLAN.version,
+        "laminabench": {"version": __version__, "commit": git_commit()},
+        "command": command_line(["laminabench", *sys.argv[1:]]),
+        **facts,
+    }
+    with replacing(directory / PLAN.file) as temporary:
+        text = json.dumps(sealed(json_safe(whole)), indent=1, ensure_ascii=False, allow_nan=False)
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def read_plan(directory: Path) -> KeptPlan:
+    """A plan that this version can read, checked as a whole."""
+    found = read(directory, PLAN, KeptPlan)
+    for answer in found.answers:
+        for point in answer.replayed:
+            if unpriced := point.devices.keys() - found.prices.keys():
+                why = f"{point.candidate} has {min(unpriced)}, which has no price"
+                raise PLAN.damaged(directory / PLAN.file, why)
+    return found

@@ -1,0 +1,73 @@
+"""A kept plan billed at other prices: what each candidate costs then, who is on the front, and who wins.
+
+view/plan.js does the same in a browser, operation by operation, so that both give the same numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from laminabench.workflows.plan.kept import KeptPoint
+
+Cost = Literal["usd_per_million_tokens", "usd_per_hour"]
+Speed = Literal["tbt_p99_ms", "tokens_per_s"]
+
+
+class Billed(NamedTuple):
+    """A candidate at some prices."""
+
+    point: KeptPoint
+    usd_per_hour: float
+    usd_per_million_tokens: float
+
+    @property
+    def order(self) -> tuple[float, float, float, str]:
+        """The cheapest tokens first, as `measure.order` has it."""
+        return (self.usd_per_million_tokens, self.point.tbt_p99_ms, self.usd_per_hour, self.point.candidate)
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Everybody at some prices; `on` are places in `all`, from the fastest on."""
+
+    all: list[Billed]
+    on: list[int]
+    winner: int | None
+
+
+def bill(point: KeptPoint, prices: Mapping[str, float]) -> Billed:
+    usd_per_hour = 0.0
+    for device, count in point.devices.items():
+        usd_per_hour += count * prices[device]
+    per_hour = point.tokens_per_s * 3600
+    return Billed(point, usd_per_hour, usd_per_hour / per_hour * 1e6 if per_hour else math.inf)
+
+
+def front_at(
+    points: Sequence[KeptPoint],
+    prices: Mapping[str, float],
+    slo_tbt_p99_ms: float,
+    cost: Cost = "usd_per_million_tokens",
+    speed: Speed = "tbt_p99_ms",
+) -> Front:
+    """Of those that meet the limit, where no other is as cheap and as fast, in what was chosen of both.
+
+    Who wins does not depend on that: the cheapest tokens do. Who may be had for the budget is decided at the
+    prices that the plan was made with.
+    """
+    billed = [bill(point, prices) for point in points]
+    costs: Callable[[Billed], float] = lambda each: getattr(each, cost)  # noqa: E731
+
+    def slowness(each: Billed) -> float:
+        return each.point.tbt_p99_ms if speed == "tbt_p99_ms" else -each.point.tokens_per_s
+
+    meeting = [i for i, each in enumerate(billed) if each.point.meets(slo_tbt_p99_ms)]
+    on: list[int] = []
+    for i in sorted(meeting, key=lambda i: (costs(billed[i]), slowness(billed[i]), *billed[i].order)):
+        if not on or slowness(billed[i]) < slowness(billed[on[-1]]):
+            on.append(i)
+    winner = min(meeting, key=lambda i: billed[i].order, default=None)
+    return Front(billed, on[::-1], winner)

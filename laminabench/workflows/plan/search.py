@@ -1,0 +1,262 @@
+"""The search: bounds for all, replays of those that could win, halving on samples for the other ones."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+from laminabench.workflows.plan.bounds import Bound
+from laminabench.workflows.plan.measure import Point, front, meets, nearest, usd_per_million_tokens, winner
+from laminabench.workflows.plan.question import Candidate, Question, Slo
+from laminabench.workflows.plan.stages import Team, stage_of, team
+
+# How much a price is changed to see what it does to the winner.
+PRICE_CHANGE = 0.1
+# What could win if one price changed by that much is replayed too: 1.1 times the winner's cost against the
+# same, or the winner's against 0.9 times another's.
+REACH = 1 / (1 - PRICE_CHANGE)
+# Replays between two looks at who can still win: few at first, until there is something to compare with.
+FIRST_ROUND, LARGEST_ROUND = 16, 64
+# Candidates whose bounds are found at once, where the cheapest come first.
+WAVE = 512
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was replayed in full, and what became of all the other candidates."""
+
+    points: tuple[Point, ...]
+    considered: int
+    counts: Mapping[str, int]  # of considered, by what decided about them; they add up
+    seconds: float
+
+
+@dataclass
+class Search:
+    team: Team
+    candidates: Sequence[Candidate]
+    told: Callable[[int, int], None]
+    bounds: dict[int, Bound] = field(default_factory=dict)
+    exact: dict[int, Point] = field(default_factory=dict)
+    missed: set[int] = field(default_factory=set)  # a limit, in the first part of an open trace
+    done: int = 0
+
+    @property
+    def question(self) -> Question:
+        return self.team.stage.question
+
+    @property
+    def slo_ms(self) -> float:
+        return self.question.slo_tbt_p99_ms
+
+    def judge(self, some: Sequence[int]) -> Counter[str]:
+        """Bounds of those of them that fit; how many do not, by why."""
+        found = self.team.bounds([self.candidates[i] for i in some], lambda some: None)
+        self.bounds |= {i: each for i, each in zip(some, found, strict=True) if isinstance(each, Bound)}
+        out = Counter(each for each in found if not isinstance(each, Bound))
+        self._tell(out.total())
+        return Counter({str(why): count for why, count in out.items()})
+
+    def cost_at_least(self, i: int) -> float:
+        return usd_per_million_tokens(self.candidates[i], self.bounds[i].tokens_per_s)
+
+    def could_meet(self, i: int) -> bool:
+        ttft_ms = self.question.slo_ttft_ms or float("inf")
+        bound = self.bounds[i]
+        return bound.tbt_p99_s * 1000 <= self.slo_ms and bound.ttft_p99_s * 1000 <= ttft_ms
+
+    def meeting(self) -> list[int]:
+        """Not replayed yet, and perhaps within the limits."""
+        return [i for i in self.left() if self.could_meet(i)]
+
+    def left(self) -> list[int]:
+        return [i for i in self.bounds if i not in self.exact and i not in self.missed]
+
+    def replay(self, some: Sequence[int]) -> None:
+        found = self.team.points([self.candidates[i] for i in some], self._tell)
+        self.exact.update(zip(some, found, strict=True))
+
+    def try_out(self, some: Sequence[int], slo: Slo) -> None:
+        """Replay them; of an open trace only its first part, where that is enough to miss a limit."""
+        if self.question.mode != "open":
+            self.replay(some)
+            return
+        chosen = [self.candidates[i] for i in some]
+        found = self.team.points_unless_missed(slo, chosen, self._tell)
+        self.exact |= {i: point for i, point in zip(some, found, strict=True) if point is not None}
+        self.missed = (self.missed | set(some)) - self.exact.keys()
+
+    def find_winner(self) -> None:
+        """Best bound first, until nothing left could cost less than the best there is, within REACH of it."""
+        size = FIRST_ROUND
+        while some := self.could_win()[:size]:
+            self.try_out(some, self.question.slo)
+            size = min(2 * size, LARGEST_ROUND)
+
+    def find_nearest(self, some: Iterable[int]) -> None:
+        """Where nothing meets the limit: of these, best bound first, until nothing left could be any faster;
+        where nobody keeps up either, any sooner.
+        """
+        slo = self.question.slo
+
+        def fastest_s() -> float:
+            best = nearest(self.exact.values())
+            return math.inf if best is None else best.tbt_p99_ms / 1000
+
+        def soonest_s() -> float:
+            return min((point.ttft_p99_ms or 0.0 for point in self.exact.values()), default=math.inf) / 1000
+
+        self._narrow(some, lambda of: of.tbt_p99_s, fastest_s, lambda s: replace(slo, tbt_s=s))
+        if nearest(self.exact.values()) is None and self.question.slo_ttft_ms is not None:
+            self._narrow(self.missed, lambda of: of.ttft_p99_s, soonest_s, lambda s: Slo(ttft_s=s))
+
+    def _narrow(
+        self,
+        some: Iterable[int],
+        of: Callable[[Bound], float],
+        best: Callable[[], float],
+        slo: Callable[[float], Slo],
+    ) -> None:
+        left = [i for i in some if i not in self.exact]
+        while left := [i for i in left if of(self.bounds[i]) < best()]:
+            left.sort(key=lambda i: of(self.bounds[i]))
+            self.try_out(left[:FIRST_ROUND], slo(best()))
+            del left[:FIRST_ROUND]
+
+    def undominated(self) -> list[int]:
+        """Not replayed yet, and by their bounds perhaps on the front."""
+        serving = (point for point in self.exact.values() if meets(point, self.slo_ms))
+        known = [(point.usd_per_million_tokens, point.tbt_p99_ms) for point in serving]
+
+        def beaten(i: int) -> bool:
+            cost, tbt_ms = self.cost_at_least(i), self.bounds[i].tbt_p99_s * 1000
+            return any(its_cost <= cost and its_tbt_ms <= tbt_ms for its_cost, its_tbt_ms in known)
+
+        return [i for i in self.meeting() if not beaten(i)]
+
+    def could_win(self) -> list[int]:
+        best = winner(self.exact.values(), self.slo_ms)
+        limit = float("inf") if best is None else best.usd_per_million_tokens * REACH
+        costs = {i: self.cost_at_least(i) for i in self.meeting()}
+        return sorted((i for i, cost in costs.items() if cost <= limit), key=lambda i: (costs[i], i))
+
+    def not_replayed(self, otherwise: str) -> Counter[str]:
+        """Of those that have bounds how many are too slow by them, and by what else the others are out."""
+        left, meeting = len(self.left()), len(self.meeting())
+        return Counter({"bound_too_slow": left - meeting, otherwise: meeting})
+
+    def _tell(self, some: int) -> None:
+        self.done += some
+        self.told(min(self.done, len(self.candidates)), len(self.candidates))
+
+
+def search(
+    question: Question,
+    candidates: Sequence[Candidate],
+    *,
+    exhaustive: bool = False,
+    winner_only: bool = False,
+    jobs: int | None = None,
+    told: Callable[[int, int], None] = lambda done, total: None,
+) -> Found:
+    """Replay what the answer needs; `exhaustive` replays everything that fits.
+
+    `winner_only`: the front away from the winner is not searched.
+    """
+    began = perf_counter()
+    with team(stage_of(question), len(candidates), jobs) as several:
+        run = Search(several, candidates, told)
+        if question.mode == "open" and winner_only and not exhaustive:
+            counts = _cheapest_first(run)
+        else:
+            counts = run.judge(range(len(candidates)))
+            if exhaustive:
+                run.replay(list(run.bounds))
+            else:
+                counts += _decided(run, winner_only=winner_only)
+    counts += Counter(missed=len(run.missed))
+    counts["replayed"] = len(run.exact)
+    points = tuple(point for _, point in sorted(run.exact.items()))
+    return Found(points, len(candidates), dict(counts), perf_counter() - began)
+
+
+def _cheapest_first(run: Search) -> Counter[str]:
+    """Where all make the tokens that are asked for, what they cost is known before their bounds are.
+
+    Nobody is looked at who could not win even if a price changed: the front is of the others.
+    """
+    rate = next(iter(run.team.stage.demands.values())).rate
+    costs = [usd_per_million_tokens(each, rate) for each in run.candidates]
+    order = sorted(range(len(costs)), key=lambda i: (costs[i], i))
+    counts: Counter[str] = Counter()
+    for start in range(0, len(order), WAVE):
+        wave = order[start : start + WAVE]
+        best = winner(run.exact.values(), run.slo_ms)
+        if best is not None and costs[wave[0]] > best.usd_per_million_tokens * REACH:
+            counts["dearer"] = len(order) - start
+            break
+        counts += run.judge(wave)
+        run.find_winner()
+    if winner(run.exact.values(), run.slo_ms) is None:
+        run.find_nearest(run.missed)
+    return counts + run.not_replayed("dearer")
+
+
+def _decided(run: Search, *, winner_only: bool) -> Counter[str]:
+    """Replay what the answer needs of those that have bounds; how many of the others it needs not, by why."""
+    run.find_winner()
+    if winner(run.exact.values(), run.slo_ms) is None:
+        run.find_nearest(run.bounds)
+    return +run.not_replayed("dearer") if winner_only else _find_front(run)
+
+
+def _find_front(run: Search) -> Counter[str]:
+    """Replay what may be on the front besides; how many may not, by what told so."""
+    dropped = _halved(run, run.undominated()) if run.question.mode == "saturate" else set()
+    while left := [i for i in run.undominated() if i not in dropped]:
+        # Who is good at both is beaten by few, and beats many.
+        left.sort(key=lambda i: run.cost_at_least(i) * run.bounds[i].tbt_p99_s)
+        run.try_out(left[:FIRST_ROUND], run.question.slo)
+    counts = run.not_replayed("bound_dominated")
+    counts["bound_dominated"] -= len(dropped)
+    return counts + Counter(halved=len(dropped))
+
+
+def _halved(run: Search, rivals: Sequence[int]) -> set[int]:
+    known = [point.candidate for point in front(list(run.exact.values()), run.slo_ms)]
+    kept = undominated_on_samples(run.team, [run.candidates[i] for i in rivals], known)
+    return {i for i, keep in zip(rivals, kept, strict=True) if not keep}
+
+
+# Of the trace's requests, one in so many.
+SHARES = (16, 4)
+# So often must a sample fill the batches of a candidate to say anything about it: they begin empty.
+FEWEST_TURNS = 3
+# How far samples of one trace were off against each other, whole traces being right: 15 % of throughput and
+# 22 % of TBT between the two worst of 788 candidates on three traces, with one in 16 requests.
+COST_MARGIN, TBT_MARGIN = 1.15, 1.22
+
+
+def undominated_on_samples(team: Team, rivals: Sequence[Candidate], known: Sequence[Candidate]) -> list[bool]:
+    """Which rivals may be on the front with the known ones, judged by parts of the trace."""
+    kept = [True] * len(rivals)
+    for share in SHARES:
+        part = team.stage.part(share)
+        left = [i for i, keep in enumerate(kept) if keep]
+        if part is None or not left:
+            continue
+        some = [*(rivals[i] for i in left), *known]
+        found = team.points(some, lambda _: None, share)
+        telling = [point for point in found if point.mean_batch * FEWEST_TURNS <= len(part)]
+        for i, point in zip(left, found, strict=False):
+            kept[i] = point not in telling or not any(_beats(other, point) for other in telling)
+    return kept
+
+
+def _beats(one: Point, other: Point) -> bool:
+    """Better in both by more than a sample is off."""
+    cheaper = one.usd_per_million_tokens * COST_MARGIN <= other.usd_per_million_tokens
+    return cheaper and one.tbt_p99_ms * TBT_MARGIN <= other.tbt_p99_ms

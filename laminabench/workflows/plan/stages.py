@@ -1,0 +1,185 @@
+"""The work of a search that is done in many processes: bounds and replays of some candidates at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from laminabench.sim.spec import Spec
+from laminabench.systems.registry import MODULES, system
+from laminabench.traces.table import Trace
+from laminabench.util.parallel import Crew, cores, crew
+from laminabench.workflows.plan.bounds import (
+    Bound,
+    Why,
+    bound,
+    bound_of_arrivals,
+    bound_with_pool,
+    falls_behind,
+    room_of,
+)
+from laminabench.workflows.plan.demand import Demand, demand_of
+from laminabench.workflows.plan.early import misses
+from laminabench.workflows.plan.measure import Point, cluster, measure
+from laminabench.workflows.plan.question import Candidate, Question, Slo
+
+Judged = TypeVar("Judged")
+Told = Callable[[int], None]
+
+# So that one that takes longer does not keep the others waiting at the end.
+CHUNKS_PER_CORE = 4
+# Below so many seconds of work, by rough guess, other processes take longer to begin than they save.
+WORTH_SPREADING_S = 1.5
+BUILD_S, REQUEST_S = 1.5e-3, 0.5e-6
+
+# A smaller part of a trace says nothing, and costs nearly as much to set up as all.
+FEWEST_REQUESTS = 500
+SEED = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What the work on all candidates has in common."""
+
+    question: Question
+    demands: dict[tuple[int, int], Demand]  # by block size, and what each request has beside its tokens
+    parts: dict[int, Trace | None]  # by share
+
+    @property
+    def trace(self) -> Trace:
+        return self.question.trace
+
+    def part(self, share: int) -> Trace | None:
+        """One in so many requests, at random; None if that is too few. All of them as they are."""
+        if share not in self.parts:
+            drawn = np.random.Generator(np.random.PCG64(SEED)).permutation(len(self.trace))
+            size = len(self.trace) // share
+            self.parts[share] = self.trace.take(np.sort(drawn[:size])) if size >= FEWEST_REQUESTS else None
+        return self.parts[share]
+
+    def demand(self, block_tokens: int, request_tokens: int = 0) -> Demand:
+        key, question = (block_tokens, request_tokens), self.question
+        if key not in self.demands:
+            waiting_s = question.slo_queueing_p99_s
+            self.demands[key] = demand_of(self.trace, *key, waiting_s, prompts=question.prompts)
+        return self.demands[key]
+
+    def cluster(self, candidate: Candidate) -> Spec | None:
+        """With tables no longer than the batches that memory has room for: the same replay, made sooner.
+
+        All of the devices' memory is more than KV ever gets. A board has no tables; with prompts they are as
+        long as the budget of tokens.
+        """
+        own = system(candidate.system)
+        if not own.TABLES or candidate.prompt_budget:
+            return cluster(self.question, candidate)
+        part = candidate.deployment.attention or candidate.deployment.model
+        tokens = part.memory_bytes / self.question.model.kv_bytes_per_token
+        most = max(1, self.demand(1).can_run(tokens))
+        # A power of two, so that many candidates have the same tables.
+        most = 1 << (most - 1).bit_length()
+        return cluster(self.question, candidate, min(most, own.most_requests(candidate.deployment)))
+
+
+def stage_of(question: Question) -> Stage:
+    """The whole trace, for the block sizes that systems have."""
+    blocks = {system(name).BLOCK_TOKENS for name in MODULES}
+    stage = Stage(question, {}, {1: question.trace})
+    for block in sorted(blocks):
+        stage.demand(block)
+    return stage
+
+
+class Team:
+    """Who does the work of a search, in processes that are kept until its end: what they have once made of a
+    candidate's devices serves the next one, too.
+    """
+
+    def __init__(self, stage: Stage, of_crew: Crew, jobs: int) -> None:
+        self.stage = stage
+        self._crew = of_crew
+        self._chunks = 1 if jobs == 1 else CHUNKS_PER_CORE * jobs
+
+    def bounds(self, some: Sequence[Candidate], told: Told) -> list[Bound | Why]:
+        """How good each could be, or why it cannot be at all."""
+        return self._everywhere(_bound, some, told)
+
+    def points(self, some: Sequence[Candidate], told: Told, share: int = 1) -> list[Point]:
+        """Each replayed, of the trace or of one in so many of its requests; all of them fit."""
+        return self._everywhere(partial(_point, share), some, told)
+
+    def points_unless_missed(self, slo: Slo, some: Sequence[Candidate], told: Told) -> list[Point | None]:
+        """The same of an open trace, but None where a limit is missed early on."""
+        return self._everywhere(partial(_point_unless_missed, slo), some, told)
+
+    def _everywhere(
+        self, work: Callable[[Stage, Candidate], Judged], some: Sequence[Candidate], told: Told
+    ) -> list[Judged]:
+        """`work` of all of them, in their order."""
+        # Neighbours are much alike and take as long: dealt out, every chunk has some of each.
+        chunks = [chunk for start in range(self._chunks) if (chunk := some[start :: self._chunks])]
+        found: dict[int, Judged] = {}
+        for index, judged in self._crew(partial(_all_of, work), chunks):
+            found.update(zip(range(index, len(some), self._chunks), judged, strict=True))
+            told(len(judged))
+        return [found[index] for index in range(len(some))]
+
+
+def jobs_for(replays: int, trace: Trace, jobs: int | None) -> int | None:
+    """So many processes at most, or one where others would not be worth it."""
+    return 1 if replays * (BUILD_S + len(trace) * REQUEST_S) < WORTH_SPREADING_S else jobs
+
+
+@contextmanager
+def team(stage: Stage, candidates: int, jobs: int | None = None) -> Iterator[Team]:
+    """For a search among so many, on as many cores as it is worth."""
+    jobs = jobs_for(candidates, stage.trace, jobs)
+    with crew(stage, jobs=jobs) as found:
+        yield Team(stage, found, jobs or cores())
+
+
+def _bound(stage: Stage, candidate: Candidate) -> Bound | Why:
+    question = stage.question
+    spec = stage.cluster(candidate)
+    if spec is None:
+        return "does_not_fit"
+    demand, room = stage.demand(spec.block_tokens, spec.request_tokens), room_of(spec)
+    if demand.longest > room.pool_tokens:
+        return "too_small"
+    if spec.pool is not None:
+        return bound_with_pool(spec, spec.pool, demand, question.slo_queueing_p99_s, question.mode)
+    if question.mode == "saturate":
+        return bound(spec, demand, room)
+    if falls_behind(spec, demand, room, question.slo_queueing_p99_s):
+        return "falls_behind"
+    return bound_of_arrivals(spec, demand, room)
+
+
+def _point(share: int, stage: Stage, candidate: Candidate) -> Point:
+    trace = stage.part(share)
+    assert trace is not None
+    return measure(stage.question, trace, candidate, _fitting(stage, candidate))
+
+
+def _point_unless_missed(slo: Slo, stage: Stage, candidate: Candidate) -> Point | None:
+    spec = _fitting(stage, candidate)
+    if misses(stage.trace, spec, slo):
+        return None
+    return measure(stage.question, stage.trace, candidate, spec)
+
+
+def _fitting(stage: Stage, candidate: Candidate) -> Spec:
+    spec = stage.cluster(candidate)
+    assert spec is not None
+    return spec
+
+
+def _all_of(
+    work: Callable[[Stage, Candidate], Judged], stage: Stage, some: Sequence[Candidate]
+) -> list[Judged]:
+    return [work(stage, each) for each in some]

@@ -1,0 +1,246 @@
+"""How long an iteration takes at least, by its requests or its rows, and lines below these tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from laminabench.catalog.boards import Board
+from laminabench.catalog.models import ModelShape
+from laminabench.sim.spec import BoardTiming, Float64, PromptTiming, Spec, Timing, shape_of
+from laminabench.workflows.plan.prompt_demand import Work
+
+
+class Line(NamedTuple):
+    """Below a table everywhere: base + per_request B, for every batch of B requests."""
+
+    base: float
+    per_request: float
+
+    def at(self, requests: float) -> float:
+        return self.base + self.per_request * requests
+
+
+def below(table: Float64, at: float, *, through_zero: bool = False) -> Line:
+    """A line below the table (its row 0 is a batch of 1), as high as one can be near `at`.
+
+    `through_zero`: its base is not negative, so that more iterations for the same tokens never take less.
+    """
+    requests = np.arange(1, len(table) + 1)
+    i = min(max(round(at) - 1, 1), len(table) - 2)
+    slope = max(0.0, float(table[i + 1] - table[i - 1]) / 2) if len(table) > 2 else 0.0
+    base = float((table - slope * requests).min())
+    if base < 0 and through_zero:
+        return Line(0.0, float((table / requests).min()))
+    return Line(base, slope)
+
+
+@dataclass(frozen=True)
+class PromptTables:
+    """Seconds an iteration by its rows, 1 up to the budget, all layers; none is above a later one."""
+
+    model: Float64  # without the LM head
+    attention: Float64  # of it what depends on rows alone
+    path: Float64  # both, and the way to attention and back
+    head: float  # the LM head, for each request that gets a token
+    host_fixed: float
+    host_each: float
+    fixed: float  # attention of an iteration that has chunks, and of each row and pair of them
+    per_row: float
+    per_pair: float
+
+    @property
+    def budget(self) -> int:
+        return len(self.path)
+
+    def chunks(self, work: Work) -> float:
+        """Of attention."""
+        return self.fixed * work.rows / self.budget + self.per_row * work.rows + self.per_pair * work.pairs
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Seconds an iteration by batch size, all layers, attention's part in KV tokens apart."""
+
+    batches: int
+    layers: int
+    replicas: int
+    mid: Float64
+    model: Float64
+    # As one attention: what KV tokens have no part in, of all layers (prompts' by rows is apart), and seconds
+    # a KV token of the batch.
+    attention: Float64
+    per_token: float
+    chain: Float64  # all of it, one after the other
+    beside: Float64 | float = 0.0  # of that, what the rows of prompts add nothing to
+    prompts: PromptTables | None = None
+    attentions: int = 1  # done side by side: by the attention workers as one, or by each replica
+    # So many side by side, of which each has its part of all sums; of boards they are in the times.
+    copies: int = 1
+
+
+class Lengths(NamedTuple):
+    """KV tokens of those who decode: no fewer and no more."""
+
+    least: float
+    most: float
+
+    def within(self, window: int) -> tuple[float, float]:
+        """Base and slope of a line below the tokens of a request that are in a window, by how many it has."""
+        least, most = min(self.least, window), min(self.most, window)
+        slope = (most - least) / (self.most - self.least) if self.most > self.least else 0.0
+        return least - slope * self.least, slope
+
+
+def tables_of(spec: Spec, most: int, lengths: Lengths) -> Tables | None:
+    """Of a deployment of either kind; None where there is nothing to bound its times by."""
+    if isinstance(spec.timing, BoardTiming):
+        return tables_of_boards(spec, spec.timing, most)
+    return tables_of_costs(spec, spec.timing, most, lengths)
+
+
+def tables_of_costs(spec: Spec, timing: Timing, most: int, lengths: Lengths) -> Tables:
+    """As the simulator reads them."""
+    timing = _at_least(timing)
+    layers = spec.layers
+    most = min(most, spec.max_requests)
+    if timing.prompts is not None:
+        most = min(most, spec.prompt_budget)
+    requests = np.arange(1, most + 1)
+
+    def table(values: Float64 | float) -> Float64:
+        whole = np.asarray(values, np.float64)
+        return whole[1 : most + 1] if whole.ndim else np.full(most, whole)
+
+    mid = table(timing.mid_slice)
+    model = table(timing.first_slice) + (layers - 1) * mid + table(timing.last_slice)
+    attention = layers * (table(timing.attention_fixed) + timing.combine)
+    if timing.prompts is None:
+        attention += layers * table(timing.attention_rows)
+    per_kv = table(timing.attention_per_token)
+    if timing.window is not None:
+        (base, slope), windowed = lengths.within(timing.window), table(timing.windowed_per_token)
+        per_kv = per_kv + slope * windowed
+        attention += layers * base * requests * windowed / spec.pools
+    per_token = layers * float(per_kv.min()) / spec.pools
+    host = requests * 0.0 if timing.host_async else timing.host_fixed + requests * timing.host_per_request
+    crossing = crossing_of(timing, table(timing.q_transfer), table(timing.out_transfer))
+    chain = host + model + attention + layers * (crossing - table(timing.q_lead))
+    workers = (spec.batches, layers, len(spec.replica_names))
+    tables = Tables(
+        *(*workers, mid, model, attention, per_token, chain),
+        attentions=spec.batches if spec.own_attention else 1,
+        copies=spec.copies,
+    )
+    if timing.prompts is None:
+        return tables
+    prompts = prompt_tables_of(spec, timing, timing.prompts, lengths)
+    # Beside prompts no row costs less than it does alone.
+    beside = host + np.minimum.accumulate(attention[::-1])[::-1] + prompts.head * requests
+    return replace(tables, chain=prompts.path[:most] + beside, beside=beside, prompts=prompts)
+
+
+def _at_least(timing: Timing) -> Timing:
+    """Where attention was measured: no less than reading KV at the best rate, and nothing beside chunks."""
+    if timing.measured is None:
+        return timing
+    zero = np.zeros(len(timing.attention_fixed))
+    if timing.prompts is None:
+        least = zero + timing.measured.least_per_kv_token()
+        return replace(timing, attention_fixed=zero, attention_per_token=least, window=None)
+    prompts = replace(timing.prompts, fixed=0.0, per_row=0.0, per_pair=0.0)
+    return replace(timing, attention_fixed=zero, attention_per_token=zero, window=None, prompts=prompts)
+
+
+def prompt_tables_of(spec: Spec, timing: Timing, prompts: PromptTiming, lengths: Lengths) -> PromptTables:
+    """As the simulator reads them."""
+    layers = spec.layers
+
+    def table(values: Float64 | float) -> Float64:
+        rows = len(timing.first_slice)
+        return np.broadcast_to(np.asarray(values, np.float64), rows)[1 : spec.prompt_budget + 1]
+
+    model = table(timing.first_slice) + (layers - 1) * table(timing.mid_slice) + table(timing.last_slice)
+    attention = layers * table(timing.attention_rows)
+    crossing = crossing_of(timing, table(timing.q_transfer), table(timing.out_transfer))
+    path = model + attention + layers * (crossing - table(timing.q_lead))
+    made = np.arange(1, len(prompts.head))
+    # Of the longest a window has this share, and no less of any other.
+    within = min(1.0, timing.window / lengths.most) if timing.window else 0.0
+    waits = not timing.host_async
+    return PromptTables(
+        _rising(model),
+        _rising(attention),
+        _rising(path),
+        float((prompts.head[1:] / made).min()),
+        waits * timing.host_fixed,
+        waits * timing.host_per_request,
+        layers * prompts.fixed,
+        layers * prompts.per_row / spec.pools,
+        layers * (prompts.per_pair + within * prompts.windowed_per_pair) / spec.pools,
+    )
+
+
+def _rising(table: Float64) -> Float64:
+    """The largest table below this one that never falls."""
+    return np.minimum.accumulate(table[::-1])[::-1]
+
+
+def crossing_of(timing: Timing, to: Float64, back: Float64) -> Float64:
+    """A layer's way to attention and back; of what is streamed, the part that hides behind nothing."""
+    chunks, latency = timing.stream_chunks, timing.transfer_latency
+    if chunks == 1:
+        return to + back
+    return 2 * latency + (to + back - 2 * latency) / chunks
+
+
+# Policies that run an iteration on a board's two sides as they are.
+_OTHER_DEVICES = ("8-hbm",)
+
+
+def tables_of_boards(spec: Spec, timing: BoardTiming, most: int) -> Tables | None:
+    """Of all copies in step, as one pool of each; None where nothing is known of the policy.
+
+    They are not in step, but sums over the boards' iterations, divided by the number of boards, are these.
+    """
+    if timing.mapping in _OTHER_DEVICES:
+        return None
+    # Of a board, where all of them have so many requests together.
+    batch = np.arange(1, most + 1) / spec.copies
+    zero = np.zeros(most)
+    host = zero if timing.host_async else timing.host_fixed + batch * timing.host_per_request
+    board, model = timing.board, timing.model
+    launches = model.layers * board.kernels * board.launch_s
+    chain = host + launches + _weights_s(board, model, batch)
+    per_token = model.layers * _kv_token_s(board, model) / spec.copies
+    return Tables(1, model.layers, 1, zero, zero, zero, per_token, chain)
+
+
+def _weights_s(board: Board, model: ModelShape, batch: Float64) -> Float64:
+    """All matrices once: the slower of reading them and of multiplying by them, each at its best."""
+    bandwidth, cores, width = _bytes_per_s(board), _cores(board), shape_of(model)["element_bytes"]
+    load = np.maximum(board.mm_size, batch) if board.weight_load == "behind" else board.mm_size + batch
+    total = np.zeros_like(batch)
+    matrices = [(model.layers, gemm.n * gemm.k) for gemm in model.layer_gemms(1)]
+    for times, elements in [*matrices, (1, model.vocab * model.hidden)]:
+        computing = elements / board.mm_size**2 / cores * load / board.clock_hz
+        total += times * np.maximum(computing, elements * width / bandwidth)
+    return total
+
+
+def _kv_token_s(board: Board, model: ModelShape) -> float:
+    """One token of KV in one layer: the slowest of reading it, multiplying by it, and its softmax."""
+    read = 2 * model.kv_size * shape_of(model)["element_bytes"] * (model.group if board.reread_kv else 1)
+    products = 2 * model.heads / board.mv_rows
+    softmax = 3 * model.heads / board.vector_width
+    return max(read / _bytes_per_s(board), max(products, softmax) / _cores(board) / board.clock_hz)
+
+
+def _bytes_per_s(board: Board) -> float:
+    return (board.hbm.bandwidth_bytes_per_s + board.lpddr.bandwidth_bytes_per_s) * board.dram_efficiency
+
+
+def _cores(board: Board) -> int:
+    return board.cores * (board.hbm.chips + board.lpddr.chips)

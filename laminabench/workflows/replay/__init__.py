@@ -1,0 +1,7 @@
+"""The use case: a typed request, and what a replay of it comes to. Everything that replays calls this."""
+
+from laminabench.requests.replay import ReplayRequest
+from laminabench.systems.base import Replayed, Workload
+from laminabench.workflows.replay.run import Result, replay, run
+
+__all__ = ["ReplayRequest", "Replayed", "Result", "Workload", "replay", "run"]

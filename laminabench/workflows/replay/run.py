@@ -1,0 +1,206 @@
+"""From a request to a Run: system and trace looked up, the trace replayed, Run and journal written."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from laminabench.catalog.deployment import AUTO
+from laminabench.requests.replay import ReplayRequest, seconds
+from laminabench.runs.journal import beside
+from laminabench.runs.manifest import Manifest, manifest
+from laminabench.systems.base import Prepared, Replayed, Workload
+from laminabench.systems.modelled.prepared import Routed, replay_on
+from laminabench.systems.modelled.setup import Setup
+from laminabench.systems.registry import prepare, system
+from laminabench.traces.resolve import cut, transforms_of, whole
+from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
+from laminabench.util.json import JsonObject
+from laminabench.util.progress import SILENT, Listener
+from laminabench.workflows.replay.journal import NO_JOURNAL, NoJournal, ReplayJournal
+from laminabench.workflows.replay.metrics_page import metrics_served
+from laminabench.workflows.replay.watching import live_report
+
+if TYPE_CHECKING:
+    from laminabench.runs.read import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a request came to; `directory` has the Run, where one was kept."""
+
+    prepared: Prepared
+    trace: Trace
+    replayed: Replayed
+    directory: Path | None
+    wall_s: float
+
+    def manifest(self, request: ReplayRequest) -> Manifest:
+        """What a Run says of itself; `request` is as it was asked, before its system settled it."""
+        prepared, replayed = self.prepared, self.replayed
+        return manifest(
+            command=["laminabench", "replay", *request.kept().arguments()],
+            request=prepared.request.kept().text(),
+            seed=request.seed,
+            trace=self.trace,
+            transforms=asdict(transforms_of(request)),
+            workload=asdict(Workload.of(request)),
+            system=request.system,
+            deployment={**prepared.deployment.describe(), "facts": replayed.facts},
+            model=prepared.model.describe(),
+            backend=prepared.backend,
+            coefficients=replayed.coefficients,
+            wall_s=self.wall_s,
+            summary=replayed.summary,
+            partial=replayed.partial,
+        )
+
+    def as_run(self, request: ReplayRequest) -> Run:
+        """What `read_run` would make of the Run, whether or not one was kept."""
+        from laminabench.runs.read import Run
+        from laminabench.runs.status import statuses
+
+        outcome, trace = self.replayed.outcome, self.trace
+        requests = {**outcome.requests, "status": statuses(outcome)}
+        return Run(
+            self.directory or Path("(not kept)"),
+            self.manifest(request),
+            dataclasses.replace(outcome, requests=requests),
+            trace.prompt_tokens,
+            trace.output_tokens,
+        )
+
+    def require_sound(self) -> None:
+        """Raise what is wrong with the numbers, if they are of something else than was asked for."""
+        if self.replayed.problem:
+            raise self.replayed.problem
+
+    def require_whole(self) -> None:
+        """Besides, raise where the replay ended before its trace did."""
+        self.require_sound()
+        if self.replayed.partial:
+            raise UserError("replay-ended-early", self.replayed.partial.sentence)
+
+    def draw_timeline(self, path: Path, window: str | None) -> JsonObject:
+        """Draw the work of one window, and say which."""
+        assert self.replayed.draw is not None  # else the flag was refused
+        chosen = None if window is None else seconds(window, "--timeline-window")
+        return {"path": str(path), **self.replayed.draw(path, chosen)}
+
+
+def head(prepared: Prepared) -> dict[str, str]:
+    """The keys that even a replay that failed has."""
+    return {
+        "backend": prepared.backend,
+        "system": prepared.request.system,
+        "deployment": str(prepared.deployment),
+        "model": prepared.model.name,
+        "mode": prepared.request.mode,
+    }
+
+
+def run(
+    request: ReplayRequest,
+    *,
+    listener: Listener = SILENT,
+    trace: Trace | None = None,
+    resumed: ReplayJournal | None = None,
+) -> Result:
+    """Replay, and keep the Run unless the request says otherwise; UserErrors come before anything is written.
+
+    `trace` is the request's, where it has been loaded and cut before. `resumed` is gone on with.
+    """
+    began = time.perf_counter()
+    request.require_valid()
+    if request.directory:
+        _require_replaceable(Path(request.directory))
+    prepared = prepare(request, listener)
+    if trace is None:
+        trace = load(request, listener)
+    prepared = prepared.decided(trace, listener)
+    directory = None if request.no_out else _directory(prepared, trace)
+    # What was found out is gone on with.
+    found = {"deployment": prepared.request.deployment} if request.deployment == AUTO else {}
+    asked = msgspec.structs.replace(request, **found)
+    journal = _journal(prepared, asked, trace, directory, resumed)
+    about = {**head(prepared), "trace": trace.meta.name}
+    with (
+        metrics_served(listener, request.metrics_port, about) as told,
+        journal.until_written(listener),
+        live_report(told, directory, request, prepared, trace, lambda: journal.kept) as report,
+    ):
+        replayed = prepared.replay(trace, journal, report)
+        report.ended(replayed)
+        rejected = replayed.summary.requests.rejected
+        if rejected and replayed.why_rejected:
+            listener.note(f"{rejected:,} requests were rejected; of the first: {replayed.why_rejected}")
+        result = Result(prepared, trace, replayed, directory, time.perf_counter() - began)
+        if directory:
+            from laminabench.runs.write import write_run
+
+            write_run(directory, replayed.outcome, trace, result.manifest(request), replayed.beside)
+    return result
+
+
+def load(request: ReplayRequest, listener: Listener) -> Trace:
+    """The request's trace, cut as it says."""
+    assert request.trace is not None
+    transforms = transforms_of(request)
+    found = whole(
+        request.trace, transforms, listener, offline=bool(request.offline), max_rows=request.max_rows
+    )
+    return cut(found, transforms, listener)
+
+
+def replay(
+    trace: Trace, system_name: str, setup: Setup, workload: Workload, routed: Routed | None = None
+) -> Replayed:
+    """Replay on modelled hardware that has been looked up already, as comparisons and plans have it."""
+    return replay_on(system(system_name), trace, setup, workload, routed or Routed())
+
+
+def free_directory(name: str) -> Path:
+    """runs/NAME-TIME, with a number if that exists or is being made: a Run is never replaced unasked."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+    stamped = Path("runs") / f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}"
+    numbered = (stamped.with_name(f"{stamped.name}-{number}") for number in itertools.count(2))
+    paths = itertools.chain([stamped], numbered)
+    return next(path for path in paths if not path.exists() and not beside(path).exists())
+
+
+def _directory(prepared: Prepared, trace: Trace) -> Path:
+    """Where the Run goes."""
+    request = prepared.request
+    if request.directory:
+        return Path(request.directory)
+    return free_directory(f"{trace.meta.name}-{request.system}-{prepared.model.name}")
+
+
+def _require_replaceable(directory: Path) -> None:
+    from laminabench.runs.write import check_replaceable
+
+    check_replaceable(directory)
+
+
+def _journal(
+    prepared: Prepared,
+    request: ReplayRequest,
+    trace: Trace,
+    directory: Path | None,
+    resumed: ReplayJournal | None,
+) -> ReplayJournal | NoJournal:
+    """What can be gone on with has a journal until its Run is written."""
+    if directory is None or not prepared.resumable:
+        return NO_JOURNAL
+    if resumed is None:
+        return ReplayJournal.begun(directory, request, trace)
+    resumed.require_same(trace)
+    return resumed

@@ -1,0 +1,135 @@
+"""A live replay as others see it while it runs: the file beside where its Run will be."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from laminabench.requests.replay import ReplayRequest
+from laminabench.runs.live import End, Header, LiveFile, live_beside, started
+from laminabench.systems.base import Prepared, Replayed
+from laminabench.traces.table import Trace
+from laminabench.util.errors import CodedError, Interrupted, Terminated, UserError
+from laminabench.util.live_progress import Expected, Gaps, Happening
+from laminabench.util.progress import Listener, Passing
+from laminabench.util.version import describe
+
+
+class LiveReport(Passing):
+    """Writes down what a replay tells whoever watches, and passes it on."""
+
+    def __init__(
+        self,
+        to: Listener,
+        directory: Path | None,  # None: no Run is kept, and nothing is written
+        request: ReplayRequest,
+        prepared: Prepared,
+        trace: Trace,
+    ) -> None:
+        super().__init__(to)
+        self._directory, self._request, self._prepared, self._trace = directory, request, prepared, trace
+        self._file: LiveFile | None = None
+        self._at_s = 0.0
+
+    @contextlib.contextmanager
+    def watch(self, expected: Expected) -> Iterator[Callable[[Happening], None]]:
+        # Where it cannot be written nobody watches, and the Run will say so soon enough.
+        if self._directory:
+            with contextlib.suppress(OSError, UserError):
+                self._file = LiveFile(live_beside(self._directory), self._header(expected))
+        with self.to.watch(expected) as told:
+
+            def both(happening: Happening) -> None:
+                told(happening)
+                if not isinstance(happening, Gaps):
+                    self._at_s = happening.at_s
+                    if self._file:
+                        self._file.write(happening)
+
+            yield both
+
+    def ended(self, replayed: Replayed) -> None:
+        """The Run is being written now, which takes a while for a long one."""
+        if self._file is None:
+            return
+        partial = replayed.partial
+        state: Literal["done", "interrupted", "failed"] = "failed" if partial else "done"
+        if replayed.interrupted:
+            state = "interrupted"
+        self._file.write(End(at_s=self._at_s, state=state, why=partial.why if partial else ""))
+
+    def left(self, error: BaseException, *, kept: bool) -> None:
+        """No Run has come of it; of what is `kept` the file says what happened, and how to go on."""
+        if self._file and kept:
+            resume = f"laminabench replay --resume {shlex.quote(str(self._directory))}"
+            self._file.write(End(at_s=self._at_s, state=_state(error), why=_why(error), resume=resume))
+            self._file.close()
+            self._file = None
+
+    def over(self) -> None:
+        """The file has done its service."""
+        if self._file:
+            self._file.remove()
+
+    def _header(self, expected: Expected) -> Header:
+        prepared, kept = self._prepared, self._request.kept()
+        return Header(
+            laminabench=describe(),
+            pid=os.getpid(),
+            pid_started=started(os.getpid()),
+            began=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+            command=("laminabench", "replay", *kept.arguments()),
+            request=prepared.request.kept().text(),
+            trace=self._trace.meta.name,
+            requests=expected.requests,
+            tokens=expected.tokens,
+            system=prepared.request.system,
+            deployment=str(prepared.deployment),
+            model=prepared.model.name,
+            backend=prepared.backend,
+            mode=prepared.request.mode,
+            slo_tbt_ms=prepared.request.slo_tbt_ms,
+            slo_ttft_ms=prepared.request.slo_ttft_ms,
+            kv_capacity_tokens=expected.kv_capacity_tokens,
+            workers=expected.workers,
+        )
+
+
+@contextlib.contextmanager
+def live_report(
+    to: Listener,
+    directory: Path | None,
+    request: ReplayRequest,
+    prepared: Prepared,
+    trace: Trace,
+    kept: Callable[[], bool],
+) -> Iterator[LiveReport]:
+    """The file goes when the block has put the Run in its place; else it says what happened, if what has been
+    replayed is `kept` to go on with.
+    """
+    report = LiveReport(to, directory, request, prepared, trace)
+    try:
+        yield report
+    except BaseException as error:
+        report.left(error, kept=kept())
+        raise
+    finally:
+        report.over()
+
+
+def _state(error: BaseException) -> Literal["interrupted", "failed"]:
+    asked = isinstance(error, KeyboardInterrupt | Interrupted | Terminated)
+    return "interrupted" if asked else "failed"
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt | Interrupted):
+        return "Ctrl-C"
+    if isinstance(error, Terminated):
+        return "terminated"
+    return str(error) if isinstance(error, CodedError) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,70 @@
+"""The points of a sweep as one table: what was varied, what a replay says, and why where it failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from laminabench.util.atomic import replacing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+TABLE = "sweep.parquet"
+# Of a replay, not of its results: the same sweep gives the same table. `facts` differ between systems.
+# A point that ended early is an error.
+_LEFT_OUT = {"facts", "run_dir", "simulation_s", "wall_s", "partial"}
+# Their keys are somebody else's words, and no columns.
+_TALLIES = {"by_error", "by_status"}
+
+
+def row(varied: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, object]:
+    """A point's row. A flag that is varied is there once, as it was given; lists are left out."""
+    told = {name: value for name, value in result.items() if name not in _LEFT_OUT and name != "error"}
+    return {
+        **varied,
+        **{name: value for name, value in _flat(told) if name not in varied},
+        "error": result.get("error"),
+    }
+
+
+def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """`tbt_ms.p99` for a value within."""
+    for name, value in facts.items():
+        if name in _TALLIES:
+            continue
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        elif not isinstance(value, list | tuple):
+            yield f"{prefix}{name}", value
+
+
+def write(rows: Sequence[Mapping[str, Any]], target: Path) -> None:
+    """All rows into one parquet file."""
+    import pyarrow.parquet as pq
+
+    with replacing(target) as temporary:
+        pq.write_table(table(rows), temporary, compression="zstd")
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """A column for whatever any row has, `error` last; what a row has not is null."""
+    import pyarrow as pa
+
+    names = [name for name in dict.fromkeys(name for each in rows for name in each) if name != "error"]
+    columns = {name: _column([each.get(name) for each in rows]) for name in names}
+    return pa.table({**columns, "error": pa.array([each["error"] for each in rows], pa.string())})
+
+
+def _column(values: list[Any]) -> pa.Array:
+    import pyarrow as pa
+
+    kinds = {type(value) for value in values if value is not None}
+    if not kinds:  # such as the cost of devices without a price
+        return pa.array(values, pa.float64())
+    if kinds == {int, float}:
+        return pa.array(values, pa.float64())
+    if len(kinds) > 1:  # `batches=1,auto`
+        return pa.array([None if value is None else str(value) for value in values], pa.string())
+    return pa.array(values)

@@ -1,0 +1,61 @@
+"""Whether a change made the model worse: this validation beside the one that is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from laminabench.util import safe_parse
+from laminabench.util.errors import UserError
+
+# In percentage points, of a mean error.
+ALLOWED = 0.5
+
+
+class Moved(NamedTuple):
+    """An error that is not as it was, in percent."""
+
+    what: str
+    was: float
+    now: float | None
+
+    @property
+    def worse(self) -> bool:
+        return self.now is None or abs(self.now) > abs(self.was) + ALLOWED
+
+
+def read_kept(path: Path) -> dict[str, Any]:
+    """What `validate -o` wrote."""
+    try:
+        found = safe_parse.json_value(safe_parse.content(path))
+        dict(_errors(found))
+    except OSError as error:
+        raise UserError("validation-not-kept", f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            "validation-not-kept", f"{path} is no validation that was kept; `validate -o FOLDER` writes one"
+        ) from error
+    return dict(found)
+
+
+def moved(kept: Mapping[str, Any], now: Mapping[str, Any]) -> list[Moved]:
+    """Every mean error that moved by more than rounding, of what is in both; what is gone, too."""
+    ours = dict(_errors(now))
+    found = [Moved(what, was, ours.get(what)) for what, was in _errors(kept) if what.split(" ")[0] in now]
+    return [each for each in found if each.now is None or abs(each.now - each.was) >= 0.005]
+
+
+def _errors(found: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for each in found.get("recorded", []):
+        for metric, errors in each["errors_percent"].items():
+            name = f"recorded {each['recording']}, constants from {each['constants']}: {metric}"
+            yield name, float(errors["mean"])
+    for each in found.get("serving", {}).get("groups", []):
+        for metric, errors in each["errors"].items():
+            name = f"serving {each['what']} on {each['device']}: median {metric}"
+            if not each["off"] and errors["points"]:
+                yield name, float(errors["median"])
+    for each in found.get("published", []):
+        if each["error_percent"] is not None:
+            yield f"published {each['model']} on {each['deployment']}", float(each["error_percent"])

@@ -1,0 +1,123 @@
+"""A validation as a folder: validation.json, as `validate -o` writes it and others read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from laminabench.runs.documents import Kind, read
+from laminabench.runs.format import sealed
+from laminabench.runs.summary import Facts
+from laminabench.util.json import json_safe
+from laminabench.util.version import __version__, git_commit
+
+VALIDATION = Kind(
+    "validation",
+    "laminabench validate -o FOLDER",
+    "validation.json",
+    "laminabench validation",
+    1,
+    unmarked=("recorded", "published", "serving", "twin", "emulated"),
+)
+
+
+class KeptRecorded(Facts, frozen=True, kw_only=True):
+    """A prediction of a recorded run."""
+
+    recording: str
+    costs: str
+    constants: str
+    gap_ms: float
+    errors_percent: dict[str, dict[str, float]]  # by metric: of mean, p50, p90, p99 and `by_request`
+    missed: list[str]
+    # By other simulators: of the mean, then of percentiles.
+    others: dict[str, dict[str, list[float]]] = msgspec.field(default_factory=dict)
+
+
+class KeptPublished(Facts, frozen=True, kw_only=True):
+    """A number that somebody printed; without a prediction it says why."""
+
+    model: str
+    deployment: str
+    costs: str
+    measured_ms: float
+    predicted_ms: float | None
+    error_percent: float | None
+    why_not: str = ""
+
+
+class KeptErrors(Facts, frozen=True, kw_only=True):
+    """Of a group's loads, in percent; None where no load of it could be predicted."""
+
+    points: int
+    median: float | None
+    mean: float | None
+    worst: float | None
+
+
+class KeptGroup(Facts, frozen=True, kw_only=True):
+    device: str
+    what: str
+    versions: list[str]
+    off: str
+    errors: dict[str, KeptErrors]
+    target: float | None
+    missed: bool
+
+
+class KeptServing(Facts, frozen=True, kw_only=True):
+    groups: list[KeptGroup]
+
+
+class KeptEstimate(Facts, frozen=True, kw_only=True):
+    value: float | None
+    interval: tuple[float, float] | None = None
+
+
+class KeptTwin(Facts, frozen=True, kw_only=True):
+    """A live replay, and what was modelled of the same."""
+
+    twin: str
+    deployment: str
+    load: str
+    measured: dict[str, KeptEstimate]
+    predicted: dict[str, float]
+    errors_percent: dict[str, float]
+    missed: list[str]
+
+
+class KeptAgreement(Facts, frozen=True, kw_only=True):
+    """A replay on emulated devices, and modelled."""
+
+    replay: str
+    emulated: dict[str, float]
+    modelled: dict[str, float]
+    modelled_with_assumed_host: dict[str, float]
+    host_ms: float
+    differences_percent: dict[str, float]
+    pace: dict[str, Any]
+    missed: list[str]
+
+
+class KeptValidation(Facts, frozen=True, kw_only=True):
+    command: str = ""
+    recorded: tuple[KeptRecorded, ...] = ()
+    published: tuple[KeptPublished, ...] = ()
+    serving: KeptServing | None = None
+    twin: tuple[KeptTwin, ...] = ()
+    emulated: tuple[KeptAgreement, ...] = ()
+
+
+def marked(result: dict[str, Any], command: str) -> dict[str, Any]:
+    """The result as the file has it, with a checksum."""
+    head = {"format": VALIDATION.format, "format_version": VALIDATION.version}
+    code = {"version": __version__, "commit": git_commit()}
+    facts: dict[str, Any] = json_safe({**head, "laminabench": code, "command": command, **result})
+    return sealed(facts)
+
+
+def read_validation(directory: Path) -> KeptValidation:
+    """A validation that this version can read, checked as a whole."""
+    return read(directory, VALIDATION, KeptValidation)

@@ -1,0 +1,93 @@
+"""Numbers that others have printed, beside what the modelled cluster makes of the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.entries import Table, packaged_in
+from laminabench.traces.table import TraceMeta, make_trace
+from laminabench.util.errors import UserError
+from laminabench.workflows.validate.server import replayed
+
+# In percent: of each row, and of the mean of absolute errors.
+TARGET, MEAN_TARGET = 10.0, 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One printed number; without a prediction it says why."""
+
+    model: str
+    deployment: str
+    costs: str
+    measured_ms: float
+    predicted_ms: float | None
+    why_not: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """In percent."""
+        return None if self.predicted_ms is None else 100 * (self.predicted_ms / self.measured_ms - 1)
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "model": self.model,
+            "deployment": self.deployment,
+            "costs": self.costs,
+            "measured_ms": self.measured_ms,
+            "predicted_ms": self.predicted_ms,
+            "error_percent": self.error,
+            "why_not": self.why_not,
+        }
+
+
+def table() -> Table:
+    """What was printed, and where."""
+    return packaged_in(__package__, "published.toml")
+
+
+def rows(costs: str | None = None) -> list[Row]:
+    """Every row predicted with the cost set of its time, or another."""
+    asked = table()
+    return [_row(asked, each, costs or asked["costs"]) for each in asked["row"]]
+
+
+def mean_error(found: list[Row]) -> float:
+    """The mean of absolute errors of those that have one, in percent."""
+    known = [abs(row.error) for row in found if row.error is not None]
+    return float(np.mean(known)) if known else float("nan")
+
+
+def held(found: list[Row]) -> str:
+    """The sentence for a cost set."""
+    errors = [row.error for row in found if row.error is not None]
+    return f"{len(errors)} latencies that vLLM's CI printed: {min(errors):+.1f} to {max(errors):+.1f} %"
+
+
+def missed(found: list[Row]) -> list[str]:
+    """Which targets are not met."""
+    far = [f"{row.model} on {row.deployment}" for row in found if abs(row.error or 0.0) > TARGET]
+    return far + (["mean"] if mean_error(found) > MEAN_TARGET else [])
+
+
+def _row(asked: Table, row: Table, costs: str) -> Row:
+    about = (row["model"], row["deployment"], costs, row["latency_ms"])
+    count = asked["requests"]
+    trace = make_trace(
+        np.zeros(count),
+        np.full(count, asked["prompt_tokens"], np.int32),
+        np.full(count, asked["output_tokens"], np.int32),
+        TraceMeta("vLLM's latency test"),
+    )
+    try:
+        requests = replayed({**asked, **row}, trace, load_costs(costs))
+    except UserError as error:
+        if error.code != "costs-no-coefficients":
+            raise
+        return Row(*about, None, str(error))
+    return Row(*about, 1000 * float(np.mean(requests["finished_s"])))

@@ -1,0 +1,159 @@
+"""Recorded runs, replayed on the modelled cluster: how far off each request's times are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.costs import CostSet
+from laminabench.traces.table import Float64
+from laminabench.util.errors import UserError
+from laminabench.workflows.validate.recording import Recording
+from laminabench.workflows.validate.server import replayed
+
+METRICS = ("ttft", "tpot", "latency")
+POINTS = {"p50": 50, "p90": 90, "p99": 99}
+# What is asked of a prediction without anything tuned on the run, in percent: of means, and of TPOT's points.
+TARGETS = {"ttft": 3.0, "tpot": 1.0, "latency": 1.0}
+TPOT_POINTS = 2.0
+AS_MEASURED = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Of every request, in seconds; TPOT of those with two tokens and more."""
+
+    ttft: Float64
+    tpot: Float64
+    latency: Float64
+
+    @classmethod
+    def of(cls, recording: Recording, first: Float64, last: Float64) -> Times:
+        several = recording.output_tokens > 1
+        tpot = (last - first)[several] / (recording.output_tokens[several] - 1)
+        return cls(first - recording.arrival_s, tpot, last - recording.arrival_s)
+
+    @classmethod
+    def measured(cls, recording: Recording) -> Times:
+        """As they were recorded; a UserError where that says nothing of the time between tokens."""
+        found = cls.of(recording, recording.first_token_s, recording.last_token_s)
+        if not len(found.tpot) or np.median(found.tpot) <= 0:
+            raise UserError(
+                "validation-no-tpot",
+                f"{recording.name} has no time between tokens; record a server that streams, and longer "
+                "answers",
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A prediction beside its recording."""
+
+    recording: Recording
+    constants: str  # where those are from that no table holds
+    gap_s: float
+    predicted: Times
+
+    @property
+    def measured(self) -> Times:
+        return Times.measured(self.recording)
+
+    def errors(self) -> dict[str, dict[str, float]]:
+        """By metric: of the mean and of percentiles, and the mean absolute one of requests, in percent."""
+        return {
+            name: _errors(getattr(self.predicted, name), getattr(self.measured, name)) for name in METRICS
+        }
+
+    def missed(self) -> list[str]:
+        """Which targets it does not meet."""
+        errors = self.errors()
+        found = [name for name in METRICS if abs(errors[name]["mean"]) > TARGETS[name]]
+        return found + [f"tpot {p}" for p in POINTS if abs(errors["tpot"][p]) > TPOT_POINTS]
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON."""
+        about = self.recording.about
+        return {
+            "recording": self.recording.name,
+            "costs": about["costs"],
+            "constants": self.constants,
+            "gap_ms": self.gap_s * 1000,
+            "errors_percent": self.errors(),
+            "missed": self.missed(),
+            "others": {name: dict(errors) for name, errors in self.recording.others.items()},
+        }
+
+
+def judged(recordings: Sequence[Recording], costs: str | None = None) -> list[Judged]:
+    """Each predicted as the tables have it, and with what lies between steps from others of its device."""
+    for each in recordings:
+        Times.measured(each)  # what cannot be judged is refused before anything is predicted
+    found = []
+    gaps = {each.name: gap_of(each, _costs(each, costs)) for each in recordings if _twins(each, recordings)}
+    for each in recordings:
+        of = _costs(each, costs)
+        found.append(Judged(each, AS_MEASURED, of.host.gap_s, predict(each, of)))
+        for other in _twins(each, recordings):
+            gap = gaps[other.name]
+            found.append(Judged(each, other.name, gap, predict(each, with_gap(of, gap))))
+    return found
+
+
+def predict(recording: Recording, costs: CostSet) -> Times:
+    """What the modelled cluster takes for the same requests, set up as the server was."""
+    requests = replayed(recording.about, recording.trace(), costs)
+    return Times.of(recording, requests["first_token_s"], requests["finished_s"])
+
+
+def with_gap(costs: CostSet, gap_s: float) -> CostSet:
+    """The set with so long between two steps, whatever the host hides behind them."""
+    return replace(costs, host=replace(costs.host, gap_s=gap_s))
+
+
+def gap_of(recording: Recording, costs: CostSet) -> float:
+    """The time between two steps with which the mean latency of a recording comes out; not negative."""
+    measured = float(np.mean(Times.measured(recording).latency))
+
+    def off(gap_s: float) -> float:
+        return float(np.mean(predict(recording, with_gap(costs, gap_s)).latency)) / measured - 1
+
+    low, high = 0.0, 4e-3
+    if off(low) >= 0:
+        return 0.0
+    for _ in range(12):
+        middle = (low + high) / 2
+        low, high = (low, middle) if off(middle) >= 0 else (middle, high)
+    return (low + high) / 2
+
+
+def held(found: Sequence[Judged]) -> str:
+    """The sentence for a cost set, of predictions without constants from elsewhere."""
+    own = [each.errors() for each in found if each.constants == AS_MEASURED]
+    said = []
+    for name, title in (("tpot", "TPOT"), ("latency", "latency"), ("ttft", "TTFT")):
+        errors = [errors[name]["mean"] for errors in own]
+        said.append(f"mean {title} {min(errors):+.1f} to {max(errors):+.1f} %")
+    return f"{len(own)} recorded runs of vLLM: {', '.join(said)}"
+
+
+def _costs(recording: Recording, costs: str | None) -> CostSet:
+    return load_costs(costs or recording.about["costs"])
+
+
+def _twins(one: Recording, recordings: Sequence[Recording]) -> list[Recording]:
+    return [each for each in recordings if each.device == one.device and each.name != one.name]
+
+
+def _errors(predicted: Float64, measured: Float64) -> dict[str, float]:
+    found = {"mean": float(np.mean(predicted) / np.mean(measured) - 1)}
+    for name, point in POINTS.items():
+        found[name] = float(np.percentile(predicted, point) / np.percentile(measured, point) - 1)
+    timed = measured > 0  # tokens may come together
+    found["by_request"] = float(np.mean(np.abs(predicted[timed] / measured[timed] - 1)))
+    return {name: 100 * error for name, error in found.items()}

@@ -1,0 +1,296 @@
+"""Recorded runs of real servers: when each request came, got its first token and its last.
+
+Kept as one file of numbers (TOML), or read from a folder of LLMServingSim's benchmark.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from laminabench.catalog.entries import from_path, packaged_in
+from laminabench.requests.replay import of_text
+from laminabench.runs.format import MANIFEST
+from laminabench.runs.manifest import NUMBERS
+from laminabench.runs.read import Run, read_run
+from laminabench.runs.status import DONE
+from laminabench.traces.table import MAX_TOKENS, Float64, Int32, PrefixBlocks, Trace, TraceMeta
+from laminabench.util import safe_parse
+from laminabench.util.atomic import replacing
+from laminabench.util.errors import UserError
+from laminabench.util.progress import SILENT
+from laminabench.util.suggest import nearest
+from laminabench.workflows.replay.run import load
+
+# Of vLLM's prefix cache.
+BLOCK_TOKENS = 16
+US = 1e-6
+_MOST_PROMPT_TOKENS = 1 << 30
+_MOST_LINES = 1 << 30
+FOLDER = "recorded"
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A run: what a server was set up for and asked, and when it answered; seconds from the first arrival."""
+
+    name: str
+    about: Mapping[str, Any]  # source, licence, engine, model, deployment, costs and the server's settings
+    arrival_s: Float64
+    prompt_tokens: Int32
+    output_tokens: Int32
+    first_token_s: Float64
+    last_token_s: Float64
+    # The request with which each has most of its leading blocks in common, and how many; nobody: -1 and 0.
+    like: Int32
+    blocks: Int32
+    # How far another simulator was off, by metric: mean, p50, p90, p99, in percent.
+    others: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    @property
+    def device(self) -> str:
+        return str(self.about["deployment"]).split("x", 1)[1]
+
+    def trace(self) -> Trace:
+        """What was asked, with who shares which blocks of a prompt."""
+        rows: list[list[int]] = []
+        fresh = 0
+        for prompt, like, blocks in zip(self.prompt_tokens, self.like, self.blocks, strict=True):
+            own = int(prompt) // BLOCK_TOKENS - int(blocks)
+            rows.append([*(rows[like][:blocks] if blocks else []), *range(fresh, fresh + own)])
+            fresh += own
+        return Trace(
+            self.arrival_s,
+            self.prompt_tokens,
+            self.output_tokens,
+            TraceMeta(self.name, block_tokens=BLOCK_TOKENS),
+            PrefixBlocks.from_lists(rows),
+        )
+
+    def write(self, target: Path) -> None:
+        """As one file; times in microseconds."""
+        lines = [f"{key} = {json.dumps(value)}" for key, value in {"name": self.name, **self.about}.items()]
+        lines += ["", "[requests]"]
+        for name in _COLUMNS:
+            column = getattr(self, name)
+            whole = np.rint(column / US) if name.endswith("_s") else column
+            lines.append(f'{_called(name)} = "{" ".join(str(int(value)) for value in whole)}"')
+        for simulator, errors in self.others.items():
+            lines += ["", f"[others.{simulator}]", *(f"{key} = {list(each)}" for key, each in errors.items())]
+        with replacing(target) as temporary:
+            temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+_COLUMNS = ("arrival_s", "prompt_tokens", "output_tokens", "first_token_s", "last_token_s", "like", "blocks")
+# vLLM's defaults, which not every version of it writes down.
+AS_TODAY = {"host_async": True, "prefix_caching": True}
+# What a server's settings are called here, as far as they must be there.
+_NEEDED = ("model", "deployment", "costs", "max_num_seqs", "max_batched_tokens", "source")
+
+
+def _called(column: str) -> str:
+    """Its name in a file, where times are in microseconds."""
+    return f"{column.removesuffix('_s')}_us" if column.endswith("_s") else column
+
+
+def names() -> list[str]:
+    """Of the recordings in the package."""
+    folder = resources.files(__package__).joinpath(FOLDER)
+    return sorted(each.name.removesuffix(".toml") for each in folder.iterdir() if each.name.endswith(".toml"))
+
+
+def packaged_recording(name: str) -> Recording:
+    """The recording called so."""
+    if name not in names():
+        raise UserError("validation-unknown", f"no recording {name!r}; {nearest(name, names(), 100)}")
+    return _from_table(packaged_in(__package__, FOLDER, f"{name}.toml"), name)
+
+
+def read(path: Path, **settings: Any) -> Recording:
+    """A file written by `write`, a Run, or a folder of LLMServingSim's benchmark; settings go first."""
+    if (path / MANIFEST).is_file():
+        return _from_run(path, settings)
+    if path.is_dir():
+        return _from_folder(path, settings)
+    return _from_table({**from_path(path), **settings}, str(path))
+
+
+def _from_table(table: dict[str, Any], where: str) -> Recording:
+    try:
+        columns = dict(table.pop("requests"))
+        values: dict[str, Any] = {}
+        for name in _COLUMNS:
+            numbers = np.array(str(columns[_called(name)]).split(), np.int64)
+            values[name] = numbers * US if name.endswith("_s") else numbers.astype(np.int32)
+        if len({len(column) for column in values.values()}) != 1 or not len(values["like"]):
+            raise ValueError("its columns are not of one length")
+        _require_requests(**values)
+    except (KeyError, ValueError, TypeError, OverflowError) as error:
+        raise UserError(
+            "validation-bad-recording", f"{where} is no recording: {error}; `validate --save` writes one"
+        ) from error
+    others, name = table.pop("others", {}), table.pop("name", where)
+    return Recording(name, require_set_up(where, table), others=others, **values)
+
+
+def _require_requests(
+    prompt_tokens: Int32, output_tokens: Int32, like: Int32, blocks: Int32, **times: Float64
+) -> None:
+    """A ValueError where they are none that a server could have been asked."""
+    if min(prompt_tokens.min(), output_tokens.min()) < 1 or prompt_tokens.max() > MAX_TOKENS:
+        raise ValueError(f"a request has below 1 or above {MAX_TOKENS:,} tokens")
+    if prompt_tokens.sum(dtype=np.int64) > _MOST_PROMPT_TOKENS:
+        raise ValueError(f"its prompts have more than {_MOST_PROMPT_TOKENS:,} tokens")
+    if (
+        (like >= np.arange(len(like))).any()
+        or (blocks < 0).any()
+        or (blocks[like < 0] > 0).any()
+        or (blocks > prompt_tokens // BLOCK_TOKENS).any()
+    ):
+        raise ValueError("a prompt begins as one that is not before it")
+    if not all((column >= 0).all() for column in times.values()):
+        raise ValueError("a time is before the first arrival")
+
+
+def _from_run(directory: Path, settings: dict[str, Any]) -> Recording:
+    """The requests of a live Run that were answered whole."""
+    run = read_run(directory)
+    if run.manifest.backend != "live":
+        numbers = NUMBERS[run.manifest.backend]
+        raise UserError("validation-bad-recording", f"{directory} is {numbers}; give a live Run")
+    requests, choices = run.outcome.requests, run.manifest.choices
+    first, last = requests["first_token_s"], requests["finished_s"]
+    there = np.isfinite(first) & np.isfinite(last) & (requests["status"] == DONE)
+    order = np.flatnonzero(there)[np.argsort(requests["arrival_s"][there], kind="stable")]
+    if not len(order):
+        raise UserError("validation-bad-recording", f"{directory} has no request that was answered")
+    start = requests["arrival_s"][order[0]]
+    about = {
+        "model": run.manifest.model_name,
+        "engine": run.manifest.system,
+        "source": f"{run.manifest.command}, on {run.manifest.host.cpu}",
+        **AS_TODAY,
+        "max_batched_tokens": 2048,
+        **{
+            name: choices[flag]
+            for name, flag in (("max_num_seqs", "max-num-seqs"), ("max_batched_tokens", "max-batched-tokens"))
+            if flag in choices
+        },
+    }
+    try:
+        like, blocks = _alike(_blocks_of(run), run.prompt_tokens, order)
+    except UserError as error:
+        like, blocks = _alike(None, run.prompt_tokens, order)
+        about["prefixes"] = f"not known: {error}"
+    return Recording(
+        directory.name,
+        require_set_up(str(directory), about | settings),
+        requests["arrival_s"][order] - start,
+        run.prompt_tokens[order],
+        run.output_tokens[order],
+        first[order] - start,
+        last[order] - start,
+        like=like,
+        blocks=blocks,
+    )
+
+
+def _blocks_of(run: Run) -> Trace | None:
+    """The trace whose prompts begin alike where it says so; None where none of them do."""
+    if run.manifest.system != "openai" or run.manifest.request is None:
+        return None  # prompts of the others are drawn, each for itself
+    trace = load(of_text(run.manifest.request, str(run.directory)), SILENT)
+    if len(trace) != len(run.prompt_tokens) or (trace.prompt_tokens != run.prompt_tokens).any():
+        raise UserError(
+            "validation-other-trace", f"{trace.meta.name} here is not what {run.directory} was replayed of"
+        )
+    return trace if trace.prefix_blocks is not None else None
+
+
+def _alike(trace: Trace | None, prompt_tokens: Int32, order: Any) -> tuple[Int32, Int32]:
+    """As `_sharing` has it, of a trace's rows in this order."""
+    if trace is None:
+        return np.full(len(order), -1, np.int32), np.zeros(len(order), np.int32)
+    assert trace.prefix_blocks is not None
+    like, shared = _sharing([trace.prefix_blocks[row].tolist() for row in order], 1)
+    tokens = np.minimum(shared * trace.meta.block_tokens, prompt_tokens[order])
+    return like, (tokens // BLOCK_TOKENS).astype(np.int32)
+
+
+def require_set_up(where: str, about: dict[str, Any]) -> dict[str, Any]:
+    """The same; a UserError where it does not say what it takes to predict it."""
+    if missing := [name for name in _NEEDED if name not in about]:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
+        raise UserError("validation-bad-recording", f"{where} does not say how it was set up; give {flags}")
+    return about
+
+
+def _from_folder(folder: Path, settings: dict[str, Any]) -> Recording:
+    try:
+        meta = safe_parse.json_value(safe_parse.content(folder / "meta.json"))
+        requests = _lines(folder / "requests.jsonl")
+        prompts = [each["input_tok_ids"] for each in _lines(folder / "workload.jsonl")]
+        engine = meta["engine_kwargs"]
+        # Arrivals are on another clock than the rest; nobody can have been queued before it came.
+        shift = min(each["queued_ts"] - each["arrival_time"] for each in requests)
+        order = sorted(range(len(requests)), key=lambda i: requests[i]["arrival_time"])
+        rows = [requests[i] for i in order]
+        start = rows[0]["arrival_time"] + shift
+        columns: dict[str, Any] = {
+            "arrival_s": np.array([row["arrival_time"] + shift - start for row in rows]),
+            "first_token_s": np.array([row["first_token_ts"] - start for row in rows]),
+            "last_token_s": np.array([row["last_token_ts"] - start for row in rows]),
+            "prompt_tokens": np.array([row["input_toks"] for row in rows], np.int32),
+            "output_tokens": np.array([row["output_toks"] for row in rows], np.int32),
+        }
+        tokens = [prompts[i] for i in order]
+        if [len(each) for each in tokens] != columns["prompt_tokens"].tolist():
+            raise ValueError("prompts of other lengths than the requests'")
+        about = {
+            "engine": f"vLLM {meta['vllm_version']}",
+            "max_num_seqs": engine["max_num_seqs"],
+            "max_batched_tokens": engine["max_num_batched_tokens"],
+            **AS_TODAY,
+        }
+        if found := meta.get("kv_cache"):
+            # vLLM keeps a block for itself.
+            about["kv_tokens"] = (found["num_gpu_blocks"] - 1) * found["block_size"]
+    except OSError as error:
+        raise UserError("validation-bad-recording", f"{folder} is no recording: {error}") from error
+    except (KeyError, IndexError, ValueError, TypeError) as error:
+        raise UserError(
+            "validation-bad-recording",
+            f"{folder} is no recording: {type(error).__name__} at {error} in meta.json, requests.jsonl or "
+            "workload.jsonl",
+        ) from error
+    columns["like"], columns["blocks"] = _sharing(tokens, BLOCK_TOKENS)
+    about = require_set_up(
+        str(folder), {"source": str(meta.get("dataset_path", folder.name))} | about | settings
+    )
+    return Recording(folder.name, about, *(columns[name] for name in _COLUMNS))
+
+
+def _sharing(prompts: Sequence[Sequence[int]], step: int) -> tuple[Int32, Int32]:
+    """With which earlier prompt each begins alike the longest, and for how many whole steps."""
+    first: dict[tuple[int, ...], int] = {}  # by what there is up to a step's end
+    like, steps = np.full(len(prompts), -1, np.int32), np.zeros(len(prompts), np.int32)
+    for row, prompt in enumerate(prompts):
+        for end in range(step, len(prompt) + 1, step):
+            found = first.setdefault(tuple(prompt[:end]), row)
+            if found != row:
+                like[row], steps[row] = found, end // step
+    return like, steps
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    lines = safe_parse.text(path, _MOST_LINES).split("\n")
+    return [safe_parse.json_value(line) for line in lines if line.strip()]

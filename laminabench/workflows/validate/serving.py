@@ -1,0 +1,246 @@
+"""Servers under so many requests at once, as they were measured, beside what is modelled of the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.entries import packaged_in
+from laminabench.catalog.find_model import modelled
+from laminabench.catalog.models import ModelShape
+from laminabench.traces.table import Int32, Trace, TraceMeta, make_trace
+from laminabench.util.errors import UserError
+from laminabench.util.parallel import spread
+from laminabench.workflows.validate.server import replayed
+
+METRICS = ("tpot", "ttft")
+ALL, SOUND = "all", "all but those known to be off"
+# In percent, of the median of absolute errors of TPOT: by device, and model or all of its rows.
+TARGETS: Mapping[tuple[str, str], float] = {
+    ("h200", "gpt-oss-120b"): 7.0,
+    ("h200", "kimi-k2.5"): 7.0,
+    ("h200", ALL): 12.0,
+}
+# What a cost set or a layout may not have; anything else is a mistake.
+NOT_MODELLED = ("costs-no-coefficients", "model-does-not-fit")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A server under a load, and the mean times that were measured of it."""
+
+    server: Mapping[str, Any]  # model, device, version, precision, and how it was set up
+    layout: str  # devices, and how they share the model where that is not tensor parallelism alone
+    prompt_tokens: int
+    output_tokens: int
+    concurrency: int
+    ttft_ms: float
+    tpot_ms: float
+    measured: str  # the day; `-` where nobody says
+
+    @property
+    def model(self) -> str:
+        return str(self.server["model"])
+
+    @property
+    def device(self) -> str:
+        return str(self.server["device"])
+
+    @property
+    def deployment(self) -> str:
+        count, _, layout = self.layout.partition(":")
+        return f"{count}x{self.device}{layout and f':{layout}'}"
+
+    @property
+    def off(self) -> str:
+        """Why no prediction can be expected to hold, where that is known."""
+        return str(self.server.get("off", ""))
+
+    def shape(self) -> ModelShape:
+        """The model in the formats that it was served in."""
+        server, shape = self.server, modelled(self.model)
+        types = {name: server[name] for name in ("dtype", "kv_dtype") if name in server}
+        if "experts" in server and shape.experts:
+            types["experts"] = replace(shape.experts, dtype=server["experts"])
+        return replace(shape, **types)
+
+    def trace(self) -> Trace:
+        """What was asked: some rounds of requests, with lengths drawn as the benchmark draws them."""
+        count, random = self.server["rounds"] * self.concurrency, np.random.default_rng(0)
+
+        def lengths(longest: int) -> Int32:
+            shortest = int(self.server["shortest"] * longest)
+            found: Int32 = random.integers(shortest, longest, count, endpoint=True).astype(np.int32)
+            return found
+
+        asked = lengths(self.prompt_tokens), lengths(self.output_tokens)
+        return make_trace(np.zeros(count), *asked, TraceMeta(f"{self.concurrency} at once"))
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A prediction beside what was measured; without one it says why."""
+
+    point: Point
+    ttft_ms: float | None
+    tpot_ms: float | None
+    why_not: str = ""
+
+    def error(self, metric: str) -> float | None:
+        """In percent."""
+        found: float | None = getattr(self, f"{metric}_ms")
+        return None if found is None else 100 * (found / getattr(self.point, f"{metric}_ms") - 1)
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON."""
+        point = self.point
+        return {
+            **{name: point.server[name] for name in ("model", "device", "version", "precision")},
+            "deployment": point.deployment,
+            "prompt_tokens": point.prompt_tokens,
+            "output_tokens": point.output_tokens,
+            "concurrency": point.concurrency,
+            "measured": point.measured,
+            **{f"{name}_ms": [getattr(point, f"{name}_ms"), getattr(self, f"{name}_ms")] for name in METRICS},
+            "errors_percent": {name: self.error(name) for name in METRICS},
+            "why_not": self.why_not,
+            "known_off": point.off,
+        }
+
+
+class Errors(NamedTuple):
+    """Of some points, in percent."""
+
+    points: int
+    median: float  # of absolute ones
+    mean: float
+    worst: float
+
+    @classmethod
+    def of(cls, found: Sequence[Judged], metric: str) -> Errors:
+        errors = np.array([each.error(metric) for each in found if each.tpot_ms is not None], np.float64)
+        if not len(errors):
+            return cls(0, *[float("nan")] * 3)
+        size = np.abs(errors)
+        return cls(len(errors), float(np.median(size)), float(errors.mean()), float(errors[size.argmax()]))
+
+
+class Group(NamedTuple):
+    """Points that are judged together."""
+
+    device: str
+    what: str  # the model, or all of them
+    versions: tuple[str, ...]
+    off: str  # why they are known to be off
+    errors: Mapping[str, Errors]  # by metric
+
+    @property
+    def target(self) -> float | None:
+        return None if self.off else TARGETS.get((self.device, self.what))
+
+    @property
+    def missed(self) -> bool:
+        return self.target is not None and not self.errors["tpot"].median <= self.target
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            **self._asdict(),
+            "errors": {name: errors._asdict() for name, errors in self.errors.items()},
+            "target": self.target,
+            "missed": self.missed,
+        }
+
+
+@cache
+def points() -> tuple[Point, ...]:
+    """All that were measured."""
+    table = packaged_in(__package__, "serving.toml")
+    common = {key: value for key, value in table.items() if key != "server"}
+    found = []
+    for server in table["server"]:
+        about = {**common, **server}
+        for row in about.pop("rows").strip().splitlines():
+            layout, prompt, output, at_once, ttft, tpot, day = row.split()
+            lengths = int(prompt), int(output), int(at_once)
+            found.append(Point(about, layout, *lengths, float(ttft), float(tpot), day))
+    return tuple(found)
+
+
+def judged(
+    chosen: Sequence[Point],
+    costs: str | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    jobs: int | None = None,
+) -> list[Judged]:
+    """Each predicted with the cost set of its kernels, or another; on all cores, unless told."""
+    found: dict[int, Judged] = {}
+    for index, each in spread(predicted, chosen, costs, jobs=jobs):
+        found[index] = each
+        progress(len(found), len(chosen))
+    return [found[index] for index in range(len(chosen))]
+
+
+def predicted(costs: str | None, point: Point) -> Judged:
+    """The means over all of a load's requests, from its first burst to its last request."""
+    server, trace = point.server, point.trace()
+    batched = server.get("batched_prompts", 0) * point.prompt_tokens or server["max_batched_tokens"]
+    about = {
+        "deployment": point.deployment,
+        "host_async": True,
+        "prefix_caching": False,
+        "max_num_seqs": point.concurrency,
+        "max_batched_tokens": batched,
+        "memory_utilization": server["memory_utilization"],
+    }
+    used = load_costs(costs or server["costs"])
+    try:
+        times = replayed(about, trace, used, concurrency=point.concurrency, model=point.shape())
+    except UserError as error:
+        if error.code not in NOT_MODELLED:
+            raise
+        return Judged(point, None, None, str(error))
+    ttft = times["first_token_s"] - times["arrival_s"]
+    tpot = (times["finished_s"] - times["first_token_s"]) / (trace.output_tokens - 1)
+    return Judged(point, 1000 * float(ttft.mean()), 1000 * float(tpot.mean()))
+
+
+def grouped(found: Sequence[Judged]) -> list[Group]:
+    """By device: each model, all of them, these with those known to be off, and the latter apart."""
+    return [
+        group for device in dict.fromkeys(each.point.device for each in found) for group in _of(device, found)
+    ]
+
+
+def _of(device: str, found: Sequence[Judged]) -> Iterator[Group]:
+    here = [each for each in found if each.point.device == device]
+    sound = [each for each in here if not each.point.off]
+    for model in dict.fromkeys(each.point.model for each in sound):
+        yield _group(device, model, [each for each in sound if each.point.model == model])
+    if len(sound) < len(here):
+        yield _group(device, SOUND, sound)
+    yield _group(device, ALL, here)
+    for model, off in dict.fromkeys((each.point.model, each.point.off) for each in here if each.point.off):
+        those = [each for each in here if (each.point.model, each.point.off) == (model, off)]
+        yield _group(device, model, those, off)
+
+
+def _group(device: str, what: str, found: Sequence[Judged], off: str = "") -> Group:
+    versions = tuple(sorted({str(each.point.server["version"]) for each in found}))
+    return Group(device, what, versions, off, {metric: Errors.of(found, metric) for metric in METRICS})
+
+
+def held(found: Sequence[Judged]) -> str:
+    """The sentence for a cost set: medians of absolute errors of TPOT."""
+    said = [
+        f"{group.device.upper()} {group.errors['tpot'].median:.1f} %"
+        for group in grouped(found)
+        if group.what == ALL
+    ]
+    known = sum(each.tpot_ms is not None for each in found)
+    return f"{known} loads of vLLM servers: median absolute error of TPOT {', '.join(said)}"

@@ -1,0 +1,201 @@
+"""The live engine of this machine and its modelled twin, of costs that were measured here."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from laminabench.analysis.estimate import Estimate, of_rounds
+from laminabench.catalog.cost_file import load_costs
+from laminabench.requests.replay import CHOICES
+from laminabench.runs.summary import Summary, number_at
+from laminabench.systems.live.lamina.setup import PROMPT_TOKENS
+from laminabench.systems.live.local import MAX_SEQUENCES
+from laminabench.systems.registry import prepare, system
+from laminabench.util.errors import Interrupted, UserError
+from laminabench.util.json import JsonObject
+from laminabench.util.progress import SILENT, Listener, Once
+from laminabench.workflows.replay import ReplayRequest, run
+from laminabench.workflows.replay.turns import in_turns
+
+METRICS = {
+    "tokens/s": "throughput_tokens_per_s",
+    "mean batch": "mean_batch",
+    "TBT p50": "tbt_ms.p50",
+    "TBT p99": "tbt_ms.p99",
+    "TTFT p50": "ttft_ms.p50",  # where prompts are computed
+}
+# In percent.
+TARGETS = {"tokens/s": 5.0, "mean batch": 5.0, "TBT p50": 5.0, "TBT p99": 10.0, "TTFT p50": 5.0}
+# Choices of a replay, and what a Run calls what came of them.
+SETTLED = {
+    "batches": "batches",
+    "min_batch": "min_batch",
+    "pipelining": "pipelining",
+    "partition": "attention_partition",
+    "overlap": "overlap",
+    "kv_tokens": "kv_capacity_tokens",
+    "max_num_seqs": "max_num_seqs",
+    "block_size": "block_size",
+}
+# What a live core is called in a deployment.
+CORE = "cpu"
+# Of the live side, where nothing of it is modelled.
+LIVE_ONLY = ("oversubscribe", "ray", "max_model_len", "enforce_eager", "runner_timeout")
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """What was measured, round by round, beside what was modelled."""
+
+    said: str
+    deployment: str  # the modelled one
+    load: str  # what was asked of it: twins of one load are compared
+    measured: dict[str, Estimate]
+    predicted: dict[str, float]
+
+    def errors(self) -> dict[str, float]:
+        """Predicted / measured - 1, in percent."""
+        return {
+            name: 100 * (self.predicted[name] / each.value - 1)
+            for name, each in self.measured.items()
+            if each.value
+        }
+
+    def missed(self) -> list[str]:
+        """Which targets it does not meet."""
+        return [name for name, error in self.errors().items() if abs(error) > TARGETS[name]]
+
+    def describe(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "twin": self.said,
+            "deployment": self.deployment,
+            "load": self.load,
+            "measured": {
+                name: {"value": each.value, "interval": each.interval} for name, each in self.measured.items()
+            },
+            "predicted": self.predicted,
+            "errors_percent": self.errors(),
+            "missed": self.missed(),
+        }
+
+
+def twins(asked: Sequence[tuple[str, ReplayRequest]], rounds: int, listener: Listener = SILENT) -> list[Twin]:
+    """Live replays in turns, each beside the modelled one of its costs.
+
+    Whatever is refused is so before the first.
+    """
+    alone = [msgspec.structs.replace(request, no_out=True) for _, request in asked]
+    modelled = [of_costs(request) for request in alone]
+    requests = [msgspec.structs.replace(request, backend="live", costs=None) for request in alone]
+    for request in (*requests, *modelled):
+        request.require_valid()
+        prepare(request)
+    listener = Once(listener)
+    found: list[list[Summary]] = [[] for _ in asked]
+    built: list[JsonObject] = [{} for _ in asked]
+    for turn, place in in_turns(len(asked), rounds):
+        listener.note(f"round {turn + 1} of {rounds}: {asked[place][0]}")
+        result = run(requests[place], listener=listener)
+        if result.replayed.interrupted:
+            raise Interrupted("nothing was kept")
+        result.require_sound()
+        found[place].append(result.replayed.summary)
+        built[place] = result.replayed.facts
+    # What the engine settled by itself holds for the twin too.
+    modelled = [
+        msgspec.structs.replace(
+            request, **{key: facts[name] for key, name in _settled(request) if name in facts}
+        )
+        for request, facts in zip(modelled, built, strict=True)
+    ]
+    return [
+        Twin(
+            said,
+            str(request.deployment),
+            _load(request),
+            *_beside(summaries, run(request).replayed.summary),
+        )
+        for (said, _), request, summaries in zip(asked, modelled, found, strict=True)
+    ]
+
+
+def same_order(found: Sequence[Twin]) -> bool:
+    """Whether deployments that are asked the same come in the same order, modelled and live, by tokens/s.
+
+    Where what was measured of two overlaps, neither comes first.
+    """
+    return not any(
+        one.load == other.load
+        and _ends(one)[1] < _ends(other)[0]
+        and one.predicted["tokens/s"] > other.predicted["tokens/s"]
+        for one, other in itertools.permutations(found, 2)
+    )
+
+
+def _ends(twin: Twin) -> tuple[float, float]:
+    """Between which its tokens a second are."""
+    measured = twin.measured["tokens/s"]
+    value = measured.value or 0.0
+    return measured.interval or (value, value)
+
+
+def of_costs(request: ReplayRequest) -> ReplayRequest:
+    """The same replay on the device that its set brings; vLLM's cores are one device."""
+    assert request.costs
+    devices = load_costs(request.costs).devices
+    if not devices:
+        raise UserError(
+            "validation-no-device",
+            f"--costs {request.costs} brings no device of this machine; `laminabench calibrate` measures one",
+        )
+    name = next(iter(devices))
+    live = request.deployment or ""
+    vllm = request.system == "vllm"
+    count = "1x" if vllm else r"\g<1>"
+    more: dict[str, Any] = {each: CHOICES[each].default for each in LIVE_ONLY}
+    more["deployment"] = re.sub(rf"(\d+x){CORE}\b", rf"{count}{name}", live)
+    if vllm:
+        more["admission"] = "grow"
+    if request.prefill == "model":
+        more["prefill"] = "colocated"
+        # What vLLM computes in a step by default is the modelled default, too; the engine's is of prompts.
+        most = max(request.max_batched_tokens or PROMPT_TOKENS, request.max_num_seqs or MAX_SEQUENCES)
+        more["max_batched_tokens"] = request.max_batched_tokens if vllm else most
+    if request.system == "lamina" and "+" not in live:
+        # In one process it is what is called vllm: one batch on one kind of device.
+        more |= {"system": "vllm", "admission": request.admission or "reserve", "block_size": 1}
+    return msgspec.structs.replace(request, backend="modelled", **more)
+
+
+def _settled(request: ReplayRequest) -> Iterator[tuple[str, str]]:
+    """What a modelled system takes of it."""
+    taken = system(request.system).TAKES
+    if request.prefill not in (None, "off"):  # where the model fills all batches alike
+        taken -= {"min_batch"}
+    return ((key, name) for key, name in SETTLED.items() if key in taken)
+
+
+def _load(request: ReplayRequest) -> str:
+    """The trace, and whether prompts are computed."""
+    prompts = request.prefill not in (None, "off")
+    return f"{request.trace}, prompts computed" if prompts else str(request.trace)
+
+
+def _beside(measured: Sequence[Summary], modelled: Summary) -> tuple[dict[str, Estimate], dict[str, float]]:
+    """What both have of the metrics."""
+    predicted = {name: number_at(modelled, key) for name, key in METRICS.items()}
+    there = {name: value for name, value in predicted.items() if value is not None}
+    return {
+        name: _estimate([number_at(summary, METRICS[name]) for summary in measured]) for name in there
+    }, there
+
+
+def _estimate(values: list[float | None]) -> Estimate:
+    return of_rounds(values) if len(values) > 1 else Estimate(values[0], None)

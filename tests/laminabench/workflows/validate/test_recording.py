@@ -1,0 +1,162 @@
+"""Recordings: as files of numbers, as folders of LLMServingSim, as Runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from laminabench.util.errors import UserError
+from laminabench.workflows.replay import ReplayRequest, run
+from laminabench.workflows.validate.recorded import judged
+from laminabench.workflows.validate.recording import _COLUMNS, names, packaged_recording, read
+
+SETTINGS: dict[str, Any] = {"model": "llama3.1-8b", "deployment": "1xrtx-4090", "costs": "vllm-0.19"}
+
+
+def a_replay(folder: Path, **chosen: Any) -> ReplayRequest:
+    """Of a modelled server that computes prompts, into folder/run."""
+    return ReplayRequest(
+        system="vllm",
+        offline=True,
+        mode="open",
+        prefill="colocated",
+        max_num_seqs=64,
+        directory=str(folder / "run"),
+        **SETTINGS,
+        **chosen,
+    )
+
+
+def test_a_recording_is_written_and_read_back(made: Any, tmp_path: Path) -> None:
+    target = tmp_path / "made.toml"
+    kept = made(others={"another": {"ttft": [1.5, -2.0, 0.0, 3.0]}})
+    kept.write(target)
+    again = read(target)
+    assert (again.name, again.about, again.others) == (kept.name, kept.about, kept.others)
+    for name in _COLUMNS:
+        assert getattr(again, name) == pytest.approx(getattr(kept, name), abs=5e-7)
+
+
+def test_a_folder_of_the_benchmark_is_read_with_who_shares_what(folder: Path) -> None:
+    found = read(folder, **SETTINGS)
+    assert found.arrival_s.tolist() == [0, 1, 2]
+    # On the other clock the first arrival is where its request was queued.
+    assert found.first_token_s.tolist() == [0.5, 1.5, 2.5]
+    assert found.prompt_tokens.tolist() == [50, 40, 36]
+    assert (found.like.tolist(), found.blocks.tolist()) == ([-1, -1, 0], [0, 0, 2])
+    assert found.about["kv_tokens"] == 1600
+    trace = found.trace()
+    assert trace.prefix_blocks is not None
+    rows = [trace.prefix_blocks[row].tolist() for row in range(3)]
+    assert [len(row) for row in rows] == [3, 2, 2]
+    assert rows[2] == rows[0][:2]
+    assert not set(rows[1]) & set(rows[0])
+
+
+def test_a_run_is_read_as_a_recording_and_predicted_by_what_made_it(tmp_path: Path) -> None:
+    """A modelled Run that says it is live: its prediction is itself."""
+    request = a_replay(
+        tmp_path,
+        trace="azure-code",
+        num_requests=60,
+        rate_scale=0.2,
+        host_async=True,
+        max_batched_tokens=512,
+        scale_lengths=0.5,
+    )
+    directory = run(request).directory
+    assert directory is not None
+    with pytest.raises(UserError, match="validation-bad-recording"):
+        read(directory, **SETTINGS)
+    manifest = directory / "run.json"
+    asked = json.loads(manifest.read_text()) | {"backend": "live"}
+    del asked["crc32"]
+    manifest.write_text(json.dumps(asked))
+    found = read(directory, **SETTINGS)
+    assert (found.about["max_num_seqs"], found.about["max_batched_tokens"]) == (64, 512)
+    errors = judged([found])[0].errors()
+    assert all(abs(error) < 1e-6 for metric in errors.values() for error in metric.values())
+
+
+def test_a_server_s_run_has_the_prefixes_of_its_trace_where_that_is_here(tmp_path: Path) -> None:
+    result = run(a_replay(tmp_path, trace="kimi-conv", num_requests=200, scale_lengths=0.1))
+    trace, blocks = result.trace, result.trace.prefix_blocks
+    assert blocks is not None
+    manifest = tmp_path / "run" / "run.json"
+    asked = json.loads(manifest.read_text())
+    asked |= {"backend": "live", "system": "openai"}
+    del asked["crc32"]
+    manifest.write_text(json.dumps(asked))
+    found = read(tmp_path / "run", **SETTINGS)
+    alike = np.flatnonzero(found.like >= 0)
+    assert len(alike) > 0
+    done = np.flatnonzero(np.isfinite(result.replayed.outcome.requests["finished_s"]))
+    for row in alike:
+        one, other = blocks[done[row]], blocks[done[found.like[row]]]
+        common = int(np.cumprod(one[: len(other)] == other[: len(one)]).sum())
+        tokens = min(common * trace.meta.block_tokens, found.prompt_tokens[row])
+        assert found.blocks[row] == tokens // 16
+    asked["request"] = asked["request"].replace("num-requests = 200", "num-requests = 100")
+    manifest.write_text(json.dumps(asked))
+    elsewhere = read(tmp_path / "run", **SETTINGS)
+    assert "kimi-conv here is not" in elsewhere.about["prefixes"]
+    assert (elsewhere.like == -1).all()
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_packaged_recordings_say_where_they_are_from(name: str) -> None:
+    found = packaged_recording(name)
+    assert len(found) == 300
+    assert "MIT" in found.about["source"]
+    assert (found.first_token_s > found.arrival_s).all()
+    assert (found.last_token_s > found.first_token_s).all()
+    assert (found.like < np.arange(300)).all()
+
+
+def test_no_recording_of_that_name() -> None:
+    with pytest.raises(UserError, match="validation-unknown"):
+        packaged_recording("rtx-4091")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("meta.json", "{}"),
+        ("meta.json", "["),
+        ("requests.jsonl", ""),
+        ("requests.jsonl", '{"input_toks": 1}'),
+        ("workload.jsonl", '{"input_tok_ids": [1]}\n{"input_tok_ids": [2]}\n{"input_tok_ids": [3]}'),
+    ],
+)
+def test_a_folder_that_is_damaged_is_refused(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(text)
+    with pytest.raises(UserError, match="validation-bad-recording"):
+        read(folder, **SETTINGS)
+
+
+def test_what_it_was_set_up_with_is_asked_for(folder: Path) -> None:
+    with pytest.raises(UserError, match=r"--model, --deployment, --costs"):
+        read(folder)
+
+
+def test_a_file_that_is_none_is_refused(made: Any, tmp_path: Path) -> None:
+    target = tmp_path / "made.toml"
+    made().write(target)
+    text = target.read_text()
+    target.write_text(text.replace('output_tokens = "', 'output_tokens = "1 '))
+    with pytest.raises(UserError, match="validation-bad-recording"):
+        read(target)
+    target.write_text(json.dumps(""))
+    with pytest.raises(UserError, match="catalogue-file-not-toml"):
+        read(target)
+
+
+def test_who_begins_as_nobody_shares_nothing(made: Any, tmp_path: Path) -> None:
+    target = tmp_path / "made.toml"
+    made(blocks=np.ones(40, np.int32)).write(target)
+    with pytest.raises(UserError, match="validation-bad-recording"):
+        read(target)

@@ -1,0 +1,146 @@
+"""Measured loads of servers beside what is modelled of the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import astuple
+
+import numpy as np
+import pytest
+
+from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.deployment import parse_deployment
+from laminabench.util.errors import UserError
+from laminabench.workflows.validate.serving import (
+    ALL,
+    METRICS,
+    SOUND,
+    TARGETS,
+    Errors,
+    Judged,
+    Point,
+    grouped,
+    held,
+    judged,
+    points,
+    predicted,
+)
+
+
+def point(**wanted: object) -> Point:
+    """The first with these."""
+    return next(
+        each
+        for each in points()
+        if all(wanted[name] == getattr(each, name, each.server.get(name)) for name in wanted)
+    )
+
+
+def made(device: str, model: str, tpot_ms: float | None, off: str = "", version: str = "1") -> Judged:
+    """Measured: 10 ms a token, 100 ms to the first."""
+    about = {"model": model, "device": device, "version": version, "precision": "fp8", "off": off}
+    return Judged(Point(about, "2", 8, 8, 2, 100.0, 10.0, "-"), 110.0, tpot_ms)
+
+
+def test_every_load_is_there_once_with_sensible_numbers() -> None:
+    assert Counter(each.device for each in points()) == {"h200": 273, "b200": 412}
+    rows = [
+        (each.server["version"], each.server["precision"], each.model, *astuple(each)[1:])
+        for each in points()
+    ]
+    assert len(set(rows)) == len(rows)
+    for each in points():
+        assert 1 < each.tpot_ms < 120
+        assert each.tpot_ms < each.ttft_ms
+        workers = parse_deployment(each.deployment).model
+        assert workers.device.name == each.device
+        each.shape().check_split(workers.shared())
+
+
+def test_formats_are_those_that_were_served() -> None:
+    fp4 = point(model="minimax-m2.5", device="b200", precision="fp4").shape()
+    assert (fp4.dtype, fp4.kv_dtype, fp4.expert_dtype) == ("bf16", "fp8", "nvfp4")
+    marlin, mxfp4 = (
+        point(model="gpt-oss-120b", device="h200", version=version).shape()
+        for version in ("0.18.0", "0.10.2")
+    )
+    assert (marlin.dtype, marlin.kv_dtype, marlin.expert_dtype) == ("bf16", "bf16", "int4")
+    assert mxfp4.expert_dtype == "mxfp4"
+
+
+def test_lengths_are_drawn_as_the_benchmark_draws_them() -> None:
+    asked = point(model="gpt-oss-120b", prompt_tokens=8192, concurrency=64).trace()
+    assert len(asked) == 640
+    assert not asked.arrival_s.any()
+    assert 6553 <= asked.prompt_tokens.min() < 6600
+    assert 8150 < asked.prompt_tokens.max() <= 8192
+    assert np.mean(asked.output_tokens) == pytest.approx(0.9 * 1024, rel=0.01)
+    equal = point(model="qwen3-235b-a22b").trace()
+    assert len(set(equal.prompt_tokens.tolist())) == 1
+
+
+@pytest.mark.parametrize(
+    ("wanted", "bound"),
+    [
+        ({"model": "gpt-oss-120b", "device": "h200", "layout": "2", "concurrency": 16}, 10.0),
+        ({"model": "kimi-k2.5", "device": "h200", "concurrency": 16}, 10.0),
+        ({"model": "llama3-70b", "device": "h200", "layout": "1", "concurrency": 8}, 5.0),
+    ],
+)
+def test_some_loads_are_near_what_was_measured(wanted: dict[str, object], bound: float) -> None:
+    found = predicted(None, point(prompt_tokens=1024, output_tokens=1024, **wanted))
+    error = found.error("tpot")
+    assert error is not None
+    assert abs(error) < bound
+    assert found.describe()["errors_percent"]["tpot"] == error
+
+
+def test_a_set_without_the_device_or_the_model_says_so() -> None:
+    found = predicted("vllm-0.14", point(model="kimi-k2.5", device="h200"))
+    assert (found.tpot_ms, found.error("tpot")) == (None, None)
+    assert found.why_not
+    with pytest.raises(UserError, match="catalogue-unknown-name"):
+        predicted("no-such-set", point(model="kimi-k2.5"))
+
+
+def test_groups_errors_and_targets_by_hand() -> None:
+    found = [
+        made("h200", "gpt-oss-120b", 10.5, version="2"),
+        made("h200", "gpt-oss-120b", 9.2),
+        made("h200", "kimi-k2.5", 11.0),
+        made("h200", "kimi-k2.5", 20.0, off="a reason"),
+        made("b200", "kimi-k2.5", None),
+    ]
+    named = {(group.device, group.what, group.off): group for group in grouped(found)}
+    assert list(named) == [
+        ("h200", "gpt-oss-120b", ""),
+        ("h200", "kimi-k2.5", ""),
+        ("h200", SOUND, ""),
+        ("h200", ALL, ""),
+        ("h200", "kimi-k2.5", "a reason"),
+        ("b200", "kimi-k2.5", ""),
+        ("b200", ALL, ""),
+    ]
+    first = named["h200", "gpt-oss-120b", ""]
+    assert first.errors["tpot"] == pytest.approx(Errors(2, 6.5, -1.5, -8.0))
+    assert (first.versions, first.target, first.missed) == (("1", "2"), 7.0, False)
+    assert named["h200", "kimi-k2.5", ""].missed
+    assert not named["h200", "kimi-k2.5", "a reason"].missed
+    assert named["h200", SOUND, ""].errors["tpot"].points == 3
+    assert named["h200", ALL, ""].errors["tpot"].worst == pytest.approx(100)
+    assert named["b200", ALL, ""].errors["tpot"].points == 0
+    assert held(found).startswith("4 loads of vLLM servers")
+
+
+@pytest.mark.long
+def test_the_whole_table_is_as_near_as_is_said() -> None:
+    found = judged(points())
+    assert all(each.tpot_ms for each in found)
+    groups = {(group.device, group.what): group for group in grouped(found) if not group.off}
+    for of, target in TARGETS.items():
+        assert groups[of].errors["tpot"].median <= target + 1, of
+    for device in ("h200", "b200"):
+        assert groups[device, ALL].errors["tpot"].median < 12
+        assert groups[device, SOUND].errors["tpot"].median < 10
+    assert load_costs("vllm-0.24").held == held(found)
+    assert {metric for group in groups.values() for metric in group.errors} == set(METRICS)
