@@ -14,7 +14,7 @@ PYTEST_WORKERS ?= 3
 # Some containers say that no bytecode is to be kept: every process of a test would compile torch once more.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup test test-long test-all lint audit check format sanitize cuda gpu bare rdma-test vllm clients bench replay figures docs clean
+.PHONY: setup test test-long test-all torture lint audit check format sanitize cuda gpu bare rdma-test vllm clients bench replay figures docs clean
 
 setup: $(STAMP)
 
@@ -39,6 +39,10 @@ test-long: setup
 
 test-all: setup
 	$(PYTEST)
+
+# Fault experiments in full, hours: docs/reliability.md. `make torture ONLY=kills-replay SEED=7 CASES=4`.
+torture: setup
+	TORTURE=1 $(BIN)/pytest -x --durations=0 tests/faults/test_full.py $(if $(ONLY),-k "$(ONLY)")
 
 lint: setup
 	$(BIN)/ruff check

@@ -18,8 +18,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("laminabench", "engine", "baselines")
-# Experiments are run by hand, by somebody who sees them stand still.
-LEFT_OUT = ("laminabench/torture/",)
 # Methods that take nothing but a time.
 METHODS = {"wait", "join", "get", "recv", "result", "communicate", "acquire", "accept", "poll"}
 # Of `poll` only select's waits; what is asked of a process, or of a pipe, comes at once.
@@ -81,8 +79,6 @@ def main(arguments: list[str]) -> int:
     wrong = 0
     for path in files:
         name = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
-        if name.startswith(LEFT_OUT):
-            continue
         for line, what in found(path.read_text(encoding="utf-8")):
             print(
                 f"waits: {name}:{line}: {what}() may never end: give it a time, or say why not: # waits: ..."

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 CHECKOUT = Path(__file__).resolve().parents[2]
 # Channels without torch, the command line, and what their tests run on.
 PACKAGES = ("click", "msgpack", "msgspec", "numpy", "platformdirs", "pytest", "rich")
-PARTS = ("engine/lamina", "laminabench", "tests/rdma", "tests/lamina/fhbn", "pyproject.toml")
+PARTS = ("engine/lamina", "laminabench", "tests/rdma", "tests/lamina/fhbn", "tests/faults", "pyproject.toml")
 PYTHONPATH = "/project/engine:/project:/packages"
 NOT_NEEDED = {".a", ".h", ".pyi"}
 

@@ -48,7 +48,6 @@ SECTIONS = {
         "calibrate": "Measure this machine; a cost set of it for modelled replays.",
         "check": "Hold replays against goldens: a gate for CI.",
         "bench": "Measure laminabench itself on this machine.",
-        "torture": "Try to break laminabench: kills, floods, damage, power cuts.",
     },
     "Shell": {"completion": "Print the shell completion script for bash, zsh or fish."},
 }
@@ -76,7 +75,6 @@ EXAMPLES = (
     "laminabench calibrate -o set.toml",
     "laminabench check --junit check.xml",
     "laminabench bench slab",
-    "laminabench torture --list",
     'eval "$(laminabench completion bash)"',
 )
 _PLACES = dict.fromkeys(("hardware", "models", "costs"), "catalogue") | {"import": "import_:import_"}

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from laminabench.torture.asking import Ask
-from laminabench.torture.processes import alive, eventually, fork_servers, workers
-from laminabench.torture.serving import serving
+from experiments.processes import alive, eventually, fork_servers, workers
+from experiments.serving import serving
+from experiments.stream_client import Ask
 
 # Far more than it takes, far less than what hangs is waited for.
 ENDS_S = 10.0

@@ -1,0 +1,160 @@
+"""Files that fail: flipped bits, garbage of every format, failing writes, power cuts."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments import corpus
+from experiments.disk import in_child, memory
+from experiments.scenarios import HEADER, RECORDS, facts, write_a_run
+from experiments.tally import Tally
+from laminabench.runs.journal import Journal
+from laminabench.runs.read import read_run
+from laminabench.util.errors import UserError
+
+# One file may take so long, and all of them together so much more memory than the first.
+LONGEST_S = 5.0
+MOST_BYTES = 512 << 20
+# Arrow 26 does not give back what it unpacks into, of a compressed file that is damaged.
+ARROW_BYTES = 100_000
+
+
+def failing_writes(seeds: Sequence[int]) -> Tally:
+    """A case is a scene and a trouble: the n-th operation on the disk fails, for all n."""
+    return in_child("disk_faults:failing_writes", seeds)
+
+
+def power_cuts(seeds: Sequence[int]) -> Tally:
+    """The power is cut while a replay is journalled and its Run written."""
+    return in_child("disk_faults:power_cuts", seeds)
+
+
+def flipped_bits(seeds: Sequence[int]) -> Tally:
+    """One bit of a Run's files or of a journal is another: it is said, or nothing has changed."""
+    tally = Tally("flipped-bits")
+    with memory() as folder:
+        write_a_run(folder / "run")
+        was = facts(read_run(folder / "run"))
+        _journal(folder / "one.journal")
+        files = [*sorted((folder / "run").iterdir()), folder / "one.journal"]
+        for number in seeds:
+            drawn = random.Random(number)
+            path = drawn.choice(files)
+            whole = path.read_bytes()
+            place = drawn.randrange(8 * len(whole))
+            with _flipped(path, whole, place):
+                if path.suffix == ".journal":
+                    kind, what = _journal_after(path)
+                else:
+                    kind, what = _run_after(folder / "run", was)
+            tally.add(kind, f"bit {place} of {path.name}", number, what)
+    return tally
+
+
+def fuzzed_files(seeds: Sequence[int], names: tuple[str, ...] = ()) -> Tally:
+    """Files of every kind that is read, changed in ways of all sorts: they are read, or end in a sentence."""
+    tally = Tally("fuzzed-files")
+    with memory() as folder:
+        samples = corpus.samples(folder)
+        contents = [sample.content for sample in samples.values()]
+        chosen = [name for name in samples if not names or name in names]
+        open_before = peak_before = unpacked = 0
+        for turn, number in enumerate(seeds):
+            drawn = random.Random(number)
+            name = drawn.choice(chosen)
+            sample = samples[name]
+            sample.path.write_bytes(corpus.changed(sample.content, drawn, contents))
+            kind, what, began = None, "", time.perf_counter()
+            try:
+                sample.read(sample.path)
+            except UserError as error:
+                kind = "crashed" if "\n" in str(error) else None
+                what = str(error)
+                unpacked += name.endswith((" gz", " zst"))
+            except Exception as error:
+                kind, what = "crashed", repr(error)
+            if (took := time.perf_counter() - began) > LONGEST_S:
+                kind, what = "crashed", f"took {took:.1f} s"
+            tally.add(kind, name, number, what)
+            if turn == 1000:  # what libraries take once, they have
+                open_before, peak_before = descriptors(), peak_bytes()
+        grown = peak_bytes() - peak_before - ARROW_BYTES * unpacked
+        if peak_before and grown > MOST_BYTES:
+            tally.add("leaked", "all", seeds[0], f"{grown:,} bytes")
+        if open_before and (more := descriptors() - open_before) > 0:
+            tally.add("leaked", "all", seeds[0], f"{more} descriptors")
+    return tally
+
+
+def _journal(path: Path) -> None:
+    journal = Journal.create(path, HEADER)
+    for record in RECORDS:
+        journal.append(record)
+    journal.flush()
+    journal.close()
+
+
+class _flipped:  # noqa: N801 - used as a statement
+    """One bit of a file is another meanwhile."""
+
+    def __init__(self, path: Path, whole: bytes, place: int) -> None:
+        self._path, self._whole, self._place = path, whole, place
+
+    def __enter__(self) -> None:
+        damaged = bytearray(self._whole)
+        damaged[self._place // 8] ^= 1 << self._place % 8
+        self._path.write_bytes(damaged)
+
+    def __exit__(self, *_: object) -> None:
+        self._path.write_bytes(self._whole)
+
+
+def _run_after(directory: Path, was: bytes) -> tuple[str | None, str]:
+    try:
+        found = facts(read_run(directory))
+    except UserError:
+        return None, ""
+    except Exception as error:
+        return "crashed", repr(error)
+    return (None, "") if found == was else ("wrong", "a Run that was never written")
+
+
+def _journal_after(path: Path) -> tuple[str | None, str]:
+    """Records before the damage are there, that some are lost is said, and the file as it was is kept."""
+    damaged = path.read_bytes()
+    try:
+        journal, found = Journal.reopen(path)
+    except UserError:
+        # Of its beginning: nothing is touched.
+        return (None, "") if path.read_bytes() == damaged else ("lost", "refused, and changed")
+    except Exception as error:
+        return "crashed", repr(error)
+    journal.close()
+    copies = list(path.parent.glob(f"{path.name}.damaged-*"))
+    kept = [copy.read_bytes() == damaged for copy in copies]
+    for copy in copies:
+        copy.unlink()
+    all_of_it = [HEADER, *RECORDS]
+    if found != all_of_it[: len(found)]:
+        return "wrong", "records that were never written"
+    if len(found) == len(all_of_it):
+        return None, ""
+    if journal.damage is None:
+        return "lost", f"{len(all_of_it) - len(found)} records, and not a word"
+    # Where the damaged one was the last, there is nothing behind it to keep.
+    missing = len(all_of_it) - len(found) - 1
+    right = journal.damage.behind == missing and (kept == [True] or not missing)
+    return (None, "") if right else ("lost", f"{journal.damage.behind} of {missing} whole records behind it")
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+def peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10

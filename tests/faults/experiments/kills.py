@@ -1,0 +1,157 @@
+"""Workers that are killed and stopped at random moments under a live replay.
+
+Nothing is to be seen of it: the same tokens as without, each exactly once, and nothing is left at the end.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from experiments.injector import Hand, struck
+from experiments.near_ties import likeliest
+from experiments.processes import eventually, facts, fork_servers, shared_memory
+from experiments.tally import Tally
+from laminabench.catalog import find_model
+from laminabench.requests.replay import ReplayRequest
+from laminabench.systems.base import Workload
+from laminabench.systems.live.lamina.log import ReplayLog
+from laminabench.systems.live.lamina.loop import Order, Replay
+from laminabench.systems.live.lamina.prepared import PreparedEngine
+from laminabench.systems.live.lamina.starting import opened
+from laminabench.systems.live.prompts import prompt_of
+from laminabench.systems.registry import prepare
+from laminabench.traces.table import Trace, TraceMeta
+from laminabench.util.errors import UserError
+
+MODEL = "llama-tiny"
+# Strikes of one session, half of them kills.
+STRIKES = 100
+# What is replayed is the same in all sessions; who is struck and when is the case's.
+TRACE_SEED = 27
+# Tokens from one strike to the next, at least.
+TOKENS_EACH = 200
+LONGEST_ANSWER = 120
+KV_TOKENS = 6000  # a part of the requests waits
+# Model and attention workers, and where prompts are computed.
+LAYOUTS = (("1xcpu+2xcpu", 1), ("2xcpu+1xcpu", "model"), ("1xcpu+1xcpu", 2))
+GRACE_S = 10.0
+# What one more session may add: threads and descriptors of libraries come with the first.
+SETTLED_AFTER = 2
+
+
+def kills_replay(seeds: Sequence[int], *, strikes: int = STRIKES) -> Tally:
+    """A case is a replay with so many strikes; `tried` counts these."""
+    tally = Tally("kills-replay")
+    before: dict[str, int] = {}
+    for number, seed in enumerate(seeds):
+        _session(tally, seed, strikes)
+        now = facts([os.getpid()])
+        if number + 1 == SETTLED_AFTER:
+            before = now
+        for name in ("descriptors", "threads"):
+            if before and now[name] > before[name]:
+                what = f"{now[name]} after {number + 1} sessions, {before[name]} before"
+                tally.add("leaked", name, seed, what)
+        tally.facts["front_end_rss_mb"] = max(tally.facts.get("front_end_rss_mb", 0), now["rss_bytes"] / 1e6)
+    return tally
+
+
+def _session(tally: Tally, seed: int, strikes: int) -> None:
+    rng = random.Random(seed)
+    layout = rng.choice(LAYOUTS)
+    trace = _trace(strikes)
+    kind, what, hand = _replayed(tally, layout, trace, rng, strikes)
+    tally.add(kind, f"{layout[0]} prefill {layout[1]}", seed, what)
+    for _ in range(hand.strikes - 1):
+        tally.add(None, "", seed)
+
+
+def _replayed(
+    tally: Tally, layout: tuple[str, int | str], trace: Trace, rng: random.Random, strikes: int
+) -> tuple[str | None, str, Hand]:
+    """What was wrong with a replay under strikes, if anything."""
+    was = shared_memory()
+    log = ReplayLog(trace)
+    hand = Hand(os.getpid(), 0, rng, progress=lambda: log.tables.tokens, every=TOKENS_EACH)
+    try:
+        made = _replay(layout, log, hand, strikes)
+    except (UserError, RuntimeError) as error:  # the engine has given up, or counted wrong
+        return "lost", str(error), hand
+    wanted = _undisturbed(layout, strikes)
+    for row, tokens in wanted.items():
+        if len(made[row]) < len(tokens):
+            return "lost", f"request {row}: {len(made[row])} of {len(tokens)} tokens", hand
+        if made[row] != tokens:
+            if not likeliest(MODEL, _prompt(trace, row), made[row]):
+                return "wrong", f"request {row}: other tokens", hand
+            tally.facts["answers with ties"] = tally.facts.get("answers with ties", 0) + 1
+    if not eventually(lambda: not fork_servers(os.getpid()), GRACE_S):
+        return "leaked", f"processes {fork_servers(os.getpid())}", hand
+    if left := shared_memory() - was:
+        return "leaked", f"/dev/shm: {', '.join(sorted(left))}", hand
+    return None, "", hand
+
+
+def _replay(
+    layout: tuple[str, int | str], log: ReplayLog, hand: Hand | None, strikes: int
+) -> Mapping[int, list[int]]:
+    """Tokens by request; a RuntimeError where something of them stayed in KV memory."""
+    prepared = _prepared(layout)
+    offered = Workload.of(prepared.request).offered(log.trace)
+    prompts = partial(_prompt, log.trace)
+    with opened(prepared.setup, KV_TOKENS, "fifo") as engine:
+        replay = Replay(engine, offered, Order(None), log, prompts)
+        if hand is None:
+            replay.run()
+        else:
+            hand.workers = len(engine.workers)
+            with struck(hand, strikes // 2, strikes - strikes // 2):
+                replay.run()
+        engine.check_integrity()
+        if engine.used_kv_tokens:
+            raise RuntimeError(f"{engine.used_kv_tokens} KV tokens are taken, and nobody is there")
+    return log.tokens
+
+
+@functools.lru_cache
+def _undisturbed(layout: tuple[str, int | str], strikes: int) -> Mapping[int, list[int]]:
+    return _replay(layout, ReplayLog(_trace(strikes)), None, strikes)
+
+
+def _prompt(trace: Trace, row: int) -> list[int]:
+    return prompt_of(trace, TRACE_SEED, find_model.model(MODEL).vocab, row)
+
+
+def _prepared(layout: tuple[str, int | str]) -> PreparedEngine:
+    prepared = prepare(
+        ReplayRequest(
+            trace="kills",
+            system="lamina",
+            backend="live",
+            model=MODEL,
+            dtype="fp32",  # tokens that are computed again are the same
+            deployment=layout[0],
+            prefill=layout[1],
+            oversubscribe=True,
+            kv_tokens=KV_TOKENS,
+            max_num_seqs=32,
+            min_batch=1 if "+" in layout[0] else None,  # all batches under way as often as can be
+        )
+    )
+    assert isinstance(prepared, PreparedEngine)
+    return prepared
+
+
+def _trace(strikes: int) -> Trace:
+    """As many requests as it takes for so many strikes."""
+    draw = np.random.default_rng(TRACE_SEED)
+    count = max(20, 2 * strikes * TOKENS_EACH // LONGEST_ANSWER)
+    prompts, outputs = draw.integers(4, 60, count), draw.integers(8, LONGEST_ANSWER, count)
+    meta = TraceMeta("kills", has_arrivals=False)
+    return Trace(np.zeros(count), prompts.astype(np.int32), outputs.astype(np.int32), meta)

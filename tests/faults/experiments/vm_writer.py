@@ -1,0 +1,49 @@
+"""What runs in a virtual machine until its power is cut: journals and Runs are written, each step is told.
+
+It needs no more than the machine has: a Run's files are given, and put into their place as any Run's are.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from laminabench.runs.journal import Journal, beside
+from laminabench.runs.replace import replacing_directory
+
+HEADER = {"what": "a journal"}
+RECORDS = 150
+_EVERY_S = 0.01
+
+
+def record(number: int) -> list[Any]:
+    """As of an iteration: most are short, some have many tokens."""
+    return ["Iteration", number, [number] * (number * 7 % 300)]
+
+
+def main() -> None:
+    """`python -m experiments.vm_writer FOLDER FILES`: for ever."""
+    folder, files = map(Path, sys.argv[1:])
+    contents = {path.name: path.read_bytes() for path in files.iterdir()}
+    for turn in itertools.count():
+        run = folder / f"run-{turn}"
+        journal = Journal.create(beside(run), HEADER)
+        print("begun", turn, flush=True)
+        for number in range(RECORDS):
+            journal.append(record(number))
+            journal.flush()
+            print("flushed", turn, number, flush=True)
+            time.sleep(_EVERY_S)
+        with replacing_directory(run) as partial:
+            for name, content in contents.items():
+                (partial / name).write_bytes(content)
+        print("whole", turn, flush=True)
+        journal.remove()
+        print("gone", turn, flush=True)
+
+
+if __name__ == "__main__":
+    main()
