@@ -102,7 +102,7 @@ bench: setup
 	$(BIN)/laminabench bench engine
 	$(BIN)/laminabench bench engine --compare serial,rotational
 	$(BIN)/laminabench bench prefill
-	$(BIN)/laminabench bench products
+	$(BIN)/python tools/bench.py products
 	$(BIN)/laminabench bench fhbn
 	$(BIN)/laminabench bench slab
 	$(BIN)/laminabench bench traces

@@ -21,4 +21,4 @@ built=$venv/.cuda-architectures
 echo "make gpu: building for $CUDAARCHS"
 "${MAKE:-make}" --no-print-directory setup
 echo "$CUDAARCHS" >"$built"
-exec "$venv/bin/laminabench" bench gpu
+exec "$venv/bin/python" tools/bench.py gpu

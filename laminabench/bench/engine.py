@@ -17,7 +17,7 @@ from lamina.convert.packing import is_matrix, linear, sizes
 from lamina.kv.stored import KvDtype
 from lamina.serve import Engine, Sampling
 from laminabench.bench.frame import QUIET, Cell, Report, Table, Watcher, in_turns, ms_text, spread
-from laminabench.bench.mini import mini_config, users_load
+from laminabench.calibrate.models import mini_config, users_load
 
 TARGET_RATIO = 1.25
 TARGET_HOST_S = 1e-3

@@ -31,7 +31,7 @@ from laminabench.bench.frame import (
     ratios,
     spread,
 )
-from laminabench.bench.mini import MODEL, MOE, config_of, moe_config, users_load
+from laminabench.calibrate.models import MODEL, MOE, config_of, moe_config, users_load
 from laminabench.util.errors import UserError
 
 LAYOUTS: dict[str, Layout | None] = {

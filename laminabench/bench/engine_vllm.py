@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from laminabench.baselines.environment import Environment, environment_of, find
-from laminabench.bench.mini import MODEL
+from laminabench.calibrate.models import MODEL
 from laminabench.catalog.deployment import Deployment, parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.sim.simulate import Offered

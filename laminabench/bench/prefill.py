@@ -14,9 +14,9 @@ import torch
 from lamina.cluster import Layout, Machine
 from lamina.serve import Engine, Sampling
 from laminabench.bench.frame import QUIET, Report, Row, Table, Text, Watcher, ratios, spread
-from laminabench.bench.mini import MODEL, mini_config, users_load
 from laminabench.bench.prefill_together import Together
 from laminabench.bench.prefill_together import run as together
+from laminabench.calibrate.models import MODEL, mini_config, users_load
 from laminabench.util.errors import UserError
 
 Source = Literal["traffic", "computed"]

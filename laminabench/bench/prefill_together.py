@@ -13,7 +13,7 @@ from lamina.model.prefill import CHUNK
 from lamina.serve import Engine
 from laminabench.bench.engine import Gemms
 from laminabench.bench.frame import QUIET, Row, Table, Text, Watcher, in_turns, ratios, seconds_of, spread
-from laminabench.bench.mini import mini_config
+from laminabench.calibrate.models import mini_config
 
 LENGTHS = (32, 128, 512)
 # Of the rate of the products alone. What else there is to do: attention, which is 4 % of the operations at

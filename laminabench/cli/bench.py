@@ -38,33 +38,40 @@ def bench() -> None:
     """Measure laminabench itself on this machine."""
 
 
-def measuring(unit: str, example: str) -> Callable[[Callable[..., Report]], click.Command]:
-    """Make a function that takes options and a `watcher`, and returns a Report, a command of `bench`.
+def report_command(measure: Callable[..., Report], unit: str) -> click.Command:
+    """Make a command of a function that takes options and a `watcher`, and returns a Report.
 
-    It gets --json, -q and -v. The first line of its docstring is its line in `bench --help`; `unit` is what
-    its progress counts.
+    The command has --json, -q and -v; `unit` is what its progress counts.
     """
 
-    def command_of(measure: Callable[..., Report]) -> click.Command:
-        @reporting
-        @functools.wraps(measure)
-        def run(out: Output, **options: Any) -> None:
-            from laminabench.bench.frame import Watcher
+    @reporting
+    @functools.wraps(measure)
+    def run(out: Output, **options: Any) -> None:
+        from laminabench.bench.frame import Watcher
 
-            with out.progress(unit, unit=unit) as progress:
-                report = measure(watcher=Watcher(progress, out.note, out.detail), **options)
-            cpu = f"{processor()}, {os.cpu_count()} cores"
-            # Printed first: a file that cannot be written does not take it away.
-            out.result(report.json() | {"cpu": cpu}, lambda console: render(console, [*report.text, cpu]))
-            for sentence in report.write():
-                out.note(sentence)
-            if report.failed:
-                click.get_current_context().exit(1)
+        with out.progress(unit, unit=unit) as progress:
+            report = measure(watcher=Watcher(progress, out.note, out.detail), **options)
+        cpu = f"{processor()}, {os.cpu_count()} cores"
+        # Printed first: the result survives a file that cannot be written.
+        out.result(report.json() | {"cpu": cpu}, lambda console: render(console, [*report.text, cpu]))
+        for sentence in report.write():
+            out.note(sentence)
+        if report.failed:
+            click.get_current_context().exit(1)
 
+    return click.command(measure.__name__)(run)
+
+
+def measuring(unit: str, example: str) -> Callable[[Callable[..., Report]], click.Command]:
+    """Register a benchmark as a command of `bench`; the first line of its docstring is its help."""
+
+    def register(measure: Callable[..., Report]) -> click.Command:
         _EXAMPLES.append(f"laminabench bench {example}")
-        return bench.command(measure.__name__)(run)
+        command = report_command(measure, unit)
+        bench.add_command(command)
+        return command
 
-    return command_of
+    return register
 
 
 def render(console: Console, text: Sequence[Text]) -> None:
@@ -88,11 +95,6 @@ def seconds_option(default: float, least: str = "") -> Decorator:
     return option("--seconds", POSITIVE, f"About how long to measure{least}.", default)
 
 
-def device_option(on_a_gpu: str) -> Decorator:
-    text = f"cuda measures {on_a_gpu}, over sizes of its own."
-    return option("--device", click.Choice(["cpu", "cuda"]), text, "cpu")
-
-
 @measuring("cases", "attention")
 @seconds_option(60, "; each case takes at least five rounds")
 @option(
@@ -102,19 +104,12 @@ def device_option(on_a_gpu: str) -> Decorator:
     "or twice the last one.",
 )
 @option("--vllm vllm_python", FILE, "Another Python with vLLM than that of `baseline setup vllm`.")
-@device_option("the GPU kernel")
-def attention(
-    watcher: Watcher, seconds: float, kv_mb: float | None, vllm_python: Path | None, device: str
-) -> Report:
+def attention(watcher: Watcher, seconds: float, kv_mb: float | None, vllm_python: Path | None) -> Report:
     """Decode attention against the memory's bandwidth and vLLM's kernel.
 
     In turns: what the same threads read when they only read, our kernel, the same fetching ahead into another
     cache, and, where vLLM's CPU build is, its kernel, called directly.
     """
-    if device == "cuda":
-        from laminabench.bench import attention_cuda
-
-        return attention_cuda.run(watcher=watcher)
     from laminabench.bench.attention import run
 
     return run(seconds, int(kv_mb * (1 << 20)) if kv_mb else None, vllm_python, watcher)
@@ -226,7 +221,12 @@ def engine(
     "64:16M",
     metavar="LIST",
 )
-@device_option("operations on a GPU's stream")
+@option(
+    "--device",
+    click.Choice(["cpu", "cuda"]),
+    "cuda: operations on a GPU's stream.",
+    "cpu",
+)
 @option("--plot", PATH, "Draw it into this .svg, .png or .pdf.")
 @option("--out directory", PATH, "Write what was measured here.")
 @seconds_option(20, "; each size takes at least three rounds")
@@ -285,29 +285,6 @@ def fhbn(
             yield f"drew {plot}"
 
     return replace(measured.report, write=write_files)
-
-
-@measuring("steps", "gpu --quick")
-@click.option("--quick", is_flag=True, help="Fewer sizes and rounds: five minutes instead of ten, at most.")
-@option("--only", None, "Measure one step in this process, and write nothing else.", metavar="STEP")
-@option(
-    "--out folder",
-    PATH,
-    "Write into this folder; by default results/ and the card's name. With --only, kernels writes its table "
-    "there, and predicted reads there.",
-)
-def gpu(watcher: Watcher, quick: bool, only: str | None, folder: Path | None) -> Report:
-    """All that a machine with an NVIDIA GPU can tell, in ten minutes.
-
-    Steps are card, tests, attention, engine, vllm, workers, fhbn, kernels and predicted, each a process of
-    its own. One that fails is said, and the others go on; files are written as they come: a JSON file for
-    each step, kernels.toml, and report.md.
-    """
-    from laminabench.bench.gpu import all_steps, steps
-
-    if only is not None:
-        return steps.measure(only, quick=quick, folder=folder, watcher=watcher)
-    return all_steps.run(folder, quick=quick, watcher=watcher)
 
 
 @measuring("measurements", "h2m2")
@@ -375,26 +352,6 @@ def sim(watcher: Watcher, week: bool, repeats: int) -> Report:
     from laminabench.bench.sim import run
 
     return run(week=week, repeats=repeats, watcher=watcher)
-
-
-@measuring("sizes", "products")
-@option(
-    "--batch",
-    COUNT,
-    "Repeatable: rows that are multiplied at once.",
-    (1, 4, 16, 32, 64, 128, 512),
-    multiple=True,
-)
-@option("--rounds", COUNT, "Rounds of the alternating run.", 9)
-def products(watcher: Watcher, batch: tuple[int, ...], rounds: int) -> Report:
-    """Our matrix products against torch's.
-
-    In turns, by all weights of the engine's benchmark, which come from memory. Where torch's are as good,
-    with AVX-512 but no tiles (AMX), these alone.
-    """
-    from laminabench.bench.products import run
-
-    return run(batch, rounds, watcher)
 
 
 @measuring("calls", "slab --json")

@@ -103,15 +103,15 @@ def measured(
 
     with out.progress("measuring", unit="seconds") as told:
         if kind == "gpu":
-            from laminabench.bench.calibrate.cuda import calibrate_gpu
+            from laminabench.calibrate.cuda import calibrate_gpu
 
             found = calibrate_gpu(model, name, seconds, told)
         elif kind == "vllm":
-            from laminabench.bench.calibrate.vllm import calibrate_vllm
+            from laminabench.calibrate.vllm import calibrate_vllm
 
             found = calibrate_vllm(model, deployment, name or NAMES[kind], seconds, told)
         else:
-            from laminabench.bench.calibrate import calibrate as calibrate_engine
+            from laminabench.calibrate import calibrate as calibrate_engine
 
             found = calibrate_engine(model, name or NAMES[kind], seconds, told, ray)
     write_costs(found.costs, target, "Measured by `laminabench calibrate`.")

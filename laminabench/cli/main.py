@@ -107,7 +107,9 @@ def main() -> None:
     """Would splitting attention from the model beat the LLM serving you run today, and by how much?"""
 
 
-def run(arguments: list[str] | None = None, *, show_codes: bool = False) -> None:
+def run(
+    arguments: list[str] | None = None, *, show_codes: bool = False, command: click.Command = main
+) -> None:
     """The console script: every way a command can end, as an exit code and at most one sentence.
 
     With -v an error's code follows its sentence; with --json stdout has it as `{"error": {...}}`.
@@ -120,7 +122,7 @@ def run(arguments: list[str] | None = None, *, show_codes: bool = False) -> None
     ending.open_streams()
     Output.answered = False
     with ending.terminable():
-        end = _outcome(arguments)
+        end = _outcome(arguments, command)
     if end.sentence:
         end = replace(end, sentence=hidden(end.sentence, words))
         with_code = bool(end.error_code) and (show_codes or not {"-v", "--verbose"}.isdisjoint(words))
@@ -131,10 +133,10 @@ def run(arguments: list[str] | None = None, *, show_codes: bool = False) -> None
     sys.exit(end.exit_code)
 
 
-def _outcome(arguments: list[str] | None) -> ending.End:
+def _outcome(arguments: list[str] | None, command: click.Command) -> ending.End:
     """Run the command; how it ended."""
     try:
-        return ending.End(_call(arguments))
+        return ending.End(_call(arguments, command))
     except click.exceptions.NoArgsIsHelpError as error:
         return ending.End(ending.WRONG_USE, error.format_message())
     except click.ClickException as error:
@@ -155,10 +157,10 @@ def _outcome(arguments: list[str] | None) -> ending.End:
         return ending.end_of(error)
 
 
-def _call(arguments: list[str] | None) -> int:
+def _call(arguments: list[str] | None, command: click.Command) -> int:
     """Run the command; its exit code."""
     try:
-        code = main.main(arguments, prog_name="laminabench", standalone_mode=False)
+        code = command.main(arguments, prog_name="laminabench", standalone_mode=False)
     except SystemExit as exit_:
         if COMPLETION in os.environ:
             raise

@@ -29,7 +29,7 @@ from laminabench.bench.frame import (
     seconds_of,
     spread,
 )
-from laminabench.bench.on_gpu import require_gpu
+from laminabench.calibrate.gpu_timing import require_gpu
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -30,6 +30,6 @@ def _original(model: str) -> transformers.PreTrainedModel:
     import torch
 
     from lamina.model.load import load_original
-    from laminabench.bench.mini import config_of
+    from laminabench.calibrate.models import config_of
 
     return load_original(config_of(model), None, torch.float32, "dummy").double()

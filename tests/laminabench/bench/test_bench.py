@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+import products
 from lamina.convert import packing
-from laminabench.bench import attention, products, sim, slab, traces
+from laminabench.bench import attention, sim, slab, traces
 from laminabench.bench.endpoint_server import pieces
 from laminabench.sim.h2m2 import dynamic_trace
 from laminabench.traces.resolve import resolve as resolved

@@ -11,7 +11,7 @@ import pytest
 import transformers
 
 from laminabench.bench import engine, engine_compare, engine_vllm
-from laminabench.bench.mini import config_of, moe_config
+from laminabench.calibrate.models import config_of, moe_config
 
 Facts = Callable[..., dict[str, Any]]
 Shell = Callable[..., tuple[int, str, str]]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from laminabench.baselines.environment import Environment
-from laminabench.bench.on_gpu import slug
+from laminabench.calibrate.gpu_timing import slug
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.systems.live import gpus

@@ -1,0 +1,90 @@
+"""Measure this machine, and make a cost set of it by which modelled replays predict live ones."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import torch
+
+from lamina import host_memory
+from lamina.convert import convert
+from lamina.pipeline import CoreOptions
+from lamina.pipeline.options import original_of
+from laminabench.calibrate import machine, workers
+from laminabench.calibrate.calibration import (
+    Calibration,
+    described,
+    measured,
+    require_dtype,
+    require_name,
+)
+from laminabench.calibrate.cost_set import ENGINE, Made, cost_set
+from laminabench.calibrate.models import config_of
+from laminabench.calibrate.rounds import Point, Told, in_rounds
+from laminabench.calibrate.terms import Control, Decode, Model, Prompts
+from laminabench.catalog.cost_file import assumed_host
+from laminabench.catalog.families import load_models
+from laminabench.catalog.find_model import model
+from laminabench.catalog.models import ModelShape
+from laminabench.systems.live.lamina.starting import on_cores
+from laminabench.util.processor import processor
+from laminabench.util.version import __version__
+
+# Of the time, what workers get; the rest is for rounds.
+WORKERS_SHARE = 0.2
+
+
+def calibrate(source: str, name: str, seconds: float, told: Told, ray: str | None = None) -> Calibration:
+    """Measure for about so many seconds with a model of made-up weights; `name` will be the device's.
+
+    Workers are processes of this machine, or actors of the Ray cluster at this address.
+    """
+    require_name(name)
+    shape = model(source)
+    require_dtype(shape, source)
+    began, total = time.perf_counter(), int(seconds)
+    told(0, total)
+    config = _config(source, shape)
+    conversion = convert(config, torch.bfloat16)
+    options = CoreOptions(dtype=torch.bfloat16, load_format="dummy")
+    with on_cores(1):
+        slices = Model(conversion, original_of(config, conversion, options))
+        decode = Decode(conversion, float(host_memory.free_bytes()))
+        control = Control(slices, decode)
+        left = seconds * (1 - WORKERS_SHARE) - (time.perf_counter() - began)
+        found = in_rounds([slices, decode, Prompts(conversion)], control, left, told, total)
+    passed = time.perf_counter() - began
+    between: dict[Point, list[float]] = {}
+    del slices, decode
+    if ray or len(os.sched_getaffinity(0)) > 1:
+        told(min(int(passed), total), total)
+        step_s = {int(rows): found.at(kind, rows) for kind, rows in found.of_kind("slices")}
+        between = workers.measure(config, step_s, max(seconds - passed, 0.0), ray)
+    now = datetime.now(UTC).date().isoformat()
+    title = f"one core of {processor()}"
+    made = Made(
+        shape,
+        name,
+        f"{title}, {now}, laminabench {__version__}, torch {torch.__version__}, {control.isa}",
+        title,
+        ENGINE,
+        machine.memory_per_core(),
+        float(np.median(control.bandwidths)),
+        found,
+        between,
+        assumed_host(),
+        "workers" if ray is None else "actors of Ray",
+    )
+    costs = cost_set(made)
+    return Calibration(costs, described(costs, made, found, measured(made), time.perf_counter() - began))
+
+
+def _config(source: str, shape: ModelShape) -> Any:
+    """As the engine takes it."""
+    if source.strip().lower() == shape.name and shape.name in load_models():
+        return config_of(shape.name)
+    return source

@@ -1,0 +1,104 @@
+"""What a calibration comes to: the set, and how steadily it was measured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from laminabench.calibrate.cost_set import Made
+from laminabench.calibrate.rounds import UNSTABLE, Repeats, Seconds, mean_spread, relative_spread
+from laminabench.calibrate.terms import Decode, Model, Prompts
+from laminabench.catalog.costs import CostSet
+from laminabench.catalog.hardware import load_devices
+from laminabench.catalog.models import ModelShape
+from laminabench.util.errors import UserError
+
+_NAME = re.compile(r"[a-z][a-z0-9-]*")
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The set, and how the measuring went."""
+
+    costs: CostSet
+    facts: dict[str, Any]
+
+
+def require_name(name: str) -> None:
+    """A UserError unless a device may be called so."""
+    if name in load_devices() or not _NAME.fullmatch(name):
+        why = "the catalogue has a device of that name" if name in load_devices() else "no name of a device"
+        raise UserError(
+            "calibrate-name", f"--name {name}: {why}; take another one, of small letters, digits and hyphens"
+        )
+
+
+def require_dtype(shape: ModelShape, source: str) -> None:
+    """A UserError unless it is the one that is measured, of a model whose parts are."""
+    shape.require_plain("calibrate")
+    if shape.dtype != "bf16":
+        raise UserError(
+            "calibrate-dtype",
+            f"--model {source} is in {shape.dtype}; what is measured is bf16: name such a one",
+        )
+
+
+# What workers have between them.
+BETWEEN = {"between slice and attention": "trip", "between iterations": "boundary"}
+
+
+def measured(made: Made) -> dict[str, tuple[Seconds, float]]:
+    """All terms, and how much the control drifted meanwhile."""
+    found, shape = made.found, made.shape
+    products = [f"gemm {matrix.name}" for matrix in (*shape.layer_gemms(), shape.lm_head_gemm())]
+    drift = {name: found.drift(name) for name in found.columns}
+    return {
+        "slices": (found.of_kind("slices"), drift[Model.name]),
+        "matrix products": (found.of_kind(*products), drift[Model.name]),
+        "choosing tokens": (found.of_kind("sampler"), drift[Model.name]),
+        Decode.name: (found.of_kind("decode", "skew"), drift[Decode.name]),
+        Prompts.name: (found.of_kind("prompt"), drift[Prompts.name]),
+        **{what: (made.between_of(kind), 0.0) for what, kind in BETWEEN.items() if made.between},
+    }
+
+
+def described(
+    costs: CostSet,
+    made: Made,
+    found: Repeats,
+    terms: Mapping[str, tuple[Seconds, float]],
+    took_s: float,
+) -> dict[str, Any]:
+    """For --json; of all that was measured, and how much the control drifted, how often and how steadily."""
+    host, network = costs.host, next(iter(costs.networks.values()), None)
+    control = relative_spread(found.controls)
+    return {
+        "model": made.shape.name,
+        "device": costs.devices[made.name].describe(),
+        "measured_on": made.source,
+        "seconds": took_s,
+        "rounds": found.rounds,
+        "control_spread_percent": 100 * control,
+        "control_drift_percent": 100 * max(found.drift(name) for name in found.columns),
+        "stable": control <= UNSTABLE,
+        "terms": [_row(what, points, drift) for what, (points, drift) in terms.items()],
+        "host": {
+            "kind": host.origin.kind,
+            "per_step_s": host.per_step_s,
+            "per_request_s": host.per_request_s,
+        },
+        "network": None if network is None else asdict(network),
+    }
+
+
+def _row(what: str, points: Seconds, drift: float) -> dict[str, Any]:
+    spread = mean_spread(points)
+    return {
+        "term": what,
+        "points": len(points),
+        "repeats": min(map(len, points.values())),
+        "spread_percent": 100 * spread,
+        "unstable": max(spread, drift) > UNSTABLE,
+    }

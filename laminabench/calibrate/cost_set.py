@@ -1,0 +1,322 @@
+"""What was measured as a cost set: curves and grids, formulas fitted to the same, a device and a network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from laminabench.calibrate.rounds import UNSTABLE, Repeats, Seconds, mean_spread, straight
+from laminabench.calibrate.terms import (
+    SHORTER,
+    SKEWED_REQUESTS,
+    Decode,
+    Model,
+    Prompts,
+)
+from laminabench.catalog.cost_terms import (
+    ACTIVATION_BYTES,
+    AttentionCost,
+    ElementwiseCost,
+    Float64,
+    GemmCost,
+    HostCost,
+    Origin,
+    PromptAttentionCost,
+)
+from laminabench.catalog.costs import CostSet
+from laminabench.catalog.fit_terms import (
+    attention_times,
+    elementwise_times,
+    fit_attention,
+    fit_elementwise,
+    fit_gemm,
+    fit_prompt_attention,
+    gemm_times,
+    mape,
+    prompt_attention_times,
+)
+from laminabench.catalog.fitted import Heads, decode_samples, prompt_samples, sourced
+from laminabench.catalog.hardware import Device
+from laminabench.catalog.measured import AttentionGrids, Curve, Grid, Measured
+from laminabench.catalog.models import Gemm, ModelShape
+from laminabench.catalog.network import Network
+from laminabench.catalog.profiles import Samples
+
+DTYPE = "bf16"
+NETWORK = "shm"
+# Batches so small that what is the same for all of them shows.
+SMALL = (1, 4)
+LEAST_S = 1e-6
+
+
+class Words(NamedTuple):
+    """For people: whose times these are, and how each was measured."""
+
+    system: str
+    products: str
+    operators: str
+    sampler: str
+    attention: str
+    device: str
+    memory: str = "Memory is the machine's by core, links are its memory."
+
+
+ENGINE = Words(
+    "the engine",
+    "the engine's own products, a model's weights in order",
+    "slices less their matrix products, dealt out to operators by width",
+    "choosing tokens",
+    "decode attention by the C++ kernel, with what a worker does for a layer; both at once are their sum",
+    "the fastest matrix product, and reading memory, by this core alone",
+)
+
+
+@dataclass(frozen=True)
+class Made:
+    """All that a set is made of."""
+
+    shape: ModelShape
+    name: str  # of the device
+    source: str  # the processor, the date, versions
+    title: str
+    words: Words
+    memory_bytes: float
+    bandwidth: float  # bytes/s that it reads
+    found: Repeats
+    between: Seconds  # of workers; empty where there was no second core
+    host: HostCost  # where that is not known
+    linked: str = "workers"  # what they are
+
+    @property
+    def heads(self) -> Heads:
+        return self.shape.heads, self.shape.kv_heads, self.shape.head_dim
+
+    def between_of(self, kind: str) -> Seconds:
+        return {point: taken for point, taken in self.between.items() if point[0] == kind}
+
+    def origin(self, what: str, points: Seconds, drift: float = 0.0) -> Origin:
+        """Of points, while whose measuring the control drifted by this share."""
+        spread = mean_spread(points)
+        errors, unstable = {"spread": 100 * spread}, max(spread, drift) > UNSTABLE
+        return Origin("measured", f"{self.source}: {what}", "", errors, len(points), unstable)
+
+
+def device_of(made: Made) -> Device:
+    """Its rates are the best that were seen, of which formulas take shares."""
+    rates = [2.0 * n * k * rows / taken for (n, k, rows), taken in _products(made).items()]
+    bandwidth = made.bandwidth
+    return Device(
+        name=made.name,
+        title=made.title,
+        flops={DTYPE: max(rates)},
+        memory_bytes=made.memory_bytes,
+        bandwidth_bytes_per_s=bandwidth,
+        interchip_bytes_per_s=bandwidth,
+        nic_bytes_per_s=bandwidth,
+        power_w=None,
+        source=f"{made.source}: {made.words.device}",
+        notes=f"Not a data sheet: what was measured. {made.words.memory}",
+    )
+
+
+def cost_set(made: Made) -> CostSet:
+    """The set of this machine."""
+    on, grids = device_of(made), _attention(made)
+    shape, name = made.shape, made.name
+    return CostSet(
+        name=name,
+        title=f"{made.title}: {shape.name} on {made.words.system}, as `calibrate` measured it",
+        gemm={(name, DTYPE): _fitted_gemm(made, on)},
+        attention={name: _fitted_decode(made, on, grids.decode)},
+        prompt_attention={name: _fitted_prompt(made, on, grids.prompt)},
+        allreduce={},
+        elementwise={name: _fitted_elementwise(made, on)},
+        host=_host(made),
+        borrowed={},
+        measured=Measured(_gemms(made), _operators(made), {(name, *made.heads): grids}),
+        devices={name: on},
+        networks=_networks(made),
+    )
+
+
+# As it was measured
+
+
+def _products(made: Made) -> dict[tuple[int, int, int], float]:
+    """Seconds of one product, by n, k and rows."""
+    return {
+        (matrix.n, matrix.k, rows): made.found.at(f"gemm {matrix.name}", rows) / times
+        for matrix, times in _matrices(made.shape)
+        for rows in _rows(made)
+    }
+
+
+def _matrices(shape: ModelShape) -> list[tuple[Gemm, int]]:
+    """Each with how often it is in a step."""
+    return [*((matrix, shape.layers) for matrix in shape.layer_gemms()), (shape.lm_head_gemm(), 1)]
+
+
+def _rows(made: Made) -> list[int]:
+    return sorted({int(point[1]) for point in made.found.seconds if point[0] == "slices"})
+
+
+def _gemms(made: Made) -> dict[tuple[str, str, int, int], Curve]:
+    found = {}
+    for matrix, times in _matrices(made.shape):
+        kind = f"gemm {matrix.name}"
+        found[made.name, DTYPE, matrix.n, matrix.k] = _curve(made, kind, made.words.products, times)
+    return found
+
+
+def _operators(made: Made) -> dict[tuple[str, str, int], Curve]:
+    """What slices take beside their products, dealt out to the operators by their widths."""
+    shape = made.shape
+    operators = [*shape.operators(), ("embedding", shape.hidden, 1)]
+    whole = sum(width * times for _, width, times in operators)
+    found = {
+        (made.name, name, width): _curve(made, "rest", made.words.operators, whole / width)
+        for name, width, _ in operators
+    }
+    head = shape.lm_head_gemm().n
+    return {**found, (made.name, "sampler", head): _curve(made, "sampler", made.words.sampler, 1)}
+
+
+def _curve(made: Made, kind: str, what: str, times: float) -> Curve:
+    """By rows, of one of so many."""
+    rows = _rows(made)
+    seconds = np.array([made.found.at(kind, each) for each in rows]) / times
+    origin = made.origin(what, made.found.of_kind(kind), made.found.drift(Model.name))
+    return Curve(np.array(rows, np.float64), seconds, origin)
+
+
+def _attention(made: Made) -> AttentionGrids:
+    alone, prompt = _grid(made, "decode"), _grid(made, "prompt")
+    kv = alone.axes[1]
+    decode = replace(alone, values=alone.values + _more(made, "attention", "decode", int(kv[0])))
+    # Chunks are computed before or after what decodes: both at once are one after the other.
+    both = prompt.values[:, :, None, None] + decode.values[None, None]
+    skew = _skew(made, alone)
+    mixed = Grid((*skew.axes, kv[-1:]), skew.values[..., None])
+    drift = max(made.found.drift(term) for term in (Decode.name, Prompts.name))
+    origin = made.origin(made.words.attention, made.found.of_kind("decode", "prompt"), drift)
+    return AttentionGrids(decode, prompt, Grid((*prompt.axes, *decode.axes), both), skew, mixed, origin)
+
+
+def _grid(made: Made, kind: str) -> Grid:
+    """Of two numbers."""
+    points = made.found.of_kind(kind)
+    axes = [sorted({int(point[place]) for point in points}) for place in (1, 2)]
+    values = np.array([[made.found.at(kind, first, second) for second in axes[1]] for first in axes[0]])
+    return Grid(tuple(np.array(axis, np.float64) for axis in axes), values)
+
+
+def _skew(made: Made, decode: Grid) -> Grid:
+    """How far a batch of two lengths is on the way from one of all their mean to one of all the longer."""
+    points = [tuple(map(int, point[1:])) for point in made.found.seconds if point[0] == "skew"]
+    if not points:
+        return Grid((np.ones(1), np.zeros(1)), np.zeros((1, 1)))
+    shares: dict[tuple[int, float], list[float]] = {}
+    for n, long, longest in points:
+        row = decode.values[decode.axes[0].tolist().index(n)]
+        share = long / n
+        mean = longest * (share + (1 - share) / SHORTER)
+        even, all_long = np.interp((mean, float(longest)), decode.axes[1], row)
+        way = (made.found.at("skew", n, long, longest) - even) / max(all_long - even, 1e-12)
+        shares.setdefault((n, share), []).append(float(np.clip(way, 0, 1)))
+    wide = sorted({share for _, share in shares})
+    values = [[np.mean(shares[n, share]) for share in wide] for n in SKEWED_REQUESTS]
+    return Grid((np.array(SKEWED_REQUESTS, np.float64), np.array(wide)), np.array(values))
+
+
+# Formulas for all else
+
+
+def _fitted_gemm(made: Made, on: Device) -> GemmCost:
+    products = _products(made)
+    n, k, m = np.array(list(products), np.float64).T
+    samples = Samples({"m": m, "n": n, "k": k}, np.array(list(products.values())))
+    cost = fit_gemm(on, DTYPE, samples)
+    times = gemm_times(cost, on, DTYPE, samples)
+    return sourced(cost, times, samples, f"{made.source}: matrix products")
+
+
+def _fitted_elementwise(made: Made, on: Device) -> ElementwiseCost:
+    rows, shape = np.array(_rows(made), np.float64), made.shape
+    # What is once in a step is small beside what is in every layer.
+    layer = np.array([made.found.at("rest", each) for each in _rows(made)]) / shape.layers
+    samples = Samples({"m": rows, "tp": np.ones(len(rows))}, np.maximum(layer, 1e-9))
+    cost = fit_elementwise(on, shape, samples)
+    times = elementwise_times(cost, on, shape, samples)
+    return sourced(cost, times, samples, f"{made.source}: what is between matrix products")
+
+
+def _fitted_decode(made: Made, on: Device, decode: Grid) -> AttentionCost:
+    samples = decode_samples({made.heads: decode})
+    cost = fit_attention(on, samples)
+    times = attention_times(cost, on, samples)
+    return sourced(cost, times, samples, f"{made.source}: decode attention")
+
+
+def _fitted_prompt(made: Made, on: Device, prompt: Grid) -> PromptAttentionCost:
+    samples = prompt_samples({made.heads: prompt})
+    cost = fit_prompt_attention(on, samples)
+    times = prompt_attention_times(cost, on, samples)
+    return sourced(cost, times, samples, f"{made.source}: attention of prompts")
+
+
+# Between workers
+
+
+def _host(made: Made) -> HostCost:
+    """From an iteration's end to the next one's beginning, a line over batch sizes.
+
+    Its gap is what a model worker does for an iteration beside its slices.
+    """
+    batches, seconds, origin = _line(made, "boundary", "from an iteration's end to the next one's beginning")
+    if not len(batches):
+        return made.host
+    fixed, each = straight(batches, seconds)
+    cost = HostCost(fixed, each, origin, _more(made, "slices", "step"))
+    errors = {**origin.errors, "op": mape(cost.seconds(batches), seconds)}
+    return replace(cost, origin=replace(origin, errors=errors))
+
+
+def _networks(made: Made) -> dict[str, Network]:
+    """What links two workers here: all that is between slices and attention, not the channel alone."""
+    batches, seconds, origin = _line(made, "trip", "from a slice to attention and back to the next one")
+    if not len(batches):
+        return {}
+    shape = made.shape
+    # q, k, v there and the output back.
+    each = ACTIVATION_BYTES * 2 * (shape.query_size + shape.kv_size)
+    rtt, per_byte = straight(batches * each, seconds)
+    rate = min(1 / per_byte, made.bandwidth) if per_byte > 0 else made.bandwidth
+    unstable = ", unstable" if origin.unstable else ""
+    title = f"Shared memory, between {made.linked} on this machine"
+    source = f"{origin.source}; with all that {made.linked} do for it{unstable}"
+    return {NETWORK: Network(NETWORK, title, rtt, rate, made.bandwidth, "measured", source)}
+
+
+def _more(made: Made, kind: str, alone: str, *column: int) -> float:
+    """Seconds that workers take for what one core did alone, beyond what that took: messages, mostly.
+
+    Of small batches, and of the least there was of either, as a restless machine only ever adds.
+    """
+    found = [
+        min(taken) - min(made.found.seconds[alone, batch, *column])
+        for (name, batch), taken in made.between.items()
+        if name == kind and batch in SMALL
+    ]
+    return max(min(found, default=0.0), 0.0)
+
+
+def _line(made: Made, kind: str, what: str) -> tuple[Float64, Float64, Origin]:
+    """Batch sizes, what was between workers there, and where that is from."""
+    taken = made.between_of(kind)
+    batches = np.array([point[1] for point in taken], np.float64)
+    # Attention may begin before a slice has ended, as q, k and v leave before.
+    seconds = np.array([max(np.median(each), LEAST_S) for each in taken.values()])
+    return batches, seconds, made.origin(what, taken)

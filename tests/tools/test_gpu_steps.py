@@ -1,0 +1,163 @@
+"""Steps that succeed, fail and are late: what is written of each, and that the others go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gpu_window import KERNELS, all_steps, steps
+from laminabench.bench.frame import Report
+from laminabench.catalog.cost_file import load_costs
+from laminabench.util.errors import UserError
+
+Shell = Callable[..., tuple[int, str, str]]
+
+JUNIT = """<testsuites><testsuite tests="3" failures="1" errors="0" skipped="1">
+<testcase classname="tests.a" name="right"/><testcase classname="tests.a" name="left"><skipped/></testcase>
+<testcase classname="tests.a" name="wrong"><failure/></testcase></testsuite></testsuites>"""
+
+
+class Machine:
+    """Answers each step's command by its name."""
+
+    def __init__(self, **answers: tuple[int | None, str, str]) -> None:
+        self.answers, self.asked, self.limits = answers, [], []  # type: ignore[var-annotated]
+
+    def __call__(self, command: Sequence[str], limit_s: float) -> tuple[int | None, str, str]:
+        self.limits.append(limit_s)
+        if "--only" not in command:
+            self.asked.append("tests")
+            target = next(word for word in command if word.startswith("--junit-xml="))
+            Path(target.partition("=")[2]).write_text(JUNIT)
+            return 1, "1 failed", ""
+        name = command[command.index("--only") + 1]
+        self.asked.append(name)
+        return self.answers.get(name, (0, json.dumps({"benchmark": name, "rows": []}), ""))
+
+
+def _run(folder: Path | None, machine: Machine, *, quick: bool = False) -> Report:
+    return all_steps.run(folder, quick=quick, device=lambda: "NVIDIA H100 80GB HBM3", runner=machine)
+
+
+def test_what_each_step_found_is_written(tmp_path: Path) -> None:
+    rows = [{"batch": 20, "share": {"median": 0.91, "min": 0.9, "max": 0.92}, "refused": {}, "met": True}]
+    found = {"benchmark": "attention-cuda", "rows": rows, "met": True}
+    machine = Machine(attention=(0, json.dumps(found), ""))
+    report = _run(tmp_path / "out", machine)
+    assert machine.asked == list(steps.STEPS)
+    assert json.loads((tmp_path / "out" / "attention.json").read_text()) == found
+    facts = json.loads((tmp_path / "out" / "gpu.json").read_text())
+    outcomes = {step["name"]: step["outcome"] for step in facts["steps"]}
+    assert outcomes == {
+        "card": "measured", "tests": "missed", "attention": "met", "engine": "measured", "vllm": "measured",
+        "workers": "measured", "fhbn": "measured", "kernels": "measured", "predicted": "modelled",
+    }  # fmt: skip
+    tests = json.loads((tmp_path / "out" / "tests.json").read_text())
+    assert (tests["tests"], tests["skipped"], tests["failed"]) == (3, 1, ["tests.a::wrong"])
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "NVIDIA H100 80GB HBM3" in text
+    assert "| batch | share | met |" in text
+    assert "| 20 | 0.91 | True |" in text
+    assert not report.failed
+
+
+def test_one_that_fails_does_not_keep_others(tmp_path: Path) -> None:
+    machine = Machine(
+        card=(2, "", "laminabench: error: no\n"),
+        attention=(None, "", ""),
+        engine=(70, "nonsense", ""),
+        predicted=(2, json.dumps({"error": {"code": "bench-gpu-no-runs", "message": "there are none"}}), ""),
+    )
+    for old in ("engine.json", "kernels.toml"):
+        (tmp_path / old).write_text("of an earlier run")
+    report = _run(tmp_path, machine)
+    steps_ = json.loads((tmp_path / "gpu.json").read_text())["steps"]
+    why = {step["name"]: step["why"] for step in steps_ if step["outcome"] == "failed"}
+    assert list(why) == ["card", "attention", "engine", "predicted"]
+    assert "error: no" in why["card"]
+    assert why["predicted"] == "there are none"
+    assert report.failed
+    assert report.facts["failed"] == list(why)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "fhbn.json", "gpu.json", "kernels.json", "report.md", "tests.json", "vllm.json", "workers.json"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("quick", "most_s"), [(False, 600), (True, 300)])
+def test_all_steps_end_in_time_and_inherit_what_others_leave(
+    quick: bool, most_s: float, tmp_path: Path
+) -> None:
+    limits = [step.seconds(quick=quick) for step in steps.STEPS.values()]
+    assert sum(limits) <= most_s
+    machine = Machine()
+    _run(tmp_path, machine, quick=quick)
+    assert machine.asked == list(steps.STEPS)
+    # Here they take next to nothing.
+    assert machine.limits == pytest.approx([sum(limits[: n + 1]) for n in range(len(limits))], abs=5)
+
+
+def test_every_step_is_measured_by_something() -> None:
+    assert {*steps._MEASURED, "tests", "predicted"} == set(steps.STEPS)
+
+
+def test_a_step_is_told_where_others_left_what_they_found(tmp_path: Path) -> None:
+    commands: list[Sequence[str]] = []
+
+    def runner(command: Sequence[str], limit_s: float) -> tuple[int, str, str]:  # noqa: ARG001
+        commands.append(command)
+        return 0, "{}", ""
+
+    all_steps.run(tmp_path, quick=True, device=lambda: "a card", runner=runner)
+    told = [command[command.index("--out") + 1] for command in commands if "--only" in command]
+    assert told == [str(tmp_path)] * (len(steps.STEPS) - 1)
+
+
+def test_the_table_of_kernels_is_left_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def calibrated(*given: object) -> object:
+        asked.append(given[2])
+        terms = [{"term": "slices", "points": 10, "spread_percent": 1.0}]
+        return SimpleNamespace(costs=load_costs("roofline"), facts={"terms": terms})
+
+    monkeypatch.setattr("laminabench.calibrate.gpu_timing.require_gpu", lambda: None)
+    monkeypatch.setattr("laminabench.calibrate.cuda.calibrate_gpu", calibrated)
+    report = steps.measure("kernels", quick=True, folder=tmp_path)
+    assert asked == [steps.STEPS["kernels"].quick_s * steps.SHARE]
+    assert report.facts["rows"] == report.facts["terms"]
+    assert not list(tmp_path.iterdir())  # printed first
+    assert len(list(report.write())) == 1
+    assert load_costs(str(tmp_path / KERNELS)).name == "roofline"
+    assert not list(steps.measure("kernels", quick=True).write())
+
+
+def test_the_folder_has_the_cards_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _run(None, Machine()).facts["folder"] == "results/h100-80gb-hbm3"
+    assert (tmp_path / "results" / "h100-80gb-hbm3" / "report.md").exists()
+
+
+def test_who_is_late_has_no_code() -> None:
+    assert all_steps._run(["sleep", "60"], 0.05) == (None, "", "")
+    code, out, err = all_steps._run(["sh", "-c", "echo one; echo two >&2; exit 3"], 60)
+    assert (code, out, err) == (3, "one\n", "two\n")
+
+
+@pytest.mark.parametrize(("name", "code"), [("cards", "bench-gpu-step"), ("tests", "bench-gpu-tests")])
+def test_what_is_no_step_of_this_process(name: str, code: str) -> None:
+    with pytest.raises(UserError, match=code):
+        steps.measure(name, quick=True)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+@pytest.mark.parametrize("only", [[], ["--only", "card"]])
+def test_without_a_gpu_one_sentence_says_so(only: list[str], shell: Shell, tmp_path: Path) -> None:
+    code, _, err = shell("gpu", *only, "--out", str(tmp_path / "out"), "-v")
+    assert code == 2
+    assert "[bench-no-gpu]" in err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,157 @@
+"""Attention apart from the model, on a GPU and beside one: the same load by different layouts."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from tempfile import TemporaryDirectory
+
+import torch
+import transformers
+
+from lamina.cluster import Layout
+from lamina.serve import Engine, Sampling
+from laminabench.bench.frame import QUIET, Report, Row, Table, Watcher
+from laminabench.calibrate.models import config_of
+from laminabench.util.child_environment import child_environment
+
+# A model whose attention is a part that counts at the batches that a layout takes, and that loads in seconds.
+MODEL = "llama-mini"
+BATCHES, CONTEXT = (8, 64), 2048
+WARM_UP = 4  # steps that are not counted
+STARTED_S = 10.0  # for a daemon
+MOST_CORES = 8  # for attention
+
+
+def layouts(cores: int, device: str = "cuda", *, together: bool = False) -> Mapping[str, Layout | None]:
+    """By name; None is one process, which is last because it has the GPU's memory from then on."""
+    both = Layout(1, 1, model_on=device, attention_on=device, together=together, oversubscribe=True)
+    attention = max(1, min(MOST_CORES, cores - 1))
+    beside = Layout(1, attention, model_on=device, partition="requests", oversubscribe=True)
+    return {
+        "two on the GPU, in turn": replace(both, pipelining="serial", batches=None),
+        "two on the GPU, rotational": both,
+        f"model on the GPU, attention on {attention} cores": beside,
+        "one process": None,
+    }
+
+
+def run(
+    *,
+    batches: Sequence[int] = BATCHES,
+    context: int = CONTEXT,
+    steps: int = 30,
+    config: transformers.PreTrainedConfig | None = None,
+    device: str = "cuda",
+    seconds: float = math.inf,
+    watcher: Watcher = QUIET,
+) -> Report:
+    """Decoding alone, with made-up weights and KV, each layout in an engine of its own.
+
+    Two workers on the GPU are processes under MPS, which is started for this where it is there; without it,
+    threads of one process.
+    """
+    config, until_s = config or config_of(MODEL), time.monotonic() + seconds
+    rows: list[Row] = []
+    refused: dict[str, str] = {}
+    with mps() as shared:
+        ways = layouts(len(os.sched_getaffinity(0)), device, together=not shared)
+        for done, (way, layout) in enumerate(ways.items()):
+            watcher.progress(done, len(ways))
+            why = "no time was left" if time.monotonic() > until_s else ""
+            if not why:
+                try:
+                    rows += _measured(config, way, layout, batches, context, steps, device)
+                except Exception as error:  # whatever it is: the others are still worth having
+                    refused[way] = f"{type(error).__name__}: {error}"
+                    why = refused[way].partition("\n")[0]
+            if why:
+                rows.append(Row({"layout": way, "skipped": why}, (way, "-", why)))
+    found = {"benchmark": "gpu-workers", "context": context, "mps": shared, "refused": refused, "rows": rows}
+    head = f"context {context:,}; two on the GPU are {'processes, under MPS' if shared else 'threads of one'}"
+    table = Table(("<layout", "batch", "tokens/s"), [row.cells for row in rows])
+    return Report(found, [head, table])
+
+
+def _measured(
+    config: transformers.PreTrainedConfig,
+    way: str,
+    layout: Layout | None,
+    batches: Sequence[int],
+    context: int,
+    steps: int,
+    device: str,
+) -> list[Row]:
+    engine = Engine(
+        config,
+        layout=layout,
+        max_sequences=max(batches),
+        dtype=torch.bfloat16,
+        load_format="dummy",
+        decode_only=True,
+        kv_tokens=max(batches) * (context + steps),
+        device="cpu" if layout else device,
+        backend="cudagraph" if device == "cuda" else "python",
+    )
+    rows = []
+    with engine:
+        for batch in batches:
+            for _ in range(batch):
+                engine.submit(max(1, context - steps // 2), Sampling(max_tokens=steps))
+            made, started = 0, time.perf_counter()
+            for step in range(WARM_UP + batch * steps):
+                if engine.idle:
+                    break
+                if step == WARM_UP:
+                    made, started = 0, time.perf_counter()
+                made += engine.step().size
+            rate = made / (time.perf_counter() - started)
+            facts = {"layout": way, "batch": batch, "tokens_per_s": rate}
+            rows.append(Row(facts, (way, f"{batch}", f"{rate:,.0f}")))
+    return rows
+
+
+@contextlib.contextmanager
+def mps() -> Iterator[bool]:
+    """Processes share a GPU at the same time in here, where NVIDIA's daemon for it can be started."""
+    program = shutil.which("nvidia-cuda-mps-control")
+    if program is None:
+        yield False
+        return
+    with TemporaryDirectory(prefix="laminabench-") as folder, contextlib.ExitStack() as after:
+        named = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        before = {name: os.environ.get(name) for name in named}
+        os.environ.update(named)
+        after.callback(_restore, before)
+        try:
+            _tell([program, "-d"])
+        except (OSError, subprocess.SubprocessError):
+            yield False
+            return
+        after.callback(_end, program)
+        yield True
+
+
+def _tell(command: Sequence[str], said: bytes = b"") -> None:
+    subprocess.run(
+        command, input=said, env=child_environment(), check=True, capture_output=True, timeout=STARTED_S
+    )
+
+
+def _end(program: str) -> None:
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        _tell([program], b"quit\n")
+
+
+def _restore(before: Mapping[str, str | None]) -> None:
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
