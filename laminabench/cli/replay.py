@@ -14,7 +14,7 @@ from laminabench.cli.flags import GroupedCommand, changed, given_in, with_flags
 from laminabench.cli.options import PATH, option
 from laminabench.cli.output import Output, reporting
 from laminabench.errors import Interrupted, UserError
-from laminabench.request import CHOICES, ReplayRequest, of_file, of_manifest
+from laminabench.request import CHOICES, ReplayRequest, of_file, of_manifest, require_given
 
 if TYPE_CHECKING:
     from laminabench.json_safe import Json, JsonObject
@@ -46,6 +46,7 @@ def replay(
     laminabench replay --resume runs/azure-code-lamina-llama-mini-20260101-120000
     """
     from laminabench.replaying.journal import ReplayJournal
+    from laminabench.runs.read import read_manifest
 
     given = given_in(flags)
     if sum(each is not None for each in (config, again, resume)) > 1:
@@ -55,19 +56,17 @@ def replay(
         with contextlib.closing(journal):
             _replay(journal.in_force(given), out, journal)
         return
-    base = of_file(config) if config else _repeated(again, given) if again else ReplayRequest()
+    base = ReplayRequest()
+    if config:
+        base = of_file(config)
+        require_given(base, str(config), given)
+    elif again:
+        base = of_manifest(read_manifest(again).request, str(again), given)
     request = changed(base, given)
     if print_config:
         click.echo(request.text(), nl=False)
         return
     _replay(request, out)
-
-
-def _repeated(run: Path, given: dict[str, object]) -> ReplayRequest:
-    """The request of a Run."""
-    from laminabench.runs.read import read_manifest
-
-    return of_manifest(read_manifest(run).request, str(run), given)
 
 
 def _replay(request: ReplayRequest, out: Output, journal: ReplayJournal | None = None) -> None:
