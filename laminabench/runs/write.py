@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from laminabench.errors import UserError
 from laminabench.json_safe import as_number
 from laminabench.runs.format import (
     FIRST_VERSION,
@@ -23,7 +24,7 @@ from laminabench.runs.format import (
     sha256_of,
 )
 from laminabench.runs.manifest import Manifest, Table, Totals
-from laminabench.runs.read import Run
+from laminabench.runs.read import Run, problems
 from laminabench.runs.replace import replacing_directory, require_replaceable
 from laminabench.runs.schema import FLAG, OPTIONAL, STATUS, TABLES, TEXT, Column, schema
 from laminabench.runs.status import FAILED, STATUSES, statuses
@@ -78,6 +79,8 @@ def write_run(
         kv_capacity_tokens=int(outcome.kv_capacity_tokens),
         tally=sums,
     )
+    for file, why in problems(tables, totals):
+        raise UserError("run-impossible", f"{directory} is not written, as {file} would be damaged: {why}")
     written: dict[str, Table] = {}
     with replacing_directory(directory) as temporary:
         for name, columns in tables.items():
