@@ -349,3 +349,20 @@ def core_costs(tmp_path: Path) -> str:
     target = tmp_path / "here.toml"
     target.write_text(to_toml(load_costs("roofline")) + HERE)
     return str(target)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Callable[[], Any]:
+    """In place of `mini_config`."""
+    transformers = pytest.importorskip("transformers")
+    return lambda: transformers.LlamaConfig(
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        vocab_size=100,
+        max_position_embeddings=1 << 16,
+        bos_token_id=None,
+        eos_token_id=None,
+    )

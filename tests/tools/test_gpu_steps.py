@@ -10,9 +10,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import bench
 from gpu_window import KERNELS, all_steps, steps
 from laminabench.bench.frame import Report
 from laminabench.catalog.cost_file import load_costs
+from laminabench.cli.main import run
 from laminabench.util.errors import UserError
 
 Shell = Callable[..., tuple[int, str, str]]
@@ -156,8 +158,11 @@ def test_what_is_no_step_of_this_process(name: str, code: str) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 @pytest.mark.parametrize("only", [[], ["--only", "card"]])
-def test_without_a_gpu_one_sentence_says_so(only: list[str], shell: Shell, tmp_path: Path) -> None:
-    code, _, err = shell("gpu", *only, "--out", str(tmp_path / "out"), "-v")
-    assert code == 2
-    assert "[bench-no-gpu]" in err
+def test_without_a_gpu_one_sentence_says_so(
+    only: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(["gpu", *only, "--out", str(tmp_path / "out"), "-v"], command=bench.bench)
+    assert ended.value.code == 2
+    assert "[bench-no-gpu]" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""What tests of benchmarks share: the command line, and a model that takes next to no time."""
+"""Fixtures of the benchmarks' tests: their command line."""
 
 from __future__ import annotations
 
@@ -36,20 +36,3 @@ def facts(shell: Shell) -> Callable[..., dict[str, Any]]:
         return found
 
     return facts
-
-
-@pytest.fixture(scope="session")
-def tiny() -> Callable[[], Any]:
-    """In place of `mini_config`."""
-    transformers = pytest.importorskip("transformers")
-    return lambda: transformers.LlamaConfig(
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        vocab_size=100,
-        max_position_embeddings=1 << 16,
-        bos_token_id=None,
-        eos_token_id=None,
-    )

@@ -7,10 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-import products
-from lamina.convert import packing
 from laminabench.bench import attention, sim, slab, traces
 from laminabench.bench.endpoint_server import pieces
 from laminabench.sim.h2m2 import dynamic_trace
@@ -90,20 +87,6 @@ def test_the_whole_replay_is_held_against_imports_in_turns(
     assert commands[1].endswith("-c import pandas, pyarrow.parquet, numpy")
 
 
-@pytest.mark.skipif(not packing.packs(), reason="this CPU has no products of bfloat16")
-def test_products_by_panels_are_judged_by_the_median(facts: Facts, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "usual_kv_bytes", lambda: 1)
-    monkeypatch.setattr(products, "WORK", 1)
-    found = facts("products", "--batch", "1", "--batch", "3", "--rounds", "2")
-    rows = found["rows"]
-    assert [row["batch"] for row in rows] == [1, 3] * 5
-    assert {(row["outputs"], row["inputs"]) for row in rows if row["weight"] == "down"} == {(1024, 2816)}
-    for row in rows:
-        assert ("panels" in row["seconds"]) == bool(packing.by_panels())
-        assert row["met"] == (row["ratio"]["median"] >= 1 if "ratio" in row else None)
-    assert found["met"] == all(row["met"] is not False for row in rows)
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -157,10 +140,3 @@ def test_the_mock_server_says_what_it_has_made(tokens: int) -> None:
     assert made[0].startswith(b"HTTP/1.1 200 OK\r\n")
     assert f'"completion_tokens":{3 * tokens}}}'.encode() in made[2]
     assert made[2].endswith(b"0\r\n\r\n")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
-def test_attention_on_a_gpu_says_what_it_needs(shell: Shell) -> None:
-    code, _, err = shell("attention", "--device", "cuda", "-v")
-    assert code == 2
-    assert "[bench-no-gpu]" in err
