@@ -54,11 +54,11 @@ _NO_CHOICE = Choice(np.empty(0, np.int64))
 
 
 class WorkerUpdates:
-    """Makes each worker's plan of the plan of a batch.
+    """The plans of single workers, derived from the plan of a batch.
 
     It knows which attention worker has which sequence, where each has whole requests. `snapshot` is given
-    where workers have taken over from others: attention workers that are `lacking` know nothing of the
-    batch, and model workers nothing either, so that all of them are sent the same.
+    after workers were replaced: replaced attention workers (`lacking`) and all model workers have no state of
+    the batch, so all model workers get the same full snapshot.
     """
 
     def __init__(self, partition: Partition, *, stateful: bool) -> None:
@@ -341,8 +341,8 @@ class ClusterCore:
     def launch(self, batch: int, delta: BatchDelta, size: int, snapshot: BatchSnapshot | None = None) -> None:
         """Begin a batch's next iteration, of so many sequences; none if it has none.
 
-        Workers may have been lost since the last one: then `state` is what those that take over must know,
-        and `change` what is new to the others.
+        After workers were lost, `snapshot` is what their replacements must know; `delta` is what is new to
+        the other workers.
         """
         self._cycles[batch] += 1
         plan = Plan(batch, self._cycles[batch], self._iterations[batch], size > 0, delta)
@@ -368,9 +368,9 @@ class ClusterCore:
             raise lost
 
     def regroup(self, lost: LostError) -> Replaced:
-        """Replace who is lost, and let all begin again.
+        """Replace lost workers and restart all from the last landed iteration.
 
-        What was launched and has not landed has to be launched once more, with its state. Raises LostError
+        What was launched and has not landed has to be launched again, with its snapshot. Raises LostError
         if more are lost meanwhile, and EngineError when that goes on and on.
         """
         self._recovery_attempts += 1

@@ -26,11 +26,9 @@ from starlette.responses import JSONResponse
 from lamina.http import answers
 from lamina.http.answering import Answer
 from lamina.http.answers import ApiError
-from lamina.http.api import ChatRequest, CompletionRequest
-from lamina.http.connection import Gate, protocol
-from lamina.http.descriptors import room
+from lamina.http.api import Body, ChatRequest, CompletionRequest, read
+from lamina.http.connection import Gate, protocol, room
 from lamina.http.guard import Guard
-from lamina.http.reading import Body, read
 from lamina.http.service import Service
 
 REFERENCE = "#/components/schemas/{model}"

@@ -3,15 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import select
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from lamina.http.answers import ApiError
-from lamina.http.descriptors import Room
+
+# Connections that are told that there are too many, for the moment that they have to read it.
+MOST_TURNED_AWAY = 256
+# For everything else that is opened: weights, tokenizers, workers that take the place of lost ones.
+KEPT = 256
+
+
+class Room(NamedTuple):
+    """How many connections the process has descriptors for."""
+
+    connections: int
+    turned_away: int  # beside them
+
+
+def room(wanted: int) -> Room:
+    """Return the room for the connections wanted, or as many as can be; raise the process's limit to it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    there = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    need = there + wanted + MOST_TURNED_AWAY + KEPT
+    if hard != resource.RLIM_INFINITY:
+        need = min(need, hard)
+    if soft != resource.RLIM_INFINITY and soft < need:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))
+    spare = need - there
+    turned_away, kept = min(MOST_TURNED_AWAY, spare // 4), min(KEPT, spare // 4)
+    return Room(max(1, min(wanted, spare - turned_away - kept)), turned_away)
+
 
 # What still comes of something refused is thrown away for so long, so that the client gets to read why: a
 # connection that is closed with something unread is reset.

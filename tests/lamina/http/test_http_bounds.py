@@ -19,10 +19,9 @@ from pydantic import ValidationError
 from lamina.http.address import bound
 from lamina.http.answering import Answering, CompletionForm
 from lamina.http.answers import ApiError
-from lamina.http.api import ChatRequest, CompletionRequest
+from lamina.http.api import ChatRequest, CompletionRequest, read
 from lamina.http.choice import Delta
 from lamina.http.driver import Update
-from lamina.http.reading import read
 from lamina.serve import Piece, Sampling
 
 SHORT = {"prompt": [5, 6], "max_tokens": 2, "temperature": 0, "ignore_eos": True}
@@ -274,7 +273,7 @@ def test_without_a_key_it_answers_to_names_of_this_machine(
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from lamina.http.descriptors import room
+from lamina.http.connection import room
 soft, hard = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 there = len(list(Path("/proc/self/fd").iterdir()))
