@@ -372,10 +372,6 @@ def _example(node: fx.Node) -> Any:
     return 1 if spec is None else torch.empty(spec.row_shape, dtype=spec.dtype, device="meta")
 
 
-_aten = torch.ops.aten
-_RESHAPES = (_aten.view.default, _aten.reshape.default)
-
-
 def take_positions(traced: Traced) -> None:
     """Let each request's position stand for `arange(1) + length`, and what is made of that for itself.
 
