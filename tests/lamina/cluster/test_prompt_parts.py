@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from cluster_support import (
     tokens_of,
 )
 
-from lamina import Engine, Sampling
+from lamina import Engine, Sampling, host_memory
 from lamina.cluster import Layout
 from lamina.pipeline import prompt_calls
 from lamina.serve import RequestError
@@ -201,6 +202,19 @@ def test_a_prompt_that_workers_are_lost_over_fails_alone(
     assert [len(tokens_of(engine.result(number))[0]) for number in numbers] == [WISH.max_tokens] * 3
     assert len(engine.faults) in range(losses, losses + 2)
     sound(engine)
+
+
+def test_a_worker_killed_for_want_of_memory_counts_against_its_prompt(
+    harmed: Harmed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel's count of such kills goes up with each loss, so it was not killed from outside."""
+    monkeypatch.setattr(host_memory, "killed", itertools.count().__next__)
+    (harm,) = prompts(10)
+    engine = harmed(ALONE, {len(harm): "kill"})
+    number = engine.submit(harm, WISH)
+    engine.run()
+    assert "workers were lost each time" in str(engine.result(number).error)
+    assert len(engine.faults) == 2
 
 
 # Memory.
