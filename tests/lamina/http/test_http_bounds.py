@@ -73,10 +73,10 @@ def test_requests_wait_in_the_socket_and_not_here(server: Any, wire: Any) -> Non
         with wire.held(server.driver):
             writer = threading.Thread(target=connection.sendall, args=(wire.posted(SHORT) + GET * asked,))
             writer.start()
-            gate = server.serving._gate
+            gate = server.serving.gate
             wire.until(lambda: gate.held)
             (here,) = gate.held
-            assert len(here.pipeline) < 60
+            assert len(here.waiting) < 60
             assert len(here._unparsed) < 300_000
         heard = b""
         while heard.count(b"HTTP/1.1 200") <= asked:
@@ -89,7 +89,7 @@ def test_who_leaves_with_requests_waiting_is_noticed(server: Any, wire: Any) -> 
     with wire.held(server.driver):
         with server.connect() as connection:
             connection.sendall(wire.posted(SHORT) + GET * 100)
-            wire.until(lambda: server.serving._gate.held)
+            wire.until(lambda: server.serving.gate.held)
         wire.until(lambda: server.service.answered == 0)
     assert server.settled()
 
@@ -282,6 +282,7 @@ print(*found, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - there)
 """
 
 
+@pytest.mark.long(but=["128-200-False"])
 @pytest.mark.parametrize(("soft", "hard", "whole"), [(128, 4096, True), (128, 200, False), (200, 200, False)])
 def test_descriptors_are_for_all_connections_and_some_files(soft: int, hard: int, whole: bool) -> None:
     arguments = [sys.executable, "-c", LIMITED, str(soft), str(hard)]
@@ -297,7 +298,7 @@ def test_a_flood_of_openings_leaves_no_descriptors(narrow: Any, wire: Any) -> No
         return len(list(Path("/proc/self/fd").iterdir()))
 
     narrow.call("GET", "/health")
-    before, gate = open_files(), narrow.serving._gate
+    before, gate = open_files(), narrow.serving.gate
     gate.room = gate.room._replace(turned_away=20)
     there = [narrow.connect() for _ in range(8)]
     for connection in there:
