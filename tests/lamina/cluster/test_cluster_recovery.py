@@ -202,6 +202,8 @@ def spoiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedMachin
         yield machine
 
 
+# The others are noticed in the same places.
+@pytest.mark.long(but=["few-*", "nonsense-*", "hang up-*", "sleep-*"])
 @pytest.mark.parametrize(
     ("order", "why"),
     [

@@ -154,7 +154,7 @@ def harmed(harmful: ScriptedMachine, saved: Saved, monkeypatch: pytest.MonkeyPat
         engine.close()
 
 
-@pytest.mark.long(but=["all-at-once", "prefill"])
+@pytest.mark.long(but=["all-at-once"])
 @pytest.mark.parametrize(
     ("layout", "at_once"),
     [(ALONE, 16), (ALONE, 2000), (PREFILL, 16)],
@@ -181,7 +181,7 @@ def test_a_worker_that_stands_still_is_lost_and_its_prompt_fails_alone(harmed: H
     sound(engine)
 
 
-@pytest.mark.long(but=["alone-10-fail", "prefill-60-fail", "alone-60-kill"])
+@pytest.mark.long(but=["alone-10-fail", "prefill-60-fail"])
 @pytest.mark.parametrize(("how", "losses"), [("fail", 2), ("kill", 8)], ids=["fail", "kill"])
 @pytest.mark.parametrize("tokens", [10, 60])
 @pytest.mark.parametrize("layout", [ALONE, PREFILL], ids=["alone", "prefill"])
@@ -220,7 +220,8 @@ def test_a_worker_killed_for_want_of_memory_counts_against_its_prompt(
 # Memory.
 
 
-@pytest.mark.parametrize("layout", [None, ALONE])
+@pytest.mark.long(but=["one-process"])
+@pytest.mark.parametrize("layout", [None, ALONE], ids=["one-process", "workers"])
 def test_a_prompt_that_memory_cannot_hold_is_refused_before_it_is_computed(
     layout: Layout | None, saved: Saved, monkeypatch: pytest.MonkeyPatch
 ) -> None:

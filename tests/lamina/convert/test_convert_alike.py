@@ -128,6 +128,7 @@ def of_kind(kind: str) -> transformers.PreTrainedModel:
     return made
 
 
+@pytest.mark.long(but=["nothing-*", "decides*"])
 @pytest.mark.parametrize(
     ("kind", "alike"),
     [
