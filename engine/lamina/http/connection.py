@@ -125,6 +125,7 @@ class Connection(asyncio.Protocol):
     """
 
     transport: asyncio.Transport
+    peer: object
 
     def __init__(self, gate: Gate) -> None:
         self._gate, self._loop = gate, asyncio.get_running_loop()

@@ -7,14 +7,13 @@ import http
 import logging
 import re
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote
 
 from httptools import parse_url
 
 if TYPE_CHECKING:
     from lamina.http.answering import Message
-    from lamina.http.connection import Connection
 
 LOGGER = logging.getLogger("lamina.http")
 ACCESS = logging.getLogger("lamina.http.access")
@@ -51,10 +50,24 @@ def scope_of(method: bytes, url: bytes, version: str, headers: list[tuple[bytes,
     }
 
 
+class Wire(Protocol):
+    """What an exchange needs of its connection."""
+
+    transport: asyncio.Transport
+    peer: object
+    writable: asyncio.Event
+
+    def read_on(self) -> None:
+        """Read more of the request's body."""
+
+    def answered(self) -> None:
+        """Go on after a whole answer."""
+
+
 class Exchange:
     """A request whose body comes piece by piece, and its answer, which leaves piece by piece."""
 
-    def __init__(self, connection: Connection, scope: dict[str, Any], *, keep_alive: bool) -> None:
+    def __init__(self, connection: Wire, scope: dict[str, Any], *, keep_alive: bool) -> None:
         self.scope = scope
         self.body = bytearray()  # what of it the application has not taken
         self.more_body = True
@@ -115,7 +128,7 @@ class Exchange:
             self._expects = False
         if self.open:
             self._connection.read_on()
-            await self._news.wait()
+            await self._news.wait()  # waits: the connection ends after a while without news
             self._news.clear()
         if not self.open:
             return {"type": "http.disconnect"}
@@ -125,7 +138,7 @@ class Exchange:
     async def send(self, message: Message) -> None:
         """Send a part of the answer, once the client has read enough of what was sent before."""
         if not self._gone:
-            await self._connection.writable.wait()
+            await self._connection.writable.wait()  # waits: a client that reads nothing is hung up on
         if self._gone:
             return
         if message["type"] == "http.response.start":
