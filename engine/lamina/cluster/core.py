@@ -1,4 +1,4 @@
-"""The front end's side of an engine whose workers are processes: it sends plans and receives tokens."""
+"""The core of an engine whose workers are processes: the front end sends plans and receives tokens."""
 
 from __future__ import annotations
 

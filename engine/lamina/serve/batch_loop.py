@@ -13,8 +13,8 @@ import numpy as np
 from lamina._native import Scheduler
 from lamina.cluster import LostError, Replaced, Scaled
 from lamina.pipeline import BatchDelta
-from lamina.serve.core import Core
 from lamina.serve.decoder import Decoder
+from lamina.serve.local_core import Core
 from lamina.serve.prefill_queue import PrefillQueue
 from lamina.serve.prompt_queue import PromptQueue, Taken
 from lamina.serve.requests import Fault, Request, Step

@@ -17,8 +17,8 @@ from lamina.kv import Faults
 from lamina.pipeline import CoreOptions, EngineError, Records, Schedule
 from lamina.pipeline.options import ModelFacts, require_count
 from lamina.serve.batch_loop import BatchLoop
-from lamina.serve.core import Core, LocalCore
 from lamina.serve.decoder import SEEDS
+from lamina.serve.local_core import Core, LocalCore
 from lamina.serve.requests import Fault, Piece, Progress, Request, Result, Step
 from lamina.serve.sampling import (
     ADMISSIONS,

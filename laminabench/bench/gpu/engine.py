@@ -15,7 +15,7 @@ from lamina.convert import convert
 from lamina.pipeline.arenas import free_bytes
 from lamina.pipeline.options import ModelFacts
 from lamina.serve import Engine, Sampling, Step
-from lamina.serve.core import LocalCore
+from lamina.serve.local_core import LocalCore
 from laminabench.bench.frame import QUIET, Report, Row, Table, Watcher, ms_text, spread
 from laminabench.bench.mini import config_of, users_load
 from laminabench.bench.on_gpu import made_up

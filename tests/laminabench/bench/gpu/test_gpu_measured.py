@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tiny_models import tiny
 
-from lamina.serve.core import LocalCore
+from lamina.serve.local_core import LocalCore
 from laminabench.bench.frame import Report, spread
 from laminabench.bench.gpu import card, engine, workers
 
