@@ -251,7 +251,7 @@ class Serving:
         # The engine has opened by now what it needs.
         space = room(limits.most_connections)
         self.gate = Gate(make_app(service), space, limits.client_s, limits.keep_alive_s)
-        self._asked, self._at_an_end = asyncio.Event(), False  # to end; to wait for no answer
+        self._asked, self._forced = asyncio.Event(), False  # to end; to wait for no answer
         self._loop: asyncio.AbstractEventLoop | None = None
         self._verbose = verbose
 
@@ -289,7 +289,7 @@ class Serving:
 
     def stop(self) -> None:
         """As a signal does; from the event loop."""
-        self._at_an_end = self._asked.is_set()
+        self._forced = self._asked.is_set()
         self._asked.set()
 
     async def serve(self) -> None:
@@ -316,7 +316,7 @@ class Serving:
         """Close all connections; answers that are under way get a moment."""
         self.gate.end()
         until_s = time.monotonic() + HANG_UP_S
-        while (self.gate.connections or self.gate.tasks) and not self._at_an_end:
+        while (self.gate.connections or self.gate.tasks) and not self._forced:
             if time.monotonic() > until_s:
                 break
             await asyncio.sleep(0.005)
@@ -348,7 +348,7 @@ class Serving:
 
     async def _all_sent(self, most_s: float) -> None:
         until_s = asyncio.get_running_loop().time() + most_s
-        while self._service.busy and not self._at_an_end:
+        while self._service.busy and not self._forced:
             if asyncio.get_running_loop().time() > until_s:
                 return
             await asyncio.sleep(0.02)

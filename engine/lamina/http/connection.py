@@ -17,9 +17,9 @@ from lamina.http.answers import ApiError
 from lamina.http.exchange import Exchange, scope_of, status_line
 
 # Connections that are told that there are too many, for the moment that they have to read it.
-MOST_TURNED_AWAY = 256
+MOST_REJECTED = 256
 # For everything else that is opened: weights, tokenizers, workers that take the place of lost ones.
-KEPT = 256
+RESERVED = 256
 # What still comes of something refused is thrown away for so long, so that the client gets to read why: a
 # connection that is closed with something unread is reset.
 LINGER_S = 1.0
@@ -38,21 +38,21 @@ class Room(NamedTuple):
     """How many connections the process has descriptors for."""
 
     connections: int
-    turned_away: int  # beside them
+    rejected: int  # beside them
 
 
 def room(wanted: int) -> Room:
     """Return the room for the connections wanted, or as many as can be; raise the process's limit to it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     there = sum(1 for _ in Path("/proc/self/fd").iterdir())
-    need = there + wanted + MOST_TURNED_AWAY + KEPT
+    need = there + wanted + MOST_REJECTED + RESERVED
     if hard != resource.RLIM_INFINITY:
         need = min(need, hard)
     if soft != resource.RLIM_INFINITY and soft < need:
         resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))
     spare = need - there
-    turned_away, kept = min(MOST_TURNED_AWAY, spare // 4), min(KEPT, spare // 4)
-    return Room(max(1, min(wanted, spare - turned_away - kept)), turned_away)
+    rejected, reserved = min(MOST_REJECTED, spare // 4), min(RESERVED, spare // 4)
+    return Room(max(1, min(wanted, spare - rejected - reserved)), rejected)
 
 
 @dataclass(slots=True)
@@ -64,17 +64,17 @@ class Gate:
     client_s: float  # for a request to come whole
     keep_alive_s: float  # between an answer and the next request
     connections: set[Connection] = field(default_factory=set)
-    turned_away: dict[Connection, None] = field(default_factory=dict)  # the longest there first
-    held: set[Connection] = field(default_factory=set)  # that nothing is read from
+    rejected: dict[Connection, None] = field(default_factory=dict)  # the longest there first
+    paused: set[Connection] = field(default_factory=set)  # that nothing is read from
     tasks: set[asyncio.Task[None]] = field(default_factory=set)  # one for each exchange
     answers: int = 0  # sent so far
 
     def look(self) -> None:
         """Abort connections whose peer has left while nothing is read from them."""
-        if not self.held:
+        if not self.paused:
             return
         poll = select.poll()
-        by_number = {each.transport.get_extra_info("socket").fileno(): each for each in self.held}
+        by_number = {each.transport.get_extra_info("socket").fileno(): each for each in self.paused}
         for number in by_number:
             poll.register(number, select.POLLRDHUP)
         for number, _ in poll.poll(0):
@@ -125,7 +125,7 @@ class Connection(asyncio.Protocol):
     """
 
     transport: asyncio.Transport
-    peer: object
+    peer: str
 
     def __init__(self, gate: Gate) -> None:
         self._gate, self._loop = gate, asyncio.get_running_loop()
@@ -134,52 +134,53 @@ class Connection(asyncio.Protocol):
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.writable = asyncio.Event()  # not while much of what was sent is unread
         self.writable.set()
-        self.held = False  # nothing is read while requests wait
+        self.paused = False  # nothing is read while requests wait
         self._reading = True
         self._url, self._headers = b"", list[tuple[bytes, bytes]]()
         self._in_header = True
-        self._loose_bytes = 0  # since the last that was of a body, or the request's begin
+        self._bytes_outside_body = 0  # since the last that was of a body, or the request's begin
         self._unparsed = b""
-        self._wrong: ApiError | None = None  # with what is parsed
+        self._parse_error: ApiError | None = None  # with what is parsed
         self._refused = self._lost = False
         self._current: Exchange | None = None  # the request whose turn it is
         self._last: Exchange | None = None  # that has come
         self.waiting: deque[Exchange] = deque()
-        self._slow = _Timer(self._too_slow)  # for a whole request
-        self._idle = _Timer(self._close)  # for the next request to begin
-        self._reader = _Timer(self._look_at_reader)  # for answers to be read
+        self._request_timer = _Timer(self._too_slow)  # for a whole request
+        self._idle_timer = _Timer(self._close)  # for the next request to begin
+        self._reader_timer = _Timer(self._check_reader)  # for answers to be read
         self._unread_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        gate, self.peer = self._gate, transport.get_extra_info("peername")
+        self.peer = ":".join(map(str, transport.get_extra_info("peername")[:2]))
+        gate = self._gate
         gate.connections.add(self)
-        if len(gate.connections) - len(gate.turned_away) <= gate.room.connections:
+        if len(gate.connections) - len(gate.rejected) <= gate.room.connections:
             self._expect_request()
             return
-        gate.turned_away[self] = None
+        gate.rejected[self] = None
         why = f"more than {gate.room.connections:,} connections are open: try later"
         self._refuse(ApiError(503, why, code="connections"))
-        if len(gate.turned_away) > gate.room.turned_away:
-            next(iter(gate.turned_away)).transport.abort()
+        if len(gate.rejected) > gate.room.rejected:
+            next(iter(gate.rejected)).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - either way
         self._lost = True
-        for timer in (self._slow, self._idle, self._reader):
+        for timer in (self._request_timer, self._idle_timer, self._reader_timer):
             timer.stop()
         self._gate.connections.discard(self)
-        self._gate.turned_away.pop(self, None)
-        self._gate.held.discard(self)
+        self._gate.rejected.pop(self, None)
+        self._gate.paused.discard(self)
         self._unparsed = b""
         self.waiting.clear()  # their turn does not come
-        self._leave()
+        self._disconnect()
         self.writable.set()
         self._parser = None  # which refers to this object
 
-    def _leave(self) -> None:
+    def _disconnect(self) -> None:
         """Tell the application, if it answers, that the client is gone."""
         if self._current and self._current.open:
-            self._current.leave()
+            self._current.disconnect()
 
     # What has come is parsed.
 
@@ -198,17 +199,17 @@ class Connection(asyncio.Protocol):
         while at < len(data) and not self.waiting and self._readable:
             piece = data[at : at + PIECE_BYTES]
             at += PIECE_BYTES
-            self._loose_bytes += len(piece)
-            self._idle.stop()
+            self._bytes_outside_body += len(piece)
+            self._idle_timer.stop()
             self._feed(piece)
-            if self._loose_bytes > MOST_HEADER_BYTES and self._readable:
+            if self._bytes_outside_body > MOST_HEADER_BYTES and self._readable:
                 where = "the header" if self._in_header else "what is between chunks"
                 why = f"{where} is longer than {MOST_HEADER_BYTES:,} bytes"
                 self._refuse(ApiError(431, why, code="header"))
         self._unparsed = data[at:] if self._readable else b""
         if self._readable:
-            self._hold(bool(self.waiting))
-            if not (self._slow.runs or self._idle.runs or (self._last and self._last.open)):
+            self._set_paused(bool(self.waiting))
+            if not (self._request_timer.runs or self._idle_timer.runs or (self._last and self._last.open)):
                 self._expect_request()  # what came begins no request, as empty lines
 
     def _feed(self, piece: bytes) -> None:
@@ -217,31 +218,31 @@ class Connection(asyncio.Protocol):
         except HttpParserUpgrade:
             pass  # to a protocol that is not spoken here: the request is answered as it is
         except HttpParserError:
-            self._refuse(self._wrong or ApiError(400, "this is no HTTP request", code="not_http"))
+            self._refuse(self._parse_error or ApiError(400, "this is no HTTP request", code="not_http"))
 
-    def _hold(self, held: bool) -> None:
+    def _set_paused(self, paused: bool) -> None:
         """Read nothing more for now, or read on."""
-        if held != self.held:
-            self.held = held
-            (self._gate.held.add if held else self._gate.held.discard)(self)
-        if held:
-            self._read(False)
+        if paused != self.paused:
+            self.paused = paused
+            (self._gate.paused.add if paused else self._gate.paused.discard)(self)
+        if paused:
+            self._set_reading(False)
         elif not self._last or self._last.complete or len(self._last.body) <= MOST_BODY_BYTES:
-            self._read(True)
+            self._set_reading(True)
 
     def read_on(self) -> None:
         """Read more of the body, unless requests wait."""
-        if not self.held:
-            self._read(True)
+        if not self.paused:
+            self._set_reading(True)
 
-    def _read(self, reads: bool) -> None:
-        if reads != self._reading and not self.transport.is_closing():
-            self._reading = reads
-            (self.transport.resume_reading if reads else self.transport.pause_reading)()
+    def _set_reading(self, reading: bool) -> None:
+        if reading != self._reading and not self.transport.is_closing():
+            self._reading = reading
+            (self.transport.resume_reading if reading else self.transport.pause_reading)()
 
     def on_message_begin(self) -> None:
         self._url, self._headers = b"", []
-        self._in_header, self._loose_bytes = True, 0
+        self._in_header, self._bytes_outside_body = True, 0
         self._expect_request()
 
     def on_url(self, url: bytes) -> None:
@@ -249,11 +250,13 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_header:
-            self._wrong = ApiError(400, "trailers of a body are not taken: leave them out", code="trailers")
+            self._parse_error = ApiError(
+                400, "trailers of a body are not taken: leave them out", code="trailers"
+            )
         elif len(self._headers) >= MOST_HEADERS:
-            self._wrong = ApiError(431, f"there are more than {MOST_HEADERS} headers", code="header")
-        if self._wrong:
-            raise self._wrong  # the parser cannot go on, and says so
+            self._parse_error = ApiError(431, f"there are more than {MOST_HEADERS} headers", code="header")
+        if self._parse_error:
+            raise self._parse_error  # the parser cannot go on, and says so
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -276,15 +279,15 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         assert self._last
-        self._loose_bytes = 0
+        self._bytes_outside_body = 0
         self._last.take(body)
         if len(self._last.body) > MOST_BODY_BYTES:
-            self._read(False)
+            self._set_reading(False)
 
     def on_message_complete(self) -> None:
         assert self._last
         self._last.end_body()
-        self._slow.stop()
+        self._request_timer.stop()
 
     # Answers.
 
@@ -299,10 +302,10 @@ class Connection(asyncio.Protocol):
         if self.waiting:
             self._begin(self.waiting.popleft())
         else:
-            self._idle.start(self._gate.keep_alive_s)
+            self._idle_timer.start(self._gate.keep_alive_s)
         if self._last and self._last.complete and self._last.more_body:
-            self._close_gently()  # answered before its body was read: who knows how much of it comes
-        elif self.held:
+            self._linger()  # answered before its body was read: who knows how much of it comes
+        elif self.paused:
             self._loop.call_soon(self._parse)
 
     def end_after_answer(self) -> None:
@@ -318,13 +321,13 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.writable.set()
-        self._reader.stop()
+        self._reader_timer.stop()
 
     # Limits.
 
     def _close(self) -> None:
         """Close once all that was sent is read."""
-        self._slow.stop()
+        self._request_timer.stop()
         self.transport.close()
         if not self._lost:
             self._expect_reader()
@@ -332,9 +335,9 @@ class Connection(asyncio.Protocol):
     def _expect_reader(self) -> None:
         """Let the client read some of what was sent within the limit, or give the connection up."""
         self._unread_bytes = self.transport.get_write_buffer_size()
-        self._reader.start(self._gate.client_s)
+        self._reader_timer.start(self._gate.client_s)
 
-    def _look_at_reader(self) -> None:
+    def _check_reader(self) -> None:
         if self.transport.get_write_buffer_size() < self._unread_bytes:
             self._expect_reader()
         else:
@@ -342,10 +345,10 @@ class Connection(asyncio.Protocol):
 
     def _expect_request(self) -> None:
         """Let a whole request come within the limit."""
-        self._slow.start(self._gate.client_s)
+        self._request_timer.start(self._gate.client_s)
 
     def _too_slow(self) -> None:
-        if self.held:
+        if self.paused:
             self._expect_request()  # it is we who do not read
         elif self._current and not self._current.complete:
             self.transport.abort()  # in the middle of a body: its reader is notified
@@ -358,23 +361,23 @@ class Connection(asyncio.Protocol):
         if self._current and self._current.begun and not self._current.complete:
             self.transport.abort()  # in the middle of an answer there is no room for another
             return
-        self._leave()
+        self._disconnect()
         body = error.body()
         head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(
             body
         )
         self.transport.write(status_line(error.status) + head + body)
-        self._close_gently()
+        self._linger()
 
-    def _close_gently(self) -> None:
+    def _linger(self) -> None:
         """Send nothing more; throw away for a moment what still comes."""
         self._refused = True
-        self._idle.stop()
-        self.held = False
-        self._gate.held.discard(self)
-        self._read(True)
+        self._idle_timer.stop()
+        self.paused = False
+        self._gate.paused.discard(self)
+        self._set_reading(True)
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self._slow.stop()
-        self._slow = _Timer(self._close)
-        self._slow.start(LINGER_S)
+        self._request_timer.stop()
+        self._request_timer = _Timer(self._close)
+        self._request_timer.start(LINGER_S)

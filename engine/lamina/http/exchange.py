@@ -54,7 +54,7 @@ class Wire(Protocol):
     """What an exchange needs of its connection."""
 
     transport: asyncio.Transport
-    peer: object
+    peer: str
     writable: asyncio.Event
 
     def read_on(self) -> None:
@@ -74,34 +74,41 @@ class Exchange:
         self.begun = self.complete = False  # the answer
         self.keep_alive = keep_alive
         self._connection = connection
-        self._gone = False  # the client
+        self._disconnected = False  # the client
         self._expects = any(
             name == b"expect" and value.lower() == b"100-continue" for name, value in scope["headers"]
         )
-        self._news = asyncio.Event()
-        self._left: int | None = None  # bytes of the answer's body, unless it is sent in chunks
+        self._changed = asyncio.Event()
+        self._unsent_bytes: int | None = None  # bytes of the answer's body, unless it is sent in chunks
+
+    @property
+    def _line(self) -> str:
+        """The request's method and target."""
+        query = self.scope["query_string"]
+        target = self.scope["raw_path"] + (b"?" + query if query else b"")
+        return f"{self.scope['method']} {target.decode('latin-1')}"
 
     @property
     def open(self) -> bool:
         """Whether the answer is still owed or under way."""
-        return not (self.complete or self._gone)
+        return not (self.complete or self._disconnected)
 
     def take(self, body: bytes) -> None:
         """Add a piece of the request's body."""
         if not self.complete:
             self.body += body
-            self._news.set()
+            self._changed.set()
 
     def end_body(self) -> None:
         """Note that the request's body is whole."""
         if not self.complete:
             self.more_body = False
-            self._news.set()
+            self._changed.set()
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         """Tell the application that the client is gone."""
-        self._gone, self._expects = True, False
-        self._news.set()
+        self._disconnected, self._expects = True, False
+        self._changed.set()
 
     async def run(self, application: Any) -> None:
         """Let the application answer; close the connection if it does not."""
@@ -128,8 +135,8 @@ class Exchange:
             self._expects = False
         if self.open:
             self._connection.read_on()
-            await self._news.wait()  # waits: the connection ends after a while without news
-            self._news.clear()
+            await self._changed.wait()  # waits: the connection ends after a while without news
+            self._changed.clear()
         if not self.open:
             return {"type": "http.disconnect"}
         body, self.body = bytes(self.body), bytearray()
@@ -137,9 +144,9 @@ class Exchange:
 
     async def send(self, message: Message) -> None:
         """Send a part of the answer, once the client has read enough of what was sent before."""
-        if not self._gone:
+        if not self._disconnected:
             await self._connection.writable.wait()  # waits: a client that reads nothing is hung up on
-        if self._gone:
+        if self._disconnected:
             return
         if message["type"] == "http.response.start":
             self._begin(message["status"], list(message.get("headers", ())))
@@ -149,22 +156,23 @@ class Exchange:
     def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         assert not self.begun, "an answer begins once"
         self.begun, self._expects = True, False
-        ACCESS.info('%s "%s %s" %d', self._connection.peer, self.scope["method"], self.scope["path"], status)
+        version = self.scope["http_version"]
+        ACCESS.info('%s - "%s HTTP/%s" %d', self._connection.peer, self._line, version, status)
         lines = [status_line(status)]
         closes = False
         for name, value in headers:
             if _NO_VALUE.search(value):
                 raise ValueError(f"the header {name!r} has a value that is none")
             if name == b"content-length":
-                self._left = int(value)
+                self._unsent_bytes = int(value)
             closes |= name == b"connection" and b"close" in value.lower()
             lines.append(name + b": " + value + b"\r\n")
         self.keep_alive &= not closes
         if not self.keep_alive and not closes:
             lines.append(b"connection: close\r\n")
         if self.scope["method"] == "HEAD" or status in _NO_BODY:
-            self._left = 0
-        elif self._left is None:
+            self._unsent_bytes = 0
+        elif self._unsent_bytes is None:
             lines.append(b"transfer-encoding: chunked\r\n")
         self._connection.transport.write(b"".join(lines) + b"\r\n")
 
@@ -174,18 +182,18 @@ class Exchange:
         transport = self._connection.transport
         if self.scope["method"] == "HEAD":
             pass
-        elif self._left is None:
+        elif self._unsent_bytes is None:
             chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
             transport.write(chunk + (b"" if more else b"0\r\n\r\n"))
         else:
-            self._left -= len(body)
-            assert self._left >= 0
-            assert more or not self._left, "the body is as long as its content-length"
+            self._unsent_bytes -= len(body)
+            assert self._unsent_bytes >= 0
+            assert more or not self._unsent_bytes, "the body is as long as its content-length"
             transport.write(body)
         if more:
             return
         self.complete = True
-        self._news.set()
+        self._changed.set()
         if not self.keep_alive:
             transport.close()
         self._connection.answered()

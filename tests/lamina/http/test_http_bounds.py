@@ -74,22 +74,22 @@ def test_requests_wait_in_the_socket_and_not_here(server: Any, wire: Any) -> Non
             writer = threading.Thread(target=connection.sendall, args=(wire.posted(SHORT) + GET * asked,))
             writer.start()
             gate = server.serving.gate
-            wire.until(lambda: gate.held)
-            (here,) = gate.held
+            wire.until(lambda: gate.paused)
+            (here,) = gate.paused
             assert len(here.waiting) < 60
             assert len(here._unparsed) < 300_000
         heard = b""
         while heard.count(b"HTTP/1.1 200") <= asked:
             heard += connection.recv(1 << 20)
         writer.join()
-    wire.until(lambda: not gate.held)
+    wire.until(lambda: not gate.paused)
 
 
 def test_who_leaves_with_requests_waiting_is_noticed(server: Any, wire: Any) -> None:
     with wire.held(server.driver):
         with server.connect() as connection:
             connection.sendall(wire.posted(SHORT) + GET * 100)
-            wire.until(lambda: server.serving.gate.held)
+            wire.until(lambda: server.serving.gate.paused)
         wire.until(lambda: server.service.answered == 0)
     assert server.settled()
 
@@ -287,10 +287,10 @@ print(*found, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - there)
 def test_descriptors_are_for_all_connections_and_some_files(soft: int, hard: int, whole: bool) -> None:
     arguments = [sys.executable, "-c", LIMITED, str(soft), str(hard)]
     told = subprocess.run(arguments, check=True, capture_output=True, text=True, timeout=120).stdout
-    connections, turned_away, spare = map(int, told.split())
+    connections, rejected, spare = map(int, told.split())
     assert (connections == 1000) == whole
     assert connections > 20
-    assert spare - connections - turned_away > 20
+    assert spare - connections - rejected > 20
 
 
 def test_a_flood_of_openings_leaves_no_descriptors(narrow: Any, wire: Any) -> None:
@@ -299,7 +299,7 @@ def test_a_flood_of_openings_leaves_no_descriptors(narrow: Any, wire: Any) -> No
 
     narrow.call("GET", "/health")
     before, gate = open_files(), narrow.serving.gate
-    gate.room = gate.room._replace(turned_away=20)
+    gate.room = gate.room._replace(rejected=20)
     there = [narrow.connect() for _ in range(8)]
     for connection in there:
         connection.sendall(GET)
