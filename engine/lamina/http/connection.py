@@ -152,7 +152,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.peer = ":".join(map(str, transport.get_extra_info("peername")[:2]))
+        # There is none of a client that has left already.
+        self.peer = ":".join(map(str, (transport.get_extra_info("peername") or ())[:2]))
         gate = self._gate
         gate.connections.add(self)
         if len(gate.connections) - len(gate.rejected) <= gate.room.connections:

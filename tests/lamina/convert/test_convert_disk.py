@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from transformers.models.llama import modeling_llama
 from lamina.convert import conversion as conversion_module
 from lamina.convert import convert, cut, kept, stored
 from lamina.convert.source import open_source
-from lamina.convert.trace import trace
 
 Change = Callable[[Any], None]
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -47,13 +46,8 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """What has been traced; whatever the process knows is forgotten before each conversion."""
-    found: list[Any] = []
-
-    def note(model: Any) -> Any:
-        found.append(model)
-        return trace(model)
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the process knows is forgotten before each conversion."""
 
     class Nothing(dict[Any, Any]):
         def get(self, *_: Any) -> None:
@@ -61,8 +55,6 @@ def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
     monkeypatch.setattr(conversion_module, "_kept", Nothing())
     monkeypatch.setattr(cut, "_graph", {})
-    monkeypatch.setattr(cut, "trace", note)
-    return found
 
 
 def files(folder: Path) -> list[Path]:
