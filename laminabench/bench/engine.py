@@ -12,8 +12,8 @@ import torch
 
 from lamina import threads
 from lamina.attention.worker import TensorWorker
-from lamina.convert.bind import BoundSlice
 from lamina.convert.packing import is_matrix, linear, sizes
+from lamina.convert.slices import BoundSlice
 from lamina.kv.stored import KvDtype
 from lamina.serve import Engine, Sampling
 from laminabench.bench.frame import QUIET, Cell, Report, Table, Watcher, in_turns, ms_text, spread

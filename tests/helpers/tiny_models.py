@@ -194,7 +194,7 @@ def _converted(family: str, dtype: torch.dtype, rope: str, changes: str) -> Conv
 
 
 def converted(
-    family: str, dtype: torch.dtype = torch.bfloat16, rope: str = "carry", **changes: Any
+    family: str, dtype: torch.dtype | str = torch.bfloat16, rope: str = "carry", **changes: Any
 ) -> Conversion:
     """The conversion of a tiny config, made once: nothing changes it."""
     return _converted(family, dtype, rope, json.dumps(changes, sort_keys=True))

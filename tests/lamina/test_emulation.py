@@ -12,7 +12,7 @@ import torch
 
 from lamina._native import Slab
 from lamina.attention.emulated import EmulatedAttention
-from lamina.cluster.device_recorder import DeviceRecorder
+from lamina.cluster.recorders import DeviceRecorder
 from lamina.convert.emulated import emulated, slices_on
 from lamina.emulation import EmulatedDevice, Emulation, latest, moments
 from lamina.pipeline.options import ModelFacts

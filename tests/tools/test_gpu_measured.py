@@ -11,7 +11,7 @@ import pytest
 from tiny_models import tiny
 
 from gpu_window import card, engine, workers
-from lamina.serve.core import LocalCore
+from lamina.serve.local_core import LocalCore
 from laminabench.bench.frame import Report, spread
 
 

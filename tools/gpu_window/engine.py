@@ -15,7 +15,7 @@ from lamina.convert import convert
 from lamina.pipeline.arenas import free_bytes
 from lamina.pipeline.options import ModelFacts
 from lamina.serve import Engine, Sampling, Step
-from lamina.serve.core import LocalCore
+from lamina.serve.local_core import LocalCore
 from laminabench.bench.frame import QUIET, Report, Row, Table, Watcher, ms_text, spread
 from laminabench.calibrate.gpu_timing import made_up
 from laminabench.calibrate.models import config_of, users_load

@@ -15,7 +15,7 @@ SHARE = 0.7  # of a step's time after which it begins nothing more, so that what
 TESTS = (
     "lamina/attention/test_attention_cuda.py",
     "lamina/fhbn/test_device_on_gpu.py",
-    "lamina/convert/test_fuse_gpu_kernels.py",
+    "lamina/convert/test_fuse_kernels.py",
     "lamina/serve/test_graphs.py::test_on_a_gpu_tokens_are_those_without_graphs",
     "lamina/cluster/test_workers_on_gpu.py",
 )

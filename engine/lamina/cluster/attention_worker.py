@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from lamina import gpu
-from lamina.cluster.front_end import Context
+from lamina.cluster.front_end_link import Context
 from lamina.cluster.heartbeat import FOREVER_S
 from lamina.cluster.kv_pull import KvPull
 from lamina.cluster.meeting import Channels, Meeting
@@ -71,7 +71,7 @@ class AttentionRole:
         # Whose prompts model workers compute, until all of their KV has come.
         self._coming: dict[int, Arrival] = {}
         self._channels: Channels[int] = Channels()  # by model worker
-        # And from prefill workers, whose KV is for all heads that are here.
+        # Receives KV from prefill workers, which always covers all heads of this worker.
         store, _ = self._worker(Piece(self._heads), attends=False)
         # One that is emulated decodes alone: nothing comes.
         self._pull = KvPull(

@@ -1,21 +1,20 @@
-"""The front end's side of an engine whose workers are processes: it sends plans and receives tokens."""
+"""The core of an engine whose workers are processes: the front end sends plans and receives tokens."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from lamina import host_memory
 from lamina.cluster.layout import CPU, ITERATIONS, Layout, Scaled, Trial, made_up, settle
 from lamina.cluster.machine import LostError, Machine, Replaced, Workplace
+from lamina.cluster.memory import ClusterMemory
 from lamina.cluster.messages import (
     ArenaState,
     ChosenTokens,
@@ -29,10 +28,11 @@ from lamina.cluster.messages import (
 from lamina.cluster.models import source_of
 from lamina.cluster.prefill_dispatch import PrefillDispatch
 from lamina.cluster.worker_pool import WorkerPool
+from lamina.cluster.worker_updates import WorkerUpdates
 from lamina.fhbn import Listener, new_secret
 from lamina.fhbn.control import Deadline
 from lamina.gpu import is_gpu
-from lamina.kv import ArenaShape, Faults, capacity
+from lamina.kv import Faults, capacity
 from lamina.pipeline import (
     BatchDelta,
     BatchSnapshot,
@@ -40,102 +40,14 @@ from lamina.pipeline import (
     CoreOptions,
     EngineError,
     Landed,
-    Partition,
     Records,
     Spent,
 )
-from lamina.pipeline.arenas import arena_tokens, require_heads_for_gpu, room_for_arenas
-from lamina.pipeline.batch_rows import Ints
+from lamina.pipeline.arenas import require_heads_for_gpu
 from lamina.pipeline.options import require_kv_for_gpu
-from lamina.pipeline.prompt_calls import calls_of, without_text
 from lamina.pipeline.records import WorkRecords, gather
 
 _NO_CHOICE = Choice(np.empty(0, np.int64))
-
-
-class WorkerUpdates:
-    """Makes each worker's plan of the plan of a batch.
-
-    It knows which attention worker has which sequence, where each has whole requests. `snapshot` is given
-    where workers have taken over from others: attention workers that are `lacking` know nothing of the
-    batch, and model workers nothing either, so that all of them are sent the same.
-    """
-
-    def __init__(self, partition: Partition, *, stateful: bool) -> None:
-        self._partition = partition
-        self._stateful = stateful  # model workers keep state of sequences, which goes with them
-        self._pool_of: dict[int, int] = {}
-
-    def to_attention(
-        self, plan: Plan, snapshot: BatchSnapshot | None, lacking: Collection[int]
-    ) -> list[Plan]:
-        plans, delta = [], plan.delta
-        calls = calls_of(self.to_model(plan, snapshot, lacking).delta, alone=self._stateful)
-        for number in range(self._partition.workers):
-            afresh, mine = snapshot is not None and number in lacking, delta
-            if snapshot and afresh:
-                mine = _at_once(snapshot, delta)
-            if self._partition.pools > 1:
-                mine = self._of_pool(mine, number)
-            # The texts are for workers that compute with them.
-            names = {*mine.prompts, *(part.name for part in mine.parts)}
-            mine = msgspec.structs.replace(mine, prompts={}, parts=[], calls=without_text(calls, names))
-            plans.append(msgspec.structs.replace(plan, delta=mine, afresh=afresh))
-        for name in delta.released.tolist():
-            self._pool_of.pop(name, None)
-        joined = delta.joined
-        self._pool_of.update(zip(joined.name.tolist(), joined.pool.tolist(), strict=True))
-        return plans
-
-    def to_model(self, plan: Plan, snapshot: BatchSnapshot | None, lacking: Collection[int]) -> Plan:
-        if snapshot is None:
-            return plan
-        joined = snapshot.whole.joined
-        wanted = np.isin(joined.name, snapshot.new)
-        if self._stateful:
-            wanted[:] = True
-        elif self._partition.along == "requests":
-            wanted |= np.isin(joined.pool, list(lacking))
-        elif lacking:
-            wanted[:] = True
-        asked = set(joined.name[wanted].tolist())
-        prompts = {name: text for name, text in snapshot.whole.prompts.items() if name in asked}
-        return msgspec.structs.replace(
-            plan,
-            delta=msgspec.structs.replace(_at_once(snapshot, plan.delta), prompts=prompts),
-            lacking=frozenset(lacking),
-            partial=frozenset(asked - set(snapshot.new.tolist())),
-        )
-
-    def _of_pool(self, delta: BatchDelta, pool: int) -> BatchDelta:
-        """What an attention worker that has whole requests must know."""
-        for name, where in zip(delta.joined.name.tolist(), delta.joined.pool.tolist(), strict=True):
-            self._pool_of[name] = where
-        for parent, child, _ in delta.forks.tolist():
-            self._pool_of[child] = self._pool_of[parent]
-        mine = delta.joined.where(delta.joined.pool == pool)
-        here = set(mine.name.tolist())
-        return BatchDelta(
-            forks=delta.forks[self._lie(delta.forks[:, 0], pool)],
-            renamed=delta.renamed[self._lie(delta.renamed[:, 0], pool)],
-            left=delta.left[self._lie(delta.left, pool)],
-            released=delta.released[self._lie(delta.released, pool)],
-            joined=mine,
-            expected=delta.expected[delta.expected[:, -1] == pool],
-            dropped=delta.dropped[delta.dropped[:, -1] == pool],
-            prompts={name: text for name, text in delta.prompts.items() if name in here},
-            parts=[part for part in delta.parts if part.pool == pool],
-        )
-
-    def _lie(self, names: Ints, pool: int) -> NDArray[np.bool_]:
-        return np.fromiter((self._pool_of[name] == pool for name in names.tolist()), np.bool_, len(names))
-
-
-def _at_once(snapshot: BatchSnapshot, delta: BatchDelta) -> BatchDelta:
-    """The whole batch, and what is new to all: sequences that have not joined yet."""
-    return msgspec.structs.replace(
-        snapshot.whole, expected=delta.expected, dropped=delta.dropped, parts=delta.parts
-    )
 
 
 SPIN_S = 500e-6
@@ -168,7 +80,9 @@ class ClusterCore:
             facts = self._machine.convert(source)
             self.facts = msgspec.structs.replace(facts, kv_dtype=options.kv_dtype)
             self._prepare(options, layout, max_sequences)
-            whole = self._partition.ranks == 1 and options.backend == "python" and not self._model_on_gpu
+            whole = (
+                self._partition.ranks == 1 and options.backend == "python" and not self._memory.model_on_gpu
+            )
             source = msgspec.structs.replace(source, whole=whole)
             self._start(source, options, cores, max_sequences)
         except BaseException:
@@ -212,15 +126,15 @@ class ClusterCore:
             require_kv_for_gpu(facts.kv_dtype)
             require_heads_for_gpu(facts)
         self._overcommit = options.overcommit
-        self._free = {CPU: self._machine.free_bytes()} | self._machine.free_on(set(layout.devices) - {CPU})
-        room = self._room_for_arenas()
-        self._device_tokens = arena_tokens(self._stored, facts, options, max_sequences, room, self.pools)
+        free = {CPU: self._machine.free_bytes()} | self._machine.free_on(set(layout.devices) - {CPU})
+        self._memory = ClusterMemory(facts, layout, self.schedule, self._partition, free)
+        self._device_tokens = self._memory.arena_tokens(options, max_sequences)
         if self._device_tokens < 1:
             raise EngineError(
                 "engine-kv-too-small",
                 f"the KV memory has not one token for each of {self.pools} attention workers",
             )
-        self._require_memory(max_sequences)
+        self._spare_bytes = self._memory.require(self._device_tokens, max_sequences, options.overcommit)
         self.pool_tokens = capacity(self._device_tokens, self._overcommit)
         self.workers = layout.names
         self._launched = [-1] * self.batches  # cycles
@@ -237,72 +151,6 @@ class ClusterCore:
         self._since = [0] * layout.workers
         self._broken_off: set[tuple[int, int]] = set()
         self._updates = WorkerUpdates(self._partition, stateful=facts.state_bytes > 0)
-
-    @property
-    def _stored(self) -> ArenaShape:
-        """What tokens take of all attention workers together."""
-        shape = self.facts.kv_shape
-        return replace(shape, kv_heads=shape.kv_heads * self._partition.copies)
-
-    @property
-    def _model_on_gpu(self) -> bool:
-        return any(map(is_gpu, self.layout.devices[: self.layout.model_workers]))
-
-    def _workers_on(self, device: str) -> tuple[int, int]:
-        """How many model and attention workers are there."""
-        devices, attending = self.layout.devices, self.layout.attending
-        model, attention = devices[: attending.start], devices[attending.start : attending.stop]
-        return model.count(device), attention.count(device)
-
-    def _weights_on(self, device: str) -> int:
-        """What workers have there for themselves."""
-        shared, ranks = self.facts.weight_bytes, self._partition.ranks
-        mine, _ = self._workers_on(device)
-        if device == CPU and ranks == 1 and not self._model_on_gpu:
-            return shared  # bound once, and forked with
-        prefill = self.layout.prefill_workers if device == CPU else 0
-        slices = max(len(self.schedule.slices_of(place)) for place in range(self.schedule.places))
-        return shared * mine * slices // (self.schedule.slices * ranks) + shared * prefill
-
-    def _room_for_arenas(self) -> int:
-        """For each attention worker as much as there is for the one that has least."""
-        rooms = []
-        for device, free in (self._free | {CPU: host_memory.free_bytes()}).items():
-            _, workers = self._workers_on(device)
-            room = room_for_arenas(free, self._weights_on(device), on_gpu=device != CPU)
-            rooms += [room / workers] if workers else []
-        return int(min(rooms) * self.layout.attention_workers)
-
-    def _require_memory(self, max_sequences: int) -> None:
-        """A model that does not fit is refused before it is loaded."""
-        # Where there are no GPUs device and host are the same memory.
-        arenas = self._stored.nbytes(self._device_tokens, max_sequences, self._overcommit) * self.pools
-        states = self.facts.state_bytes * max_sequences
-        spare = []
-        for device, free in self._free.items():
-            model, attention = self._workers_on(device)
-            weights = self._weights_on(device)
-            if device == CPU:
-                # As they are loaded, and what attention workers multiply by: they are forked with it.
-                weights += self.facts.weight_bytes + self.facts.absorbing_bytes
-            parts = {
-                "weights": weights,
-                "recurrent state": states if model else 0,
-                "KV": arenas * attention // self.layout.attention_workers,
-            }
-            needed = sum(parts.values())
-            spare += [free - needed] if model else []
-            if needed <= free:
-                continue
-            listed = " and ".join(f"{size / 1e9:,.1f} GB of {name}" for name, size in parts.items() if size)
-            fewer = "sequences (max_sequences)" if states else "tensor-parallel workers"
-            where = "" if device == CPU else f" on {device}"
-            raise EngineError(
-                "engine-out-of-memory",
-                f"{listed} are {(needed - free) / 1e9:,.1f} GB more than the {free / 1e9:,.1f} GB that are "
-                f"free{where}: take a smaller model, fewer KV tokens or fewer {fewer}",
-            )
-        self._spare_bytes = min(spare)
 
     def _start(self, source: ModelSource, options: CoreOptions, cores: list[int], max_sequences: int) -> None:
         layout, secret = self.layout, new_secret()
@@ -341,8 +189,8 @@ class ClusterCore:
     def launch(self, batch: int, delta: BatchDelta, size: int, snapshot: BatchSnapshot | None = None) -> None:
         """Begin a batch's next iteration, of so many sequences; none if it has none.
 
-        Workers may have been lost since the last one: then `state` is what those that take over must know,
-        and `change` what is new to the others.
+        After workers were lost, `snapshot` is what their replacements must know; `delta` is what is new to
+        the other workers.
         """
         self._cycles[batch] += 1
         plan = Plan(batch, self._cycles[batch], self._iterations[batch], size > 0, delta)
@@ -368,9 +216,9 @@ class ClusterCore:
             raise lost
 
     def regroup(self, lost: LostError) -> Replaced:
-        """Replace who is lost, and let all begin again.
+        """Replace lost workers and restart all from the last landed iteration.
 
-        What was launched and has not landed has to be launched once more, with its state. Raises LostError
+        What was launched and has not landed has to be launched again, with its snapshot. Raises LostError
         if more are lost meanwhile, and EngineError when that goes on and on.
         """
         self._recovery_attempts += 1
@@ -445,7 +293,7 @@ class ClusterCore:
         """
 
         def free() -> int:
-            here = self._spare_bytes if self._model_on_gpu else self._machine.free_bytes()
+            here = self._spare_bytes if self._memory.model_on_gpu else self._machine.free_bytes()
             return min(here, self._spare_bytes)
 
         return self.facts.refusal(tokens, free)

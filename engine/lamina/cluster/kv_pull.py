@@ -87,7 +87,8 @@ class KvPull:
         self._store, self._arena, self._have, self._look = store, arena, have, look
         self._spaces = [arena.space_of(layer) for layer in range(arena.shape.layers)]
         self._receivers: list[Receiver] = []  # the one that was served last comes last
-        # Pieces of names that are not expected yet: prefill workers may receive them first.
+        # Pieces of names that are not expected yet: a prefill worker may get its order, and send, before this
+        # worker gets the plan that announces the name.
         self._early: dict[Receiver, Message] = {}
         self._coming: dict[int, _Incoming] = {}
 
@@ -117,7 +118,7 @@ class KvPull:
                     self._coming[name].wanted = False
 
     def recv(self, receiver: Receiver | DeviceReceiver, timeout_s: float) -> Message | DeviceMessage:
-        """A channel's next message; until it is there, pieces are pulled."""
+        """Receive the next message of a model worker's channel; until it comes, pull pieces of prompts."""
         if not self._coming:
             return receiver.recv(timeout_s)
         deadline = Deadline(timeout_s)

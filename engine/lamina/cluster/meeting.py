@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lamina.cluster.front_end import FrontEnd
+from lamina.cluster.front_end_link import FrontEndLink
 from lamina.cluster.heartbeat import FOREVER_S, Heartbeat
 from lamina.cluster.kv_pull import PIECE_SLOTS, piece_bytes
 from lamina.cluster.messages import WorkerConfig
@@ -261,7 +261,7 @@ class Meeting:
     """
 
     def __init__(
-        self, config: WorkerConfig, front: FrontEnd, listener: Listener, addresses: dict[str, str]
+        self, config: WorkerConfig, front: FrontEndLink, listener: Listener, addresses: dict[str, str]
     ) -> None:
         self._config, self._front = config, front
         self._listener, self._addresses = listener, addresses

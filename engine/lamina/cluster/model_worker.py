@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lamina import gpu
-from lamina.cluster.front_end import Context
+from lamina.cluster.front_end_link import Context
 from lamina.cluster.meeting import AttentionChannels, Meeting, Route, StageChannels, TensorParallelGroup
 from lamina.cluster.messages import ChosenTokens, Plan, PromptsComputed, Weights
 from lamina.convert import BoundSlice, Conversion, Sharded
@@ -21,8 +21,8 @@ from lamina.pipeline.batch_rows import Ints, Tokens
 from lamina.pipeline.prompt_calls import Call, calls_of
 
 
-class Lane:
-    """One batch, as far as this worker has come with it."""
+class BatchState:
+    """The state of one batch on this worker."""
 
     def __init__(self, cycle: int) -> None:
         self.rows = BatchRows()
@@ -68,12 +68,12 @@ class ModelRole:
             aot = config.backend == "aot"
             plain = self._bind(sharded, weights, mine, "python") if aot else self._bound
             self._prefill = self._prefilling(attended, plain)
-        self._lanes = self._begun()
+        self._batches = self._begun()
         self._attention_channels = AttentionChannels(self._partition, self._rank, self._device)
         self._stage_channels = StageChannels(conversion, self._heads[0], config.most_rows)
 
-    def _begun(self) -> list[Lane]:
-        return [Lane(self._front.call.cycle - 1) for _ in range(self._schedule.batches)]
+    def _begun(self) -> list[BatchState]:
+        return [BatchState(self._front.call.cycle - 1) for _ in range(self._schedule.batches)]
 
     def _bind(self, sharded: Sharded, weights: Weights, mine: range, backend: str) -> list[BoundSlice]:
         if isinstance(weights, list):
@@ -122,36 +122,36 @@ class ModelRole:
         self._attention_channels = AttentionChannels(self._partition, self._rank, self._device)
         # Sums of ranks in graphs go over channels that were closed.
         self._slices = dict(zip(self._slices, self._graphed(self._bound), strict=True))
-        self._lanes = self._begun()
+        self._batches = self._begun()
 
     def work(self) -> None:
         # All stages compute an iteration's prompts before its first slice: one that came to them later would
         # keep attention workers waiting, and with them the stages it waits for.
         together = self._schedule.stages > 1
         for turn in self._schedule.turns(self._front.call.cycle):
-            mine, lane = turn.place == self._place, self._lanes[turn.batch]
+            mine, current = turn.place == self._place, self._batches[turn.batch]
             if mine or (together and turn.slice == 0):
-                self._catch_up(lane, turn)
-            if mine and lane.active:
-                self._run(lane, turn)
+                self._catch_up(current, turn)
+            if mine and current.active:
+                self._run(current, turn)
 
-    def _catch_up(self, lane: Lane, turn: Turn) -> None:
+    def _catch_up(self, current: BatchState, turn: Turn) -> None:
         """Apply the plans up to the turn's cycle, each once."""
-        while lane.cycle < turn.cycle:
-            cycle = lane.cycle + 1
+        while current.cycle < turn.cycle:
+            cycle = current.cycle + 1
             plan = self._front.plan(turn.batch, cycle)
-            if lane.active:
+            if current.active:
                 if self._elsewhere(turn.batch, cycle, -1) and not self._elsewhere(turn.batch, cycle, 0):
-                    lane.tokens = self._stage_channels.tokens(len(lane.rows))
-                lane.rows.advance(lane.tokens)
-            lane.cycle, lane.plan, lane.tokens = cycle, plan, None
-            lane.rows.apply(plan.delta)
+                    current.tokens = self._stage_channels.tokens(len(current.rows))
+                current.rows.advance(current.tokens)
+            current.cycle, current.plan, current.tokens = cycle, plan, None
+            current.rows.apply(plan.delta)
             self._states.apply(plan.delta)
-            lane.routes = self._attention_channels.routes(lane.rows.columns.pool)
+            current.routes = self._attention_channels.routes(current.rows.columns.pool)
             if self._schedule.stages > 1 or not self._elsewhere(turn.batch, cycle, 0):
-                self._prompts(lane, plan)
+                self._prompts(current, plan)
             self._states.share(plan.delta)
-            lane.states = self._states.rows(lane.rows.columns.name)
+            current.states = self._states.rows(current.rows.columns.name)
 
     def _elsewhere(self, batch: int, cycle: int, slice_: int) -> bool:
         """Whether a slice runs at another place; slice -1 is the last one of the cycle before."""
@@ -159,21 +159,21 @@ class ModelRole:
             cycle, slice_ = cycle - 1, self._schedule.slices - 1
         return self._schedule.place(batch, cycle, slice_) != self._place
 
-    def _prompts(self, lane: Lane, plan: Plan) -> None:
+    def _prompts(self, current: BatchState, plan: Plan) -> None:
         delta = plan.delta
         self._states.drop(delta.dropped[:, 0].tolist())
         for name in delta.dropped[:, 0].tolist():
-            lane.runs.pop(name, None)
+            current.runs.pop(name, None)
         # One that is not gone on with was dropped, and another replica was told.
         here = {part.name for part in delta.parts}
-        for name in lane.runs.keys() - here if here else ():
+        for name in current.runs.keys() - here if here else ():
             self._states.drop([name])
-            del lane.runs[name]
+            del current.runs[name]
         for part in delta.parts:
             if part.begin == 0:
                 self._states.begin(part.name)
         for call in calls_of(delta, alone=self._states.kept):
-            self._compute(lane, plan, call)
+            self._compute(current, plan, call)
         if delta.parts and not plan.active:
             self._arrived(self._recorder.now())
         if delta.parts and not plan.active and self._rank == 0 and self._is_last:
@@ -190,14 +190,14 @@ class ModelRole:
             return frozenset(range(self._partition.workers))
         return frozenset({pool})
 
-    def _compute(self, lane: Lane, plan: Plan, call: Call) -> None:
+    def _compute(self, current: BatchState, plan: Plan, call: Call) -> None:
         """Tokens of prompts that go through the slices together; their KV goes to those that want it."""
         assert self._prefill
         some = []
         for part in call:
             if part.begin == 0:
-                lane.runs[part.name] = PromptRun(part.tokens)
-            some.append(Some(lane.runs[part.name], self._tensor(part.text)))
+                current.runs[part.name] = PromptRun(part.tokens)
+            some.append(Some(current.runs[part.name], self._tensor(part.text)))
         # Layers that keep state have one prompt a call.
         self._states.select(self._states.rows(np.array([call[0].name])))
         tokens = sum(len(part.text) for part in call)
@@ -216,7 +216,7 @@ class ModelRole:
             self._stage_channels.pass_on(passed)
         for part in call:
             if part.end == part.tokens:
-                del lane.runs[part.name]
+                del current.runs[part.name]
 
     def _wanted(self, plan: Plan, call: Call, layer: int) -> dict[int, list[slice]]:
         """The rows of a call that each attention worker wants of a layer: those it has not, and will see."""
@@ -232,56 +232,56 @@ class ModelRole:
                 wanted.setdefault(worker, []).append(rows)
         return wanted
 
-    def _run(self, lane: Lane, turn: Turn) -> None:
+    def _run(self, current: BatchState, turn: Turn) -> None:
         batch, cycle, number, _ = turn
         attended: Tensor | None = None
         if number == 0:
-            rows = lane.rows.columns
-            lane.context = self._tensor(rows.token), self._tensor(rows.position)
+            rows = current.rows.columns
+            current.context = self._tensor(rows.token), self._tensor(rows.position)
         else:
             if self._elsewhere(batch, cycle, number - 1):
-                lane.context = self._stage_channels.context(number, len(lane.rows))
+                current.context = self._stage_channels.context(number, len(current.rows))
             attended = self._attention_channels.collect(
-                lane.routes, (len(lane.rows), *self._heads), self._dtype
+                current.routes, (len(current.rows), *self._heads), self._dtype
             )
-        self._states.select(lane.states)
-        self._heartbeat.start("slice", len(lane.rows))
+        self._states.select(current.states)
+        self._heartbeat.start("slice", len(current.rows))
         started = self._recorder.now()
         if number < len(self._attentions):
-            self._slice(lane, number, attended)
+            self._slice(current, number, attended)
             if self._elsewhere(batch, cycle, number + 1):
-                self._stage_channels.send(*lane.context)
-            self._note(lane, turn, started)
+                self._stage_channels.send(*current.context)
+            self._note(current, turn, started)
         else:
-            logits = self._slices[number].logits(lane.context, attended)
+            logits = self._slices[number].logits(current.context, attended)
             self._arrived(started)
-            choice = lane.rows.choose(logits)
-            self._note(lane, turn, started)
-            self._land(lane, turn, choice)
+            choice = current.rows.choose(logits)
+            self._note(current, turn, started)
+            self._land(current, turn, choice)
 
-    def _slice(self, lane: Lane, number: int, attended: Tensor | None) -> None:
+    def _slice(self, current: BatchState, number: int, attended: Tensor | None) -> None:
         piece = self._slices[number]
-        q, state = piece.query(lane.context, attended)
+        q, state = piece.query(current.context, attended)
         if self._config.streams:
-            self._attention_channels.send(lane.routes, q, None)
+            self._attention_channels.send(current.routes, q, None)
         *kv, state = piece.keyvalue(state)
-        self._attention_channels.send(lane.routes, None if self._config.streams else q, kv)
-        lane.context = piece.rest(state)
+        self._attention_channels.send(current.routes, None if self._config.streams else q, kv)
+        current.context = piece.rest(state)
 
-    def _land(self, lane: Lane, turn: Turn, choice: Choice) -> None:
+    def _land(self, current: BatchState, turn: Turn, choice: Choice) -> None:
         """The tokens: kept for the next iteration or sent to where that begins, and for the front end."""
-        lane.tokens = choice.tokens
+        current.tokens = choice.tokens
         if self._elsewhere(turn.batch, turn.cycle + 1, 0):
             self._stage_channels.send(self._tensor(choice.tokens))
         if self._rank > 0:
             return  # all ranks have chosen the same
         self._front.send(ChosenTokens(turn.batch, choice.tokens, choice.revealed))
 
-    def _note(self, lane: Lane, turn: Turn, started: Any) -> None:
-        assert lane.plan
+    def _note(self, current: BatchState, turn: Turn, started: Any) -> None:
+        assert current.plan
         self._heartbeat.stop()
         self._recorder.note(
-            turn.batch, lane.plan.iteration, turn.cycle, turn.slice, started, self._recorder.now()
+            turn.batch, current.plan.iteration, turn.cycle, turn.slice, started, self._recorder.now()
         )
 
     def _tensor(self, numbers: Ints | Tokens) -> Tensor:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lamina.cluster.front_end import Context
+from lamina.cluster.front_end_link import Context
 from lamina.cluster.heartbeat import FOREVER_S
 from lamina.cluster.kv_pull import CALLED_OFF, PieceHeader, piece_tokens
 from lamina.cluster.meeting import Meeting

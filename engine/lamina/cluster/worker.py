@@ -16,12 +16,11 @@ import torch
 
 from lamina import gpu
 from lamina.cluster import messages
-from lamina.cluster.device_recorder import DeviceRecorder
-from lamina.cluster.front_end import Context, EndedError, FrontEnd, RegroupError
+from lamina.cluster.front_end_link import Context, EndedError, FrontEndLink, RegroupError
 from lamina.cluster.heartbeat import FOREVER_S, MEETING_S, Heartbeat
 from lamina.cluster.meeting import Meeting
 from lamina.cluster.messages import Failed, Listening, Lost, Ready, Regroup, Weights, WorkerConfig
-from lamina.cluster.stream_recorder import StreamRecorder
+from lamina.cluster.recorders import DeviceRecorder, StreamRecorder
 from lamina.fhbn import ChannelError, Link, Listener, connect, verbs
 from lamina.fhbn.control import Deadline
 from lamina.fhbn.errors import ChannelClosedError, ChannelTimeoutError, HandshakeError, PeerLostError
@@ -130,7 +129,7 @@ def _work(
 ) -> None:
     recorder = _recorder(config, attended)
     first = Regroup(config.epoch, config.cycle, frozenset(), config.partition)
-    front = FrontEnd(link.control, recorder, first)
+    front = FrontEndLink(link.control, recorder, first)
     with Heartbeat(config) as heartbeat:
         role = _role(Context(config, front, recorder, heartbeat), attended, conversion, weights)
         while True:
@@ -170,7 +169,7 @@ def _role(context: Context, attended: Attended, conversion: Conversion | None, w
     return role(context, attended, conversion, weights)
 
 
-def _meet(config: WorkerConfig, front: FrontEnd, role: Role) -> None:
+def _meet(config: WorkerConfig, front: FrontEndLink, role: Role) -> None:
     with Listener(config.name, config.secret, host=config.host) as listener:
         epoch = front.call.epoch
         front.send(Listening(listener.address, epoch))

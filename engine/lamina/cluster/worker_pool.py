@@ -217,7 +217,7 @@ class WorkerPool:
             self.wait(number, deadline)
 
     def wait(self, awaited: int, deadline: Deadline) -> None:
-        """Take in messages, or look why none come; by the deadline it is `awaited` that cannot go on."""
+        """Take in messages, or look why none come; if none came by the deadline, worker `awaited` is lost."""
         came = self._take_in(min(LOOK_S, deadline.wait_s), deadline)
         # Also where others are never silent for so long.
         if not came or time.monotonic() - self._looked_s > LOOK_S:

@@ -27,12 +27,11 @@ from torch import Tensor, nn
 from torch.export import Dim, export
 
 from lamina.child_environment import child_environment
-from lamina.convert.bind import BoundSlice
 from lamina.convert.codegen import Code, bind_lines, describe_spec, name_tuple, piece_source
 from lamina.convert.errors import ConversionError, in_short
 from lamina.convert.folder import cache_folder
 from lamina.convert.program import BATCH, Name, Spec
-from lamina.convert.slices import SliceClass
+from lamina.convert.slices import BoundSlice, SliceClass
 from lamina.convert.trace import MOST_REQUESTS
 
 _EXAMPLE_BATCH = 2

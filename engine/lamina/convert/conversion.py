@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from lamina.convert import kept
-from lamina.convert.bind import tensors_by_name
 from lamina.convert.constants import BoundConstants
 from lamina.convert.errors import ConversionError, named
 from lamina.convert.program import Name
 from lamina.convert.sharding import Sharded, shard
 from lamina.convert.sliced import SlicedModel
+from lamina.convert.slices import tensors_by_name
 from lamina.convert.source import Source, open_source
 from lamina.operators import Absorb, Absorption, Attended, Experts
 

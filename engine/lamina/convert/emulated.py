@@ -8,10 +8,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from lamina.convert.bind import BoundSlice, Context
 from lamina.convert.conversion import Conversion
 from lamina.convert.program import Name, Program, Value, make_spec
-from lamina.convert.slices import Slice
+from lamina.convert.slices import BoundSlice, Context, Slice
 from lamina.emulation import MOMENT, EmulatedDevice, Emulation, latest, moments
 from lamina.operators import AttentionOp
 

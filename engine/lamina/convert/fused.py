@@ -16,8 +16,7 @@ from torch import Tensor, fx
 
 from lamina.convert.normalise import op_name
 from lamina.convert.partition import levels_of
-from lamina.convert.program import BATCH, known_spec, make_spec, reachable, spec_of
-from lamina.convert.rows import Rows, take_rows
+from lamina.convert.program import BATCH, Rows, known_spec, make_spec, reachable, spec_of, take_rows
 from lamina.convert.trace import ATTENTION
 
 _aten = torch.ops.aten

@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from lamina import gpu
-from lamina.convert.bind import BoundSlice
 from lamina.convert.errors import ConversionError
 from lamina.convert.program import BATCH, Program, Spec
+from lamina.convert.slices import BoundSlice
 from lamina.cuda_library import CudaError
 
 T = TypeVar("T")

@@ -20,8 +20,7 @@ import torch
 from torch import Tensor, fx
 
 from lamina.convert.errors import ConversionError
-from lamina.convert.program import BATCH, known_spec, make_spec, reachable, spec_of
-from lamina.convert.rows import Rows, take_rows
+from lamina.convert.program import BATCH, Rows, known_spec, make_spec, reachable, spec_of, take_rows
 from lamina.convert.trace import ATTENTION, STORED
 from lamina.operators import Absorb
 

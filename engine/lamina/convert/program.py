@@ -14,6 +14,7 @@ from torch import Tensor, fx
 if TYPE_CHECKING:
     import sympy  # type: ignore[import-untyped]
 
+
 BATCH = "B"
 # Matrix products: what takes a model worker's time, and what its overlap with messages is counted in.
 PRODUCTS = frozenset({"linear", "addmm", "mm", "bmm", "matmul", "_grouped_mm", "baddbmm"})
@@ -245,3 +246,29 @@ def own_part(x: Tensor, rank: int, degree: int) -> Tensor:
     """A rank's heads of a value that every rank has whole."""
     heads = x.shape[1] // degree
     return x.narrow(1, rank * heads, heads).contiguous()
+
+
+class Rows:
+    """Which rows (or columns) of a weight a projection keeps."""
+
+    def __init__(self, index: Tensor) -> None:
+        self.index = index
+        first, count = int(index[0]), len(index)
+        self.start = first if torch.equal(index, torch.arange(first, first + count)) else None
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def __repr__(self) -> str:
+        if self.start is not None:
+            return f"{self.start}:{self.start + len(self)}"
+        ends = torch.nonzero(self.index.diff() != 1).flatten()
+        first = int(ends[0]) + 1
+        return f"{int(self.index[0])}:{int(self.index[0]) + first} and {len(ends)} more like it"
+
+
+def take_rows(weight: Tensor, dim: int, rows: Rows) -> Tensor:
+    """Those rows of a weight: a view of it where they are adjacent, else a copy."""
+    if rows.start is not None:
+        return weight.narrow(dim, rows.start, len(rows))
+    return weight.index_select(dim, rows.index.to(weight.device))

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lamina.convert.bind import BoundSlice, bind_python, tensors_by_name, usable
 from lamina.convert.constants import BoundConstants, Constant
 from lamina.convert.errors import ConversionError
 from lamina.convert.fuse import Fusing
 from lamina.convert.graphs import graphed, require_gpu
 from lamina.convert.packing import packs
 from lamina.convert.program import Name
-from lamina.convert.slices import Slice, SliceClass
+from lamina.convert.slices import BoundSlice, Slice, SliceClass, bind_python, tensors_by_name, usable
 from lamina.convert.states import SliceStates, StateMemory, StateSpec
 from lamina.operators import AttentionOp
 

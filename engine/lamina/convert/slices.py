@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import torch
+from torch import Tensor, nn
+
+from lamina import gpu
 from lamina.convert.codegen import Code
+from lamina.convert.errors import ConversionError, in_short
 from lamina.convert.fuse import Fused, Fusing, fuse
+from lamina.convert.packing import packed
 from lamina.convert.program import Name, Program, Spec
 from lamina.convert.prompt import prompt_source
+from lamina.convert.states import StateMemory
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -72,3 +82,104 @@ class SliceClass:
         compiled: Callable[..., Callable[..., Any]]
         compiled = prompt_source(self.program).function("bind", f"<prompts of slice class {self.index}>")
         return compiled
+
+
+Context = tuple[Tensor, ...]
+State = Any
+
+
+class BoundSlice:
+    """One slice with its weights. The last one has logits; all others have query, keyvalue and rest.
+
+    They are plain functions set on the instance: nothing stands between the caller and the generated code.
+    """
+
+    __slots__ = (
+        *("index", "keyvalue", "logits", "made_of", "pieces", "prompt", "query", "rest", "source", "states"),
+        "weights",
+    )
+
+    query: Callable[[Context, Tensor | None], tuple[Tensor, State]]
+    keyvalue: Callable[[State], tuple[Any, ...]]  # k and v or, where values are part of it, k; and the state
+    rest: Callable[[State], Context]
+    logits: Callable[[Context, Tensor | None], Tensor]
+
+    def __init__(
+        self, index: int, source: str, weights: tuple[Tensor, ...], pieces: Mapping[str, Callable[..., Any]]
+    ) -> None:
+        self.index = index
+        self.source = source
+        self.weights = weights
+        # Of each of them, the numbers of the slice's own that it is made of: several of merged products.
+        self.made_of: tuple[tuple[int, ...], ...] = tuple((number,) for number in range(len(weights)))
+        self.states: StateMemory | None = None  # what it keeps between tokens, with that of other slices
+        # With states: q, what is stored and context of some tokens of the one text that is selected.
+        self.prompt: Callable[[Context, Tensor | None], tuple[Context, ...]] | None = None
+        self.pieces = tuple(pieces)  # the names of those it has
+        for name in ("query", "keyvalue", "rest", "logits"):
+            setattr(self, name, pieces.get(name) or _absent(index, name))
+
+
+def _absent(index: int, name: str) -> Callable[..., NoReturn]:
+    def refuse(*_: object) -> NoReturn:
+        raise AttributeError(
+            f"slice {index} has no {name}: only the last slice has logits, and it has nothing else"
+        )
+
+    return refuse
+
+
+def bind_python(
+    kind: SliceClass,
+    index: int,
+    weights: Sequence[Tensor],
+    device: torch.device,
+    bound: Sequence[object] = (),
+    fusing: Fusing | None = None,
+) -> BoundSlice:
+    """The slice as generated Python functions; `bound` is what its program is given beside weights."""
+    program = kind.program
+    if fusing is not None and device.type == "cuda":
+        # Weights are the model's own there: one of several would be a copy.
+        fusing = fusing._replace(merge=False, on_gpu=True) if gpu.has_kernels() else None
+    if fusing is not None:
+        return _bind_fused(kind, index, weights, [device, *bound], fusing)
+    ready = [
+        packed(program, value.name, weight) for value, weight in zip(program.weights, weights, strict=True)
+    ]
+    functions = kind.bind(device, *bound, *ready)
+    names = [piece.name for piece in program.pieces]
+    return BoundSlice(index, kind.source, tuple(ready), dict(zip(names, functions, strict=True)))
+
+
+def _bind_fused(
+    kind: SliceClass, index: int, weights: Sequence[Tensor], given: Sequence[object], fusing: Fusing
+) -> BoundSlice:
+    fused = kind.fused(fusing)
+    ready = fused.ready(weights)
+    functions = fused.bind(*given, *ready)
+    names = [piece.name for piece in fused.program.pieces]
+    one = BoundSlice(index, fused.code.text, tuple(ready), dict(zip(names, functions, strict=True)))
+    one.made_of = fused.made_of()
+    return one
+
+
+def tensors_by_name(tensors: Mapping[str, Tensor] | PreTrainedModel) -> Mapping[str, Tensor]:
+    """A model's tensors by their names; a mapping is taken as it is."""
+    if not isinstance(tensors, nn.Module):
+        return tensors
+    return {**dict(tensors.named_parameters(remove_duplicate=False)), **dict(tensors.named_buffers())}
+
+
+def usable(device: torch.device | str) -> torch.device:
+    """The device, once it is known to hold numbers."""
+    try:
+        place = torch.device(device)
+        if place.type != "meta":
+            torch.empty(0, device=place)
+            return place
+    except (RuntimeError, AssertionError, TypeError) as error:  # AssertionError: a torch without CUDA
+        raise ConversionError("convert-device", f"cannot use device {device!s}: {in_short(error)}") from error
+    raise ConversionError(
+        "convert-meta-device", "device meta holds no numbers to compute with; choose cpu or cuda"
+    )

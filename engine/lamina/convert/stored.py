@@ -18,8 +18,7 @@ from torch import Tensor
 
 from lamina.convert.codegen import slice_source
 from lamina.convert.constants import Computed, Constant, Literal, Parameter
-from lamina.convert.program import Instruction, Name, Piece, Program, Spec, States, Value
-from lamina.convert.rows import Rows, take_rows
+from lamina.convert.program import Instruction, Name, Piece, Program, Rows, Spec, States, Value, take_rows
 from lamina.convert.sliced import SlicedModel
 from lamina.convert.slices import Carried, Slice, SliceClass
 from lamina.convert.states import StateKind, StateSpec

@@ -76,7 +76,7 @@ class Receiver(End, Protocol):
     def ready(self, timeout_s: float = 0.0) -> bool:
         """Whether a message is there, or comes in this time. Asking without waiting costs next to nothing.
 
-        The peer's end is no answer: shared memory raises it from a wait, as recv does, gloo from recv only.
+        Return False if the peer has died; shared memory raises when asked to wait, gloo only in `recv`.
         """
 
 

@@ -382,13 +382,6 @@ class DeviceReceiver(_DeviceEnd):
             with gpu.current(self.device):
                 self._nic.post(stream or gpu.current_stream(self.device))
 
-    @property
-    def message_address(self) -> int:
-        """Where, in device memory, poll() describes the latest message (channel.h says how)."""
-        address = ctypes.c_void_p()
-        cuda_library.call("channel_describe", self._open(), ctypes.byref(address))
-        return address.value or 0
-
 
 def buffers_of(tensors: tuple[Tensor, ...], device: torch.device) -> ctypes.Array[_Buffer]:
     """The tensors' memory, as the library is told of it; a sentence if one cannot be sent as it is."""

@@ -1,4 +1,9 @@
-"""Both ends of a channel over gloo: they send, receive, wait, notice the other's end, and say goodbye."""
+"""Both ends of a channel over gloo: they send, receive, wait, notice the other's end, and say goodbye.
+
+torch's public functions make one group of all processes, while a channel is a group of two beside others: so
+`ProcessGroupGloo` is made here. Nor is there a call that tells, without a wait that breaks the group when it
+ends, whether a message has begun to arrive: that is read where gloo writes it.
+"""
 
 from __future__ import annotations
 

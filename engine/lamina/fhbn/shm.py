@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeVar
 
 from lamina._native import NicReceiver, NicSender, ShmReceiver, ShmSegment, ShmSender
-from lamina.fhbn import handover, rings
+from lamina.fhbn import fd_passing, rings
 from lamina.fhbn.channel import ChannelSpec
 from lamina.fhbn.control import Control, Deadline, Place
 from lamina.fhbn.errors import HandshakeError
@@ -91,7 +91,7 @@ VERIFIED = "yes"
 
 def missing(here: Place, there: Place) -> str | None:
     """Memory is shared on one machine only."""
-    return handover.impossible(here, there)
+    return fd_passing.impossible(here, there)
 
 
 def receiver(control: Control, spec: ChannelSpec, deadline: Deadline) -> ShmReceiver:
@@ -118,12 +118,12 @@ def joined(
     del gpu
     with contextlib.ExitStack() as met:
         if sends:
-            connection = met.enter_context(handover.visit(control, deadline))
-            _, descriptor = met.enter_context(handover.taken(connection, control, deadline))
+            connection = met.enter_context(fd_passing.visit(control, deadline))
+            _, descriptor = met.enter_context(fd_passing.taken(connection, control, deadline))
             segment = attached(descriptor, spec, control)
         else:
             segment = rings.new_ring(spec)
-            connection = met.enter_context(handover.meeting_point(control, deadline))
-            handover.give(connection, b"ring", segment.descriptor, control, deadline)
-        watched = met.enter_context(handover.watched(connection))
+            connection = met.enter_context(fd_passing.meeting_point(control, deadline))
+            fd_passing.give(connection, b"ring", segment.descriptor, control, deadline)
+        watched = met.enter_context(fd_passing.watched(connection))
         yield Joined(segment, called(control, spec), watched)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from weakref import WeakValueDictionary
 
 from lamina._native import RingMemory, SoftNic, SoftWriter
-from lamina.fhbn import handover
+from lamina.fhbn import fd_passing
 from lamina.fhbn.channel import ChannelSpec
 from lamina.fhbn.control import Control, Deadline, Place, field
 from lamina.fhbn.errors import HandshakeError
@@ -31,7 +31,7 @@ class SoftNicEngine(NicEngine):
 
     def missing(self, here: Place, there: Place) -> str | None:
         """Both are on one machine."""
-        return handover.impossible(here, there)
+        return fd_passing.impossible(here, there)
 
     @contextlib.contextmanager
     def joined(
@@ -39,7 +39,7 @@ class SoftNicEngine(NicEngine):
     ) -> Iterator[Joined]:
         """Make the ring or its mirror, and its queue pair."""
         own, writer, place = registered(spec, gpu, lambda ring: SoftWriter(nic(), ring, mirror=sends))
-        meet = handover.visit if sends else handover.meeting_point
+        meet = fd_passing.visit if sends else fd_passing.meeting_point
         with meet(control, deadline) as connection:
             # In this order: until it has been visited, the receiver hears words as a refusal.
             if sends:
@@ -47,7 +47,7 @@ class SoftNicEngine(NicEngine):
             _give(connection, own, writer, control, deadline)
             if not sends:
                 _take(connection, writer, control, spec, deadline)
-            with handover.watched(connection) as watched:
+            with fd_passing.watched(connection) as watched:
                 yield Joined(own, called(control, spec), watched, writer, place)
 
 
@@ -70,7 +70,7 @@ def _give(
     That goes with the memory, as what the peer's NIC would know; and over the connection, as a peer across a
     network would say it: what the requests contain.
     """
-    handover.give(connection, _REGISTERED.pack(*writer.registered_as), own.descriptor, control, deadline)
+    fd_passing.give(connection, _REGISTERED.pack(*writer.registered_as), own.descriptor, control, deadline)
     address, size, key = writer.registered_as
     control.say({"memory": address, "bytes": size, "rkey": key}, deadline)
 
@@ -79,7 +79,7 @@ def _take(
     connection: socket.socket, writer: SoftWriter, control: Control, spec: ChannelSpec, deadline: Deadline
 ) -> None:
     """Have the peer's memory, and write to it from now on."""
-    with handover.taken(connection, control, deadline) as (registered, descriptor):
+    with fd_passing.taken(connection, control, deadline) as (registered, descriptor):
         peers = attached(descriptor, spec, control)
     message = control.hear(deadline)
     address, size, key = (field(message, name, int, control.peer) for name in ("memory", "bytes", "rkey"))

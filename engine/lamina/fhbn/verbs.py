@@ -21,8 +21,7 @@ from lamina._native import ConnectxWriter, VerbsWriter, mlx5_port, verbs_port
 from lamina.fhbn.channel import ChannelSpec
 from lamina.fhbn.control import Control, Deadline, Place, WireMessage, field
 from lamina.fhbn.errors import ChannelError, HandshakeError
-from lamina.fhbn.nic.bus import nearest
-from lamina.fhbn.nic.way import ports_on_the_way
+from lamina.fhbn.nic.bus import nearest, ports_on_the_way
 from lamina.fhbn.rings import registered
 from lamina.fhbn.shm import Joined, NicEngine, called
 

@@ -10,10 +10,10 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-import uvicorn
+import uvloop
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
@@ -26,11 +26,10 @@ from starlette.responses import JSONResponse
 from lamina.http import answers
 from lamina.http.answering import Answer
 from lamina.http.answers import ApiError
-from lamina.http.api import ChatRequest, CompletionRequest
-from lamina.http.connection import Gate, protocol
-from lamina.http.descriptors import room
+from lamina.http.api import Body, ChatRequest, CompletionRequest, read
+from lamina.http.connection import Connection, Gate, room
+from lamina.http.exchange import ACCESS
 from lamina.http.guard import Guard
-from lamina.http.reading import Body, read
 from lamina.http.service import Service
 
 REFERENCE = "#/components/schemas/{model}"
@@ -52,19 +51,11 @@ COMMON = errors(400, 401, 403, 405, 421)
 
 
 def make_app(service: Service) -> FastAPI:
-    """The application, which serves from its startup on."""
-
-    @contextlib.asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        service.start()
-        yield
-        service.driver.stop("the server is being ended")
-
+    """Return the application."""
     app = FastAPI(
         title="lamina",
         summary="OpenAI's completions and chat completions on the Lamina engine.",
         version=service.version or "0",
-        lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -235,18 +226,12 @@ LOOK_S = 0.25
 BACKLOG = 2048
 # For answers that have been ended to reach their clients.
 LAST_WORDS_S = 2.0
+# For connections to be closed, after that.
+HANG_UP_S = 1.0
 # After the second signal.
 AT_ONCE_S = 0.5
 # An iteration that is under way, and workers that are replaced in it.
 LAST_TURN_S = 90.0
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals to `Serving`."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 class Serving:
@@ -264,36 +249,18 @@ class Serving:
         self._service, self._socket, self._ready, self._at_once = service, sock, ready, at_once
         limits = service.limits
         # The engine has opened by now what it needs.
-        self._gate = Gate(room(limits.most_connections), limits.client_s)
-        self._server = _Server(
-            uvicorn.Config(
-                make_app(service),
-                http=protocol(self._gate),
-                ws="none",
-                loop="uvloop",
-                lifespan="on",
-                backlog=BACKLOG,
-                timeout_keep_alive=limits.keep_alive_s,
-                timeout_graceful_shutdown=1,
-                log_config=None,
-                access_log=verbose,
-                server_header=False,
-                date_header=False,
-            )
-        )
-        self._asked = asyncio.Event()  # to end
+        space = room(limits.most_connections)
+        self.gate = Gate(make_app(service), space, limits.client_s, limits.keep_alive_s)
+        self._asked, self._forced = asyncio.Event(), False  # to end; to wait for no answer
         self._loop: asyncio.AbstractEventLoop | None = None
         self._verbose = verbose
 
     def run(self) -> str | None:
         """Serve until a signal, or until the engine has failed: then the reason."""
-        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
         if self._verbose:
-            access = logging.getLogger("uvicorn.access")
-            access.setLevel(logging.INFO)
-            access.addHandler(logging.StreamHandler())
-        factory = self._server.config.get_loop_factory()
-        with self._signals(), asyncio.Runner(loop_factory=factory) as runner:
+            ACCESS.setLevel(logging.INFO)
+            ACCESS.addHandler(logging.StreamHandler())
+        with self._signals(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(self.serve())
         return self._service.driver.error
 
@@ -322,33 +289,38 @@ class Serving:
 
     def stop(self) -> None:
         """As a signal does; from the event loop."""
-        if self._asked.is_set():
-            self._server.should_exit = self._server.force_exit = True
+        self._forced = self._asked.is_set()
         self._asked.set()
 
     async def serve(self) -> None:
         """Until stop(), or the engine's end."""
-        self._loop = asyncio.get_running_loop()
-        served = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        self._loop = loop = asyncio.get_running_loop()
+        self._service.start()
         minding = asyncio.create_task(self._mind())
         try:
-            while not self._server.started and not served.done():
-                await asyncio.sleep(0.005)
-            if not served.done():
-                self._ready()
-                await self._until_asked()
-                await self._drain()
-            self._server.should_exit = True
-            await served
+            listening = await loop.create_server(
+                lambda: Connection(self.gate), sock=self._socket, backlog=BACKLOG
+            )
+            self._ready()
+            await self._until_asked()
+            await self._drain()
+            listening.close()
+            await self._hang_up()
         finally:
             minding.cancel()
-            lifespan = self._server.lifespan
-            if not lifespan.shutdown_event.is_set():
-                # uvicorn leaves it when it ends at once, or cannot listen.
-                await lifespan.shutdown()
             self._service.driver.stop("the server has ended")
             self._service.threads.shutdown(wait=False, cancel_futures=True)
             await self._last_turn()
+
+    async def _hang_up(self) -> None:
+        """Close all connections; answers that are under way get a moment."""
+        self.gate.end()
+        until_s = time.monotonic() + HANG_UP_S
+        while (self.gate.connections or self.gate.tasks) and not self._forced:
+            if time.monotonic() > until_s:
+                break
+            await asyncio.sleep(0.005)
+        self.gate.abort()
 
     async def _last_turn(self) -> None:
         """The engine is whoever's thread it is that steps it: if that does not end, nothing of it can."""
@@ -376,7 +348,7 @@ class Serving:
 
     async def _all_sent(self, most_s: float) -> None:
         until_s = asyncio.get_running_loop().time() + most_s
-        while self._service.busy and not self._server.force_exit:
+        while self._service.busy and not self._forced:
             if asyncio.get_running_loop().time() > until_s:
                 return
             await asyncio.sleep(0.02)
@@ -387,4 +359,4 @@ class Serving:
             await asyncio.sleep(LOOK_S)
             for answer in list(self._service.sending):
                 answer.look(self._service.limits.client_s)
-            self._gate.look()
+            self.gate.look()

@@ -1,18 +1,25 @@
-"""HTTP as it comes from the network: uvicorn's connections, each within limits, and all of them together."""
+"""HTTP/1.1 as it comes from the network: connections, each within limits, and all of them together."""
 
 from __future__ import annotations
 
 import asyncio
+import resource
 import select
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from lamina.http.answers import ApiError
-from lamina.http.descriptors import Room
+from lamina.http.exchange import Exchange, scope_of, status_line
 
+# Connections that are told that there are too many, for the moment that they have to read it.
+MOST_REJECTED = 256
+# For everything else that is opened: weights, tokenizers, workers that take the place of lost ones.
+RESERVED = 256
 # What still comes of something refused is thrown away for so long, so that the client gets to read why: a
 # connection that is closed with something unread is reset.
 LINGER_S = 1.0
@@ -23,87 +30,160 @@ MOST_HEADERS = 256
 # What has come is parsed by so much, and not on while a request waits for the one before it: the shortest has
 # 18 bytes and costs some 3,000.
 PIECE_BYTES = 1024
+# Of a body that the application does not take, after which nothing more is read.
+MOST_BODY_BYTES = 65_536
 
 
-class _Flow(FlowControl):
-    """Reads nothing while requests wait, whatever the reader of a body would like."""
+class Room(NamedTuple):
+    """How many connections the process has descriptors for."""
 
-    held = False
+    connections: int
+    rejected: int  # beside them
 
-    def resume_reading(self) -> None:
-        if not self.held:
-            super().resume_reading()
+
+def room(wanted: int) -> Room:
+    """Return the room for the connections wanted, or as many as can be; raise the process's limit to it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    there = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    need = there + wanted + MOST_REJECTED + RESERVED
+    if hard != resource.RLIM_INFINITY:
+        need = min(need, hard)
+    if soft != resource.RLIM_INFINITY and soft < need:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))
+    spare = need - there
+    rejected, reserved = min(MOST_REJECTED, spare // 4), min(RESERVED, spare // 4)
+    return Room(max(1, min(wanted, spare - rejected - reserved)), rejected)
 
 
 @dataclass(slots=True)
 class Gate:
     """What all connections of a server share."""
 
+    application: Any  # ASGI
     room: Room
     client_s: float  # for a request to come whole
-    turned_away: dict[Connection, None] = field(default_factory=dict)  # the longest there first
-    held: set[Connection] = field(default_factory=set)  # that nothing is read from
+    keep_alive_s: float  # between an answer and the next request
+    connections: set[Connection] = field(default_factory=set)
+    rejected: dict[Connection, None] = field(default_factory=dict)  # the longest there first
+    paused: set[Connection] = field(default_factory=set)  # that nothing is read from
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)  # one for each exchange
+    answers: int = 0  # sent so far
 
     def look(self) -> None:
-        """Of connections that nothing is read from the ends are not noticed otherwise."""
-        if not self.held:
+        """Abort connections whose peer has left while nothing is read from them."""
+        if not self.paused:
             return
         poll = select.poll()
-        by_number = {each.transport.get_extra_info("socket").fileno(): each for each in self.held}
+        by_number = {each.transport.get_extra_info("socket").fileno(): each for each in self.paused}
         for number in by_number:
             poll.register(number, select.POLLRDHUP)
         for number, _ in poll.poll(0):
             by_number[number].transport.abort()
 
+    def end(self) -> None:
+        """Close connections that wait for a request, and the others after their answer."""
+        for connection in list(self.connections):
+            connection.end_after_answer()
 
-class Connection(HttpToolsProtocol):
-    gate: ClassVar[Gate]
-    flow: _Flow
-    _slow: asyncio.TimerHandle | None = None
-    _reader: asyncio.TimerHandle | None = None
-    _unread_bytes = 0
-    _refused = False
-    _in_header = True
-    _loose_bytes = 0  # since the last that was of a body, or the request's begin
-    _unparsed = b""
-    _wrong: ApiError | None = None  # with what is parsed
-    _answered: RequestResponseCycle | None = (
-        None  # the request whose turn it is; `cycle` is the last that came
-    )
+    def abort(self) -> None:
+        """Close all connections at once, and cancel what is done for them."""
+        for connection in list(self.connections):
+            connection.transport.abort()
+        for task in self.tasks:
+            task.cancel()
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.flow = _Flow(transport)
-        turned_away = self.gate.turned_away
-        if len(self.connections) - len(turned_away) <= self.gate.room.connections:
-            self._expect()
-            return
-        turned_away[self] = None
-        why = f"more than {self.gate.room.connections:,} connections are open: try later"
-        self._refuse(ApiError(503, why, code="connections"))
-        if len(turned_away) > self.gate.room.turned_away:
-            next(iter(turned_away)).transport.abort()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._at_ease()
-        self._expect_none()
-        self.gate.turned_away.pop(self, None)
-        self.gate.held.discard(self)
+class _Timer:
+    """A call that is made after some time, unless it is stopped or started anew before."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+        self._handle: asyncio.TimerHandle | None = None
+
+    @property
+    def runs(self) -> bool:
+        return self._handle is not None
+
+    def start(self, after_s: float) -> None:
+        self.stop()
+        self._handle = asyncio.get_running_loop().call_later(after_s, self._end)
+
+    def stop(self) -> None:
+        if self._handle:
+            self._handle.cancel()
+            self._handle = None
+
+    def _end(self) -> None:
+        self._handle = None
+        self._call()
+
+
+class Connection(asyncio.Protocol):
+    """One client's connection: requests, answered one after the other.
+
+    Methods named on_... are called by the parser.
+    """
+
+    transport: asyncio.Transport
+    peer: str
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate, self._loop = gate, asyncio.get_running_loop()
+        self._parser: Any = HttpRequestParser(self)
+        # A client may send something after a request that it said was its last; it is not looked at.
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self.writable = asyncio.Event()  # not while much of what was sent is unread
+        self.writable.set()
+        self.paused = False  # nothing is read while requests wait
+        self._reading = True
+        self._url, self._headers = b"", list[tuple[bytes, bytes]]()
+        self._in_header = True
+        self._bytes_outside_body = 0  # since the last that was of a body, or the request's begin
         self._unparsed = b""
-        self.pipeline.clear()  # their turn does not come
-        self._tell_gone()
-        super().connection_lost(exc)
+        self._parse_error: ApiError | None = None  # with what is parsed
+        self._refused = self._lost = False
+        self._current: Exchange | None = None  # the request whose turn it is
+        self._last: Exchange | None = None  # that has come
+        self.waiting: deque[Exchange] = deque()
+        self._request_timer = _Timer(self._too_slow)  # for a whole request
+        self._idle_timer = _Timer(self._close)  # for the next request to begin
+        self._reader_timer = _Timer(self._check_reader)  # for answers to be read
+        self._unread_bytes = 0
 
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self._answered = cycle
-        super()._start_asgi_task(cycle, app)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        # There is none of a client that has left already.
+        self.peer = ":".join(map(str, (transport.get_extra_info("peername") or ())[:2]))
+        gate = self._gate
+        gate.connections.add(self)
+        if len(gate.connections) - len(gate.rejected) <= gate.room.connections:
+            self._expect_request()
+            return
+        gate.rejected[self] = None
+        why = f"more than {gate.room.connections:,} connections are open: try later"
+        self._refuse(ApiError(503, why, code="connections"))
+        if len(gate.rejected) > gate.room.rejected:
+            next(iter(gate.rejected)).transport.abort()
 
-    def _tell_gone(self) -> None:
-        """Whoever answers learns that the client is gone, and says no more."""
-        if self._answered and not self._answered.response_complete:
-            self._answered.disconnected = True
-            self._answered.waiting_for_100_continue = False
-            self._answered.message_event.set()
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - either way
+        self._lost = True
+        for timer in (self._request_timer, self._idle_timer, self._reader_timer):
+            timer.stop()
+        self._gate.connections.discard(self)
+        self._gate.rejected.pop(self, None)
+        self._gate.paused.discard(self)
+        self._unparsed = b""
+        self.waiting.clear()  # their turn does not come
+        self._disconnect()
+        self.writable.set()
+        self._parser = None  # which refers to this object
+
+    def _disconnect(self) -> None:
+        """Tell the application, if it answers, that the client is gone."""
+        if self._current and self._current.open:
+            self._current.disconnect()
+
+    # What has come is parsed.
 
     def data_received(self, data: bytes) -> None:
         if self._readable:
@@ -112,159 +192,193 @@ class Connection(HttpToolsProtocol):
 
     @property
     def _readable(self) -> bool:
-        return not self._refused and self.parser is not None and not self.transport.is_closing()
+        return not (self._refused or self._lost or self.transport.is_closing())
 
     def _parse(self) -> None:
         """Go on with what has come, until a request waits for the one before it."""
         data, at = self._unparsed, 0
-        while at < len(data) and not self.pipeline and self._readable:
+        while at < len(data) and not self.waiting and self._readable:
             piece = data[at : at + PIECE_BYTES]
             at += PIECE_BYTES
-            self._loose_bytes += len(piece)
-            super().data_received(piece)
-            if self._loose_bytes > MOST_HEADER_BYTES and self._readable:
+            self._bytes_outside_body += len(piece)
+            self._idle_timer.stop()
+            self._feed(piece)
+            if self._bytes_outside_body > MOST_HEADER_BYTES and self._readable:
                 where = "the header" if self._in_header else "what is between chunks"
                 why = f"{where} is longer than {MOST_HEADER_BYTES:,} bytes"
                 self._refuse(ApiError(431, why, code="header"))
         self._unparsed = data[at:] if self._readable else b""
         if self._readable:
-            self._hold(bool(self.pipeline))
-            if not (self._slow or self.timeout_keep_alive_task) and self.cycle.response_complete:
-                self._expect()  # what came begins no request, as empty lines
+            self._set_paused(bool(self.waiting))
+            if not (self._request_timer.runs or self._idle_timer.runs or (self._last and self._last.open)):
+                self._expect_request()  # what came begins no request, as empty lines
 
-    def _hold(self, held: bool) -> None:
-        """Whether nothing more is read for now."""
-        if held and not self.flow.held:
-            self.flow.pause_reading()
-            self.gate.held.add(self)
-            self.flow.held = True
-        elif self.flow.held and not held:
-            self.flow.held = False
-            self.gate.held.discard(self)
-            if self.cycle.response_complete or len(self.cycle.body) <= HIGH_WATER_LIMIT:
-                self.flow.resume_reading()
+    def _feed(self, piece: bytes) -> None:
+        try:
+            self._parser.feed_data(piece)
+        except HttpParserUpgrade:
+            pass  # to a protocol that is not spoken here: the request is answered as it is
+        except HttpParserError:
+            self._refuse(self._parse_error or ApiError(400, "this is no HTTP request", code="not_http"))
+
+    def _set_paused(self, paused: bool) -> None:
+        """Read nothing more for now, or read on."""
+        if paused != self.paused:
+            self.paused = paused
+            (self._gate.paused.add if paused else self._gate.paused.discard)(self)
+        if paused:
+            self._set_reading(False)
+        elif not self._last or self._last.complete or len(self._last.body) <= MOST_BODY_BYTES:
+            self._set_reading(True)
+
+    def read_on(self) -> None:
+        """Read more of the body, unless requests wait."""
+        if not self.paused:
+            self._set_reading(True)
+
+    def _set_reading(self, reading: bool) -> None:
+        if reading != self._reading and not self.transport.is_closing():
+            self._reading = reading
+            (self.transport.resume_reading if reading else self.transport.pause_reading)()
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope["state"]["abort"] = self.transport.abort
-        self._in_header, self._loose_bytes = True, 0
-        self._expect()
+        self._url, self._headers = b"", []
+        self._in_header, self._bytes_outside_body = True, 0
+        self._expect_request()
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_header:
-            self._wrong = ApiError(400, "trailers of a body are not taken: leave them out", code="trailers")
-        elif len(self.headers) >= MOST_HEADERS:
-            self._wrong = ApiError(431, f"there are more than {MOST_HEADERS} headers", code="header")
-        if self._wrong:
-            raise self._wrong  # the parser cannot go on, and says so
-        super().on_header(name, value)
+            self._parse_error = ApiError(
+                400, "trailers of a body are not taken: leave them out", code="trailers"
+            )
+        elif len(self._headers) >= MOST_HEADERS:
+            self._parse_error = ApiError(431, f"there are more than {MOST_HEADERS} headers", code="header")
+        if self._parse_error:
+            raise self._parse_error  # the parser cannot go on, and says so
+        self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         self._in_header = False
-        super().on_headers_complete()
+        version = self._parser.get_http_version()
+        scope = scope_of(self._parser.get_method(), self._url, version, self._headers)
+        scope["state"]["abort"] = self.transport.abort
+        keep_alive = version != "1.0" and self._parser.should_keep_alive()
+        self._last = Exchange(self, scope, keep_alive=keep_alive)
+        if self._current and not self._current.complete:
+            self.waiting.append(self._last)
+        else:
+            self._begin(self._last)
+
+    def _begin(self, exchange: Exchange) -> None:
+        self._current = exchange
+        task = self._loop.create_task(exchange.run(self._gate.application))
+        self._gate.tasks.add(task)
+        task.add_done_callback(self._gate.tasks.discard)
 
     def on_body(self, body: bytes) -> None:
-        self._loose_bytes = 0
-        super().on_body(body)
+        assert self._last
+        self._bytes_outside_body = 0
+        self._last.take(body)
+        if len(self._last.body) > MOST_BODY_BYTES:
+            self._set_reading(False)
 
     def on_message_complete(self) -> None:
-        super().on_message_complete()
-        self._at_ease()
+        assert self._last
+        self._last.end_body()
+        self._request_timer.stop()
 
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
+    # Answers.
+
+    def answered(self) -> None:
+        """Go on after an answer: with the next request, or with waiting for one."""
+        assert self._current
+        self._gate.answers += 1
         if self.transport.is_closing():
-            self._end()
-        elif self.cycle.response_complete and self.cycle.more_body:
-            self._close_gently()  # answered before its body was read: who knows how much of it comes
-        elif self.flow.held:
-            self.loop.call_soon(self._parse)
+            self._close()
+            return
+        self.read_on()
+        if self.waiting:
+            self._begin(self.waiting.popleft())
+        else:
+            self._idle_timer.start(self._gate.keep_alive_s)
+        if self._last and self._last.complete and self._last.more_body:
+            self._linger()  # answered before its body was read: who knows how much of it comes
+        elif self.paused:
+            self._loop.call_soon(self._parse)
+
+    def end_after_answer(self) -> None:
+        """Close the connection once it owes no answer."""
+        if self._last and self._last.open:
+            self._last.keep_alive = False
+        else:
+            self.transport.close()
 
     def pause_writing(self) -> None:
-        super().pause_writing()
+        self.writable.clear()
         self._expect_reader()
 
     def resume_writing(self) -> None:
-        super().resume_writing()
-        self._expect_none()
+        self.writable.set()
+        self._reader_timer.stop()
 
-    def timeout_keep_alive_handler(self) -> None:
-        self._end()
+    # Limits.
 
-    def _end(self) -> None:
-        """Close once all that was said is read."""
-        self._at_ease()
+    def _close(self) -> None:
+        """Close once all that was sent is read."""
+        self._request_timer.stop()
         self.transport.close()
-        if self.parser is not None:  # it is not lost yet
+        if not self._lost:
             self._expect_reader()
 
     def _expect_reader(self) -> None:
-        """Some of what was said to be read within the limit, or the connection is given up."""
-        self._expect_none()
+        """Let the client read some of what was sent within the limit, or give the connection up."""
         self._unread_bytes = self.transport.get_write_buffer_size()
-        self._reader = self.loop.call_later(self.gate.client_s, self._look_at_reader)
+        self._reader_timer.start(self._gate.client_s)
 
-    def _expect_none(self) -> None:
-        if self._reader:
-            self._reader.cancel()
-            self._reader = None
-
-    def _look_at_reader(self) -> None:
+    def _check_reader(self) -> None:
         if self.transport.get_write_buffer_size() < self._unread_bytes:
             self._expect_reader()
         else:
             self.transport.abort()
 
-    def _expect(self) -> None:
-        """A whole request within the limit."""
-        self._at_ease()
-        self._slow = self.loop.call_later(self.gate.client_s, self._too_slow)
-
-    def _at_ease(self) -> None:
-        if self._slow:
-            self._slow.cancel()
-            self._slow = None
+    def _expect_request(self) -> None:
+        """Let a whole request come within the limit."""
+        self._request_timer.start(self._gate.client_s)
 
     def _too_slow(self) -> None:
-        if self.flow.held:
-            self._expect()  # it is we who do not read
-        elif self._answered and not self._answered.response_complete:
+        if self.paused:
+            self._expect_request()  # it is we who do not read
+        elif self._current and not self._current.complete:
             self.transport.abort()  # in the middle of a body: its reader is notified
         elif not self.transport.is_closing():
-            why = f"no whole request has come in {self.gate.client_s:g} s"
+            why = f"no whole request has come in {self._gate.client_s:g} s"
             self._refuse(ApiError(408, why, code="too_slow"))
 
-    def send_400_response(self, msg: str) -> None:
-        """Called where a request cannot be read."""
-        self._refuse(self._wrong or ApiError(400, msg, code="not_http"))
-
     def _refuse(self, error: ApiError) -> None:
-        if (begun := self._answered) and begun.response_started and not begun.response_complete:
+        """Answer with an error in the place of whatever is under way, and close the connection."""
+        if self._current and self._current.begun and not self._current.complete:
             self.transport.abort()  # in the middle of an answer there is no room for another
             return
-        self._tell_gone()
+        self._disconnect()
         body = error.body()
-        self.transport.write(
-            STATUS_LINE[error.status]
-            + b"content-type: application/json\r\nconnection: close\r\n"
-            + b"content-length: %d\r\n\r\n" % len(body)
-            + body
+        head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(
+            body
         )
-        self._close_gently()
+        self.transport.write(status_line(error.status) + head + body)
+        self._linger()
 
-    def _close_gently(self) -> None:
-        """Nothing more is said; what still comes is thrown away for a moment."""
-        self._at_ease()
-        self._unset_keepalive_if_required()
+    def _linger(self) -> None:
+        """Send nothing more; throw away for a moment what still comes."""
         self._refused = True
-        self.flow.held = False
-        self.gate.held.discard(self)
-        self.flow.resume_reading()
+        self._idle_timer.stop()
+        self.paused = False
+        self._gate.paused.discard(self)
+        self._set_reading(True)
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self._slow = self.loop.call_later(LINGER_S, self._end)
-
-
-def protocol(gate: Gate) -> type[Connection]:
-    """The connections of one server."""
-    return type("Served", (Connection,), {"gate": gate})
+        self._request_timer.stop()
+        self._request_timer = _Timer(self._close)
+        self._request_timer.start(LINGER_S)

@@ -34,7 +34,7 @@ class Arrival(NamedTuple):
 
 
 class KvSlots:
-    """Gives sequences their slots, iteration by iteration, as changes say."""
+    """Gives sequences their slots, iteration by iteration, as each `BatchDelta` says."""
 
     def __init__(self, arena: Arena, batches: int) -> None:
         self.arena = arena

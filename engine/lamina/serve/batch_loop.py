@@ -13,15 +13,15 @@ import numpy as np
 from lamina._native import Scheduler
 from lamina.cluster import LostError, Replaced, Scaled
 from lamina.pipeline import BatchDelta
-from lamina.serve.core import Core
 from lamina.serve.decoder import Decoder
+from lamina.serve.local_core import Core
 from lamina.serve.prefill_queue import PrefillQueue
 from lamina.serve.prompt_queue import PromptQueue, Taken
 from lamina.serve.requests import Fault, Request, Step
 
 T = TypeVar("T")
-# A request whose prompt was computed when workers were lost so often is not tried again. One that was there
-# when somebody else did them harm, as far as can be told, was so by chance.
+# A request fails after so many setbacks: one each time that a worker is lost while its prompt is computed, a
+# quarter if the worker was killed from outside.
 MOST_SETBACKS = 2.0
 FROM_OUTSIDE = 0.25
 # Requests that have ended, and what kept those that failed from being served.
@@ -48,7 +48,7 @@ class BatchLoop:
         self._prompt_tokens = prompt_tokens
         self._prompts = self._prompt_queue()
         self._taken = Taken()  # of prompts, with the iteration that begins
-        self.by_place: dict[int, Request] = {}  # requests that wait or run, by their row in the scheduler
+        self.by_scheduler_row: dict[int, Request] = {}  # requests that wait or run
         self.faults: list[Fault] = []
         self.peak_kv_tokens = 0
         # Launches and landings so far: each batch has its turn at both, one after the other.
@@ -101,7 +101,7 @@ class BatchLoop:
         """Let those join whose KV is there; those whose prompts cannot be computed have failed."""
         for request, why in self._prefill_queue.look(wait=wait):
             if why is None:
-                self.scheduler.ready(request.place)
+                self.scheduler.ready(request.scheduler_row)
             else:
                 self._give_up(request, why)
 
@@ -149,15 +149,15 @@ class BatchLoop:
                 self._recover(lost)
         return result
 
-    def scale(self, to: Scaled, scheduler: Scheduler, places: dict[int, Request]) -> None:
+    def scale(self, to: Scaled, scheduler: Scheduler, rows: dict[int, Request]) -> None:
         """Go on with other attention workers, and a scheduler in which all requests wait for them."""
-        for request in self.by_place.values():
+        for request in self.by_scheduler_row.values():
             if request.rows and self.decoder.runs(request):
                 self._unreported.append(request.number)
                 self.decoder.park(request)
-        for place, request in places.items():
-            request.place = place
-        self.scheduler, self.by_place = scheduler, places
+        for row, request in rows.items():
+            request.scheduler_row = row
+        self.scheduler, self.by_scheduler_row = scheduler, rows
         self._landed = self._launched = 0
         self._stale = set(range(self.core.batches))
         self._prefill_queue.clear()
@@ -170,14 +170,12 @@ class BatchLoop:
             self._recover(lost)
 
     def leave(self, request: Request, done: set[int] | frozenset[int] = frozenset()) -> None:
-        """Those that made all their tokens the scheduler knows of; of those that met a stop token it does
-        not.
-        """
-        if request.place not in done:
-            self.scheduler.remove(request.place)
+        """Remove a request; the scheduler has removed those that made all their tokens (`done`) itself."""
+        if request.scheduler_row not in done:
+            self.scheduler.remove(request.scheduler_row)
         self._prefill_queue.leave(request)
         self._prompts.leave(request)
-        del self.by_place[request.place]
+        del self.by_scheduler_row[request.scheduler_row]
 
     def surviving(self, deed: Callable[[], T]) -> T:
         """What comes of it, once no worker is lost while it is done."""
@@ -225,23 +223,23 @@ class BatchLoop:
         preempted, _ = self.scheduler.advance(batch)
         capacity = self.core.pool_tokens * self.core.pools
         self.peak_kv_tokens = max(self.peak_kv_tokens, capacity - self.scheduler.free_tokens)
-        for place in preempted.tolist():
-            request = self.by_place[place]
+        for row in preempted.tolist():
+            request = self.by_scheduler_row[row]
             step.preempted.append(request.number)
             self.decoder.park(request)
-        for place in self.scheduler.admitted.tolist():
-            self._admit(self.by_place[place])
+        for row in self.scheduler.admitted.tolist():
+            self._admit(self.by_scheduler_row[row])
         self._taken = self._prompts.take(batch, self.core.place_of_next(batch))
         for request in self._taken.joining:
-            self.scheduler.ready(request.place)
+            self.scheduler.ready(request.scheduler_row)
         for request, why in self._taken.refused:
             self._give_up(request, why)
-        for place in self.scheduler.join(batch).tolist():
-            request = self.by_place[place]
+        for row in self.scheduler.join(batch).tolist():
+            request = self.by_scheduler_row[row]
             step.joined.append(request.number)
             self._joined[batch].append(request)
             self._prefill_queue.leave(request)
-            self.decoder.begin(request, batch, self.scheduler.pool(place))
+            self.decoder.begin(request, batch, self.scheduler.pool(row))
         step.prompt_tokens = self._taken.tokens
         self.decoder.size(batch, step)
         if step.size:
@@ -251,14 +249,14 @@ class BatchLoop:
 
     def _admit(self, request: Request) -> None:
         """It has been promised memory, and its prompt is to be computed."""
-        place = request.place
-        pool = self.scheduler.pool(place)
+        row = request.scheduler_row
+        pool = self.scheduler.pool(row)
         if self.core.prefill is None or request.setbacks:
-            self._prompts.add(request, self.scheduler.batch(place), pool)
+            self._prompts.add(request, self.scheduler.batch(row), pool)
         elif why := self.core.refusal(self.decoder.prompt_tokens(request)):
             self._give_up(request, why)
         elif not self._prefill_queue.begin(request, pool):
-            self.scheduler.ready(place)
+            self.scheduler.ready(row)
 
     def _land(self, batch: int) -> tuple[Step, Over]:
         landed = self.core.land(batch)
@@ -310,9 +308,7 @@ class BatchLoop:
                 lost = more
 
     def _send_back(self) -> None:
-        """Who joined with an iteration that was broken off, or was on the way, has its prompt computed anew,
-        so many tokens with an iteration as any.
-        """
+        """Queue for prefill again those that joined in an aborted iteration or were being prefilled."""
         again, ready = self._prefill_queue.clear()
         self._prompts.clear()
         for batch in list(self._broken_off):
@@ -329,21 +325,21 @@ class BatchLoop:
                 self._joined[batch].clear()
                 if numbered and not step.size:  # the next one has its number, as workers count
                     self._iterations[batch] = step.iteration
-            # Nobody is left in it; or it only kept its turn, and its step may have been told.
+            # The batch is empty now, or was a no-op iteration whose step may have been returned already.
             if not self.decoder.flying(batch):
                 self._broken_off.discard(batch)
                 if not step.ended_s:
                     self._unreported += step.preempted
                     step.preempted = []
         for request in ready:
-            self.scheduler.unjoin(request.place)
+            self.scheduler.unjoin(request.scheduler_row)
         for request in [*again, *ready]:
-            place = request.place
-            self._prompts.add(request, self.scheduler.batch(place), self.scheduler.pool(place))
+            row = request.scheduler_row
+            self._prompts.add(request, self.scheduler.batch(row), self.scheduler.pool(row))
 
     def _suspect(self, request: Request, lost: LostError) -> None:
         """Its prompt was computed when workers were lost, which it may have been the cause of."""
-        if self.by_place.get(request.place) is not request:
+        if self.by_scheduler_row.get(request.scheduler_row) is not request:
             return  # it has been cancelled
         request.setbacks += FROM_OUTSIDE if lost.outside else 1.0
         if request.setbacks >= MOST_SETBACKS:

@@ -27,10 +27,10 @@ SEEDS = 2**64
 
 
 class Decoder:
-    """Keeps for each running request its sequences' rows, the names of their KV and their tokens.
+    """The running requests' sequences: their rows, the names of their KV and their tokens.
 
-    What workers must know of it is in the Change that a batch is launched with. Between launch and landing a
-    batch is in flight: who is in it stays in it.
+    What workers must know of it is in the `BatchDelta` with which a batch is launched. Between launch and
+    landing a batch is in flight: its sequences stay in it.
     """
 
     def __init__(self, batches: int, *, decode_only: bool) -> None:

@@ -17,8 +17,8 @@ from lamina.kv import Faults
 from lamina.pipeline import CoreOptions, EngineError, Records, Schedule
 from lamina.pipeline.options import ModelFacts, require_count
 from lamina.serve.batch_loop import BatchLoop
-from lamina.serve.core import Core, LocalCore
 from lamina.serve.decoder import SEEDS
+from lamina.serve.local_core import Core, LocalCore
 from lamina.serve.requests import Fault, Piece, Progress, Request, Result, Step
 from lamina.serve.sampling import (
     ADMISSIONS,
@@ -181,11 +181,11 @@ class Engine(Served):
                     self._forget(request, error)
             scheduler = self._scheduler_of(to.pools, to.pool_tokens)
             try:
-                places = self._waiting_in(scheduler)
+                rows = self._waiting_in(scheduler)
             except EngineError:
                 self._broken = False
                 raise
-            self._loop.scale(to, scheduler, places)
+            self._loop.scale(to, scheduler, rows)
         self._broken = False
 
     def _scheduler_of(self, pools: int, tokens: int) -> Scheduler:
@@ -200,22 +200,22 @@ class Engine(Served):
         )
 
     def _waiting_in(self, scheduler: Scheduler) -> dict[int, Request]:
-        """All requests, by the place that they get there: running ones first, in the order of arrival."""
+        """All requests, by the row that they get there: running ones first, in the order of arrival."""
         result: dict[int, Request] = {}
         for number, request in sorted(self._requests.items()):
             made = self._decoder.made(request)
             key = FIRST_KEY + number if self._decoder.runs(request) else request.key
-            place = scheduler.add(
+            row = scheduler.add(
                 len(request.prompt) + request.sampling.width * made,
                 request.sampling.max_tokens - made,
                 width=request.sampling.width,
                 key=key,
             )
-            if place is None:
+            if row is None:
                 raise EngineError(
                     "engine-scale-request-too-large", f"request {number} would not fit any more: keep more"
                 )
-            result[place] = request
+            result[row] = request
         return result
 
     def close(self) -> None:
@@ -275,11 +275,11 @@ class Engine(Served):
         key = first * NUMBERS + number % NUMBERS
         # The last thing that may fail: what the scheduler has taken in must have an owner.
         begun, to_make = len(tokens) + len(made), sampling.max_tokens - len(made)
-        place = self._loop.scheduler.add(begun, to_make, width=sampling.width, key=key)
-        assert place is not None, "it has been checked"
-        request = Request(number, tokens, sampling, stops, seed, place, key, made)
+        row = self._loop.scheduler.add(begun, to_make, width=sampling.width, key=key)
+        assert row is not None, "it has been checked"
+        request = Request(number, tokens, sampling, stops, seed, row, key, made)
         self._numbers += 1
-        self._requests[number] = self._loop.by_place[place] = request
+        self._requests[number] = self._loop.by_scheduler_row[row] = request
         return number
 
     def cancel(self, number: int) -> None:

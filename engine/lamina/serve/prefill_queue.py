@@ -13,7 +13,7 @@ from lamina.serve.decoder import Decoder
 from lamina.serve.requests import Request
 
 if TYPE_CHECKING:
-    from lamina.serve.core import Core
+    from lamina.serve.local_core import Core
 
 
 class PrefillQueue:

@@ -30,7 +30,7 @@ class Taken:
 
     parts: list[PromptPart] = field(default_factory=list)
     expected: list[tuple[int, ...]] = field(default_factory=list)  # see BatchDelta
-    # They join: with prompts that are computed whole before it, or with the last part of one.
+    # They join this iteration: their prompt is computed entirely before it, or this is its last part.
     joining: list[Request] = field(default_factory=list)
     refused: list[tuple[Request, str]] = field(default_factory=list)
     tokens: int = 0

@@ -208,7 +208,7 @@ class Request:
     sampling: Sampling
     stops: tuple[int, ...]
     seed: int
-    place: int  # its row in the scheduler
+    scheduler_row: int  # the number that the scheduler knows it by
     key: int = 0  # its place among those that wait: smaller ones go first
     made: tuple[int, ...] = ()  # tokens that it had made before it came here
     batch: int = 0  # that it is in, or was in last

@@ -17,6 +17,7 @@ from cluster_support import (
     ScriptedMachine,
     Start,
     at,
+    eventually,
     harassed,
     mixed,
     play,
@@ -110,9 +111,12 @@ def test_an_idle_engines_workers_killed(load: Load, start: Start) -> None:
         engine.strike(name)
     assert play(engine, load) == wanted
     known = len(engine.faults)
+    eventually(lambda: all(engine.worked_s().values()))
+    worked_s = engine.worked_s()
     for times, name in enumerate(engine.workers, 1):
         engine.strike(name)
         engine.check_integrity()
+        assert engine.worked_s()[name] >= worked_s[name], "a counter, which no replacement resets"
         engine.records()
         # Told as soon as it is over, and not with what comes later.
         assert [fault.workers for fault in engine.faults[known:]] == [(n,) for n in engine.workers[:times]]
@@ -198,6 +202,8 @@ def spoiled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptedMachin
         yield machine
 
 
+# The others are noticed in the same places.
+@pytest.mark.long(but=["few-*", "nonsense-*", "hang up-*", "sleep-*"])
 @pytest.mark.parametrize(
     ("order", "why"),
     [

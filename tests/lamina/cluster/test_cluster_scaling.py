@@ -30,7 +30,7 @@ def load() -> Load:
     ]
 
 
-@pytest.mark.long(but=["stages-*", "requests-grow"])
+@pytest.mark.long(but=["stages-*"])
 @pytest.mark.parametrize(
     ("layout", "admission"), [*((name, "reserve") for name in LAYOUTS), ("requests", "grow")]
 )

@@ -154,6 +154,23 @@ def test_kv_that_nobody_wants_any_more_is_thrown_away(attention: Attention, afte
     assert attention.has(2, 20)
 
 
+def test_kv_of_a_forgotten_sequence_is_not_stored_over_that_of_its_slots_new_owner(
+    attention: Attention,
+) -> None:
+    """The new owner's KV comes from another prefill worker, before the forgotten sequence's does."""
+    first, second = attention.prefill
+    attention.expect(1, 20)
+    attention.pull.forget([1])
+    attention.arena.release(np.array([1]))
+    attention.expect(2, 20)  # in the same slots
+    send(second, 2, 20)
+    attention.pull_all()
+    send(first, 1, 20)
+    attention.pull_all()
+    assert attention.had == [2]
+    assert attention.has(2, 20)
+
+
 @pytest.mark.parametrize("forgotten", [False, True])
 def test_what_is_called_off_is_not_waited_for(attention: Attention, forgotten: bool) -> None:
     sender = attention.prefill[0]

@@ -51,7 +51,7 @@ def faults(engine: Engine) -> Faults:
     return sum(engine.paging().values(), Faults())
 
 
-@pytest.mark.long(but=["serial", "heads", "requests-prefill-worker", "windows", "latent"])
+@pytest.mark.long(but=["heads", "requests-prefill-worker", "windows"])
 @pytest.mark.parametrize(
     ("layout", "family", "options"),
     [

@@ -52,6 +52,7 @@ def load() -> Load:
     return mixed(15)
 
 
+@pytest.mark.long(but=["heads", "requests", "ranks", "stages"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_tokens_are_the_originals(layout: str, start: Start, reference: Reference) -> None:
     """Of short prompts, of one token, and of one that takes several chunks and pieces."""
@@ -65,6 +66,7 @@ def test_tokens_are_the_originals(layout: str, start: Start, reference: Referenc
     assert engine.workers[-1].startswith("prefill ")
 
 
+@pytest.mark.long(but=["requests"])
 @pytest.mark.parametrize("layout", ["heads", "requests"])
 def test_requests_of_all_kinds(layout: str, load: Load, start: Start) -> None:
     wanted = play(start(shared(1, 1)), load)
@@ -75,6 +77,7 @@ def test_requests_of_all_kinds(layout: str, load: Load, start: Start) -> None:
     assert not engine.faults
 
 
+@pytest.mark.long(but=["heads-150"])
 @pytest.mark.parametrize(("layout", "kv_tokens"), [("heads", 150), ("requests", 260)])
 def test_those_who_made_room_come_back(layout: str, kv_tokens: int, load: Load, start: Start) -> None:
     """With what they have made since: of samples and beams each its own."""
@@ -159,6 +162,7 @@ def test_where_nobody_decodes_a_step_waits_for_a_prompt(held: Start, release: Ca
     sound(engine)
 
 
+@pytest.mark.long(but=["requests"])
 @pytest.mark.parametrize("layout", ["heads", "requests"])
 def test_cancelled_while_its_prompt_is_computed(
     layout: str, held: Start, release: Callable[[], None]
@@ -220,7 +224,7 @@ def test_a_prompt_that_cannot_be_computed_fails_alone(alone: bool, held: Start) 
     assert not engine.faults
 
 
-@pytest.mark.long(but=["attention 0-heads", "model 0-requests", "prefill 0-requests"])
+@pytest.mark.long(but=["attention 0-heads", "prefill 0-requests"])
 @pytest.mark.parametrize("layout", ["heads", "requests"])
 @pytest.mark.parametrize("victim", ["model 0", "attention 0", "attention 1", "prefill 0"])
 def test_workers_killed_while_prompts_are_computed(

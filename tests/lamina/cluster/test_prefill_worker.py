@@ -17,7 +17,7 @@ from cluster_support import KvTaker, channel
 
 from lamina._native import ShmReceiver
 from lamina.cluster import prefill_worker
-from lamina.cluster.front_end import Context
+from lamina.cluster.front_end_link import Context
 from lamina.cluster.kv_pull import CALLED_OFF, PIECE_SLOTS, PieceHeader, piece_bytes
 from lamina.cluster.messages import Compute, Forget, PrefillFailed
 from lamina.cluster.prefill_worker import PrefillJob, PrefillRole

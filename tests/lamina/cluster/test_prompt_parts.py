@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from cluster_support import (
     tokens_of,
 )
 
-from lamina import Engine, Sampling
+from lamina import Engine, Sampling, host_memory
 from lamina.cluster import Layout
 from lamina.pipeline import prompt_calls
 from lamina.serve import RequestError
@@ -153,7 +154,7 @@ def harmed(harmful: ScriptedMachine, saved: Saved, monkeypatch: pytest.MonkeyPat
         engine.close()
 
 
-@pytest.mark.long(but=["all-at-once", "prefill"])
+@pytest.mark.long(but=["all-at-once"])
 @pytest.mark.parametrize(
     ("layout", "at_once"),
     [(ALONE, 16), (ALONE, 2000), (PREFILL, 16)],
@@ -180,7 +181,7 @@ def test_a_worker_that_stands_still_is_lost_and_its_prompt_fails_alone(harmed: H
     sound(engine)
 
 
-@pytest.mark.long(but=["alone-10-fail", "prefill-60-fail", "alone-60-kill"])
+@pytest.mark.long(but=["alone-10-fail", "prefill-60-fail"])
 @pytest.mark.parametrize(("how", "losses"), [("fail", 2), ("kill", 8)], ids=["fail", "kill"])
 @pytest.mark.parametrize("tokens", [10, 60])
 @pytest.mark.parametrize("layout", [ALONE, PREFILL], ids=["alone", "prefill"])
@@ -203,10 +204,24 @@ def test_a_prompt_that_workers_are_lost_over_fails_alone(
     sound(engine)
 
 
+def test_a_worker_killed_for_want_of_memory_counts_against_its_prompt(
+    harmed: Harmed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel's count of such kills goes up with each loss, so it was not killed from outside."""
+    monkeypatch.setattr(host_memory, "killed", itertools.count().__next__)
+    (harm,) = prompts(10)
+    engine = harmed(ALONE, {len(harm): "kill"})
+    number = engine.submit(harm, WISH)
+    engine.run()
+    assert "workers were lost each time" in str(engine.result(number).error)
+    assert len(engine.faults) == 2
+
+
 # Memory.
 
 
-@pytest.mark.parametrize("layout", [None, ALONE])
+@pytest.mark.long(but=["one-process"])
+@pytest.mark.parametrize("layout", [None, ALONE], ids=["one-process", "workers"])
 def test_a_prompt_that_memory_cannot_hold_is_refused_before_it_is_computed(
     layout: Layout | None, saved: Saved, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,7 +45,7 @@ def reference(
     return made[0, len(text) :].tolist()
 
 
-@pytest.mark.long(but=["*-llama-gqa", "*-gemma2"])
+@pytest.mark.long(but=["fp8-llama-gqa", "int8-gemma2"])
 @pytest.mark.parametrize("family", ["llama-gqa", "gemma2", "gpt-oss"])
 @pytest.mark.parametrize("kv_dtype", ROUND)
 def test_tokens_are_those_of_transformers_with_rounded_kv(
@@ -97,7 +97,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.long(but=["heads", "requests", "latent"])
+@pytest.mark.long(but=["heads", "latent"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_workers_make_the_tokens_of_one_process(layout: str, load: Load, start: Start, saved: Saved) -> None:
     """Also when each of them is lost, and KV is computed again."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 
-from lamina.convert import kept
+from lamina.convert import conversion, cut, kept
+from lamina.convert.trace import trace
 
 
 @pytest.fixture(autouse=True)
@@ -22,3 +24,23 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Conversions and graphs of other tests are forgotten."""
+    monkeypatch.setattr(conversion, "_kept", {})
+    monkeypatch.setattr(cut, "_graph", {})
+
+
+@pytest.fixture
+def traced(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The models that have been traced."""
+    models: list[Any] = []
+
+    def note(model: Any) -> Any:
+        models.append(model)
+        return trace(model)
+
+    monkeypatch.setattr(cut, "trace", note)
+    return models

@@ -30,10 +30,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversion_module, "_kept", {})
-    monkeypatch.setattr(cut, "_graph", {})
+pytestmark = pytest.mark.usefixtures("nothing_known")
 
 
 @pytest.fixture
@@ -128,6 +125,7 @@ def of_kind(kind: str) -> transformers.PreTrainedModel:
     return made
 
 
+@pytest.mark.long(but=["nothing-*", "decides*"])
 @pytest.mark.parametrize(
     ("kind", "alike"),
     [

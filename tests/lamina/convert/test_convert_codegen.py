@@ -52,7 +52,7 @@ def _run(bound: BoundSlice, program: Program, values: dict[Name, Tensor]) -> lis
     return [q, k, v, *bound.rest(state)]
 
 
-@pytest.mark.long(but=["Llama-*", "GPT2-*"])
+@pytest.mark.long(but=["GPT2-*"])
 @pytest.mark.parametrize("rope", ["carry", "recompute"])  # one after the other: their graph is traced once
 @pytest.mark.parametrize(
     ("family", "changes"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,28 +10,11 @@ from tiny_models import custom, decodes, seeded, tiny
 
 from lamina.convert import ConversionError, convert, cut
 from lamina.convert import conversion as conversion_module
-from lamina.convert.trace import trace
 
 CHANGES = {"num_hidden_layers": 1, "intermediate_size": 104}
 
 
-@pytest.fixture(autouse=True)
-def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversion_module, "_kept", {})
-    monkeypatch.setattr(cut, "_graph", {})
-
-
-@pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """What has been traced."""
-    found: list[Any] = []
-
-    def note(model: Any) -> Any:
-        found.append(model)
-        return trace(model)
-
-    monkeypatch.setattr(cut, "trace", note)
-    return found
+pytestmark = pytest.mark.usefixtures("nothing_known")
 
 
 def test_the_same_architecture_is_known(traced: list[Any]) -> None:

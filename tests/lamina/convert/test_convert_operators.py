@@ -46,6 +46,7 @@ def _written_after_a_cast(u: Tensor, x: Tensor) -> Tensor:
     return y + x * other.float()
 
 
+@pytest.mark.long(but=["_written_after_no_op", "_read_after_relu"])
 @pytest.mark.parametrize(
     "compute",
     [
@@ -91,6 +92,7 @@ def _over_everything(u: Tensor, _: Tensor) -> Tensor:
     return u / u.sum()
 
 
+@pytest.mark.long(but=["_view_kept-*", "_over_requests-*"])
 @pytest.mark.parametrize(
     ("compute", "code"),
     [

@@ -59,6 +59,9 @@ def _add_buffer(model: Any) -> None:
     model.model.norm.register_buffer("shift", torch.ones(64))
 
 
+@pytest.mark.long(
+    but=["_hook-*", "_replace_linear-*", "_wrap_linear-*", "_patch_forward-*", "_untie-*", "<lambda>-*"]
+)
 @pytest.mark.parametrize(
     ("change", "named"),
     [

@@ -19,10 +19,9 @@ from pydantic import ValidationError
 from lamina.http.address import bound
 from lamina.http.answering import Answering, CompletionForm
 from lamina.http.answers import ApiError
-from lamina.http.api import ChatRequest, CompletionRequest
+from lamina.http.api import ChatRequest, CompletionRequest, read
 from lamina.http.choice import Delta
 from lamina.http.driver import Update
-from lamina.http.reading import read
 from lamina.serve import Piece, Sampling
 
 SHORT = {"prompt": [5, 6], "max_tokens": 2, "temperature": 0, "ignore_eos": True}
@@ -74,23 +73,23 @@ def test_requests_wait_in_the_socket_and_not_here(server: Any, wire: Any) -> Non
         with wire.held(server.driver):
             writer = threading.Thread(target=connection.sendall, args=(wire.posted(SHORT) + GET * asked,))
             writer.start()
-            gate = server.serving._gate
-            wire.until(lambda: gate.held)
-            (here,) = gate.held
-            assert len(here.pipeline) < 60
+            gate = server.serving.gate
+            wire.until(lambda: gate.paused)
+            (here,) = gate.paused
+            assert len(here.waiting) < 60
             assert len(here._unparsed) < 300_000
         heard = b""
         while heard.count(b"HTTP/1.1 200") <= asked:
             heard += connection.recv(1 << 20)
         writer.join()
-    wire.until(lambda: not gate.held)
+    wire.until(lambda: not gate.paused)
 
 
 def test_who_leaves_with_requests_waiting_is_noticed(server: Any, wire: Any) -> None:
     with wire.held(server.driver):
         with server.connect() as connection:
             connection.sendall(wire.posted(SHORT) + GET * 100)
-            wire.until(lambda: server.serving._gate.held)
+            wire.until(lambda: server.serving.gate.paused)
         wire.until(lambda: server.service.answered == 0)
     assert server.settled()
 
@@ -274,7 +273,7 @@ def test_without_a_key_it_answers_to_names_of_this_machine(
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from lamina.http.descriptors import room
+from lamina.http.connection import room
 soft, hard = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 there = len(list(Path("/proc/self/fd").iterdir()))
@@ -283,14 +282,15 @@ print(*found, resource.getrlimit(resource.RLIMIT_NOFILE)[0] - there)
 """
 
 
+@pytest.mark.long(but=["128-200-False"])
 @pytest.mark.parametrize(("soft", "hard", "whole"), [(128, 4096, True), (128, 200, False), (200, 200, False)])
 def test_descriptors_are_for_all_connections_and_some_files(soft: int, hard: int, whole: bool) -> None:
     arguments = [sys.executable, "-c", LIMITED, str(soft), str(hard)]
     told = subprocess.run(arguments, check=True, capture_output=True, text=True, timeout=120).stdout
-    connections, turned_away, spare = map(int, told.split())
+    connections, rejected, spare = map(int, told.split())
     assert (connections == 1000) == whole
     assert connections > 20
-    assert spare - connections - turned_away > 20
+    assert spare - connections - rejected > 20
 
 
 def test_a_flood_of_openings_leaves_no_descriptors(narrow: Any, wire: Any) -> None:
@@ -298,8 +298,8 @@ def test_a_flood_of_openings_leaves_no_descriptors(narrow: Any, wire: Any) -> No
         return len(list(Path("/proc/self/fd").iterdir()))
 
     narrow.call("GET", "/health")
-    before, gate = open_files(), narrow.serving._gate
-    gate.room = gate.room._replace(turned_away=20)
+    before, gate = open_files(), narrow.serving.gate
+    gate.room = gate.room._replace(rejected=20)
     there = [narrow.connect() for _ in range(8)]
     for connection in there:
         connection.sendall(GET)

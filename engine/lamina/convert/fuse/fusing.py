@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lamina.convert.codegen import Code, slice_source
 from lamina.convert.fuse import gpu_kernels, kernels
 from lamina.convert.fuse.editor import Editor
-from lamina.convert.fuse.gates import fuse_gates
 from lamina.convert.fuse.norms import fuse_norms
 from lamina.convert.fuse.products import Merged, merge_products
 from lamina.convert.fuse.rotations import fuse_rotations
 from lamina.convert.packing import packed
-from lamina.convert.program import Name, Program
+from lamina.convert.program import Instruction, Name, Program
 
 
 class Fusing(NamedTuple):
@@ -84,3 +83,53 @@ def fuse(program: Program, how: Fusing) -> Fused:
 
 def _matrix(editor: Editor, name: Name) -> bool:
     return len(editor.specs[name].dims) > 1
+
+
+_aten = torch.ops.aten
+_ACTIVATIONS: dict[Any, Any] = {
+    _aten.silu.default: nn.functional.silu,
+    _aten.gelu.default: nn.functional.gelu,
+    _aten.relu.default: nn.functional.relu,
+}
+
+
+def fuse_gates(editor: Editor) -> dict[str, int]:
+    """Put one instruction in the place of each; how many there were."""
+    found = 0
+    for code in [*editor.code]:
+        for product in code:
+            if product.op is not _aten.mul.Tensor or product.kwargs:
+                continue
+            for gate, up in (product.args, product.args[::-1]):
+                active = editor.maker(gate, *_ACTIVATIONS)
+                if active is not None and _fits(editor, product, active, up):
+                    op = _op(editor, active)
+                    new = Instruction(product.result, op, (active.args[0], up), {}, product.spec)
+                    editor.replace(product, [new])
+                    found += 1
+                    break
+    return {"gated activation": found}
+
+
+def _fits(editor: Editor, product: Instruction, active: Instruction, up: object) -> bool:
+    specs = [editor.spec(active.args[0]), active.spec, editor.spec(up), product.spec]
+    alike = all(one is not None and one == specs[0] for one in specs)
+    if not alike or product.spec is None or not isinstance(up, Name):
+        return False
+    return bool(editor.kernels.has_gate(product.spec.dtype, product.spec.dims[-1], _activation_of(active)))
+
+
+def _op(editor: Editor, active: Instruction) -> Any:
+    spec = editor.spec(active.args[0])
+    assert spec is not None
+    return editor.kernels.gated(spec.dtype, active.op_name, _activation_of(active))
+
+
+def _activation_of(active: Instruction) -> Any:
+    return _activation(active.op, tuple(active.kwargs.items()))
+
+
+@cache
+def _activation(op: Any, options: tuple[tuple[str, Any], ...]) -> Any:
+    """One object for all of its uses, by which the table is found again."""
+    return partial(_ACTIVATIONS[op], **dict(options))

@@ -16,7 +16,7 @@ from torch import Tensor, empty_like, nn
 
 from lamina import gpu
 from lamina.convert.fuse.kernels import HALVES
-from lamina.convert.strides import by_batch_rows, by_rows
+from lamina.convert.packing import by_batch_rows, by_rows
 
 _ALIGNMENT, _MOST_BYTES = 16, 1 << 15  # of what a thread moves, and of a row that is normed
 _GELU = nn.functional.gelu

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, empty_like
 
 from lamina._native import Norm, Rotary, Rowwise
-from lamina.convert.strides import by_batch_rows, by_rows
+from lamina.convert.packing import by_batch_rows, by_rows
 
 HALVES = (torch.bfloat16, torch.float16)
 _LEAST_WIDTH = 16

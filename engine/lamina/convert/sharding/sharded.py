@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, get_args
 import torch
 from torch import Tensor
 
-from lamina.convert.bind import BoundSlice, bind_python, tensors_by_name
 from lamina.convert.codegen import slice_source
 from lamina.convert.constants import BoundConstants, Constant, weight_name
 from lamina.convert.errors import ConversionError
@@ -23,7 +22,7 @@ from lamina.convert.sharding.experts import experts_of
 from lamina.convert.sharding.places import Kind, WeightPart
 from lamina.convert.sharding.program import ShardedProgram, shard_program
 from lamina.convert.sliced import SlicedModel, chosen
-from lamina.convert.slices import SliceClass
+from lamina.convert.slices import BoundSlice, SliceClass, bind_python, tensors_by_name
 from lamina.operators import AttentionOp, Experts
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 from collections.abc import Iterator
@@ -86,3 +87,23 @@ def text(path: Path) -> str:
         return path.read_text(encoding="ascii", errors="replace").strip()
     except OSError:
         return ""
+
+
+_IPV4 = 4
+
+
+def ports_on_the_way(own_host: str, root: Path = Path("/")) -> list[str]:
+    """Ports, such as mlx5_0:1, that have this address of a machine among their own, as RoCE's have."""
+    try:
+        address = ipaddress.ip_address(own_host)
+    except ValueError:
+        return []
+    wanted = ipaddress.IPv6Address(f"::ffff:{own_host}" if address.version == _IPV4 else own_host).exploded
+    folder = root / "sys/class/infiniband"
+    return [
+        f"{device}:{port}"
+        for device in names(folder)
+        for port in names(folder / device / "ports")
+        for gids in [folder / device / "ports" / port / "gids"]
+        if any(text(gids / number) == wanted for number in names(gids))
+    ]

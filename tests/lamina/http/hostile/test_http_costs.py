@@ -58,4 +58,4 @@ def test_before_its_key_a_connection_costs_little(
                 connection.sendall(head)
             pushed(connection, more)
         assert resident_bytes() - before < CONNECTIONS * MOST_BYTES
-    wire.until(lambda: not keyed.serving._server.server_state.connections)
+    wire.until(lambda: not keyed.serving.gate.connections)

@@ -1,4 +1,4 @@
-"""The front end as a worker has it: what it wants done, and what has been done."""
+"""A worker's connection to the front end (`core.py`): plans and orders in, results out."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class RegroupError(Exception):
     """The front end wants all workers to meet anew."""
 
 
-class FrontEnd:
-    """Keeps what has been received until the worker asks for it."""
+class FrontEndLink:
+    """The worker's end of the connection; what was received stays here until the worker takes it."""
 
     def __init__(self, control: Control, recorder: Recorder, call: messages.Regroup) -> None:
         self._control = control
@@ -112,6 +112,6 @@ class Context(NamedTuple):
     """What a worker of any role has."""
 
     config: WorkerConfig
-    front: FrontEnd
+    front: FrontEndLink
     recorder: Recorder
     heartbeat: Heartbeat

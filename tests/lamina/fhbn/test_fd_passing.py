@@ -17,13 +17,13 @@ from fhbn_support import SPEC, Both, Links, Open, soon
 
 from lamina import fhbn
 from lamina._native import ShmReceiver, ShmSegment
-from lamina.fhbn import handover, shm
+from lamina.fhbn import fd_passing, shm
 
 
 @pytest.fixture
 def before_coming(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[dict[str, Any]], None]], None]:
     """Have something done when the sender has heard where to come, and has not come yet."""
-    field = handover.field
+    field = fd_passing.field
 
     def install(act: Callable[[dict[str, Any]], None]) -> None:
         def spied(message: dict[str, Any], name: str, kind: type, peer: str) -> Any:
@@ -31,7 +31,7 @@ def before_coming(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[dict[s
                 act(message)
             return field(message, name, kind, peer)
 
-        monkeypatch.setattr(handover, "field", spied)
+        monkeypatch.setattr(fd_passing, "field", spied)
 
     return install
 
@@ -64,7 +64,7 @@ def test_only_who_shows_the_token_gets_the_memory(ends: Open, before_coming: Bef
 def test_another_user_does_not_get_the_memory_with_the_token_either(
     ends: Open, before_coming: Before, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    credentials = handover._credentials
+    credentials = fd_passing._credentials
     got: list[bytes] = []
 
     def anothers(connection: socket.socket) -> tuple[int, int, int]:
@@ -72,12 +72,12 @@ def test_another_user_does_not_get_the_memory_with_the_token_either(
         return pid, user + 1, group
 
     def steal(offer: dict[str, Any]) -> None:
-        monkeypatch.setattr(handover, "_credentials", anothers)
+        monkeypatch.setattr(fd_passing, "_credentials", anothers)
         with visitor(offer) as thief, contextlib.suppress(BrokenPipeError):
             thief.send(offer["token"])
             with contextlib.suppress(ConnectionResetError):  # it was not even read
                 got.append(thief.recv(16))
-        monkeypatch.setattr(handover, "_credentials", credentials)
+        monkeypatch.setattr(fd_passing, "_credentials", credentials)
 
     before_coming(steal)
     ends()

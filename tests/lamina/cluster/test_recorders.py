@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from lamina.cluster.stream_recorder import StreamRecorder
+from lamina.cluster.recorders import StreamRecorder
 
 PLACE = torch.device("cuda", 0)
 
@@ -44,7 +44,7 @@ class Event:
 def recorder(monkeypatch: pytest.MonkeyPatch) -> StreamRecorder:
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda place: Stream)
-    monkeypatch.setattr("lamina.cluster.stream_recorder.time.monotonic_ns", lambda: 1_000_000_000)
+    monkeypatch.setattr("lamina.cluster.recorders.time.monotonic_ns", lambda: 1_000_000_000)
     monkeypatch.setattr(Stream, "at", 0.0)
     return StreamRecorder(PLACE)
 

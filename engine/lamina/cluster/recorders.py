@@ -1,4 +1,4 @@
-"""What a worker has a GPU do, and when it was done: events on its stream, read once they have come."""
+"""Recorders of work on devices: by a GPU stream's events, or by an emulated device's own clock."""
 
 from __future__ import annotations
 
@@ -7,14 +7,40 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+import numpy as np
 import torch
 
+from lamina.emulation import EmulatedDevice
 from lamina.pipeline import Recorder
-from lamina.pipeline.records import WorkRecords
+from lamina.pipeline.records import NO_ENDS, WorkRecords
+
+
+class DeviceRecorder(Recorder):
+    """A recorder of an emulated device's time, not the host's."""
+
+    def __init__(self, device: EmulatedDevice) -> None:
+        super().__init__()
+        self._device = device
+
+    def note(self, batch: int, iteration: int, cycle: int, slice_: int, start_ns: int, end_ns: int) -> None:
+        """Record the device's work since the last call; the host's times do not matter."""
+        del start_ns, end_ns
+        super().note(batch, iteration, cycle, slice_, *self._device.took())
+
+    def forget(self) -> None:
+        self._device.ends.clear()
+        super().forget()
+
+    def messages(self) -> Iterator[WorkRecords]:
+        first, *rest = super().messages()
+        ends = np.array(self._device.ends, np.int64).reshape(-1, 2) if self._device.ends else NO_ENDS
+        yield msgspec.structs.replace(first, ends=ends)
+        yield from rest
 
 
 class StreamRecorder(Recorder):
-    """Moments are events, and what lies between two of them is noted later: nobody waits for that.
+    """A recorder of CUDA events on a worker's stream, which are read later: work never waits for them.
 
     That these are the right times is not verified on hardware.
     """

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lamina.cluster import messages
-from lamina.cluster.front_end import FrontEnd
+from lamina.cluster.front_end_link import FrontEndLink
 from lamina.cluster.messages import ArenaState, Failed, Order, Plan, Regroup
 from lamina.fhbn import Listener, connect, new_secret
 from lamina.fhbn.control import Control, Deadline
@@ -32,7 +32,7 @@ def test_a_check_is_of_a_worker_that_has_begun_what_was_planned_before(
     ends: tuple[Control, Control],
 ) -> None:
     says, hears = ends
-    front = FrontEnd(hears, Recorder(), MEETING)
+    front = FrontEndLink(hears, Recorder(), MEETING)
     begun = False
     front.check = lambda: ArenaState(int(begun))
     messages.send(says, PLAN, Deadline(30))

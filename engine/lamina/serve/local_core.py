@@ -1,4 +1,4 @@
-"""What decodes: a model cut at its attention operators, attention workers and KV arenas, without requests."""
+"""The core of an engine in one process: slices, attention and a KV arena, without requests."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class LocalCore:
-    """As a ClusterCore, in this process: one batch, one set of slices, one attention worker."""
+    """What a ClusterCore does, in this process: one batch, one set of slices, one attention worker."""
 
     batches = pools = 1
     workers: list[str] = []  # noqa: RUF012 - it stays empty
