@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 # Of an environment that has what a modelled replay needs. Once there is a whole one, that is kept whole.
 CORE := $(or $(wildcard $(STAMP)),$(VENV)/.core)
-NATIVE := $(shell find csrc CMakeLists.txt -type f)
+NATIVE := $(shell find csrc tests/csrc/softnic CMakeLists.txt -type f)
 CXX_FILES := $(shell find csrc tests laminabench -name '*.cpp' -o -name '*.hpp' -o -name '*.h' -o -name '*.c' -o -name '*.cu' -o -name '*.cuh')
 # One more than this project's machines have cores: many tests wait for processes that they have started.
 PYTEST_WORKERS ?= 3

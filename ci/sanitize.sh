@@ -7,7 +7,7 @@ site=build/sanitize/site
 PATH="$PWD/$venv/bin:$PATH"
 export PATH
 
-cmake -S . -B build/sanitize -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG= -DLAMINA_SANITIZE=ON -DLAMINA_WERROR=ON \
+cmake -S . -B build/sanitize -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG= -DLAMINA_SANITIZE=ON -DLAMINA_SOFTNIC=ON -DLAMINA_WERROR=ON \
   -DPython_EXECUTABLE="$PWD/$venv/bin/python" >/dev/null
 cmake --build build/sanitize
 [ "${2:-}" != build ] || exit 0

@@ -69,7 +69,7 @@ if [ "$extent" = core ]; then
   say "building the simulator and installing what a modelled replay and its pages need (a minute the first time)"
   what='.[report,view]'
   $locked --requirement ci/locked/core.txt
-  engine=OFF
+  engine=OFF softnic=OFF
 else
   say "building laminabench and installing what it needs (torch included: some minutes the first time)"
   what='.[dev,docs,engine,figures,report,serve,endpoint,view]'
@@ -80,9 +80,10 @@ else
     --requirement ci/locked/dev.txt
   "$venv/bin/python" -c 'import importlib.metadata as m, sys; sys.exit(any("nvidia" in r for r in m.requires("torch") or ()))' ||
     $locked --requirement ci/locked/cuda.txt
-  engine=ON
+  engine=ON softnic=ON
 fi
 # Of what is there: pip asks no index, and says so if something is missing.
 PATH="$PWD/$venv/bin:$PATH" CXX="$compiler" $pip install --no-compile --no-index --no-build-isolation --editable "$what" \
   --config-settings=cmake.define.LAMINA_ENGINE=$engine \
+  --config-settings=cmake.define.LAMINA_SOFTNIC=$softnic \
   --config-settings=cmake.define.LAMINA_WERROR="${LAMINA_WERROR:-OFF}"

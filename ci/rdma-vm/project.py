@@ -28,18 +28,18 @@ def pack(file: Path) -> None:
             path = CHECKOUT / part
             for found in below(path) if path.is_dir() else (path,):
                 made.add(found, str(Path("project", found.relative_to(CHECKOUT))))
-        native = _native()
-        made.add(native, f"project/engine/lamina/{native.name}")
+        for native in (_compiled("_native"), _compiled("_softnic")):
+            made.add(native, f"project/engine/lamina/{native.name}")
         for found, name in _packages():
             made.add(found, f"packages/{name}")
         made.end()
 
 
-def _native() -> Path:
-    """The compiled part: an editable install has it where no source is."""
-    found = importlib.util.find_spec("lamina._native")
+def _compiled(module: str) -> Path:
+    """Return the path of a compiled module, which an editable install has where no source is."""
+    found = importlib.util.find_spec(f"lamina.{module}")
     if found is None or found.origin is None:
-        raise FileNotFoundError("there is no lamina._native in this environment; run make setup")
+        raise FileNotFoundError(f"there is no lamina.{module} in this environment; run make setup")
     return Path(found.origin)
 
 

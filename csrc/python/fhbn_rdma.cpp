@@ -1,3 +1,5 @@
+#include "python/fhbn_rdma.hpp"
+
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -21,7 +23,6 @@
 #include "fhbn/rdma/lent_queue.hpp"
 #include "fhbn/rdma/receiver.hpp"
 #include "fhbn/rdma/sender.hpp"
-#include "fhbn/rdma/soft_writer.hpp"
 #include "fhbn/rdma/verbs_writer.hpp"
 #include "python/bindings.hpp"
 #include "python/fhbn_ends.hpp"
@@ -34,8 +35,6 @@ namespace lamina {
 namespace {
 
 namespace rdma = fhbn::rdma;
-
-using Numbers = nb::typed<nb::dict, nb::str, nb::int_>;
 
 nb::bytes gid_of(const rdma::PortAddress& port) { return nb::bytes(port.gid.raw, sizeof port.gid.raw); }
 
@@ -64,13 +63,9 @@ void connect(Writer& writer, std::uint16_t lid, const nb::bytes& gid, std::uint3
   writer.connect(address, peer, {service_level, traffic_class});
 }
 
-std::size_t offered(const fhbn::RingMemory& segment, bool mirror) {
-  return mirror ? rdma::Sender::kOfferedBytes : segment.bytes();
-}
-
 template <typename Writer, typename Memory>
 void make_over(Writer* self, const std::string& device, std::shared_ptr<Memory> segment, bool mirror) {
-  const std::size_t bytes = offered(*segment, mirror);
+  const std::size_t bytes = offered_bytes(*segment, mirror);
   new (self) Writer(rdma::VerbsDevice::open(device), std::move(segment), bytes);
 }
 
@@ -89,55 +84,6 @@ std::string mlx5_port(const std::string& name) {
   const auto device = rdma::VerbsDevice::open(name);
   rdma::require_mlx5(*device);
   return device->name();
-}
-
-void make_soft(rdma::SoftWriter* self, std::shared_ptr<rdma::SoftNic> nic,
-               std::shared_ptr<fhbn::RingMemory> segment, bool mirror) {
-  const std::size_t bytes = offered(*segment, mirror);
-  new (self) rdma::SoftWriter(std::move(nic), std::move(segment), bytes);
-}
-
-using Registered = std::tuple<std::uint64_t, std::uint64_t, std::uint32_t>;  // address, bytes, key
-
-Registered registered_as(const rdma::SoftWriter& writer) {
-  const rdma::RemoteMemory memory = writer.address();
-  return {memory.address, memory.bytes, memory.key};
-}
-
-void connect_soft(rdma::SoftWriter& writer, const std::shared_ptr<fhbn::Segment>& peer_memory,
-                  const Registered& known_as, const Registered& told, const std::string& peer) {
-  if (std::get<1>(known_as) > peer_memory->bytes()) throw nb::value_error("more is registered than there is");
-  const auto memory = [](const Registered& said) { return std::make_from_tuple<rdma::RemoteMemory>(said); };
-  writer.connect(peer_memory, memory(known_as), memory(told), peer);
-}
-
-Numbers counts_of(const rdma::SoftWriter& writer) {
-  const rdma::SoftCounts& found = writer.counts();
-  nb::dict counts;
-  counts["posted"] = writer.posted();
-  counts["blueflames"] = found.blueflames.load();
-  counts["fetched"] = found.fetched.load();
-  counts["completions"] = found.completions.load();
-  return counts;
-}
-
-template <typename Writer>
-std::shared_ptr<rdma::LentQueue> lend(const std::shared_ptr<Writer>& writer,
-                                      std::shared_ptr<fhbn::RingMemory> segment, std::string peer,
-                                      const std::vector<int>& watched, bool sends) {
-  return std::make_shared<rdma::LentQueue>(std::shared_ptr<rdma::Mlx5Writer>(writer, &writer->connected()),
-                                           std::move(segment),
-                                           std::make_shared<fhbn::Peer>(std::move(peer), watched), sends);
-}
-
-template <typename Writer, typename Class>
-void bind_lend(Class bound) {
-  bound.def(
-      "lend", &lend<Writer>, "segment"_a, "peer"_a, "watched"_a = std::vector<int>(), nb::kw_only(),
-      "sends"_a,
-      R"(Lends its queue to a device that posts there for an end of a channel, over its ring, or the mirror if it sends.
-
-Nothing else writes by this writer from then on.)");
 }
 
 constexpr std::size_t kMadeBytes = sizeof(lamina_cuda_ring);
@@ -174,58 +120,6 @@ void bind_init(Class bound) {
   bound.def("__init__", &make_end<T>, "segment"_a, "writer"_a, "peer"_a, "watched"_a = std::vector<int>(),
             nb::kw_only(), "engine"_a, "timeout_s"_a, "spin_s"_a);
 }
-
-class WqeQueue {
-public:
-  WqeQueue(std::uint32_t blocks, std::uint32_t qpn, std::uint32_t first) {
-    if (!rdma::is_sound(blocks)) throw nb::value_error("a send queue has 8 to 32,768 blocks, a power of two");
-    if (qpn > 0xffffff) throw nb::value_error("a queue pair's number has 24 bits");
-    memory_.resize(std::size_t{blocks} * rdma::kBlockBytes);
-    queue_ = {.requests = memory_.data(),
-              .doorbell_record = nullptr,
-              .registers = nullptr,
-              .blocks = blocks,
-              .qpn = qpn,
-              .half_bytes = 0,
-              .blueflame = false};
-    state_.next = state_.rung = state_.latest = state_.asked = state_.done = first;
-  }
-
-  void put_write(std::uint64_t local, std::uint32_t local_key, std::uint64_t remote, std::uint32_t remote_key,
-                 std::uint32_t bytes) {
-    require_room(1);
-    rdma::put_write(queue_, state_, local, local_key, {remote, remote_key}, bytes);
-  }
-
-  void put_inline(const nb::bytes& data, std::uint64_t remote, std::uint32_t remote_key) {
-    if (data.size() > rdma::kLongInline) throw nb::value_error("more bytes than fit into a request");
-    const auto bytes = static_cast<std::uint32_t>(data.size());
-    require_room(rdma::blocks_of(rdma::inline_segments(bytes)));
-    const rdma::Remote to{remote, remote_key};
-    if (bytes <= rdma::kShortInline) {
-      rdma::put_inline<rdma::kShortInline>(queue_, state_, data.c_str(), to, bytes);
-    } else {
-      rdma::put_inline<rdma::kLongInline>(queue_, state_, data.c_str(), to, bytes);
-    }
-  }
-
-  void put_nothing() {
-    require_room(1);
-    rdma::put_nothing(queue_, state_);
-  }
-
-  std::uint32_t next() const { return state_.next; }
-  nb::bytes requests() const { return nb::bytes(memory_.data(), memory_.size()); }
-
-private:
-  void require_room(std::uint32_t blocks) const {
-    if (rdma::free_blocks(queue_, state_) < blocks) throw nb::value_error("the queue is full");
-  }
-
-  std::vector<std::byte> memory_;
-  rdma::SendQueue queue_;
-  rdma::SendState state_;
-};
 
 }  // namespace
 
@@ -269,29 +163,6 @@ void bind_fhbn_rdma(nb::module_& m) {
       R"(Writes by work requests of our own, put into the queues that libibverbs has made on an mlx5 NIC.
 
 Not verified on hardware.)"));
-  nb::class_<rdma::SoftNic>(
-      m, "SoftNic",
-      R"(A thread that does for queue pairs what an mlx5 NIC does: a test bench, and no measure of RDMA.
-
-`drops_blueflame`: it fetches every request from the queue. `reorders`: it does what it is told in the strangest
-order that a NIC may.)",
-      nb::is_final(), nb::is_weak_referenceable())
-      .def(
-          "__init__",
-          [](rdma::SoftNic* self, bool drops_blueflame, bool reorders, std::uint64_t seed) {
-            new (self) rdma::SoftNic({drops_blueflame, reorders, seed});
-          },
-          nb::kw_only(), "drops_blueflame"_a = false, "reorders"_a = false, "seed"_a = 1);
-  bind_lend<rdma::SoftWriter>(
-      nb::class_<rdma::SoftWriter, rdma::Writer>(
-          m, "SoftWriter", "Writes through a softnic, by work requests as an mlx5 NIC reads them.",
-          nb::is_final())
-          .def("__init__", &make_soft, "nic"_a, "segment"_a, nb::kw_only(), "mirror"_a)
-          .def_prop_ro("registered_as", &registered_as)
-          .def("connect", &connect_soft, "peer_memory"_a, nb::kw_only(), "known_as"_a, "told"_a, "peer"_a)
-          .def("unplug", &rdma::SoftWriter::unplug)
-          .def("fail", &rdma::SoftWriter::fail)
-          .def_prop_ro("counts", &counts_of));
   bind_init<rdma::Sender>(bind_sender<rdma::Sender>(
       m, "NicSender", R"(The sending end of a channel over a NIC. For one thread at a time.
 
@@ -302,19 +173,6 @@ order that a NIC may.)",
 
 For one thread at a time.)"));
   bind_message<rdma::Receiver>(m, "NicMessage");
-  nb::class_<WqeQueue>(m, "WqeQueue",
-                       R"(An mlx5 send queue that no NIC reads: for looking at the bytes of work requests.
-
-`first`: the number of the first block that is put; all before it are done.)",
-                       nb::is_final())
-      .def(nb::init<std::uint32_t, std::uint32_t, std::uint32_t>(), "blocks"_a, nb::kw_only(), "qpn"_a,
-           "first"_a)
-      .def("put_write", &WqeQueue::put_write, nb::kw_only(), "local"_a, "local_key"_a, "remote"_a,
-           "remote_key"_a, "nbytes"_a)
-      .def("put_inline", &WqeQueue::put_inline, "data"_a, nb::kw_only(), "remote"_a, "remote_key"_a)
-      .def("put_nothing", &WqeQueue::put_nothing)
-      .def_prop_ro("next", &WqeQueue::next)
-      .def_prop_ro("requests", &WqeQueue::requests);
 }
 
 }  // namespace lamina

@@ -14,7 +14,7 @@
 #include "fhbn/cuda/ring.h"
 #include "fhbn/rdma/device_ring.hpp"
 #include "fhbn/rdma/lent_queue.hpp"
-#include "fhbn/rdma/soft_writer.hpp"
+#include "softnic/soft_writer.hpp"
 #include "softnic_pair.hpp"
 
 namespace cuda_nic_test {

@@ -8,9 +8,9 @@
 #include "fhbn/ordered.hpp"
 #include "fhbn/rdma/receiver.hpp"
 #include "fhbn/rdma/sender.hpp"
-#include "fhbn/rdma/soft_writer.hpp"
 #include "fhbn/rdma/writer.hpp"
 #include "fhbn_messages.hpp"
+#include "softnic/soft_writer.hpp"
 
 namespace {
 

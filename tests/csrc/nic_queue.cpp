@@ -16,7 +16,7 @@
 #include "fhbn/rdma/mlx5_writer.hpp"
 #include "fhbn/rdma/order.hpp"
 #include "fhbn/rdma/sender.hpp"
-#include "fhbn/rdma/soft_queue.hpp"
+#include "softnic/soft_queue.hpp"
 
 using namespace lamina::fhbn;
 using namespace lamina::fhbn::rdma;

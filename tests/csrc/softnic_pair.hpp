@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "expect.hpp"
-#include "fhbn/rdma/softnic.hpp"
+#include "softnic/softnic.hpp"
 
 namespace softnic_test {
 

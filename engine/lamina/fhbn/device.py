@@ -25,11 +25,9 @@ from lamina._native import (
     ChannelCorruptedError,
     ChannelError,
     ChannelTimeoutError,
-    ConnectxWriter,
     NicError,
     PeerLostError,
     RingMemory,
-    SoftWriter,
 )
 from lamina.cuda_library import CudaError
 from lamina.fhbn.channel import MOST_PARTS
@@ -184,7 +182,7 @@ class _DeviceEnd:
         timeout_s: float,
         device: torch.device | str = "cuda",
         engine: str = "shm",
-        writer: SoftWriter | ConnectxWriter | None = None,
+        writer: Any = None,
         place: Place = ON_THE_HOST,
     ) -> None:
         """With a `writer` a NIC carries the messages, and the segment is the ring or mirror that it knows."""

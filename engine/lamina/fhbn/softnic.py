@@ -2,6 +2,7 @@
 
 The two ends make the work requests that a ConnectX reads, and ring for them as for one; a softnic does what
 they say. It goes through all of the code that would drive the NIC, and says nothing about how fast RDMA is.
+The NIC itself is among the tests (tests/csrc/softnic): a checkout builds it, and a wheel lacks it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,18 @@ import struct
 from collections.abc import Iterator
 from weakref import WeakValueDictionary
 
-from lamina._native import RingMemory, SoftNic, SoftWriter
+from lamina._native import RingMemory
 from lamina.fhbn import fd_passing
 from lamina.fhbn.channel import ChannelSpec
 from lamina.fhbn.control import Control, Deadline, Place, field
 from lamina.fhbn.errors import HandshakeError
 from lamina.fhbn.rings import registered
 from lamina.fhbn.shm import Joined, NicEngine, attached, called
+
+try:
+    from lamina._softnic import SoftNic, SoftWriter
+except ImportError:
+    SoftNic = SoftWriter = None
 
 _REGISTERED = struct.Struct("<QQI")  # address, bytes, key
 # One for all channels of a process, while there are any. A fork has none: its parent's thread is not in it.
@@ -30,7 +36,9 @@ class SoftNicEngine(NicEngine):
     """Each end has its memory mapped by the other one too, so that its softnic can write there."""
 
     def missing(self, here: Place, there: Place) -> str | None:
-        """Both are on one machine."""
+        """Return why not: it takes one machine, and a build with the tests' NIC."""
+        if SoftNic is None:
+            return "the software NIC belongs to the tests: only a checkout builds it"
         return fd_passing.impossible(here, there)
 
     @contextlib.contextmanager

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "fake_mlx5/fake_mlx5.hpp"
-#include "fhbn/rdma/softnic.hpp"
+#include "softnic/softnic.hpp"
 
 namespace rdma = lamina::fhbn::rdma;
 namespace abi = rdma::abi;

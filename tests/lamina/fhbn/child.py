@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lamina import fhbn
-from lamina._native import SoftNic
+from lamina._softnic import SoftNic
 from lamina.fhbn import softnic
 
 MESSAGE_BYTES = 1 << 14

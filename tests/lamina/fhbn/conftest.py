@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from lamina import fhbn
-from lamina._native import SoftNic, SoftWriter
+from lamina._softnic import SoftNic, SoftWriter
 from lamina.fhbn import softnic
 from lamina.fhbn.control import Control, Deadline, Place
 from lamina.fhbn.engines import engine

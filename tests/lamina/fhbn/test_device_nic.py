@@ -20,7 +20,8 @@ import torch
 from fhbn_support import SPEC, Both, Links, fill
 
 from lamina import cuda_library, fhbn
-from lamina._native import NicReceiver, NicSender, RingMemory, SoftNic, SoftWriter
+from lamina._native import NicReceiver, NicSender, RingMemory
+from lamina._softnic import SoftNic, SoftWriter
 from lamina.fhbn import rings, softnic
 from lamina.fhbn.channel import ChannelSpec
 from lamina.fhbn.device import DeviceReceiver, DeviceSender

@@ -7,7 +7,8 @@ import torch
 from fhbn_support import Both, Links, Open, fill, segment
 
 from lamina import _native, fhbn
-from lamina._native import ShmSender, SoftWriter
+from lamina._native import ShmSender
+from lamina._softnic import SoftWriter
 from lamina.fhbn import device
 from lamina.fhbn.control import Place
 from lamina.fhbn.device import DeviceReceiver, DeviceSender

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from lamina import fhbn
-from lamina._native import NicReceiver, NicSender, SoftWriter
+from lamina._native import NicReceiver, NicSender
+from lamina._softnic import SoftWriter
 
 Ends = tuple[NicSender, NicReceiver]
 Open = Callable[..., Ends]

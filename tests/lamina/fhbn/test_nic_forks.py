@@ -13,7 +13,7 @@ import os, sys, threading
 from concurrent.futures import ThreadPoolExecutor
 
 from lamina import fhbn
-from lamina._native import SoftNic
+from lamina._softnic import SoftNic
 from lamina.fhbn import softnic
 
 network, act = sys.argv[1:]

@@ -39,6 +39,16 @@ def test_what_is_sent_arrives(messages: list[list[bytes]], first_seqno: int) -> 
     assert sender.next_seqno == sender.consumed == receiver.next_seqno == receiver.consumed
 
 
+def test_the_end_of_a_part_that_is_copied_past_the_cache_arrives() -> None:
+    """From 4 MiB on a part is copied in steps of 64 bytes, and what is left after the last one by itself."""
+    for extra in (0, 1, 63):
+        part = os.urandom((4 << 20) + extra)
+        sender, receiver = ends(len(part) + 64, slots=1)
+        sender.send(b"before", part, b"after")
+        with receiver.recv() as found:
+            assert [bytes(each) for each in found] == [b"before", part, b"after"]
+
+
 def test_tensors_arrive_without_a_copy() -> None:
     sender, receiver = ends()
     q = torch.randn(3, 5)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina import _native
+from lamina import _softnic
 from lamina.fhbn.nic.devices import NoPyverbsError, pyverbs
 
 pytestmark = pytest.mark.outside
@@ -52,7 +52,7 @@ def control(mlx5: Any, *, opcode: int, block: int, qpn: int, segments: int, aske
     return of_rdma_core(mlx5, segment)
 
 
-def request_at(queue: _native.WqeQueue, block: int, segments: int) -> bytes:
+def request_at(queue: _softnic.WqeQueue, block: int, segments: int) -> bytes:
     """A request's bytes, put together again where the queue's end divides them."""
     memory = queue.requests
     first = block * BLOCK % len(memory)
@@ -71,7 +71,7 @@ def test_a_write_is_laid_out_as_rdma_core_does_it(
     remote_key: int,
     nbytes: int,
 ) -> None:
-    queue = _native.WqeQueue(size, qpn=qpn, first=start)
+    queue = _softnic.WqeQueue(size, qpn=qpn, first=start)
     for i in range(size):
         queue.put_write(local=local, local_key=local_key, remote=remote, remote_key=remote_key, nbytes=nbytes)
         assert queue.next == (start + i + 1) % 2**32
@@ -91,7 +91,7 @@ def test_a_write_is_laid_out_as_rdma_core_does_it(
 def test_inline_bytes_go_on_at_the_queues_beginning(
     mlx5: Any, size: int, qpn: int, start: int, data: bytes, remote: int, remote_key: int
 ) -> None:
-    queue = _native.WqeQueue(size, qpn=qpn, first=start)
+    queue = _softnic.WqeQueue(size, qpn=qpn, first=start)
     queue.put_inline(data, remote=remote, remote_key=remote_key)
     segments = 2 + -(-(4 + len(data)) // SEGMENT)
     taken = -(-segments * SEGMENT // BLOCK)
@@ -107,14 +107,14 @@ def test_inline_bytes_go_on_at_the_queues_beginning(
 def test_a_request_that_does_nothing_asks_for_its_completion(
     mlx5: Any, size: int, qpn: int, start: int
 ) -> None:
-    queue = _native.WqeQueue(size, qpn=qpn, first=start)
+    queue = _softnic.WqeQueue(size, qpn=qpn, first=start)
     queue.put_nothing()
     expected = control(mlx5, opcode=NOTHING, block=start, qpn=qpn, segments=1, asked=True)
     assert request_at(queue, start, 1) == expected
 
 
 def test_a_full_queue_takes_no_more() -> None:
-    queue = _native.WqeQueue(8, qpn=1, first=2**32 - 3)
+    queue = _softnic.WqeQueue(8, qpn=1, first=2**32 - 3)
     for _ in range(8):
         queue.put_nothing()
     with pytest.raises(ValueError, match="the queue is full"):
@@ -124,4 +124,4 @@ def test_a_full_queue_takes_no_more() -> None:
 @pytest.mark.parametrize("size", [0, 4, 12, 65536])
 def test_a_queues_size_is_a_power_of_two_that_16_bits_can_count(size: int) -> None:
     with pytest.raises(ValueError, match="8 to 32,768 blocks"):
-        _native.WqeQueue(size, qpn=1, first=0)
+        _softnic.WqeQueue(size, qpn=1, first=0)

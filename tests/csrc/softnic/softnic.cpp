@@ -1,4 +1,4 @@
-#include "fhbn/rdma/softnic.hpp"
+#include "softnic/softnic.hpp"
 
 #include <algorithm>
 #include <chrono>

@@ -1,4 +1,4 @@
-#include "fhbn/rdma/soft_queue.hpp"
+#include "softnic/soft_queue.hpp"
 
 #include <sys/mman.h>
 

@@ -5,8 +5,8 @@
 #include <memory>
 #include <string>
 
-#include "fhbn/rdma/softnic.hpp"
 #include "fhbn/segment.hpp"
+#include "softnic/softnic.hpp"
 
 namespace lamina::fhbn::rdma {
 

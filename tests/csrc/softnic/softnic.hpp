@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "fhbn/rdma/mlx5_writer.hpp"
-#include "fhbn/rdma/soft_queue.hpp"
+#include "softnic/soft_queue.hpp"
 
 namespace lamina::fhbn::rdma {
 

@@ -1,4 +1,4 @@
-#include "fhbn/rdma/soft_writer.hpp"
+#include "softnic/soft_writer.hpp"
 
 #include <utility>
 
@@ -18,7 +18,7 @@ Failed failed_in(const std::shared_ptr<Segment>& memory) {
 }  // namespace
 
 std::shared_ptr<Segment> seen_by_softnic(const std::shared_ptr<RingMemory>& memory) {
-  if (auto segment = std::dynamic_pointer_cast<Segment>(memory)) return segment;
+  if (!memory->is_on_device()) return std::static_pointer_cast<Segment>(memory);
   if (memory->descriptor() < 0) throw ChannelError("a softnic reaches a GPU's memory by its dmabuf only");
   try {
     return Segment::attach(memory->descriptor());
