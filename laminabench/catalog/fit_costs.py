@@ -9,7 +9,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from laminabench.catalog import fitted
-from laminabench.catalog.cost_file import COST_SETS, SECTIONS, assumed_borrowing, assumed_host, load_costs
+from laminabench.catalog.cost_file import COST_SETS, assumed_borrowing, assumed_host, load_costs, sections
+from laminabench.catalog.cost_keys import AllReduceKey, DtypeKey, to_path
 from laminabench.catalog.cost_terms import (
     AllReduceCost,
     AttentionCost,
@@ -62,8 +63,8 @@ def fit(profiles: Path, set_name: str) -> CostSet:
     if set_name not in fitters:
         fixed = " (it has nothing to fit)" if set_name in COST_SETS else ""
         raise UserError("costs-cannot-fit", f"cannot fit {set_name!r}{fixed}; can fit: {', '.join(fitters)}")
-    # How it was held against measurements is not in these files.
-    return replace(fitters[set_name](profiles), held=load_costs(set_name).held)
+    # Errors against servers are not in these files.
+    return replace(fitters[set_name](profiles), server_errors=load_costs(set_name).server_errors)
 
 
 def error_rows(costs: CostSet) -> list[dict[str, object]]:
@@ -71,11 +72,11 @@ def error_rows(costs: CostSet) -> list[dict[str, object]]:
     return [
         {
             "term": "prompts" if name == "prompt_attention" else name,
-            "for": " ".join(section.path(key)),
+            "for": " ".join(to_path(key)),
             "samples": cost.origin.samples,
             **cost.origin.errors,
         }
-        for name, section in SECTIONS.items()
+        for name in sections()
         for key, cost in getattr(costs, name).items()
     ]
 
@@ -86,7 +87,7 @@ def _vllm(folder: Path) -> CostSet:
         "vllm-0.14",
         "vLLM 0.14 kernels: GEMM, decode attention and all-reduce from one measured source",
         gemm={
-            (name, dtype): _vllm_gemm(folder, device(name), dtype)
+            DtypeKey(name, dtype): _vllm_gemm(folder, device(name), dtype)
             for name, dtype in (("h100", "bf16"), ("h100", "fp8"), ("a100-80g-sxm", "bf16"))
         },
         read_allreduce=lambda on, degree: vllm_allreduce(_vllm_014(folder, on, "custom_allreduce"), degree),
@@ -99,7 +100,7 @@ def _vidur(folder: Path) -> CostSet:
         folder,
         "vidur-2024",
         "Vidur's 2024 profile: GEMM and NCCL all-reduce; attention is vLLM 0.14's",
-        gemm={(name, "bf16"): _vidur_gemm(folder, device(name)) for name in PROFILED},
+        gemm={DtypeKey(name, "bf16"): _vidur_gemm(folder, device(name)) for name in PROFILED},
         read_allreduce=lambda on, degree: vidur_allreduce(
             folder / f"{PROFILED[on.name][1]}-dgx-all_reduce.csv", degree
         ),
@@ -128,7 +129,7 @@ def _measured(folder: Path) -> CostSet:
         "vllm-0.19",
         "vLLM 0.19 on workstation GPUs: operators as they were measured, formulas beyond",
         profiles,
-        {(on, degree): cost},
+        {AllReduceKey(on, degree): cost},
     )
 
 
@@ -150,7 +151,9 @@ def _vllm_024(folder: Path) -> CostSet:
     tables = [each for gpu in GPUS_OF_024 for each in tables_in(folder / "aiconfigurator" / gpu, {})]
     found = aiconfigurator.cost_set("vllm-0.24", tables, [], {})
     of_h200 = {
-        ("h100", *kind): cost for (on, *kind), cost in found.prompt_attention_of.items() if on == "h200"
+        key._replace(device="h100"): cost
+        for key, cost in found.prompt_attention_of.items()
+        if key.device == "h200"
     }
     return replace(
         found,
@@ -177,7 +180,7 @@ def _cost_set(
     name: str,
     title: str,
     *,
-    gemm: dict[tuple[str, str], GemmCost],
+    gemm: dict[DtypeKey, GemmCost],
     read_allreduce: Callable[[Device, int], Samples],
     allreduce_source: str,
 ) -> CostSet:
@@ -189,7 +192,7 @@ def _cost_set(
         attention={on: _attention(folder, device(on)) for on in PROFILED},
         prompt_attention={on: _prompt_attention(folder, on) for on in PROMPTS},
         allreduce={
-            (on, degree): fitted.allreduce(
+            AllReduceKey(on, degree): fitted.allreduce(
                 device(on), degree, read_allreduce(device(on), degree), allreduce_source
             )
             for on in PROFILED

@@ -16,6 +16,7 @@ from laminabench.bench.calibrate.terms import (
     Model,
     Prompts,
 )
+from laminabench.catalog.cost_keys import DtypeKey, GemmKey, HeadsKey, OperatorKey
 from laminabench.catalog.cost_terms import (
     ACTIVATION_BYTES,
     AttentionCost,
@@ -129,14 +130,14 @@ def cost_set(made: Made) -> CostSet:
     return CostSet(
         name=name,
         title=f"{made.title}: {shape.name} on {made.words.system}, as `calibrate` measured it",
-        gemm={(name, DTYPE): _fitted_gemm(made, on)},
+        gemm={DtypeKey(name, DTYPE): _fitted_gemm(made, on)},
         attention={name: _fitted_decode(made, on, grids.decode)},
         prompt_attention={name: _fitted_prompt(made, on, grids.prompt)},
         allreduce={},
         elementwise={name: _fitted_elementwise(made, on)},
         host=_host(made),
         borrowed={},
-        measured=Measured(_gemms(made), _operators(made), {(name, *made.heads): grids}),
+        measured=Measured(_gemms(made), _operators(made), {HeadsKey(name, *made.heads): grids}),
         devices={name: on},
         networks=_networks(made),
     )
@@ -163,25 +164,25 @@ def _rows(made: Made) -> list[int]:
     return sorted({int(point[1]) for point in made.found.seconds if point[0] == "slices"})
 
 
-def _gemms(made: Made) -> dict[tuple[str, str, int, int], Curve]:
+def _gemms(made: Made) -> dict[GemmKey, Curve]:
     found = {}
     for matrix, times in _matrices(made.shape):
         kind = f"gemm {matrix.name}"
-        found[made.name, DTYPE, matrix.n, matrix.k] = _curve(made, kind, made.words.products, times)
+        found[GemmKey(made.name, DTYPE, matrix.n, matrix.k)] = _curve(made, kind, made.words.products, times)
     return found
 
 
-def _operators(made: Made) -> dict[tuple[str, str, int], Curve]:
+def _operators(made: Made) -> dict[OperatorKey, Curve]:
     """What slices take beside their products, dealt out to the operators by their widths."""
     shape = made.shape
     operators = [*shape.operators(), ("embedding", shape.hidden, 1)]
     whole = sum(width * times for _, width, times in operators)
     found = {
-        (made.name, name, width): _curve(made, "rest", made.words.operators, whole / width)
+        OperatorKey(made.name, name, width): _curve(made, "rest", made.words.operators, whole / width)
         for name, width, _ in operators
     }
     head = shape.lm_head_gemm().n
-    return {**found, (made.name, "sampler", head): _curve(made, "sampler", made.words.sampler, 1)}
+    return {**found, OperatorKey(made.name, "sampler", head): _curve(made, "sampler", made.words.sampler, 1)}
 
 
 def _curve(made: Made, kind: str, what: str, times: float) -> Curve:

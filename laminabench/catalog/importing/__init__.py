@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from laminabench.catalog.cost_keys import AllReduceKey
 from laminabench.catalog.cost_terms import AllReduceCost, Origin
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.find_model import model
@@ -53,7 +54,7 @@ def _pair(flag: str, text: str) -> tuple[str, str]:
     return name, value
 
 
-def _link(text: str) -> tuple[tuple[str, int], AllReduceCost]:
+def _link(text: str) -> tuple[AllReduceKey, AllReduceCost]:
     """Of `rtx-4090=20us,16GB/s`: two of a device, the time of a message and its rate."""
     name, value = _pair("--link", text)
     found = re.fullmatch(r"([\d.]+)us,([\d.]+)GB/s", value)
@@ -62,4 +63,4 @@ def _link(text: str) -> tuple[tuple[str, int], AllReduceCost]:
     latency, rate = map(float, found.groups())
     on = device(name)
     share = rate * 1e9 / on.interchip_bytes_per_s
-    return (on.name, 2), AllReduceCost(latency * 1e-6, share, Origin("assumed", f"--link {text}"))
+    return AllReduceKey(on.name, 2), AllReduceCost(latency * 1e-6, share, Origin("assumed", f"--link {text}"))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from laminabench.catalog.cost_keys import OperatorKey
 from laminabench.catalog.cost_terms import ElementwiseCost, Float64, GemmCost, Origin
 from laminabench.catalog.fit_terms import elementwise_times, fit_elementwise, fit_gemm, gemm_times, mape
 from laminabench.catalog.fitted import Shape, sourced
@@ -23,7 +24,7 @@ DEGREES = (2, 4, 8)
 NEAREST = 4
 # The largest CUDA graph that vLLM captures unless told otherwise.
 GRAPH_ROWS = 512
-OperatorCurves = Mapping[tuple[str, str, int], Curve]
+OperatorCurves = Mapping[OperatorKey, Curve]
 
 
 class Layers(NamedTuple):
@@ -103,7 +104,7 @@ def fitted_elementwise(
     parts: dict[str, list[Float64]] = {"m": [], "tp": [], "seconds": []}
     for degree in degrees:
         of_layer = [
-            (operators[on.name, name, width], 2 if name == "norm" else 1)
+            (operators[OperatorKey(on.name, name, width)], 2 if name == "norm" else 1)
             for name, width, _ in model.operators(degree)
         ]
         rows = of_layer[0][0].rows

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from laminabench.catalog.cost_file import assumed_borrowing, assumed_host
+from laminabench.catalog.cost_keys import AllReduceKey, DtypeKey, GemmKey, HeadsKey, OperatorKey
 from laminabench.catalog.cost_terms import (
     AllReduceCost,
     AttentionCost,
@@ -64,7 +65,7 @@ SHARE_EDGES = (0.05, 0.15, 0.4, 0.7)
 LONGEST = (512.0, 2048.0, 8192.0, 32768.0)
 LONGEST_EDGES = (1024, 4096, 16384)
 
-AttentionByShape = dict[tuple[str, int, int, int], AttentionGrids]
+AttentionByShape = dict[HeadsKey, AttentionGrids]
 
 # Of batches that are priced by their mean alone.
 EVEN = Grid((np.ones(1),), np.zeros(1))
@@ -137,14 +138,14 @@ def cost_set(
     name: str,
     title: str,
     profiles: Sequence[Profile],
-    allreduce: Mapping[tuple[str, int], AllReduceCost] | None = None,
+    allreduce: Mapping[AllReduceKey, AllReduceCost] | None = None,
 ) -> CostSet:
     """All profiles as one set: what they measured, and formulas fitted to it for all else.
 
     No profile has the time of an all-reduce.
     """
-    gemm: dict[tuple[str, str, int, int], Curve] = {}
-    operators: dict[tuple[str, str, int], Curve] = {}
+    gemm: dict[GemmKey, Curve] = {}
+    operators: dict[OperatorKey, Curve] = {}
     attention: AttentionByShape = {}
     for profile in profiles:
         for degree in profile.degrees:
@@ -162,7 +163,7 @@ def cost_set(
         name=name,
         title=title,
         gemm={
-            (on, DTYPE): fitted_gemm(device, DTYPE, measured, layers_of(on), SOURCE)
+            DtypeKey(on, DTYPE): fitted_gemm(device, DTYPE, measured, layers_of(on), SOURCE)
             for on, device in by_device.items()
         },
         attention={on: _fitted_decode(device, attention) for on, device in by_device.items()},
@@ -193,26 +194,22 @@ def _curves(profile: Profile, degree: int) -> dict[str, Curve]:
     return found
 
 
-def _gemms(
-    profile: Profile, degree: int, curves: Mapping[str, Curve]
-) -> dict[tuple[str, str, int, int], Curve]:
+def _gemms(profile: Profile, degree: int, curves: Mapping[str, Curve]) -> dict[GemmKey, Curve]:
     model = profile.model
     shapes = {gemm.name: gemm for gemm in (*model.layer_gemms(degree), model.lm_head_gemm(degree))}
     return {
-        (profile.device.name, DTYPE, shapes[GEMMS[layer]].n, shapes[GEMMS[layer]].k): found
+        GemmKey(profile.device.name, DTYPE, shapes[GEMMS[layer]].n, shapes[GEMMS[layer]].k): found
         for layer, found in curves.items()
         if layer in GEMMS
     }
 
 
-def _operators(
-    profile: Profile, degree: int, curves: Mapping[str, Curve]
-) -> dict[tuple[str, str, int], Curve]:
+def _operators(profile: Profile, degree: int, curves: Mapping[str, Curve]) -> dict[OperatorKey, Curve]:
     model = profile.model
     widths = {name: width for name, width, _ in model.operators(degree)}
     widths |= {"embedding": model.hidden, "sampler": model.lm_head_gemm(degree).n}
     return {
-        (profile.device.name, OPERATORS[layer], widths[OPERATORS[layer]]): found
+        OperatorKey(profile.device.name, OPERATORS[layer], widths[OPERATORS[layer]]): found
         for layer, found in curves.items()
         if OPERATORS.get(layer) in widths
     }
@@ -237,7 +234,7 @@ def _attention(profile: Profile, degree: int) -> AttentionByShape:
         profile.origin("attention", len(seconds), held_out_op=_held_out(decode)),
     )
     heads, kv_heads = model.heads // degree, max(1, model.kv_heads // degree)
-    return {(profile.device.name, heads, kv_heads, model.head_dim): grids}
+    return {HeadsKey(profile.device.name, heads, kv_heads, model.head_dim): grids}
 
 
 def _held_out(decode: Grid) -> float:
@@ -324,7 +321,7 @@ def _fitted_prompt(on: Device, attention: AttentionByShape) -> PromptAttentionCo
 
 
 def _of(on: Device, attention: AttentionByShape) -> Iterable[tuple[Heads, AttentionGrids]]:
-    return ((key[1:], grids) for key, grids in attention.items() if key[0] == on.name)
+    return ((key[1:], grids) for key, grids in attention.items() if key.device == on.name)
 
 
 # Files

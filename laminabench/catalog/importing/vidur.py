@@ -8,6 +8,7 @@ from pathlib import Path
 
 from laminabench.catalog import fitted
 from laminabench.catalog.cost_file import assumed_borrowing, assumed_host
+from laminabench.catalog.cost_keys import AllReduceKey, DtypeKey, GemmKey, OperatorKey
 from laminabench.catalog.cost_terms import AllReduceCost, ElementwiseCost, Origin
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.hardware import Device
@@ -82,11 +83,11 @@ def profiles_in(folder: Path, devices: Mapping[str, str]) -> list[Profile]:
 
 
 def cost_set(
-    name: str, profiles: Sequence[Profile], allreduce: Mapping[tuple[str, int], AllReduceCost]
+    name: str, profiles: Sequence[Profile], allreduce: Mapping[AllReduceKey, AllReduceCost]
 ) -> CostSet:
     """What the files measured, and formulas fitted to it for all else. Attention is the default set's."""
-    gemm: dict[tuple[str, str, int, int], Curve] = {}
-    operators: dict[tuple[str, str, int], Curve] = {}
+    gemm: dict[GemmKey, Curve] = {}
+    operators: dict[OperatorKey, Curve] = {}
     for profile in profiles:
         # What several models have is the first one's: two sessions in one curve would make it jagged.
         gemm = dict(_gemms(profile)) | gemm
@@ -102,7 +103,9 @@ def cost_set(
         name=name,
         title=f"measured by Vidur: {', '.join(sorted({profile.gpu.name for profile in profiles}))}",
         gemm={
-            (on, DTYPE): fitted_gemm(device, DTYPE, measured, [each.layers for each in by_gpu[on]], SOURCE)
+            DtypeKey(on, DTYPE): fitted_gemm(
+                device, DTYPE, measured, [each.layers for each in by_gpu[on]], SOURCE
+            )
             for on, device in devices.items()
         },
         attention={on: packaged("attention", device, attention) for on, device in devices.items()},
@@ -117,14 +120,14 @@ def cost_set(
     )
 
 
-def _gemms(profile: Profile) -> Iterable[tuple[tuple[str, str, int, int], Curve]]:
+def _gemms(profile: Profile) -> Iterable[tuple[GemmKey, Curve]]:
     for degree, columns in profile.operators.items():
         for name, gemm in zip(VIDUR_OPS, profile.model.layer_gemms(degree), strict=True):
             found = curve(columns["rows"], columns[name], profile.origin(name))
-            yield (profile.device.name, DTYPE, gemm.n, gemm.k), found
+            yield GemmKey(profile.device.name, DTYPE, gemm.n, gemm.k), found
 
 
-def _operators(profile: Profile) -> Iterable[tuple[tuple[str, str, int], Curve]]:
+def _operators(profile: Profile) -> Iterable[tuple[OperatorKey, Curve]]:
     """Next to the GEMMs. vLLM's norms add as well: here, each has half of a layer's one addition."""
     for degree, columns in profile.operators.items():
         seconds = {
@@ -136,11 +139,11 @@ def _operators(profile: Profile) -> Iterable[tuple[tuple[str, str, int], Curve]]
         widths = {name: width for name, width, _ in profile.model.operators(degree)}
         for name, width in (widths | {"embedding": profile.model.hidden}).items():
             found = curve(columns["rows"], seconds[name], profile.origin(name))
-            yield (profile.device.name, name, width), found
+            yield OperatorKey(profile.device.name, name, width), found
 
 
 def _elementwise(
-    on: Device, operators: Mapping[tuple[str, str, int], Curve], profiles: Sequence[Profile]
+    on: Device, operators: Mapping[OperatorKey, Curve], profiles: Sequence[Profile]
 ) -> ElementwiseCost:
     layers = [each.layers for each in profiles if each.whole]
     if layers:
@@ -149,7 +152,7 @@ def _elementwise(
     return cost
 
 
-def _allreduce(profile: Profile) -> Iterable[tuple[tuple[str, int], AllReduceCost]]:
+def _allreduce(profile: Profile) -> Iterable[tuple[AllReduceKey, AllReduceCost]]:
     """Of all GPUs of a node on one switch. Pairs are measured, too, and not read."""
     path = profile.gpu.parents[1] / "network" / f"{profile.gpu.name}_dgx" / "all_reduce.csv"
     if not path.is_file():
@@ -158,4 +161,7 @@ def _allreduce(profile: Profile) -> Iterable[tuple[tuple[str, int], AllReduceCos
     for degree in DEGREES:
         samples = vidur_allreduce(path, degree)
         if len(samples):
-            yield (profile.device.name, degree), fitted.allreduce(profile.device, degree, samples, source)
+            yield (
+                AllReduceKey(profile.device.name, degree),
+                fitted.allreduce(profile.device, degree, samples, source),
+            )

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.costs import ServerErrors, error_range
 from laminabench.catalog.entries import packaged_in
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.models import ModelShape
@@ -235,12 +236,12 @@ def _group(device: str, what: str, found: Sequence[Judged], off: str = "") -> Gr
     return Group(device, what, versions, off, {metric: Errors.of(found, metric) for metric in METRICS})
 
 
-def held(found: Sequence[Judged]) -> str:
-    """The sentence for a cost set: medians of absolute errors of TPOT."""
-    said = [
-        f"{group.device.upper()} {group.errors['tpot'].median:.1f} %"
+def server_errors(found: Sequence[Judged]) -> ServerErrors:
+    """Return the errors for a cost set: medians of absolute errors of TPOT."""
+    medians = {
+        group.device.upper(): error_range([group.errors["tpot"].median])
         for group in grouped(found)
         if group.what == ALL
-    ]
+    }
     known = sum(each.tpot_ms is not None for each in found)
-    return f"{known} loads of vLLM servers: median absolute error of TPOT {', '.join(said)}"
+    return ServerErrors(f"{known} loads of vLLM servers", medians, "median absolute error of TPOT")

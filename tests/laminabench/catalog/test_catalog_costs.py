@@ -14,11 +14,20 @@ from laminabench.catalog.cost_file import (
     COST_SETS,
     COSTS_OF_TODAY,
     DEFAULT_COSTS,
-    SECTIONS,
     load_costs,
+    sections,
     to_toml,
     usual_costs,
     write_costs,
+)
+from laminabench.catalog.cost_keys import (
+    AttentionKey,
+    CollectiveKey,
+    DispatchKey,
+    DtypeKey,
+    ExpertsKey,
+    LatentKey,
+    LinesKey,
 )
 from laminabench.catalog.cost_terms import (
     DISPATCH_BYTES,
@@ -388,14 +397,19 @@ def _with_every_term():
     )
     return replace(
         load_costs(),
-        attention_of={("h100", 64, "bf16", 128): attention},
-        prompt_attention_of={("h100", 64, "bf16", 128): prompts},
-        experts={("h100", "fp8_block"): ExpertCost(3e-5, 8.5e-8, 0.9, 0.45, 3.7, MADE_UP)},
-        latent={("h100", "fp8"): LatentCost(9e-6, 0.6, 0.7, MADE_UP)},
+        attention_of={AttentionKey("h100", 64, "bf16", 128): attention},
+        prompt_attention_of={AttentionKey("h100", 64, "bf16", 128): prompts},
+        experts={DtypeKey("h100", "fp8_block"): ExpertCost(3e-5, 8.5e-8, 0.9, 0.45, 3.7, MADE_UP)},
+        latent={DtypeKey("h100", "fp8"): LatentCost(9e-6, 0.6, 0.7, MADE_UP)},
         latent_prompts={"h100": LatentPromptCost(9e-6, 0.6, MADE_UP)},
         batched={"h100": BatchedCost(5e-6, 0.6, 0.7, MADE_UP)},
-        collectives={("h100", "alltoall", degree): CollectiveCost(5e-6, 0.6, MADE_UP) for degree in (2, 8)},
-        dispatch={("h100", "combine", nodes): DispatchCost(nodes * 1e-5, 5e-12, MADE_UP) for nodes in (1, 2)},
+        collectives={
+            CollectiveKey("h100", "alltoall", over): CollectiveCost(5e-6, 0.6, MADE_UP) for over in (2, 8)
+        },
+        dispatch={
+            DispatchKey("h100", "combine", nodes): DispatchCost(nodes * 1e-5, 5e-12, MADE_UP)
+            for nodes in (1, 2)
+        },
     )
 
 
@@ -404,7 +418,7 @@ def test_every_term_is_written_and_read_back(tmp_path):
     write_costs(costs, path)
     found = load_costs(str(path))
     assert to_toml(found) == to_toml(costs)
-    assert all(getattr(found, name).keys() == getattr(costs, name).keys() for name in SECTIONS)
+    assert all(getattr(found, name).keys() == getattr(costs, name).keys() for name in sections())
     assert "[attention_of.h100.size64.bf16.window128]" in path.read_text()
     path.write_text(path.read_text().replace("over8", "overall"))
     with pytest.raises(UserError, match="costs-file-incomplete"):
@@ -449,19 +463,15 @@ def test_the_set_of_vllm_0_24_has_experts_and_latent_kv_of(on):
     assert errors["op"] <= errors["held_out_op"] * 1.05
     assert errors["held_out_op"] < 12
     assert costs.expert_cost(found, "fp8").origin.kind == ("fitted" if on == "b200" else "assumed")
-    curve = costs.measured_experts(found, "fp8_block", (7168, 2048, 8, 256), 8, 1)
-    assert curve is not None
+    curve = costs.measured.experts[ExpertsKey(on, "fp8_block", 7168, 2048, 8, 256, 8, 1)]
     formula = costs.expert_cost(found, "fp8_block").seconds(found, 7168, 256, "fp8_block", 207, 1024, 128)
     assert float(curve.at(128)) == pytest.approx(float(formula), rel=0.2)
     for kv_dtype in ("bf16", "fp8"):
-        lines, cost = costs.measured_latent(found, 16, kv_dtype), costs.latent_cost(found, kv_dtype)
-        assert lines is not None
+        lines, cost = costs.measured.latent[LatentKey(on, 16, kv_dtype)], costs.latent_cost(found, kv_dtype)
         of_formula = float(cost.terms(found, 16, kv_dtype).seconds(64 * 8192, 64))
         assert float(lines.seconds(64 * 8192, 64)) == pytest.approx(of_formula, rel=0.25)
     assert costs.attention_cost(found, 64, "bf16", 128) is not costs.attention_cost(found)
-    window, whole = (costs.measured_lines(found, 8, 1, 64, "bf16", each) for each in (128, 0))
-    assert window is not None
-    assert whole is not None
+    window, whole = (costs.measured.lines[LinesKey(on, 8, 1, 64, "bf16", each)] for each in (128, 0))
     assert float(window.seconds(32 * 128, 32)) < float(whole.seconds(32 * 8192, 32))
     assert 5e-6 < costs.collective_cost(found, "all_gather", 8).latency_s < 3e-5
     assert costs.dispatch_cost(found, "combine").per_byte_s > 0
@@ -469,7 +479,7 @@ def test_the_set_of_vllm_0_24_has_experts_and_latent_kv_of(on):
 
 def test_the_set_of_vllm_0_24_says_where_everything_is_from():
     costs = load_costs("vllm-0.24")
-    for name in SECTIONS:
+    for name in sections():
         for term in getattr(costs, name).values():
             assert term.origin.kind in {"fitted", "assumed"}
             assert "aiconfigurator" in term.origin.source

@@ -20,10 +20,10 @@ from laminabench.workflows.validate.serving import (
     Judged,
     Point,
     grouped,
-    held,
     judged,
     points,
     predicted,
+    server_errors,
 )
 
 
@@ -129,7 +129,7 @@ def test_groups_errors_and_targets_by_hand() -> None:
     assert named["h200", SOUND, ""].errors["tpot"].points == 3
     assert named["h200", ALL, ""].errors["tpot"].worst == pytest.approx(100)
     assert named["b200", ALL, ""].errors["tpot"].points == 0
-    assert held(found).startswith("4 loads of vLLM servers")
+    assert server_errors(found).source == "4 loads of vLLM servers"
 
 
 @pytest.mark.long
@@ -142,5 +142,5 @@ def test_the_whole_table_is_as_near_as_is_said() -> None:
     for device in ("h200", "b200"):
         assert groups[device, ALL].errors["tpot"].median < 12
         assert groups[device, SOUND].errors["tpot"].median < 10
-    assert load_costs("vllm-0.24").held == held(found)
+    assert load_costs("vllm-0.24").server_errors == server_errors(found)
     assert {metric for group in groups.values() for metric in group.errors} == set(METRICS)
