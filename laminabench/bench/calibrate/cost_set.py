@@ -28,7 +28,9 @@ from laminabench.catalog.cost_terms import (
     PromptAttentionCost,
 )
 from laminabench.catalog.costs import CostSet
-from laminabench.catalog.fit_terms import (
+from laminabench.catalog.fitting.formulas import Heads, decode_samples, prompt_samples, sourced
+from laminabench.catalog.fitting.samples import Samples
+from laminabench.catalog.fitting.terms import (
     attention_times,
     elementwise_times,
     fit_attention,
@@ -39,12 +41,10 @@ from laminabench.catalog.fit_terms import (
     mape,
     prompt_attention_times,
 )
-from laminabench.catalog.fitted import Heads, decode_samples, prompt_samples, sourced
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.measured import AttentionGrids, Curve, Grid, Measured
 from laminabench.catalog.models import Gemm, ModelShape
 from laminabench.catalog.network import Network
-from laminabench.catalog.profiles import Samples
 
 DTYPE = "bf16"
 NETWORK = "shm"

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from laminabench.catalog.cost_keys import AllReduceKey
+from laminabench.catalog.cost_file import sections
+from laminabench.catalog.cost_keys import AllReduceKey, to_path
 from laminabench.catalog.cost_terms import AllReduceCost, Origin
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.find_model import model
@@ -45,6 +46,20 @@ def imported(
     return vidur.cost_set(
         name, [one for each in folders for one in vidur.profiles_in(each, called)], allreduce
     )
+
+
+def error_rows(costs: CostSet) -> list[dict[str, object]]:
+    """Return the errors of a set's formulas, a row for each operation and device."""
+    return [
+        {
+            "term": "prompts" if name == "prompt_attention" else name,
+            "for": " ".join(to_path(key)),
+            "samples": cost.origin.samples,
+            **cost.origin.errors,
+        }
+        for name in sections()
+        for key, cost in getattr(costs, name).items()
+    ]
 
 
 def _pair(flag: str, text: str) -> tuple[str, str]:

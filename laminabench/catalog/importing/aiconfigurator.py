@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from laminabench.catalog import fitted
 from laminabench.catalog.cost_file import assumed_borrowing, assumed_host
 from laminabench.catalog.cost_keys import AllReduceKey, DtypeKey, GemmKey
 from laminabench.catalog.cost_terms import (
@@ -20,21 +19,29 @@ from laminabench.catalog.cost_terms import (
 )
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.families import released_models
-from laminabench.catalog.fitted import Shape
+from laminabench.catalog.fitting import formulas as fitted
+from laminabench.catalog.fitting.formulas import Shape
+from laminabench.catalog.fitting.samples import Samples
 from laminabench.catalog.hardware import Device
-from laminabench.catalog.importing.curves import DEGREES, GRAPH_ROWS, NEAREST, Layers, curve, held_out_layers
+from laminabench.catalog.importing.curves import (
+    DEGREES,
+    GRAPH_ROWS,
+    NEAREST,
+    Layers,
+    curve,
+    held_out_layers,
+    packaged,
+)
 from laminabench.catalog.importing.kernels import Kernels
-from laminabench.catalog.importing.stand_ins import packaged
 from laminabench.catalog.importing.tables import SOURCE, Tables
-from laminabench.catalog.measured import Curve, Measured
-from laminabench.catalog.models import ModelShape
-from laminabench.catalog.profiles import (
-    Samples,
+from laminabench.catalog.importing.vllm_tables import (
     vllm_allreduce,
     vllm_attention,
     vllm_gemm,
     vllm_prompt_attention,
 )
+from laminabench.catalog.measured import Curve, Measured
+from laminabench.catalog.models import ModelShape
 from laminabench.util.errors import UserError
 
 DTYPES = ("bf16", "fp8", "fp8_block", "nvfp4")

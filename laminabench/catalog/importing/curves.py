@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
+from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.cost_keys import OperatorKey
 from laminabench.catalog.cost_terms import ElementwiseCost, Float64, GemmCost, Origin
-from laminabench.catalog.fit_terms import elementwise_times, fit_elementwise, fit_gemm, gemm_times, mape
-from laminabench.catalog.fitted import Shape, sourced
+from laminabench.catalog.fitting.formulas import Shape, sourced
+from laminabench.catalog.fitting.samples import Samples
+from laminabench.catalog.fitting.terms import elementwise_times, fit_elementwise, fit_gemm, gemm_times, mape
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.measured import Curve, Formula, Measured, nearby
 from laminabench.catalog.models import ModelShape
-from laminabench.catalog.profiles import Samples
 
 # Over how many an all-reduce is read, where it was measured.
 DEGREES = (2, 4, 8)
@@ -116,3 +117,14 @@ def fitted_elementwise(
     cost = fit_elementwise(on, model, samples)
     times = elementwise_times(cost, on, model, samples)
     return sourced(cost, times, samples, f"{source}: norms, rotation, activation")
+
+
+def packaged(term: str, on: Device, reason: str) -> Any:
+    """The default set's coefficients of a device, or of the one that it borrows from; kind `assumed`."""
+    costs = load_costs()
+    measured = costs.measured_as(on)
+    cost = getattr(costs, term)[measured]
+    if measured != on.name:
+        reason += f"; {on.name} borrows: {costs.borrowed[on.name].reason}"
+    source = f"{reason}; {costs.name}'s of {measured}: {cost.origin.source}"
+    return replace(cost, origin=Origin("assumed", source, cost.origin.range))

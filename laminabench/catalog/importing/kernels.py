@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from laminabench.catalog import fitted, moe_fits
 from laminabench.catalog.cost_keys import (
     AttentionKey,
     CollectiveKey,
@@ -31,11 +30,12 @@ from laminabench.catalog.cost_terms import (
     Origin,
     PromptAttentionCost,
 )
+from laminabench.catalog.fitting import formulas, mixtures
+from laminabench.catalog.fitting.mixtures import EXPERTS
+from laminabench.catalog.fitting.samples import FULL, AttentionKind, Samples
 from laminabench.catalog.importing.curves import DEGREES, curve
 from laminabench.catalog.importing.tables import Tables
-from laminabench.catalog.measured import AttentionLines, Curve
-from laminabench.catalog.moe_profiles import (
-    EXPERTS,
+from laminabench.catalog.importing.vllm_mixtures import (
     deepep_dispatch,
     nccl_collective,
     vllm_batched,
@@ -43,14 +43,8 @@ from laminabench.catalog.moe_profiles import (
     vllm_latent,
     vllm_latent_prompts,
 )
-from laminabench.catalog.profiles import (
-    FULL,
-    AttentionKind,
-    Samples,
-    vllm_attention,
-    vllm_decode,
-    vllm_prompt_attention,
-)
+from laminabench.catalog.importing.vllm_tables import vllm_attention, vllm_decode, vllm_prompt_attention
+from laminabench.catalog.measured import AttentionLines, Curve
 
 # Heads of 128 and of 64 (gpt-oss), KV in fp8, and the windows of gpt-oss and Llama-4.
 KINDS = tuple(
@@ -94,13 +88,13 @@ class Kernels:
         if table := of.newest("attention", "generation_attention"):
             for kind in KINDS:
                 if kind != FULL and len(samples := vllm_attention(table, kind)):
-                    cost = fitted.decode_attention(of.device, samples, of.source(table), kind)
+                    cost = formulas.decode_attention(of.device, samples, of.source(table), kind)
                     self.attention[AttentionKey(name, *kind)] = cost
                 self._lines(of, table, kind)
         if table := of.newest("attention", "context_attention"):
             for kind in KINDS[1:]:
                 if len(samples := vllm_prompt_attention(table, kind)):
-                    self.prompts[AttentionKey(name, *kind)] = fitted.prompt_attention(
+                    self.prompts[AttentionKey(name, *kind)] = formulas.prompt_attention(
                         of.device, samples, of.source(table), kind
                     )
 
@@ -111,7 +105,7 @@ class Kernels:
         origin = Origin("measured", of.source(table), "context 256-131072")
         for heads, kv_heads in _pairs(samples, "heads", "kv_heads"):
             part = samples.where((samples["heads"] == heads) & (samples["kv_heads"] == kv_heads))
-            if found := moe_fits.attention_lines(part, origin):
+            if found := mixtures.attention_lines(part, origin):
                 self.lines[LinesKey(of.device.name, heads, kv_heads, *kind)] = found
 
     def _experts(self, of: Tables) -> None:
@@ -123,7 +117,7 @@ class Kernels:
                 continue
             samples = vllm_experts(table, dtype)
             if len(samples):
-                self.experts[DtypeKey(name, dtype)] = moe_fits.experts(
+                self.experts[DtypeKey(name, dtype)] = mixtures.experts(
                     of.device, dtype, samples, of.source(table)
                 )
                 self._curves(of, dtype, samples, of.source(table))
@@ -157,13 +151,13 @@ class Kernels:
                 samples = vllm_latent(table, kv_dtype)
                 if not len(samples):
                     continue
-                cost = moe_fits.latent(on, kv_dtype, overhead, samples, source)
+                cost = mixtures.latent(on, kv_dtype, overhead, samples, source)
                 self.latent[DtypeKey(on.name, kv_dtype)] = cost
                 origin = Origin("measured", source, "context 256-131072")
                 for (heads,) in _pairs(samples, "heads"):
                     part = samples.where(samples["heads"] == heads)
                     terms = cost.terms(on, heads, kv_dtype)
-                    if found := moe_fits.latent_lines(part, terms, origin):
+                    if found := mixtures.latent_lines(part, terms, origin):
                         self.latent_lines[LatentKey(on.name, heads, kv_dtype)] = found
         if table := of.newest("mla", "mla_context_module"):
 
@@ -173,11 +167,11 @@ class Kernels:
                 return float(sum(gemm.seconds(on, rows, n, k) for n, k in shapes))
 
             source = f"{of.source(table)}: the module less its projections by the formula of GEMMs"
-            self.latent_prompts[on.name] = moe_fits.latent_prompts(
+            self.latent_prompts[on.name] = mixtures.latent_prompts(
                 on, overhead, projections, vllm_latent_prompts(table), source
             )
         if table := of.newest("mla_bmm", "mla_bmm"):
-            self.batched[on.name] = moe_fits.batched(on, vllm_batched(table), of.source(table))
+            self.batched[on.name] = mixtures.batched(on, vllm_batched(table), of.source(table))
 
     def _exchanges(self, of: Tables) -> None:
         on = of.device
@@ -185,7 +179,7 @@ class Kernels:
             for op in COLLECTIVES:
                 for degree in DEGREES:
                     if len(samples := nccl_collective(table, op, degree)):
-                        found = moe_fits.collective(on, degree, samples, of.source(table))
+                        found = mixtures.collective(on, degree, samples, of.source(table))
                         self.collectives[CollectiveKey(on.name, op, degree)] = found
         # Not every version was measured between nodes.
         for table in reversed(of.versions("comm", "wideep_deepep_ll", "sglang")):
@@ -193,7 +187,7 @@ class Kernels:
                 for nodes in NODES:
                     if len(samples := deepep_dispatch(table, op, nodes)):
                         source = f"{of.source(table)}, DeepEP's low-latency kernels"
-                        self.dispatch[DispatchKey(on.name, op, nodes)] = moe_fits.dispatch(samples, source)
+                        self.dispatch[DispatchKey(on.name, op, nodes)] = mixtures.dispatch(samples, source)
 
 
 def _pairs(samples: Samples, *names: str) -> Iterable[tuple[int, ...]]:

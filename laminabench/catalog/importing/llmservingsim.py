@@ -7,7 +7,7 @@ https://llmservingsim.ai has the format. All times there are in microseconds; th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,20 +25,20 @@ from laminabench.catalog.cost_terms import (
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.families import load_models
 from laminabench.catalog.find_model import model
-from laminabench.catalog.fit_terms import (
+from laminabench.catalog.fitting.formulas import Heads, decode_samples, prompt_samples, sourced
+from laminabench.catalog.fitting.terms import (
     attention_times,
     fit_attention,
     fit_prompt_attention,
     mape,
     prompt_attention_times,
 )
-from laminabench.catalog.fitted import Heads, decode_samples, prompt_samples, sourced
 from laminabench.catalog.hardware import Device
+from laminabench.catalog.importing.columns import Columns, read_columns
 from laminabench.catalog.importing.curves import GRAPH_ROWS, Layers, curve, fitted_elementwise, fitted_gemm
 from laminabench.catalog.importing.names import device_called
 from laminabench.catalog.measured import AttentionGrids, Curve, Grid, Measured
 from laminabench.catalog.models import ModelShape
-from laminabench.catalog.profiles import Columns
 from laminabench.util.errors import UserError
 
 SOURCE = "casys-kaist/LLMServingSim (MIT), profiler/perf"
@@ -87,10 +87,14 @@ class Profile:
 
     @property
     def degrees(self) -> list[int]:
-        return sorted(int(found.name[2:]) for found in self.folder.glob("tp*") if found.is_dir())
+        found = (re.fullmatch(r"tp([1-9]\d{0,3})", path.name) for path in self.folder.glob("tp*/"))
+        return sorted(int(match[1]) for match in found if match)
 
-    def read(self, degree: int, name: str) -> Columns:
-        return read_columns(self.folder / f"tp{degree}" / name)
+    def read(self, degree: int, name: str, **columns: Collection[str]) -> Columns:
+        return read_columns(self.folder / f"tp{degree}" / name, **columns)
+
+    def refused(self, degree: int, name: str, why: str) -> UserError:
+        return UserError("costs-no-measurements", f"{self.folder / f'tp{degree}' / name}: {why}")
 
     def origin(self, what: str, samples: int = 0, **errors: float) -> Origin:
         source = f"{SOURCE}, vLLM {self.facts.get('vllm_version', '?')}, {self.facts.get('gpu', '?')}: {what}"
@@ -131,7 +135,19 @@ def _profile(folder: Path, given: Sequence[ModelShape], devices: Mapping[str, st
             f"{folder}: the catalogue has no {called or 'model without a name'}; give its config.json by "
             "--model, and import one such profile at a time",
         )
-    return Profile(folder, shapes[0], device_called(hardware, devices, folder), facts)
+    shape = shapes[0]
+    if shape.experts or shape.latent:
+        raise UserError(
+            "costs-mixture-not-imported",
+            f"{folder}: {shape.name} has experts or a latent KV, whose times this format does not give; "
+            "`--format aiconfigurator` has both",
+        )
+    profile = Profile(folder, shape, device_called(hardware, devices, folder), facts)
+    if not profile.degrees:
+        raise UserError("costs-no-measurements", f"{folder}: has no folder tp1, tp2, ...")
+    if other := set(profile.degrees) - set(shape.tp_degrees()):
+        raise UserError("costs-no-measurements", f"{folder}: {shape.name} is not split {min(other)} ways")
+    return profile
 
 
 def cost_set(
@@ -186,11 +202,15 @@ def _curves(profile: Profile, degree: int) -> dict[str, Curve]:
     """Of every layer in a degree's files, by its name there."""
     found = {}
     for name, rows in (("dense.csv", "tokens"), ("per_sequence.csv", "sequences")):
-        table = profile.read(degree, name)
+        table = profile.read(degree, name, text=["layer"], counts=[rows], times=["time_us"])
         for layer in dict.fromkeys(table["layer"].tolist()):
             of = np.flatnonzero(table["layer"] == layer)
             of = of[np.argsort(table[rows][of], kind="stable")]
             found[layer] = curve(table[rows][of], table["time_us"][of] * 1e-6, profile.origin(layer))
+    needed = {name for name, _, _ in profile.model.operators(degree)} | {"embedding", "sampler"}
+    layers = [*GEMMS, *(layer for layer, name in OPERATORS.items() if name in needed)]
+    if lacking := [layer for layer in layers if layer not in found]:
+        raise profile.refused(degree, "dense.csv", f"has no layer {', '.join(lacking)}, nor per_sequence.csv")
     return found
 
 
@@ -216,11 +236,15 @@ def _operators(profile: Profile, degree: int, curves: Mapping[str, Curve]) -> di
 
 
 def _attention(profile: Profile, degree: int) -> AttentionByShape:
-    model, table = profile.model, profile.read(degree, "attention.csv")
+    model = profile.model
+    counts = ["prefill_chunk", "kv_prefill", "n_decode", "kv_decode"]
+    table = profile.read(degree, "attention.csv", counts=counts, times=["time_us"])
     chunks, decodes = table["prefill_chunk"] > 0, table["n_decode"] > 0
     seconds = table["time_us"] * 1e-6
 
     def grid(which: np.ndarray, *names: str) -> Grid:
+        if not which.any():
+            raise profile.refused(degree, "attention.csv", f"has no rows of {' and '.join(names)} alone")
         return complete_grid([table[name][which] for name in names], seconds[which])
 
     skew, mixed_skew = _skew(profile, degree) if profile.skewed else (EVEN, EVEN)
@@ -272,11 +296,10 @@ def _skew(profile: Profile, degree: int) -> tuple[Grid, Grid]:
 
     The least squares' share in a cell; where nothing was measured, that of the cell with an axis less.
     """
-    table = profile.read(degree, "skew.csv")
+    counts = ["n", "pc", "ratio", "kv_big", "t_max_us", "t_mean_us", "t_skew_us"]
+    table = profile.read(degree, "skew.csv", counts=counts)
     long, way = table["t_max_us"] - table["t_mean_us"], table["t_skew_us"] - table["t_mean_us"]
     requests = np.unique(table["n"])
-    if not len(requests):
-        return EVEN, EVEN
     places = (
         np.searchsorted(requests, table["n"]),
         np.digitize(table["ratio"], SHARE_EDGES, right=True),
@@ -322,22 +345,3 @@ def _fitted_prompt(on: Device, attention: AttentionByShape) -> PromptAttentionCo
 
 def _of(on: Device, attention: AttentionByShape) -> Iterable[tuple[Heads, AttentionGrids]]:
     return ((key[1:], grids) for key, grids in attention.items() if key.device == on.name)
-
-
-# Files
-
-
-def read_columns(path: Path) -> dict[str, np.ndarray]:
-    """The columns of a CSV file; numbers are floats."""
-    import pyarrow as pa
-    from pyarrow import csv
-
-    try:
-        table = csv.read_csv(path)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise UserError("costs-no-measurements", f"{path}: cannot be read: {error}") from error
-    columns = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
-    return {
-        name: column if column.dtype == object else column.astype(np.float64)
-        for name, column in columns.items()
-    }

@@ -6,12 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from laminabench.catalog import fitted
+import numpy as np
+
 from laminabench.catalog.cost_file import assumed_borrowing, assumed_host
 from laminabench.catalog.cost_keys import AllReduceKey, DtypeKey, GemmKey, OperatorKey
 from laminabench.catalog.cost_terms import AllReduceCost, ElementwiseCost, Origin
 from laminabench.catalog.costs import CostSet
+from laminabench.catalog.fitting import formulas
+from laminabench.catalog.fitting.samples import Samples
 from laminabench.catalog.hardware import Device
+from laminabench.catalog.importing.columns import Columns, read_frame
 from laminabench.catalog.importing.curves import (
     DEGREES,
     NEAREST,
@@ -19,20 +23,16 @@ from laminabench.catalog.importing.curves import (
     curve,
     fitted_elementwise,
     fitted_gemm,
+    packaged,
 )
 from laminabench.catalog.importing.names import device_called
-from laminabench.catalog.importing.stand_ins import packaged
+from laminabench.catalog.importing.vllm_tables import MAX_ROWS, samples_of
 from laminabench.catalog.measured import Curve, Measured
 from laminabench.catalog.models import ModelShape
-from laminabench.catalog.profiles import (
-    VIDUR_OPS,
-    VIDUR_SMALL_OPS,
-    Columns,
-    vidur_allreduce,
-    vidur_layers,
-    vidur_model,
-)
 from laminabench.util.errors import UserError
+
+VIDUR_OPS = ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj")  # as ModelShape.layer_gemms
+VIDUR_SMALL_OPS = ("input_layernorm", "attn_rope", "post_attention_layernorm", "mlp_act", "add")
 
 SOURCE = "microsoft/vidur (MIT), data/profiling"
 DTYPE = "bf16"  # fp16 there: as fast on every device
@@ -163,5 +163,60 @@ def _allreduce(profile: Profile) -> Iterable[tuple[AllReduceKey, AllReduceCost]]
         if len(samples):
             yield (
                 AllReduceKey(profile.device.name, degree),
-                fitted.allreduce(profile.device, degree, samples, source),
+                formulas.allreduce(profile.device, degree, samples, source),
             )
+
+
+# Files
+
+
+def vidur_allreduce(path: Path, degree: int) -> Samples:
+    """NCCL all-reduce in one node: the fastest repetition, as the slower ones include waiting for ranks."""
+    fastest = "time_stats.all_reduce.min"
+    table = read_frame(path, counts=["num_workers", "devices_per_node", "size"], times=[fastest])
+    one_node = (table.num_workers == degree) & (table.devices_per_node == degree)
+    table = table[one_node & (table["size"] <= 2**25)]
+    table = table.groupby("size", as_index=False)[fastest].median()
+    return samples_of(table, {"bytes": "size"}, table[fastest].to_numpy(np.float64) * 1e-3)
+
+
+def vidur_layers(path: Path) -> dict[int, Columns]:
+    """By tensor-parallel degree: rows, and the seconds of every operator of a layer at them.
+
+    Repetitions are merged by their median.
+    """
+    degree = "num_tensor_parallel_workers"
+    named = {f"time_stats.{name}.median": name for name in (*VIDUR_OPS, *VIDUR_SMALL_OPS, "emb")}
+    optional = [column for column, name in named.items() if name not in VIDUR_OPS]
+    table = read_frame(path, counts=[degree, "num_tokens"], times=named, optional=optional)
+    table = table[table.num_tokens <= MAX_ROWS]
+    table = table.groupby([degree, "num_tokens"], as_index=False).median()
+    return {
+        int(tp): {
+            "rows": part["num_tokens"].to_numpy(np.float64),
+            **{
+                name: part[column].to_numpy(np.float64) * 1e-3
+                for column, name in named.items()
+                if column in part
+            },
+        }
+        for tp, part in table.groupby(degree)
+    }
+
+
+def vidur_model(path: Path) -> ModelShape:
+    """The model of a file of operators, whose sizes are in it: one layer of it, all that was measured."""
+    sizes = ("n_head", "n_kv_head", "n_embd", "n_expanded_embd", "vocab_size")
+    row = read_frame(path, counts=sizes, text=["use_gated_mlp"]).iloc[0]
+    heads, kv_heads, hidden, intermediate, vocab = (int(row[name]) for name in sizes)
+    return ModelShape(
+        name=path.parent.name,
+        layers=1,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=hidden // heads,
+        intermediate=intermediate,
+        vocab=vocab,
+        gated_mlp=row["use_gated_mlp"].lower() in ("true", "1"),
+    )

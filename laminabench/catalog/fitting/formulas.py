@@ -20,7 +20,8 @@ from laminabench.catalog.cost_terms import (
     PromptAttentionCost,
 )
 from laminabench.catalog.families import released_models
-from laminabench.catalog.fit_terms import (
+from laminabench.catalog.fitting.samples import FULL, AttentionKind, Samples
+from laminabench.catalog.fitting.terms import (
     attention_times,
     elementwise_times,
     fit_allreduce,
@@ -35,7 +36,6 @@ from laminabench.catalog.fit_terms import (
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.measured import Grid
 from laminabench.catalog.models import ModelShape
-from laminabench.catalog.profiles import FULL, AttentionKind, Samples
 
 Shape = tuple[int, int]  # (n, k)
 Heads = tuple[int, int, int]  # query heads and KV heads of a worker, and their size

@@ -1,16 +1,16 @@
-"""Fit a cost set to public measurements, and say how far off it is on shapes it has not seen."""
+"""Fit the packaged cost sets to public measurements, and print their errors on shapes that were left out."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from msgspec.structs import replace
 
-from laminabench.catalog import fitted
-from laminabench.catalog.cost_file import COST_SETS, assumed_borrowing, assumed_host, load_costs, sections
-from laminabench.catalog.cost_keys import AllReduceKey, DtypeKey, to_path
+from laminabench.catalog.cost_file import assumed_borrowing, assumed_host, load_costs
+from laminabench.catalog.cost_keys import AllReduceKey, DtypeKey
 from laminabench.catalog.cost_terms import (
     AllReduceCost,
     AttentionCost,
@@ -22,22 +22,22 @@ from laminabench.catalog.cost_terms import (
 )
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.find_model import model
-from laminabench.catalog.fit_terms import fit_gemm, gemm_times, mape
-from laminabench.catalog.fitted import Layer, layer_errors
+from laminabench.catalog.fitting import formulas
+from laminabench.catalog.fitting.formulas import Layer, layer_errors
+from laminabench.catalog.fitting.samples import Samples
+from laminabench.catalog.fitting.terms import fit_gemm, gemm_times, mape
 from laminabench.catalog.hardware import Device, device
-from laminabench.catalog.importing import aiconfigurator, llmservingsim
+from laminabench.catalog.importing import aiconfigurator, error_rows, llmservingsim
 from laminabench.catalog.importing.tables import tables_in
-from laminabench.catalog.profiles import (
-    Samples,
-    vidur_allreduce,
-    vidur_elementwise,
-    vidur_gemm,
+from laminabench.catalog.importing.vidur import VIDUR_OPS, VIDUR_SMALL_OPS, vidur_allreduce, vidur_layers
+from laminabench.catalog.importing.vllm_tables import (
     vllm_allreduce,
     vllm_attention,
     vllm_gemm,
     vllm_prompt_attention,
 )
-from laminabench.util.errors import UserError
+from laminabench.catalog.models import ModelShape
+from pack_costs import write_packaged
 
 DEGREES = (2, 4, 8)
 
@@ -53,32 +53,27 @@ VIDUR_RANGE = "m 1-2048; tensor parallelism 1-8 of Llama-2-70B"
 
 
 def fit(profiles: Path, set_name: str) -> CostSet:
-    """Refit `set_name` from the measurement files in `profiles`; the same files give the same numbers."""
-    fitters: dict[str, Callable[[Path], CostSet]] = {
-        "vllm-0.14": _vllm,
-        "vidur-2024": _vidur,
-        "vllm-0.19": _measured,
-        "vllm-0.24": _vllm_024,
-    }
-    if set_name not in fitters:
-        fixed = " (it has nothing to fit)" if set_name in COST_SETS else ""
-        raise UserError("costs-cannot-fit", f"cannot fit {set_name!r}{fixed}; can fit: {', '.join(fitters)}")
+    """Refit a packaged set from the measurement files in `profiles`; the same files give the same numbers."""
     # Errors against servers are not in these files.
-    return replace(fitters[set_name](profiles), server_errors=load_costs(set_name).server_errors)
+    return replace(FITTERS[set_name](profiles), server_errors=load_costs(set_name).server_errors)
 
 
-def error_rows(costs: CostSet) -> list[dict[str, object]]:
-    """The fit errors that a set carries, one row an operation and device."""
-    return [
-        {
-            "term": "prompts" if name == "prompt_attention" else name,
-            "for": " ".join(to_path(key)),
-            "samples": cost.origin.samples,
-            **cost.origin.errors,
-        }
-        for name in sections()
-        for key, cost in getattr(costs, name).items()
-    ]
+def main() -> None:
+    """Fit a set and print the errors of its formulas, held-out shapes included."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--set", required=True, choices=list(FITTERS))
+    parser.add_argument("--from", dest="folder", type=Path, required=True, help="the measurement files")
+    parser.add_argument("--into", type=Path, help="write NAME.toml and NAME.npz in this folder")
+    options = parser.parse_args()
+    costs = fit(options.folder, options.set)
+    if options.into:
+        write_packaged(costs, options.into, "Fitted by tools/costs/fit_costs.py; do not edit.")
+    for row in error_rows(costs):
+        print(
+            " ".join(
+                f"{key}={value:.1f}" if isinstance(value, float) else str(value) for key, value in row.items()
+            )
+        )
 
 
 def _vllm(folder: Path) -> CostSet:
@@ -192,7 +187,7 @@ def _cost_set(
         attention={on: _attention(folder, device(on)) for on in PROFILED},
         prompt_attention={on: _prompt_attention(folder, on) for on in PROMPTS},
         allreduce={
-            AllReduceKey(on, degree): fitted.allreduce(
+            AllReduceKey(on, degree): formulas.allreduce(
                 device(on), degree, read_allreduce(device(on), degree), allreduce_source
             )
             for on in PROFILED
@@ -206,7 +201,7 @@ def _cost_set(
 
 def _vllm_gemm(folder: Path, on: Device, dtype: str) -> GemmCost:
     samples = vllm_gemm(_vllm_014(folder, on, "gemm"), dtype)
-    return fitted.grid_gemm(on, dtype, samples, f"{AICONFIGURATOR}, {PROFILED[on.name][0]}/gemm")
+    return formulas.grid_gemm(on, dtype, samples, f"{AICONFIGURATOR}, {PROFILED[on.name][0]}/gemm")
 
 
 def _vidur_gemm(folder: Path, on: Device) -> GemmCost:
@@ -236,7 +231,7 @@ def _vidur_gemm(folder: Path, on: Device) -> GemmCost:
 def _attention(folder: Path, on: Device) -> AttentionCost:
     samples = vllm_attention(_vllm_014(folder, on, "generation_attention"))
     where = f"{PROFILED[on.name][0]}/attention, FlashAttention"
-    return fitted.decode_attention(on, samples, f"{AICONFIGURATOR}, {where}")
+    return formulas.decode_attention(on, samples, f"{AICONFIGURATOR}, {where}")
 
 
 def _prompt_attention(folder: Path, name: str) -> PromptAttentionCost:
@@ -244,7 +239,7 @@ def _prompt_attention(folder: Path, name: str) -> PromptAttentionCost:
     tables = folder / "aiconfigurator" / gpu / "attention" / "vllm" / version
     samples = vllm_prompt_attention(tables / "context_attention_perf.parquet")
     where = f"ai-dynamo/aiconfigurator (Apache-2.0), vLLM {version}, {gpu}/attention"
-    cost = fitted.prompt_attention(device(measured), samples, where)
+    cost = formulas.prompt_attention(device(measured), samples, where)
     if measured == name:
         return cost
     source = f"{cost.origin.source}; {measured}'s stands for {name}'s"
@@ -254,7 +249,7 @@ def _prompt_attention(folder: Path, name: str) -> PromptAttentionCost:
 def _elementwise(folder: Path, on: Device) -> ElementwiseCost:
     source = f"{VIDUR}/compute/{PROFILED[on.name][1]}: norms, rotation, activation, one add a layer"
     samples = vidur_elementwise(_vidur_mlp(folder, on))
-    return fitted.elementwise(on, model(VIDUR_MODEL), samples, source, VIDUR_RANGE)
+    return formulas.elementwise(on, model(VIDUR_MODEL), samples, source, VIDUR_RANGE)
 
 
 def _vllm_014(folder: Path, on: Device, table: str) -> Path:
@@ -263,3 +258,42 @@ def _vllm_014(folder: Path, on: Device, table: str) -> Path:
 
 def _vidur_mlp(folder: Path, on: Device) -> Path:
     return folder / f"{PROFILED[on.name][1]}-llama-2-70b-mlp.csv"
+
+
+def vidur_gemm(path: Path, model: ModelShape) -> Samples:
+    """GEMM times of the layers of `model`, whose file it is, by rows and tensor parallelism."""
+    parts = [
+        (layer["rows"], tp, model.layer_gemms(tp)[place], layer[name])
+        for place, name in enumerate(VIDUR_OPS)
+        for tp, layer in vidur_layers(path).items()
+    ]
+    columns = {
+        "m": [rows for rows, *_ in parts],
+        "tp": [np.full(len(rows), tp, np.float64) for rows, tp, *_ in parts],
+        "n": [np.full(len(rows), gemm.n, np.float64) for rows, _, gemm, _ in parts],
+        "k": [np.full(len(rows), gemm.k, np.float64) for rows, _, gemm, _ in parts],
+    }
+    seconds = np.concatenate([found for *_, found in parts])
+    return Samples({name: np.concatenate(found) for name, found in columns.items()}, seconds)
+
+
+def vidur_elementwise(path: Path) -> Samples:
+    """Sum of a layer's element-wise operators by rows and tensor parallelism."""
+    layers = vidur_layers(path)
+    columns = {
+        "m": np.concatenate([layer["rows"] for layer in layers.values()]),
+        "tp": np.concatenate([np.full(len(layer["rows"]), tp, np.float64) for tp, layer in layers.items()]),
+    }
+    seconds = [np.sum([layer[name] for name in VIDUR_SMALL_OPS], axis=0) for layer in layers.values()]
+    return Samples(columns, np.concatenate(seconds))
+
+
+FITTERS: dict[str, Callable[[Path], CostSet]] = {
+    "vllm-0.14": _vllm,
+    "vidur-2024": _vidur,
+    "vllm-0.19": _measured,
+    "vllm-0.24": _vllm_024,
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""Fitting: the minimiser, made-up measurements with a known answer, and the real files where they are."""
+"""Fitting: the minimiser, and made-up measurements with a known answer."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from laminabench.catalog.cost_file import load_costs, to_toml
+from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.cost_terms import AllReduceCost, AttentionCost, GemmCost, Origin
-from laminabench.catalog.find_model import model
-from laminabench.catalog.fit_costs import error_rows, fit
-from laminabench.catalog.fit_terms import (
+from laminabench.catalog.fitting.formulas import hold_out, layer_errors, layers_in_grid
+from laminabench.catalog.fitting.samples import Samples
+from laminabench.catalog.fitting.terms import (
     attention_times,
     fit_allreduce,
     fit_attention,
@@ -19,11 +19,9 @@ from laminabench.catalog.fit_terms import (
     mape,
     minimise,
 )
-from laminabench.catalog.fitted import hold_out, layer_errors, layers_in_grid
 from laminabench.catalog.hardware import device
-from laminabench.catalog.profiles import VIDUR_OPS, Samples, vidur_gemm, vllm_allreduce, vllm_gemm
-from laminabench.catalog.step import model_step_seconds
-from laminabench.util.errors import UserError
+from laminabench.catalog.importing import error_rows
+from laminabench.catalog.importing.vllm_tables import vllm_allreduce, vllm_gemm
 
 TRUTH = Origin("assumed", "made up")
 
@@ -109,14 +107,6 @@ def test_held_out_layers_are_whole_and_unseen():
     assert worst == pytest.approx(10)
 
 
-def test_only_fitted_sets_can_be_fitted(tmp_path):
-    for name in ("roofline", "vllm"):
-        with pytest.raises(UserError, match="costs-cannot-fit"):
-            fit(tmp_path, name)
-    with pytest.raises(UserError, match="costs-no-measurements"):
-        fit(tmp_path, "vllm-0.14")
-
-
 def test_error_rows_name_every_fitted_term():
     rows = error_rows(load_costs())
     assert {row["term"] for row in rows} == {*("gemm", "attention", "prompts", "allreduce", "elementwise")}
@@ -155,45 +145,3 @@ def test_gemm_rows_are_those_of_a_decode_step(tmp_path):
     assert kept == [(1, 512, 512), (2048, 65536, 512)]
     assert samples.seconds == pytest.approx([0.25e-3, 0.25e-3])
     assert vllm_gemm(path, "fp8")["m"].tolist() == [8]
-
-
-def test_vidur_operators_get_the_shapes_of_their_shard(tmp_path):
-    columns = {f"time_stats.{name}.median": [1.0, 3.0, 10.0] for name in VIDUR_OPS}
-    table = pd.DataFrame({"num_tokens": [8, 8, 8], "num_tensor_parallel_workers": [1, 1, 4], **columns})
-    table.to_csv(tmp_path / "mlp.csv")
-    samples = vidur_gemm(tmp_path / "mlp.csv", model("llama2-70b"))
-    shapes = set(zip(samples["tp"], samples["n"], samples["k"], strict=True))
-    for tp in (1, 4):
-        assert shapes >= {(tp, gemm.n, gemm.k) for gemm in model("llama2-70b").layer_gemms(tp)}
-    assert len(samples) == 8  # repetitions are merged by their median
-    assert set(samples.seconds.tolist()) == {2e-3, 10e-3}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["vllm-0.14", "vidur-2024"])
-def test_refitting_gives_the_committed_coefficients(name, real_profiles):
-    fresh, committed = fit(real_profiles, name), load_costs(name)
-    for table in ("gemm", "attention", "allreduce", "elementwise"):
-        ours, theirs = getattr(fresh, table), getattr(committed, table)
-        assert ours.keys() == theirs.keys()
-        for key in ours:
-            # Coefficients trade off against each other; what must agree is the error, and so the times.
-            assert ours[key].origin.samples == theirs[key].origin.samples
-            assert ours[key].origin.errors == pytest.approx(dict(theirs[key].origin.errors), rel=0.05)
-    # And so do the times of a step, to a fraction of the fit error.
-    batch = np.array([1, 32, 256, 1024])
-    for on in ("h100", "a100-80g-sxm"):
-        ours, theirs = (
-            model_step_seconds(costs, model("llama3-70b"), device(on), 4, batch)
-            for costs in (fresh, committed)
-        )
-        assert ours == pytest.approx(theirs, rel=0.01)
-
-
-@pytest.mark.long
-def test_refitting_gives_the_committed_tables(real_profiles):
-    made = to_toml(fit(real_profiles, "vllm-0.24")).splitlines()
-    kept = to_toml(load_costs("vllm-0.24")).splitlines()
-    assert len(made) == len(kept)
-    # Numbers may differ in the last digit that is written.
-    assert sum(one != other for one, other in zip(made, kept, strict=True)) < 0.02 * len(kept)

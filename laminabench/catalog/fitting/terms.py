@@ -21,9 +21,9 @@ from laminabench.catalog.cost_terms import (
     Origin,
     PromptAttentionCost,
 )
+from laminabench.catalog.fitting.samples import Samples
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import DTYPE_BYTES, ModelShape
-from laminabench.catalog.profiles import Samples
 
 Vector = NDArray[np.float64]
 Loss = Callable[[Vector], float]

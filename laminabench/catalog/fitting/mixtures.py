@@ -20,16 +20,19 @@ from laminabench.catalog.cost_terms import (
     LatentPromptCost,
     Origin,
 )
-from laminabench.catalog.fit_terms import UNKNOWN, Vector, fitted_to, logit, mape, positive, share
-from laminabench.catalog.fitted import sourced
+from laminabench.catalog.fitting.formulas import sourced
+from laminabench.catalog.fitting.samples import Samples
+from laminabench.catalog.fitting.terms import UNKNOWN, Vector, fitted_to, logit, mape, positive, share
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.measured import AttentionLines
-from laminabench.catalog.moe_profiles import models_of, of_model
-from laminabench.catalog.profiles import Samples
 
 Cost = TypeVar("Cost", ExpertCost, LatentCost, LatentPromptCost, BatchedCost, CollectiveCost, DispatchCost)
 Times = Callable[[Cost, Samples], Float64]
 Fit = Callable[[Samples], Cost]
+
+# A model by its experts: hidden size, width of an expert, experts of a token, all experts.
+Experts = tuple[int, int, int, int]
+EXPERTS = {"hidden": "hidden_size", "inter": "inter_size", "top_k": "topk", "experts": "num_experts"}
 
 MAX_EXPERT_ROWS, MAX_EXPERT_SPLIT = 2048, 8
 
@@ -211,3 +214,16 @@ def line(tokens: Float64, seconds: Float64) -> tuple[float, float]:
     if fixed < 0:
         return 0.0, float(slopes.sum() / (slopes**2).sum())
     return float(fixed), float(per_token)
+
+
+def models_of(samples: Samples) -> list[Experts]:
+    """The models in a table of experts."""
+    keys = zip(*(samples[name].astype(int).tolist() for name in EXPERTS), strict=True)
+    return sorted({(hidden, inter, top_k, experts) for hidden, inter, top_k, experts in keys})
+
+
+def of_model(samples: Samples, model: Experts) -> np.ndarray:
+    """Which samples are of this model."""
+    same = [samples[name] == size for name, size in zip(EXPERTS, model, strict=True)]
+    found: np.ndarray = np.logical_and.reduce(same)
+    return found
