@@ -22,10 +22,10 @@ from laminabench.catalog.cost_terms import (
 )
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.find_model import model
-from laminabench.catalog.fitting import formulas
+from laminabench.catalog.fitting import formulas, terms
 from laminabench.catalog.fitting.formulas import Layer, layer_errors
 from laminabench.catalog.fitting.samples import Samples
-from laminabench.catalog.fitting.terms import fit_gemm, gemm_times, mape
+from laminabench.catalog.fitting.terms import mape
 from laminabench.catalog.hardware import Device, device
 from laminabench.catalog.importing import aiconfigurator, error_rows, llmservingsim
 from laminabench.catalog.importing.tables import tables_in
@@ -207,25 +207,23 @@ def _vllm_gemm(folder: Path, on: Device, dtype: str) -> GemmCost:
 def _vidur_gemm(folder: Path, on: Device) -> GemmCost:
     shape = model(VIDUR_MODEL)
     every = vidur_gemm(_vidur_mlp(folder, on), shape)
-    held = []
+    fit, held = terms.gemm(on, "bf16"), []
     for tp in map(int, np.unique(every["tp"])):
         # All four shapes of a degree are left out together: a whole layer nothing of which was seen.
-        trial = fit_gemm(on, "bf16", every.where(every["tp"] != tp))
+        trial = fit.to(every.where(every["tp"] != tp))
         unseen = every.where(every["tp"] == tp)
-        times = gemm_times(trial, on, "bf16", unseen)
+        times = fit.times(unseen)(trial)
         layer = Layer(f"{VIDUR_MODEL} over {tp}", tuple((gemm.n, gemm.k) for gemm in shape.layer_gemms(tp)))
         held.append((mape(times, unseen.seconds), *layer_errors([layer], unseen, times)))
-    cost = fit_gemm(on, "bf16", every)
     op, layer_error, worst = np.array(held).T
     errors = {
-        "op": mape(gemm_times(cost, on, "bf16", every), every.seconds),
         "held_out_op": float(op.mean()),
         "held_out_layer": float(layer_error.mean()),
         "held_out_layer_worst_degree": float(layer_error.max()),
         "held_out_layer_worst": float(worst.max()),
     }
     source = f"{VIDUR}/compute/{PROFILED[on.name][1]}; held out: each tensor-parallel degree in turn"
-    return replace(cost, origin=Origin("fitted", source, VIDUR_RANGE, errors, len(every)))
+    return fit.sourced(every, source, VIDUR_RANGE, **errors)
 
 
 def _attention(folder: Path, on: Device) -> AttentionCost:

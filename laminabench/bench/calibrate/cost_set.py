@@ -28,19 +28,10 @@ from laminabench.catalog.cost_terms import (
     PromptAttentionCost,
 )
 from laminabench.catalog.costs import CostSet
-from laminabench.catalog.fitting.formulas import Heads, decode_samples, prompt_samples, sourced
+from laminabench.catalog.fitting import terms
+from laminabench.catalog.fitting.formulas import Heads, decode_samples, prompt_samples
 from laminabench.catalog.fitting.samples import Samples
-from laminabench.catalog.fitting.terms import (
-    attention_times,
-    elementwise_times,
-    fit_attention,
-    fit_elementwise,
-    fit_gemm,
-    fit_prompt_attention,
-    gemm_times,
-    mape,
-    prompt_attention_times,
-)
+from laminabench.catalog.fitting.terms import mape
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.measured import AttentionGrids, Curve, Grid, Measured
 from laminabench.catalog.models import Gemm, ModelShape
@@ -239,9 +230,7 @@ def _fitted_gemm(made: Made, on: Device) -> GemmCost:
     products = _products(made)
     n, k, m = np.array(list(products), np.float64).T
     samples = Samples({"m": m, "n": n, "k": k}, np.array(list(products.values())))
-    cost = fit_gemm(on, DTYPE, samples)
-    times = gemm_times(cost, on, DTYPE, samples)
-    return sourced(cost, times, samples, f"{made.source}: matrix products")
+    return terms.gemm(on, DTYPE).sourced(samples, f"{made.source}: matrix products")
 
 
 def _fitted_elementwise(made: Made, on: Device) -> ElementwiseCost:
@@ -249,23 +238,17 @@ def _fitted_elementwise(made: Made, on: Device) -> ElementwiseCost:
     # What is once in a step is small beside what is in every layer.
     layer = np.array([made.found.at("rest", each) for each in _rows(made)]) / shape.layers
     samples = Samples({"m": rows, "tp": np.ones(len(rows))}, np.maximum(layer, 1e-9))
-    cost = fit_elementwise(on, shape, samples)
-    times = elementwise_times(cost, on, shape, samples)
-    return sourced(cost, times, samples, f"{made.source}: what is between matrix products")
+    return terms.elementwise(on, shape).sourced(samples, f"{made.source}: what is between matrix products")
 
 
 def _fitted_decode(made: Made, on: Device, decode: Grid) -> AttentionCost:
     samples = decode_samples({made.heads: decode})
-    cost = fit_attention(on, samples)
-    times = attention_times(cost, on, samples)
-    return sourced(cost, times, samples, f"{made.source}: decode attention")
+    return terms.attention(on).sourced(samples, f"{made.source}: decode attention")
 
 
 def _fitted_prompt(made: Made, on: Device, prompt: Grid) -> PromptAttentionCost:
     samples = prompt_samples({made.heads: prompt})
-    cost = fit_prompt_attention(on, samples)
-    times = prompt_attention_times(cost, on, samples)
-    return sourced(cost, times, samples, f"{made.source}: attention of prompts")
+    return terms.prompt_attention(on).sourced(samples, f"{made.source}: attention of prompts")
 
 
 # Between workers

@@ -1,10 +1,9 @@
-"""Terms of experts, latent KV and exchanges, fitted to measurements, with errors on what they did not see."""
+"""Experts, latent KV and exchanges, fitted to measurements, with errors on what was left out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TypeVar
+from typing import Any, cast
 
 import numpy as np
 from msgspec.structs import replace
@@ -20,15 +19,10 @@ from laminabench.catalog.cost_terms import (
     LatentPromptCost,
     Origin,
 )
-from laminabench.catalog.fitting.formulas import sourced
 from laminabench.catalog.fitting.samples import Samples
-from laminabench.catalog.fitting.terms import UNKNOWN, Vector, fitted_to, logit, mape, positive, share
+from laminabench.catalog.fitting.terms import Cost, Fit
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.measured import AttentionLines
-
-Cost = TypeVar("Cost", ExpertCost, LatentCost, LatentPromptCost, BatchedCost, CollectiveCost, DispatchCost)
-Times = Callable[[Cost, Samples], Float64]
-Fit = Callable[[Samples], Cost]
 
 # A model by its experts: hidden size, width of an expert, experts of a token, all experts.
 Experts = tuple[int, int, int, int]
@@ -38,53 +32,50 @@ MAX_EXPERT_ROWS, MAX_EXPERT_SPLIT = 2048, 8
 
 
 def experts(on: Device, dtype: str, samples: Samples, source: str) -> ExpertCost:
-    """Of all gated models, over 1 to 8 devices; held out is each model in turn."""
+    """Fit all gated models, over 1 to 8 devices; held out is each model in turn."""
     usual = (samples["rows"] <= MAX_EXPERT_ROWS) & (samples["tp"] * samples["ep"] <= MAX_EXPERT_SPLIT)
     samples = samples.where(usual)
 
-    def times(cost: ExpertCost, of: Samples) -> Float64:
-        shape = (of["hidden"], of["inter"] / of["tp"], dtype)
-        return cost.seconds(on, *shape, of["active"], of["pairs"], of["rows"])  # type: ignore[arg-type]
+    def times(of: Samples) -> Callable[[ExpertCost], Float64]:
+        shape: Any = (of["hidden"], of["inter"] / of["tp"], dtype)
+        return lambda cost: cost.seconds(on, *shape, of["active"], of["pairs"], of["rows"])
 
-    def cost(x: Vector) -> ExpertCost:
-        us, ns, bandwidth, flops, activation = x
-        shares = share(bandwidth), share(flops)
-        return ExpertCost(positive(us) * 1e-6, positive(ns) * 1e-9, *shares, positive(activation), UNKNOWN)
-
-    start = np.array([np.log(30), np.log(20), logit(0.85), logit(0.45), np.log(2)])
-    fit = partial(_fit, cost, times, start)
-    found = fit(samples)
-    models = models_of(samples)
-    held = _held_out(fit, times, samples, [of_model(samples, model) for model in models])
-    whole = (samples["ep"] == 1) & (samples["rows"] >= 8) & (samples["rows"] <= 512)
+    start = {
+        "overhead_s": 30.0,
+        "per_expert_s": 20.0,
+        "bandwidth_efficiency": 0.85,
+        "flops_efficiency": 0.45,
+        "activation": 2.0,
+    }
+    fit, models = Fit(ExpertCost, start, times), models_of(samples)
+    whole = samples.where((samples["ep"] == 1) & (samples["rows"] >= 8) & (samples["rows"] <= 512))
     errors = {
-        "op_tp_8_to_512_tokens": mape(times(found, samples.where(whole)), samples.seconds[whole]),
-        **held,
+        "op_tp_8_to_512_tokens": fit.error(fit.to(samples), whole),
+        **_held_out(fit, samples, [of_model(samples, model) for model in models]),
     }
     source = f"{source}; skewed loads, the busiest rank; held out: each of {len(models)} models in turn"
     covered = "1-2048 tokens; over 1-8 devices, split or dealt out; gated experts"
-    return sourced(found, times(found, samples), samples, source, covered, **errors)
+    return fit.sourced(samples, source, covered, **errors)
 
 
 def latent(on: Device, kv_dtype: str, overhead_s: float, samples: Samples, source: str) -> LatentCost:
-    """Of what the KV adds, where that is 20 us and more; `overhead_s` is what no table has apart."""
+    """Fit what the KV adds, where that is 20 us and more; `overhead_s` is in no table by itself."""
     samples = samples.where(samples.seconds >= 20e-6)
 
-    def times(cost: LatentCost, of: Samples) -> Float64:
-        heads = of["heads"].astype(int)
-        per_token = {each: cost.per_token_s(on, each, kv_dtype) for each in np.unique(heads).tolist()}
-        each_s: Float64 = np.array([per_token[each] for each in heads.tolist()])
-        return cost.overhead_s - overhead_s + of["batch"] * of["context"] * each_s
+    def times(of: Samples) -> Callable[[LatentCost], Float64]:
+        sizes, which = np.unique(of["heads"].astype(int), return_inverse=True)
+        tokens = of["batch"] * of["context"]
 
-    def cost(x: Vector) -> LatentCost:
-        return LatentCost(overhead_s + positive(x[0]) * 1e-6, share(x[1]), share(x[2]), UNKNOWN)
+        def seconds(cost: LatentCost) -> Float64:
+            per_token = np.array([cost.per_token_s(on, each, kv_dtype) for each in sizes.tolist()])
+            return cost.overhead_s - overhead_s + tokens * per_token[which]
 
-    fit = partial(_fit, cost, times, np.array([np.log(5), logit(0.8), logit(0.7)]))
-    found = fit(samples)
-    held = _held_out(fit, times, samples, _each(samples["heads"]))
-    source = f"{source}; held out: each number of heads in turn"
+        return seconds
+
+    start = {"overhead_s": 5.0, "bandwidth_efficiency": 0.8, "flops_efficiency": 0.7}
+    fit = Fit(LatentCost, start, times, {"overhead_s": overhead_s})
     covered = "1-128 heads, 1-1024 requests, context 256-131072: what the KV adds, from 20 us"
-    return sourced(found, times(found, samples), samples, source, covered, **held)
+    return _by_heads(fit, samples, source, covered)
 
 
 def latent_prompts(
@@ -94,82 +85,60 @@ def latent_prompts(
     samples: Samples,
     source: str,
 ) -> LatentPromptCost:
-    """Of what is left of the module without its projections, where that is most of it."""
+    """Fit what is left of the module without its projections, where that is most of it."""
     kernel = samples.seconds - np.array(
         [projections(heads, rows) for heads, rows in zip(samples["heads"], samples["rows"], strict=True)]
     )
     samples = Samples(samples.columns, kernel).where(kernel >= 0.5 * samples.seconds)
 
-    def times(cost: LatentPromptCost, of: Samples) -> Float64:
-        per_pair = cost.terms(on, 1).per_pair_s
-        return cost.overhead_s + per_pair * of["heads"] * of["pairs"]
+    def times(of: Samples) -> Callable[[LatentPromptCost], Float64]:
+        return lambda cost: cost.overhead_s + cost.terms(on, 1).per_pair_s * of["heads"] * of["pairs"]
 
-    def cost(x: Vector) -> LatentPromptCost:
-        return LatentPromptCost(overhead_s, share(x[0]), UNKNOWN)
-
-    fit = partial(_fit, cost, times, np.array([logit(0.6)]))
-    found = fit(samples)
-    held = _held_out(fit, times, samples, _each(samples["heads"]))
-    source = f"{source}; held out: each number of heads in turn"
+    fit = Fit(LatentPromptCost, {"flops_efficiency": 0.6}, times, {"overhead_s": overhead_s})
     covered = "8-128 heads; whole prompts, of which attention is most of the module"
-    return sourced(found, times(found, samples), samples, source, covered, **held)
+    return _by_heads(fit, samples, source, covered)
 
 
 def batched(on: Device, samples: Samples, source: str) -> BatchedCost:
-    def times(cost: BatchedCost, of: Samples) -> Float64:
-        return cost.seconds(on, of["heads"], of["m"], of["n"], of["k"])  # type: ignore[arg-type]
+    def times(of: Samples) -> Callable[[BatchedCost], Float64]:
+        heads, m, n, k = (cast(Any, of[name]) for name in ("heads", "m", "n", "k"))
+        return lambda cost: cost.seconds(on, heads, m, n, k)
 
-    def cost(x: Vector) -> BatchedCost:
-        return BatchedCost(positive(x[0]) * 1e-6, share(x[1]), share(x[2]), UNKNOWN)
-
-    fit = partial(_fit, cost, times, np.array([np.log(5), logit(0.6), logit(0.8)]))
-    found = fit(samples)
-    held = _held_out(fit, times, samples, _each(samples["heads"]))
-    source = f"{source}; held out: each number of heads in turn"
-    return sourced(found, times(found, samples), samples, source, "1-128 heads, m 1-4096", **held)
+    start = {"overhead_s": 5.0, "flops_efficiency": 0.6, "bandwidth_efficiency": 0.8}
+    return _by_heads(Fit(BatchedCost, start, times), samples, source, "1-128 heads, m 1-4096")
 
 
 def collective(on: Device, degree: int, samples: Samples, source: str) -> CollectiveCost:
-    def times(cost: CollectiveCost, of: Samples) -> Float64:
-        return cost.seconds(on, degree, of["bytes"])
-
-    def cost(x: Vector) -> CollectiveCost:
-        return CollectiveCost(positive(x[0]) * 1e-6, share(x[1]), UNKNOWN)
-
-    found = _fit(cost, times, np.array([np.log(10), logit(0.5)]), samples)
-    return sourced(found, times(found, samples), samples, source, "512 B to 128 MiB")
+    fit = Fit(
+        CollectiveCost,
+        {"latency_s": 10.0, "link_efficiency": 0.5},
+        lambda of: lambda cost: cost.seconds(on, degree, of["bytes"]),
+    )
+    return fit.sourced(samples, source, "512 B to 128 MiB")
 
 
 def dispatch(samples: Samples, source: str) -> DispatchCost:
-    def times(cost: DispatchCost, of: Samples) -> Float64:
-        return cost.seconds(of["bytes"])
-
-    def cost(x: Vector) -> DispatchCost:
-        return DispatchCost(positive(x[0]) * 1e-6, positive(x[1]) * 1e-12, UNKNOWN)
-
-    fit = partial(_fit, cost, times, np.array([np.log(12), np.log(5)]))
-    found = fit(samples)
-    sizes = _each(samples["hidden"])
-    held = _held_out(fit, times, samples, sizes) if len(sizes) > 1 else {}
+    fit = Fit(
+        DispatchCost,
+        {"latency_s": 12.0, "per_byte_s": 5.0},
+        lambda of: lambda cost: cost.seconds(of["bytes"]),
+    )
+    held = _held_out(fit, samples, _each(samples["hidden"]))
     if held:
         source += "; held out: each hidden size in turn"
-    return sourced(found, times(found, samples), samples, source, "1-1024 tokens of a rank", **held)
+    return fit.sourced(samples, source, "1-1024 tokens of a rank", **held)
 
 
-def _fit(cost: Callable[[Vector], Cost], times: Times[Cost], start: Vector, samples: Samples) -> Cost:
-    return fitted_to(cost, lambda found: times(found, samples), samples, start)
+def _by_heads(fit: Fit[Cost], samples: Samples, source: str, covered: str) -> Cost:
+    held = _held_out(fit, samples, _each(samples["heads"]))
+    return fit.sourced(samples, f"{source}; held out: each number of heads in turn", covered, **held)
 
 
-def _held_out(
-    fit: Fit[Cost], times: Times[Cost], samples: Samples, parts: Sequence[np.ndarray]
-) -> dict[str, float]:
-    """The error on each part of a fit to the others: on average, and of the worst part."""
+def _held_out(fit: Fit[Cost], samples: Samples, parts: Sequence[np.ndarray]) -> dict[str, float]:
+    """Return the error on each part of a fit to the others: the mean, and that of the worst part."""
     if len(parts) < 2:
         return {}
-    errors = []
-    for part in parts:
-        unseen = samples.where(part)
-        errors.append(mape(times(fit(samples.where(~part)), unseen), unseen.seconds))
+    errors = fit.held_out(samples, parts)
     return {"held_out_op": float(np.mean(errors)), "held_out_op_worst": float(np.max(errors))}
 
 

@@ -5,10 +5,13 @@ That loss weighs a 5 us kernel like a 5 ms one and shrugs off the odd throttled 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from laminabench.catalog.cost_terms import (
@@ -20,6 +23,7 @@ from laminabench.catalog.cost_terms import (
     GemmCost,
     Origin,
     PromptAttentionCost,
+    coefficients,
 )
 from laminabench.catalog.fitting.samples import Samples
 from laminabench.catalog.hardware import Device
@@ -27,129 +31,137 @@ from laminabench.catalog.models import DTYPE_BYTES, ModelShape
 
 Vector = NDArray[np.float64]
 Loss = Callable[[Vector], float]
-Cost = TypeVar("Cost")
-
-UNKNOWN = Origin("fitted", "")
+Cost = TypeVar("Cost", bound=msgspec.Struct)
 
 
 def mape(predicted: Float64, measured: Float64) -> float:
     return float(100 * np.mean(np.abs(predicted / measured - 1)))
 
 
-def fit_gemm(device: Device, dtype: str, samples: Samples) -> GemmCost:
-    """Five coefficients, or six with quantised activations. Efficiencies stay below 1."""
-    quantised = DTYPE_BYTES[dtype] < ACTIVATION_BYTES
+@dataclass(frozen=True)
+class Fit(Generic[Cost]):
+    """A formula to fit.
 
-    def cost(x: Vector) -> GemmCost:
-        return GemmCost(
-            overhead_s=positive(x[0]) * 1e-6,
-            per_k_s=positive(x[1]) * 1e-9,
-            flops_efficiency=share(x[2]),
-            bandwidth_efficiency=share(x[3]),
-            sharpness=1 + positive(x[4]),
-            origin=UNKNOWN,
-            per_input_s=positive(x[5]) * 1e-12 if quantised else 0.0,
-        )
+    `start` has the first guess of its coefficients, in their units in files; a coefficient is never below
+    what `least` has, from which its guess counts, and shares stay below 1.
+    """
 
-    start = np.array([np.log(4), np.log(0.3), logit(0.8), logit(0.9), np.log(1.5), np.log(5)])
-    return fitted_to(
-        cost,
-        lambda fitted: gemm_times(fitted, device, dtype, samples),
-        samples,
-        start if quantised else start[:5],
+    kind: type[Cost]
+    start: Mapping[str, float]
+    times: Callable[[Samples], Callable[[Cost], Float64]]  # of the formula with these coefficients
+    least: Mapping[str, float] = field(default_factory=dict)
+
+    def to(self, samples: Samples) -> Cost:
+        """Return the coefficients, of no source yet."""
+        measured, times = np.log(samples.seconds), self.times(samples)
+
+        def loss(x: Vector) -> float:
+            return float(np.mean(np.abs(np.log(times(self._cost(x))) - measured)))
+
+        declared = coefficients(self.kind)
+        start = [
+            logit(guess) if declared[name].role == "rate" else np.log(guess)
+            for name, guess in self.start.items()
+        ]
+        return self._cost(minimise(loss, np.array(start)))
+
+    def sourced(self, samples: Samples, source: str, covered: str = "", **errors: float) -> Cost:
+        """Return the coefficients with where they are from and their error."""
+        cost = self.to(samples)
+        errors = {"op": self.error(cost, samples), **errors}
+        return replace(cost, origin=Origin("fitted", source, covered, errors, len(samples)))
+
+    def error(self, cost: Cost, samples: Samples) -> float:
+        """Return the mean absolute error in percent."""
+        return mape(self.times(samples)(cost), samples.seconds)
+
+    def held_out(self, samples: Samples, parts: Iterable[np.ndarray]) -> list[float]:
+        """Return the error on each part of a fit to the others."""
+        return [self.error(self.to(samples.where(~part)), samples.where(part)) for part in parts]
+
+    def _cost(self, x: Vector) -> Cost:
+        declared, values = coefficients(self.kind), dict(self.least)
+        for name, value in zip(self.start, x, strict=True):
+            of = declared[name]
+            number = share(value) if of.role == "rate" else positive(value) * of.unit
+            values[name] = values.get(name, 0.0) + number
+        return self.kind(**values, origin=UNKNOWN)
+
+
+UNKNOWN = Origin("fitted", "")
+
+
+def gemm(on: Device, dtype: str) -> Fit[GemmCost]:
+    """Return a fit of five coefficients, or of six with quantised activations."""
+    start = {
+        "overhead_s": 4.0,
+        "per_k_s": 0.3,
+        "flops_efficiency": 0.8,
+        "bandwidth_efficiency": 0.9,
+        "sharpness": 1.5,
+    }
+    if DTYPE_BYTES[dtype] < ACTIVATION_BYTES:
+        start["per_input_s"] = 5.0
+
+    def times(of: Samples) -> Callable[[GemmCost], Float64]:
+        return lambda cost: cost.seconds(on, of["m"], of["n"], of["k"], dtype)
+
+    return Fit(GemmCost, start, times, {"sharpness": 1.0})
+
+
+def attention(on: Device) -> Fit[AttentionCost]:
+    """Return a fit for one layer, in which a token has so many bytes of K and V for a KV head."""
+
+    def times(of: Samples) -> Callable[[AttentionCost], Float64]:
+        batch, kv_heads = of["batch"], of["kv_heads"]
+        kv_bytes = batch * of["context"] * kv_heads * of["token_bytes"]
+
+        def seconds(cost: AttentionCost) -> Float64:
+            memory = kv_bytes / (cost.bandwidth_efficiency * on.bandwidth_bytes_per_s)
+            heads = cost.per_query_head_s * batch * of["heads"]
+            return cost.overhead_s + heads + memory * (1 + cost.fill / (batch * kv_heads))
+
+        return seconds
+
+    start = {"overhead_s": 11.0, "per_query_head_s": 1.5, "bandwidth_efficiency": 0.85, "fill": 3.0}
+    return Fit(AttentionCost, start, times)
+
+
+def prompt_attention(on: Device) -> Fit[PromptAttentionCost]:
+    """Return a fit for one layer with heads of 128; a row is a token, a pair one that looks at another."""
+
+    def times(of: Samples) -> Callable[[PromptAttentionCost], Float64]:
+        heads = of["heads"]
+        flops = 4 * 128 * heads * of["pairs"]
+
+        def seconds(cost: PromptAttentionCost) -> Float64:
+            rate = cost.flops_efficiency * on.flops_for("bf16")
+            return cost.overhead_s + cost.per_query_head_s * heads * of["rows"] + flops / rate
+
+        return seconds
+
+    start = {"overhead_s": 11.0, "per_query_head_s": 0.5, "flops_efficiency": 0.6}
+    return Fit(PromptAttentionCost, start, times)
+
+
+def allreduce(on: Device, degree: int) -> Fit[AllReduceCost]:
+    return Fit(
+        AllReduceCost,
+        {"latency_s": 10.0, "link_efficiency": 0.5},
+        lambda of: lambda cost: cost.seconds(on, degree, of["bytes"]),
     )
 
 
-def gemm_times(cost: GemmCost, device: Device, dtype: str, samples: Samples) -> Float64:
-    return cost.seconds(device, samples["m"], samples["n"], samples["k"], dtype)
+def elementwise(on: Device, model: ModelShape) -> Fit[ElementwiseCost]:
+    """Return a fit to the sum of a layer's operators, by rows and degree."""
 
+    def times(of: Samples) -> Callable[[ElementwiseCost], Float64]:
+        shapes = {tp: model.elementwise(tp) for tp in np.unique(of["tp"]).astype(int).tolist()}
+        elements = np.array([shapes[int(tp)][1] for tp in of["tp"]], np.float64)
+        kernels, moved = shapes[next(iter(shapes))][0], 2 * elements * of["m"]
+        return lambda cost: cost.seconds(on, kernels, moved)
 
-def fit_attention(device: Device, samples: Samples) -> AttentionCost:
-    """Overhead, time per query head, bandwidth efficiency, and the fill of a small batch."""
-
-    def cost(x: Vector) -> AttentionCost:
-        us, ns, bandwidth, fill = x
-        return AttentionCost(
-            positive(us) * 1e-6, positive(ns) * 1e-9, share(bandwidth), positive(fill), UNKNOWN
-        )
-
-    start = np.array([np.log(11), np.log(1.5), logit(0.85), np.log(3)])
-    return fitted_to(cost, lambda fitted: attention_times(fitted, device, samples), samples, start)
-
-
-def attention_times(cost: AttentionCost, device: Device, samples: Samples) -> Float64:
-    """One layer: context tokens for every request, each of so many bytes of K and V for a KV head."""
-    batch, kv_heads = samples["batch"], samples["kv_heads"]
-    kv_bytes = batch * samples["context"] * kv_heads * samples["token_bytes"]
-    memory = kv_bytes / (cost.bandwidth_efficiency * device.bandwidth_bytes_per_s)
-    heads = cost.per_query_head_s * batch * samples["heads"]
-    return cost.overhead_s + heads + memory * (1 + cost.fill / (batch * kv_heads))
-
-
-def fit_prompt_attention(device: Device, samples: Samples) -> PromptAttentionCost:
-    """Overhead, time per row and query head, and the share of the peak rate."""
-
-    def cost(x: Vector) -> PromptAttentionCost:
-        return PromptAttentionCost(positive(x[0]) * 1e-6, positive(x[1]) * 1e-9, share(x[2]), UNKNOWN)
-
-    start = np.array([np.log(11), np.log(0.5), logit(0.6)])
-    return fitted_to(cost, lambda fitted: prompt_attention_times(fitted, device, samples), samples, start)
-
-
-def prompt_attention_times(cost: PromptAttentionCost, device: Device, samples: Samples) -> Float64:
-    """One layer, heads of 128; a row is a token, a pair one that looks at another or itself."""
-    heads = samples["heads"]
-    rate = cost.flops_efficiency * device.flops_for("bf16")
-    flops = 4 * 128 * heads * samples["pairs"]
-    return cost.overhead_s + cost.per_query_head_s * heads * samples["rows"] + flops / rate
-
-
-def fit_allreduce(device: Device, degree: int, samples: Samples) -> AllReduceCost:
-    start = np.array([np.log(10), logit(0.5)])
-    return fitted_to(
-        _time_and_share(AllReduceCost),
-        lambda fitted: fitted.seconds(device, degree, samples["bytes"]),
-        samples,
-        start,
-    )
-
-
-def fit_elementwise(device: Device, model: ModelShape, samples: Samples) -> ElementwiseCost:
-    start = np.array([np.log(2.5), logit(0.65)])
-    kernels, moved = _elementwise_work(model, samples)
-    return fitted_to(
-        _time_and_share(ElementwiseCost),
-        lambda fitted: fitted.seconds(device, kernels, moved),
-        samples,
-        start,
-    )
-
-
-def _time_and_share(kind: Callable[[float, float, Origin], Cost]) -> Callable[[Vector], Cost]:
-    return lambda x: kind(positive(x[0]) * 1e-6, share(x[1]), UNKNOWN)
-
-
-def elementwise_times(cost: ElementwiseCost, device: Device, model: ModelShape, samples: Samples) -> Float64:
-    return cost.seconds(device, *_elementwise_work(model, samples))
-
-
-def _elementwise_work(model: ModelShape, samples: Samples) -> tuple[int, Float64]:
-    """The kernels of a layer, and the bytes of each sample."""
-    shapes = {tp: model.elementwise(tp) for tp in np.unique(samples["tp"]).astype(int).tolist()}
-    elements = np.array([shapes[int(tp)][1] for tp in samples["tp"]], np.float64)
-    kernels = shapes[next(iter(shapes))][0]
-    return kernels, 2 * elements * samples["m"]
-
-
-def fitted_to(
-    cost: Callable[[Vector], Cost], seconds: Callable[[Cost], Float64], samples: Samples, start: Vector
-) -> Cost:
-    measured = np.log(samples.seconds)
-
-    def loss(x: Vector) -> float:
-        return float(np.mean(np.abs(np.log(seconds(cost(x))) - measured)))
-
-    return cost(minimise(loss, start))
+    return Fit(ElementwiseCost, {"kernel_s": 2.5, "bandwidth_efficiency": 0.65}, times)
 
 
 def positive(value: float) -> float:

@@ -25,14 +25,9 @@ from laminabench.catalog.cost_terms import (
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.families import load_models
 from laminabench.catalog.find_model import model
-from laminabench.catalog.fitting.formulas import Heads, decode_samples, prompt_samples, sourced
-from laminabench.catalog.fitting.terms import (
-    attention_times,
-    fit_attention,
-    fit_prompt_attention,
-    mape,
-    prompt_attention_times,
-)
+from laminabench.catalog.fitting import terms
+from laminabench.catalog.fitting.formulas import Heads, decode_samples, prompt_samples
+from laminabench.catalog.fitting.terms import mape
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.importing.columns import Columns, read_columns
 from laminabench.catalog.importing.curves import GRAPH_ROWS, Layers, curve, fitted_elementwise, fitted_gemm
@@ -332,15 +327,12 @@ def _fitted_decode(on: Device, attention: AttentionByShape) -> AttentionCost:
     samples = decode_samples({heads: grids.decode for heads, grids in _of(on, attention)})
     usual = (samples["batch"] * samples["kv_heads"] >= 8) & (samples["context"] >= 256)
     samples = samples.where(usual)
-    cost = fit_attention(on, samples)
-    return sourced(cost, attention_times(cost, on, samples), samples, f"{SOURCE}: decode attention")
+    return terms.attention(on).sourced(samples, f"{SOURCE}: decode attention")
 
 
 def _fitted_prompt(on: Device, attention: AttentionByShape) -> PromptAttentionCost:
     samples = prompt_samples({heads: grids.prompt for heads, grids in _of(on, attention)})
-    cost = fit_prompt_attention(on, samples)
-    times = prompt_attention_times(cost, on, samples)
-    return sourced(cost, times, samples, f"{SOURCE}: attention of chunks")
+    return terms.prompt_attention(on).sourced(samples, f"{SOURCE}: attention of chunks")
 
 
 def _of(on: Device, attention: AttentionByShape) -> Iterable[tuple[Heads, AttentionGrids]]:

@@ -8,22 +8,16 @@ import pytest
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.cost_terms import AllReduceCost, AttentionCost, GemmCost, Origin
+from laminabench.catalog.fitting import terms
 from laminabench.catalog.fitting.formulas import hold_out, layer_errors, layers_in_grid
 from laminabench.catalog.fitting.samples import Samples
-from laminabench.catalog.fitting.terms import (
-    attention_times,
-    fit_allreduce,
-    fit_attention,
-    fit_gemm,
-    gemm_times,
-    mape,
-    minimise,
-)
+from laminabench.catalog.fitting.terms import minimise
 from laminabench.catalog.hardware import device
 from laminabench.catalog.importing import error_rows
 from laminabench.catalog.importing.vllm_tables import vllm_allreduce, vllm_gemm
 
 TRUTH = Origin("assumed", "made up")
+GEMM = terms.gemm(device("h100"), "bf16")
 
 
 def test_the_minimiser_finds_the_bottom_of_a_bent_valley():
@@ -44,7 +38,7 @@ def _gemm_samples(cost, noise=0.0):
     columns = _grid(
         m=[1, 8, 64, 256, 1024], n=[512, 1024, 2048, 3072, 4096, 6144], k=[1024, 2048, 4096, 6144]
     )
-    clean = gemm_times(cost, device("h100"), "bf16", Samples(columns, columns["m"]))
+    clean = GEMM.times(Samples(columns, columns["m"]))(cost)
     jitter = np.random.default_rng(1).normal(0, noise, len(clean))
     return Samples(columns, clean * np.exp(jitter))
 
@@ -52,14 +46,9 @@ def _gemm_samples(cost, noise=0.0):
 def test_a_gemm_fit_recovers_what_made_the_times():
     truth = GemmCost(4e-6, 0.3e-9, 0.7, 0.85, 2.5, TRUTH)
     exact = _gemm_samples(truth)
-    assert (
-        mape(
-            gemm_times(fit_gemm(device("h100"), "bf16", exact), device("h100"), "bf16", exact), exact.seconds
-        )
-        < 1
-    )
+    assert GEMM.error(GEMM.to(exact), exact) < 1
     noisy = _gemm_samples(truth, 0.05)
-    found = fit_gemm(device("h100"), "bf16", noisy)
+    found = GEMM.to(noisy)
     assert found.flops_efficiency == pytest.approx(0.7, rel=0.1)
     assert found.bandwidth_efficiency == pytest.approx(0.85, rel=0.1)
     assert found.per_input_s == 0
@@ -70,8 +59,8 @@ def test_an_attention_fit_recovers_what_made_the_times():
     columns = _grid(batch=[8, 32, 128, 512], context=[256, 1024, 4096], heads=[8, 64], kv_heads=[1, 8])
     columns["token_bytes"] = np.full(len(columns["batch"]), 512.0)
     samples = Samples(columns, columns["batch"])
-    samples = Samples(columns, attention_times(truth, device("h100"), samples))
-    found = fit_attention(device("h100"), samples)
+    samples = Samples(columns, terms.attention(device("h100")).times(samples)(truth))
+    found = terms.attention(device("h100")).to(samples)
     assert found.bandwidth_efficiency == pytest.approx(0.8, rel=0.03)
     assert found.overhead_s == pytest.approx(10e-6, rel=0.1)
 
@@ -80,7 +69,7 @@ def test_an_all_reduce_fit_recovers_what_made_the_times():
     sizes = 2.0 ** np.arange(8, 26)
     truth = AllReduceCost(5e-6, 0.5, TRUTH)
     samples = Samples({"bytes": sizes}, truth.seconds(device("h100"), 4, sizes))
-    found = fit_allreduce(device("h100"), 4, samples)
+    found = terms.allreduce(device("h100"), 4).to(samples)
     assert found.latency_s == pytest.approx(5e-6, rel=0.01)
     assert found.link_efficiency == pytest.approx(0.5, rel=0.01)
 
