@@ -294,7 +294,7 @@ def _measured_lines(measured: Measured) -> Iterable[str]:
         yield f"nearest = {measured.nearest}"
     if curves:
         yield from ("tables = '''", packed(measured) + "'''")
-    for key, grids in measured.attention.items():
+    for key, grids in sorted(measured.attention.items()):
         yield from ("", "[[measured.attention]]", *_key_lines(key._asdict()))
         yield from (*_origin_lines(grids.origin), *grid_lines(grids))
 

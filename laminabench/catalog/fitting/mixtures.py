@@ -37,8 +37,8 @@ def experts(on: Device, dtype: str, samples: Samples, source: str) -> ExpertCost
     samples = samples.where(usual)
 
     def times(of: Samples) -> Callable[[ExpertCost], Float64]:
-        shape: Any = (of["hidden"], of["inter"] / of["tp"], dtype)
-        return lambda cost: cost.seconds(on, *shape, of["active"], of["pairs"], of["rows"])
+        hidden, inter = cast(Any, of["hidden"]), cast(Any, of["inter"] / of["tp"])
+        return lambda cost: cost.seconds(on, hidden, inter, dtype, of["active"], of["pairs"], of["rows"])
 
     start = {
         "overhead_s": 30.0,
@@ -67,8 +67,9 @@ def latent(on: Device, kv_dtype: str, overhead_s: float, samples: Samples, sourc
         tokens = of["batch"] * of["context"]
 
         def seconds(cost: LatentCost) -> Float64:
-            per_token = np.array([cost.per_token_s(on, each, kv_dtype) for each in sizes.tolist()])
-            return cost.overhead_s - overhead_s + tokens * per_token[which]
+            per_token: Float64 = np.array([cost.per_token_s(on, each, kv_dtype) for each in sizes.tolist()])
+            added: Float64 = tokens * per_token[which]
+            return cost.overhead_s - overhead_s + added
 
         return seconds
 
