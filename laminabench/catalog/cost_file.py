@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Any, NamedTuple, TypeVar, cast, get_args, get_type_hints
 
 import msgspec
 import numpy as np
@@ -42,7 +42,7 @@ US = 1e-6
 Cost = TypeVar("Cost", bound=msgspec.Struct)
 
 
-class Section(NamedTuple):
+class FormulaTable(NamedTuple):
     """The formulas of a kind: a TOML table for each, named by the parts of its key: [NAME.DEVICE.PART]."""
 
     key: type[Any]
@@ -60,11 +60,11 @@ class Section(NamedTuple):
 
 
 @cache
-def sections() -> Mapping[str, Section]:
+def sections() -> Mapping[str, FormulaTable]:
     """Return every kind of formula, by its name in `CostSet` and in files."""
     found = {name: get_args(hint) for name, hint in get_type_hints(CostSet).items()}
     return {
-        name: Section(*types)
+        name: FormulaTable(*types)
         for name, types in found.items()
         if len(types) == 2 and isinstance(types[1], type) and coefficients(types[1])
     }
@@ -235,7 +235,7 @@ def _number(value: Any, path: str, *, finite: bool = True) -> float:
         raise UserError(
             "costs-not-a-number", f"cost set {path} is {value!r}; it must be a number, not negative"
         )
-    return float(value)
+    return cast(float, value)
 
 
 def _origin(row: Table) -> Origin:

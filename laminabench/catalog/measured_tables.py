@@ -30,7 +30,7 @@ class BadNumberError(ValueError):
     """A number that a cost set cannot have."""
 
 
-class Kind(NamedTuple):
+class CurveKind(NamedTuple):
     """A mapping of `Measured` from keys to curves or lines."""
 
     key: type[Any]
@@ -52,10 +52,12 @@ class Kind(NamedTuple):
 
 
 @cache
-def kinds() -> Mapping[str, Kind]:
+def kinds() -> Mapping[str, CurveKind]:
     """Return every kind of curve, by its name in `Measured`."""
     found = {name: get_args(hint) for name, hint in get_type_hints(Measured).items()}
-    return {name: Kind(*types) for name, types in found.items() if types and issubclass(types[1], Arrays)}
+    return {
+        name: CurveKind(*types) for name, types in found.items() if types and issubclass(types[1], Arrays)
+    }
 
 
 # Arrays of the packaged sets
@@ -81,7 +83,7 @@ def read_arrays(file: IO[bytes], tables: Sequence[Table]) -> dict[str, dict[Any,
 
 
 def _curves(
-    kind: Kind, rows: np.ndarray, points: Float64, origin: Callable[[int, int, float], Origin]
+    kind: CurveKind, rows: np.ndarray, points: Float64, origin: Callable[[int, int, float], Origin]
 ) -> dict[Any, Arrays]:
     found: dict[Any, Arrays] = {}
     build: Any = kind.arrays
@@ -115,7 +117,7 @@ def _grids(
 # Curves in a user's TOML, as one text of JSON with a curve a line: TOML takes far longer to read
 
 
-class Row(msgspec.Struct, array_like=True):
+class CurveRow(msgspec.Struct, array_like=True):
     """A curve or lines: key, index of the axis, times, index of the source."""
 
     key: list[str | int]
@@ -128,7 +130,7 @@ class Row(msgspec.Struct, array_like=True):
     unstable: bool = False
 
 
-class Source(msgspec.Struct):
+class CurveSource(msgspec.Struct):
     """Where curves are from, and what their errors are of."""
 
     kind: Any
@@ -140,13 +142,13 @@ class Source(msgspec.Struct):
 class Packed(msgspec.Struct):
     """All curves of a set."""
 
-    sources: list[Source]
+    sources: list[CurveSource]
     axes: list[Numbers]
-    gemm: list[Row] = []
-    operators: list[Row] = []
-    experts: list[Row] = []
-    lines: list[Row] = []
-    latent: list[Row] = []
+    gemm: list[CurveRow] = []
+    operators: list[CurveRow] = []
+    experts: list[CurveRow] = []
+    lines: list[CurveRow] = []
+    latent: list[CurveRow] = []
 
 
 def packed(measured: Measured) -> str:
@@ -164,10 +166,10 @@ def packed(measured: Measured) -> str:
             error_of, error = next(iter(origin.errors.items()), ("", 0.0))
             source = sources.setdefault((origin.kind, origin.source, origin.range, error_of), len(sources))
             at = axes.setdefault(axis, len(axes))
-            row = Row(list(key), at, us, source, origin.samples, float(f"{error:.4g}"))
+            row = CurveRow(list(key), at, us, source, origin.samples, float(f"{error:.4g}"))
             row.per_token_ns, row.unstable = per_token[0] if per_token else (), origin.unstable
             getattr(found, name).append(row)
-    found.sources = [Source(*about) for about in sources]
+    found.sources = [CurveSource(*about) for about in sources]
     found.axes = list(axes)
     parts = []
     for field in found.__struct_fields__:
@@ -181,7 +183,7 @@ def unpacked(text: str) -> dict[str, dict[Any, Any]]:
     found = msgspec.json.decode(text, type=Packed)
     axes = [np.array(axis, np.float64) for axis in found.axes]
 
-    def curve(kind: Kind, row: Row) -> Arrays:
+    def curve(kind: CurveKind, row: CurveRow) -> Arrays:
         about = found.sources[row.source]
         errors = {about.error: row.error} if about.error else {}
         origin = Origin(about.kind, about.source, about.range, errors, row.samples, row.unstable)
@@ -213,7 +215,7 @@ def _four_digits(value: float) -> float:
 # Tables of TOML, in which numbers in a row are one string: short to write and fast to read
 
 
-def curve_of(kind: Kind, row: Table, origin: Origin) -> tuple[Any, Arrays]:
+def curve_of(kind: CurveKind, row: Table, origin: Origin) -> tuple[Any, Arrays]:
     """Parse one table of a curve: sets written before there was `packed` have them."""
     columns = [numbers_of(row[column.toml]) * column.unit for column in kind.columns]
     return kind.key(*(row[name] for name in kind.key._fields)), kind.make(columns, origin)

@@ -33,7 +33,7 @@ from laminabench.catalog.importing.curves import (
     packaged,
 )
 from laminabench.catalog.importing.kernels import Kernels
-from laminabench.catalog.importing.tables import SOURCE, Tables
+from laminabench.catalog.importing.tables import SOURCE, GpuTables
 from laminabench.catalog.importing.vllm_tables import (
     vllm_allreduce,
     vllm_attention,
@@ -51,7 +51,7 @@ LAUNCH_BOUND = ("0.18.", "0.22.", "0.24.")
 
 def cost_set(
     name: str,
-    tables: Sequence[Tables],
+    tables: Sequence[GpuTables],
     models: Sequence[ModelShape],
     allreduce: Mapping[AllReduceKey, AllReduceCost],
 ) -> CostSet:
@@ -167,7 +167,7 @@ def _curves(samples: Samples, shapes: set[Shape], source: str) -> Iterable[tuple
 
 
 def _attention(
-    of: Tables,
+    of: GpuTables,
     name: str,
     term: str,
     read: Callable[[Path], Samples],
@@ -180,7 +180,7 @@ def _attention(
     return packaged(term, of.device, f"{of.folder.name} has no {name} of heads of 128 with KV in bf16")
 
 
-def _allreduce(of: Tables) -> dict[AllReduceKey, AllReduceCost]:
+def _allreduce(of: GpuTables) -> dict[AllReduceKey, AllReduceCost]:
     table = of.newest("comm", "custom_allreduce")
     if table is None:
         return {}

@@ -34,7 +34,7 @@ from laminabench.catalog.fitting import formulas, mixtures
 from laminabench.catalog.fitting.mixtures import EXPERTS
 from laminabench.catalog.fitting.samples import FULL, AttentionKind, Samples
 from laminabench.catalog.importing.curves import DEGREES, curve
-from laminabench.catalog.importing.tables import Tables
+from laminabench.catalog.importing.tables import GpuTables
 from laminabench.catalog.importing.vllm_mixtures import (
     deepep_dispatch,
     nccl_collective,
@@ -76,14 +76,14 @@ class Kernels:
     latent_lines: dict[LatentKey, AttentionLines] = field(default_factory=dict)
     curves: dict[ExpertsKey, Curve] = field(default_factory=dict)
 
-    def read(self, of: Tables, attention: AttentionCost, gemm: GemmCost) -> None:
+    def read(self, of: GpuTables, attention: AttentionCost, gemm: GemmCost) -> None:
         """Everything that the GPU has tables of; `attention` and `gemm` are its own, in bf16."""
         self._attention(of)
         self._experts(of)
         self._latent(of, attention, gemm)
         self._exchanges(of)
 
-    def _attention(self, of: Tables) -> None:
+    def _attention(self, of: GpuTables) -> None:
         name = of.device.name
         if table := of.newest("attention", "generation_attention"):
             for kind in KINDS:
@@ -98,7 +98,7 @@ class Kernels:
                         of.device, samples, of.source(table), kind
                     )
 
-    def _lines(self, of: Tables, table: Path, kind: AttentionKind) -> None:
+    def _lines(self, of: GpuTables, table: Path, kind: AttentionKind) -> None:
         samples = vllm_decode(table, kind)
         # Below, the shortest time that there is hides what a token adds; a window is short itself.
         samples = samples.where(samples["step"] >= (1 if kind.window else 256))
@@ -108,7 +108,7 @@ class Kernels:
             if found := mixtures.attention_lines(part, origin):
                 self.lines[LinesKey(of.device.name, heads, kv_heads, *kind)] = found
 
-    def _experts(self, of: Tables) -> None:
+    def _experts(self, of: GpuTables) -> None:
         name, table = of.device.name, of.newest("moe", "moe")
         if table is None:
             return
@@ -126,7 +126,7 @@ class Kernels:
             origin = Origin("assumed", source, stands.origin.range)
             self.experts[DtypeKey(name, "fp8")] = replace(stands, origin=origin)
 
-    def _curves(self, of: Tables, dtype: str, samples: Samples, source: str) -> None:
+    def _curves(self, of: GpuTables, dtype: str, samples: Samples, source: str) -> None:
         origin = Origin("measured", f"{source}; skewed loads, the busiest rank")
         names = (*EXPERTS, "tp", "ep")
         for key in _pairs(samples, *names):
@@ -140,7 +140,7 @@ class Kernels:
             order = np.argsort(part["rows"])
             self.curves[experts] = curve(part["rows"][order], part.seconds[order], origin)
 
-    def _latent(self, of: Tables, attention: AttentionCost, gemm: GemmCost) -> None:
+    def _latent(self, of: GpuTables, attention: AttentionCost, gemm: GemmCost) -> None:
         on, overhead = of.device, attention.overhead_s
         if table := of.newest("mla", "mla_generation_module"):
             source = (
@@ -173,7 +173,7 @@ class Kernels:
         if table := of.newest("mla_bmm", "mla_bmm"):
             self.batched[on.name] = mixtures.batched(on, vllm_batched(table), of.source(table))
 
-    def _exchanges(self, of: Tables) -> None:
+    def _exchanges(self, of: GpuTables) -> None:
         on = of.device
         if table := of.newest("comm", "nccl", "nccl"):
             for op in COLLECTIVES:

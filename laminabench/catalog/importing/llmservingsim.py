@@ -67,7 +67,7 @@ EVEN = Grid((np.ones(1),), np.zeros(1))
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class LayerProfile:
     """One folder: a model on a device, over one or more tensor-parallel degrees."""
 
     folder: Path
@@ -107,7 +107,7 @@ def facts_of(folder: Path) -> dict[str, str]:
     return facts | dict(re.findall(r"(?m)^(skew_fit):\n +enabled: (\w+)", text))
 
 
-def profiles_in(folder: Path, models: Sequence[str], devices: Mapping[str, str]) -> list[Profile]:
+def profiles_in(folder: Path, models: Sequence[str], devices: Mapping[str, str]) -> list[LayerProfile]:
     """Every profile in or under a folder; `models` has the one that the catalogue lacks.
 
     `devices` names devices of the catalogue by what meta.yaml calls them, where that is not plain.
@@ -119,7 +119,7 @@ def profiles_in(folder: Path, models: Sequence[str], devices: Mapping[str, str])
     return [_profile(each, given, devices) for each in found]
 
 
-def _profile(folder: Path, given: Sequence[ModelShape], devices: Mapping[str, str]) -> Profile:
+def _profile(folder: Path, given: Sequence[ModelShape], devices: Mapping[str, str]) -> LayerProfile:
     facts = facts_of(folder)
     called, hardware = facts.get("model", ""), facts.get("hardware", "")
     shapes = [each for each in load_models().values() if called and each.source.endswith(called)]
@@ -137,7 +137,7 @@ def _profile(folder: Path, given: Sequence[ModelShape], devices: Mapping[str, st
             f"{folder}: {shape.name} has experts or a latent KV, whose times this format does not give; "
             "`--format aiconfigurator` has both",
         )
-    profile = Profile(folder, shape, device_called(hardware, devices, folder), facts)
+    profile = LayerProfile(folder, shape, device_called(hardware, devices, folder), facts)
     if not profile.degrees:
         raise UserError("costs-no-measurements", f"{folder}: has no folder tp1, tp2, ...")
     if other := set(profile.degrees) - set(shape.tp_degrees()):
@@ -148,7 +148,7 @@ def _profile(folder: Path, given: Sequence[ModelShape], devices: Mapping[str, st
 def cost_set(
     name: str,
     title: str,
-    profiles: Sequence[Profile],
+    profiles: Sequence[LayerProfile],
     allreduce: Mapping[AllReduceKey, AllReduceCost] | None = None,
 ) -> CostSet:
     """All profiles as one set: what they measured, and formulas fitted to it for all else.
@@ -193,7 +193,7 @@ def cost_set(
 # As it was measured
 
 
-def _curves(profile: Profile, degree: int) -> dict[str, Curve]:
+def _curves(profile: LayerProfile, degree: int) -> dict[str, Curve]:
     """Of every layer in a degree's files, by its name there."""
     found = {}
     for name, rows in (("dense.csv", "tokens"), ("per_sequence.csv", "sequences")):
@@ -209,7 +209,7 @@ def _curves(profile: Profile, degree: int) -> dict[str, Curve]:
     return found
 
 
-def _gemms(profile: Profile, degree: int, curves: Mapping[str, Curve]) -> dict[GemmKey, Curve]:
+def _gemms(profile: LayerProfile, degree: int, curves: Mapping[str, Curve]) -> dict[GemmKey, Curve]:
     model = profile.model
     shapes = {gemm.name: gemm for gemm in (*model.layer_gemms(degree), model.lm_head_gemm(degree))}
     return {
@@ -219,7 +219,7 @@ def _gemms(profile: Profile, degree: int, curves: Mapping[str, Curve]) -> dict[G
     }
 
 
-def _operators(profile: Profile, degree: int, curves: Mapping[str, Curve]) -> dict[OperatorKey, Curve]:
+def _operators(profile: LayerProfile, degree: int, curves: Mapping[str, Curve]) -> dict[OperatorKey, Curve]:
     model = profile.model
     widths = {name: width for name, width, _ in model.operators(degree)}
     widths |= {"embedding": model.hidden, "sampler": model.lm_head_gemm(degree).n}
@@ -230,7 +230,7 @@ def _operators(profile: Profile, degree: int, curves: Mapping[str, Curve]) -> di
     }
 
 
-def _attention(profile: Profile, degree: int) -> AttentionByShape:
+def _attention(profile: LayerProfile, degree: int) -> AttentionByShape:
     model = profile.model
     counts = ["prefill_chunk", "kv_prefill", "n_decode", "kv_decode"]
     table = profile.read(degree, "attention.csv", counts=counts, times=["time_us"])
@@ -286,7 +286,7 @@ def complete_grid(columns: Sequence[Float64], values: Float64) -> Grid:
     return Grid(tuple(axes), full)
 
 
-def _skew(profile: Profile, degree: int) -> tuple[Grid, Grid]:
+def _skew(profile: LayerProfile, degree: int) -> tuple[Grid, Grid]:
     """How far a batch of two lengths is from one of all their mean towards one of all the longer.
 
     The least squares' share in a cell; where nothing was measured, that of the cell with an axis less.

@@ -39,7 +39,7 @@ DTYPE = "bf16"  # fp16 there: as fast on every device
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class VidurProfile:
     """One file: a model on a device, over one or more tensor-parallel degrees."""
 
     path: Path
@@ -64,7 +64,7 @@ class Profile:
         return Origin("measured", f"{SOURCE}/compute/{self.gpu.name}: {self.model.name}, {what}")
 
 
-def profiles_in(folder: Path, devices: Mapping[str, str]) -> list[Profile]:
+def profiles_in(folder: Path, devices: Mapping[str, str]) -> list[VidurProfile]:
     """Every file of operators in or under a folder."""
     found = [path for path in sorted(folder.resolve().rglob("mlp.csv")) if path.parts[-5:-4] == ("compute",)]
     if not found:
@@ -72,7 +72,7 @@ def profiles_in(folder: Path, devices: Mapping[str, str]) -> list[Profile]:
             "costs-no-measurements", f"{folder}: there is no compute/GPU/OWNER/MODEL/mlp.csv in it"
         )
     return [
-        Profile(
+        VidurProfile(
             path,
             device_called(path.parts[-4], devices, path.parents[2]),
             vidur_model(path),
@@ -83,7 +83,7 @@ def profiles_in(folder: Path, devices: Mapping[str, str]) -> list[Profile]:
 
 
 def cost_set(
-    name: str, profiles: Sequence[Profile], allreduce: Mapping[AllReduceKey, AllReduceCost]
+    name: str, profiles: Sequence[VidurProfile], allreduce: Mapping[AllReduceKey, AllReduceCost]
 ) -> CostSet:
     """What the files measured, and formulas fitted to it for all else. Attention is the default set's."""
     gemm: dict[GemmKey, Curve] = {}
@@ -120,14 +120,14 @@ def cost_set(
     )
 
 
-def _gemms(profile: Profile) -> Iterable[tuple[GemmKey, Curve]]:
+def _gemms(profile: VidurProfile) -> Iterable[tuple[GemmKey, Curve]]:
     for degree, columns in profile.operators.items():
         for name, gemm in zip(VIDUR_OPS, profile.model.layer_gemms(degree), strict=True):
             found = curve(columns["rows"], columns[name], profile.origin(name))
             yield GemmKey(profile.device.name, DTYPE, gemm.n, gemm.k), found
 
 
-def _operators(profile: Profile) -> Iterable[tuple[OperatorKey, Curve]]:
+def _operators(profile: VidurProfile) -> Iterable[tuple[OperatorKey, Curve]]:
     """Next to the GEMMs. vLLM's norms add as well: here, each has half of a layer's one addition."""
     for degree, columns in profile.operators.items():
         seconds = {
@@ -143,7 +143,7 @@ def _operators(profile: Profile) -> Iterable[tuple[OperatorKey, Curve]]:
 
 
 def _elementwise(
-    on: Device, operators: Mapping[OperatorKey, Curve], profiles: Sequence[Profile]
+    on: Device, operators: Mapping[OperatorKey, Curve], profiles: Sequence[VidurProfile]
 ) -> ElementwiseCost:
     layers = [each.layers for each in profiles if each.whole]
     if layers:
@@ -152,7 +152,7 @@ def _elementwise(
     return cost
 
 
-def _allreduce(profile: Profile) -> Iterable[tuple[AllReduceKey, AllReduceCost]]:
+def _allreduce(profile: VidurProfile) -> Iterable[tuple[AllReduceKey, AllReduceCost]]:
     """Of all GPUs of a node on one switch. Pairs are measured, too, and not read."""
     path = profile.gpu.parents[1] / "network" / f"{profile.gpu.name}_dgx" / "all_reduce.csv"
     if not path.is_file():

@@ -32,7 +32,7 @@ NOT_MODELLED = ("costs-no-coefficients", "model-does-not-fit")
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ServerLoad:
     """A server under a load, and the mean times that were measured of it."""
 
     server: Mapping[str, Any]  # model, device, version, precision, and how it was set up
@@ -87,7 +87,7 @@ class Point:
 class Judged:
     """A prediction beside what was measured; without one it says why."""
 
-    point: Point
+    point: ServerLoad
     ttft_ms: float | None
     tpot_ms: float | None
     why_not: str = ""
@@ -159,7 +159,7 @@ class Group(NamedTuple):
 
 
 @cache
-def points() -> tuple[Point, ...]:
+def points() -> tuple[ServerLoad, ...]:
     """All that were measured."""
     table = packaged_in(__package__, "serving.toml")
     common = {key: value for key, value in table.items() if key != "server"}
@@ -169,12 +169,12 @@ def points() -> tuple[Point, ...]:
         for row in about.pop("rows").strip().splitlines():
             layout, prompt, output, at_once, ttft, tpot, day = row.split()
             lengths = int(prompt), int(output), int(at_once)
-            found.append(Point(about, layout, *lengths, float(ttft), float(tpot), day))
+            found.append(ServerLoad(about, layout, *lengths, float(ttft), float(tpot), day))
     return tuple(found)
 
 
 def judged(
-    chosen: Sequence[Point],
+    chosen: Sequence[ServerLoad],
     costs: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
     jobs: int | None = None,
@@ -187,7 +187,7 @@ def judged(
     return [found[index] for index in range(len(chosen))]
 
 
-def predicted(costs: str | None, point: Point) -> Judged:
+def predicted(costs: str | None, point: ServerLoad) -> Judged:
     """The means over all of a load's requests, from its first burst to its last request."""
     server, trace = point.server, point.trace()
     batched = server.get("batched_prompts", 0) * point.prompt_tokens or server["max_batched_tokens"]

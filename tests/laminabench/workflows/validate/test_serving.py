@@ -18,7 +18,7 @@ from laminabench.workflows.validate.serving import (
     TARGETS,
     Errors,
     Judged,
-    Point,
+    ServerLoad,
     grouped,
     judged,
     points,
@@ -27,7 +27,7 @@ from laminabench.workflows.validate.serving import (
 )
 
 
-def point(**wanted: object) -> Point:
+def point(**wanted: object) -> ServerLoad:
     """The first with these."""
     return next(
         each
@@ -39,7 +39,7 @@ def point(**wanted: object) -> Point:
 def made(device: str, model: str, tpot_ms: float | None, off: str = "", version: str = "1") -> Judged:
     """Measured: 10 ms a token, 100 ms to the first."""
     about = {"model": model, "device": device, "version": version, "precision": "fp8", "off": off}
-    return Judged(Point(about, "2", 8, 8, 2, 100.0, 10.0, "-"), 110.0, tpot_ms)
+    return Judged(ServerLoad(about, "2", 8, 8, 2, 100.0, 10.0, "-"), 110.0, tpot_ms)
 
 
 def test_every_load_is_there_once_with_sensible_numbers() -> None:
