@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import numpy as np
@@ -57,28 +58,20 @@ MODELS = ("llama-33b", "llama3-70b", "opt-175b", "qwen3-8b")
 sizes = st.integers(1, 65536)
 
 
-@pytest.mark.parametrize("name", ["vllm-0.14", "vidur-2024"])
-@pytest.mark.parametrize("measured", ["h100", "a100-80g-sxm"])
-def test_committed_gemm_errors_on_unseen_layers_are_within_ten_percent(name, measured):
-    errors = load_costs(name).gemm[measured, "bf16"].origin.errors
-    assert errors["held_out_layer"] <= 10
-    assert errors.get("held_out_layer_worst_degree", 0) <= 10
-    assert errors["op"] <= 11
+def test_committed_gemm_errors_on_unseen_layers_are_within_ten_percent():
+    for name, measured in itertools.product(("vllm-0.14", "vidur-2024"), ("h100", "a100-80g-sxm")):
+        errors = load_costs(name).gemm[DtypeKey(measured, "bf16")].origin.errors
+        assert errors["held_out_layer"] <= 10
+        assert errors.get("held_out_layer_worst_degree", 0) <= 10
+        assert errors["op"] <= 11
 
 
-@pytest.mark.parametrize(
-    ("named", "found"),
-    [
-        ("2xH200:dp2+4xh20", COSTS_OF_TODAY),
-        ("h100, b200", COSTS_OF_TODAY),
-        ("2xgb200", DEFAULT_COSTS),
-        ("4xh100,1xh20", DEFAULT_COSTS),
-        ("None", DEFAULT_COSTS),
-    ],
-)
-def test_the_usual_set_goes_by_whole_names_of_devices(named, found):
-    assert usual_costs(model("llama3-70b"), devices_named(named)) == found
-    assert usual_costs(model("gpt-oss-120b"), devices_named(named)) == COSTS_OF_TODAY
+def test_the_usual_set_goes_by_whole_names_of_devices():
+    today, other = ("2xH200:dp2+4xh20", "h100, b200"), ("2xgb200", "4xh100,1xh20", "None")
+    for named in (*today, *other):
+        usual = usual_costs(model("llama3-70b"), devices_named(named))
+        assert usual == (COSTS_OF_TODAY if named in today else DEFAULT_COSTS)
+        assert usual_costs(model("gpt-oss-120b"), devices_named(named)) == COSTS_OF_TODAY
 
 
 def test_the_default_set_is_measured_with_one_stack():
@@ -93,42 +86,37 @@ def test_the_default_set_is_measured_with_one_stack():
             assert term.origin.errors
 
 
-@pytest.mark.parametrize("name", COST_SETS)
-def test_no_set_knows_a_board(name):
-    with pytest.raises(UserError, match="costs-device-is-a-board"):
-        load_costs(name).attention_terms(model("llama-7b"), device("h2m2"))
-
-
-@pytest.mark.parametrize("name", COST_SETS)
-@pytest.mark.parametrize("on", sorted(load_devices().keys() - {"cpu", "h2m2"}))
-def test_every_set_covers_every_device_and_every_number_has_a_source(name, on):
+def test_every_set_covers_every_device_and_every_number_has_a_source():
+    # A step over two needs an all-reduce, which vllm-0.19 has of one device alone; Table 3 is of one.
     of_one = {"vllm-0.19": "rtx-pro-6000", "v1-table3": "a100-40g"}
-    if on != of_one.get(name, on):
-        # A step over two needs an all-reduce, which vllm-0.19 has of one device alone; Table 3 is of one.
-        with pytest.raises(UserError, match="costs-no-coefficients"):
-            model_step(load_costs(name), model("llama-7b"), device(on), 2, [1])
-        return
-    costs, found = load_costs(name), device(on)
-    step = model_step(costs, model("llama-7b"), found, 2, [0, 1, 64])
-    assert step.total_s[0] == 0
-    assert 0 < step.total_s[1] <= step.total_s[2] < 10
-    assert costs.attention_seconds(model("llama-7b"), found, 64 * 1000, 64) > 0
-    for row in provenance(costs, found, split=2):
-        assert row["source"]
-        assert row["kind"] in {"fitted", "published", "assumed", "ideal"}
-        assert row["coefficients"]
+    shape = model("llama-7b")
+    for name, on in itertools.product(COST_SETS, load_devices().keys() - {"cpu", "h2m2"}):
+        costs, found = load_costs(name), device(on)
+        if on != of_one.get(name, on):
+            with pytest.raises(UserError, match="costs-no-coefficients"):
+                model_step(costs, shape, found, 2, [1])
+            continue
+        step = model_step(costs, shape, found, 2, [0, 1, 64])
+        assert step.total_s[0] == 0
+        assert 0 < step.total_s[1] <= step.total_s[2] < 10
+        assert costs.attention_seconds(shape, found, 64 * 1000, 64) > 0
+        for row in provenance(costs, found, split=2):
+            assert row["source"]
+            assert row["kind"] in {"fitted", "published", "assumed", "ideal"}
+            assert row["coefficients"]
 
 
-@pytest.mark.parametrize("name", COST_SETS)
-def test_a_core_has_the_ideal_set_only_and_the_others_name_it(name):
-    costs, core = load_costs(name), device("cpu")
-    if name == "roofline":
-        step = model_step(costs, model("llama-mini"), core, 1, [1])
-        # 0.5 GB of weights at 36.9 GB/s, less the embedding, of which one row is read.
-        assert float(step.total_s[0]) == pytest.approx((0.4927 - 0.0655) / 36.9, rel=0.01)
-    else:
-        with pytest.raises(UserError, match="costs-no-coefficients"):
-            model_step(costs, model("llama-mini"), core, 1, [1])
+def test_a_core_has_the_ideal_set_only_and_a_board_has_none():
+    core, shape = device("cpu"), model("llama-mini")
+    # 0.5 GB of weights at 36.9 GB/s, less the embedding, of which one row is read.
+    step = model_step(load_costs("roofline"), shape, core, 1, [1])
+    assert float(step.total_s[0]) == pytest.approx((0.4927 - 0.0655) / 36.9, rel=0.01)
+    for name in COST_SETS:
+        with pytest.raises(UserError, match="costs-device-is-a-board"):
+            load_costs(name).attention_terms(shape, device("h2m2"))
+        if name != "roofline":
+            with pytest.raises(UserError, match="costs-no-coefficients"):
+                model_step(load_costs(name), shape, core, 1, [1])
 
 
 @pytest.mark.parametrize(("name", "count"), TABLE3)
@@ -229,8 +217,9 @@ def test_fp8_reads_half_the_bytes():
 
 
 # What was measured is a little faster here and there for one row more.
-@pytest.mark.parametrize("name", sorted({*COST_SETS} - {"vllm-0.19", "vllm-0.24", "v1-table3"}))
+@pytest.mark.long(but=["vllm-0.14-llama3-70b", "roofline-opt-175b"])
 @pytest.mark.parametrize("shape", MODELS)
+@pytest.mark.parametrize("name", sorted({*COST_SETS} - {"vllm-0.19", "vllm-0.24", "v1-table3"}))
 def test_the_table_is_the_step_and_its_parts_add_up(name, shape):
     costs, h100, found = load_costs(name), device("h100"), model(shape)
     table = model_step_seconds(costs, found, h100, 4, np.arange(301))
@@ -302,13 +291,13 @@ def test_attention_uses_over_70_percent_of_the_bandwidth_at_20_requests_as_v2_sa
     assert 20 * context * shape.kv_bytes_per_token / took / h100.bandwidth_bytes_per_s > 0.7
 
 
-@pytest.mark.parametrize("name", ["vllm-0.14", "vidur-2024"])
-def test_a_set_is_written_and_read_back(tmp_path, name):
-    costs = load_costs(name)
+def test_a_set_is_written_and_read_back(tmp_path):
     path = tmp_path / "mine.toml"
-    write_costs(costs, path, "a comment\nof two lines")
-    assert load_costs(str(path)) == costs
-    assert to_toml(load_costs(str(path))) == to_toml(costs)
+    for name in ("vllm-0.14", "vidur-2024"):
+        costs = load_costs(name)
+        write_costs(costs, path, "a comment\nof two lines")
+        assert load_costs(str(path)) == costs
+        assert to_toml(load_costs(str(path))) == to_toml(costs)
 
 
 def test_a_broken_file_is_refused(tmp_path):
