@@ -53,19 +53,19 @@ class FormulaTable(NamedTuple):
         parts = 1 if self.key is str else len(self.key._fields)
         if len(path) == parts:
             return {cost_keys.from_path(self.key, path): _cost(self.cost, table, ".".join((where, *path)))}
-        found: dict[Any, Any] = {}
+        formulas: dict[Any, Any] = {}
         for name, inner in table.items():
-            found |= self.read(inner, where, (*path, name))
-        return found
+            formulas |= self.read(inner, where, (*path, name))
+        return formulas
 
 
 @cache
 def sections() -> Mapping[str, FormulaTable]:
     """Return every kind of formula, by its name in `CostSet` and in files."""
-    found = {name: get_args(hint) for name, hint in get_type_hints(CostSet).items()}
+    hints = {name: get_args(hint) for name, hint in get_type_hints(CostSet).items()}
     return {
         name: FormulaTable(*types)
-        for name, types in found.items()
+        for name, types in hints.items()
         if len(types) == 2 and isinstance(types[1], type) and coefficients(types[1])
     }
 
@@ -87,10 +87,10 @@ def load_costs(name: str = DEFAULT_COSTS) -> CostSet:
     if path.suffix == ".toml":
         return from_table(from_path(path), str(path))
     known = {each: each for each in COST_SETS}
-    found = pick(
+    packaged_name = pick(
         "cost set", name, known, hint="(or give the path of a .toml written by `costs import` or `calibrate`)"
     )
-    return _packaged_costs(found)
+    return _packaged_costs(packaged_name)
 
 
 @cache
@@ -143,16 +143,16 @@ def _networks(rows: Table, where: str) -> dict[str, Network]:
 
 
 def _measured(table: Table, arrays: Mapping[str, Any]) -> Measured:
-    found: dict[str, Any] = {**arrays, **(unpacked(table["tables"]) if "tables" in table else {})}
+    parts: dict[str, Any] = {**arrays, **(unpacked(table["tables"]) if "tables" in table else {})}
     for name, section in {"gemm": "gemm", "operators": "operator"}.items():
         rows = table.get(section, [])
-        found[name] = {
-            **found.get(name, {}),
+        parts[name] = {
+            **parts.get(name, {}),
             **dict(curve_of(kinds()[name], row, _origin(row)) for row in rows),
         }
     grids = dict(grids_of(row, _origin(row)) for row in table.get("attention", []))
-    found["attention"] = {**found.get("attention", {}), **grids}
-    return Measured(**found, graph_rows=table.get("graph_rows", 0), nearest=table.get("nearest", 0))
+    parts["attention"] = {**parts.get("attention", {}), **grids}
+    return Measured(**parts, graph_rows=table.get("graph_rows", 0), nearest=table.get("nearest", 0))
 
 
 def assumed_host() -> HostCost:
@@ -218,15 +218,15 @@ def digest(costs: CostSet) -> str:
 
 def _cost(kind: type[Cost], row: Table, where: str) -> Cost:
     """Parse the coefficients in a section of a file; those with a default may be left out."""
-    found: Table = {}
+    values: Table = {}
     for name, coefficient in coefficients(kind).items():
         if coefficient.toml in row:
             path = f"{where}.{coefficient.toml}"
             number = _number(row[coefficient.toml], path, finite=coefficient.finite)
             if coefficient.positive and number == 0:
                 raise UserError("costs-not-positive", f"cost set {path} is 0; it must be above 0")
-            found[name] = number * coefficient.unit
-    return kind(**found, origin=_origin(row))
+            values[name] = number * coefficient.unit
+    return kind(**values, origin=_origin(row))
 
 
 def _number(value: Any, path: str, *, finite: bool = True) -> float:

@@ -259,8 +259,8 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
 
     def as_measured(self, device: Device) -> Device:
         """The catalogue's device of this name, which was measured; the other may be thought faster."""
-        found = known_devices([self]).get(device.name, device)
-        return device if found.capability == device.capability else found
+        catalogued = known_devices([self]).get(device.name, device)
+        return device if catalogued.capability == device.capability else catalogued
 
     def hop_seconds(self, device: Device, size_bytes: Float64) -> Float64:
         """From a pipeline stage to the next: half of an all-reduce's latency, and the bytes."""
@@ -350,8 +350,8 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
         if model.experts or model.latent:
             return []  # which have others
         every = [*model.operators(tp, side), *[("embedding", model.hidden, 1)] * (side != "attention")]
-        found = [(times, self._operator(device, name, width)) for name, width, times in every]
-        known = [(times, curve) for times, curve in found if curve]
+        curves = [(times, self._operator(device, name, width)) for name, width, times in every]
+        known = [(times, curve) for times, curve in curves if curve]
         return known if len(known) == len(every) else []
 
     def _operator(self, device: Device, name: str, width: int) -> Curve | None:
@@ -397,14 +397,14 @@ def curves_of(costs: CostSet, device: str, dtype: str) -> Mapping[tuple[int, int
 
 def known_devices(sets: Iterable[CostSet]) -> Mapping[str, Device]:
     """The catalogue's devices, and those that these sets bring; a UserError where two mean different ones."""
-    found = load_devices()
+    devices = load_devices()
     for each in sets:
         for name, own in each.devices.items():
-            if found.get(name, own) != own:
+            if devices.get(name, own) != own:
                 raise UserError(
                     "costs-device-twice",
                     f"cost set {each.name} has a device {name}, and there is another one of that name; "
                     "rename one of the two",
                 )
-        found = {**found, **each.devices}
-    return found
+        devices = {**devices, **each.devices}
+    return devices

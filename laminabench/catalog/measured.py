@@ -173,10 +173,10 @@ def nearby(
     """
     away = np.log(np.array(list(curves), np.float64).reshape(-1, 2) / (n, k))
     distances = np.hypot(away[:, 0], away[:, 1] / 2)
-    found, weights = list(curves.items()), 1 / np.maximum(distances, 1e-3) ** 2
+    shapes, weights = list(curves.items()), 1 / np.maximum(distances, 1e-3) ** 2
     total, all_weights = np.zeros(np.shape(rows)), 1.0
     for place in np.argsort(distances, kind="stable")[:count]:
-        shape, curve = found[place]
+        shape, curve = shapes[place]
         ratios = np.log(curve.seconds / formula(curve.rows, *shape))
         total = total + weights[place] * np.interp(np.asarray(rows, np.float64), curve.rows, ratios)
         all_weights += weights[place]
@@ -210,5 +210,5 @@ class Measured(msgspec.Struct, frozen=True):
         if not self.graph_rows:
             return rows
         sizes = np.array([1, 2, 4, *range(8, 257, 8), *range(272, self.graph_rows + 1, 16)], np.float64)
-        found = np.minimum(np.searchsorted(sizes, rows), len(sizes) - 1)
-        return np.where(rows > self.graph_rows, rows, sizes[found])
+        size = np.minimum(np.searchsorted(sizes, rows), len(sizes) - 1)
+        return np.where(rows > self.graph_rows, rows, sizes[size])

@@ -1,6 +1,6 @@
 """Measured times in files: arrays of the packaged sets, JSON in a user's TOML, and TOML for grids.
 
-The arrays are `.npz` files without pickles, beside the TOML that lists their tables and sources. For each
+The arrays are `.npz` files without pickles, next to the TOML that lists their tables and sources. For each
 kind of curve NAME, `NAME.curves` has a row for each curve (its key, the index of its table, the number of
 samples, the error in percent and the number of points) and `NAME.points` its columns in SI units, one curve
 after the other. `attention.grids` has a row for each grid, and `attention.points` its axes and values.
@@ -54,9 +54,9 @@ class CurveKind(NamedTuple):
 @cache
 def kinds() -> Mapping[str, CurveKind]:
     """Return every kind of curve, by its name in `Measured`."""
-    found = {name: get_args(hint) for name, hint in get_type_hints(Measured).items()}
+    hints = {name: get_args(hint) for name, hint in get_type_hints(Measured).items()}
     return {
-        name: CurveKind(*types) for name, types in found.items() if types and issubclass(types[1], Arrays)
+        name: CurveKind(*types) for name, types in hints.items() if types and issubclass(types[1], Arrays)
     }
 
 
@@ -72,27 +72,27 @@ def read_arrays(file: IO[bytes], tables: Sequence[Table]) -> dict[str, dict[Any,
         return Origin(about["kind"], about["source"], about["range"], errors, samples)
 
     with np.load(file, allow_pickle=False) as arrays:
-        found: dict[str, dict[Any, Any]] = {
+        mappings: dict[str, dict[Any, Any]] = {
             name: _curves(kind, arrays[f"{name}.curves"], arrays[f"{name}.points"], origin)
             for name, kind in kinds().items()
             if f"{name}.curves" in arrays
         }
         if "attention.grids" in arrays:
-            found["attention"] = _grids(arrays["attention.grids"], arrays["attention.points"], origin)
-    return found
+            mappings["attention"] = _grids(arrays["attention.grids"], arrays["attention.points"], origin)
+    return mappings
 
 
 def _curves(
     kind: CurveKind, rows: np.ndarray, points: Float64, origin: Callable[[int, int, float], Origin]
 ) -> dict[Any, Arrays]:
-    found: dict[Any, Arrays] = {}
+    curves: dict[Any, Arrays] = {}
     build: Any = kind.arrays
     first = 0
     for *key, table, samples, error, count in rows.tolist():
         columns = points[:, first : first + count]
-        found[kind.key(*key)] = build(*columns, origin(table, samples, error))
+        curves[kind.key(*key)] = build(*columns, origin(table, samples, error))
         first += count
-    return found
+    return curves
 
 
 def _grids(
@@ -111,7 +111,7 @@ def _grids(
         axes = tuple(take(size) for size in sizes)
         of_worker = grids.setdefault(HeadsKey(*key), {"origin": origin(table, samples, error)})
         of_worker[name] = Grid(axes, take(int(np.prod(sizes))).reshape(sizes))
-    return {key: AttentionGrids(**found) for key, found in grids.items()}
+    return {key: AttentionGrids(**parts) for key, parts in grids.items()}
 
 
 # Curves in a user's TOML, as one text of JSON with a curve a line: TOML takes far longer to read
@@ -153,7 +153,7 @@ class Packed(msgspec.Struct):
 
 def packed(measured: Measured) -> str:
     """Write all curves and lines as text."""
-    found = Packed([], [])
+    result = Packed([], [])
     sources: dict[tuple[Any, ...], int] = {}
     axes: dict[Numbers, int] = {}
     for name, kind in kinds().items():
@@ -168,23 +168,23 @@ def packed(measured: Measured) -> str:
             at = axes.setdefault(axis, len(axes))
             row = CurveRow(list(key), at, us, source, origin.samples, float(f"{error:.4g}"))
             row.per_token_ns, row.unstable = per_token[0] if per_token else (), origin.unstable
-            getattr(found, name).append(row)
-    found.sources = [CurveSource(*about) for about in sources]
-    found.axes = list(axes)
+            getattr(result, name).append(row)
+    result.sources = [CurveSource(*about) for about in sources]
+    result.axes = list(axes)
     parts = []
-    for field in found.__struct_fields__:
-        rows = ",\n".join(msgspec.json.encode(row).decode() for row in getattr(found, field))
+    for field in result.__struct_fields__:
+        rows = ",\n".join(msgspec.json.encode(row).decode() for row in getattr(result, field))
         parts.append(f'"{field}": [\n{rows}\n]')
     return "{" + ",\n".join(parts) + "}\n"
 
 
 def unpacked(text: str) -> dict[str, dict[Any, Any]]:
     """Parse the text that `packed` wrote into the mappings of `Measured`; a ValueError if it is broken."""
-    found = msgspec.json.decode(text, type=Packed)
-    axes = [np.array(axis, np.float64) for axis in found.axes]
+    parsed = msgspec.json.decode(text, type=Packed)
+    axes = [np.array(axis, np.float64) for axis in parsed.axes]
 
     def curve(kind: CurveKind, row: CurveRow) -> Arrays:
-        about = found.sources[row.source]
+        about = parsed.sources[row.source]
         errors = {about.error: row.error} if about.error else {}
         origin = Origin(about.kind, about.source, about.range, errors, row.samples, row.unstable)
         _, *columns = kind.columns
@@ -197,7 +197,7 @@ def unpacked(text: str) -> dict[str, dict[Any, Any]]:
         return kind.make([axes[row.axis], *values], origin)
 
     return {
-        name: {kind.key(*row.key): curve(kind, row) for row in getattr(found, name)}
+        name: {kind.key(*row.key): curve(kind, row) for row in getattr(parsed, name)}
         for name, kind in kinds().items()
     }
 
@@ -244,10 +244,10 @@ def grid_lines(grids: AttentionGrids) -> Iterable[str]:
 
 def numbers_of(text: str) -> Float64:
     """Parse numbers, none of them negative; a BadNumberError for anything else."""
-    found = np.array(text.split(), np.float64)
-    if not len(found) or not np.isfinite(found).all() or found.min() < 0:
+    numbers = np.array(text.split(), np.float64)
+    if not len(numbers) or not np.isfinite(numbers).all() or numbers.min() < 0:
         raise BadNumberError(f"{text[:40]!r}... must be numbers, none of them negative")
-    return found
+    return numbers
 
 
 def _text(values: Float64) -> str:

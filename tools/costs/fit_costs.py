@@ -144,23 +144,23 @@ HOST_OF_024 = HostCost(
 
 def _vllm_024(folder: Path) -> CostSet:
     tables = [each for gpu in GPUS_OF_024 for each in tables_in(folder / "aiconfigurator" / gpu, {})]
-    found = aiconfigurator.cost_set("vllm-0.24", tables, [], {})
+    costs = aiconfigurator.cost_set("vllm-0.24", tables, [], {})
     of_h200 = {
         key._replace(device="h100"): cost
-        for key, cost in found.prompt_attention_of.items()
+        for key, cost in costs.prompt_attention_of.items()
         if key.device == "h200"
     }
     return replace(
-        found,
+        costs,
         title="vLLM 0.24 on H100, H200 and B200, 0.14 on A100: mixtures of experts and latent KV too",
         host=HOST_OF_024,
         prompt_attention={
-            **found.prompt_attention,
-            "h100": _standing_in(found.prompt_attention["h200"]),
+            **costs.prompt_attention,
+            "h100": _standing_in(costs.prompt_attention["h200"]),
         },
         prompt_attention_of={
             **{key: _standing_in(cost) for key, cost in of_h200.items()},
-            **found.prompt_attention_of,
+            **costs.prompt_attention_of,
         },
     )
 
@@ -271,8 +271,8 @@ def vidur_gemm(path: Path, model: ModelShape) -> Samples:
         "n": [np.full(len(rows), gemm.n, np.float64) for rows, _, gemm, _ in parts],
         "k": [np.full(len(rows), gemm.k, np.float64) for rows, _, gemm, _ in parts],
     }
-    seconds = np.concatenate([found for *_, found in parts])
-    return Samples({name: np.concatenate(found) for name, found in columns.items()}, seconds)
+    seconds = np.concatenate([column for *_, column in parts])
+    return Samples({name: np.concatenate(column) for name, column in columns.items()}, seconds)
 
 
 def vidur_elementwise(path: Path) -> Samples:

@@ -118,8 +118,8 @@ def prompt_samples(grids: Mapping[Heads, Grid]) -> Samples:
 
 
 def _samples(names: Sequence[str], columns: Sequence[tuple[Float64, ...]]) -> Samples:
-    *found, seconds = (np.concatenate(parts) for parts in zip(*columns, strict=True))
-    return Samples(dict(zip(names, found, strict=True)), seconds)
+    *values, seconds = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+    return Samples(dict(zip(names, values, strict=True)), seconds)
 
 
 # One node's devices. Odd degrees such as 5 are kept: they are legal splits of real layers.
@@ -141,7 +141,7 @@ def layers_in_grid(samples: Samples) -> list[Layer]:
     same shapes (LLaMA3-8B and Mistral-7B) count once.
     """
     measured = {(int(n), int(k)) for n, k in zip(samples["n"], samples["k"], strict=True)}
-    found: dict[tuple[Shape, ...], Layer] = {}
+    layers: dict[tuple[Shape, ...], Layer] = {}
     for name, shape in released_models().items():
         if shape.experts or shape.latent:
             continue  # whose layers are of other products too
@@ -152,8 +152,8 @@ def layers_in_grid(samples: Samples) -> list[Layer]:
                 half = (gemm.n // 2, gemm.k)
                 shapes += [half, half] if gemm.name == "gate_up" and whole not in measured else [whole]
             if measured.issuperset(shapes):
-                found.setdefault(tuple(shapes), Layer(f"{name} over {tp}", tuple(shapes)))
-    return list(found.values())
+                layers.setdefault(tuple(shapes), Layer(f"{name} over {tp}", tuple(shapes)))
+    return list(layers.values())
 
 
 def hold_out(samples: Samples, shapes: set[Shape]) -> tuple[Samples, Samples]:

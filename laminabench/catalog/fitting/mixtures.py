@@ -152,20 +152,20 @@ def _each(column: Float64) -> list[np.ndarray]:
 
 def attention_lines(samples: Samples, origin: Origin) -> AttentionLines | None:
     """Of one worker's heads, by requests; None where no number of requests was measured at two lengths."""
-    found, errors = [], []
+    lines, errors = [], []
     for requests in np.unique(samples["batch"]):
         part = samples.where(samples["batch"] == requests)
         tokens = requests * part["context"]
         if len(np.unique(tokens)) < 2:
             continue
         fixed, per_token = line(tokens, part.seconds)
-        found.append((requests, fixed, per_token))
+        lines.append((requests, fixed, per_token))
         errors.append(np.abs((fixed + per_token * tokens) / part.seconds - 1))
-    if not found:
+    if not lines:
         return None
     every = np.concatenate(errors)
     about = replace(origin, errors={"lines": 100 * float(every.mean())}, samples=len(every))
-    requests, fixed_s, per_token_s = np.array(found, np.float64).T
+    requests, fixed_s, per_token_s = np.array(lines, np.float64).T
     return AttentionLines(requests, fixed_s, per_token_s, about)
 
 
@@ -195,5 +195,5 @@ def models_of(samples: Samples) -> list[Experts]:
 def of_model(samples: Samples, model: Experts) -> np.ndarray:
     """Which samples are of this model."""
     same = [samples[name] == size for name, size in zip(EXPERTS, model, strict=True)]
-    found: np.ndarray = np.logical_and.reduce(same)
-    return found
+    selected: np.ndarray = np.logical_and.reduce(same)
+    return selected

@@ -222,5 +222,5 @@ def _nelder_mead(loss: Loss, start: Vector, steps: int, size: float) -> Vector:
         else:
             points[1:] = points[0] + 0.5 * (points[1:] - points[0])
             values[1:] = [loss(point) for point in points[1:]]
-    found: Vector = points[int(np.argmin(values))]
-    return found
+    best: Vector = points[int(np.argmin(values))]
+    return best
