@@ -16,6 +16,7 @@ from laminabench.calibrate.terms import (
     Model,
     Prompts,
 )
+from laminabench.catalog.cost_keys import DtypeKey, GemmKey, HeadsKey, OperatorKey
 from laminabench.catalog.cost_terms import (
     ACTIVATION_BYTES,
     AttentionCost,
@@ -27,23 +28,14 @@ from laminabench.catalog.cost_terms import (
     PromptAttentionCost,
 )
 from laminabench.catalog.costs import CostSet
-from laminabench.catalog.fit_terms import (
-    attention_times,
-    elementwise_times,
-    fit_attention,
-    fit_elementwise,
-    fit_gemm,
-    fit_prompt_attention,
-    gemm_times,
-    mape,
-    prompt_attention_times,
-)
-from laminabench.catalog.fitted import Heads, decode_samples, prompt_samples, sourced
+from laminabench.catalog.fitting import terms
+from laminabench.catalog.fitting.formulas import Heads, decode_samples, prompt_samples
+from laminabench.catalog.fitting.samples import Samples
+from laminabench.catalog.fitting.terms import mape
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.measured import AttentionGrids, Curve, Grid, Measured
 from laminabench.catalog.models import Gemm, ModelShape
 from laminabench.catalog.network import Network
-from laminabench.catalog.profiles import Samples
 
 DTYPE = "bf16"
 NETWORK = "shm"
@@ -129,14 +121,14 @@ def cost_set(made: Made) -> CostSet:
     return CostSet(
         name=name,
         title=f"{made.title}: {shape.name} on {made.words.system}, as `calibrate` measured it",
-        gemm={(name, DTYPE): _fitted_gemm(made, on)},
+        gemm={DtypeKey(name, DTYPE): _fitted_gemm(made, on)},
         attention={name: _fitted_decode(made, on, grids.decode)},
         prompt_attention={name: _fitted_prompt(made, on, grids.prompt)},
         allreduce={},
         elementwise={name: _fitted_elementwise(made, on)},
         host=_host(made),
         borrowed={},
-        measured=Measured(_gemms(made), _operators(made), {(name, *made.heads): grids}),
+        measured=Measured(_gemms(made), _operators(made), {HeadsKey(name, *made.heads): grids}),
         devices={name: on},
         networks=_networks(made),
     )
@@ -163,25 +155,25 @@ def _rows(made: Made) -> list[int]:
     return sorted({int(point[1]) for point in made.found.seconds if point[0] == "slices"})
 
 
-def _gemms(made: Made) -> dict[tuple[str, str, int, int], Curve]:
+def _gemms(made: Made) -> dict[GemmKey, Curve]:
     found = {}
     for matrix, times in _matrices(made.shape):
         kind = f"gemm {matrix.name}"
-        found[made.name, DTYPE, matrix.n, matrix.k] = _curve(made, kind, made.words.products, times)
+        found[GemmKey(made.name, DTYPE, matrix.n, matrix.k)] = _curve(made, kind, made.words.products, times)
     return found
 
 
-def _operators(made: Made) -> dict[tuple[str, str, int], Curve]:
+def _operators(made: Made) -> dict[OperatorKey, Curve]:
     """What slices take beside their products, dealt out to the operators by their widths."""
     shape = made.shape
     operators = [*shape.operators(), ("embedding", shape.hidden, 1)]
     whole = sum(width * times for _, width, times in operators)
     found = {
-        (made.name, name, width): _curve(made, "rest", made.words.operators, whole / width)
+        OperatorKey(made.name, name, width): _curve(made, "rest", made.words.operators, whole / width)
         for name, width, _ in operators
     }
     head = shape.lm_head_gemm().n
-    return {**found, (made.name, "sampler", head): _curve(made, "sampler", made.words.sampler, 1)}
+    return {**found, OperatorKey(made.name, "sampler", head): _curve(made, "sampler", made.words.sampler, 1)}
 
 
 def _curve(made: Made, kind: str, what: str, times: float) -> Curve:
@@ -238,9 +230,7 @@ def _fitted_gemm(made: Made, on: Device) -> GemmCost:
     products = _products(made)
     n, k, m = np.array(list(products), np.float64).T
     samples = Samples({"m": m, "n": n, "k": k}, np.array(list(products.values())))
-    cost = fit_gemm(on, DTYPE, samples)
-    times = gemm_times(cost, on, DTYPE, samples)
-    return sourced(cost, times, samples, f"{made.source}: matrix products")
+    return terms.gemm(on, DTYPE).sourced(samples, f"{made.source}: matrix products")
 
 
 def _fitted_elementwise(made: Made, on: Device) -> ElementwiseCost:
@@ -248,23 +238,17 @@ def _fitted_elementwise(made: Made, on: Device) -> ElementwiseCost:
     # What is once in a step is small beside what is in every layer.
     layer = np.array([made.found.at("rest", each) for each in _rows(made)]) / shape.layers
     samples = Samples({"m": rows, "tp": np.ones(len(rows))}, np.maximum(layer, 1e-9))
-    cost = fit_elementwise(on, shape, samples)
-    times = elementwise_times(cost, on, shape, samples)
-    return sourced(cost, times, samples, f"{made.source}: what is between matrix products")
+    return terms.elementwise(on, shape).sourced(samples, f"{made.source}: what is between matrix products")
 
 
 def _fitted_decode(made: Made, on: Device, decode: Grid) -> AttentionCost:
     samples = decode_samples({made.heads: decode})
-    cost = fit_attention(on, samples)
-    times = attention_times(cost, on, samples)
-    return sourced(cost, times, samples, f"{made.source}: decode attention")
+    return terms.attention(on).sourced(samples, f"{made.source}: decode attention")
 
 
 def _fitted_prompt(made: Made, on: Device, prompt: Grid) -> PromptAttentionCost:
     samples = prompt_samples({made.heads: prompt})
-    cost = fit_prompt_attention(on, samples)
-    times = prompt_attention_times(cost, on, samples)
-    return sourced(cost, times, samples, f"{made.source}: attention of prompts")
+    return terms.prompt_attention(on).sourced(samples, f"{made.source}: attention of prompts")
 
 
 # Between workers

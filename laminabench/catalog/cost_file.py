@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast, get_args, get_type_hints
 
 import msgspec
 import numpy as np
 from msgspec import structs
 
-from laminabench.catalog.cost_terms import (
-    AllReduceCost,
-    AttentionCost,
-    BatchedCost,
-    CollectiveCost,
-    DispatchCost,
-    ElementwiseCost,
-    ExpertCost,
-    Float64,
-    GemmCost,
-    HostCost,
-    LatentCost,
-    LatentPromptCost,
-    Origin,
-    PromptAttentionCost,
-)
-from laminabench.catalog.costs import Borrowed, CostSet
+from laminabench.catalog import cost_keys
+from laminabench.catalog.cost_terms import HostCost, Origin, coefficients
+from laminabench.catalog.costs import Borrowed, CostSet, ServerErrors
 from laminabench.catalog.entries import Table, from_path, packaged, pick
 from laminabench.catalog.hardware import GB, Device, devices_in
-from laminabench.catalog.measured import AttentionGrids, Curve, Grid, Measured
-from laminabench.catalog.measured_file import packed, unpacked
+from laminabench.catalog.measured import Measured
+from laminabench.catalog.measured_tables import (
+    BadNumberError,
+    curve_of,
+    grid_lines,
+    grids_of,
+    kinds,
+    packed,
+    read_arrays,
+    unpacked,
+)
 from laminabench.catalog.models import BLOCKS, ModelShape
 from laminabench.catalog.network import Network, networks_in
 from laminabench.util.atomic import replacing
@@ -42,60 +39,35 @@ DEFAULT_COSTS = "vllm-0.14"
 COST_SETS = ("vllm-0.14", "vidur-2024", "vllm-0.19", "vllm-0.24", "v1-table3", "roofline")
 
 US = 1e-6
-# Units of the times that are not in microseconds.
-SMALL = {
-    "per_k_s": ("ns", 1e-9),
-    "per_query_head_s": ("ns", 1e-9),
-    "per_expert_s": ("ns", 1e-9),
-    "per_input_s": ("ps", 1e-12),
-    "per_byte_s": ("ps", 1e-12),
-}
-
 Cost = TypeVar("Cost", bound=msgspec.Struct)
 
 
-class Section(NamedTuple):
-    """The terms of a kind: a table for each, named by the parts of its key: [NAME.DEVICE.PART]."""
+class FormulaTable(NamedTuple):
+    """The formulas of a kind: a TOML table for each, named by the parts of its key: [NAME.DEVICE.PART]."""
 
-    kind: type[Any]
-    parts: tuple[str, ...] = ()  # what a number is written behind; "" where the part is a word
-    optional: bool = True
+    key: type[Any]
+    cost: type[msgspec.Struct]
 
-    def path(self, key: Any) -> tuple[str, ...]:
-        device, *others = (key,) if isinstance(key, str) else key
-        return (
-            device,
-            *(f"{before}{part}" for before, part in zip(self.parts, others, strict=True)),
-        )
-
-    def terms(self, table: Table, key: tuple[Any, ...] = ()) -> dict[Any, Any]:
-        """All terms in the tables of a file, by their keys."""
-        found: dict[Any, Any] = {}
-        for name, row in table.items():
-            before = self.parts[len(key) - 1] if key else ""
-            inner = (*key, int(name.removeprefix(before)) if before else name)
-            if len(inner) <= len(self.parts):
-                found |= self.terms(row, inner)
-            else:
-                found[inner if self.parts else name] = _cost(self.kind, row)
-        return found
+    def read(self, table: Table, where: str, path: tuple[str, ...] = ()) -> dict[Any, Any]:
+        """Parse all formulas in the tables of a file."""
+        parts = 1 if self.key is str else len(self.key._fields)
+        if len(path) == parts:
+            return {cost_keys.from_path(self.key, path): _cost(self.cost, table, ".".join((where, *path)))}
+        formulas: dict[Any, Any] = {}
+        for name, inner in table.items():
+            formulas |= self.read(inner, where, (*path, name))
+        return formulas
 
 
-SECTIONS: Mapping[str, Section] = {
-    "gemm": Section(GemmCost, ("",), optional=False),
-    "attention": Section(AttentionCost, optional=False),
-    "prompt_attention": Section(PromptAttentionCost),
-    "allreduce": Section(AllReduceCost, ("tp",)),
-    "elementwise": Section(ElementwiseCost, optional=False),
-    "attention_of": Section(AttentionCost, ("size", "", "window")),
-    "prompt_attention_of": Section(PromptAttentionCost, ("size", "", "window")),
-    "experts": Section(ExpertCost, ("",)),
-    "latent": Section(LatentCost, ("",)),
-    "latent_prompts": Section(LatentPromptCost),
-    "batched": Section(BatchedCost),
-    "collectives": Section(CollectiveCost, ("", "over")),
-    "dispatch": Section(DispatchCost, ("", "nodes")),
-}
+@cache
+def sections() -> Mapping[str, FormulaTable]:
+    """Return every kind of formula, by its name in `CostSet` and in files."""
+    hints = {name: get_args(hint) for name, hint in get_type_hints(CostSet).items()}
+    return {
+        name: FormulaTable(*types)
+        for name, types in hints.items()
+        if len(types) == 2 and isinstance(types[1], type) and coefficients(types[1])
+    }
 
 
 # The default for what the other default knows nothing of, or has from another device alone.
@@ -115,65 +87,77 @@ def load_costs(name: str = DEFAULT_COSTS) -> CostSet:
     if path.suffix == ".toml":
         return from_table(from_path(path), str(path))
     known = {each: each for each in COST_SETS}
-    found = pick("cost set", name, known, hint="(or give the path of a .toml written by `costs fit`)")
-    return _packaged_costs(found)
-
-
-# How the names of coefficients end: their unit, or what they are a share of.
-DIVISORS = ("_efficiency", "sharpness")
-COEFFICIENTS = (*DIVISORS, "_us", "_ns", "_ps", "fill", "activation")
+    packaged_name = pick(
+        "cost set", name, known, hint="(or give the path of a .toml written by `costs import` or `calibrate`)"
+    )
+    return _packaged_costs(packaged_name)
 
 
 @cache
 def _packaged_costs(name: str) -> CostSet:
-    return from_table(packaged("costs", f"{name}.toml"), name)
+    table, measured = packaged("costs", f"{name}.toml"), None
+    if "index" in table.get("measured", {}):
+        with resources.files(__package__).joinpath("data", "costs", f"{name}.npz").open("rb") as file:
+            measured = read_arrays(file, table["measured"]["index"])
+    return from_table(table, name, measured)
 
 
-def from_table(table: Table, where: str) -> CostSet:
-    """The cost set in a parsed file; host and borrowing rules default to assumed.toml."""
-    check_coefficients(table, where)
+def from_table(table: Table, where: str, arrays: Mapping[str, Any] | None = None) -> CostSet:
+    """Return the cost set in a parsed file, with what it has in `arrays`.
+
+    Host and borrowing rules default to assumed.toml.
+    """
     try:
         return CostSet(
             name=table["name"],
             title=table["title"],
             **{
-                name: section.terms(table.get(name, {}) if section.optional else table[name])
-                for name, section in SECTIONS.items()
+                name: section.read(table[name], f"{where}.{name}")
+                for name, section in sections().items()
+                if name in table
             },
-            host=_cost(HostCost, table["host"]) if "host" in table else assumed_host(),
+            host=_cost(HostCost, table["host"], f"{where}.host") if "host" in table else assumed_host(),
             borrowed=_borrowing(table["borrow"]) if "borrow" in table else assumed_borrowing(),
-            measured=_measured(table["measured"], where) if "measured" in table else Measured(),
-            held=str(table.get("held", "")),
+            measured=_measured(table.get("measured", {}), arrays or {}),
+            server_errors=_server_errors(table),
             devices=devices_in(table.get("device", {})),
-            networks=networks_in(table.get("network", {})),
+            networks=_networks(table.get("network", {}), where),
         )
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except BadNumberError as error:
+        raise UserError("costs-not-a-number", f"cost set {where}.measured: {error}") from error
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
         raise UserError(
             "costs-file-incomplete",
             f"cost set {where}: {type(error).__name__} at {error}; see costs/vllm-0.14.toml",
         ) from error
 
 
-def check_coefficients(table: Table, where: str) -> None:
-    """A UserError that names the first coefficient which is no sensible number."""
-    for key, value in table.items():
-        path = f"{where}.{key}"
-        if isinstance(value, dict):
-            if key not in ("errors_percent", "borrow", "measured"):
-                check_coefficients(value, path)
-        elif key.endswith(COEFFICIENTS):
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or math.isnan(value) or value < 0 or (math.isinf(value) and key != "sharpness"):
-                raise UserError(
-                    "costs-not-a-number", f"cost set {path} is {value!r}; it must be a number, not negative"
-                )
-            if value == 0 and key.endswith(DIVISORS):
-                raise UserError("costs-not-positive", f"cost set {path} is 0; it must be above 0")
+def _server_errors(table: Table) -> ServerErrors | None:
+    return msgspec.convert(table["server_errors"], ServerErrors) if "server_errors" in table else None
+
+
+def _networks(rows: Table, where: str) -> dict[str, Network]:
+    for name, row in rows.items():
+        _number(row["rtt_us"], f"{where}.network.{name}.rtt_us")
+    return networks_in(rows)
+
+
+def _measured(table: Table, arrays: Mapping[str, Any]) -> Measured:
+    parts: dict[str, Any] = {**arrays, **(unpacked(table["tables"]) if "tables" in table else {})}
+    for name, section in {"gemm": "gemm", "operators": "operator"}.items():
+        rows = table.get(section, [])
+        parts[name] = {
+            **parts.get(name, {}),
+            **dict(curve_of(kinds()[name], row, _origin(row)) for row in rows),
+        }
+    grids = dict(grids_of(row, _origin(row)) for row in table.get("attention", []))
+    parts["attention"] = {**parts.get("attention", {}), **grids}
+    return Measured(**parts, graph_rows=table.get("graph_rows", 0), nearest=table.get("nearest", 0))
 
 
 def assumed_host() -> HostCost:
     """The host cost that no measurement covers."""
-    return _cost(HostCost, packaged("costs", "assumed.toml")["host"])
+    return _cost(HostCost, packaged("costs", "assumed.toml")["host"], "assumed.host")
 
 
 def assumed_borrowing() -> dict[str, Borrowed]:
@@ -182,24 +166,26 @@ def assumed_borrowing() -> dict[str, Borrowed]:
 
 
 def to_toml(costs: CostSet, comment: str = "") -> str:
-    """The set as TOML text, without borrowing rules and a host that are assumed.toml's."""
+    """Write the set as TOML text, without borrowing rules and a host that are assumed.toml's."""
+    return "\n".join([*formula_lines(costs, comment), *_measured_lines(costs.measured)]) + "\n"
+
+
+def formula_lines(costs: CostSet, comment: str = "") -> list[str]:
+    """Write everything but measured times."""
     lines = [f"# {line}" for line in comment.splitlines()]
-    lines += [f"name = {_value(costs.name)}", f"title = {_value(costs.title)}"]
-    lines += [f"held = {_value(costs.held)}"] if costs.held else []
-    sections: dict[tuple[str, ...], Any] = {
-        (name, *section.path(key)): term
-        for name, section in SECTIONS.items()
-        for key, term in sorted(getattr(costs, name).items())
-    }
+    lines += [f"name = {to_value(costs.name)}", f"title = {to_value(costs.title)}"]
+    if errors := costs.server_errors:
+        lines += ["", "[server_errors]", *_key_lines({**structs.asdict(errors)})]
+    for name, section in sections().items():
+        for key, term in sorted(getattr(costs, name).items()):
+            lines += _section((name, *cost_keys.to_path(key)), section.cost, term)
     if costs.host != assumed_host():
-        sections["host",] = costs.host
-    for path, cost in sections.items():
-        lines += _section(path, cost)
+        lines += _section(("host",), HostCost, costs.host)
     for device in costs.devices.values():
         lines += ["", f"[device.{device.name}]", *_device_lines(device)]
     for network in costs.networks.values():
         lines += ["", f"[network.{network.name}]", *_network_lines(network)]
-    return "\n".join([*lines, *_measured_lines(costs.measured)]) + "\n"
+    return lines
 
 
 def write_costs(costs: CostSet, path: Path, comment: str = "") -> None:
@@ -207,22 +193,49 @@ def write_costs(costs: CostSet, path: Path, comment: str = "") -> None:
         temporary.write_text(to_toml(costs, comment), encoding="utf-8")
 
 
-def _written_as(coefficient: str) -> tuple[str, float]:
-    """The name of a coefficient in files, and its unit there: times are in the least unit that suits them."""
-    if not coefficient.endswith("_s"):
-        return coefficient, 1
-    unit, seconds = SMALL.get(coefficient, ("us", US))
-    return f"{coefficient.removesuffix('s')}{unit}", seconds
+def digest(costs: CostSet) -> str:
+    """Return the SHA-256 of all values of a set, in whatever form it was written."""
+    values = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        if isinstance(value, np.ndarray):
+            values.update(value.astype("<f8").tobytes())
+        elif isinstance(value, msgspec.Struct):
+            add(structs.asdict(value))
+        elif isinstance(value, Mapping):
+            for key in sorted(value):
+                values.update(repr(tuple(key) if isinstance(key, tuple) else key).encode())
+                add(value[key])
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            for item in value:
+                add(item)
+        else:
+            values.update(repr(value).encode())
+
+    add(costs)
+    return values.hexdigest()
 
 
-def _cost(kind: type[Cost], row: Table) -> Cost:
-    """The cost in a section of a file; what has a default may be left out."""
-    found: Table = {}
-    for field in structs.fields(kind):
-        key, unit = _written_as(field.name)
-        if field.name != "origin" and (field.required or key in row):
-            found[field.name] = row[key] * unit
-    return kind(**found, origin=_origin(row))
+def _cost(kind: type[Cost], row: Table, where: str) -> Cost:
+    """Parse the coefficients in a section of a file; those with a default may be left out."""
+    values: Table = {}
+    for name, coefficient in coefficients(kind).items():
+        if coefficient.toml in row:
+            path = f"{where}.{coefficient.toml}"
+            number = _number(row[coefficient.toml], path, finite=coefficient.finite)
+            if coefficient.positive and number == 0:
+                raise UserError("costs-not-positive", f"cost set {path} is 0; it must be above 0")
+            values[name] = number * coefficient.unit
+    return kind(**values, origin=_origin(row))
+
+
+def _number(value: Any, path: str, *, finite: bool = True) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or math.isnan(value) or value < 0 or (math.isinf(value) and finite):
+        raise UserError(
+            "costs-not-a-number", f"cost set {path} is {value!r}; it must be a number, not negative"
+        )
+    return cast(float, value)
 
 
 def _origin(row: Table) -> Origin:
@@ -234,143 +247,77 @@ def _borrowing(rows: Table) -> dict[str, Borrowed]:
     return {name: Borrowed(row["from"], row["reason"]) for name, row in rows.items()}
 
 
-def _section(path: tuple[str, ...], cost: Any) -> list[str]:
-    origin, names = cost.origin, [name for name in cost.__struct_fields__ if name != "origin"]
-    lines = ["", f"[{'.'.join(path)}]"]
-    for name in sorted(names, key=lambda name: not name.endswith("_s")):  # times first
-        key, unit = _written_as(name)
-        lines.append(f"{key} = {_value(getattr(cost, name) / unit)}")
-    return lines + _origin_lines(origin)
+def _section(path: tuple[str, ...], kind: type[msgspec.Struct], cost: Any) -> list[str]:
+    declared = coefficients(kind)
+    names = sorted(declared, key=lambda name: declared[name].unit == 1)  # times first
+    values = {declared[name].toml: getattr(cost, name) / declared[name].unit for name in names}
+    return ["", f"[{'.'.join(path)}]", *_key_lines(values), *_origin_lines(cost.origin)]
 
 
 def _origin_lines(origin: Origin) -> list[str]:
-    lines = [f"kind = {_value(origin.kind)}", f"source = {_value(origin.source)}"]
-    if origin.range:
-        lines.append(f"range = {_value(origin.range)}")
-    if origin.samples:
-        lines.append(f"samples = {origin.samples}")
-    if origin.errors:
-        lines.append(f"errors_percent = {_value(origin.errors)}")
-    if origin.unstable:
-        lines.append("unstable = true")
-    return lines
+    values = {
+        "kind": origin.kind,
+        "source": origin.source,
+        "range": origin.range,
+        "samples": origin.samples,
+        "errors_percent": origin.errors,
+        "unstable": origin.unstable,
+    }
+    required = ("kind", "source")
+    return _key_lines({name: value for name, value in values.items() if value or name in required})
 
 
 def _device_lines(device: Device) -> list[str]:
     keys = ("title", "tflops", "memory_gb", "bandwidth_gb_per_s", "interchip_gb_per_s", "source", "notes")
     facts = device.describe()
-    lines = [f"{key} = {_value(facts[key])}" for key in keys]
-    return [*lines, f"nic_gbit_per_s = {_value(8 * facts['nic_gb_per_s'])}"]
+    return _key_lines({**{key: facts[key] for key in keys}, "nic_gbit_per_s": 8 * facts["nic_gb_per_s"]})
 
 
 def _network_lines(network: Network) -> list[str]:
-    values = {
-        "title": network.title,
-        "rtt_us": network.rtt_s / US,
-        "bandwidth_gb_per_s": network.bandwidth_bytes_per_s / GB,
-        "line_rate_gbit_per_s": 8 * network.line_rate_bytes_per_s / GB,
-        "kind": network.kind,
-        "source": network.source,
-    }
-    return [f"{key} = {_value(value)}" for key, value in values.items()]
+    return _key_lines(
+        {
+            "title": network.title,
+            "rtt_us": network.rtt_s / US,
+            "bandwidth_gb_per_s": network.bandwidth_bytes_per_s / GB,
+            "line_rate_gbit_per_s": 8 * network.line_rate_bytes_per_s / GB,
+            "kind": network.kind,
+            "source": network.source,
+        }
+    )
 
 
-def _value(value: Any) -> str:
+def _measured_lines(measured: Measured) -> Iterable[str]:
+    curves = any(getattr(measured, name) for name in kinds())
+    if curves or measured.attention:
+        yield from ("", "[measured]", f"graph_rows = {measured.graph_rows}")
+    if measured.nearest:
+        yield f"nearest = {measured.nearest}"
+    if curves:
+        yield from ("tables = '''", packed(measured) + "'''")
+    for key, grids in sorted(measured.attention.items()):
+        yield from ("", "[[measured.attention]]", *_key_lines(key._asdict()))
+        yield from (*_origin_lines(grids.origin), *grid_lines(grids))
+
+
+def _key_lines(values: Mapping[str, Any]) -> list[str]:
+    return [f"{key} = {to_value(value)}" for key, value in values.items()]
+
+
+def to_value(value: Any) -> str:
+    """Write a TOML value."""
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_value(item)}" for key, item in value.items()) + " }"
-    number = float(value)
+        items = (
+            f"{key if key.isidentifier() else to_value(key)} = {to_value(item)}"
+            for key, item in value.items()
+        )
+        return f"{{ {', '.join(items)} }}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(to_value, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(value)
     # Four digits are more than the fits are good for, and keep the files the same on every machine.
-    return "inf" if math.isinf(number) else repr(float(f"{number:.4g}"))
-
-
-# What was measured: numbers in a row are one string, which is short to write and fast to read.
-
-
-def _measured_lines(measured: Measured) -> list[str]:
-    lines = (
-        ["", "[measured]", f"graph_rows = {measured.graph_rows}"]
-        if measured.gemm or measured.attention or measured.lines or measured.experts
-        else []
-    )
-    lines += [f"nearest = {measured.nearest}"] if measured.nearest else []
-
-    def curve(kind: str, found: Curve, **of: str | int) -> list[str]:
-        about = [
-            f"{name} = {value if isinstance(value, int) else _value(value)}" for name, value in of.items()
-        ]
-        points = [f'rows = "{_numbers(found.rows)}"', f'us = "{_numbers(found.seconds / US)}"']
-        return ["", f"[[measured.{kind}]]", *about, *points, *_origin_lines(found.origin)]
-
-    # Where there are thousands of curves, TOML would take a second to read.
-    many = bool(measured.lines or measured.latent or measured.experts)
-    if many:
-        lines += ["tables = '''", packed(measured) + "'''"]
-    for (device, dtype, n, k), found in {} if many else measured.gemm.items():
-        lines += curve("gemm", found, device=device, dtype=dtype, n=n, k=k)
-    for (device, name, width), found in measured.operators.items():
-        lines += curve("operator", found, device=device, name=name, width=width)
-    for (device, heads, kv_heads, size), grids in measured.attention.items():
-        lines += ["", "[[measured.attention]]", f"device = {_value(device)}"]
-        lines += [f"heads = {heads}", f"kv_heads = {kv_heads}", f"head_dim = {size}"]
-        lines += _origin_lines(grids.origin)
-        for name, unit in GRIDS.items():
-            lines += ["", f"[measured.attention.{name}]", *_grid_lines(getattr(grids, name), unit)]
-    return lines
-
-
-# The grids of attention, and what a value is in: shares have no unit.
-GRIDS = {"decode": US, "prompt": US, "mixed": US, "skew": 1.0, "mixed_skew": 1.0}
-
-
-def _grid_lines(grid: Grid, unit: float) -> list[str]:
-    axes = ", ".join(f'"{_numbers(axis)}"' for axis in grid.axes)
-    rows = grid.values.reshape(-1, grid.values.shape[-1]) / unit
-    return [f"axes = [{axes}]", 'values = """', *(_numbers(row) for row in rows), '"""']
-
-
-def _numbers(values: Float64) -> str:
-    # Four digits, as everywhere; a measurement repeats no better than that.
-    return " ".join(f"{value:.4g}" if value < 10000 else f"{value:.0f}" for value in values.tolist())
-
-
-def _measured(table: Table, where: str) -> Measured:
-    def read(text: str) -> Float64:
-        found = np.array(text.split(), np.float64)
-        if not len(found) or not np.isfinite(found).all() or found.min() < 0:
-            raise UserError(
-                "costs-not-a-number",
-                f"cost set {where}.measured has {text[:40]!r}...; it must be numbers, none of them negative",
-            )
-        return found
-
-    def curve(row: Table) -> Curve:
-        rows, seconds = read(row["rows"]), read(row["us"]) * US
-        if len(rows) != len(seconds) or (np.diff(rows) <= 0).any():
-            raise UserError(
-                "costs-file-incomplete",
-                f"cost set {where}.measured: {row.get('n', row.get('name'))} needs a time for each number of "
-                "rows, and those in ascending order",
-            )
-        return Curve(rows, seconds, _origin(row))
-
-    def grid(row: Table, unit: float) -> Grid:
-        axes = tuple(read(axis) for axis in row["axes"])
-        return Grid(axes, read(row["values"]).reshape([len(axis) for axis in axes]) * unit)
-
-    many = unpacked(table["tables"], where) if "tables" in table else {}
-    return Measured(
-        many.pop("gemm", {})
-        | {(row["device"], row["dtype"], row["n"], row["k"]): curve(row) for row in table.get("gemm", [])},
-        {(row["device"], row["name"], row["width"]): curve(row) for row in table.get("operator", [])},
-        {
-            (row["device"], row["heads"], row["kv_heads"], row["head_dim"]): AttentionGrids(
-                origin=_origin(row), **{name: grid(row[name], unit) for name, unit in GRIDS.items()}
-            )
-            for row in table.get("attention", [])
-        },
-        table.get("graph_rows", 0),
-        table.get("nearest", 0),
-        **many,
-    )
+    return "inf" if math.isinf(value) else repr(float(f"{value:.4g}"))

@@ -7,7 +7,8 @@ carried over to a device that was not measured. Every one has an Origin.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from functools import cache
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
 
 import msgspec
 import numpy as np
@@ -19,6 +20,7 @@ from laminabench.catalog.models import DTYPE_BYTES
 Float64 = NDArray[np.float64]
 Kind = Literal["measured", "fitted", "published", "derived", "assumed", "ideal", "given"]
 
+US, NS, PS = 1e-6, 1e-9, 1e-12
 ACTIVATION_BYTES = 2  # activations travel and are stored in bf16, whatever the weights are in
 
 
@@ -35,6 +37,34 @@ class Origin(msgspec.Struct, frozen=True):
     unstable: bool = False  # the machine was not itself while this was measured
 
 
+class Coefficient(NamedTuple):
+    """The name and unit that a coefficient has in files, and how it changes with the speed of a device."""
+
+    toml: str
+    unit: float
+    role: Literal["time", "rate", "shape"]  # shorter on a faster device, higher there, or the same
+    positive: bool = False
+    finite: bool = True
+
+
+@cache
+def coefficients(kind: type[Any]) -> Mapping[str, Coefficient]:
+    """Return those that a struct declares, by the names of its fields."""
+    return {
+        name: declared
+        for name, hint in get_type_hints(kind, include_extras=True).items()
+        for declared in getattr(hint, "__metadata__", ())
+    }
+
+
+Overhead = Annotated[float, Coefficient("overhead_us", US, "time")]
+Latency = Annotated[float, Coefficient("latency_us", US, "time")]
+PerQueryHead = Annotated[float, Coefficient("per_query_head_ns", NS, "time")]
+FlopsEfficiency = Annotated[float, Coefficient("flops_efficiency", 1, "rate", positive=True)]
+BandwidthEfficiency = Annotated[float, Coefficient("bandwidth_efficiency", 1, "rate", positive=True)]
+LinkEfficiency = Annotated[float, Coefficient("link_efficiency", 1, "rate", positive=True)]
+
+
 class GemmCost(msgspec.Struct, frozen=True):
     """t = overhead + per_k k + per_input m k + (compute^p + memory^p)^(1/p).
 
@@ -43,13 +73,14 @@ class GemmCost(msgspec.Struct, frozen=True):
     the term in m k is the quantisation of the activations, and 0 where weights are in 16 bits.
     """
 
-    overhead_s: float
-    per_k_s: float
-    flops_efficiency: float
-    bandwidth_efficiency: float
-    sharpness: float  # p; infinity is the plain roofline
+    overhead_s: Overhead
+    per_k_s: Annotated[float, Coefficient("per_k_ns", NS, "time")]
+    flops_efficiency: FlopsEfficiency
+    bandwidth_efficiency: BandwidthEfficiency
+    # p; infinity is the plain roofline
+    sharpness: Annotated[float, Coefficient("sharpness", 1, "shape", positive=True, finite=False)]
     origin: Origin
-    per_input_s: float = 0.0
+    per_input_s: Annotated[float, Coefficient("per_input_ps", PS, "time")] = 0.0
 
     def seconds(
         self, device: Device, m: ArrayLike, n: ArrayLike, k: ArrayLike, dtype: str = "bf16"
@@ -79,10 +110,10 @@ class AttentionCost(msgspec.Struct, frozen=True):
     The last factor is the bandwidth lost where requests times KV heads are too few to fill the device.
     """
 
-    overhead_s: float
-    per_query_head_s: float
-    bandwidth_efficiency: float
-    fill: float
+    overhead_s: Overhead
+    per_query_head_s: PerQueryHead
+    bandwidth_efficiency: BandwidthEfficiency
+    fill: Annotated[float, Coefficient("fill", 1, "shape")]
     origin: Origin
 
     def terms(
@@ -124,9 +155,9 @@ class PromptAttentionCost(msgspec.Struct, frozen=True):
     prompt; it pairs with itself and all before it. Chunks after others have more pairs; no table has them.
     """
 
-    overhead_s: float
-    per_query_head_s: float
-    flops_efficiency: float
+    overhead_s: Overhead
+    per_query_head_s: PerQueryHead
+    flops_efficiency: FlopsEfficiency
     origin: Origin
 
     def terms(self, device: Device, query_heads: int, head_dim: int) -> PromptTerms:
@@ -151,8 +182,8 @@ class PromptTerms(NamedTuple):
 class AllReduceCost(msgspec.Struct, frozen=True):
     """t = latency + 2 (p - 1) / p bytes / (efficiency x link), over p devices of one node."""
 
-    latency_s: float
-    link_efficiency: float
+    latency_s: Latency
+    link_efficiency: LinkEfficiency
     origin: Origin
 
     def seconds(self, device: Device, degree: int, size_bytes: ArrayLike) -> Float64:
@@ -166,8 +197,8 @@ class CollectiveCost(msgspec.Struct, frozen=True):
     The bytes are those of the whole buffer of one device, p the devices of one node.
     """
 
-    latency_s: float
-    link_efficiency: float
+    latency_s: Latency
+    link_efficiency: LinkEfficiency
     origin: Origin
 
     def seconds(self, device: Device, degree: int, size_bytes: ArrayLike) -> Float64:
@@ -178,8 +209,8 @@ class CollectiveCost(msgspec.Struct, frozen=True):
 class DispatchCost(msgspec.Struct, frozen=True):
     """Tokens to the ranks of their experts, or results back: t = latency + per_byte x bytes of a rank."""
 
-    latency_s: float
-    per_byte_s: float
+    latency_s: Latency
+    per_byte_s: Annotated[float, Coefficient("per_byte_ps", PS, "time")]
     origin: Origin
 
     def seconds(self, size_bytes: ArrayLike) -> Float64:
@@ -206,11 +237,12 @@ class ExpertCost(msgspec.Struct, frozen=True):
     padded by.
     """
 
-    overhead_s: float
-    per_expert_s: float
-    bandwidth_efficiency: float
-    flops_efficiency: float
-    activation: float  # how often activations are read and written, against once
+    overhead_s: Overhead
+    per_expert_s: Annotated[float, Coefficient("per_expert_ns", NS, "time")]
+    bandwidth_efficiency: BandwidthEfficiency
+    flops_efficiency: FlopsEfficiency
+    # How often activations are read and written, against once.
+    activation: Annotated[float, Coefficient("activation", 1, "time")]
     origin: Origin
 
     def seconds(
@@ -240,9 +272,9 @@ class LatentCost(msgspec.Struct, frozen=True):
     All heads share one latent of `width`, of which the first `value_width` are also the values.
     """
 
-    overhead_s: float
-    bandwidth_efficiency: float
-    flops_efficiency: float
+    overhead_s: Overhead
+    bandwidth_efficiency: BandwidthEfficiency
+    flops_efficiency: FlopsEfficiency
     origin: Origin
 
     def per_token_s(
@@ -267,8 +299,8 @@ class LatentPromptCost(msgspec.Struct, frozen=True):
     t = overhead + 2 h (key size + value size) pairs / (efficiency peak).
     """
 
-    overhead_s: float
-    flops_efficiency: float
+    overhead_s: Overhead
+    flops_efficiency: FlopsEfficiency
     origin: Origin
 
     def terms(self, device: Device, heads: int, key_size: int = 192, value_size: int = 128) -> PromptTerms:
@@ -279,9 +311,9 @@ class LatentPromptCost(msgspec.Struct, frozen=True):
 class BatchedCost(msgspec.Struct, frozen=True):
     """A product for each head, bf16, as absorption needs: t = overhead + sqrt(compute^2 + memory^2)."""
 
-    overhead_s: float
-    flops_efficiency: float
-    bandwidth_efficiency: float
+    overhead_s: Overhead
+    flops_efficiency: FlopsEfficiency
+    bandwidth_efficiency: BandwidthEfficiency
     origin: Origin
 
     def seconds(self, device: Device, heads: int, m: ArrayLike, n: int, k: int) -> Float64:
@@ -296,8 +328,8 @@ class BatchedCost(msgspec.Struct, frozen=True):
 class ElementwiseCost(msgspec.Struct, frozen=True):
     """Norms, rotation, activation, residual: t = kernels x kernel + bytes / (efficiency x bandwidth)."""
 
-    kernel_s: float
-    bandwidth_efficiency: float
+    kernel_s: Annotated[float, Coefficient("kernel_us", US, "time")]
+    bandwidth_efficiency: BandwidthEfficiency
     origin: Origin
 
     def seconds(self, device: Device, kernels: int, size_bytes: ArrayLike) -> Float64:
@@ -308,10 +340,12 @@ class ElementwiseCost(msgspec.Struct, frozen=True):
 class HostCost(msgspec.Struct, frozen=True):
     """What the host adds to every iteration: scheduling, sampling, detokenising."""
 
-    per_step_s: float
-    per_request_s: float
+    per_step_s: Annotated[float, Coefficient("per_step_us", US, "time")]
+    per_request_s: Annotated[float, Coefficient("per_request_us", US, "time")]
     origin: Origin
-    gap_s: float = 0.0  # between two iterations, although the host works behind the devices
+    gap_s: Annotated[float, Coefficient("gap_us", US, "time")] = (
+        0.0  # between two iterations, although the host works behind the devices
+    )
 
     def seconds(self, batch: ArrayLike) -> Float64:
         requests = np.asarray(batch, np.float64)

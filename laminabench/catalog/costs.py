@@ -1,16 +1,29 @@
-"""Cost sets: every coefficient of the modelled cluster, and the time of a step from them."""
+"""Cost sets: the coefficients and measured times of operations on devices, and how they are looked up."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
+from laminabench.catalog.cost_keys import (
+    AllReduceKey,
+    AttentionKey,
+    CollectiveKey,
+    DispatchKey,
+    DtypeKey,
+    ExpertsKey,
+    GemmKey,
+    HeadsKey,
+    LatentKey,
+    LinesKey,
+    OperatorKey,
+)
 from laminabench.catalog.cost_terms import (
     ACTIVATION_BYTES,
     AllReduceCost,
@@ -31,7 +44,7 @@ from laminabench.catalog.cost_terms import (
 )
 from laminabench.catalog.entries import Table
 from laminabench.catalog.hardware import Device, canonical_dtype, load_devices
-from laminabench.catalog.layout import Split, layout_of
+from laminabench.catalog.layout import Layout, Split, layout_of
 from laminabench.catalog.measured import (
     AttentionLines,
     Curve,
@@ -44,6 +57,7 @@ from laminabench.catalog.network import Network
 from laminabench.util.errors import UserError
 
 Term = TypeVar("Term")
+Key = TypeVar("Key", bound=tuple[Any, ...])
 
 # Kinds of numbers behind which there is a measurement of this very device.
 MEASURED = ("measured", "fitted")
@@ -57,37 +71,53 @@ class Borrowed(NamedTuple):
     reason: str
 
 
-class CostSet(msgspec.Struct, frozen=True):
+class ServerErrors(msgspec.Struct, frozen=True):
+    """Errors of predictions with a cost set against measurements of whole servers."""
+
+    source: str  # the measurements
+    errors_percent: Mapping[str, tuple[float, ...]]  # by metric or device: a value, or the range of several
+    measure: str = ""  # of which these are values, where that is not the metric
+
+    def __str__(self) -> str:
+        return f"{self.source}: {f'{self.measure} ' if self.measure else ''}{', '.join(self._values())}"
+
+    def _values(self) -> Iterable[str]:
+        for name, values in self.errors_percent.items():
+            sign = "+" if len(values) > 1 else ""
+            numbers = " to ".join(f"{value:{sign}.1f}" for value in values)
+            yield f"{name} {numbers} %".lstrip()
+
+
+def error_range(errors: Iterable[float]) -> tuple[float, ...]:
+    """Return the least and the largest of errors in percent, with one decimal; of one error, itself."""
+    rounded = [round(each, 1) for each in errors]
+    return (min(rounded), max(rounded)) if len(rounded) > 1 else tuple(rounded)
+
+
+class CostSet(msgspec.Struct, frozen=True, kw_only=True):
     """A named set of coefficients. Times are in seconds; batch arguments may be arrays."""
 
     name: str
     title: str
-    gemm: Mapping[tuple[str, str], GemmCost]  # by device and dtype
+    gemm: Mapping[DtypeKey, GemmCost]
     attention: Mapping[str, AttentionCost]
-    prompt_attention: Mapping[str, PromptAttentionCost]
-    allreduce: Mapping[tuple[str, int], AllReduceCost]  # by device and degree
+    prompt_attention: Mapping[str, PromptAttentionCost] = msgspec.field(default_factory=dict)
+    allreduce: Mapping[AllReduceKey, AllReduceCost] = msgspec.field(default_factory=dict)
     elementwise: Mapping[str, ElementwiseCost]
     host: HostCost
     borrowed: Mapping[str, Borrowed]
-    # Attention that is not of heads of 128, KV in bf16 and all tokens: by device, head size, KV's type and
-    # window (0: none).
-    attention_of: Mapping[tuple[str, int, str, int], AttentionCost] = msgspec.field(default_factory=dict)
-    prompt_attention_of: Mapping[tuple[str, int, str, int], PromptAttentionCost] = msgspec.field(
-        default_factory=dict
-    )
-    # Mixtures of experts, by device and format of their weights.
-    experts: Mapping[tuple[str, str], ExpertCost] = msgspec.field(default_factory=dict)
-    # A latent KV (MLA): decoding by device and KV's type, prompts and the products of absorption by device.
-    latent: Mapping[tuple[str, str], LatentCost] = msgspec.field(default_factory=dict)
+    attention_of: Mapping[AttentionKey, AttentionCost] = msgspec.field(default_factory=dict)
+    prompt_attention_of: Mapping[AttentionKey, PromptAttentionCost] = msgspec.field(default_factory=dict)
+    experts: Mapping[DtypeKey, ExpertCost] = msgspec.field(default_factory=dict)
+    # A latent KV (MLA): decoding by the format of the cache, prompts, and the products of absorption.
+    latent: Mapping[DtypeKey, LatentCost] = msgspec.field(default_factory=dict)
     latent_prompts: Mapping[str, LatentPromptCost] = msgspec.field(default_factory=dict)
     batched: Mapping[str, BatchedCost] = msgspec.field(default_factory=dict)
-    # By device, operation and degree, in a node; and by device, dispatch or combine, and nodes.
-    collectives: Mapping[tuple[str, str, int], CollectiveCost] = msgspec.field(default_factory=dict)
-    dispatch: Mapping[tuple[str, str, int], DispatchCost] = msgspec.field(default_factory=dict)
+    collectives: Mapping[CollectiveKey, CollectiveCost] = msgspec.field(default_factory=dict)
+    dispatch: Mapping[DispatchKey, DispatchCost] = msgspec.field(default_factory=dict)
     measured: Measured = Measured()
-    # How far off it was where it was held against measurements of whole servers: `validate` finds it out.
-    held: str = ""
-    # Machines that it is of, which the catalogue does not have, and what links workers there.
+    server_errors: ServerErrors | None = None
+    # Devices that the catalogue lacks, and the networks between them.
     devices: Mapping[str, Device] = msgspec.field(default_factory=dict)
     networks: Mapping[str, Network] = msgspec.field(default_factory=dict)
 
@@ -104,7 +134,7 @@ class CostSet(msgspec.Struct, frozen=True):
         if np.ndim(n) or np.ndim(k):
             return formula
         shape = int(np.asarray(n)), int(np.asarray(k))
-        curve = self.measured.gemm.get((device.name, key, *shape))
+        curve = self.measured.gemm.get(GemmKey(device.name, key, *shape))
         if curve is None and not self.measured.nearest:
             return formula
         # Of the device as it is in the catalogue; of one that is thought faster, in the ratio of the formula.
@@ -166,8 +196,8 @@ class CostSet(msgspec.Struct, frozen=True):
         self, model: ModelShape, device: Device, workers: int = 1
     ) -> MeasuredAttention | None:
         """Attention of a worker as it was measured; None where it was not."""
-        shape = (device.name, *model.heads_of_worker(workers), model.head_dim)
-        grids = self.measured.attention.get(shape)
+        key = HeadsKey(device.name, *model.heads_of_worker(workers), model.head_dim)
+        grids = self.measured.attention.get(key)
         if grids is None or model.kv_dtype != "bf16" or model.window:
             return None
         terms = self.attention_terms(replace(model, layers=1), device, workers)
@@ -191,23 +221,22 @@ class CostSet(msgspec.Struct, frozen=True):
         self, device: Device, head_dim: int = 128, kv_dtype: str = "bf16", window: int = 0
     ) -> AttentionCost:
         """Of heads of this size; what was not measured apart is as heads of 128 with KV in bf16."""
-        name = self.measured_as(device)
-        found = self.attention_of.get((name, head_dim, canonical_dtype(kv_dtype), window))
-        return found or self._term(self.attention, device, "decode attention")
+        key = AttentionKey(self.measured_as(device), head_dim, canonical_dtype(kv_dtype), window)
+        return self.attention_of.get(key) or self._term(self.attention, device, "decode attention")
 
     def prompt_attention_cost(
         self, device: Device, head_dim: int = 128, kv_dtype: str = "bf16", window: int = 0
     ) -> PromptAttentionCost:
-        name = self.measured_as(device)
-        found = self.prompt_attention_of.get((name, head_dim, canonical_dtype(kv_dtype), window))
-        return found or self._term(self.prompt_attention, device, "attention of prompts")
+        key = AttentionKey(self.measured_as(device), head_dim, canonical_dtype(kv_dtype), window)
+        return self.prompt_attention_of.get(key) or self._term(
+            self.prompt_attention, device, "attention of prompts"
+        )
 
     def expert_cost(self, device: Device, dtype: str) -> ExpertCost:
-        return self._keyed(self.experts, device, canonical_dtype(dtype), f"experts in {dtype}")
+        return self._keyed(self.experts, device, dtype, f"experts in {dtype}")
 
     def latent_cost(self, device: Device, kv_dtype: str = "bf16") -> LatentCost:
-        what = f"attention over a latent KV in {kv_dtype}"
-        return self._keyed(self.latent, device, canonical_dtype(kv_dtype), what)
+        return self._keyed(self.latent, device, kv_dtype, f"attention over a latent KV in {kv_dtype}")
 
     def latent_prompt_cost(self, device: Device) -> LatentPromptCost:
         return self._term(self.latent_prompts, device, "attention of prompts over a latent KV")
@@ -215,55 +244,48 @@ class CostSet(msgspec.Struct, frozen=True):
     def batched_cost(self, device: Device) -> BatchedCost:
         return self._term(self.batched, device, "batched products")
 
+    def allreduce_cost(self, device: Device, tp: int) -> AllReduceCost:
+        key = AllReduceKey(self.measured_as(device), tp)
+        return self._next_larger(self.allreduce, key, "all-reduce")
+
     def collective_cost(self, device: Device, op: str, degree: int) -> CollectiveCost:
-        """Of all_gather, reduce_scatter or alltoall over so many devices of a node."""
-        return self._of_degree(self.collectives, device, op, degree)
+        """Return the cost of all_gather, reduce_scatter or alltoall over devices of a node."""
+        key = CollectiveKey(self.measured_as(device), op, degree)
+        return self._next_larger(self.collectives, key, op)
 
     def dispatch_cost(self, device: Device, op: str, nodes: int = 1) -> DispatchCost:
-        """Of `dispatch` or `combine` over the devices of so many nodes."""
-        return self._of_degree(self.dispatch, device, op, nodes)
+        """Return the cost of `dispatch` or `combine` over the devices of some nodes."""
+        return self._next_larger(self.dispatch, DispatchKey(self.measured_as(device), op, nodes), op)
 
     def as_measured(self, device: Device) -> Device:
         """The catalogue's device of this name, which was measured; the other may be thought faster."""
-        found = known_devices([self]).get(device.name, device)
-        return device if found.capability == device.capability else found
-
-    def attention_lines(
-        self, model: ModelShape, device: Device, workers: int, window: int
-    ) -> AttentionLines | None:
-        """A layer of a worker's attention as it was measured; None where the term prices it."""
-        heads, kv_heads = model.heads_of_worker(workers)
-        if model.latent:
-            return self.measured_latent(device, heads, model.kv_dtype)
-        return self.measured_lines(device, heads, kv_heads, model.head_dim, model.kv_dtype, window)
+        catalogued = known_devices([self]).get(device.name, device)
+        return device if catalogued.capability == device.capability else catalogued
 
     def hop_seconds(self, device: Device, size_bytes: Float64) -> Float64:
         """From a pipeline stage to the next: half of an all-reduce's latency, and the bytes."""
         return self.allreduce_cost(device, 2).latency_s / 2 + size_bytes / device.interchip_bytes_per_s
 
-    # What of these was measured, on this very device; None where the term prices it
+    # Measurements of this very device; None where the term prices it
 
-    def measured_experts(
-        self, device: Device, dtype: str, shape: tuple[int, int, int, int], tp: int = 1, ep: int = 1
-    ) -> Curve | None:
-        """By the tokens of the whole group; `shape` is hidden size, expert's width, top k and experts."""
-        return self.measured.experts.get((device.name, canonical_dtype(dtype), *shape, tp, ep))
+    def measured_experts(self, model: ModelShape, device: Device, layout: Layout) -> Curve | None:
+        """Return the times of a layer's routed experts by the tokens of the whole group."""
+        assert model.experts
+        of, dtype = model.experts, canonical_dtype(model.expert_dtype)
+        shape = (model.hidden, of.intermediate, of.top_k, of.count)
+        key = ExpertsKey(device.name, dtype, *shape, layout.expert_tp, layout.ep)
+        return self.measured.experts.get(key)
 
-    def measured_lines(
-        self,
-        device: Device,
-        heads: int,
-        kv_heads: int,
-        head_dim: int = 128,
-        kv_dtype: str = "bf16",
-        window: int = 0,
+    def attention_lines(
+        self, model: ModelShape, device: Device, workers: int, window: int
     ) -> AttentionLines | None:
-        """Of a worker with so many heads."""
-        key = (device.name, heads, kv_heads, head_dim, canonical_dtype(kv_dtype), window)
+        """Return the times of one layer of attention of a worker."""
+        heads, kv_heads = model.heads_of_worker(workers)
+        kv_dtype = canonical_dtype(model.kv_dtype)
+        if model.latent:
+            return self.measured.latent.get(LatentKey(device.name, heads, kv_dtype))
+        key = LinesKey(device.name, heads, kv_heads, model.head_dim, kv_dtype, window)
         return self.measured.lines.get(key)
-
-    def measured_latent(self, device: Device, heads: int, kv_dtype: str = "bf16") -> AttentionLines | None:
-        return self.measured.latent.get((device.name, heads, canonical_dtype(kv_dtype)))
 
     # Provenance
 
@@ -290,9 +312,9 @@ class CostSet(msgspec.Struct, frozen=True):
 
     @property
     def held_against(self) -> str:
-        """The sentence that goes with its numbers."""
-        if self.held:
-            return f"{self.name} held against {self.held}"
+        """Return the sentence about the set's accuracy that goes with its numbers."""
+        if self.server_errors:
+            return f"{self.name} held against {self.server_errors}"
         return f"{self.name} was never held against a measured server"
 
     def describe(self) -> Table:
@@ -300,7 +322,9 @@ class CostSet(msgspec.Struct, frozen=True):
             "name": self.name,
             "title": self.title,
             "held_against": self.held_against,
-            "measured": sorted({on for (on, _), cost in self.gemm.items() if cost.origin.kind in MEASURED}),
+            "measured": sorted(
+                {key.device for key, cost in self.gemm.items() if cost.origin.kind in MEASURED}
+            ),
             "borrowed": {name: row._asdict() for name, row in sorted(self.borrowed.items())},
         }
 
@@ -326,12 +350,12 @@ class CostSet(msgspec.Struct, frozen=True):
         if model.experts or model.latent:
             return []  # which have others
         every = [*model.operators(tp, side), *[("embedding", model.hidden, 1)] * (side != "attention")]
-        found = [(times, self._operator(device, name, width)) for name, width, times in every]
-        known = [(times, curve) for times, curve in found if curve]
+        curves = [(times, self._operator(device, name, width)) for name, width, times in every]
+        known = [(times, curve) for times, curve in curves if curve]
         return known if len(known) == len(every) else []
 
     def _operator(self, device: Device, name: str, width: int) -> Curve | None:
-        return self.measured.operators.get((device.name, name, width))
+        return self.measured.operators.get(OperatorKey(device.name, name, width))
 
     def _term(self, table: Mapping[str, Term], device: Device, what: str) -> Term:
         name = self.measured_as(device)
@@ -342,42 +366,27 @@ class CostSet(msgspec.Struct, frozen=True):
         return table[name]
 
     def gemm_cost(self, device: Device, dtype: str) -> GemmCost:
-        return self._keyed(self.gemm, device, canonical_dtype(dtype), f"{dtype} GEMMs")
+        return self._keyed(self.gemm, device, dtype, f"{dtype} GEMMs")
 
-    def allreduce_cost(self, device: Device, tp: int) -> AllReduceCost:
+    def _keyed(self, table: Mapping[DtypeKey, Term], device: Device, dtype: str, what: str) -> Term:
         name = self.measured_as(device)
-        degrees = sorted(degree for owner, degree in self.allreduce if owner == name)
-        if not degrees:
-            raise UserError(
-                "costs-no-coefficients", f"cost set {self.name} has no all-reduce coefficients for {name}"
-            )
-        # A degree that was not measured uses the next one that was, or the largest.
-        above = [degree for degree in degrees if degree >= tp]
-        return self.allreduce[name, above[0] if above else degrees[-1]]
-
-    def _keyed(self, table: Mapping[tuple[str, str], Term], device: Device, key: str, what: str) -> Term:
-        name = self.measured_as(device)
-        for found in ((name, key), (name, ANY)):
-            if found in table:
-                return table[found]
-        known = ", ".join(sorted(kind for owner, kind in table if owner == name)) or "none"
+        for key in (DtypeKey(name, canonical_dtype(dtype)), DtypeKey(name, ANY)):
+            if key in table:
+                return table[key]
+        known = ", ".join(sorted(key.dtype for key in table if key.device == name)) or "none"
         raise UserError(
             "costs-no-coefficients",
             f"cost set {self.name} has no coefficients of {what} for {name}; it has {known}",
         )
 
-    def _of_degree(
-        self, table: Mapping[tuple[str, str, int], Term], device: Device, op: str, degree: int
-    ) -> Term:
-        """That of the degree, of the next larger one that was measured, or of the largest."""
-        name = self.measured_as(device)
-        degrees = sorted(each for owner, kind, each in table if (owner, kind) == (name, op))
-        if not degrees:
+    def _next_larger(self, table: Mapping[Key, Term], key: Key, what: str) -> Term:
+        """Return the term of this size, of the next larger one that was measured, or of the largest."""
+        sizes = {each[-1]: term for each, term in table.items() if each[:-1] == key[:-1]}
+        if not sizes:
             raise UserError(
-                "costs-no-coefficients", f"cost set {self.name} has no coefficients of {op} for {name}"
+                "costs-no-coefficients", f"cost set {self.name} has no coefficients of {what} for {key[0]}"
             )
-        above = [each for each in degrees if each >= degree]
-        return table[name, op, above[0] if above else degrees[-1]]
+        return sizes[min((size for size in sizes if size >= key[-1]), default=max(sizes))]
 
 
 @lru_cache(maxsize=64)
@@ -388,14 +397,14 @@ def curves_of(costs: CostSet, device: str, dtype: str) -> Mapping[tuple[int, int
 
 def known_devices(sets: Iterable[CostSet]) -> Mapping[str, Device]:
     """The catalogue's devices, and those that these sets bring; a UserError where two mean different ones."""
-    found = load_devices()
+    devices = load_devices()
     for each in sets:
         for name, own in each.devices.items():
-            if found.get(name, own) != own:
+            if devices.get(name, own) != own:
                 raise UserError(
                     "costs-device-twice",
                     f"cost set {each.name} has a device {name}, and there is another one of that name; "
                     "rename one of the two",
                 )
-        found = {**found, **each.devices}
-    return found
+        devices = {**devices, **each.devices}
+    return devices

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from msgspec.structs import asdict, replace
+import msgspec
+from msgspec.structs import replace
 
+from laminabench.catalog.cost_terms import coefficients
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.measured import AttentionGrids
 
 Key = TypeVar("Key")
-Priced = TypeVar("Priced")
+Priced = TypeVar("Priced", bound=msgspec.Struct)
 
 
 def gemms_faster(costs: CostSet, device: Device, times: float) -> CostSet:
@@ -35,7 +37,9 @@ def attention_faster(costs: CostSet, device: Device, times: float) -> CostSet:
     """Attention of who decodes, with any kind of KV."""
     stands_for, own = costs.measured_as(device), device.name
     measured = costs.measured
-    grids = {key: _grids(grid, times) if key[0] == own else grid for key, grid in measured.attention.items()}
+    grids = {
+        key: _grids(grid, times) if key.device == own else grid for key, grid in measured.attention.items()
+    }
     return replace(
         costs,
         attention=_of(costs.attention, stands_for, times),
@@ -51,21 +55,20 @@ def attention_faster(costs: CostSet, device: Device, times: float) -> CostSet:
 
 
 def _of(priced: Mapping[Key, Priced], device: str, times: float) -> dict[Key, Priced]:
-    """The same with the device's faster; it is the key, or the first part of it."""
+    """Return the same with those of the device faster; it is the key, or a part of it."""
     return {
-        key: _sooner(each, times) if device in (key, key[0] if isinstance(key, tuple) else key) else each
+        key: _sooner(each, times) if getattr(key, "device", key) == device else each
         for key, each in priced.items()
     }
 
 
-def _sooner(priced: Any, times: float) -> Any:
-    """A term or a curve: seconds are fewer, and shares of the peak larger."""
-    changed: dict[str, Any] = {}
-    for name, value in asdict(priced).items():
-        if name.endswith("_s") or name in ("seconds", "activation"):
-            changed[name] = value / times
-        elif name.endswith("_efficiency"):
-            changed[name] = value * times
+def _sooner(priced: Priced, times: float) -> Priced:
+    """Return a formula or a curve with fewer seconds and larger shares of the peak."""
+    changed = {
+        name: getattr(priced, name) / times if coefficient.role == "time" else getattr(priced, name) * times
+        for name, coefficient in coefficients(type(priced)).items()
+        if coefficient.role != "shape"
+    }
     return replace(priced, **changed)
 
 

@@ -29,7 +29,7 @@ Basis = Literal["rent", "purchase", "override", "assumed"]
 HOURS_PER_YEAR = 8760.0
 
 
-class Listed(msgspec.Struct, frozen=True):
+class ListedPrice(msgspec.Struct, frozen=True):
     """A price in USD: per hour for a rent, once for a purchase. Somebody published it, unless it says not."""
 
     usd: float
@@ -88,8 +88,8 @@ class Device:
     power_basis: PowerBasis = "rated"
     board: str | None = None  # of boards.toml, where an iteration is computed from that instead of cost sets
     notes: str = ""
-    rent: Listed | None = None
-    purchase: Listed | None = None
+    rent: ListedPrice | None = None
+    purchase: ListedPrice | None = None
     override_usd_per_hour: float | None = None
     amortisation: Amortisation = DEFAULT_RULE
 
@@ -279,9 +279,9 @@ def _parse(flag: str, text: str, amount: str, expected: str) -> tuple[str, float
     return name, number
 
 
-def _listed(row: Table, kind: Literal["rent", "purchase"]) -> Listed | None:
+def _listed(row: Table, kind: Literal["rent", "purchase"]) -> ListedPrice | None:
     found = row.get(kind)
     if found is None:
         return None
     assumed = found.get("basis") == "assumed"
-    return Listed(float(found["usd"]), found["source"], found["date"], assumed)
+    return ListedPrice(float(found["usd"]), found["source"], found["date"], assumed)

@@ -1,28 +1,37 @@
-"""What a cost set holds as it was measured: times at points, and what is between and beyond them."""
+"""Measured times of a cost set, and interpolation between and beyond their points."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 from numpy.typing import ArrayLike
 
-from laminabench.catalog.cost_terms import AttentionTerms, Float64, Origin, PromptTerms
+from laminabench.catalog.cost_keys import ExpertsKey, GemmKey, HeadsKey, LatentKey, LinesKey, OperatorKey
+from laminabench.catalog.cost_terms import NS, US, AttentionTerms, Coefficient, Float64, Origin, PromptTerms
 
 
-class Curve(msgspec.Struct, frozen=True, eq=False):
-    """Seconds by rows: of a GEMM, or of an operator that does the same for every row."""
+class Arrays(msgspec.Struct, frozen=True, eq=False):
+    """Points along an axis, the first field, as further fields have them, and where they are from.
 
-    rows: Float64
-    seconds: Float64
-    origin: Origin
+    Two are equal if their points are.
+    """
 
     __hash__ = None  # type: ignore[assignment]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Curve) and _same((self.rows, self.seconds), (other.rows, other.seconds))
+        return type(self) is type(other) and _same(astuple(self)[:-1], astuple(other)[:-1])
+
+
+class Curve(Arrays, frozen=True, eq=False):
+    """Seconds by rows: of a GEMM, or of an operator that does the same for every row."""
+
+    rows: Annotated[Float64, Coefficient("rows", 1, "shape")]
+    seconds: Annotated[Float64, Coefficient("us", US, "time")]
+    origin: Origin
 
     def at(self, rows: ArrayLike, formula: Float64 | None = None, last: float = 1.0) -> Float64:
         """Linear between the points; below them as at the first, above them as the formula grows.
@@ -74,24 +83,16 @@ class AttentionGrids(msgspec.Struct, frozen=True):
     origin: Origin
 
 
-class AttentionLines(msgspec.Struct, frozen=True, eq=False):
+class AttentionLines(Arrays, frozen=True, eq=False):
     """Decode attention of one layer on one worker: for each number of requests a line in their KV tokens.
 
     KV tokens are those that are attended to: of windowed layers, no more than the window for each request.
     """
 
-    requests: Float64
-    fixed_s: Float64
-    per_token_s: Float64
+    requests: Annotated[Float64, Coefficient("requests", 1, "shape")]
+    fixed_s: Annotated[Float64, Coefficient("us", US, "time")]
+    per_token_s: Annotated[Float64, Coefficient("per_token_ns", NS, "time")]
     origin: Origin
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, AttentionLines) and _same(
-            (self.requests, self.fixed_s, self.per_token_s),
-            (other.requests, other.fixed_s, other.per_token_s),
-        )
 
     def at(self, requests: ArrayLike) -> tuple[Float64, Float64]:
         """(fixed, per KV token) for so many requests: between two lines, or beyond the last in proportion."""
@@ -172,10 +173,10 @@ def nearby(
     """
     away = np.log(np.array(list(curves), np.float64).reshape(-1, 2) / (n, k))
     distances = np.hypot(away[:, 0], away[:, 1] / 2)
-    found, weights = list(curves.items()), 1 / np.maximum(distances, 1e-3) ** 2
+    shapes, weights = list(curves.items()), 1 / np.maximum(distances, 1e-3) ** 2
     total, all_weights = np.zeros(np.shape(rows)), 1.0
     for place in np.argsort(distances, kind="stable")[:count]:
-        shape, curve = found[place]
+        shape, curve = shapes[place]
         ratios = np.log(curve.seconds / formula(curve.rows, *shape))
         total = total + weights[place] * np.interp(np.asarray(rows, np.float64), curve.rows, ratios)
         all_weights += weights[place]
@@ -183,34 +184,31 @@ def nearby(
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """All that a cost set has as it was measured; by the device first."""
+    """All measured times of a cost set."""
 
-    gemm: Mapping[tuple[str, str, int, int], Curve] = msgspec.field(default_factory=dict)  # dtype, n, k
-    operators: Mapping[tuple[str, str, int], Curve] = msgspec.field(default_factory=dict)  # name, width
-    # Query heads, KV heads and head size of a worker.
-    attention: Mapping[tuple[str, int, int, int], AttentionGrids] = msgspec.field(default_factory=dict)
-    # Rows of a step are padded to the next size of a CUDA graph, up to this many; 0 where they are not.
+    gemm: Mapping[GemmKey, Curve] = msgspec.field(default_factory=dict)
+    operators: Mapping[OperatorKey, Curve] = msgspec.field(default_factory=dict)
+    attention: Mapping[HeadsKey, AttentionGrids] = msgspec.field(default_factory=dict)
+    # Rows of a step are padded to the next size of a CUDA graph, up to this many; 0 for no padding.
     graph_rows: int = 0
-    # Of so many matrices the formula of one that was not measured is corrected by; 0 where there are too few.
+    # Matrices that correct the formula of one that was not measured; 0 where there are too few.
     nearest: int = 0
-    # Query heads, KV heads and head size of a worker, KV's type, window (0: none).
-    lines: Mapping[tuple[str, int, int, int, str, int], AttentionLines] = msgspec.field(default_factory=dict)
-    # Attention over a latent KV: heads of a worker, KV's type.
-    latent: Mapping[tuple[str, int, str], AttentionLines] = msgspec.field(default_factory=dict)
-    # Routed experts of a layer by the tokens of the whole group: format of the weights, hidden size, width of
-    # an expert, experts of a token, all of them; over how many each is split, over how many they are dealt.
-    experts: Mapping[tuple[str, str, int, int, int, int, int, int], Curve] = msgspec.field(
-        default_factory=dict
-    )
+    lines: Mapping[LinesKey, AttentionLines] = msgspec.field(default_factory=dict)
+    latent: Mapping[LatentKey, AttentionLines] = msgspec.field(default_factory=dict)
+    experts: Mapping[ExpertsKey, Curve] = msgspec.field(default_factory=dict)
 
     def of(self, device: str, dtype: str) -> dict[tuple[int, int], Curve]:
-        """The matrices of a device, by n and k."""
-        return {(n, k): found for (*on, n, k), found in self.gemm.items() if on == [device, dtype]}
+        """Return the matrices of a device, by n and k."""
+        return {
+            (key.n, key.k): curve
+            for key, curve in self.gemm.items()
+            if (key.device, key.dtype) == (device, dtype)
+        }
 
     def padded(self, rows: Float64) -> Float64:
         """As many rows as the CUDA graph that a step with these runs in has: vLLM's 1, 2, 4, 8, 16, ..."""
         if not self.graph_rows:
             return rows
         sizes = np.array([1, 2, 4, *range(8, 257, 8), *range(272, self.graph_rows + 1, 16)], np.float64)
-        found = np.minimum(np.searchsorted(sizes, rows), len(sizes) - 1)
-        return np.where(rows > self.graph_rows, rows, sizes[found])
+        size = np.minimum(np.searchsorted(sizes, rows), len(sizes) - 1)
+        return np.where(rows > self.graph_rows, rows, sizes[size])

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from laminabench.catalog.cost_keys import GemmKey
 from laminabench.catalog.cost_terms import DISPATCH_BYTES, Origin
 from laminabench.catalog.costs import CostSet, curves_of
 from laminabench.catalog.entries import Table
@@ -90,7 +91,7 @@ def step_sources(
         _source(
             costs,
             f"{gemm.name} {gemm.n}x{gemm.k}",
-            costs.measured.gemm.get((device.name, canonical_dtype(dtype), gemm.n, gemm.k)),
+            costs.measured.gemm.get(GemmKey(device.name, canonical_dtype(dtype), gemm.n, gemm.k)),
             partial(costs.gemm_cost, device, dtype),
         )
         for gemm, dtype in gemms

@@ -14,25 +14,25 @@ from laminabench.catalog.cost_terms import Float64
 DRAWS = 16  # of loads, whose mean is taken
 
 
-class Routed(NamedTuple):
+class ExpertLoad(NamedTuple):
     """What one rank has of a layer; of skewed loads, the busiest rank."""
 
     active: Float64
     pairs: Float64
 
 
-def uniform(experts: int, top_k: int, ep: int, tokens: ArrayLike) -> Routed:
+def uniform(experts: int, top_k: int, ep: int, tokens: ArrayLike) -> ExpertLoad:
     """Where every expert is as likely as any other, on average."""
     rows = np.asarray(tokens, np.float64)
-    return Routed(experts / ep * (1 - (1 - top_k / experts) ** rows), rows * top_k / ep)
+    return ExpertLoad(experts / ep * (1 - (1 - top_k / experts) ** rows), rows * top_k / ep)
 
 
-def skewed(experts: int, top_k: int, ep: int, tokens: ArrayLike, exponent: float) -> Routed:
+def skewed(experts: int, top_k: int, ep: int, tokens: ArrayLike, exponent: float) -> ExpertLoad:
     """Where the loads of experts follow a power law, as aiconfigurator draws them for its tables."""
     rows = np.asarray(tokens, np.int64)
     found = [_drawn(experts, top_k, ep, each, exponent) for each in rows.ravel().tolist()]
     active, pairs = np.array(found, np.float64).reshape(-1, 2).T
-    return Routed(active.reshape(rows.shape), pairs.reshape(rows.shape))
+    return ExpertLoad(active.reshape(rows.shape), pairs.reshape(rows.shape))
 
 
 @cache

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from laminabench.catalog.cost_keys import OperatorKey
 from laminabench.catalog.cost_terms import ACTIVATION_BYTES, DISPATCH_BYTES, Float64
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.hardware import Device
@@ -147,7 +148,7 @@ def _lm_head_seconds(
 ) -> Float64:
     head = model.lm_head_gemm(layout.tp)
     last = costs.gemm_seconds(device, rows, head.n, head.k, model.rest_dtype)
-    sampler = costs.measured.operators.get((device.name, "sampler", head.n))
+    sampler = costs.measured.operators.get(OperatorKey(device.name, "sampler", head.n))
     return last + sampler.at(rows) if sampler else last
 
 
@@ -159,8 +160,7 @@ def experts_seconds(
     if found is None:
         return np.zeros_like(rows)
     cost = costs.expert_cost(device, model.expert_dtype)
-    shape = (model.hidden, found.intermediate, found.top_k, found.count)
-    curve = costs.measured_experts(device, model.expert_dtype, shape, layout.expert_tp, layout.ep)
+    curve = costs.measured_experts(model, device, layout)
     most, there = float(rows.max()), costs.as_measured(device)
     if routing == "skewed" and curve and most <= curve.rows[-1] and device == there:
         return model.expert_layers * curve.at(rows)

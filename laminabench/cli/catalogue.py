@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -285,38 +284,13 @@ def import_costs(
 ) -> None:
     """Make a cost set from FOLDERS that another project's profiler wrote, and print its errors."""
     from laminabench.catalog.cost_file import write_costs
-    from laminabench.catalog.fit_costs import error_rows
-    from laminabench.catalog.importing import imported
+    from laminabench.catalog.importing import error_rows, imported
 
     costs = imported(form, folders, target.stem, models, devices, links)
     write_costs(costs, target, f"Imported by `laminabench costs import --format {form}`.")
     out.note(f"wrote {target}")
     rows = error_rows(costs)
     out.result({"set": str(target), "errors": rows}, lambda console: _print_errors(console, rows))
-
-
-@costs.command()
-@option("--set set_name", None, "Which set to fit, such as vllm-0.24.", required=True)
-@option("--from folder", PATH, "Folder of the measurement files; $LAMINABENCH_PROFILES by default.")
-@option("-o --output target", FILE, "Write the set here (.toml).")
-@reporting
-def fit(set_name: str, folder: Path | None, target: Path | None, out: Output) -> None:
-    """Fit a cost set to published measurements and print its errors, held-out shapes included."""
-    from laminabench.catalog.cost_file import write_costs
-    from laminabench.catalog.fit_costs import error_rows
-    from laminabench.catalog.fit_costs import fit as fit_set
-
-    where = folder or os.environ.get("LAMINABENCH_PROFILES")
-    if not where:
-        raise click.UsageError(
-            "say --from FOLDER (or set LAMINABENCH_PROFILES): where the measurement files are"
-        )
-    costs = fit_set(Path(where), set_name)
-    rows = error_rows(costs)
-    if target is not None:
-        write_costs(costs, target, f"Fitted by `laminabench costs fit --set {set_name}`; do not edit.")
-        out.note(f"wrote {target}")
-    out.result({"set": set_name, "errors": rows}, lambda console: _print_errors(console, rows))
 
 
 def _print_errors(console: Console, rows: list[Table]) -> None:

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import msgspec
 
+from laminabench.catalog.cost_file import digest
 from laminabench.cli.output import Output
 from laminabench.cli.sweep_points import Point, TraceKey
 from laminabench.present.replay import describe as describe_replay
@@ -153,8 +154,7 @@ class Sweep:
         for point in self.points:
             costs = point.prepared.costs
             if costs is not None and costs.name not in found:
-                digest = hashlib.sha256(repr(costs).encode()).hexdigest()
-                found[costs.name] = {"title": costs.title, "sha256": digest}
+                found[costs.name] = {"title": costs.title, "sha256": digest(costs)}
         return found
 
 

@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from laminabench.catalog.cost_file import sections
+from laminabench.catalog.cost_keys import AllReduceKey, to_path
 from laminabench.catalog.cost_terms import AllReduceCost, Origin
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.find_model import model
@@ -46,6 +48,20 @@ def imported(
     )
 
 
+def error_rows(costs: CostSet) -> list[dict[str, object]]:
+    """Return the errors of a set's formulas, a row for each operation and device."""
+    return [
+        {
+            "term": "prompts" if name == "prompt_attention" else name,
+            "for": " ".join(to_path(key)),
+            "samples": cost.origin.samples,
+            **cost.origin.errors,
+        }
+        for name in sections()
+        for key, cost in getattr(costs, name).items()
+    ]
+
+
 def _pair(flag: str, text: str) -> tuple[str, str]:
     name, found, value = text.partition("=")
     if not (name and found and value):
@@ -53,7 +69,7 @@ def _pair(flag: str, text: str) -> tuple[str, str]:
     return name, value
 
 
-def _link(text: str) -> tuple[tuple[str, int], AllReduceCost]:
+def _link(text: str) -> tuple[AllReduceKey, AllReduceCost]:
     """Of `rtx-4090=20us,16GB/s`: two of a device, the time of a message and its rate."""
     name, value = _pair("--link", text)
     found = re.fullmatch(r"([\d.]+)us,([\d.]+)GB/s", value)
@@ -62,4 +78,4 @@ def _link(text: str) -> tuple[tuple[str, int], AllReduceCost]:
     latency, rate = map(float, found.groups())
     on = device(name)
     share = rate * 1e9 / on.interchip_bytes_per_s
-    return (on.name, 2), AllReduceCost(latency * 1e-6, share, Origin("assumed", f"--link {text}"))
+    return AllReduceKey(on.name, 2), AllReduceCost(latency * 1e-6, share, Origin("assumed", f"--link {text}"))

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from laminabench.catalog import fitted
 from laminabench.catalog.cost_file import assumed_borrowing, assumed_host
+from laminabench.catalog.cost_keys import AllReduceKey, DtypeKey, GemmKey
 from laminabench.catalog.cost_terms import (
     AllReduceCost,
     AttentionCost,
@@ -19,21 +19,29 @@ from laminabench.catalog.cost_terms import (
 )
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.families import released_models
-from laminabench.catalog.fitted import Shape
+from laminabench.catalog.fitting import formulas as fitted
+from laminabench.catalog.fitting.formulas import Shape
+from laminabench.catalog.fitting.samples import Samples
 from laminabench.catalog.hardware import Device
-from laminabench.catalog.importing.curves import DEGREES, GRAPH_ROWS, NEAREST, Layers, curve, held_out_layers
+from laminabench.catalog.importing.curves import (
+    DEGREES,
+    GRAPH_ROWS,
+    NEAREST,
+    Layers,
+    curve,
+    held_out_layers,
+    packaged,
+)
 from laminabench.catalog.importing.kernels import Kernels
-from laminabench.catalog.importing.stand_ins import packaged
-from laminabench.catalog.importing.tables import SOURCE, Tables
-from laminabench.catalog.measured import Curve, Measured
-from laminabench.catalog.models import ModelShape
-from laminabench.catalog.profiles import (
-    Samples,
+from laminabench.catalog.importing.tables import SOURCE, GpuTables
+from laminabench.catalog.importing.vllm_tables import (
     vllm_allreduce,
     vllm_attention,
     vllm_gemm,
     vllm_prompt_attention,
 )
+from laminabench.catalog.measured import Curve, Measured
+from laminabench.catalog.models import ModelShape
 from laminabench.util.errors import UserError
 
 DTYPES = ("bf16", "fp8", "fp8_block", "nvfp4")
@@ -43,16 +51,16 @@ LAUNCH_BOUND = ("0.18.", "0.22.", "0.24.")
 
 def cost_set(
     name: str,
-    tables: Sequence[Tables],
+    tables: Sequence[GpuTables],
     models: Sequence[ModelShape],
-    allreduce: Mapping[tuple[str, int], AllReduceCost],
+    allreduce: Mapping[AllReduceKey, AllReduceCost],
 ) -> CostSet:
     """The matrices of the catalogue's models, and of `models`, as measured; formulas for all else."""
     known = [*released_models().values(), *models]
     shapes = {shape for model in known for layer in _layers(model).values() for shape in layer}
-    formulas: dict[tuple[str, str], GemmCost] = {}
-    curves: dict[tuple[str, str, int, int], Curve] = {}
-    reduced: dict[tuple[str, int], AllReduceCost] = {}
+    formulas: dict[DtypeKey, GemmCost] = {}
+    curves: dict[GemmKey, Curve] = {}
+    reduced: dict[AllReduceKey, AllReduceCost] = {}
     attention: dict[str, AttentionCost] = {}
     kernels = Kernels()
     for each in tables:
@@ -61,14 +69,14 @@ def cost_set(
             samples = vllm_gemm(table, dtype) if table else None
             if table is None or not samples:
                 continue
-            formulas[each.device.name, dtype] = fitted.grid_gemm(
+            formulas[DtypeKey(each.device.name, dtype)] = fitted.grid_gemm(
                 each.device, dtype, samples, each.source(table)
             )
             curves |= {
-                (each.device.name, dtype, *shape): found
+                GemmKey(each.device.name, dtype, *shape): found
                 for shape, found in _curves(samples, shapes, each.source(table))
             }
-        if not any(on == each.device.name for on, _ in formulas):
+        if not any(key.device == each.device.name for key in formulas):
             raise UserError(
                 "costs-no-measurements",
                 f"{each.folder}/gemm: has no matrix of 512 and more in {', '.join(DTYPES)}; a set needs one",
@@ -76,7 +84,7 @@ def cost_set(
         attention[each.device.name] = _attention(
             each, "generation_attention", "attention", vllm_attention, fitted.decode_attention
         )
-        if gemm := formulas.get((each.device.name, "bf16")):
+        if gemm := formulas.get(DtypeKey(each.device.name, "bf16")):
             kernels.read(each, attention[each.device.name], gemm)
         reduced |= _allreduce(each)
     measured = Measured(
@@ -89,9 +97,8 @@ def cost_set(
     )
     for each in tables:
         for dtype in DTYPES:
-            if (each.device.name, dtype) in formulas:
-                cost = formulas[each.device.name, dtype]
-                formulas[each.device.name, dtype] = _held_out(cost, each.device, dtype, measured, known)
+            if cost := formulas.get(key := DtypeKey(each.device.name, dtype)):
+                formulas[key] = _held_out(cost, each.device, dtype, measured, known)
     no_table = f"{SOURCE} has no table of element-wise operators"
     gpus = ", ".join(each.folder.name for each in tables)
     return CostSet(
@@ -160,7 +167,7 @@ def _curves(samples: Samples, shapes: set[Shape], source: str) -> Iterable[tuple
 
 
 def _attention(
-    of: Tables,
+    of: GpuTables,
     name: str,
     term: str,
     read: Callable[[Path], Samples],
@@ -173,14 +180,14 @@ def _attention(
     return packaged(term, of.device, f"{of.folder.name} has no {name} of heads of 128 with KV in bf16")
 
 
-def _allreduce(of: Tables) -> dict[tuple[str, int], AllReduceCost]:
+def _allreduce(of: GpuTables) -> dict[AllReduceKey, AllReduceCost]:
     table = of.newest("comm", "custom_allreduce")
     if table is None:
         return {}
     source = f"{of.source(table)}, custom all-reduce in a CUDA graph"
     measured = {degree: vllm_allreduce(table, degree) for degree in DEGREES}
     return {
-        (of.device.name, degree): fitted.allreduce(of.device, degree, samples, source)
+        AllReduceKey(of.device.name, degree): fitted.allreduce(of.device, degree, samples, source)
         for degree, samples in measured.items()
         if len(samples)
     }

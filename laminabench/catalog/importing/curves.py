@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
+from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.cost_keys import OperatorKey
 from laminabench.catalog.cost_terms import ElementwiseCost, Float64, GemmCost, Origin
-from laminabench.catalog.fit_terms import elementwise_times, fit_elementwise, fit_gemm, gemm_times, mape
-from laminabench.catalog.fitted import Shape, sourced
+from laminabench.catalog.fitting import terms
+from laminabench.catalog.fitting.formulas import Shape
+from laminabench.catalog.fitting.samples import Samples
+from laminabench.catalog.fitting.terms import mape
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.measured import Curve, Formula, Measured, nearby
 from laminabench.catalog.models import ModelShape
-from laminabench.catalog.profiles import Samples
 
 # Over how many an all-reduce is read, where it was measured.
 DEGREES = (2, 4, 8)
@@ -23,7 +26,7 @@ DEGREES = (2, 4, 8)
 NEAREST = 4
 # The largest CUDA graph that vLLM captures unless told otherwise.
 GRAPH_ROWS = 512
-OperatorCurves = Mapping[tuple[str, str, int], Curve]
+OperatorCurves = Mapping[OperatorKey, Curve]
 
 
 class Layers(NamedTuple):
@@ -45,11 +48,10 @@ def fitted_gemm(
 ) -> GemmCost:
     """To all curves of a device; held out are the shapes of each model in turn."""
     samples = _samples_of(measured.of(on.name, dtype))
-    cost = fit_gemm(on, dtype, samples)
     errors = held_out_layers(on, dtype, measured, layers) if len(layers) > 1 else {}
     models = ", ".join(sorted({each.model.name for each in layers}))
     source = f"{source}: GEMMs of {models}; held out: each model in turn"
-    return sourced(cost, gemm_times(cost, on, dtype, samples), samples, source, "m 1-2048", **errors)
+    return terms.gemm(on, dtype).sourced(samples, source, "m 1-2048", **errors)
 
 
 def held_out_layers(on: Device, dtype: str, measured: Measured, layers: Sequence[Layers]) -> dict[str, float]:
@@ -63,7 +65,7 @@ def held_out_layers(on: Device, dtype: str, measured: Measured, layers: Sequence
         split = [[(gemm.n, gemm.k) for gemm in model.layer_gemms(tp)] for tp in degrees]
         own = {shape for layer in split for shape in layer}
         others = {shape: curve for shape, curve in curves.items() if shape not in own}
-        cost = fit_gemm(on, dtype, _samples_of(others))
+        cost = terms.gemm(on, dtype).to(_samples_of(others))
         formula: Formula = partial(cost.seconds, on, dtype=dtype)
         guesses = {"held_out_layer": formula}
         if measured.nearest:
@@ -103,7 +105,7 @@ def fitted_elementwise(
     parts: dict[str, list[Float64]] = {"m": [], "tp": [], "seconds": []}
     for degree in degrees:
         of_layer = [
-            (operators[on.name, name, width], 2 if name == "norm" else 1)
+            (operators[OperatorKey(on.name, name, width)], 2 if name == "norm" else 1)
             for name, width, _ in model.operators(degree)
         ]
         rows = of_layer[0][0].rows
@@ -112,6 +114,15 @@ def fitted_elementwise(
         parts["seconds"].append(np.sum([times * curve.at(rows) for curve, times in of_layer], axis=0))
     flat = {name: np.concatenate(found) for name, found in parts.items()}
     samples = Samples(flat, flat.pop("seconds"))
-    cost = fit_elementwise(on, model, samples)
-    times = elementwise_times(cost, on, model, samples)
-    return sourced(cost, times, samples, f"{source}: norms, rotation, activation")
+    return terms.elementwise(on, model).sourced(samples, f"{source}: norms, rotation, activation")
+
+
+def packaged(term: str, on: Device, reason: str) -> Any:
+    """The default set's coefficients of a device, or of the one that it borrows from; kind `assumed`."""
+    costs = load_costs()
+    measured = costs.measured_as(on)
+    cost = getattr(costs, term)[measured]
+    if measured != on.name:
+        reason += f"; {on.name} borrows: {costs.borrowed[on.name].reason}"
+    source = f"{reason}; {costs.name}'s of {measured}: {cost.origin.source}"
+    return replace(cost, origin=Origin("assumed", source, cost.origin.range))

@@ -9,7 +9,15 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
-from laminabench.catalog import fitted, moe_fits
+from laminabench.catalog.cost_keys import (
+    AttentionKey,
+    CollectiveKey,
+    DispatchKey,
+    DtypeKey,
+    ExpertsKey,
+    LatentKey,
+    LinesKey,
+)
 from laminabench.catalog.cost_terms import (
     AttentionCost,
     BatchedCost,
@@ -22,11 +30,12 @@ from laminabench.catalog.cost_terms import (
     Origin,
     PromptAttentionCost,
 )
+from laminabench.catalog.fitting import formulas, mixtures
+from laminabench.catalog.fitting.mixtures import EXPERTS
+from laminabench.catalog.fitting.samples import FULL, AttentionKind, Samples
 from laminabench.catalog.importing.curves import DEGREES, curve
-from laminabench.catalog.importing.tables import Tables
-from laminabench.catalog.measured import AttentionLines, Curve
-from laminabench.catalog.moe_profiles import (
-    EXPERTS,
+from laminabench.catalog.importing.tables import GpuTables
+from laminabench.catalog.importing.vllm_mixtures import (
     deepep_dispatch,
     nccl_collective,
     vllm_batched,
@@ -34,14 +43,8 @@ from laminabench.catalog.moe_profiles import (
     vllm_latent,
     vllm_latent_prompts,
 )
-from laminabench.catalog.profiles import (
-    FULL,
-    AttentionKind,
-    Samples,
-    vllm_attention,
-    vllm_decode,
-    vllm_prompt_attention,
-)
+from laminabench.catalog.importing.vllm_tables import vllm_attention, vllm_decode, vllm_prompt_attention
+from laminabench.catalog.measured import AttentionLines, Curve
 
 # Heads of 128 and of 64 (gpt-oss), KV in fp8, and the windows of gpt-oss and Llama-4.
 KINDS = tuple(
@@ -61,51 +64,51 @@ NODES = (1, 2, 4, 8)
 class Kernels:
     """All of it, by the keys of a cost set."""
 
-    attention: dict[tuple[str, int, str, int], AttentionCost] = field(default_factory=dict)
-    prompts: dict[tuple[str, int, str, int], PromptAttentionCost] = field(default_factory=dict)
-    experts: dict[tuple[str, str], ExpertCost] = field(default_factory=dict)
-    latent: dict[tuple[str, str], LatentCost] = field(default_factory=dict)
+    attention: dict[AttentionKey, AttentionCost] = field(default_factory=dict)
+    prompts: dict[AttentionKey, PromptAttentionCost] = field(default_factory=dict)
+    experts: dict[DtypeKey, ExpertCost] = field(default_factory=dict)
+    latent: dict[DtypeKey, LatentCost] = field(default_factory=dict)
     latent_prompts: dict[str, LatentPromptCost] = field(default_factory=dict)
     batched: dict[str, BatchedCost] = field(default_factory=dict)
-    collectives: dict[tuple[str, str, int], CollectiveCost] = field(default_factory=dict)
-    dispatch: dict[tuple[str, str, int], DispatchCost] = field(default_factory=dict)
-    lines: dict[tuple[str, int, int, int, str, int], AttentionLines] = field(default_factory=dict)
-    latent_lines: dict[tuple[str, int, str], AttentionLines] = field(default_factory=dict)
-    curves: dict[tuple[str, str, int, int, int, int, int, int], Curve] = field(default_factory=dict)
+    collectives: dict[CollectiveKey, CollectiveCost] = field(default_factory=dict)
+    dispatch: dict[DispatchKey, DispatchCost] = field(default_factory=dict)
+    lines: dict[LinesKey, AttentionLines] = field(default_factory=dict)
+    latent_lines: dict[LatentKey, AttentionLines] = field(default_factory=dict)
+    curves: dict[ExpertsKey, Curve] = field(default_factory=dict)
 
-    def read(self, of: Tables, attention: AttentionCost, gemm: GemmCost) -> None:
+    def read(self, of: GpuTables, attention: AttentionCost, gemm: GemmCost) -> None:
         """Everything that the GPU has tables of; `attention` and `gemm` are its own, in bf16."""
         self._attention(of)
         self._experts(of)
         self._latent(of, attention, gemm)
         self._exchanges(of)
 
-    def _attention(self, of: Tables) -> None:
+    def _attention(self, of: GpuTables) -> None:
         name = of.device.name
         if table := of.newest("attention", "generation_attention"):
             for kind in KINDS:
                 if kind != FULL and len(samples := vllm_attention(table, kind)):
-                    cost = fitted.decode_attention(of.device, samples, of.source(table), kind)
-                    self.attention[name, *kind] = cost
+                    cost = formulas.decode_attention(of.device, samples, of.source(table), kind)
+                    self.attention[AttentionKey(name, *kind)] = cost
                 self._lines(of, table, kind)
         if table := of.newest("attention", "context_attention"):
             for kind in KINDS[1:]:
                 if len(samples := vllm_prompt_attention(table, kind)):
-                    self.prompts[name, *kind] = fitted.prompt_attention(
+                    self.prompts[AttentionKey(name, *kind)] = formulas.prompt_attention(
                         of.device, samples, of.source(table), kind
                     )
 
-    def _lines(self, of: Tables, table: Path, kind: AttentionKind) -> None:
+    def _lines(self, of: GpuTables, table: Path, kind: AttentionKind) -> None:
         samples = vllm_decode(table, kind)
         # Below, the shortest time that there is hides what a token adds; a window is short itself.
         samples = samples.where(samples["step"] >= (1 if kind.window else 256))
         origin = Origin("measured", of.source(table), "context 256-131072")
         for heads, kv_heads in _pairs(samples, "heads", "kv_heads"):
             part = samples.where((samples["heads"] == heads) & (samples["kv_heads"] == kv_heads))
-            if found := moe_fits.attention_lines(part, origin):
-                self.lines[of.device.name, heads, kv_heads, *kind] = found
+            if found := mixtures.attention_lines(part, origin):
+                self.lines[LinesKey(of.device.name, heads, kv_heads, *kind)] = found
 
-    def _experts(self, of: Tables) -> None:
+    def _experts(self, of: GpuTables) -> None:
         name, table = of.device.name, of.newest("moe", "moe")
         if table is None:
             return
@@ -114,30 +117,30 @@ class Kernels:
                 continue
             samples = vllm_experts(table, dtype)
             if len(samples):
-                self.experts[name, dtype] = moe_fits.experts(of.device, dtype, samples, of.source(table))
+                self.experts[DtypeKey(name, dtype)] = mixtures.experts(
+                    of.device, dtype, samples, of.source(table)
+                )
                 self._curves(of, dtype, samples, of.source(table))
-        if name in SLOW_FP8 and (stands := self.experts.get((name, "fp8_block"))):
+        if name in SLOW_FP8 and (stands := self.experts.get(DtypeKey(name, "fp8_block"))):
             source = f"fp8 by blocks stands for fp8 by tensor, whose rows are slow: {stands.origin.source}"
             origin = Origin("assumed", source, stands.origin.range)
-            self.experts[name, "fp8"] = replace(stands, origin=origin)
+            self.experts[DtypeKey(name, "fp8")] = replace(stands, origin=origin)
 
-    def _curves(self, of: Tables, dtype: str, samples: Samples, source: str) -> None:
+    def _curves(self, of: GpuTables, dtype: str, samples: Samples, source: str) -> None:
         origin = Origin("measured", f"{source}; skewed loads, the busiest rank")
         names = (*EXPERTS, "tp", "ep")
         for key in _pairs(samples, *names):
-            *model, tp, ep = key
-            if tp > MAX_SPLIT or ep > MAX_DEALT:
+            experts = ExpertsKey(of.device.name, dtype, *key)
+            if experts.tp > MAX_SPLIT or experts.ep > MAX_DEALT:
                 continue
             same = [samples[column] == value for column, value in zip(names, key, strict=True)]
             part = samples.where(np.logical_and.reduce(same))
             if len(part) < 3:
                 continue  # a kernel that failed for most sizes
             order = np.argsort(part["rows"])
-            hidden, inter, top_k, experts = model
-            found = curve(part["rows"][order], part.seconds[order], origin)
-            self.curves[of.device.name, dtype, hidden, inter, top_k, experts, tp, ep] = found
+            self.curves[experts] = curve(part["rows"][order], part.seconds[order], origin)
 
-    def _latent(self, of: Tables, attention: AttentionCost, gemm: GemmCost) -> None:
+    def _latent(self, of: GpuTables, attention: AttentionCost, gemm: GemmCost) -> None:
         on, overhead = of.device, attention.overhead_s
         if table := of.newest("mla", "mla_generation_module"):
             source = (
@@ -148,14 +151,14 @@ class Kernels:
                 samples = vllm_latent(table, kv_dtype)
                 if not len(samples):
                     continue
-                cost = moe_fits.latent(on, kv_dtype, overhead, samples, source)
-                self.latent[on.name, kv_dtype] = cost
+                cost = mixtures.latent(on, kv_dtype, overhead, samples, source)
+                self.latent[DtypeKey(on.name, kv_dtype)] = cost
                 origin = Origin("measured", source, "context 256-131072")
                 for (heads,) in _pairs(samples, "heads"):
                     part = samples.where(samples["heads"] == heads)
                     terms = cost.terms(on, heads, kv_dtype)
-                    if found := moe_fits.latent_lines(part, terms, origin):
-                        self.latent_lines[on.name, heads, kv_dtype] = found
+                    if found := mixtures.latent_lines(part, terms, origin):
+                        self.latent_lines[LatentKey(on.name, heads, kv_dtype)] = found
         if table := of.newest("mla", "mla_context_module"):
 
             def projections(heads: float, rows: float) -> float:
@@ -164,27 +167,27 @@ class Kernels:
                 return float(sum(gemm.seconds(on, rows, n, k) for n, k in shapes))
 
             source = f"{of.source(table)}: the module less its projections by the formula of GEMMs"
-            self.latent_prompts[on.name] = moe_fits.latent_prompts(
+            self.latent_prompts[on.name] = mixtures.latent_prompts(
                 on, overhead, projections, vllm_latent_prompts(table), source
             )
         if table := of.newest("mla_bmm", "mla_bmm"):
-            self.batched[on.name] = moe_fits.batched(on, vllm_batched(table), of.source(table))
+            self.batched[on.name] = mixtures.batched(on, vllm_batched(table), of.source(table))
 
-    def _exchanges(self, of: Tables) -> None:
+    def _exchanges(self, of: GpuTables) -> None:
         on = of.device
         if table := of.newest("comm", "nccl", "nccl"):
             for op in COLLECTIVES:
                 for degree in DEGREES:
                     if len(samples := nccl_collective(table, op, degree)):
-                        found = moe_fits.collective(on, degree, samples, of.source(table))
-                        self.collectives[on.name, op, degree] = found
+                        found = mixtures.collective(on, degree, samples, of.source(table))
+                        self.collectives[CollectiveKey(on.name, op, degree)] = found
         # Not every version was measured between nodes.
         for table in reversed(of.versions("comm", "wideep_deepep_ll", "sglang")):
             for op in ("dispatch", "combine"):
                 for nodes in NODES:
                     if len(samples := deepep_dispatch(table, op, nodes)):
                         source = f"{of.source(table)}, DeepEP's low-latency kernels"
-                        self.dispatch[on.name, op, nodes] = moe_fits.dispatch(samples, source)
+                        self.dispatch[DispatchKey(on.name, op, nodes)] = mixtures.dispatch(samples, source)
 
 
 def _pairs(samples: Samples, *names: str) -> Iterable[tuple[int, ...]]:

@@ -7,13 +7,14 @@ https://llmservingsim.ai has the format. All times there are in microseconds; th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from laminabench.catalog.cost_file import assumed_borrowing, assumed_host
+from laminabench.catalog.cost_keys import AllReduceKey, DtypeKey, GemmKey, HeadsKey, OperatorKey
 from laminabench.catalog.cost_terms import (
     AllReduceCost,
     AttentionCost,
@@ -24,20 +25,15 @@ from laminabench.catalog.cost_terms import (
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.families import load_models
 from laminabench.catalog.find_model import model
-from laminabench.catalog.fit_terms import (
-    attention_times,
-    fit_attention,
-    fit_prompt_attention,
-    mape,
-    prompt_attention_times,
-)
-from laminabench.catalog.fitted import Heads, decode_samples, prompt_samples, sourced
+from laminabench.catalog.fitting import terms
+from laminabench.catalog.fitting.formulas import Heads, decode_samples, prompt_samples
+from laminabench.catalog.fitting.terms import mape
 from laminabench.catalog.hardware import Device
+from laminabench.catalog.importing.columns import Columns, read_columns
 from laminabench.catalog.importing.curves import GRAPH_ROWS, Layers, curve, fitted_elementwise, fitted_gemm
 from laminabench.catalog.importing.names import device_called
 from laminabench.catalog.measured import AttentionGrids, Curve, Grid, Measured
 from laminabench.catalog.models import ModelShape
-from laminabench.catalog.profiles import Columns
 from laminabench.util.errors import UserError
 
 SOURCE = "casys-kaist/LLMServingSim (MIT), profiler/perf"
@@ -64,14 +60,14 @@ SHARE_EDGES = (0.05, 0.15, 0.4, 0.7)
 LONGEST = (512.0, 2048.0, 8192.0, 32768.0)
 LONGEST_EDGES = (1024, 4096, 16384)
 
-AttentionByShape = dict[tuple[str, int, int, int], AttentionGrids]
+AttentionByShape = dict[HeadsKey, AttentionGrids]
 
 # Of batches that are priced by their mean alone.
 EVEN = Grid((np.ones(1),), np.zeros(1))
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class LayerProfile:
     """One folder: a model on a device, over one or more tensor-parallel degrees."""
 
     folder: Path
@@ -86,10 +82,14 @@ class Profile:
 
     @property
     def degrees(self) -> list[int]:
-        return sorted(int(found.name[2:]) for found in self.folder.glob("tp*") if found.is_dir())
+        found = (re.fullmatch(r"tp([1-9]\d{0,3})", path.name) for path in self.folder.glob("tp*/"))
+        return sorted(int(match[1]) for match in found if match)
 
-    def read(self, degree: int, name: str) -> Columns:
-        return read_columns(self.folder / f"tp{degree}" / name)
+    def read(self, degree: int, name: str, **columns: Collection[str]) -> Columns:
+        return read_columns(self.folder / f"tp{degree}" / name, **columns)
+
+    def refused(self, degree: int, name: str, why: str) -> UserError:
+        return UserError("costs-no-measurements", f"{self.folder / f'tp{degree}' / name}: {why}")
 
     def origin(self, what: str, samples: int = 0, **errors: float) -> Origin:
         source = f"{SOURCE}, vLLM {self.facts.get('vllm_version', '?')}, {self.facts.get('gpu', '?')}: {what}"
@@ -107,7 +107,7 @@ def facts_of(folder: Path) -> dict[str, str]:
     return facts | dict(re.findall(r"(?m)^(skew_fit):\n +enabled: (\w+)", text))
 
 
-def profiles_in(folder: Path, models: Sequence[str], devices: Mapping[str, str]) -> list[Profile]:
+def profiles_in(folder: Path, models: Sequence[str], devices: Mapping[str, str]) -> list[LayerProfile]:
     """Every profile in or under a folder; `models` has the one that the catalogue lacks.
 
     `devices` names devices of the catalogue by what meta.yaml calls them, where that is not plain.
@@ -119,7 +119,7 @@ def profiles_in(folder: Path, models: Sequence[str], devices: Mapping[str, str])
     return [_profile(each, given, devices) for each in found]
 
 
-def _profile(folder: Path, given: Sequence[ModelShape], devices: Mapping[str, str]) -> Profile:
+def _profile(folder: Path, given: Sequence[ModelShape], devices: Mapping[str, str]) -> LayerProfile:
     facts = facts_of(folder)
     called, hardware = facts.get("model", ""), facts.get("hardware", "")
     shapes = [each for each in load_models().values() if called and each.source.endswith(called)]
@@ -130,21 +130,33 @@ def _profile(folder: Path, given: Sequence[ModelShape], devices: Mapping[str, st
             f"{folder}: the catalogue has no {called or 'model without a name'}; give its config.json by "
             "--model, and import one such profile at a time",
         )
-    return Profile(folder, shapes[0], device_called(hardware, devices, folder), facts)
+    shape = shapes[0]
+    if shape.experts or shape.latent:
+        raise UserError(
+            "costs-mixture-not-imported",
+            f"{folder}: {shape.name} has experts or a latent KV, whose times this format does not give; "
+            "`--format aiconfigurator` has both",
+        )
+    profile = LayerProfile(folder, shape, device_called(hardware, devices, folder), facts)
+    if not profile.degrees:
+        raise UserError("costs-no-measurements", f"{folder}: has no folder tp1, tp2, ...")
+    if other := set(profile.degrees) - set(shape.tp_degrees()):
+        raise UserError("costs-no-measurements", f"{folder}: {shape.name} is not split {min(other)} ways")
+    return profile
 
 
 def cost_set(
     name: str,
     title: str,
-    profiles: Sequence[Profile],
-    allreduce: Mapping[tuple[str, int], AllReduceCost] | None = None,
+    profiles: Sequence[LayerProfile],
+    allreduce: Mapping[AllReduceKey, AllReduceCost] | None = None,
 ) -> CostSet:
     """All profiles as one set: what they measured, and formulas fitted to it for all else.
 
     No profile has the time of an all-reduce.
     """
-    gemm: dict[tuple[str, str, int, int], Curve] = {}
-    operators: dict[tuple[str, str, int], Curve] = {}
+    gemm: dict[GemmKey, Curve] = {}
+    operators: dict[OperatorKey, Curve] = {}
     attention: AttentionByShape = {}
     for profile in profiles:
         for degree in profile.degrees:
@@ -162,7 +174,7 @@ def cost_set(
         name=name,
         title=title,
         gemm={
-            (on, DTYPE): fitted_gemm(device, DTYPE, measured, layers_of(on), SOURCE)
+            DtypeKey(on, DTYPE): fitted_gemm(device, DTYPE, measured, layers_of(on), SOURCE)
             for on, device in by_device.items()
         },
         attention={on: _fitted_decode(device, attention) for on, device in by_device.items()},
@@ -181,49 +193,53 @@ def cost_set(
 # As it was measured
 
 
-def _curves(profile: Profile, degree: int) -> dict[str, Curve]:
+def _curves(profile: LayerProfile, degree: int) -> dict[str, Curve]:
     """Of every layer in a degree's files, by its name there."""
     found = {}
     for name, rows in (("dense.csv", "tokens"), ("per_sequence.csv", "sequences")):
-        table = profile.read(degree, name)
+        table = profile.read(degree, name, text=["layer"], counts=[rows], times=["time_us"])
         for layer in dict.fromkeys(table["layer"].tolist()):
             of = np.flatnonzero(table["layer"] == layer)
             of = of[np.argsort(table[rows][of], kind="stable")]
             found[layer] = curve(table[rows][of], table["time_us"][of] * 1e-6, profile.origin(layer))
+    needed = {name for name, _, _ in profile.model.operators(degree)} | {"embedding", "sampler"}
+    layers = [*GEMMS, *(layer for layer, name in OPERATORS.items() if name in needed)]
+    if lacking := [layer for layer in layers if layer not in found]:
+        raise profile.refused(degree, "dense.csv", f"has no layer {', '.join(lacking)}, nor per_sequence.csv")
     return found
 
 
-def _gemms(
-    profile: Profile, degree: int, curves: Mapping[str, Curve]
-) -> dict[tuple[str, str, int, int], Curve]:
+def _gemms(profile: LayerProfile, degree: int, curves: Mapping[str, Curve]) -> dict[GemmKey, Curve]:
     model = profile.model
     shapes = {gemm.name: gemm for gemm in (*model.layer_gemms(degree), model.lm_head_gemm(degree))}
     return {
-        (profile.device.name, DTYPE, shapes[GEMMS[layer]].n, shapes[GEMMS[layer]].k): found
+        GemmKey(profile.device.name, DTYPE, shapes[GEMMS[layer]].n, shapes[GEMMS[layer]].k): found
         for layer, found in curves.items()
         if layer in GEMMS
     }
 
 
-def _operators(
-    profile: Profile, degree: int, curves: Mapping[str, Curve]
-) -> dict[tuple[str, str, int], Curve]:
+def _operators(profile: LayerProfile, degree: int, curves: Mapping[str, Curve]) -> dict[OperatorKey, Curve]:
     model = profile.model
     widths = {name: width for name, width, _ in model.operators(degree)}
     widths |= {"embedding": model.hidden, "sampler": model.lm_head_gemm(degree).n}
     return {
-        (profile.device.name, OPERATORS[layer], widths[OPERATORS[layer]]): found
+        OperatorKey(profile.device.name, OPERATORS[layer], widths[OPERATORS[layer]]): found
         for layer, found in curves.items()
         if OPERATORS.get(layer) in widths
     }
 
 
-def _attention(profile: Profile, degree: int) -> AttentionByShape:
-    model, table = profile.model, profile.read(degree, "attention.csv")
+def _attention(profile: LayerProfile, degree: int) -> AttentionByShape:
+    model = profile.model
+    counts = ["prefill_chunk", "kv_prefill", "n_decode", "kv_decode"]
+    table = profile.read(degree, "attention.csv", counts=counts, times=["time_us"])
     chunks, decodes = table["prefill_chunk"] > 0, table["n_decode"] > 0
     seconds = table["time_us"] * 1e-6
 
     def grid(which: np.ndarray, *names: str) -> Grid:
+        if not which.any():
+            raise profile.refused(degree, "attention.csv", f"has no rows of {' and '.join(names)} alone")
         return complete_grid([table[name][which] for name in names], seconds[which])
 
     skew, mixed_skew = _skew(profile, degree) if profile.skewed else (EVEN, EVEN)
@@ -237,7 +253,7 @@ def _attention(profile: Profile, degree: int) -> AttentionByShape:
         profile.origin("attention", len(seconds), held_out_op=_held_out(decode)),
     )
     heads, kv_heads = model.heads // degree, max(1, model.kv_heads // degree)
-    return {(profile.device.name, heads, kv_heads, model.head_dim): grids}
+    return {HeadsKey(profile.device.name, heads, kv_heads, model.head_dim): grids}
 
 
 def _held_out(decode: Grid) -> float:
@@ -270,16 +286,15 @@ def complete_grid(columns: Sequence[Float64], values: Float64) -> Grid:
     return Grid(tuple(axes), full)
 
 
-def _skew(profile: Profile, degree: int) -> tuple[Grid, Grid]:
+def _skew(profile: LayerProfile, degree: int) -> tuple[Grid, Grid]:
     """How far a batch of two lengths is from one of all their mean towards one of all the longer.
 
     The least squares' share in a cell; where nothing was measured, that of the cell with an axis less.
     """
-    table = profile.read(degree, "skew.csv")
+    counts = ["n", "pc", "ratio", "kv_big", "t_max_us", "t_mean_us", "t_skew_us"]
+    table = profile.read(degree, "skew.csv", counts=counts)
     long, way = table["t_max_us"] - table["t_mean_us"], table["t_skew_us"] - table["t_mean_us"]
     requests = np.unique(table["n"])
-    if not len(requests):
-        return EVEN, EVEN
     places = (
         np.searchsorted(requests, table["n"]),
         np.digitize(table["ratio"], SHARE_EDGES, right=True),
@@ -312,35 +327,13 @@ def _fitted_decode(on: Device, attention: AttentionByShape) -> AttentionCost:
     samples = decode_samples({heads: grids.decode for heads, grids in _of(on, attention)})
     usual = (samples["batch"] * samples["kv_heads"] >= 8) & (samples["context"] >= 256)
     samples = samples.where(usual)
-    cost = fit_attention(on, samples)
-    return sourced(cost, attention_times(cost, on, samples), samples, f"{SOURCE}: decode attention")
+    return terms.attention(on).sourced(samples, f"{SOURCE}: decode attention")
 
 
 def _fitted_prompt(on: Device, attention: AttentionByShape) -> PromptAttentionCost:
     samples = prompt_samples({heads: grids.prompt for heads, grids in _of(on, attention)})
-    cost = fit_prompt_attention(on, samples)
-    times = prompt_attention_times(cost, on, samples)
-    return sourced(cost, times, samples, f"{SOURCE}: attention of chunks")
+    return terms.prompt_attention(on).sourced(samples, f"{SOURCE}: attention of chunks")
 
 
 def _of(on: Device, attention: AttentionByShape) -> Iterable[tuple[Heads, AttentionGrids]]:
-    return ((key[1:], grids) for key, grids in attention.items() if key[0] == on.name)
-
-
-# Files
-
-
-def read_columns(path: Path) -> dict[str, np.ndarray]:
-    """The columns of a CSV file; numbers are floats."""
-    import pyarrow as pa
-    from pyarrow import csv
-
-    try:
-        table = csv.read_csv(path)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise UserError("costs-no-measurements", f"{path}: cannot be read: {error}") from error
-    columns = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
-    return {
-        name: column if column.dtype == object else column.astype(np.float64)
-        for name, column in columns.items()
-    }
+    return ((key[1:], grids) for key, grids in attention.items() if key.device == on.name)

@@ -16,7 +16,7 @@ FRAMEWORKS = {"vllm": "vLLM", "nccl": "NCCL", "sglang": "SGLang"}
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class GpuTables:
     """All tables of one GPU."""
 
     folder: Path
@@ -45,11 +45,11 @@ class Tables:
         return f"{SOURCE}, {FRAMEWORKS[framework]} {version}, {self.folder.name}/{family}"
 
 
-def tables_in(folder: Path, devices: Mapping[str, str]) -> list[Tables]:
+def tables_in(folder: Path, devices: Mapping[str, str]) -> list[GpuTables]:
     """Those of every GPU whose folder is this one or under it."""
     found = {path.parents[3] for path in folder.resolve().rglob("gemm/vllm/*/gemm_perf.parquet")}
     if not found:
         raise UserError(
             "costs-no-measurements", f"{folder}: there is no GPU/gemm/vllm/VERSION/gemm_perf.parquet in it"
         )
-    return [Tables(each, device_called(each.name, devices, each)) for each in sorted(found)]
+    return [GpuTables(each, device_called(each.name, devices, each)) for each in sorted(found)]

@@ -6,11 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from laminabench.catalog import fitted
+import numpy as np
+
 from laminabench.catalog.cost_file import assumed_borrowing, assumed_host
+from laminabench.catalog.cost_keys import AllReduceKey, DtypeKey, GemmKey, OperatorKey
 from laminabench.catalog.cost_terms import AllReduceCost, ElementwiseCost, Origin
 from laminabench.catalog.costs import CostSet
+from laminabench.catalog.fitting import formulas
+from laminabench.catalog.fitting.samples import Samples
 from laminabench.catalog.hardware import Device
+from laminabench.catalog.importing.columns import Columns, read_frame
 from laminabench.catalog.importing.curves import (
     DEGREES,
     NEAREST,
@@ -18,27 +23,23 @@ from laminabench.catalog.importing.curves import (
     curve,
     fitted_elementwise,
     fitted_gemm,
+    packaged,
 )
 from laminabench.catalog.importing.names import device_called
-from laminabench.catalog.importing.stand_ins import packaged
+from laminabench.catalog.importing.vllm_tables import MAX_ROWS, samples_of
 from laminabench.catalog.measured import Curve, Measured
 from laminabench.catalog.models import ModelShape
-from laminabench.catalog.profiles import (
-    VIDUR_OPS,
-    VIDUR_SMALL_OPS,
-    Columns,
-    vidur_allreduce,
-    vidur_layers,
-    vidur_model,
-)
 from laminabench.util.errors import UserError
+
+VIDUR_OPS = ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj")  # as ModelShape.layer_gemms
+VIDUR_SMALL_OPS = ("input_layernorm", "attn_rope", "post_attention_layernorm", "mlp_act", "add")
 
 SOURCE = "microsoft/vidur (MIT), data/profiling"
 DTYPE = "bf16"  # fp16 there: as fast on every device
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class VidurProfile:
     """One file: a model on a device, over one or more tensor-parallel degrees."""
 
     path: Path
@@ -63,7 +64,7 @@ class Profile:
         return Origin("measured", f"{SOURCE}/compute/{self.gpu.name}: {self.model.name}, {what}")
 
 
-def profiles_in(folder: Path, devices: Mapping[str, str]) -> list[Profile]:
+def profiles_in(folder: Path, devices: Mapping[str, str]) -> list[VidurProfile]:
     """Every file of operators in or under a folder."""
     found = [path for path in sorted(folder.resolve().rglob("mlp.csv")) if path.parts[-5:-4] == ("compute",)]
     if not found:
@@ -71,7 +72,7 @@ def profiles_in(folder: Path, devices: Mapping[str, str]) -> list[Profile]:
             "costs-no-measurements", f"{folder}: there is no compute/GPU/OWNER/MODEL/mlp.csv in it"
         )
     return [
-        Profile(
+        VidurProfile(
             path,
             device_called(path.parts[-4], devices, path.parents[2]),
             vidur_model(path),
@@ -82,11 +83,11 @@ def profiles_in(folder: Path, devices: Mapping[str, str]) -> list[Profile]:
 
 
 def cost_set(
-    name: str, profiles: Sequence[Profile], allreduce: Mapping[tuple[str, int], AllReduceCost]
+    name: str, profiles: Sequence[VidurProfile], allreduce: Mapping[AllReduceKey, AllReduceCost]
 ) -> CostSet:
     """What the files measured, and formulas fitted to it for all else. Attention is the default set's."""
-    gemm: dict[tuple[str, str, int, int], Curve] = {}
-    operators: dict[tuple[str, str, int], Curve] = {}
+    gemm: dict[GemmKey, Curve] = {}
+    operators: dict[OperatorKey, Curve] = {}
     for profile in profiles:
         # What several models have is the first one's: two sessions in one curve would make it jagged.
         gemm = dict(_gemms(profile)) | gemm
@@ -102,7 +103,9 @@ def cost_set(
         name=name,
         title=f"measured by Vidur: {', '.join(sorted({profile.gpu.name for profile in profiles}))}",
         gemm={
-            (on, DTYPE): fitted_gemm(device, DTYPE, measured, [each.layers for each in by_gpu[on]], SOURCE)
+            DtypeKey(on, DTYPE): fitted_gemm(
+                device, DTYPE, measured, [each.layers for each in by_gpu[on]], SOURCE
+            )
             for on, device in devices.items()
         },
         attention={on: packaged("attention", device, attention) for on, device in devices.items()},
@@ -117,14 +120,14 @@ def cost_set(
     )
 
 
-def _gemms(profile: Profile) -> Iterable[tuple[tuple[str, str, int, int], Curve]]:
+def _gemms(profile: VidurProfile) -> Iterable[tuple[GemmKey, Curve]]:
     for degree, columns in profile.operators.items():
         for name, gemm in zip(VIDUR_OPS, profile.model.layer_gemms(degree), strict=True):
             found = curve(columns["rows"], columns[name], profile.origin(name))
-            yield (profile.device.name, DTYPE, gemm.n, gemm.k), found
+            yield GemmKey(profile.device.name, DTYPE, gemm.n, gemm.k), found
 
 
-def _operators(profile: Profile) -> Iterable[tuple[tuple[str, str, int], Curve]]:
+def _operators(profile: VidurProfile) -> Iterable[tuple[OperatorKey, Curve]]:
     """Next to the GEMMs. vLLM's norms add as well: here, each has half of a layer's one addition."""
     for degree, columns in profile.operators.items():
         seconds = {
@@ -136,11 +139,11 @@ def _operators(profile: Profile) -> Iterable[tuple[tuple[str, str, int], Curve]]
         widths = {name: width for name, width, _ in profile.model.operators(degree)}
         for name, width in (widths | {"embedding": profile.model.hidden}).items():
             found = curve(columns["rows"], seconds[name], profile.origin(name))
-            yield (profile.device.name, name, width), found
+            yield OperatorKey(profile.device.name, name, width), found
 
 
 def _elementwise(
-    on: Device, operators: Mapping[tuple[str, str, int], Curve], profiles: Sequence[Profile]
+    on: Device, operators: Mapping[OperatorKey, Curve], profiles: Sequence[VidurProfile]
 ) -> ElementwiseCost:
     layers = [each.layers for each in profiles if each.whole]
     if layers:
@@ -149,7 +152,7 @@ def _elementwise(
     return cost
 
 
-def _allreduce(profile: Profile) -> Iterable[tuple[tuple[str, int], AllReduceCost]]:
+def _allreduce(profile: VidurProfile) -> Iterable[tuple[AllReduceKey, AllReduceCost]]:
     """Of all GPUs of a node on one switch. Pairs are measured, too, and not read."""
     path = profile.gpu.parents[1] / "network" / f"{profile.gpu.name}_dgx" / "all_reduce.csv"
     if not path.is_file():
@@ -158,4 +161,62 @@ def _allreduce(profile: Profile) -> Iterable[tuple[tuple[str, int], AllReduceCos
     for degree in DEGREES:
         samples = vidur_allreduce(path, degree)
         if len(samples):
-            yield (profile.device.name, degree), fitted.allreduce(profile.device, degree, samples, source)
+            yield (
+                AllReduceKey(profile.device.name, degree),
+                formulas.allreduce(profile.device, degree, samples, source),
+            )
+
+
+# Files
+
+
+def vidur_allreduce(path: Path, degree: int) -> Samples:
+    """NCCL all-reduce in one node: the fastest repetition, as the slower ones include waiting for ranks."""
+    fastest = "time_stats.all_reduce.min"
+    table = read_frame(path, counts=["num_workers", "devices_per_node", "size"], times=[fastest])
+    one_node = (table.num_workers == degree) & (table.devices_per_node == degree)
+    table = table[one_node & (table["size"] <= 2**25)]
+    table = table.groupby("size", as_index=False)[fastest].median()
+    return samples_of(table, {"bytes": "size"}, table[fastest].to_numpy(np.float64) * 1e-3)
+
+
+def vidur_layers(path: Path) -> dict[int, Columns]:
+    """By tensor-parallel degree: rows, and the seconds of every operator of a layer at them.
+
+    Repetitions are merged by their median.
+    """
+    degree = "num_tensor_parallel_workers"
+    named = {f"time_stats.{name}.median": name for name in (*VIDUR_OPS, *VIDUR_SMALL_OPS, "emb")}
+    optional = [column for column, name in named.items() if name not in VIDUR_OPS]
+    table = read_frame(path, counts=[degree, "num_tokens"], times=named, optional=optional)
+    table = table[table.num_tokens <= MAX_ROWS]
+    table = table.groupby([degree, "num_tokens"], as_index=False).median()
+    return {
+        int(tp): {
+            "rows": part["num_tokens"].to_numpy(np.float64),
+            **{
+                name: part[column].to_numpy(np.float64) * 1e-3
+                for column, name in named.items()
+                if column in part
+            },
+        }
+        for tp, part in table.groupby(degree)
+    }
+
+
+def vidur_model(path: Path) -> ModelShape:
+    """The model of a file of operators, whose sizes are in it: one layer of it, all that was measured."""
+    sizes = ("n_head", "n_kv_head", "n_embd", "n_expanded_embd", "vocab_size")
+    row = read_frame(path, counts=sizes, text=["use_gated_mlp"]).iloc[0]
+    heads, kv_heads, hidden, intermediate, vocab = (int(row[name]) for name in sizes)
+    return ModelShape(
+        name=path.parent.name,
+        layers=1,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=hidden // heads,
+        intermediate=intermediate,
+        vocab=vocab,
+        gated_mlp=row["use_gated_mlp"].lower() in ("true", "1"),
+    )

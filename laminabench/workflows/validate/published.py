@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.costs import ServerErrors, error_range
 from laminabench.catalog.entries import Table, packaged_in
 from laminabench.traces.table import TraceMeta, make_trace
 from laminabench.util.errors import UserError
@@ -63,10 +64,10 @@ def mean_error(found: list[Row]) -> float:
     return float(np.mean(known)) if known else float("nan")
 
 
-def held(found: list[Row]) -> str:
-    """The sentence for a cost set."""
+def server_errors(found: list[Row]) -> ServerErrors:
+    """Return the errors for a cost set."""
     errors = [row.error for row in found if row.error is not None]
-    return f"{len(errors)} latencies that vLLM's CI printed: {min(errors):+.1f} to {max(errors):+.1f} %"
+    return ServerErrors(f"{len(errors)} latencies that vLLM's CI printed", {"": error_range(errors)})
 
 
 def missed(found: list[Row]) -> list[str]:

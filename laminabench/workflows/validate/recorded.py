@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from laminabench.catalog.cost_file import load_costs
-from laminabench.catalog.costs import CostSet
+from laminabench.catalog.costs import CostSet, ServerErrors, error_range
 from laminabench.traces.table import Float64
 from laminabench.util.errors import UserError
 from laminabench.workflows.validate.recording import Recording
@@ -132,14 +132,14 @@ def gap_of(recording: Recording, costs: CostSet) -> float:
     return (low + high) / 2
 
 
-def held(found: Sequence[Judged]) -> str:
-    """The sentence for a cost set, of predictions without constants from elsewhere."""
+def server_errors(found: Sequence[Judged]) -> ServerErrors:
+    """Return the errors for a cost set, of predictions without constants from elsewhere."""
     own = [each.errors() for each in found if each.constants == AS_MEASURED]
-    said = []
-    for name, title in (("tpot", "TPOT"), ("latency", "latency"), ("ttft", "TTFT")):
-        errors = [errors[name]["mean"] for errors in own]
-        said.append(f"mean {title} {min(errors):+.1f} to {max(errors):+.1f} %")
-    return f"{len(own)} recorded runs of vLLM: {', '.join(said)}"
+    ranges = {
+        f"mean {title}": error_range(errors[name]["mean"] for errors in own)
+        for name, title in (("tpot", "TPOT"), ("latency", "latency"), ("ttft", "TTFT"))
+    }
+    return ServerErrors(f"{len(own)} recorded runs of vLLM", ranges)
 
 
 def _costs(recording: Recording, costs: str | None) -> CostSet:

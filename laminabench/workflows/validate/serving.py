@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.costs import ServerErrors, error_range
 from laminabench.catalog.entries import packaged_in
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.models import ModelShape
@@ -31,7 +32,7 @@ NOT_MODELLED = ("costs-no-coefficients", "model-does-not-fit")
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ServerLoad:
     """A server under a load, and the mean times that were measured of it."""
 
     server: Mapping[str, Any]  # model, device, version, precision, and how it was set up
@@ -86,7 +87,7 @@ class Point:
 class Judged:
     """A prediction beside what was measured; without one it says why."""
 
-    point: Point
+    point: ServerLoad
     ttft_ms: float | None
     tpot_ms: float | None
     why_not: str = ""
@@ -158,7 +159,7 @@ class Group(NamedTuple):
 
 
 @cache
-def points() -> tuple[Point, ...]:
+def points() -> tuple[ServerLoad, ...]:
     """All that were measured."""
     table = packaged_in(__package__, "serving.toml")
     common = {key: value for key, value in table.items() if key != "server"}
@@ -168,12 +169,12 @@ def points() -> tuple[Point, ...]:
         for row in about.pop("rows").strip().splitlines():
             layout, prompt, output, at_once, ttft, tpot, day = row.split()
             lengths = int(prompt), int(output), int(at_once)
-            found.append(Point(about, layout, *lengths, float(ttft), float(tpot), day))
+            found.append(ServerLoad(about, layout, *lengths, float(ttft), float(tpot), day))
     return tuple(found)
 
 
 def judged(
-    chosen: Sequence[Point],
+    chosen: Sequence[ServerLoad],
     costs: str | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
     jobs: int | None = None,
@@ -186,7 +187,7 @@ def judged(
     return [found[index] for index in range(len(chosen))]
 
 
-def predicted(costs: str | None, point: Point) -> Judged:
+def predicted(costs: str | None, point: ServerLoad) -> Judged:
     """The means over all of a load's requests, from its first burst to its last request."""
     server, trace = point.server, point.trace()
     batched = server.get("batched_prompts", 0) * point.prompt_tokens or server["max_batched_tokens"]
@@ -235,12 +236,12 @@ def _group(device: str, what: str, found: Sequence[Judged], off: str = "") -> Gr
     return Group(device, what, versions, off, {metric: Errors.of(found, metric) for metric in METRICS})
 
 
-def held(found: Sequence[Judged]) -> str:
-    """The sentence for a cost set: medians of absolute errors of TPOT."""
-    said = [
-        f"{group.device.upper()} {group.errors['tpot'].median:.1f} %"
+def server_errors(found: Sequence[Judged]) -> ServerErrors:
+    """Return the errors for a cost set: medians of absolute errors of TPOT."""
+    medians = {
+        group.device.upper(): error_range([group.errors["tpot"].median])
         for group in grouped(found)
         if group.what == ALL
-    ]
+    }
     known = sum(each.tpot_ms is not None for each in found)
-    return f"{known} loads of vLLM servers: median absolute error of TPOT {', '.join(said)}"
+    return ServerErrors(f"{known} loads of vLLM servers", medians, "median absolute error of TPOT")

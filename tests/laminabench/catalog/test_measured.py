@@ -10,15 +10,30 @@ import pytest
 from msgspec.structs import replace
 
 from laminabench.catalog.cost_file import load_costs, to_toml, write_costs
+from laminabench.catalog.cost_keys import ExpertsKey, GemmKey, LatentKey, LinesKey, OperatorKey
 from laminabench.catalog.cost_terms import Origin
 from laminabench.catalog.find_model import model, modelled
 from laminabench.catalog.hardware import device
-from laminabench.catalog.measured import Curve, Measured
+from laminabench.catalog.measured import AttentionLines, Curve, Measured
+from laminabench.catalog.measured_tables import packed, unpacked
 from laminabench.catalog.provenance import step_sources
 from laminabench.catalog.step import model_step
 from laminabench.util.errors import UserError
 
 HERE = Origin("measured", "made up")
+ROWS = np.array([1.0, 8.0, 512.0])
+SOURCE = Origin("measured", "made up", "1-512", {"held_out_op": 2.5}, 3, True)
+LINES = AttentionLines(
+    ROWS, np.array([1e-5, 2e-5, 3e-5]), np.array([2e-9, 1e-9, 1.5e-9]), Origin("measured", "lines")
+)
+EXPERTS = ExpertsKey("h100", "fp8_block", 4096, 1536, 8, 128, 1, 8)
+MANY = Measured(
+    gemm={GemmKey("h100", "bf16", 4096, 512): Curve(ROWS, np.array([1e-5, 1.2346e-5, 1e-3]), SOURCE)},
+    operators={OperatorKey("h100", "norm", 4096): Curve(ROWS, np.array([1e-6, 2e-6, 1e-3]), SOURCE)},
+    experts={EXPERTS: Curve(ROWS, np.array([3e-5, 4e-5, 1e-3]), SOURCE)},
+    lines={LinesKey("h100", 8, 1, 128, "bf16", 0): LINES},
+    latent={LatentKey("h100", 16, "fp8"): LINES},
+)
 CURVE = Curve(np.array([1.0, 4.0, 8.0]), np.array([10e-6, 12e-6, 20e-6]), HERE)
 NAME, ON = "vllm-0.19", "rtx-4090"
 
@@ -74,7 +89,7 @@ def test_what_no_table_has_is_priced_by_the_formula():
 def test_the_nearest_matrices_correct_the_formula_the_less_the_further_they_are(tmp_path: Path) -> None:
     bare, on, rows = load_costs("vllm-0.14"), device("h100"), np.array([1.0, 64.0, 512.0])
     slower = Curve(rows, 1.2 * bare.gemm_seconds(on, rows, 4096, 4096), HERE)
-    costs = replace(bare, measured=Measured({("h100", "bf16", 4096, 4096): slower}, nearest=4))
+    costs = replace(bare, measured=Measured({GemmKey("h100", "bf16", 4096, 4096): slower}, nearest=4))
 
     def ratio(n: int, k: int, at=on, dtype="bf16", m: float = 8) -> float:
         return float(costs.gemm_seconds(at, m, n, k, dtype) / bare.gemm_seconds(at, m, n, k, dtype))
@@ -138,20 +153,62 @@ def test_a_set_with_grids_is_written_and_read_back(tmp_path):
     assert again != replace(again, measured=Measured())
 
 
+def test_curves_and_lines_are_read_back():
+    text = packed(MANY)
+    found = unpacked(text)
+    assert packed(Measured(**found)) == text
+    curve = found["experts"][EXPERTS]
+    assert curve.origin == SOURCE
+    assert curve.at([8, 1024]) == pytest.approx([4e-5, 2e-3])
+    assert float(found["gemm"]["h100", "bf16", 4096, 512].at(8)) == pytest.approx(1.235e-5)  # four digits
+    lines = found["lines"]["h100", 8, 1, 128, "bf16", 0]
+    assert lines.per_token_s == pytest.approx(LINES.per_token_s)
+    assert lines.origin == LINES.origin
+
+
+def test_lines_between_two_numbers_of_requests_and_beyond_the_last():
+    assert LINES.seconds(1000, 1) == pytest.approx(1e-5 + 2e-6)
+    assert LINES.seconds(1000, 4.5) == pytest.approx(1.5e-5 + 1.5e-6)
+    assert LINES.seconds([0, 1e6], 1024) == pytest.approx([6e-5, 6e-5 + 1.5e-3])
+    assert LINES.seconds(0, 0) == 0
+
+
 @pytest.mark.parametrize(
     ("old", "new", "code"),
     [
-        ('rows = "1 2 3', 'rows = "2 1 3', "costs-file-incomplete"),
-        ('rows = "1 2 3', 'rows = "1 2', "costs-file-incomplete"),
-        ('us = "126.8', 'us = "-126.8', "costs-not-a-number"),
-        ('us = "126.8', 'us = "nan', "costs-not-a-number"),
+        ("[1,8,512]", "[8,1,512]", "costs-file-incomplete"),
+        ("30,40,1000", "30,40", "costs-file-incomplete"),
+        ("30,40,1000", "30,-40,1000", "costs-file-incomplete"),
         ("\nheads = 32", "", "costs-file-incomplete"),
         ('axes = ["1 2 4', 'axes = ["1 2', "costs-file-incomplete"),
+        ('values = """\n', 'values = """\n-', "costs-not-a-number"),
     ],
 )
-def test_a_broken_grid_is_refused(tmp_path: Path, old: str, new: str, code: str):
+def test_broken_measurements_are_refused(tmp_path: Path, old: str, new: str, code: str):
     path = tmp_path / "broken.toml"
-    text = to_toml(load_costs(NAME))
+    costs = load_costs(NAME)
+    text = to_toml(replace(costs, measured=replace(MANY, attention=costs.measured.attention)))
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(UserError, match=code):
+        load_costs(str(path))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ('rows = "1 ', 'rows = "9999 ', "costs-file-incomplete"),
+        ('rows = "1 2', 'rows = "1', "costs-file-incomplete"),
+        ('us = "', 'us = "-', "costs-not-a-number"),
+        ('us = "', 'us = "nan ', "costs-not-a-number"),
+    ],
+)
+def test_broken_tables_of_curves_are_refused(tmp_path: Path, old: str, new: str, code: str):
+    """Sets of earlier versions have a table of TOML for each curve."""
+    path = tmp_path / "broken.toml"
+    text = Path("results/h200/kernels.toml").read_text()
+    path.write_text(text)
+    assert len(load_costs(str(path)).measured.gemm) == 5
     assert old in text
     path.write_text(text.replace(old, new, 1))
     with pytest.raises(UserError, match=code):

@@ -8,13 +8,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from laminabench.catalog import moe_fits, step
+from laminabench.catalog import step
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.find_model import modelled
+from laminabench.catalog.fitting import mixtures
 from laminabench.catalog.hardware import device
 from laminabench.catalog.importing.tables import tables_in
+from laminabench.catalog.importing.vllm_mixtures import vllm_experts
 from laminabench.catalog.layout import Layout
-from laminabench.catalog.moe_profiles import of_model, vllm_experts
 from laminabench.catalog.step import decode_attention, model_step
 
 H200 = device("h200")
@@ -140,9 +141,9 @@ def test_steps_of_a_model_that_no_table_has(name, on, splits, real_profiles, mon
     known = (shape.hidden, shape.experts.intermediate, shape.experts.top_k, shape.experts.count)
     [tables] = tables_in(real_profiles / "aiconfigurator" / f"{on}_sxm", {})
     samples = vllm_experts(tables.newest("moe", "moe"), shape.expert_dtype)
-    others = samples.where(~of_model(samples, known))
+    others = samples.where(~mixtures.of_model(samples, known))
     assert 0 < len(others) < len(samples)
-    fitted = moe_fits.experts(there, shape.expert_dtype, others, "")
+    fitted = mixtures.experts(there, shape.expert_dtype, others, "")
     own = {(each.gemm.n, each.gemm.k) for split in splits for each in shape.products(split)}
     measured = msgspec.structs.replace(
         TODAY.measured,

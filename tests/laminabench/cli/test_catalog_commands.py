@@ -100,16 +100,3 @@ def test_watts_of_the_user_are_charged(as_json: Any) -> None:
     assert (row["power_w"], row["power_basis"]) == (500, "override")
     facts = as_json("replay", *SMALL, "--no-out", "--power", "h100=650", "--power", "h20=350")
     assert facts["energy"]["rated_w"] == 2 * 650 + 4 * 350
-
-
-def test_fitting_costs_needs_the_measurements(refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LAMINABENCH_PROFILES", raising=False)
-    refused("--from FOLDER", "costs", "fit", "--set", "vllm-0.14")
-
-
-@pytest.mark.long
-def test_fitting_costs_prints_each_error_under_its_name(printed: Any, real_profiles: Path) -> None:
-    out = printed("costs", "fit", "--set", "vidur-2024", "--from", str(real_profiles))
-    header = next(line for line in out.splitlines() if line.startswith("term"))
-    gemm = next(line for line in out.splitlines() if line.startswith("gemm"))
-    assert gemm[header.index("held out layer") :].split()[0].replace(".", "").isdigit()

@@ -27,7 +27,7 @@ from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
 from laminabench.catalog.importing import imported
 from laminabench.catalog.importing.kernels import Kernels
-from laminabench.catalog.importing.tables import Tables
+from laminabench.catalog.importing.tables import GpuTables
 from laminabench.catalog.routing import skewed
 from laminabench.catalog.step import model_step_seconds
 from laminabench.util.errors import UserError
@@ -60,7 +60,7 @@ def bare(tmp_path: Path) -> Path:
 
 def _kernels(folder: Path) -> Kernels:
     found = Kernels()
-    found.read(Tables(folder, device("h200")), ATTENTION, GEMM)
+    found.read(GpuTables(folder, device("h200")), ATTENTION, GEMM)
     return found
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from laminabench.catalog.cost_file import load_costs, to_toml
-from laminabench.catalog.fit_costs import fit
+from laminabench.catalog.cost_file import to_toml
 from laminabench.catalog.importing import imported
 from laminabench.catalog.importing.llmservingsim import complete_grid
 from laminabench.util.errors import UserError
@@ -137,8 +137,43 @@ def test_a_grid_leaves_out_the_point_with_the_holes_and_what_is_no_power_of_two(
     assert grid.values.tolist() == [[0, 2], [3, 4]]
 
 
-def test_the_committed_set_is_what_the_real_folders_make(real_profiles: Path) -> None:
-    made = to_toml(fit(real_profiles, "vllm-0.19")).splitlines()
-    kept = to_toml(load_costs("vllm-0.19")).splitlines()
-    begin = made.index("[measured]")
-    assert made[begin:] == kept[begin:]
+@pytest.mark.parametrize(
+    ("name", "pattern", "damaged"),
+    [
+        ("attention.csv", r"\n[^$]*", "\n"),  # a header alone
+        ("attention.csv", r"\n0,.*(?=\n)", ""),  # nothing decodes alone
+        ("per_sequence.csv", "sequences", "lines"),
+        ("dense.csv", "time_us", "tokens"),
+        ("dense.csv", "\nlayernorm", "\nnorm"),
+        ("dense.csv", r"(?<=\d),[\d.]+\n", ",true\n"),
+        ("dense.csv", r"(?<=\d),[\d.]+\n", ",2024-01-01\n"),
+        ("dense.csv", ",50.5", ",-50.5"),
+        ("dense.csv", ",50.5", ",0"),
+        ("dense.csv", ",50.5", ",nan"),
+        ("dense.csv", ",50.5", ","),
+        ("skew.csv", ",700.0", ",inf"),
+    ],
+)
+def test_damaged_files_are_refused(folder: Path, name: str, pattern: str, damaged: str) -> None:
+    path = folder / "tp1" / name
+    text = path.read_text()
+    changed = re.sub(pattern, damaged, text)
+    assert changed != text
+    path.write_text(changed)
+    with pytest.raises(UserError, match="costs-no-measurements") as refused:
+        imported("llmservingsim", [folder], "mine")
+    assert name in str(refused.value)
+
+
+@pytest.mark.parametrize("degree", ["tp1.5", "tp0", "tp3", "tp99999", "one"])
+def test_folders_of_no_degree_are_refused(folder: Path, degree: str) -> None:
+    (folder / "tp1").rename(folder / degree)
+    with pytest.raises(UserError, match="costs-no-measurements"):
+        imported("llmservingsim", [folder], "mine")
+
+
+@pytest.mark.parametrize("name", ["qwen3-30b-a3b", "deepseek-v3"])
+def test_models_whose_times_the_format_lacks_are_refused(folder: Path, name: str) -> None:
+    (folder / "meta.yaml").write_text(META.replace("Llama-3.1-8B", "Another"))
+    with pytest.raises(UserError, match="costs-mixture-not-imported"):
+        imported("llmservingsim", [folder], "mine", models=[name])

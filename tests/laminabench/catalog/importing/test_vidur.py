@@ -14,8 +14,8 @@ from laminabench.catalog.cost_terms import AllReduceCost, GemmCost, Origin
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
 from laminabench.catalog.importing import imported
+from laminabench.catalog.importing.vidur import VIDUR_OPS, VIDUR_SMALL_OPS
 from laminabench.catalog.models import ModelShape
-from laminabench.catalog.profiles import VIDUR_OPS, VIDUR_SMALL_OPS
 from laminabench.catalog.step import model_step_seconds
 from laminabench.util.errors import UserError
 

@@ -127,7 +127,7 @@ def test_the_runs_that_met_their_targets_still_do(found: list[recorded.Judged]) 
 
 
 def test_cost_sets_say_how_far_off_they_were(found: list[recorded.Judged]) -> None:
-    assert load_costs("vllm-0.19").held == recorded.held(found)
+    assert load_costs("vllm-0.19").server_errors == recorded.server_errors(found)
     for name in ("vllm-0.14", "vidur-2024"):
-        assert load_costs(name).held == published.held(published.rows(name))
+        assert load_costs(name).server_errors == published.server_errors(published.rows(name))
     assert "never" in load_costs("roofline").held_against

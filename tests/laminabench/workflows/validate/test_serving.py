@@ -18,16 +18,16 @@ from laminabench.workflows.validate.serving import (
     TARGETS,
     Errors,
     Judged,
-    Point,
+    ServerLoad,
     grouped,
-    held,
     judged,
     points,
     predicted,
+    server_errors,
 )
 
 
-def point(**wanted: object) -> Point:
+def point(**wanted: object) -> ServerLoad:
     """The first with these."""
     return next(
         each
@@ -39,7 +39,7 @@ def point(**wanted: object) -> Point:
 def made(device: str, model: str, tpot_ms: float | None, off: str = "", version: str = "1") -> Judged:
     """Measured: 10 ms a token, 100 ms to the first."""
     about = {"model": model, "device": device, "version": version, "precision": "fp8", "off": off}
-    return Judged(Point(about, "2", 8, 8, 2, 100.0, 10.0, "-"), 110.0, tpot_ms)
+    return Judged(ServerLoad(about, "2", 8, 8, 2, 100.0, 10.0, "-"), 110.0, tpot_ms)
 
 
 def test_every_load_is_there_once_with_sensible_numbers() -> None:
@@ -129,7 +129,7 @@ def test_groups_errors_and_targets_by_hand() -> None:
     assert named["h200", SOUND, ""].errors["tpot"].points == 3
     assert named["h200", ALL, ""].errors["tpot"].worst == pytest.approx(100)
     assert named["b200", ALL, ""].errors["tpot"].points == 0
-    assert held(found).startswith("4 loads of vLLM servers")
+    assert server_errors(found).source == "4 loads of vLLM servers"
 
 
 @pytest.mark.long
@@ -142,5 +142,5 @@ def test_the_whole_table_is_as_near_as_is_said() -> None:
     for device in ("h200", "b200"):
         assert groups[device, ALL].errors["tpot"].median < 12
         assert groups[device, SOUND].errors["tpot"].median < 10
-    assert load_costs("vllm-0.24").held == held(found)
+    assert load_costs("vllm-0.24").server_errors == server_errors(found)
     assert {metric for group in groups.values() for metric in group.errors} == set(METRICS)

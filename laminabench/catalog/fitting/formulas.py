@@ -1,14 +1,11 @@
-"""One term of a cost set, fitted to measurements, with its error on shapes that the fit has not seen."""
+"""Formulas fitted to one table or grid, with their errors on shapes that were left out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
 
-import msgspec
 import numpy as np
-from msgspec.structs import replace
 
 from laminabench.catalog.cost_terms import (
     AllReduceCost,
@@ -16,48 +13,27 @@ from laminabench.catalog.cost_terms import (
     ElementwiseCost,
     Float64,
     GemmCost,
-    Origin,
     PromptAttentionCost,
 )
 from laminabench.catalog.families import released_models
-from laminabench.catalog.fit_terms import (
-    attention_times,
-    elementwise_times,
-    fit_allreduce,
-    fit_attention,
-    fit_elementwise,
-    fit_gemm,
-    fit_prompt_attention,
-    gemm_times,
-    mape,
-    prompt_attention_times,
-)
+from laminabench.catalog.fitting import terms
+from laminabench.catalog.fitting.samples import FULL, AttentionKind, Samples
+from laminabench.catalog.fitting.terms import mape
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.measured import Grid
 from laminabench.catalog.models import ModelShape
-from laminabench.catalog.profiles import FULL, AttentionKind, Samples
 
 Shape = tuple[int, int]  # (n, k)
 Heads = tuple[int, int, int]  # query heads and KV heads of a worker, and their size
-Cost = TypeVar("Cost", bound=msgspec.Struct)
-
-
-def sourced(
-    cost: Cost, times: Float64, samples: Samples, source: str, covered: str = "", **errors: float
-) -> Cost:
-    """The coefficients with where they are from; `times` are what they give for the samples."""
-    errors = {"op": mape(times, samples.seconds), **errors}
-    return replace(cost, origin=Origin("fitted", source, covered, errors, len(samples)))
 
 
 def grid_gemm(on: Device, dtype: str, samples: Samples, source: str) -> GemmCost:
-    """To a grid of matrices; held out are all layers of the catalogue's models that are in it."""
-    layers = layers_in_grid(samples)
-    cost = fit_gemm(on, dtype, samples)
+    """Fit a grid of matrices; held out are all layers of the catalogue's models that are in it."""
+    layers, fit = layers_in_grid(samples), terms.gemm(on, dtype)
     errors: dict[str, float] = {}
     if layers:
         seen, unseen = hold_out(samples, {shape for layer in layers for shape in layer.shapes})
-        guesses = gemm_times(fit_gemm(on, dtype, seen), on, dtype, unseen)
+        guesses = fit.times(unseen)(fit.to(seen))
         layer_error, worst = layer_errors(layers, unseen, guesses)
         errors = {
             "held_out_op": mape(guesses, unseen.seconds),
@@ -65,21 +41,21 @@ def grid_gemm(on: Device, dtype: str, samples: Samples, source: str) -> GemmCost
             "held_out_layer_worst": worst,
         }
     source = f"{source}; held out: {len(layers)} layers of the catalogue's models"
-    times = gemm_times(cost, on, dtype, samples)
-    return sourced(cost, times, samples, source, "m 1-2048; n, k 512-65536", **errors)
+    return fit.sourced(samples, source, "m 1-2048; n, k 512-65536", **errors)
 
 
 def decode_attention(on: Device, samples: Samples, source: str, kind: AttentionKind = FULL) -> AttentionCost:
-    held = _held_out_heads(samples, fit_attention, attention_times, on)
-    cost = fit_attention(on, samples)
-    times = attention_times(cost, on, samples)
-    busy = samples["batch"] * samples["kv_heads"] >= 64
-    errors = {"op_from_64_kv_heads": mape(times[busy], samples.seconds[busy]), "held_out_op": held}
+    fit = terms.attention(on)
+    busy = samples.where(samples["batch"] * samples["kv_heads"] >= 64)
+    errors = {
+        "op_from_64_kv_heads": fit.error(fit.to(samples), busy),
+        "held_out_op": float(np.mean(fit.held_out(samples, _head_counts(samples)))),
+    }
     source = f"{source}; held out: a fifth of the head counts"
     heads = (
         f"1-8 KV heads of size {kind.head_dim}{_besides(kind)}, up to 16 query heads each, at least 8 of them"
     )
-    return sourced(cost, times, samples, source, f"{heads} in a batch; context 256-32768", **errors)
+    return fit.sourced(samples, source, f"{heads} in a batch; context 256-32768", **errors)
 
 
 def _besides(kind: AttentionKind) -> str:
@@ -90,51 +66,33 @@ def _besides(kind: AttentionKind) -> str:
 def prompt_attention(
     on: Device, samples: Samples, source: str, kind: AttentionKind = FULL
 ) -> PromptAttentionCost:
-    held = _held_out_heads(samples, fit_prompt_attention, prompt_attention_times, on)
-    cost = fit_prompt_attention(on, samples)
-    times = prompt_attention_times(cost, on, samples)
+    fit = terms.prompt_attention(on)
+    held = float(np.mean(fit.held_out(samples, _head_counts(samples))))
     source = f"{source}; held out: a fifth of the head counts"
     covered = (
         f"4-64 heads of size {kind.head_dim}{_besides(kind)}; whole prompts of 16-16384 tokens, "
         "65536 in all; no chunk after others"
     )
-    return sourced(cost, times, samples, source, covered, held_out_op=held)
+    return fit.sourced(samples, source, covered, held_out_op=held)
 
 
-def _held_out_heads(
-    samples: Samples,
-    fit_cost: Callable[[Device, Samples], Any],
-    times: Callable[[Any, Device, Samples], Float64],
-    on: Device,
-) -> float:
-    """The error on a fifth of the head counts of a fit to the others, on average."""
+def _head_counts(samples: Samples) -> Iterable[np.ndarray]:
+    """Yield each fifth of the head counts."""
     _, group = np.unique(samples["heads"] * 1000 + samples["kv_heads"], return_inverse=True)
-    held = []
-    for fold in range(min(5, int(group.max()) + 1)):
-        trial = fit_cost(on, samples.where(group % 5 != fold))
-        unseen = samples.where(group % 5 == fold)
-        held.append(mape(times(trial, on, unseen), unseen.seconds))
-    return float(np.mean(held))
+    return (group % 5 == fold for fold in range(min(5, int(group.max()) + 1)))
 
 
 def allreduce(on: Device, degree: int, samples: Samples, source: str) -> AllReduceCost:
-    cost = fit_allreduce(on, degree, samples)
-    times = cost.seconds(on, degree, samples["bytes"])
-    return sourced(cost, times, samples, source, "256 B to 32 MiB")
+    return terms.allreduce(on, degree).sourced(samples, source, "256 B to 32 MiB")
 
 
 def elementwise(
     on: Device, model: ModelShape, samples: Samples, source: str, covered: str
 ) -> ElementwiseCost:
-    """To the sum of a layer's operators by rows and degree; held out is each degree in turn."""
-    held = []
-    for tp in np.unique(samples["tp"]):
-        trial = fit_elementwise(on, model, samples.where(samples["tp"] != tp))
-        unseen = samples.where(samples["tp"] == tp)
-        held.append(mape(elementwise_times(trial, on, model, unseen), unseen.seconds))
-    cost = fit_elementwise(on, model, samples)
-    times = elementwise_times(cost, on, model, samples)
-    return sourced(cost, times, samples, source, covered, held_out_op=float(np.mean(held)))
+    """Fit the sum of a layer's operators by rows and degree; held out is each degree in turn."""
+    fit = terms.elementwise(on, model)
+    held = fit.held_out(samples, [samples["tp"] == tp for tp in np.unique(samples["tp"])])
+    return fit.sourced(samples, source, covered, held_out_op=float(np.mean(held)))
 
 
 def decode_samples(grids: Mapping[Heads, Grid]) -> Samples:
@@ -160,8 +118,8 @@ def prompt_samples(grids: Mapping[Heads, Grid]) -> Samples:
 
 
 def _samples(names: Sequence[str], columns: Sequence[tuple[Float64, ...]]) -> Samples:
-    *found, seconds = (np.concatenate(parts) for parts in zip(*columns, strict=True))
-    return Samples(dict(zip(names, found, strict=True)), seconds)
+    *values, seconds = (np.concatenate(parts) for parts in zip(*columns, strict=True))
+    return Samples(dict(zip(names, values, strict=True)), seconds)
 
 
 # One node's devices. Odd degrees such as 5 are kept: they are legal splits of real layers.
@@ -183,7 +141,7 @@ def layers_in_grid(samples: Samples) -> list[Layer]:
     same shapes (LLaMA3-8B and Mistral-7B) count once.
     """
     measured = {(int(n), int(k)) for n, k in zip(samples["n"], samples["k"], strict=True)}
-    found: dict[tuple[Shape, ...], Layer] = {}
+    layers: dict[tuple[Shape, ...], Layer] = {}
     for name, shape in released_models().items():
         if shape.experts or shape.latent:
             continue  # whose layers are of other products too
@@ -194,8 +152,8 @@ def layers_in_grid(samples: Samples) -> list[Layer]:
                 half = (gemm.n // 2, gemm.k)
                 shapes += [half, half] if gemm.name == "gate_up" and whole not in measured else [whole]
             if measured.issuperset(shapes):
-                found.setdefault(tuple(shapes), Layer(f"{name} over {tp}", tuple(shapes)))
-    return list(found.values())
+                layers.setdefault(tuple(shapes), Layer(f"{name} over {tp}", tuple(shapes)))
+    return list(layers.values())
 
 
 def hold_out(samples: Samples, shapes: set[Shape]) -> tuple[Samples, Samples]:

@@ -1,15 +1,16 @@
-"""Fit a cost set to public measurements, and say how far off it is on shapes it has not seen."""
+"""Fit the packaged cost sets to public measurements, and print their errors on shapes that were left out."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from msgspec.structs import replace
 
-from laminabench.catalog import fitted
-from laminabench.catalog.cost_file import COST_SETS, SECTIONS, assumed_borrowing, assumed_host, load_costs
+from laminabench.catalog.cost_file import assumed_borrowing, assumed_host, load_costs
+from laminabench.catalog.cost_keys import AllReduceKey, DtypeKey
 from laminabench.catalog.cost_terms import (
     AllReduceCost,
     AttentionCost,
@@ -21,22 +22,22 @@ from laminabench.catalog.cost_terms import (
 )
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.find_model import model
-from laminabench.catalog.fit_terms import fit_gemm, gemm_times, mape
-from laminabench.catalog.fitted import Layer, layer_errors
+from laminabench.catalog.fitting import formulas, terms
+from laminabench.catalog.fitting.formulas import Layer, layer_errors
+from laminabench.catalog.fitting.samples import Samples
+from laminabench.catalog.fitting.terms import mape
 from laminabench.catalog.hardware import Device, device
-from laminabench.catalog.importing import aiconfigurator, llmservingsim
+from laminabench.catalog.importing import aiconfigurator, error_rows, llmservingsim
 from laminabench.catalog.importing.tables import tables_in
-from laminabench.catalog.profiles import (
-    Samples,
-    vidur_allreduce,
-    vidur_elementwise,
-    vidur_gemm,
+from laminabench.catalog.importing.vidur import VIDUR_OPS, VIDUR_SMALL_OPS, vidur_allreduce, vidur_layers
+from laminabench.catalog.importing.vllm_tables import (
     vllm_allreduce,
     vllm_attention,
     vllm_gemm,
     vllm_prompt_attention,
 )
-from laminabench.util.errors import UserError
+from laminabench.catalog.models import ModelShape
+from pack_costs import write_packaged
 
 DEGREES = (2, 4, 8)
 
@@ -52,32 +53,27 @@ VIDUR_RANGE = "m 1-2048; tensor parallelism 1-8 of Llama-2-70B"
 
 
 def fit(profiles: Path, set_name: str) -> CostSet:
-    """Refit `set_name` from the measurement files in `profiles`; the same files give the same numbers."""
-    fitters: dict[str, Callable[[Path], CostSet]] = {
-        "vllm-0.14": _vllm,
-        "vidur-2024": _vidur,
-        "vllm-0.19": _measured,
-        "vllm-0.24": _vllm_024,
-    }
-    if set_name not in fitters:
-        fixed = " (it has nothing to fit)" if set_name in COST_SETS else ""
-        raise UserError("costs-cannot-fit", f"cannot fit {set_name!r}{fixed}; can fit: {', '.join(fitters)}")
-    # How it was held against measurements is not in these files.
-    return replace(fitters[set_name](profiles), held=load_costs(set_name).held)
+    """Refit a packaged set from the measurement files in `profiles`; the same files give the same numbers."""
+    # Errors against servers are not in these files.
+    return replace(FITTERS[set_name](profiles), server_errors=load_costs(set_name).server_errors)
 
 
-def error_rows(costs: CostSet) -> list[dict[str, object]]:
-    """The fit errors that a set carries, one row an operation and device."""
-    return [
-        {
-            "term": "prompts" if name == "prompt_attention" else name,
-            "for": " ".join(section.path(key)),
-            "samples": cost.origin.samples,
-            **cost.origin.errors,
-        }
-        for name, section in SECTIONS.items()
-        for key, cost in getattr(costs, name).items()
-    ]
+def main() -> None:
+    """Fit a set and print the errors of its formulas, held-out shapes included."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--set", required=True, choices=list(FITTERS))
+    parser.add_argument("--from", dest="folder", type=Path, required=True, help="the measurement files")
+    parser.add_argument("--into", type=Path, help="write NAME.toml and NAME.npz in this folder")
+    options = parser.parse_args()
+    costs = fit(options.folder, options.set)
+    if options.into:
+        write_packaged(costs, options.into, "Fitted by tools/costs/fit_costs.py; do not edit.")
+    for row in error_rows(costs):
+        print(
+            " ".join(
+                f"{key}={value:.1f}" if isinstance(value, float) else str(value) for key, value in row.items()
+            )
+        )
 
 
 def _vllm(folder: Path) -> CostSet:
@@ -86,7 +82,7 @@ def _vllm(folder: Path) -> CostSet:
         "vllm-0.14",
         "vLLM 0.14 kernels: GEMM, decode attention and all-reduce from one measured source",
         gemm={
-            (name, dtype): _vllm_gemm(folder, device(name), dtype)
+            DtypeKey(name, dtype): _vllm_gemm(folder, device(name), dtype)
             for name, dtype in (("h100", "bf16"), ("h100", "fp8"), ("a100-80g-sxm", "bf16"))
         },
         read_allreduce=lambda on, degree: vllm_allreduce(_vllm_014(folder, on, "custom_allreduce"), degree),
@@ -99,7 +95,7 @@ def _vidur(folder: Path) -> CostSet:
         folder,
         "vidur-2024",
         "Vidur's 2024 profile: GEMM and NCCL all-reduce; attention is vLLM 0.14's",
-        gemm={(name, "bf16"): _vidur_gemm(folder, device(name)) for name in PROFILED},
+        gemm={DtypeKey(name, "bf16"): _vidur_gemm(folder, device(name)) for name in PROFILED},
         read_allreduce=lambda on, degree: vidur_allreduce(
             folder / f"{PROFILED[on.name][1]}-dgx-all_reduce.csv", degree
         ),
@@ -128,7 +124,7 @@ def _measured(folder: Path) -> CostSet:
         "vllm-0.19",
         "vLLM 0.19 on workstation GPUs: operators as they were measured, formulas beyond",
         profiles,
-        {(on, degree): cost},
+        {AllReduceKey(on, degree): cost},
     )
 
 
@@ -148,21 +144,23 @@ HOST_OF_024 = HostCost(
 
 def _vllm_024(folder: Path) -> CostSet:
     tables = [each for gpu in GPUS_OF_024 for each in tables_in(folder / "aiconfigurator" / gpu, {})]
-    found = aiconfigurator.cost_set("vllm-0.24", tables, [], {})
+    costs = aiconfigurator.cost_set("vllm-0.24", tables, [], {})
     of_h200 = {
-        ("h100", *kind): cost for (on, *kind), cost in found.prompt_attention_of.items() if on == "h200"
+        key._replace(device="h100"): cost
+        for key, cost in costs.prompt_attention_of.items()
+        if key.device == "h200"
     }
     return replace(
-        found,
+        costs,
         title="vLLM 0.24 on H100, H200 and B200, 0.14 on A100: mixtures of experts and latent KV too",
         host=HOST_OF_024,
         prompt_attention={
-            **found.prompt_attention,
-            "h100": _standing_in(found.prompt_attention["h200"]),
+            **costs.prompt_attention,
+            "h100": _standing_in(costs.prompt_attention["h200"]),
         },
         prompt_attention_of={
             **{key: _standing_in(cost) for key, cost in of_h200.items()},
-            **found.prompt_attention_of,
+            **costs.prompt_attention_of,
         },
     )
 
@@ -177,7 +175,7 @@ def _cost_set(
     name: str,
     title: str,
     *,
-    gemm: dict[tuple[str, str], GemmCost],
+    gemm: dict[DtypeKey, GemmCost],
     read_allreduce: Callable[[Device, int], Samples],
     allreduce_source: str,
 ) -> CostSet:
@@ -189,7 +187,7 @@ def _cost_set(
         attention={on: _attention(folder, device(on)) for on in PROFILED},
         prompt_attention={on: _prompt_attention(folder, on) for on in PROMPTS},
         allreduce={
-            (on, degree): fitted.allreduce(
+            AllReduceKey(on, degree): formulas.allreduce(
                 device(on), degree, read_allreduce(device(on), degree), allreduce_source
             )
             for on in PROFILED
@@ -203,37 +201,35 @@ def _cost_set(
 
 def _vllm_gemm(folder: Path, on: Device, dtype: str) -> GemmCost:
     samples = vllm_gemm(_vllm_014(folder, on, "gemm"), dtype)
-    return fitted.grid_gemm(on, dtype, samples, f"{AICONFIGURATOR}, {PROFILED[on.name][0]}/gemm")
+    return formulas.grid_gemm(on, dtype, samples, f"{AICONFIGURATOR}, {PROFILED[on.name][0]}/gemm")
 
 
 def _vidur_gemm(folder: Path, on: Device) -> GemmCost:
     shape = model(VIDUR_MODEL)
     every = vidur_gemm(_vidur_mlp(folder, on), shape)
-    held = []
+    fit, held = terms.gemm(on, "bf16"), []
     for tp in map(int, np.unique(every["tp"])):
         # All four shapes of a degree are left out together: a whole layer nothing of which was seen.
-        trial = fit_gemm(on, "bf16", every.where(every["tp"] != tp))
+        trial = fit.to(every.where(every["tp"] != tp))
         unseen = every.where(every["tp"] == tp)
-        times = gemm_times(trial, on, "bf16", unseen)
+        times = fit.times(unseen)(trial)
         layer = Layer(f"{VIDUR_MODEL} over {tp}", tuple((gemm.n, gemm.k) for gemm in shape.layer_gemms(tp)))
         held.append((mape(times, unseen.seconds), *layer_errors([layer], unseen, times)))
-    cost = fit_gemm(on, "bf16", every)
     op, layer_error, worst = np.array(held).T
     errors = {
-        "op": mape(gemm_times(cost, on, "bf16", every), every.seconds),
         "held_out_op": float(op.mean()),
         "held_out_layer": float(layer_error.mean()),
         "held_out_layer_worst_degree": float(layer_error.max()),
         "held_out_layer_worst": float(worst.max()),
     }
     source = f"{VIDUR}/compute/{PROFILED[on.name][1]}; held out: each tensor-parallel degree in turn"
-    return replace(cost, origin=Origin("fitted", source, VIDUR_RANGE, errors, len(every)))
+    return fit.sourced(every, source, VIDUR_RANGE, **errors)
 
 
 def _attention(folder: Path, on: Device) -> AttentionCost:
     samples = vllm_attention(_vllm_014(folder, on, "generation_attention"))
     where = f"{PROFILED[on.name][0]}/attention, FlashAttention"
-    return fitted.decode_attention(on, samples, f"{AICONFIGURATOR}, {where}")
+    return formulas.decode_attention(on, samples, f"{AICONFIGURATOR}, {where}")
 
 
 def _prompt_attention(folder: Path, name: str) -> PromptAttentionCost:
@@ -241,7 +237,7 @@ def _prompt_attention(folder: Path, name: str) -> PromptAttentionCost:
     tables = folder / "aiconfigurator" / gpu / "attention" / "vllm" / version
     samples = vllm_prompt_attention(tables / "context_attention_perf.parquet")
     where = f"ai-dynamo/aiconfigurator (Apache-2.0), vLLM {version}, {gpu}/attention"
-    cost = fitted.prompt_attention(device(measured), samples, where)
+    cost = formulas.prompt_attention(device(measured), samples, where)
     if measured == name:
         return cost
     source = f"{cost.origin.source}; {measured}'s stands for {name}'s"
@@ -251,7 +247,7 @@ def _prompt_attention(folder: Path, name: str) -> PromptAttentionCost:
 def _elementwise(folder: Path, on: Device) -> ElementwiseCost:
     source = f"{VIDUR}/compute/{PROFILED[on.name][1]}: norms, rotation, activation, one add a layer"
     samples = vidur_elementwise(_vidur_mlp(folder, on))
-    return fitted.elementwise(on, model(VIDUR_MODEL), samples, source, VIDUR_RANGE)
+    return formulas.elementwise(on, model(VIDUR_MODEL), samples, source, VIDUR_RANGE)
 
 
 def _vllm_014(folder: Path, on: Device, table: str) -> Path:
@@ -260,3 +256,42 @@ def _vllm_014(folder: Path, on: Device, table: str) -> Path:
 
 def _vidur_mlp(folder: Path, on: Device) -> Path:
     return folder / f"{PROFILED[on.name][1]}-llama-2-70b-mlp.csv"
+
+
+def vidur_gemm(path: Path, model: ModelShape) -> Samples:
+    """GEMM times of the layers of `model`, whose file it is, by rows and tensor parallelism."""
+    parts = [
+        (layer["rows"], tp, model.layer_gemms(tp)[place], layer[name])
+        for place, name in enumerate(VIDUR_OPS)
+        for tp, layer in vidur_layers(path).items()
+    ]
+    columns = {
+        "m": [rows for rows, *_ in parts],
+        "tp": [np.full(len(rows), tp, np.float64) for rows, tp, *_ in parts],
+        "n": [np.full(len(rows), gemm.n, np.float64) for rows, _, gemm, _ in parts],
+        "k": [np.full(len(rows), gemm.k, np.float64) for rows, _, gemm, _ in parts],
+    }
+    seconds = np.concatenate([column for *_, column in parts])
+    return Samples({name: np.concatenate(column) for name, column in columns.items()}, seconds)
+
+
+def vidur_elementwise(path: Path) -> Samples:
+    """Sum of a layer's element-wise operators by rows and tensor parallelism."""
+    layers = vidur_layers(path)
+    columns = {
+        "m": np.concatenate([layer["rows"] for layer in layers.values()]),
+        "tp": np.concatenate([np.full(len(layer["rows"]), tp, np.float64) for tp, layer in layers.items()]),
+    }
+    seconds = [np.sum([layer[name] for name in VIDUR_SMALL_OPS], axis=0) for layer in layers.values()]
+    return Samples(columns, np.concatenate(seconds))
+
+
+FITTERS: dict[str, Callable[[Path], CostSet]] = {
+    "vllm-0.14": _vllm,
+    "vidur-2024": _vidur,
+    "vllm-0.19": _measured,
+    "vllm-0.24": _vllm_024,
+}
+
+if __name__ == "__main__":
+    main()

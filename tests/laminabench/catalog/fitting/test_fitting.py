@@ -1,4 +1,4 @@
-"""Fitting: the minimiser, made-up measurements with a known answer, and the real files where they are."""
+"""Fitting: the minimiser, and made-up measurements with a known answer."""
 
 from __future__ import annotations
 
@@ -6,26 +6,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from laminabench.catalog.cost_file import load_costs, to_toml
+from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.cost_terms import AllReduceCost, AttentionCost, GemmCost, Origin
-from laminabench.catalog.find_model import model
-from laminabench.catalog.fit_costs import error_rows, fit
-from laminabench.catalog.fit_terms import (
-    attention_times,
-    fit_allreduce,
-    fit_attention,
-    fit_gemm,
-    gemm_times,
-    mape,
-    minimise,
-)
-from laminabench.catalog.fitted import hold_out, layer_errors, layers_in_grid
+from laminabench.catalog.fitting import terms
+from laminabench.catalog.fitting.formulas import hold_out, layer_errors, layers_in_grid
+from laminabench.catalog.fitting.samples import Samples
+from laminabench.catalog.fitting.terms import minimise
 from laminabench.catalog.hardware import device
-from laminabench.catalog.profiles import VIDUR_OPS, Samples, vidur_gemm, vllm_allreduce, vllm_gemm
-from laminabench.catalog.step import model_step_seconds
-from laminabench.util.errors import UserError
+from laminabench.catalog.importing import error_rows
+from laminabench.catalog.importing.vllm_tables import vllm_allreduce, vllm_gemm
 
 TRUTH = Origin("assumed", "made up")
+GEMM = terms.gemm(device("h100"), "bf16")
 
 
 def test_the_minimiser_finds_the_bottom_of_a_bent_valley():
@@ -46,7 +38,7 @@ def _gemm_samples(cost, noise=0.0):
     columns = _grid(
         m=[1, 8, 64, 256, 1024], n=[512, 1024, 2048, 3072, 4096, 6144], k=[1024, 2048, 4096, 6144]
     )
-    clean = gemm_times(cost, device("h100"), "bf16", Samples(columns, columns["m"]))
+    clean = GEMM.times(Samples(columns, columns["m"]))(cost)
     jitter = np.random.default_rng(1).normal(0, noise, len(clean))
     return Samples(columns, clean * np.exp(jitter))
 
@@ -54,14 +46,9 @@ def _gemm_samples(cost, noise=0.0):
 def test_a_gemm_fit_recovers_what_made_the_times():
     truth = GemmCost(4e-6, 0.3e-9, 0.7, 0.85, 2.5, TRUTH)
     exact = _gemm_samples(truth)
-    assert (
-        mape(
-            gemm_times(fit_gemm(device("h100"), "bf16", exact), device("h100"), "bf16", exact), exact.seconds
-        )
-        < 1
-    )
+    assert GEMM.error(GEMM.to(exact), exact) < 1
     noisy = _gemm_samples(truth, 0.05)
-    found = fit_gemm(device("h100"), "bf16", noisy)
+    found = GEMM.to(noisy)
     assert found.flops_efficiency == pytest.approx(0.7, rel=0.1)
     assert found.bandwidth_efficiency == pytest.approx(0.85, rel=0.1)
     assert found.per_input_s == 0
@@ -72,8 +59,8 @@ def test_an_attention_fit_recovers_what_made_the_times():
     columns = _grid(batch=[8, 32, 128, 512], context=[256, 1024, 4096], heads=[8, 64], kv_heads=[1, 8])
     columns["token_bytes"] = np.full(len(columns["batch"]), 512.0)
     samples = Samples(columns, columns["batch"])
-    samples = Samples(columns, attention_times(truth, device("h100"), samples))
-    found = fit_attention(device("h100"), samples)
+    samples = Samples(columns, terms.attention(device("h100")).times(samples)(truth))
+    found = terms.attention(device("h100")).to(samples)
     assert found.bandwidth_efficiency == pytest.approx(0.8, rel=0.03)
     assert found.overhead_s == pytest.approx(10e-6, rel=0.1)
 
@@ -82,7 +69,7 @@ def test_an_all_reduce_fit_recovers_what_made_the_times():
     sizes = 2.0 ** np.arange(8, 26)
     truth = AllReduceCost(5e-6, 0.5, TRUTH)
     samples = Samples({"bytes": sizes}, truth.seconds(device("h100"), 4, sizes))
-    found = fit_allreduce(device("h100"), 4, samples)
+    found = terms.allreduce(device("h100"), 4).to(samples)
     assert found.latency_s == pytest.approx(5e-6, rel=0.01)
     assert found.link_efficiency == pytest.approx(0.5, rel=0.01)
 
@@ -107,14 +94,6 @@ def test_held_out_layers_are_whole_and_unseen():
     mean, worst = layer_errors([layers["qwen3-8b over 2"]], unseen, unseen.seconds * 1.1)
     assert mean == pytest.approx(10)
     assert worst == pytest.approx(10)
-
-
-def test_only_fitted_sets_can_be_fitted(tmp_path):
-    for name in ("roofline", "vllm"):
-        with pytest.raises(UserError, match="costs-cannot-fit"):
-            fit(tmp_path, name)
-    with pytest.raises(UserError, match="costs-no-measurements"):
-        fit(tmp_path, "vllm-0.14")
 
 
 def test_error_rows_name_every_fitted_term():
@@ -155,45 +134,3 @@ def test_gemm_rows_are_those_of_a_decode_step(tmp_path):
     assert kept == [(1, 512, 512), (2048, 65536, 512)]
     assert samples.seconds == pytest.approx([0.25e-3, 0.25e-3])
     assert vllm_gemm(path, "fp8")["m"].tolist() == [8]
-
-
-def test_vidur_operators_get_the_shapes_of_their_shard(tmp_path):
-    columns = {f"time_stats.{name}.median": [1.0, 3.0, 10.0] for name in VIDUR_OPS}
-    table = pd.DataFrame({"num_tokens": [8, 8, 8], "num_tensor_parallel_workers": [1, 1, 4], **columns})
-    table.to_csv(tmp_path / "mlp.csv")
-    samples = vidur_gemm(tmp_path / "mlp.csv", model("llama2-70b"))
-    shapes = set(zip(samples["tp"], samples["n"], samples["k"], strict=True))
-    for tp in (1, 4):
-        assert shapes >= {(tp, gemm.n, gemm.k) for gemm in model("llama2-70b").layer_gemms(tp)}
-    assert len(samples) == 8  # repetitions are merged by their median
-    assert set(samples.seconds.tolist()) == {2e-3, 10e-3}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["vllm-0.14", "vidur-2024"])
-def test_refitting_gives_the_committed_coefficients(name, real_profiles):
-    fresh, committed = fit(real_profiles, name), load_costs(name)
-    for table in ("gemm", "attention", "allreduce", "elementwise"):
-        ours, theirs = getattr(fresh, table), getattr(committed, table)
-        assert ours.keys() == theirs.keys()
-        for key in ours:
-            # Coefficients trade off against each other; what must agree is the error, and so the times.
-            assert ours[key].origin.samples == theirs[key].origin.samples
-            assert ours[key].origin.errors == pytest.approx(dict(theirs[key].origin.errors), rel=0.05)
-    # And so do the times of a step, to a fraction of the fit error.
-    batch = np.array([1, 32, 256, 1024])
-    for on in ("h100", "a100-80g-sxm"):
-        ours, theirs = (
-            model_step_seconds(costs, model("llama3-70b"), device(on), 4, batch)
-            for costs in (fresh, committed)
-        )
-        assert ours == pytest.approx(theirs, rel=0.01)
-
-
-@pytest.mark.long
-def test_refitting_gives_the_committed_tables(real_profiles):
-    made = to_toml(fit(real_profiles, "vllm-0.24")).splitlines()
-    kept = to_toml(load_costs("vllm-0.24")).splitlines()
-    assert len(made) == len(kept)
-    # Numbers may differ in the last digit that is written.
-    assert sum(one != other for one, other in zip(made, kept, strict=True)) < 0.02 * len(kept)

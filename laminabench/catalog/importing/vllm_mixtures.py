@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from laminabench.catalog.cost_terms import DISPATCH_BYTES, Float64
-from laminabench.catalog.profiles import CALLED, Samples, latency_s, read, samples_of
+from laminabench.catalog.fitting.mixtures import EXPERTS, Experts
+from laminabench.catalog.fitting.samples import Samples
+from laminabench.catalog.importing.columns import read_frame
+from laminabench.catalog.importing.vllm_tables import CALLED, latency_s, samples_of
 from laminabench.catalog.routing import skewed
 
-# A model by its experts: hidden size, width of an expert, experts of a token, all experts.
-Experts = tuple[int, int, int, int]
-EXPERTS = {"hidden": "hidden_size", "inter": "inter_size", "top_k": "topk", "experts": "num_experts"}
+if TYPE_CHECKING:
+    import pandas as pd
 
 # The loads of experts follow a power law of this exponent in the rows that are read.
 SKEW = 1.2
@@ -26,9 +29,8 @@ MAX_TOKENS = 4096
 def vllm_experts(path: Path, dtype: str) -> Samples:
     """The routed experts of a layer on the busiest rank, gated ones, by tokens of the whole group."""
     split = {"tp": "moe_tp_size", "ep": "moe_ep_size"}
-    table = read(
-        path, "moe_dtype", "num_tokens", *EXPERTS.values(), *split.values(), "distribution", "latency"
-    )
+    counts = ["num_tokens", *EXPERTS.values(), *split.values()]
+    table = read_frame(path, text=["moe_dtype", "distribution"], counts=counts, times=["latency"])
     table = table[(table.moe_dtype == CALLED.get(dtype, dtype)) & (table.num_tokens <= MAX_TOKENS)]
     table = table[~table.hidden_size.isin(UNGATED_HIDDEN) & (table.topk != UNGATED_TOP_K)]
     names = {"rows": "num_tokens", **EXPERTS, **split}
@@ -50,19 +52,6 @@ def _routing(samples: Samples) -> tuple[Float64, Float64]:
     return np.array([float(each.active) for each in found]), np.array([float(each.pairs) for each in found])
 
 
-def models_of(samples: Samples) -> list[Experts]:
-    """The models in a table of experts."""
-    keys = zip(*(samples[name].astype(int).tolist() for name in EXPERTS), strict=True)
-    return sorted({(hidden, inter, top_k, experts) for hidden, inter, top_k, experts in keys})
-
-
-def of_model(samples: Samples, model: Experts) -> np.ndarray:
-    """Which samples are of this model."""
-    same = [samples[name] == size for name, size in zip(EXPERTS, model, strict=True)]
-    found: np.ndarray = np.logical_and.reduce(same)
-    return found
-
-
 # Contexts so short that the kernel takes its least.
 SHORT = 16
 
@@ -73,7 +62,7 @@ def vllm_latent(path: Path, kv_dtype: str) -> Samples:
     The table has the module, projections and all: what it takes at 16 tokens of context and less, of as many
     requests and heads, is taken off.
     """
-    table = read(path, "kv_cache_dtype", "gemm_type", "num_heads", "batch_size", "step", "latency")
+    table = _latent(path, "step")
     table = table[(table.kv_cache_dtype == CALLED.get(kv_dtype, kv_dtype)) & (table.gemm_type == "bfloat16")]
     keys = ["num_heads", "batch_size"]
     least = table[table.step <= SHORT].groupby(keys).latency.mean().rename("least")
@@ -83,9 +72,14 @@ def vllm_latent(path: Path, kv_dtype: str) -> Samples:
     return samples_of(table, names, latency_s(table))
 
 
+def _latent(path: Path, length: str) -> pd.DataFrame:
+    counts = ["num_heads", "batch_size", length]
+    return read_frame(path, text=["kv_cache_dtype", "gemm_type"], counts=counts, times=["latency"])
+
+
 def vllm_latent_prompts(path: Path) -> Samples:
     """A whole MLA module in bf16 for prompts, by heads from 8 on, rows and pairs; of long ones, from 1 ms."""
-    table = read(path, "kv_cache_dtype", "gemm_type", "num_heads", "batch_size", "isl", "latency")
+    table = _latent(path, "isl")
     plain = (table.kv_cache_dtype == "bfloat16") & (table.gemm_type == "bfloat16") & (table.latency >= 1)
     table = table[plain & (table.num_heads >= 8)]
     table = table.assign(rows=table.batch_size * table.isl)
@@ -95,7 +89,7 @@ def vllm_latent_prompts(path: Path) -> Samples:
 
 def vllm_batched(path: Path) -> Samples:
     """The two products of absorption: to the latent (128 to 512 a head), and back."""
-    table = read(path, "op_name", "num_tokens", "num_heads", "latency")
+    table = read_frame(path, text=["op_name"], counts=["num_tokens", "num_heads"], times=["latency"])
     table = table[table.num_tokens <= MAX_TOKENS]
     to_latent = table.op_name == "mla_gen_pre"
     table = table.assign(n=np.where(to_latent, 512, 128), k=np.where(to_latent, 128, 512))
@@ -104,7 +98,8 @@ def vllm_batched(path: Path) -> Samples:
 
 def nccl_collective(path: Path, op: str, degree: int) -> Samples:
     """A collective in one node, up to 128 MiB; sizes are elements of two bytes of the whole buffer."""
-    table = read(path, "op_name", "nccl_dtype", "num_gpus", "message_size", "latency")
+    counts = ["num_gpus", "message_size"]
+    table = read_frame(path, text=["op_name", "nccl_dtype"], counts=counts, times=["latency"])
     table = table[(table.op_name == op) & (table.nccl_dtype == "half") & (table.num_gpus == degree)]
     table = table.assign(bytes=2 * table.message_size)
     table = table[table.bytes <= 2**27]
@@ -114,7 +109,8 @@ def nccl_collective(path: Path, op: str, degree: int) -> Samples:
 def deepep_dispatch(path: Path, op: str, nodes: int) -> Samples:
     """DeepEP's low-latency kernels, by the bytes that a rank sends: their own count of them."""
     took = f"{op}_avg_t_us"
-    table = read(path, "node_num", "hidden_size", "num_token", "num_topk", took)
+    counts = ["node_num", "hidden_size", "num_token", "num_topk"]
+    table = read_frame(path, counts=counts, times=[took])
     table = table[table.node_num == nodes]
     table = table.assign(bytes=table.num_token * table.num_topk * DISPATCH_BYTES[op](table.hidden_size))
     names = {"bytes": "bytes", "hidden": "hidden_size"}

@@ -1,0 +1,1 @@
+"""Formulas fitted to measurements, for `costs import` and `calibrate`."""

@@ -1,0 +1,85 @@
+"""Columns of measurement files: names, kinds and values are checked once, as they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from laminabench.util.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+Columns = dict[str, np.ndarray]
+
+
+def read_columns(
+    path: Path,
+    *,
+    text: Collection[str] = (),
+    counts: Collection[str] = (),
+    times: Collection[str] = (),
+    optional: Collection[str] = (),
+) -> Columns:
+    """Read columns of a CSV or parquet file: text, numbers from 0 on, and times above 0, as floats.
+
+    Of these, `optional` ones may be absent. There must be at least one row.
+    """
+    table = _table(path)
+    columns: Columns = {}
+    for name in (*text, *counts, *times):
+        present = table.column_names.count(name)
+        if present == 1:
+            column = table[name]
+            columns[name] = _text(column) if name in text else _numbers(path, name, column, name in times)
+        elif present or name not in optional:
+            raise _refused(path, f"has {'no' if not present else 'more than one'} column {name}")
+    if not table.num_rows:
+        raise _refused(path, "has no rows")
+    return columns
+
+
+def read_frame(path: Path, **columns: Collection[str]) -> pd.DataFrame:
+    """Read the same as a data frame."""
+    import pandas as pd
+
+    return pd.DataFrame(read_columns(path, **columns))
+
+
+def _table(path: Path) -> pa.Table:
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    try:
+        with path.open("rb") as file:
+            return parquet.read_table(file) if path.suffix == ".parquet" else csv.read_csv(file)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise _refused(path, f"cannot be read: {error}") from error
+
+
+def _text(column: pa.ChunkedArray) -> np.ndarray:
+    return np.array([str(value) for value in column.to_pylist()], object)
+
+
+def _numbers(path: Path, name: str, column: pa.ChunkedArray, positive: bool) -> np.ndarray:
+    from pyarrow import types
+
+    if not (types.is_integer(column.type) or types.is_floating(column.type)):
+        raise _refused(path, f"column {name} is not of numbers but of {column.type}")
+    numbers: np.ndarray = column.to_numpy(zero_copy_only=False).astype(np.float64)
+    valid = np.isfinite(numbers) & ((numbers > 0) if positive else (numbers >= 0))
+    if not valid.all():
+        row = int(np.argmin(valid))
+        least = "above 0" if positive else "from 0 on"
+        raise _refused(
+            path, f"column {name} has {numbers[row]:g} in row {row + 1}; it needs a number {least}"
+        )
+    return numbers
+
+
+def _refused(path: Path, why: str) -> UserError:
+    return UserError("costs-no-measurements", f"{path}: {why}")

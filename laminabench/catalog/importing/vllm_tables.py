@@ -1,0 +1,104 @@
+"""Read aiconfigurator's tables of GEMMs, attention and all-reduce into arrays to fit to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from laminabench.catalog.cost_terms import Float64
+from laminabench.catalog.fitting.samples import FULL, AttentionKind, Samples
+from laminabench.catalog.importing.columns import read_frame
+from laminabench.catalog.models import DTYPE_BYTES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_ROWS = 2048  # batches of a decode step, and the usual budget of one with prompts
+
+
+def vllm_gemm(path: Path, dtype: str) -> Samples:
+    """GEMM times by m, n, k: matrices a layer can have (n, k >= 512) at decode batch sizes."""
+    table = read_frame(path, text=["gemm_dtype"], counts=["m", "n", "k"], times=["latency"])
+    named = CALLED.get(dtype, dtype)
+    table = table[(table.gemm_dtype == named) & (table.n >= 512) & (table.k >= 512) & (table.m <= MAX_ROWS)]
+    # No model has a 65536 x 65536 matrix; the pair is an accident of the measuring grid.
+    table = table[(table.n < 65536) | (table.k < 65536)]
+    return samples_of(table, {"m": "m", "n": "n", "k": "k"}, latency_s(table))
+
+
+# What aiconfigurator's tables call the formats.
+CALLED = {"bf16": "bfloat16", "int4": "int4_wo", "mxfp4": "w4a16_mxfp4"}
+HEADS = {"heads": "num_heads", "kv_heads": "num_key_value_heads"}
+
+
+def vllm_attention(path: Path, kind: AttentionKind = FULL) -> Samples:
+    """Decode attention by batch, context, heads: at least 8 requests x KV heads, 256 to 32768 tokens."""
+    table = vllm_decode(path, kind)
+    busy = table["batch"] * table["kv_heads"] >= 8
+    usual = (table["step"] >= 256) & (table["step"] <= 32768) & (table["heads"] <= 16 * table["kv_heads"])
+    return table.where(busy & usual)
+
+
+def vllm_decode(path: Path, kind: AttentionKind = FULL) -> Samples:
+    """All rows of decode attention: `context` are the tokens attended to, `step` all before."""
+    table = _attention_of(path, kind, "step")
+    table = table.assign(step=table.isl + table.step)
+    table = table.assign(
+        context=table.step.clip(upper=kind.window or None),
+        token_bytes=2 * kind.head_dim * DTYPE_BYTES[kind.kv_dtype],
+    )
+    names = {
+        "batch": "batch_size",
+        "context": "context",
+        "step": "step",
+        "token_bytes": "token_bytes",
+        **HEADS,
+    }
+    return samples_of(table, names, latency_s(table))
+
+
+def vllm_prompt_attention(path: Path, kind: AttentionKind = FULL) -> Samples:
+    """Attention of whole prompts by batch, length and heads, of 16 tokens and more, 65,536 in all at most."""
+    table = _attention_of(path, kind)
+    usual = (table.num_heads >= 4) & (table.isl >= 16) & (table.batch_size * table.isl <= 65536)
+    keys = ["batch_size", "isl", "num_heads", "num_key_value_heads"]
+    table = table[usual].groupby(keys, as_index=False).latency.median()
+    table = table.assign(rows=table.batch_size * table.isl)
+    seen = table.isl.clip(upper=kind.window or None)
+    pairs = table.batch_size * (seen * (seen + 1) / 2 + (table.isl - seen) * seen)
+    # The fit is for heads of 128; what others compute is in proportion.
+    table = table.assign(pairs=pairs * (kind.head_dim / 128))
+    return samples_of(table, {"rows": "rows", "pairs": "pairs", **HEADS}, latency_s(table))
+
+
+def _attention_of(path: Path, kind: AttentionKind, *more: str) -> pd.DataFrame:
+    counts = ["batch_size", "isl", *HEADS.values(), "head_dim", "window_size", *more]
+    table = read_frame(
+        path, text=["kv_cache_dtype"], counts=counts, times=["latency"], optional=["window_size"]
+    )
+    if "window_size" not in table:
+        table = table.assign(window_size=0)
+    named = CALLED.get(kind.kv_dtype, kind.kv_dtype)
+    of_kind = (table.head_dim == kind.head_dim) & (table.window_size == kind.window)
+    return table[of_kind & (table.kv_cache_dtype == named)]
+
+
+def vllm_allreduce(path: Path, degree: int) -> Samples:
+    """vLLM's custom all-reduce inside a CUDA graph, up to 32 MiB (a batch of 2048 at hidden 8192)."""
+    table = read_frame(path, text=["backend"], counts=["message_size", "num_gpus"], times=["latency"])
+    # message_size counts bf16 elements, not bytes: only then does the bus bandwidth agree with Vidur's.
+    table = table.assign(bytes=2 * table.message_size)
+    keep = (table.backend == "vllm_graph") & (table.num_gpus == degree) & (table.bytes <= 2**25)
+    table = table[keep].groupby("bytes", as_index=False).latency.median()
+    return samples_of(table, {"bytes": "bytes"}, latency_s(table))
+
+
+def latency_s(table: pd.DataFrame) -> Float64:
+    seconds: Float64 = table["latency"].to_numpy(np.float64) * 1e-3
+    return seconds
+
+
+def samples_of(table: pd.DataFrame, names: dict[str, str], seconds: Float64) -> Samples:
+    return Samples({name: table[column].to_numpy(np.float64) for name, column in names.items()}, seconds)
