@@ -15,7 +15,7 @@ from laminabench.present.terminal import literal, table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from laminabench.figures.paper import Written
+    from laminabench.papers.paper import Written
 
 
 @click.command()
@@ -47,9 +47,9 @@ def figures(
     laminabench figures fig10
     laminabench figures all --out figures
     """
-    from laminabench.figures.ground import Ground, kept_results
-    from laminabench.figures.paper import TITLES, find, write
-    from laminabench.figures.paper_page import write_page
+    from laminabench.papers.context import Ground, kept_results
+    from laminabench.papers.page import write_page
+    from laminabench.papers.paper import TITLES, find, write
     from laminabench.util.parallel import spread
 
     chosen = find(names)
