@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.costs import CostSet
+from laminabench.papers.entries import entry_of
 from laminabench.traces.resolve import resolve
 from laminabench.traces.table import Trace
 
@@ -25,7 +27,7 @@ def kept_results() -> Path | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
+class Context:
     """The choices of one call of `figures`."""
 
     results: Path | None = None  # a folder of kept measurements
@@ -41,6 +43,15 @@ class Ground:
             found = resolve(name, offline=self.offline)
             self._loaded[name] = found if self.num_requests is None else found.first(self.num_requests)
         return self._loaded[name]
+
+    def published(self, name: str) -> dict[str, Any]:
+        """Return the published values of a figure's claims by their ids."""
+        return entry_of(name).published
+
+    @property
+    def draft(self) -> bool:
+        """Whether traces are cut short."""
+        return self.num_requests is not None
 
     def costs(self) -> list[CostSet]:
         """The sets that gains are a band over."""

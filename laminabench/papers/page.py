@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from laminabench.papers.claims import About, Claim
-from laminabench.papers.paper import PAPERS, Written
+from laminabench.papers.entries import PAPERS
+from laminabench.papers.paper import Written
 from laminabench.util.atomic import replacing
 from laminabench.util.markdown import row
 
@@ -50,11 +51,11 @@ def write_page(target: Path, figures: Sequence[Written]) -> None:
 def _lines(figures: Sequence[Written]) -> Iterator[str]:
     yield _HEAD
     yield from _summary(figures)
-    for paper, title, link, own in PAPERS:
-        some = [figure for figure in figures if figure.name in own]
+    for paper in PAPERS:
+        some = [figure for figure in figures if figure.name in paper.figures]
         if not some:
             continue
-        yield f"## {paper}: [{title}]({link})\n"
+        yield f"## {paper.name}: [{paper.title}]({paper.link})\n"
         for figure in some:
             yield from _section(figure)
 

@@ -7,20 +7,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from laminabench.catalog.boards import board
 from laminabench.catalog.find_model import model
-from laminabench.figures.style import BLUE, INK, PAGE, PUBLISHED, PURPLE, SKY, VERMILION, sentence, sheet
-from laminabench.papers.claims import Claim, Section
-from laminabench.papers.context import Ground
-from laminabench.papers.h2m2.ground import (
-    BOARD,
+from laminabench.papers.context import Context
+from laminabench.papers.entries import entry_of
+from laminabench.papers.h2m2.one_model import FIGURES
+from laminabench.papers.h2m2.speeds import (
     CASES,
     CHINCHILLA,
-    COLOURS,
     GPT3,
     H2M2,
     HIERARCHICAL,
@@ -40,12 +35,10 @@ from laminabench.papers.h2m2.ground import (
     speed_ups,
     under_the_other_load,
 )
-from laminabench.papers.h2m2.one_model import PUBLISHED_OF
-from laminabench.papers.paper import Made
-from laminabench.papers.spans import panels
+from laminabench.papers.paper import Result
 
 ORIGINAL = "h2m2"
-# Table 4's boards as the figure's parts show them.
+# Table 4's boards by the part of the board that is another.
 PARTS = {
     "HBM capacity": ("hbmcap-less", "hbmcap-more"),
     "HBM bandwidth": ("hbmbw-less", "hbmbw-more"),
@@ -53,33 +46,35 @@ PARTS = {
     "HBM chips": ("hbmchip-more",),
     "LPDDR chips": ("lpddrchip-more",),
 }
-_PANELS = (("HBM capacity",), ("HBM bandwidth",), ("LPDDR bandwidth",), ("HBM chips", "LPDDR chips"))
-_WAYS = (H2M2, ORACLE)
-_MARKS = {H2M2.words: "o-", ORACLE.words: ":"}
-_SAID = {
-    "HBM capacity": "highly sensitive",
-    "LPDDR bandwidth": "shows some impacts",
-    "LPDDR chips": "shows some impacts",
-    "HBM bandwidth": "almost negligible",
-    "HBM chips": "almost negligible",
-}
 
 
-def fig17(ground: Ground) -> Made:
-    """Every board at every length, over the LPDDR of the original one."""
-    names = (ORIGINAL, *(name for some in PARTS.values() for name in some))
+def fig17(context: Context) -> Result:
+    """Compute every board at every length, over the LPDDR of the original one."""
+    boards = [name for some in PARTS.values() for name in some]
     frame = pd.concat(
-        [speed_ups(_WAYS, GPT3.model, points_of(GPT3), board(name)).assign(board=name) for name in names],
+        [
+            speed_ups((H2M2, ORACLE), GPT3.model, points_of(GPT3), board(name)).assign(board=name)
+            for name in (ORIGINAL, *boards)
+        ],
         ignore_index=True,
     )
-    obtained = how(lengths_text(GPT3), also=(OF_TRANSLATION,))
-    fixed = "The baseline is the original board's LPDDR with two chips, whatever the board"
-    words = f"{sentence(obtained)}. {_loaded_otherwise()}. {fixed}."
-    return Made(frame, _claims(changes(frame), obtained), words, _draw_fig17)
+    changed = changes(frame)
+    values = {
+        "source": how(lengths_text(GPT3), also=(OF_TRANSLATION,)),
+        "other": _loaded_otherwise(),
+        "order": ", ".join(order(changed)),
+        "changed": {
+            part: ", ".join(f"{changed[H2M2.words][name]:+.1f} % ({name})" for name in names)
+            for part, names in PARTS.items()
+        },
+        "best": changed[ORACLE.words].to_dict(),
+    }
+    averages = changed.loc[boards].reset_index().melt("board", var_name="way", value_name="percent")
+    return Result(frame, values, {"changes": averages})
 
 
 def _loaded_otherwise() -> str:
-    """What the largest change, of HBM's capacity, would be."""
+    """Return what the largest change, of HBM's capacity, would be."""
     points, first = points_of(GPT3), loaded_otherwise(original())
     usual = mean_speed_up_at(H2M2, GPT3.model, points, first)
     others = {
@@ -91,107 +86,20 @@ def _loaded_otherwise() -> str:
 
 
 def changes(frame: pd.DataFrame) -> pd.DataFrame:
-    """By board, for each way: per cent that the average speed-up differs from the original board's."""
+    """Return by board, for each way, how many per cent the average differs from the original board's."""
     averages = frame.pivot_table(index="board", columns="way", values="speed_up")
     return 100 * (averages / averages.loc[ORIGINAL] - 1).drop(index=ORIGINAL)
 
 
 def order(changed: pd.DataFrame) -> list[str]:
-    """Table 4's parts by the largest change that one of their boards makes to H2M2, largest first."""
+    """Return table 4's parts by the largest change that one of their boards makes to H2M2, largest first."""
     of_h2m2 = changed[H2M2.words].abs()
     return sorted(PARTS, key=lambda part: of_h2m2[list(PARTS[part])].max(), reverse=True)
 
 
-def _claims(changed: pd.DataFrame, obtained: str) -> list[Claim]:
-    remarks = {
-        "LPDDR bandwidth": "With more of it the best mapping gains {lpddrbw-more:.1f} %. The greedy one "
-        "leaves the matrix products to the LPDDR side, whose chip loads their weights no faster.",
-        "HBM bandwidth": "The best mapping changes by {hbmbw-less:+.1f} % and {hbmbw-more:+.1f} %.",
-    }
-    best, mine = changed[ORACLE.words].to_dict(), changed[H2M2.words]
-    says = Section("section 5.4", obtained, "performance", BOARD)
-    return [
-        says(
-            "parts of the board by what they change, largest first",
-            "HBM capacity, then LPDDR bandwidth and chips, the others almost nothing",
-            ", ".join(order(changed)),
-        ),
-        *(
-            says(
-                f"H2M2's speed-up with other {part}",
-                f'"{said}"',
-                ", ".join(f"{mine[name]:+.1f} % ({name})" for name in PARTS[part]),
-                remark=remarks.get(part, "").format_map(best),
-            )
-            for part, said in _SAID.items()
-        ),
-    ]
-
-
-def _draw_fig17(frame: pd.DataFrame) -> Figure:
-    """A panel for each part by length, and below what each board changes on average."""
-    figure = Figure(figsize=(PAGE, 4.4), layout="constrained")
-    halves: Any = figure.subfigures(2, 1, height_ratios=(1.25, 1))
-    above, below = halves
-    columns = above.subplots(1, len(_PANELS), sharey=True)
-    for each, parts in zip(columns, _PANELS, strict=True):
-        _by_length(each, frame, parts)
-        each.set_title("chips" if len(parts) > 1 else parts[0])
-    columns[0].set_ylabel("speed-up over LPDDR-only")
-    above.legend(handles=_legend(), loc="outside upper left", ncols=6)
-    _averages(below.subplots(), changes(frame))
-    return figure
-
-
-def _by_length(axes: Axes, frame: pd.DataFrame, parts: tuple[str, ...]) -> None:
-    boards = {ORIGINAL: INK} | {name: _colour(name) for part in parts for name in PARTS[part]}
-    for (name, way), mine in frame.groupby(["board", "way"]):
-        if name in boards:
-            axes.plot(mine["length"], mine["speed_up"], _MARKS[way], color=boards[name], markersize=2.5, lw=1)
-    axes.set(xlabel="length, tokens", xticks=(512, 1024, 1536, 2048), xlim=(400, 2160))
-
-
-def _colour(board_name: str) -> str:
-    if board_name.endswith("less"):
-        return VERMILION
-    return PURPLE if board_name.startswith("lpddrchip") else SKY
-
-
-def _legend() -> list[Any]:
-    colours = {
-        "original": INK,
-        "less": VERMILION,
-        "more (chips: at HBM)": SKY,
-        "more chips at LPDDR": PURPLE,
-    }
-    return [
-        *(Line2D([], [], color=colour, label=words) for words, colour in colours.items()),
-        *(
-            Line2D([], [], color=PUBLISHED, ls=_MARKS[way.words].lstrip("o"), label=way.words)
-            for way in _WAYS
-        ),
-    ]
-
-
-def _averages(axes: Axes, changed: pd.DataFrame) -> None:
-    """Bars to both sides of what the original board reaches."""
-    names = [name for part in PARTS.values() for name in part]
-    for place, way in enumerate(_WAYS):
-        values = changed.loc[names, way.words]
-        places = [each + 0.4 * (place - 0.5) for each in range(len(names))]
-        drawn = axes.bar(places, values, 0.4, color=COLOURS[way.words], label=way.words, linewidth=0)
-        axes.bar_label(drawn, fmt="%+.1f", fontsize=6, padding=1, color=INK)
-    axes.axhline(0, color=INK, lw=0.6)
-    axes.set_xticks(range(len(names)), names)
-    axes.set_ylabel("average over the original's, %")
-    axes.margins(y=0.12)
-    axes.grid(visible=False, axis="x")
-    axes.legend(loc="upper right", ncols=2)
-
-
 @dataclass(frozen=True, slots=True)
 class Other:
-    """What is assumed differently."""
+    """An assumption made differently."""
 
     words: str
     board: dict[str, Any] = field(default_factory=dict)
@@ -225,7 +133,8 @@ OTHERS = (
     Other("shorter lengths", lengths=_SHORTER),
     Other("evenly spaced lengths", lengths=_EVEN),
 )
-# By the fields of `Published`: what the paper states of each model, section 5.2.
+
+
 _MEASURES = {
     "h2m2": "H2M2 over LPDDR-only",
     "of_oracle": "H2M2 over Oracle",
@@ -233,69 +142,65 @@ _MEASURES = {
 }
 
 
-def sensitivity(ground: Ground) -> Made:
-    """Every model's averages with the defaults, and with one assumption made differently at a time."""
-    rows = (row for case in CASES for other in (DEFAULT, *OTHERS) for row in _rows(case, other))
-    frame = pd.DataFrame(rows)
-    obtained = how(lengths_text(*CASES), also=(OF_TRANSLATION, OF_GQA, OF_HIERARCHICAL))
-    claims = [_claim(case, frame[frame["model"] == case.model], obtained) for case in CASES]
-    alone = "One is varied at a time, for the baseline too; which lengths the others are is in the data"
-    return Made(frame, claims, f"{sentence(obtained)}. {alone}.", _draw_sensitivity)
+def sensitivity(context: Context) -> Result:
+    """Compute every model's averages with the defaults, and with one assumption at a time made otherwise."""
+    frame = pd.DataFrame(
+        [row for case in CASES for other in (DEFAULT, *OTHERS) for row in _rows(case, other)]
+    )
+    times = {
+        str(name): rows.set_index("assumed")["times"]
+        for name, rows in frame[frame["measure"] == "h2m2"].groupby("model")
+    }
+    values = {
+        "source": how(lengths_text(*CASES), also=(OF_TRANSLATION, OF_GQA, OF_HIERARCHICAL)),
+        "measures": _MEASURES,
+        "titles": {
+            measure: {case.model: case.words if measure == "h2m2" else "" for case in CASES}
+            for measure in _MEASURES
+        },
+        "times": {name: (some.min(), some.max()) for name, some in times.items()},
+        "default": {name: some[DEFAULT.words] for name, some in times.items()},
+        "most": {name: (some - some[DEFAULT.words]).abs().idxmax() for name, some in times.items()},
+    }
+    return Result(frame, values, {"lines": _lines(frame)})
+
+
+def _stated(case: Case) -> dict[str, Any]:
+    """Return what the paper states of a model, section 5.2."""
+    return entry_of(FIGURES[case.model]).published
 
 
 def _rows(case: Case, other: Other) -> Iterator[dict[str, object]]:
-    """A model's measures; none where query heads have no KV in common to read once."""
+    """Yield a model's measures; none where query heads have no KV in common to read once."""
     if other.words == _ONCE and model(case.model).group == 1:
         return
     assumed = replace(original(), **other.board)
-    mine = replace(case, lengths=other.lengths.get(case.model, case.lengths))
+    varied = replace(case, lengths=other.lengths.get(case.model, case.lengths))
     ways = (H2M2, ORACLE, HIERARCHICAL)
-    h2m2, oracle, hierarchical = (mean_speed_up_assuming(way, mine, assumed) for way in ways)
-    ours = {"h2m2": h2m2, "of_oracle": h2m2 / oracle, "hierarchical": hierarchical}
-    for measure, value in ours.items():
+    h2m2, oracle, hierarchical = (mean_speed_up_assuming(way, varied, assumed) for way in ways)
+    stated = _stated(case)
+    for measure, value, published in (
+        ("h2m2", h2m2, stated["H2M2"]),
+        ("of_oracle", h2m2 / oracle, stated["of_oracle"]),
+        ("hierarchical", hierarchical, stated["Hierarchical"]),
+    ):
         yield {
             "model": case.model,
             "assumed": other.words,
-            "lengths": " ".join(map(str, mine.lengths)),
+            "lengths": " ".join(map(str, varied.lengths)),
             "measure": measure,
             "times": value,
-            "published": getattr(PUBLISHED_OF[case.model], measure),
+            "published": published,
         }
 
 
-def _claim(case: Case, frame: pd.DataFrame, obtained: str) -> Claim:
-    """Between what the speed-up lies, and which assumption does most to it."""
-    times = frame[frame["measure"] == "h2m2"].set_index("assumed")["times"]
-    default = times[DEFAULT.words]
-    return Section("section 5.2", obtained, "performance", BOARD)(
-        f"H2M2 over LPDDR-only, {case.words}, each assumption varied alone",
-        f"{PUBLISHED_OF[case.model].h2m2} times",
-        f"{times.min():.2f} to {times.max():.2f} times",
-        remark=f"{default:.2f} times as assumed; most differs: {(times - default).abs().idxmax()}.",
+def _lines(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return for each assumption a line from the default to it, at its place."""
+    keys = ["model", "measure"]
+    usual = frame[frame["assumed"] == DEFAULT.words].set_index(keys)["times"].rename("default")
+    places = {other.words: place for place, other in enumerate(OTHERS)}
+    varied = frame[frame["assumed"] != DEFAULT.words].join(usual, on=keys)
+    varied["at"] = varied["assumed"].map(places)
+    return pd.concat(
+        [varied.assign(x=varied["default"], end=False), varied.assign(x=varied["times"], end=True)]
     )
-
-
-def _draw_sensitivity(frame: pd.DataFrame) -> Figure:
-    """Models beside each other, measures below each other: a line for each assumption, from the default."""
-    figure, axes = sheet(len(_MEASURES), len(CASES), width=PAGE, height=6.6, sharey=True)
-    models = [case.model for case in CASES]
-    for each, (measure, _), mine in panels(axes, frame, measure=_MEASURES, model=models):
-        _panel(each, mine)
-        each.set_xlabel(_MEASURES[measure])
-    for each, case in zip(axes[0], CASES, strict=True):
-        each.set_title(case.words)
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside upper left", ncols=4)
-    return figure
-
-
-def _panel(axes: Axes, frame: pd.DataFrame) -> None:
-    times = frame.set_index("assumed")["times"]
-    default = times[DEFAULT.words]
-    axes.axvline(default, color=INK, lw=0.8, label=DEFAULT.words)
-    axes.axvline(frame["published"].iloc[0], color=PUBLISHED, lw=1, ls=":", label="published")
-    varied = [(place, times[other.words]) for place, other in enumerate(OTHERS) if other.words in times]
-    places, values = zip(*varied, strict=True)
-    axes.hlines(places, default, values, color=BLUE, lw=1.2)
-    axes.plot(values, places, "o", color=BLUE, markersize=3)
-    axes.set_yticks(range(len(OTHERS)), [other.words for other in OTHERS])
-    axes.set_ylim(len(OTHERS) - 0.5, -0.5)

@@ -8,14 +8,12 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from laminabench.catalog.drams import load_drams
 from laminabench.catalog.find_model import model
-from laminabench.figures.style import sentence, table_picture
-from laminabench.papers.claims import Basis, Claim, Section
-from laminabench.papers.context import Ground
-from laminabench.papers.h2m2.ground import (
+from laminabench.papers.context import Context
+from laminabench.papers.h2m2.overheads import overheads
+from laminabench.papers.h2m2.speeds import (
     CASES,
     GPT3,
     H2M2,
@@ -30,10 +28,7 @@ from laminabench.papers.h2m2.ground import (
     plan_of,
     points_of,
 )
-from laminabench.papers.h2m2.one_model import PUBLISHED_OF
-from laminabench.papers.h2m2.overheads import PUBLISHED as OVERHEADS
-from laminabench.papers.h2m2.overheads import overheads
-from laminabench.papers.paper import Made
+from laminabench.papers.paper import Result
 from laminabench.sim.h2m2 import Mapping
 from laminabench.sim.h2m2_layer import (
     AS_ASSUMED,
@@ -47,14 +42,10 @@ from laminabench.sim.h2m2_layer import (
     replay_side,
 )
 
-# The memories alone, and with what computes on them.
-RESTS: tuple[Basis, ...] = ("paper's own numbers", "shape", "data sheet", "assumption")
-WITH_FIT: tuple[Basis, ...] = (*RESTS, "fit")
-
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """What is assumed differently."""
+    """An assumption made differently."""
 
     words: str
     reading: Reading = AS_ASSUMED
@@ -98,7 +89,7 @@ class Replayed(NamedTuple):
 
     @property
     def off_percent(self) -> float:
-        """The replay over the closed formulas."""
+        """Return the replay over the closed formulas."""
         return 100 * (self.layer.seconds() / self.layer.seconds(closed=True) - 1)
 
     @property
@@ -108,7 +99,7 @@ class Replayed(NamedTuple):
 
 @cache
 def replayed(model_name: str, point: tuple[int, int], words: str = ASSUMED.words) -> Replayed:
-    """With the mapping that H2M2 finds, and LPDDR alone read in the same way."""
+    """Replay with the mapping that H2M2 finds, and LPDDR alone read in the same way."""
     other = next(each for each in (ASSUMED, *OTHERS, UNPACKED, ONCE) if each.words == words)
     board, shape = replace(original(), **other.board), model(model_name)
     found = plan_of(H2M2, model_name, point, board)
@@ -135,18 +126,28 @@ def replayed(model_name: str, point: tuple[int, int], words: str = ASSUMED.words
     )
 
 
-def layer(ground: Ground) -> Made:
-    """Every point of figures 12, 13 and 15 as assumed; at one length also with other assumptions."""
+def layer(context: Context) -> Result:
+    """Replay every point of figures 12, 13 and 15 as assumed; at one length also with other assumptions."""
     frame = pd.DataFrame(_rows())
-    source = _source()
-    claims = [claim for case in CASES for claim in _claims(case, frame, source)]
-    words = (
-        f"{sentence(source)}. Each row is a middle layer with H2M2's mapping: milliseconds replayed and by "
-        "the closed formulas (cf), the memories' share of their peak bandwidth when nothing else takes time "
-        f"(a fitted {original().dram_efficiency:g} in the closed formulas), and what TLB misses add. Other "
-        f"assumptions at {LENGTH} tokens"
-    )
-    return Made(frame, [*claims, *_of_the_memories(frame, source)], f"{words}.", _draw)
+    usual, both = (frame[frame["assumed"] == words] for words in (ASSUMED.words, BOTH.words))
+    hbm = load_drams()[DRAMS["hbm"]].timings
+    block = hbm["row_bytes"].value * hbm["groups"].value
+    values = {
+        "source": _source(),
+        "fitted": f"{original().dram_efficiency:g}",
+        "at_once": original().tlb_misses_at_once,
+        "models": {case.words: _model(case, frame) for case in CASES},
+        "titles": {side: load_drams()[DRAMS[side]].title for side in SIDES},
+        "efficiency": {side: usual[f"{side}_efficiency"] for side in SIDES},
+        "both": {
+            side: (both[f"{side}_efficiency"].min(), both[f"{side}_efficiency"].max()) for side in SIDES
+        },
+        # Of HBM's channels, those that K of Llama2-70B's shortest requests lies in.
+        "shortest": min(LLAMA.lengths),
+        "few": min(LLAMA.lengths) * model(LLAMA.model).head_dim / block,
+        "channels": hbm["channels"].value,
+    }
+    return Result(frame, values)
 
 
 def _source() -> str:
@@ -195,126 +196,21 @@ def _row(case: Case, point: tuple[int, int], other: Other) -> dict[str, object]:
     }
 
 
-def _claims(case: Case, frame: pd.DataFrame, source: str) -> list[Claim]:
-    mine = frame[frame["model"] == case.words]
-    usual, others = mine[mine["assumed"] == ASSUMED.words], mine[mine["assumed"] != ASSUMED.words]
+def _model(case: Case, frame: pd.DataFrame) -> dict[str, Any]:
+    """Return what a model's claims have: ratios and overheads in percent, as assumed and otherwise."""
+    rows = frame[frame["model"] == case.words]
+    usual, others = rows[rows["assumed"] == ASSUMED.words], rows[rows["assumed"] != ASSUMED.words]
     at, here = others.set_index("assumed"), usual.set_index("length").loc[LENGTH]
-    ratio = 1 + usual["off_percent"] / 100
-    worst = int(usual.loc[usual["off_percent"].abs().idxmax(), "length"])
-    published, closed = OVERHEADS[case.words].abstraction, overheads(case).abstraction
     translation = usual["translation_percent"]
-    says = Section("section 5.1", source, "performance", WITH_FIT)
-    stated = PUBLISHED_OF[case.model].h2m2
-    return [
-        says(
-            f"a layer of {case.words}, replayed over closed formulas",
-            None,
-            ratio,
-            "times",
-            remark=f"The paper simulates cycle by cycle and prints no times. Furthest off at {worst} tokens. "
-            f"At {LENGTH} tokens it is {_ratio(at, IN_TURN)} where cores take tiles in turn, "
-            f"{_ratio(at, DEEP)} where channels see {_DEEP} bursts ahead, {_ratio(at, BOTH)} with both."
-            f"{_only(case, at)}",
-        ),
-        says(
-            f"H2M2 over LPDDR-only, {case.words}, average: both replayed",
-            stated,
-            float(usual["speed_up"].mean()),
-            "times",
-            where=PUBLISHED_OF[case.model].where,
-            remark="Without the fitted DRAM efficiency; lengths, weight_load and reread_kv are those "
-            "that were fitted to this number with it.",
-            fitted=True,
-        ),
-        says(
-            f"{case.words}: abstraction, replayed",
-            published,
-            float(translation.mean()),
-            "%",
-            where="table 3",
-            remark="A core reads ahead while pages are walked; the closed formulas add every miss, "
-            f"{closed:.2f} %. What is left is below what the replay can resolve: misses also change how the "
-            f"cores' reads interleave, and single lengths are at {translation.min():+.2f} to "
-            f"{translation.max():+.2f} %, {LENGTH} tokens at {_translation(here)} and with cores that take "
-            f"tiles in turn at {_translation(at.loc[IN_TURN.words])}.",
-            experiment=f"one walk at a time in place of {original().tlb_misses_at_once} turns "
-            f"{_translation(here)} at {LENGTH} tokens into {_translation(at.loc[ONE_WALK.words])}, by the "
-            f"closed formulas {_translation(here, 'closed_')} into "
-            f"{_translation(at.loc[ONE_WALK.words], 'closed_')}.",
-        ),
-    ]
-
-
-def _only(case: Case, at: pd.DataFrame) -> str:
-    """What was tried for one model alone."""
-    if case is GPT3:
-        return (
-            f" With tiles not packed, each column of 128 bytes opens a row: {_ratio(at, UNPACKED)}. With "
-            "the other assumptions as they are, such a layout cannot be the paper's."
-        )
-    if case is LLAMA:
-        hbm = load_drams()[DRAMS["hbm"]].timings
-        block = hbm["row_bytes"].value * hbm["groups"].value
-        few = min(case.lengths) * model(case.model).head_dim / block
-        return (
-            " A core reads K and V of a request again for each of eight query heads, and at "
-            f"{min(case.lengths)} tokens K lies in {few:.0f} of HBM's {hbm['channels'].value:.0f} channels: "
-            f"read once for the group it is {_ratio(at, ONCE)}."
-        )
-    return ""
-
-
-def _ratio(table: pd.DataFrame, other: Other) -> str:
-    return f"{1 + float(table.loc[other.words, 'off_percent']) / 100:.2f}"
-
-
-def _translation(row: pd.Series, closed: str = "") -> str:
-    return f"{row[f'{closed}translation_percent']:.2f} %"
-
-
-def _of_the_memories(frame: pd.DataFrame, source: str) -> list[Claim]:
-    """The replay's own numbers for a parameter that was fitted."""
-    usual, both = (frame[frame["assumed"] == words] for words in (ASSUMED.words, BOTH.words))
-    says = Section("section 5.1", source, "performance", RESTS)
-    fitted = original().dram_efficiency
-    return [
-        says(
-            f"share of the peak bandwidth, nothing else taking time: {load_drams()[DRAMS[side]].title}",
-            None,
-            usual[f"{side}_efficiency"],
-            remark=f"The closed formulas have {fitted:g}, fitted. With cores in turn and {_DEEP} bursts "
-            f"ahead it is {both[f'{side}_efficiency'].min():.2f} to "
-            f"{both[f'{side}_efficiency'].max():.2f} at {LENGTH} tokens.",
-        )
-        for side in SIDES
-    ]
-
-
-_COLUMNS = {
-    "model": "model",
-    "length": "tokens",
-    "assumed": "assumed",
-    "hbm_ms": "HBM",
-    "hbm_closed_ms": "cf",
-    "lpddr_ms": "LPDDR",
-    "lpddr_closed_ms": "cf",
-    "off_percent": "layer\nover cf",
-    "hbm_efficiency": "HBM\nused",
-    "lpddr_efficiency": "LPDDR\nused",
-    "translation_percent": "TLB",
-    "closed_translation_percent": "TLB\ncf",
-    "speed_up": "speed-\nup",
-}
-_FORMATS = {
-    "off_percent": "{:+.1f} %",
-    "translation_percent": "{:.2f} %",
-    "closed_translation_percent": "{:.2f} %",
-}
-
-
-def _draw(frame: pd.DataFrame) -> Figure:
-    shown = frame[list(_COLUMNS)].copy()
-    for name in shown.select_dtypes("float"):
-        shown[name] = shown[name].map(_FORMATS.get(str(name), "{:.2f}").format)
-    shown.columns = pd.Index(_COLUMNS.values())
-    return table_picture(shown)
+    return {
+        "ratio": 1 + usual["off_percent"] / 100,
+        "worst": int(usual.loc[usual["off_percent"].abs().idxmax(), "length"]),
+        "ratios": (1 + at["off_percent"] / 100).to_dict(),
+        "speed_up": usual["speed_up"].mean(),
+        "closed": overheads(case).abstraction,
+        "translation": translation.mean(),
+        "translations": (translation.min(), translation.max()),
+        "here": here.to_dict(),
+        "in_turn": at.loc[IN_TURN.words].to_dict(),
+        "one_walk": at.loc[ONE_WALK.words].to_dict(),
+    }

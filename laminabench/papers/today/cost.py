@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from typing import Any
 
-import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from laminabench.analysis.binding import binding_of
 from laminabench.catalog.cost_file import COSTS_OF_TODAY, load_costs
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import Device, device, load_devices, priced
-from laminabench.figures.style import INK, PAGE, SYSTEM_COLOURS, sentence, sheet
-from laminabench.papers.context import Ground
-from laminabench.papers.paper import Made
-from laminabench.papers.spans import panels
+from laminabench.papers.context import Context
+from laminabench.papers.paper import Result
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
 from laminabench.workflows.plan.measure import Point, winner
@@ -40,49 +36,49 @@ SHARES = (1.0, 0.5, 0.25)
 NOTHING = float("nan")
 
 
-def cost(ground: Ground) -> Made:
-    """Every model on both traces, from H200 alone and with H20 beside them; of a draft the quickest."""
+def cost(context: Context) -> Result:
+    """Plan every model on both traces, from H200 alone and with H20 beside them; of a draft the quickest."""
     rows = [
         {"trace": trace, "devices": kinds, "model": name, **found}
         for trace in TRACES
         for kinds, names in KINDS.items()
-        for name in (MODELS if ground.num_requests is None else MODELS[-1:])
-        for found in _winners(_trace(ground, trace), name, [device(each) for each in names])
+        for name in (MODELS if not context.draft else MODELS[-1:])
+        for found in _winners(_trace(context, trace), name, [device(each) for each in names])
     ]
-    return Made(pd.DataFrame(rows), (), _how(ground, TRACES), _draw_cost)
+    return Result(pd.DataFrame(rows), _values(context, TRACES))
 
 
-def price(ground: Ground) -> Made:
-    """Mixtures of experts on azure-conv, as H20 gets cheaper; of a draft one."""
+def price(context: Context) -> Result:
+    """Plan mixtures of experts on azure-conv, as H20 gets cheaper; of a draft one."""
     usd = load_devices()["h20"].price_usd_per_hour
     assert usd is not None
     rows = []
-    for name in MODELS[: 4 if ground.num_requests is None else 1]:
+    for name in MODELS[: 4 if not context.draft else 1]:
         for share in SHARES:
             known = priced(load_devices(), {"h20": share * usd})
             # Of vllm no device is an H20: it is the same at every price.
-            found = _winners(_trace(ground, TRACES[0]), name, [known["h200"], known["h20"]])
+            found = _winners(_trace(context, TRACES[0]), name, [known["h200"], known["h20"]])
             rows += [{"model": name, "h20_usd_per_hour": share * usd, **row} for row in found]
-    return Made(pd.DataFrame(rows), (), _how(ground, TRACES[:1]), _draw_price)
+    frame = pd.DataFrame(rows)
+    return Result(frame, _values(context, TRACES[:1]) | {"models": list(dict.fromkeys(frame["model"]))})
 
 
-def _trace(ground: Ground, name: str) -> Trace:
-    whole = ground.trace(name)
+def _trace(context: Context, name: str) -> Trace:
+    whole = context.trace(name)
     return whole.first(min(len(whole), REQUESTS))
 
 
-def _how(ground: Ground, traces: Sequence[str]) -> str:
-    costs = load_costs(COSTS_OF_TODAY)
-    said = (
-        f"modelled, {costs.held_against}; {ground.source_of(*traces)}, decoding alone, always saturated; the "
-        f"cheapest deployment of each system with a TBT p99 of at most {SLO_TBT_P99_MS:g} ms, at most "
-        f"${BUDGET_USD_PER_HOUR:g} an hour"
-    )
-    return f"{sentence(said)}."
+def _values(context: Context, traces: Sequence[str]) -> dict[str, Any]:
+    return {
+        "held_against": load_costs(COSTS_OF_TODAY).held_against,
+        "source": context.source_of(*traces),
+        "slo": SLO_TBT_P99_MS,
+        "budget": BUDGET_USD_PER_HOUR,
+    }
 
 
 def _winners(trace: Trace, name: str, devices: Sequence[Device]) -> list[dict[str, object]]:
-    """The cheapest of each system, a row each; without numbers where nothing meets the limit."""
+    """Return the cheapest of each system, a row each; without numbers where nothing meets the limit."""
     question = Question(trace, model(name), load_costs(COSTS_OF_TODAY), SLO_TBT_P99_MS)
     rows = []
     for system in SYSTEMS:
@@ -112,44 +108,3 @@ def _winner(question: Question, system: str, devices: Sequence[Device]) -> Point
     except UserError:  # nothing holds the model
         return None
     return winner(search(question, candidates, jobs=1).points, SLO_TBT_P99_MS)
-
-
-def _draw_cost(frame: pd.DataFrame) -> Figure:
-    """Bars by model and system, in a panel for each trace and choice of devices."""
-    figure, axes = sheet(len(TRACES), len(KINDS), width=PAGE, height=4.4, sharex=True, squeeze=False)
-    width = 0.8 / len(SYSTEMS)
-    for panel, (trace, kinds), some in panels(axes, frame, trace=TRACES, devices=KINDS):
-        for place, system in enumerate(SYSTEMS):
-            own = some[some["system"] == system].set_index("model").reindex(list(MODELS))
-            at = np.arange(len(MODELS)) + (place - (len(SYSTEMS) - 1) / 2) * width
-            panel.bar(
-                *(at, own["usd_per_million_tokens"], width),
-                color=SYSTEM_COLOURS[system],
-                label=system,
-                linewidth=0,
-            )
-        panel.set_title(f"{trace}, {kinds}", fontsize=7)
-        panel.set_xticks(range(len(MODELS)), [name.replace("-", "-\n", 1) for name in MODELS], fontsize=6)
-        panel.set_ylabel("\\$ a million tokens")
-        panel.grid(visible=False, axis="x")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=len(SYSTEMS))
-    return figure
-
-
-def _draw_price(frame: pd.DataFrame) -> Figure:
-    """Lines over H20's price, a panel a model."""
-    names = list(dict.fromkeys(frame["model"]))
-    figure, axes = sheet(1, len(names), width=PAGE, height=2.4, squeeze=False)
-    for panel, (name,), some in panels(axes, frame, model=names):
-        for system in SYSTEMS:
-            own = some[some["system"] == system]
-            line = partial(panel.plot, own["h20_usd_per_hour"], own["usd_per_million_tokens"])
-            line(color=SYSTEM_COLOURS[system], marker="o", markersize=3, label=system)
-        panel.set_title(name, fontsize=7)
-        panel.set_xlabel("H20, \\$ an hour")
-        panel.set_ylim(bottom=0)
-    axes[0][0].set_ylabel("\\$ a million tokens", color=INK)
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper left", ncols=len(SYSTEMS))
-    return figure

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from laminabench.catalog.cost_file import load_costs
@@ -14,14 +13,11 @@ from laminabench.catalog.deployment import Deployment, Workers
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import GB, device
 from laminabench.catalog.network import parse_network
-from laminabench.figures.style import PURPLE, Looks
-from laminabench.papers.claims import Claim
-from laminabench.papers.context import Ground
+from laminabench.papers.context import Context
+from laminabench.papers.replays import STEPS, one_batch
 from laminabench.systems.modelled.lamina_v1 import NETWORK
 from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.registry import system
-from laminabench.traces.table import Trace, TraceMeta, make_trace
-from laminabench.workflows.replay import Workload, replay
 
 CARD = "a100-40g"
 # Computation and memory devices. LLaMA-13B's are in section 6.3; the paper does not say LLaMA-33B's: its
@@ -32,20 +28,10 @@ DOPS = {"llama-13b": (1, 3), "llama-33b": (2, 8)}
 MEMORY_SHARE = 0.9 * 40 * 2**30 / (40 * GB)
 VLLM, LAMINA, ROTATIONAL = "vLLM", "Lamina", "Lamina, rotational"
 WAYS = (VLLM, LAMINA, ROTATIONAL)
-# Tokens that every request makes: enough for a mean step, few enough that its context stays what it is.
-STEPS = 12
-# Which says so in a picture, and is no measured set: bands never span it.
-DERIVED, DERIVED_LABEL = "v1-table3", "derived from v1's Table 3"
-DERIVED_MARK: Looks = {"color": PURPLE, "marker": "D", "markersize": 3, "linestyle": ""}
-# Under the picture of what rests on the network and shows the derived set.
-NOT_MEASURED = (
-    f"Purple is {DERIVED_LABEL} ({DERIVED}): nobody's measurement. The network's 33 us and 24.2 GB/s are "
-    "v1's own (figure 15)."
-)
-TESTBED = (
-    "A100-40G in both roles, (1, 3) for 13B as in section 6.3, (2, 8) for 33B is assumed, 90 % of 40 GiB used"
-)
-HOW = "modelled: {sets}; " + TESTBED
+# A set derived from v1's Table 3, not a measured one: bands never span it.
+DERIVED = "v1-table3"
+# The columns of a case; to these comes the system.
+CASE = ["costs", "model", "context"]
 
 
 class Point(NamedTuple):
@@ -65,13 +51,13 @@ class Point(NamedTuple):
 
 
 def longest_request(way: str, chosen: Setup) -> int:
-    """Tokens, prompt and answer, of a request that just fits when it is alone."""
+    """Return the tokens, prompt and answer, of a request that just fits when it is alone."""
     spec = system(system_name(way)).build(replace(chosen, max_num_seqs=1)).spec
     return spec.tokens_per_pool // spec.block_tokens * spec.block_tokens
 
 
 def deployment(way: str, model_name: str, memory_devices: int | None = None) -> Deployment:
-    """The testbed's cards in their roles; as many memory devices as `DOPS` says, unless told."""
+    """Return the testbed's cards in their roles, with as many memory devices as `DOPS` says by default."""
     computation, usual = DOPS[model_name]
     card = device(CARD)
     memory = None if way == VLLM else Workers(card, memory_devices or usual)
@@ -79,7 +65,7 @@ def deployment(way: str, model_name: str, memory_devices: int | None = None) -> 
 
 
 def setup(way: str, model_name: str, costs: CostSet, memory_devices: int | None = None) -> Setup:
-    """One of `WAYS` to serve a model on the testbed."""
+    """Return one of `WAYS` to serve a model on the testbed."""
     return Setup(
         model(model_name),
         deployment(way, model_name, memory_devices),
@@ -91,19 +77,19 @@ def setup(way: str, model_name: str, costs: CostSet, memory_devices: int | None 
 
 
 def system_name(way: str) -> str:
-    """The system behind a way to serve."""
+    """Return the system behind a way to serve."""
     return "vllm" if way == VLLM else "lamina-v1"
 
 
 def most_requests(way: str, chosen: Setup, context: int) -> int:
-    """How many requests of this length fit."""
+    """Return how many requests of this length fit."""
     spec = system(system_name(way)).build(replace(chosen, max_num_seqs=1)).spec
     blocks = -(-context // spec.block_tokens)
     return spec.pools * (spec.tokens_per_pool // spec.block_tokens // blocks)
 
 
 def usd(served_on: Deployment, share: float = 1) -> float:
-    """What the devices cost, as section 6 counts: memory devices have an RTX 3090's cost efficiency.
+    """Return the devices' cost as section 6 counts: memory devices have an RTX 3090's cost efficiency.
 
     v1 prices no A100 of 40 GB; as a computation device it costs a `share` of one of 80 GB.
     """
@@ -114,42 +100,28 @@ def usd(served_on: Deployment, share: float = 1) -> float:
     return served_on.model.count * share * card.purchase.usd + memory_gb * consumer.purchase_usd_per_gb
 
 
-def requests(count: int, context: int) -> Trace:
-    """So many requests that end with this context, all there at once."""
-    prompts, outputs = np.full(count, context - STEPS, np.int32), np.full(count, STEPS, np.int32)
-    meta = TraceMeta(f"fixed-{context}", source="profile", has_arrivals=False)
-    return make_trace(np.zeros(count), prompts, outputs, meta)
-
-
 def point(way: str, chosen: Setup, context: int, batch: int) -> Point:
-    """Simulated: the batch begins together and ends together."""
-    found = replay(
-        requests(batch, context), system_name(way), replace(chosen, max_num_seqs=batch), Workload()
-    )
-    assert found.summary.requests.completed == batch
-    done = found.outcome.iterations
-    mean = {
-        name: 1000 * float(done[f"{name}_s"].mean()) for name in ("duration", "model", "attention", "host")
-    }
+    """Simulate a batch that begins together and ends together."""
+    outcome, times = one_batch(system_name(way), chosen, context, batch)
     # With batches in rotation the others' work is in a step too: there is no such remainder.
-    network = mean["duration"] - mean["model"] - mean["attention"] - mean["host"]
+    network = times["duration"] - times["model"] - times["attention"] - times["host"]
     return Point(
         chosen.model.name,
         way,
         chosen.costs.name,
         context,
         batch,
-        batch * STEPS / found.outcome.end_s,
-        mean["duration"],
-        mean["model"],
-        mean["attention"],
+        batch * STEPS / outcome.end_s,
+        times["duration"],
+        times["model"],
+        times["attention"],
         network if way != ROTATIONAL else float("nan"),
-        mean["host"],
+        times["host"],
     )
 
 
 def sweep(way: str, model_name: str, costs: CostSet, context: int, batches: tuple[int, ...]) -> list[Point]:
-    """Those of the batches that fit, and the largest that does."""
+    """Return the points of the batches that fit, and of the largest that does."""
     chosen = setup(way, model_name, costs)
     most = most_requests(way, chosen, context)
     least = 2 if way == ROTATIONAL else 1
@@ -158,37 +130,41 @@ def sweep(way: str, model_name: str, costs: CostSet, context: int, batches: tupl
 
 
 def points_frame(
-    ground: Ground, ways: tuple[str, ...], contexts: tuple[int, ...], batches: tuple[int, ...]
+    context: Context, ways: tuple[str, ...], lengths: tuple[int, ...], batches: tuple[int, ...]
 ) -> pd.DataFrame:
-    """What `sweep` has of both models, with the measured sets and the derived one: a row for each point."""
+    """Return the points of both models, with the measured sets and the derived one."""
     points = [
         each
-        for costs in (*ground.costs(), load_costs(DERIVED))
+        for costs in (*context.costs(), load_costs(DERIVED))
         for name in DOPS
-        for context in contexts
+        for length in lengths
         for way in ways
-        for each in sweep(way, name, costs, context, batches)
+        for each in sweep(way, name, costs, length, batches)
     ]
     return pd.DataFrame(points, columns=Point._fields)
 
 
 def measured(frame: pd.DataFrame) -> pd.DataFrame:
-    """What bands and the first of the claims are over."""
+    """Return what bands and the first of the claims are over."""
     return frame[frame["costs"] != DERIVED]
 
 
 def derived(frame: pd.DataFrame) -> pd.DataFrame:
-    """The same with the speed that v1's Table 3 implies."""
+    """Return the rows with the speed that v1's Table 3 implies."""
     return frame[frame["costs"] == DERIVED]
 
 
-def as_derived(claim: Claim, ours: tuple[float, float] | str, remark: str = "") -> Claim:
-    """What v1 says, beside what comes out with the speed that its Table 3 implies."""
-    return replace(
-        claim,
-        what=f"{claim.what}: the same with the speed that Table 3 implies",
-        ours=ours,
-        how=f"modelled: {DERIVED}, {DERIVED_LABEL}; {TESTBED}",
-        rests_on=(*dict.fromkeys((*claim.rests_on, "paper's own numbers")),),
-        remark=remark,
+def over(frame: pd.DataFrame, column: str, above: str, below: str, *more: str) -> pd.Series[float]:
+    """Return one system's values over another's, in each case that has both."""
+    table = frame.set_index([*CASE, *more, "system"])[column].unstack()
+    ratio: pd.Series[float] = (table[above] / table[below]).dropna()
+    return ratio
+
+
+def by_context(lengths: tuple[int, ...], ratios: dict[str, pd.Series[float]]) -> pd.DataFrame:
+    """Return ratios by kind as points, the models beside each other at each context."""
+    frame = pd.concat(
+        [found.rename("ratio").reset_index().assign(kind=kind) for kind, found in ratios.items()]
     )
+    aside = frame["model"].map(dict(zip(DOPS, (-0.1, 0.1), strict=True)))
+    return frame.assign(at=frame["context"].map(lengths.index) + aside)

@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.cost_terms import Float64
 from laminabench.catalog.eras import Era, load_eras
 from laminabench.catalog.find_model import model
 from laminabench.catalog.network import parse_network
-from laminabench.figures.style import (
-    BLUE,
-    INK,
-    ORANGE,
-    PAGE,
-    PUBLISHED,
-    SKY,
-    VERMILION,
-    Looks,
-    published_band,
-    sheet,
-)
-from laminabench.papers.claims import SERVED, Claim, Section
-from laminabench.papers.context import COST_SETS, TRACES, Ground
-from laminabench.papers.paper import Made
-from laminabench.papers.spans import panels, set_bars, span
+from laminabench.papers.context import COST_SETS, TRACES, Context
+from laminabench.papers.paper import Result
 from laminabench.workflows.compare.assumptions import assumptions, left_out
 from laminabench.workflows.compare.cells import Cell, Grid, View, grid_cells
 from laminabench.workflows.compare.eras import readings_of
@@ -41,44 +25,48 @@ from laminabench.workflows.validate import published
 PAIR = ("vllm", "lamina")
 EQUAL_COST_MODELS = ("llama-33b", "llama-65b", "llama3-70b")
 THEN, NOW = load_eras()["vllm-2024"], load_eras()["vllm-2026"]
-# Section 6.1: lowest and highest, and an average.
-GAIN_PERCENT, BATCH_RATIO = (16.1, 90.1), 2.39
-_METRICS = {"tokens_per_s": "tokens/s", "tbt_p50_ms": "TBT p50, ms", "mean_batch": "mean batch"}
-_COLOURS = {
-    f"vllm, {THEN.name}": VERMILION,
-    f"lamina, {THEN.name}": BLUE,
-    f"vllm, {NOW.name}": ORANGE,
-    f"lamina, {NOW.name}": SKY,
-}
 # The deployment of vLLM's CI that is nearest to figure 10's.
 _CI = ("llama3-70b", "4xh200")
 _CI_REQUESTS = published.table()["requests"]
 
 
-def fig10(ground: Ground) -> Made:
-    """Both systems on every trace: in both eras, and with both measured sets and one host for all."""
+def fig10(context: Context) -> Result:
+    """Replay both systems on every trace: in both eras, and with both measured sets and one host for all."""
     spec = ComparisonSpec(PAIR, network=parse_network("fhbn"))
     views = [View(load_costs(era.costs), readings_of(spec, era)) for era in (THEN, NOW)]
-    views += [View(costs, (spec,)) for costs in ground.costs()]
+    views += [View(costs, (spec,)) for costs in context.costs()]
     # Today's kernels with what else vLLM had in 2024.
     slow = tuple(each for each in readings_of(spec, THEN) if each.reading and not each.reading.alike)
     views.append(View(load_costs(NOW.costs), slow))
-    models, traces = [model(name) for name in EQUAL_COST_MODELS], [ground.trace(name) for name in TRACES]
+    models, traces = [model(name) for name in EQUAL_COST_MODELS], [context.trace(name) for name in TRACES]
     every = grid_cells(Grid(views, models, traces), jobs=1)
-    of_slow = every[-len(slow) * len(models) * len(traces) :]
-    found = every[: -len(of_slow)]
-    traced = ground.source_of(*TRACES)
-    in_eras = [cell for cell in found if cell.reading]
-    words = (
-        f"Modelled: {traced}; {'; '.join(assumptions(in_eras, PAIR))}. Bars end at the mean of an era's "
-        f"ends, lines span them; thin lines beside the gains of {THEN.name} are with Lamina's host as slow "
-        "as vLLM's."
-    )
-    out = "".join(f" {each}." for each in left_out(in_eras))
-    return Made(_frame(found), _claims(found, of_slow, traced), words + out, _draw)
+    count = len(every) - len(slow) * len(models) * len(traces)
+    cells, of_slow = every[:count], every[count:]
+    in_eras = [cell for cell in cells if cell.reading]
+    frame = _frame(cells)
+    eras = frame[frame["era"] != ""]
+    limits = context.published("fig10")["gains"]
+    values = {
+        "source": context.source_of(*TRACES),
+        "then": THEN.name,
+        "now": NOW.name,
+        "then_costs": THEN.costs,
+        "now_costs": NOW.costs,
+        "host_ms": THEN.host_ms,
+        "eras_assumed": "; ".join(assumptions(in_eras, PAIR)),
+        "plain_assumed": "; ".join(assumptions(_of(cells, None), PAIR)),
+        "left_out": "".join(f" {each}." for each in left_out(in_eras)),
+        "gain_limits": (
+            min(0, eras["gain_percent"].min()) - 5,
+            max(eras["gain_percent"].max(), limits[1]) + 5,
+        ),
+        **_gains(cells, of_slow, limits),
+    }
+    shown = eras[~eras["hosts_alike"]].assign(who=lambda rows: rows["system"] + ", " + rows["era"])
+    return Result(frame, values, {"eras": shown, "gains": _bands(eras)})
 
 
-def _frame(found: Sequence[Cell]) -> pd.DataFrame:
+def _frame(cells: Sequence[Cell]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "era": cell.reading.era.name if cell.reading else "",
@@ -98,7 +86,7 @@ def _frame(found: Sequence[Cell]) -> pd.DataFrame:
             "gain_per_dollar_percent": 100 * cell.gain_per_dollar_of("lamina", "vllm"),
             "left_out": cell.dropped,
         }
-        for cell in found
+        for cell in cells
         for name in PAIR
     )
 
@@ -113,99 +101,40 @@ def _of(cells: Sequence[Cell], era: Era | None, *, alike: bool = False) -> list[
     ]
 
 
-def _claims(found: Sequence[Cell], of_slow: Sequence[Cell], traced: str) -> tuple[Claim, ...]:
-    then, alike = _of(found, THEN), _of(found, THEN, alike=True)
-    now, plain = _of(found, NOW), _of(found, None)
-    says = Section("section 6.1", f"modelled, {traced}", "performance", SERVED)
-    what = "gain in throughput at similar cost, lowest and highest of 12 cells"
-    ratios = [_ratio(cells) for cells in (then, now)]
-    low, high = THEN.host_ms
-    by_host = " and ".join(
-        f"{_span(cell for cell in alike if cell.hosts['vllm'].per_step_ms == host)} at {host:g} ms"
-        for host in THEN.host_ms
-    )
-    measured, left = _beside_kernels()
-    most = max(left.values())
-    lines = _Lines.of(then)
-    needed = [lines.host_of(place, gain) for place, gain in zip((0, -1), GAIN_PERCENT, strict=True)]
-    top = max(then, key=_gain)
-    each_left = ", ".join(f"{ms:.1f} ms with {name}" for name, ms in left.items())
-    return (
-        says(
-            f"{what}, {THEN.name}",
-            GAIN_PERCENT,
-            map(_gain, then),
-            "%",
-            how=f"modelled, as under the picture; {THEN.name}",
-            remark=f"vLLM's host at {low:g} to {high:g} ms a step is the range of its RFC of July 2024, "
-            "before vLLM 0.6; of the traces that it shows it says about 4 ms on every decode, below that "
-            "range. Lamina's at 2 ms is assumed, as the paper does not say. For the published gains one must "
-            f"believe that vLLM's host took {min(needed):.0f} to {max(needed):.0f} ms a step where Lamina's "
-            "took 2. vLLM's own CI of November 2024 says otherwise, as do those "
-            f"traces: {measured:.1f} ms a step in all for LLaMA3-70B on four H200, {_CI_REQUESTS} requests "
-            f"at once, which leaves for all but kernels: {each_left} (below 0: the set's kernels alone take "
-            f"longer). The highest gain is of a cell with {top.mean_batch['vllm']:.1f} requests at once on "
-            "vLLM. Of large batches an issue of that month (10634) has 5 to 6 ms between steps of 256.",
-            experiment="with Lamina's host as it is and vLLM's varied, the lowest gain is "
-            f"{GAIN_PERCENT[0]} % at {needed[0]:.1f} ms a step, and the highest {GAIN_PERCENT[1]} % at "
-            f"{needed[1]:.1f} ms; at the {most:.1f} ms that the CI leaves at most they are "
-            f"{_text(lines.at(most))}.",
-        ),
-        says(
-            f"{what}, {THEN.name} and Lamina's host as slow as vLLM's",
-            GAIN_PERCENT,
-            map(_gain, alike),
-            "%",
-            how=f"modelled, as under the picture; {THEN.name} with Lamina's host as vLLM's",
-            remark="What is missing of the row above comes of Lamina's host being the faster one.",
-            experiment=f"{by_host} a step on both.",
-        ),
-        says(
-            f"{what}, {NOW.name}",
-            GAIN_PERCENT,
-            map(_gain, now),
-            "%",
-            how=f"modelled, as under the picture; {NOW.name}",
-            remark="Hosts of today work behind the devices, and Lamina's is taken to do so too; with "
-            f"{NOW.costs} both then take nothing. vLLM runs four times as many requests at once, and its "
-            "kernels are faster.",
-            experiment=f"with vLLM's host and limit of 2024 and today's kernels {_span(of_slow)}.",
-        ),
-        says(
-            f"{what}, one host for both",
-            GAIN_PERCENT,
-            map(_gain, plain),
-            "%",
-            how=f"modelled, {traced}; {'; '.join(assumptions(plain, PAIR))}",
-            remark="What two measured sets leave open, with today's limit and a host that nobody measured.",
-            experiment=f"with vLLM's host and limit of 2024, and {THEN.costs}, {_span(then)}; with today's "
-            f"vLLM {_span(now)}.",
-        ),
-        says("mean batch over vLLM's, average of the cells, both eras", BATCH_RATIO, ratios),
-    )
+def _gains(cells: Sequence[Cell], of_slow: Sequence[Cell], limits: tuple[float, float]) -> dict[str, object]:
+    then, alike = _of(cells, THEN), _of(cells, THEN, alike=True)
+    now, plain = _of(cells, NOW), _of(cells, None)
+    named = {"then": then, "alike": alike, "now": now, "plain": plain, "slow": of_slow}
+    measured, left = beside_kernels()
+    lines = Lines.of(then)
+    return {
+        "gains": {name: [_gain(cell) for cell in some] for name, some in named.items()},
+        "by_host": [
+            [_gain(cell) for cell in alike if cell.hosts["vllm"].per_step_ms == host] for host in THEN.host_ms
+        ],
+        "needed_ms": [lines.host_of(place, gain) for place, gain in zip((0, -1), limits, strict=True)],
+        "measured_ms": measured,
+        "left_ms": left,
+        "most_left_ms": max(left.values()),
+        "at_most_left": lines.at(max(left.values())),
+        "ci_requests": _CI_REQUESTS,
+        "top_batch": max(then, key=_gain).mean_batch["vllm"],
+        "ratios": [
+            float(np.mean([cell.mean_batch["lamina"] / cell.mean_batch["vllm"] for cell in some]))
+            for some in (then, now)
+        ],
+    }
 
 
-def _span(cells: Iterable[Cell]) -> str:
-    return _text(map(_gain, cells))
-
-
-def _text(gains: Iterable[float]) -> str:
-    return f"{span(gains, '+.1f')} %"
-
-
-def _ratio(cells: Sequence[Cell]) -> float:
-    return float(np.mean([cell.mean_batch["lamina"] / cell.mean_batch["vllm"] for cell in cells]))
-
-
-class _Lines(NamedTuple):
-    """The gain of each cell as a line in what vLLM's host takes, which every step of its is longer by."""
+class Lines(NamedTuple):
+    """The gain of each cell as a line in what vLLM's host takes, by which each of its steps is longer."""
 
     slope: Float64
     start: Float64
 
     @classmethod
-    def of(cls, cells: Sequence[Cell]) -> _Lines:
-        """Two cells of each model and trace, of two hosts."""
+    def of(cls, cells: Sequence[Cell]) -> Lines:
+        """Return the lines through two cells of each model and trace, of two hosts."""
         ends: dict[tuple[str, str], list[tuple[float, float]]] = {}
         for cell in cells:
             ends.setdefault((cell.model, cell.trace), []).append(
@@ -216,18 +145,18 @@ class _Lines(NamedTuple):
         return cls(slope, gains - slope * hosts)
 
     def at(self, host_ms: float) -> list[float]:
-        """From the lowest to the highest."""
+        """Return the gains from the lowest to the highest."""
         return sorted((self.start + self.slope * host_ms).tolist())
 
     def host_of(self, place: int, gain: float) -> float:
-        """With which the lowest gain (0) or the highest (-1) is this."""
+        """Return the host's time with which the lowest gain (0) or the highest (-1) is this."""
         hosts = np.linspace(0, 50, 5001)
         return float(np.interp(gain, [self.at(host)[place] for host in hosts], hosts))
 
 
 @cache
-def _beside_kernels() -> tuple[float, dict[str, float]]:
-    """A step of vLLM's CI in ms, and what kernels of each set leave of it."""
+def beside_kernels() -> tuple[float, dict[str, float]]:
+    """Return a step of vLLM's CI in milliseconds, and what kernels of each set leave of it."""
     steps = published.table()["output_tokens"]
     left, measured = {}, 0.0
     for name in COST_SETS:
@@ -239,43 +168,14 @@ def _beside_kernels() -> tuple[float, dict[str, float]]:
     return measured, left
 
 
-def _draw(frame: pd.DataFrame) -> Figure:
-    """Gains, then rows of metrics, by columns of models, as in the paper."""
-    figure, axes = sheet(1 + len(_METRICS), 3, width=PAGE, height=6.2, sharex=True)
-    eras = frame[frame["era"] != ""]
-    shown = eras[~eras["hosts_alike"]].assign(who=lambda rows: rows["system"] + ", " + rows["era"])
-    looks: Looks = {"order": TRACES, "hue_order": list(_COLOURS), "palette": _COLOURS, "legend": "brief"}
-    for row, (metric, words) in zip(axes[1:], _METRICS.items(), strict=True):
-        for panel, _, mine in panels(row, shown, model=EQUAL_COST_MODELS):
-            set_bars(panel, mine, "trace", metric, hue="who", **looks)
-            panel.set(xlabel="", ylabel="")
-            panel.tick_params(axis="x", rotation=30)
-        row[0].set_ylabel(words)
-    for panel, (name,), mine in panels(axes[0], eras, model=EQUAL_COST_MODELS):
-        panel.set_title(name)
-        _gains(panel, mine)
-    low, high = eras["gain_percent"].min(), eras["gain_percent"].max()
-    for panel in axes[0]:
-        panel.set_ylim(min(0, low) - 5, max(high, GAIN_PERCENT[1]) + 5)
-    axes[0][0].set_ylabel("gain, %")
-    figure.legend(*axes[1][0].get_legend_handles_labels(), loc="outside upper right", ncols=2)
-    words = (
-        f"published (grey): throughput {GAIN_PERCENT[0]:+} to {GAIN_PERCENT[1]:+} %,\n"
-        f"batch {BATCH_RATIO} times vLLM's on average"
-    )
-    figure.suptitle(words, fontsize=7, color=PUBLISHED, x=0.01, ha="left")
-    return figure
-
-
-def _gains(axes: Axes, frame: pd.DataFrame) -> None:
-    """Of each trace a line for each era, from one end to the other."""
-    published_band(axes, *GAIN_PERCENT, "published")
-    marks = ((THEN, False, -0.2, BLUE, 5.0), (THEN, True, 0.0, INK, 1.0), (NOW, False, 0.2, SKY, 5.0))
-    for era, alike, aside, colour, thick in marks:
-        own = frame[(frame["era"] == era.name) & (frame["hosts_alike"] == alike)]
-        ends = own.groupby("trace")["gain_percent"].agg(["min", "max"]).loc[list(TRACES)]
-        at = np.arange(len(TRACES)) + aside
-        # A band of one reading is to be seen, too.
-        middle, half = ends.mean(axis=1), np.maximum((ends["max"] - ends["min"]) / 2, 1.0)
-        axes.vlines(at, middle - half, middle + half, color=colour, lw=thick)
-    axes.grid(visible=False, axis="x")
+def _bands(eras: pd.DataFrame) -> pd.DataFrame:
+    """Return the gains of each trace from one end to the other, by era beside each other."""
+    look = eras["era"].where(~eras["hosts_alike"], "alike")
+    look = look.where((eras["era"] == THEN.name) | ~eras["hosts_alike"], "")
+    rows = eras.assign(look=look)[look != ""]
+    ends = rows.groupby(["model", "look", "trace"])["gain_percent"].agg(["min", "max"]).reset_index()
+    aside = ends["look"].map({THEN.name: -0.2, "alike": 0.0, NOW.name: 0.2})
+    # A band of one reading has a height too.
+    middle, half = (ends["min"] + ends["max"]) / 2, ((ends["max"] - ends["min"]) / 2).clip(lower=1.0)
+    at = ends["trace"].map(TRACES.index) + aside
+    return ends.assign(at=at, low=middle - half, high=middle + half)

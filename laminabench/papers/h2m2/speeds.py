@@ -17,13 +17,9 @@ import pandas as pd
 from laminabench.catalog.boards import Board, board
 from laminabench.catalog.find_model import model
 from laminabench.catalog.models import ModelShape
-from laminabench.figures.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW
-from laminabench.papers.claims import Basis
 from laminabench.sim.h2m2 import IterationLoad, Plan, plan, uniform
 
 BASELINE = "lpddr"
-# What every iteration's time rests on: the tables of the paper's hardware, and what they leave open.
-BOARD: tuple[Basis, ...] = ("paper's own numbers", "shape", "assumption", "fit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,30 +59,16 @@ ORACLE, BEST = Way("Oracle", "oracle"), Way("Best", "oracle")
 H2M2 = Way("H2M2", "greedy", translated=True)
 EIGHT_HBM = Way("8-HBM", "8-hbm")
 
-COLOURS = {
-    "H2M2": GREEN,
-    "Oracle": BLUE,
-    "Best": BLUE,
-    "Hierarchical": ORANGE,
-    "LPDDR-only": SKY,
-    "8-HBM": PURPLE,
-    "Naive": VERMILION,
-    "FlexGen": VERMILION,
-    "A-major": ORANGE,
-    "Q-major": PURPLE,
-    "F-major": YELLOW,
-}
-
 
 @cache
 def original() -> Board:
-    """The board of tables 1 and 2."""
+    """Return the board of tables 1 and 2."""
     return board("h2m2")
 
 
 @cache
 def plan_of(way: Way, model_name: str, point: tuple[int, int], on: Board | None = None) -> Plan:
-    """One iteration of so many requests of one length, decoder layers only as in the paper."""
+    """Plan an iteration of so many requests of one length, decoder layers only as in the paper."""
     where, shape = on or original(), model(model_name)
     moment = uniform(*point, where)
     shares = None if way.shares is None else way.shares(where, shape, moment)
@@ -95,24 +77,24 @@ def plan_of(way: Way, model_name: str, point: tuple[int, int], on: Board | None 
 
 @cache
 def baseline_s(model_name: str, point: tuple[int, int]) -> float:
-    """An iteration on LPDDR alone: always of the unchanged board, whatever it is compared with."""
+    """Return the seconds of an iteration on LPDDR alone, always of the unchanged board."""
     return plan_of(LPDDR_ONLY, model_name, point).iteration_s
 
 
 def speed_up(way: Way, model_name: str, point: tuple[int, int], on: Board | None = None) -> float:
-    """How many times as fast as LPDDR alone."""
+    """Return how many times as fast as LPDDR alone it is."""
     return baseline_s(model_name, point) / plan_of(way, model_name, point, on).iteration_s
 
 
 def points_of(case: Case) -> tuple[tuple[int, int], ...]:
-    """Its batch at each of its lengths."""
+    """Return a case's batch at each of its lengths."""
     return tuple((case.batch, length) for length in case.lengths)
 
 
 def speed_ups(
     ways: Sequence[Way], model_name: str, points: Iterable[tuple[int, int]], on: Board | None = None
 ) -> pd.DataFrame:
-    """A row for every point and way."""
+    """Return a row for every point and way."""
     plans = ((point, way, plan_of(way, model_name, point, on)) for point in points for way in ways)
     return pd.DataFrame(
         {
@@ -131,13 +113,13 @@ def speed_ups(
 
 
 def means(frame: pd.DataFrame) -> dict[str, float]:
-    """Of the speed-ups at the points, by way: an average of ratios, not a ratio of averages."""
+    """Return the average speed-up of each way: an average of ratios, not a ratio of averages."""
     found = frame.groupby("way", sort=False)["speed_up"].mean()
     return {str(way): float(mean) for way, mean in found.items()}
 
 
 def lengths_text(*cases: Case) -> str:
-    """For a caption: section 5's lengths."""
+    """Return section 5's lengths for a caption."""
     each = [f"{case.words} {_list(case.lengths)} tokens at batch {case.batch}" for case in cases]
     return f"lengths fitted on one grid with these: {'; '.join(each)}"
 
@@ -159,7 +141,7 @@ OF_TRANSLATION, OF_GQA, OF_HIERARCHICAL, OF_FLEXGEN, OF_EIGHT_HBM, OF_ENERGY = (
 
 
 def how(*points: str, also: Sequence[str] = ()) -> str:
-    """What a figure's numbers come from: parameters that are not the paper's, by name and value.
+    """Return what a figure's numbers come from: parameters that are not the paper's, by name and value.
 
     `also` names those that this figure depends on beside the ones that all do; `points` says which its points
     are.
@@ -179,14 +161,14 @@ def _value(value: object) -> str:
 
 
 def mean_speed_up_assuming(way: Way, case: Case, assumed: Board) -> float:
-    """Over LPDDR alone, of which the same is assumed; the boards of table 4 have a fixed baseline instead."""
+    """Return the average speed-up over LPDDR alone of the same assumed board."""
     return mean_speed_up_at(way, case.model, points_of(case), assumed)
 
 
 def mean_speed_up_at(
     way: Way, model_name: str, points: Sequence[tuple[int, int]], assumed: Board, fixed: Board | None = None
 ) -> float:
-    """The same at any points; over the LPDDR of the `fixed` board where there is one."""
+    """Return the average at any points; over the LPDDR of the `fixed` board where there is one."""
     each = [
         plan_of(LPDDR_ONLY, model_name, point, fixed or assumed).iteration_s
         / plan_of(way, model_name, point, assumed).iteration_s
@@ -200,18 +182,18 @@ _LOADS = {"before": "behind", "behind": "before"}
 
 
 def loaded_otherwise(board: Board) -> Board:
-    """The board with the other reading of how arrays get their weights."""
+    """Return the board with the other reading of how arrays get their weights."""
     return replace(board, weight_load=_LOADS[board.weight_load])
 
 
 def under_the_other_load(numbers: Mapping[str, float], unit: str = "times") -> str:
-    """For a caption: the figure's main numbers on the board that is `loaded_otherwise`."""
+    """Return a figure's main numbers on the board that is `loaded_otherwise`, for its caption."""
     each = ", ".join(f"{words} {number:.2f} {unit}" for words, number in numbers.items())
     mine, other = original().weight_load, loaded_otherwise(original()).weight_load
     return f"Of two readings of how an array gets its weights, weight_load {mine} is assumed; {other}: {each}"
 
 
 def other_speed_ups(ways: Sequence[Way], model_name: str, points: Sequence[tuple[int, int]]) -> str:
-    """The same of averages over LPDDR alone."""
+    """Return averages over LPDDR alone on the board that is `loaded_otherwise`, for a caption."""
     board = loaded_otherwise(original())
     return under_the_other_load({way.words: mean_speed_up_at(way, model_name, points, board) for way in ways})
