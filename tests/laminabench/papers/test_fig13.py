@@ -83,12 +83,10 @@ def test_published_values_are_told_apart(tmp_path: Path) -> None:
     assert (tmp_path / "again.svg").read_text() == drawn
 
 
-@pytest.mark.parametrize("suffix", [".png", ".pdf"])
-def test_it_is_drawn_from_a_directory_too(tmp_path: Path, suffix: str) -> None:
+def test_it_is_drawn_from_a_directory_too(tmp_path: Path) -> None:
     write(tmp_path / "run", result(), [], ["laminabench"])
-    target = tmp_path / f"fig{suffix}"
-    draw(read(tmp_path / "run"), target)
-    assert target.stat().st_size > 5000
+    draw(read(tmp_path / "run"), tmp_path / "fig.pdf")
+    assert (tmp_path / "fig.pdf").stat().st_size > 5000
 
 
 def test_another_kind_of_picture_is_refused(tmp_path: Path) -> None:

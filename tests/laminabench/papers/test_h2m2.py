@@ -99,6 +99,7 @@ def test_a_decision_s_time_is_read_from_what_was_kept(tmp_path: Path) -> None:
     assert overheads.decision(Context(tmp_path / "nothing"))["decision_ms"] is None
 
 
+@pytest.mark.long
 def test_figure_16_replays_the_same_requests_for_every_policy(made) -> None:
     frame = made("h2m2-fig16").frame
     assert len(frame) == len(dynamic.SEEDS) * 8 * 128
@@ -204,6 +205,7 @@ def test_only_busy_memories_give_both_published_energies(made, claim) -> None:
     assert rows["hbm_over_lpddr"].to_numpy() == pytest.approx(1.31)
 
 
+@pytest.mark.long
 def test_sensitivity_starts_from_what_the_figures_show_and_varies_the_baseline_too(made, claim) -> None:
     frame = made("h2m2-sensitivity").frame
     table = frame.pivot_table(index="assumed", columns=["model", "measure"], values="times")

@@ -32,10 +32,7 @@ def test_a_figure_s_data_are_complete(entry: Entry) -> None:
         )
 
 
-# Fast are the tables, and figures that together have every kind of layer.
-@pytest.mark.long(
-    but=["fig2", "table4", "v1-fig1", "v1-fig5", "v1-fig14", "v1-table1", "h2m2-fig12", "h2m2-fig16"]
-)
+@pytest.mark.long(but=["fig2", "table4", "v1-fig5", "h2m2-fig12"])
 @pytest.mark.parametrize("name", TITLES)
 def test_a_figure_is_written_whole_and_explains_what_does_not_come_out(
     name: str, context: Context, tmp_path: Path

@@ -90,6 +90,7 @@ def test_memory_devices_cost_what_an_rtx_3090_s_memory_does() -> None:
     assert usd(deployment(LAMINA, "llama-33b", 4)) == pytest.approx(2 * 17500 + 4 * 40 * 1600 / 24)
 
 
+@pytest.mark.long
 def test_twelve_memory_devices_would_reach_the_paper_s_largest_batch(claim) -> None:
     costs = load_costs("roofline")
     per_token = 2 * 2 * 60 * 6656
@@ -116,6 +117,7 @@ def test_a_sweep_ends_with_what_fits() -> None:
     assert [each.batch for each in found] == [1, 8, 25]
 
 
+@pytest.mark.long
 def test_ratios_are_of_largest_batches_and_of_equal_ones(made) -> None:
     frame = made("v1-fig12").frame
     largest = served.ratios(frame, "batch")
@@ -147,6 +149,7 @@ def test_with_reading_steps_fall_from_table_3_s_to_that_of_the_weights_by_the_da
 
 
 @pytest.mark.parametrize("name", ["v1-fig12", "v1-fig13", "v1-fig14"])
+@pytest.mark.long
 def test_what_table_3_implies_is_beside_the_measured_sets_and_in_no_band(name, made, context) -> None:
     frame, claims = made(name).frame, made(name).claims
     assert set(measured(frame)["costs"]) == set(context.cost_sets)
@@ -179,6 +182,7 @@ def test_figure_15_adds_the_round_trip_to_the_bytes(made) -> None:
     assert by_what["round trip with it"].ours is None
 
 
+@pytest.mark.long
 def test_figure_17_leaves_out_what_vllm_cannot_hold(made) -> None:
     frame = made("v1-fig17").frame
     assert set(frame["system"]) == {"vLLM", *(f"{count} memory devices" for count in (2, 4, 8, 12))}

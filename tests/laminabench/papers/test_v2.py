@@ -88,6 +88,7 @@ def test_figure_4_holds_for_each_nic_and_not_for_all_together(made) -> None:
     assert (frame["aggregate_gb_per_s"] / frame["nic_gb_per_s"]).to_numpy() == pytest.approx(4)
 
 
+@pytest.mark.long
 def test_figure_10_has_a_band_for_each_era_and_for_the_sets_with_one_host(made, claim) -> None:
     frame = made("fig10").frame
     # vllm-2024 at both ends, the same with Lamina's host as slow, vllm-2026, and the sets.
