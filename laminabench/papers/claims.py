@@ -1,4 +1,4 @@
-"""The papers' statements as data, and each beside the value that this project obtains."""
+"""The papers' statements as data, each with the value that this project obtains."""
 
 from __future__ import annotations
 

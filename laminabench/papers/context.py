@@ -1,4 +1,4 @@
-"""What the papers' figures stand on: traces, models, cost sets and kept measurements, each loaded once."""
+"""What the papers' figures are computed from: traces, cost sets and measurements of this project."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ V1_TRACES = ("sharegpt",)
 
 
 def kept_results() -> Path | None:
-    """Where this project keeps measurements: in the working folder, or beside the installed checkout."""
-    beside = Path(__file__).parents[2] / "results"
-    return next((folder for folder in (Path("results"), beside) if folder.is_dir()), None)
+    """Return the folder of this project's measurements: in the working folder, or in the checkout."""
+    checkout = Path(__file__).parents[2] / "results"
+    return next((folder for folder in (Path("results"), checkout) if folder.is_dir()), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The choices of one call of `figures`."""
+    """The options of one call of `figures`."""
 
-    results: Path | None = None  # a folder of kept measurements
+    results: Path | None = None  # a folder of measurements
     num_requests: int | None = None  # of each trace, from its beginning; all, if None
     offline: bool = False
     cost_sets: tuple[str, ...] = field(default=COST_SETS)
-    # Processes that draw get with the ground what was loaded before them.
+    # Worker processes get what was loaded before them.
     _loaded: dict[str, Trace] = field(default_factory=dict, repr=False, compare=False)
 
     def trace(self, name: str) -> Trace:
-        """The trace of that name, or its beginning."""
+        """Return the trace of that name, or its beginning."""
         if name not in self._loaded:
-            found = resolve(name, offline=self.offline)
-            self._loaded[name] = found if self.num_requests is None else found.first(self.num_requests)
+            trace = resolve(name, offline=self.offline)
+            self._loaded[name] = trace if self.num_requests is None else trace.first(self.num_requests)
         return self._loaded[name]
 
     def published(self, name: str) -> dict[str, Any]:
@@ -54,16 +54,16 @@ class Context:
         return self.num_requests is not None
 
     def costs(self) -> list[CostSet]:
-        """The sets that gains are a band over."""
+        """Return the sets that gains are a band over."""
         return [load_costs(name) for name in self.cost_sets]
 
     @property
     def sets(self) -> str:
-        """Their names, for a sentence."""
+        """The sets' names, for a sentence."""
         return " and ".join(self.cost_sets)
 
     def source_of(self, *names: str) -> str:
-        """What to say of where these traces are from."""
+        """Describe where these traces are from."""
         made = [name for name in names if self.trace(name).meta.source != "file"]
         if not made:
             return "real traces"
@@ -71,10 +71,10 @@ class Context:
         return f"{', '.join(made)} generated from fitted profiles{others}"
 
     def fetch(self) -> list[str]:
-        """Get all traces that figures use, so that no two processes do; the names of those only generated."""
+        """Load all traces that figures use, so that no two processes do; return those that are generated."""
         return [name for name in (*TRACES, *V1_TRACES) if self.trace(name).meta.source != "file"]
 
     def measured(self, name: str) -> Path | None:
-        """A kept measurement, if there is one at hand."""
-        found = None if self.results is None else self.results / name
-        return found if found is not None and found.exists() else None
+        """Return a measurement of this project, if there is one at hand."""
+        path = None if self.results is None else self.results / name
+        return path if path is not None and path.exists() else None

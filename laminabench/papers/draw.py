@@ -56,10 +56,10 @@ class Data(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if not self.by:
             yield {}, frame
             return
-        found = list(frame.groupby(list(self.by), sort=False))
+        groups = list(frame.groupby(list(self.by), sort=False))
         if self.order:
-            found.sort(key=lambda group: self.order.index(str(group[0][0])))
-        for values, rows in found:
+            groups.sort(key=lambda group: self.order.index(str(group[0][0])))
+        for values, rows in groups:
             yield dict(zip(self.by, values, strict=True)), rows
 
     def colour(self, group: Mapping[str, Any], place: int) -> str:
@@ -108,7 +108,7 @@ class Lines(Data, frozen=True, tag_field="kind", tag="lines"):
 
 
 class Bars(Data, frozen=True, tag_field="kind", tag="bars"):
-    """Bars beside each other, a place for each x: the rows' mean, and a line over their range."""
+    """Bars side by side, a place for each x: the rows' mean, and a line over their range."""
 
     places: tuple[Scalar, ...] = ()  # of x, in order; as they come by default
     words: str = "{}"  # a template of a place's name
@@ -120,11 +120,11 @@ class Bars(Data, frozen=True, tag_field="kind", tag="bars"):
         rows = self.rows(frames)
         places = list(self.places) or list(dict.fromkeys(rows[self.x]))
         groups = list(self.groups(rows))
-        apart = self.by != (self.x,)
-        width = self.wide / (len(groups) if apart else 1)
+        dodged = self.by != (self.x,)
+        width = self.wide / (len(groups) if dodged else 1)
         for place, (group, some) in enumerate(groups):
             at = some.groupby(self.x)[self.y].agg(["mean", "min", "max"]).reindex(places)
-            xs = np.arange(len(places)) + (place - (len(groups) - 1) / 2) * width * apart
+            xs = np.arange(len(places)) + (place - (len(groups) - 1) / 2) * width * dodged
             label = fill(self.label, group) or "_"
             drawn = axes.bar(xs, at["mean"], width, color=self.colour(group, place), label=label, linewidth=0)
             if self.numbers:
@@ -207,7 +207,7 @@ class Averages(Data, frozen=True, tag_field="kind", tag="averages"):
 
 
 class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="rule"):
-    """A line across the axes, or a band between two values; dotted and grey unless said."""
+    """A line across the axes, or a band between two values; dotted and grey by default."""
 
     at: float | str  # a number, a claim's id, or a name of a computed value
     label: str = "_"
@@ -265,7 +265,7 @@ class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="k
 
 
 class Names(Data, frozen=True, tag_field="kind", tag="names"):
-    """Words beside each point; bold where a column says so."""
+    """Words next to each point; bold where a column is true."""
 
     bold: str = ""
     shifts: dict[str, tuple[float, float]] = {}  # points, by a value of `by`
@@ -376,7 +376,7 @@ class Proxy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hatched: bool = False
 
     def handle(self) -> Any:
-        """Return what stands beside the words."""
+        """Return the mark next to the words."""
         from matplotlib.lines import Line2D
         from matplotlib.patches import Patch
 
@@ -459,14 +459,14 @@ class Plot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
         if self.legend is None:
             return
-        found: dict[str, Any] = {}
+        handles: dict[str, Any] = {}
         for here in axes:
             for handle, label in zip(*here.get_legend_handles_labels(), strict=True):
-                found.setdefault(label, handle)
-        found |= {proxy.label: proxy.handle() for proxy in self.legend.also}
-        labels = sorted(found, key=lambda label: not isinstance(found[label], BarContainer))
+                handles.setdefault(label, handle)
+        handles |= {proxy.label: proxy.handle() for proxy in self.legend.also}
+        labels = sorted(handles, key=lambda label: not isinstance(handles[label], BarContainer))
         look = {"loc": self.legend.loc, "ncols": self.legend.ncols, "title": self.legend.title}
-        figure.legend([found[label] for label in labels], labels, **look)
+        figure.legend([handles[label] for label in labels], labels, **look)
 
     def _grid(self, values: Mapping[str, Any]) -> list[list[tuple[Panel, dict[str, Scalar]]]]:
         """Return rows of panels, each with the values that it stands for."""

@@ -65,9 +65,9 @@ def picture(result: Mapping[str, Any]) -> Figure:
             alpha=0.15,
             lw=0,
         )
-        told = [row for row in rows if row["bytes"] >= SHARE_FROM and row["share_of_limit"] is not None]
-        if told:
-            shares.plot([row["bytes"] for row in told], [row["share_of_limit"] for row in told], **looks)
+        shown = [row for row in rows if row["bytes"] >= SHARE_FROM and row["share_of_limit"] is not None]
+        if shown:
+            shares.plot([row["bytes"] for row in shown], [row["share_of_limit"] for row in shown], **looks)
     _limits(trips, shares, result["limits"])
     _published(trips, PUBLISHED_RTT_US, "published: {name}, {value:.1f} us")
     _published(shares, PUBLISHED_SHARE, "published: {name}, {value:.1%} of line rate")

@@ -1,4 +1,4 @@
-"""PAPER.md: every claim of the papers beside ours, with the deviation and where ours is from."""
+"""PAPER.md: every claim of the papers with our value, the deviation, and where ours is from."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def _lines(figures: Sequence[Written]) -> Iterator[str]:
 def _summary(figures: Sequence[Written]) -> Iterator[str]:
     """How many come out, of performance and of bookkeeping; then the same and the rest, by paper."""
     claims = [claim for figure in figures for claim in figure.claims]
-    told = (f"{kind.capitalize()}: {_verdict(_about(kind, claims))}." for kind in _KINDS)
-    yield f"{len(figures)} figures and tables, {len(claims)} claims. {' '.join(told)}\n"
+    verdicts = (f"{kind.capitalize()}: {_verdict(_about(kind, claims))}." for kind in _KINDS)
+    yield f"{len(figures)} figures and tables, {len(claims)} claims. {' '.join(verdicts)}\n"
     yield row(_COUNTED)
     yield row(["---"] * len(_COUNTED))
     papers = {

@@ -38,11 +38,11 @@ def requests(count: int, context: int) -> Trace:
 
 def one_batch(system: str, setup: Setup, context: int, batch: int) -> tuple[Outcome, dict[str, float]]:
     """Replay a batch that begins and ends together, and return its iterations' mean milliseconds too."""
-    found = replay(requests(batch, context), system, replace(setup, max_num_seqs=batch), Workload())
-    assert found.summary.requests.completed == batch
+    replayed = replay(requests(batch, context), system, replace(setup, max_num_seqs=batch), Workload())
+    assert replayed.summary.requests.completed == batch
     names = ("duration", "model", "attention", "network", "host")
-    done = found.outcome.iterations
-    return found.outcome, {name: 1000 * float(done[f"{name}_s"].mean()) for name in names}
+    done = replayed.outcome.iterations
+    return replayed.outcome, {name: 1000 * float(done[f"{name}_s"].mean()) for name in names}
 
 
 def held_by_all(trace: Trace, setups: Iterable[tuple[str, Setup]]) -> Trace:

@@ -114,17 +114,17 @@ def moments(outcome: Outcome, seed: int) -> list[IterationLoad]:
     """Return what each iteration had to do."""
     prompts, board = dynamic_trace(seed).prompt_tokens, original()
     first, last = outcome.requests["first_iteration"], outcome.requests["last_iteration"]
-    found = []
+    loads = []
     for iteration in range(ITERATIONS):
         here = (first <= iteration) & (iteration <= last)
         # With the token that the iteration makes.
         lengths = prompts[here] + iteration - first[here] + 1
-        found.append(load_of(lengths.tolist(), board))
-    return found
+        loads.append(load_of(lengths.tolist(), board))
+    return loads
 
 
 def frame_of(runs: list[Run], baseline: str) -> pd.DataFrame:
-    """Return a row for each iteration: how long it took, beside how long it took the baseline."""
+    """Return a row for each iteration: how long it took, and how long the baseline did."""
     shape = model(MODEL)
     kv_bytes = 2 * shape.layers * shape.kv_size  # INT8
     slow = {each.seed: each.duration_s for each in runs if each.way == baseline}

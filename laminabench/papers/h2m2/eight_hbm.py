@@ -1,4 +1,4 @@
-"""H2M2's section 5.5: the board beside eight HBM devices, in speed (figure 18) and memory's energy (19)."""
+"""H2M2's section 5.5: the board and eight HBM devices, in speed (figure 18) and memory's energy (19)."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ def fig19(context: Context) -> Result:
             EIGHT_HBM.words: _mean([ratio * use.eight_hbm / use.lpddr_only for use in busy]),
         }
     )
-    found = frame.groupby(["counted", "way"])["energy"].mean()
+    averages = frame.groupby(["counted", "way"])["energy"].mean()
     values = {
         "source": how(lengths_text(GPT3), also=(OF_TRANSLATION, OF_EIGHT_HBM, OF_ENERGY)),
         "other": other,
-        "energy": {way: found[BUSY, way] for way in (H2M2.words, EIGHT_HBM.words)},
-        "always": found[ALWAYS, H2M2.words],
-        "bytes": found[BYTES, H2M2.words],
+        "energy": {way: averages[BUSY, way] for way in (H2M2.words, EIGHT_HBM.words)},
+        "always": averages[ALWAYS, H2M2.words],
+        "bytes": averages[BYTES, H2M2.words],
         "power_ratio": ratio,
         "by_byte": ratio * board.lpddr.bandwidth_bytes_per_s / board.hbm.bandwidth_bytes_per_s,
     }

@@ -77,7 +77,7 @@ _MAJORS = (Way("A-major", "a-major"), Way("Q-major", "q-major"), Way("F-major", 
 
 
 def fig8(context: Context) -> Result:
-    """Compute one sublayer kept in HBM as far as it fits, and the best of all mappings, at every point."""
+    """Compute one sublayer in HBM as far as it fits, and the best of all mappings, at every point."""
     frame = speed_ups((BEST, *_MAJORS), _MODEL, GRID)
     average, heads = means(frame), model(_MODEL).heads
     values = {

@@ -1,4 +1,4 @@
-"""One layer of each model read block by block, beside the closed formulas that all other figures rest on."""
+"""One layer of each model read block by block, and by the closed formulas that all other figures rest on."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def replayed(model_name: str, point: tuple[int, int], words: str = ASSUMED.words
     """Replay with the mapping that H2M2 finds, and LPDDR alone read in the same way."""
     other = next(each for each in (ASSUMED, *OTHERS, UNPACKED, ONCE) if each.words == words)
     board, shape = replace(original(), **other.board), model(model_name)
-    found = plan_of(H2M2, model_name, point, board)
+    planned = plan_of(H2M2, model_name, point, board)
     alone = plan_of(LPDDR_ONLY, model_name, point, board)
     lengths = [point[1]] * point[0]
 
@@ -113,8 +113,8 @@ def replayed(model_name: str, point: tuple[int, int], words: str = ASSUMED.words
         )
 
     def layer(**differs: bool) -> LayerReplay:
-        besides_s = found.exchange_s + found.launch_s
-        return LayerReplay({where: side(where, found.mapping, **differs) for where in SIDES}, besides_s)
+        besides_s = planned.exchange_s + planned.launch_s
+        return LayerReplay({where: side(where, planned.mapping, **differs) for where in SIDES}, besides_s)
 
     both_chips = board.hbm.chips + board.lpddr.chips
     baseline = side("lpddr", Mapping(0, 0, 0), chips=both_chips, translated=False)
@@ -172,27 +172,27 @@ def _rows() -> Iterator[dict[str, object]]:
 
 
 def _row(case: Case, point: tuple[int, int], other: Other) -> dict[str, object]:
-    found = replayed(case.model, point, other.words)
+    point_replay = replayed(case.model, point, other.words)
     board = original()
     times: dict[str, object] = {
-        "replayed_ms": 1000 * found.layer.seconds(),
-        "closed_ms": 1000 * found.layer.seconds(closed=True),
-        "off_percent": found.off_percent,
+        "replayed_ms": 1000 * point_replay.layer.seconds(),
+        "closed_ms": 1000 * point_replay.layer.seconds(closed=True),
+        "off_percent": point_replay.off_percent,
     }
     for side in SIDES:
-        there = found.layer.sides[side]
+        there = point_replay.layer.sides[side]
         times[f"{side}_ms"] = 1000 * there.seconds
         times[f"{side}_closed_ms"] = 1000 * there.closed_s
-        times[f"{side}_efficiency"] = efficiency(board, side, found.memory.sides[side])
+        times[f"{side}_efficiency"] = efficiency(board, side, point_replay.memory.sides[side])
         times[f"{side}_misses"] = there.misses
     return {
         "model": case.words,
         "length": point[1],
         "assumed": other.words,
         **times,
-        "translation_percent": found.translation_percent,
-        "closed_translation_percent": found.closed_translation_percent,
-        "speed_up": found.speed_up,
+        "translation_percent": point_replay.translation_percent,
+        "closed_translation_percent": point_replay.closed_translation_percent,
+        "speed_up": point_replay.speed_up,
     }
 
 

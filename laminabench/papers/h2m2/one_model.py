@@ -130,8 +130,8 @@ def fig14(context: Context) -> Result:
     rows = []
     for way in (H2M2, ORACLE):
         for length in _CLOSE:
-            held = plan_of(way, GPT3.model, (GPT3.batch, length)).hbm_bytes
-            each = {f"{sublayer}_gb": held[sublayer] / GB for sublayer in _SUBLAYERS}
+            in_hbm = plan_of(way, GPT3.model, (GPT3.batch, length)).hbm_bytes
+            each = {f"{sublayer}_gb": in_hbm[sublayer] / GB for sublayer in _SUBLAYERS}
             rows.append({"way": way.words, "length": length, **each, "hbm_gb": sum(each.values())})
     frame = pd.DataFrame(rows)
     board = loaded_otherwise(original())
@@ -145,7 +145,7 @@ def fig14(context: Context) -> Result:
         "other": under_the_other_load({"qkv at most": max(others), "at least": min(others)}, "GB"),
         "used": (used.min(), used.max()),
         "course": {sublayer: _course(ours[f"{sublayer}_gb"]) for sublayer in _SUBLAYERS},
-        "gone": int(qkv.index[qkv < qkv.max() / 10].min()),
+        "left_at": int(qkv.index[qkv < qkv.max() / 10].min()),
         "best_qkv": (best["qkv_gb"].min(), best["qkv_gb"].max()),
         "capacity": capacity_gb(),
         "top": 1.08 * capacity_gb(),

@@ -50,7 +50,7 @@ PUBLISHED = {
 }
 # Within so many times its published overhead, more or less, the greedy mapping counts as reproduced.
 NEAR = 1.5
-KEPT = "h2m2-2-cores/bench.json"
+MEASURED = "h2m2-2-cores/bench.json"
 _FREE = H2M2._replace(translated=False)
 
 
@@ -95,24 +95,24 @@ def table3(context: Context) -> Result:
         {case.words: by_order(case) for case in CASES},
     )
     rows = []
-    for name, mine in ours.items():
-        pairs = zip(PUBLISHED[name], mine, strict=True)
+    for name, added in ours.items():
+        pairs = zip(PUBLISHED[name], added, strict=True)
         rows.append((name, *(each for pair in pairs for each in pair), *orders[name]))
     columns = ["model"]
     columns += [f"{kind},\n{whose}, %" for kind in Overheads._fields for whose in ("published", "ours")]
     columns += [f"exact times,\n{first} first, %" for first in ("attention", "fc")]
-    times = {name: mine.mapping / PUBLISHED[name].mapping for name, mine in ours.items()}
+    times = {name: added.mapping / PUBLISHED[name].mapping for name, added in ours.items()}
     values = {
         "source": how(lengths_text(*CASES), also=(OF_GQA, OF_TRANSLATION)),
         "other": _loaded_otherwise(),
-        "ours": {name: mine._asdict() for name, mine in ours.items()},
+        "ours": {name: added._asdict() for name, added in ours.items()},
         "orders": orders,
         "times": times,
         "near": {
             name: f"within {NEAR} times" if 1 / NEAR <= ratio <= NEAR else f"not within {NEAR} times of it"
             for name, ratio in times.items()
         },
-        "most": {kind: max(getattr(mine, kind) for mine in ours.values()) for kind in Overheads._fields},
+        "most": {kind: max(getattr(added, kind) for added in ours.values()) for kind in Overheads._fields},
         **_tested(),
         **_pages(),
         **decision(context),
@@ -160,9 +160,9 @@ def _pages() -> dict[str, float]:
 
 
 def decision(context: Context) -> dict[str, object]:
-    """Return how long the greedy mapping takes to find, where `laminabench bench h2m2 --json` was kept."""
-    kept = context.measured(KEPT)
-    rows = [] if kept is None else json.loads(kept.read_text(encoding="utf-8"))["rows"]
+    """Return how long a greedy mapping takes, if `laminabench bench h2m2 --json` was measured."""
+    path = context.measured(MEASURED)
+    rows = [] if path is None else json.loads(path.read_text(encoding="utf-8"))["rows"]
     greedys = [row["seconds"] for row in rows if row["what"].startswith("a decision of greedy")]
     taken = (1e3 * greedys[0]["min"], 1e3 * greedys[0]["max"]) if greedys else None
     return {"decided": taken is not None, "decision_ms": taken}
@@ -193,10 +193,10 @@ def _placed(
     for count in range(most + 1):
         heads: dict[str, Any] = {sublayer: count}
         tried = mapping._replace(**heads)
-        found = time_of(board, shape, tried, load)
-        if sum(found.hbm_bytes.values()) > board.hbm.capacity_bytes:
+        planned = time_of(board, shape, tried, load)
+        if sum(planned.hbm_bytes.values()) > board.hbm.capacity_bytes:
             break
-        taken_s: float = getattr(found, f"{sublayer}_s")
+        taken_s: float = getattr(planned, f"{sublayer}_s")
         if taken_s < best_s:
             best, best_s = tried, taken_s
     return best

@@ -102,20 +102,20 @@ def speed_ups(
             "batch": point[0],
             "length": point[1],
             "way": way.words,
-            "iteration_ms": 1000 * found.iteration_s,
-            "speed_up": baseline_s(model_name, point) / found.iteration_s,
-            "qkv_on_hbm": found.mapping.qkv,
-            "attention_on_hbm": found.mapping.attention,
-            "fc_on_hbm": found.mapping.fc,
+            "iteration_ms": 1000 * planned.iteration_s,
+            "speed_up": baseline_s(model_name, point) / planned.iteration_s,
+            "qkv_on_hbm": planned.mapping.qkv,
+            "attention_on_hbm": planned.mapping.attention,
+            "fc_on_hbm": planned.mapping.fc,
         }
-        for point, way, found in plans
+        for point, way, planned in plans
     )
 
 
 def means(frame: pd.DataFrame) -> dict[str, float]:
     """Return the average speed-up of each way: an average of ratios, not a ratio of averages."""
-    found = frame.groupby("way", sort=False)["speed_up"].mean()
-    return {str(way): float(mean) for way, mean in found.items()}
+    averages = frame.groupby("way", sort=False)["speed_up"].mean()
+    return {str(way): float(mean) for way, mean in averages.items()}
 
 
 def lengths_text(*cases: Case) -> str:
@@ -143,7 +143,7 @@ OF_TRANSLATION, OF_GQA, OF_HIERARCHICAL, OF_FLEXGEN, OF_EIGHT_HBM, OF_ENERGY = (
 def how(*points: str, also: Sequence[str] = ()) -> str:
     """Return what a figure's numbers come from: parameters that are not the paper's, by name and value.
 
-    `also` names those that this figure depends on beside the ones that all do; `points` says which its points
+    `also` names those that this figure depends on in addition to those of all; `points` says which its points
     are.
     """
     parts = ["modelled: times from the paper's tables 1 and 2"]
@@ -189,8 +189,10 @@ def loaded_otherwise(board: Board) -> Board:
 def under_the_other_load(numbers: Mapping[str, float], unit: str = "times") -> str:
     """Return a figure's main numbers on the board that is `loaded_otherwise`, for its caption."""
     each = ", ".join(f"{words} {number:.2f} {unit}" for words, number in numbers.items())
-    mine, other = original().weight_load, loaded_otherwise(original()).weight_load
-    return f"Of two readings of how an array gets its weights, weight_load {mine} is assumed; {other}: {each}"
+    assumed, other = original().weight_load, loaded_otherwise(original()).weight_load
+    return (
+        f"Of two readings of how an array gets its weights, weight_load {assumed} is assumed; {other}: {each}"
+    )
 
 
 def other_speed_ups(ways: Sequence[Way], model_name: str, points: Sequence[tuple[int, int]]) -> str:

@@ -25,7 +25,7 @@ SYSTEMS = ("vllm", "lamina", "afd")
 MODELS = ("deepseek-v3", "qwen3-235b-a22b", "gpt-oss-120b", "mixtral-8x7b", "llama3-70b")
 TRACES = ("azure-conv", "kimi-conv")
 SLO_TBT_P99_MS = 100.0
-# A node of eight H200, and another of them or two of H20 beside it.
+# A node of eight H200, with another of them or with two of H20.
 BUDGET_USD_PER_HOUR = 180.0
 KINDS = {"H200": ("h200",), "H200 and H20": ("h200", "h20")}
 # As many as fill the largest batches several times over.
@@ -37,13 +37,13 @@ NOTHING = float("nan")
 
 
 def cost(context: Context) -> Result:
-    """Plan every model on both traces, from H200 alone and with H20 beside them; of a draft the quickest."""
+    """Plan every model on both traces, from H200 alone and with H20; of a draft the quickest."""
     rows = [
-        {"trace": trace, "devices": kinds, "model": name, **found}
+        {"trace": trace, "devices": kinds, "model": name, **row}
         for trace in TRACES
         for kinds, names in KINDS.items()
         for name in (MODELS if not context.draft else MODELS[-1:])
-        for found in _winners(_trace(context, trace), name, [device(each) for each in names])
+        for row in _winners(_trace(context, trace), name, [device(each) for each in names])
     ]
     return Result(pd.DataFrame(rows), _values(context, TRACES))
 
@@ -57,8 +57,8 @@ def price(context: Context) -> Result:
         for share in SHARES:
             known = priced(load_devices(), {"h20": share * usd})
             # Of vllm no device is an H20: it is the same at every price.
-            found = _winners(_trace(context, TRACES[0]), name, [known["h200"], known["h20"]])
-            rows += [{"model": name, "h20_usd_per_hour": share * usd, **row} for row in found]
+            row = _winners(_trace(context, TRACES[0]), name, [known["h200"], known["h20"]])
+            rows += [{"model": name, "h20_usd_per_hour": share * usd, **row} for row in row]
     frame = pd.DataFrame(rows)
     return Result(frame, _values(context, TRACES[:1]) | {"models": list(dict.fromkeys(frame["model"]))})
 

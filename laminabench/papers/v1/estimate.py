@@ -40,9 +40,9 @@ def fig1(context: Context) -> Result:
                 relative = ours / homogeneous(costs, shape, card, length)
                 rows.append((estimate, costs.name, shape.name, length, relative))
     frame = pd.DataFrame(rows, columns=["estimate", "costs", "model", "context", "relative"])
-    found = frame.groupby(["estimate", "context"])["relative"]
+    groups = frame.groupby(["estimate", "context"])["relative"]
     gains: dict[str, dict[int, pd.Series[float]]] = {}
-    for (estimate, length), values in found:
+    for (estimate, length), values in groups:
         gains.setdefault(str(estimate), {})[int(length)] = values
     small = device("a100-40g")
     published = context.published("v1-fig1")["gain"]

@@ -1,4 +1,4 @@
-"""v1's network: in a token's latency (figure 14), beside attention (15), and hidden behind it (16)."""
+"""v1's network: in a token's latency (figure 14), next to attention (15), and hidden behind it (16)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fig14(context: Context) -> Result:
         name: ends(100 * (over(rows, "tbt_ms", LAMINA, VLLM) - 1))
         for name, rows in (("measured", measured(alone)), ("derived", derived(alone)))
     }
-    # As the bars stand: batches of a model and context in order, the systems beside each other.
+    # As the bars stand: batches of a model and context in order, the systems side by side.
     slow = derived(frame)
     places = slow.groupby(["model", "context"])["batch"].rank("dense") - 1
     aside = slow["system"].map({VLLM: -0.19, LAMINA: 0.19})
@@ -37,7 +37,7 @@ _TRANSFERS = np.array([1, 2, 4, 8, 16, 32, 64, 128, 256])
 
 
 def fig15(context: Context) -> Result:
-    """Compute a layer's transfers on the networks that the paper measured, beside a layer's attention."""
+    """Compute a layer's transfers on the networks that the paper measured, and a layer's attention."""
     shape, card = model("llama-13b"), device(CARD)
     vanilla, best = load_networks()["v1-vanilla"], load_networks()["v1-gdr"]
     sent = 4 * ACTIVATION_BYTES * shape.hidden * _TRANSFERS

@@ -104,10 +104,10 @@ def table3(context: Context) -> Result:
         shares = [mfu(costs, shape, card, count, np.array(BATCHES)) for costs in context.costs()]
         bounds = zip(np.min(shares, axis=0), np.max(shares, axis=0), strict=True)
         tested = _slowed(context.costs(), shape, card, count, published)
-        for batch, printed, found, words in zip(BATCHES, published, bounds, tested, strict=True):
-            rates = [float(least_bandwidth(shape, card, count, float(share))) / GB for share in found]
+        for batch, printed, share_range, words in zip(BATCHES, published, bounds, tested, strict=True):
+            rates = [float(least_bandwidth(shape, card, count, float(share))) / GB for share in share_range]
             implied = 100 * implied_mfu(shape, card, count, printed * GB)
-            percents = [100 * float(share) for share in found]
+            percents = [100 * float(share) for share in share_range]
             rows.append((name, count, batch, printed, *rates, implied, *percents))
             cell = {"rates": rates, "implied": implied, "mfu": percents, "tested": words}
             cells.setdefault(name, {})[str(batch)] = cell

@@ -46,14 +46,14 @@ def fig12(context: Context) -> Result:
     sets, published = context.costs(), context.published("v1-fig12")
     slow, rows = derived(frame), measured(frame)
     kinds = ("batch", "throughput", "rotation")
-    found = {kind: ratios(rows, kind) for kind in kinds}
+    measured_ratios = {kind: ratios(rows, kind) for kind in kinds}
     # Memory is the same at any speed.
     implied = {kind: ratios(slow, kind) for kind in kinds[1:]}
     small = rows[rows["batch"] == _SMALL]
     values = {
-        "ratios": found,
+        "ratios": measured_ratios,
         "implied": {kind: ends(each) for kind, each in implied.items()},
-        # What is said of batches that vLLM can have too, and of small ones.
+        # What the paper states of batches that vLLM can have too, and of small ones.
         "same_batch": ends(over(rows, "tokens_per_s", LAMINA, VLLM, "batch")),
         "small": over(small, "tbt_ms", ROTATIONAL, LAMINA),
         "small_batch": _SMALL,
@@ -63,7 +63,7 @@ def fig12(context: Context) -> Result:
         **tried.large_batches(sets, CONTEXTS, tuple(batch for batch in _BATCHES if batch > _LARGE)),
         **tried.small_batches(sets, CONTEXTS, _SMALL),
     }
-    frames = {"ratios": by_context(CONTEXTS, found), "implied": by_context(CONTEXTS, implied)}
+    frames = {"ratios": by_context(CONTEXTS, measured_ratios), "implied": by_context(CONTEXTS, implied)}
     return Result(frame, values, frames)
 
 

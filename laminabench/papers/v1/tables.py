@@ -39,7 +39,7 @@ def table1(context: Context) -> Result:
 
 
 def table4(context: Context) -> Result:
-    """Return the models: GB of weights, layers and hidden size, beside the catalogue's shapes."""
+    """Return the models: GB of weights, layers and hidden size, and the catalogue's shapes."""
     published = context.published("v1-table4")
     shapes = {name: model(name) for name in ("llama-13b", "llama-33b")}
     rows = [

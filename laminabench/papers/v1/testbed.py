@@ -162,9 +162,9 @@ def over(frame: pd.DataFrame, column: str, above: str, below: str, *more: str) -
 
 
 def by_context(lengths: tuple[int, ...], ratios: dict[str, pd.Series[float]]) -> pd.DataFrame:
-    """Return ratios by kind as points, the models beside each other at each context."""
+    """Return ratios by kind as points, side by side for the models at each context."""
     frame = pd.concat(
-        [found.rename("ratio").reset_index().assign(kind=kind) for kind, found in ratios.items()]
+        [series.rename("ratio").reset_index().assign(kind=kind) for kind, series in ratios.items()]
     )
     aside = frame["model"].map(dict(zip(DOPS, (-0.1, 0.1), strict=True)))
     return frame.assign(at=frame["context"].map(lengths.index) + aside)

@@ -155,7 +155,7 @@ def fig4(context: Context) -> Result:
         "most": {rate: {dop: most.loc[dop][rate] for dop in map(str, DOPS)} for rate in _RATES},
         "of_nics": 8 * most["nic_gb_per_s"],
         "together": {str(dop): shortest(dop, 1) for dop in DOPS},
-        "apart": {str(dop): shortest(dop, min(dop)) for dop in DOPS},
+        "each_nic": {str(dop): shortest(dop, min(dop)) for dop in DOPS},
     }
     return Result(frame, values)
 

@@ -1,4 +1,4 @@
-"""v2's Lamina beside vLLM on real traces at about equal cost (figure 10): vLLM as it was, and as it is."""
+"""v2's Lamina and vLLM on real traces at about equal cost (figure 10): vLLM as it was, and as it is."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def fig10(context: Context) -> Result:
         ),
         **_gains(cells, of_slow, limits),
     }
-    shown = eras[~eras["hosts_alike"]].assign(who=lambda rows: rows["system"] + ", " + rows["era"])
+    shown = eras[~eras["hosts_alike"]].assign(label=lambda rows: rows["system"] + ", " + rows["era"])
     return Result(frame, values, {"eras": shown, "gains": _bands(eras)})
 
 
@@ -169,7 +169,7 @@ def beside_kernels() -> tuple[float, dict[str, float]]:
 
 
 def _bands(eras: pd.DataFrame) -> pd.DataFrame:
-    """Return the gains of each trace from one end to the other, by era beside each other."""
+    """Return the gains of each trace from one end to the other, side by side for the eras."""
     look = eras["era"].where(~eras["hosts_alike"], "alike")
     look = look.where((eras["era"] == THEN.name) | ~eras["hosts_alike"], "")
     rows = eras.assign(look=look)[look != ""]

@@ -1,4 +1,4 @@
-"""Figure 13: the network ping-pong: published values, and beside them what was measured here."""
+"""Figure 13: the network ping-pong: published values, and what was measured here."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from laminabench.systems.modelled.lamina import default_deployment
 from laminabench.systems.modelled.setup import Setup
 from laminabench.traces.table import Trace
 
-KEPT = "fhbn-2-cores"
+MEASURED = "fhbn-2-cores"
 _COLUMNS = ["kind", "engine", "bytes", "rtt_us_p10", "rtt_us_p50", "rtt_us_p99", "gb_per_s"]
 
 
 def fig13(context: Context) -> Result:
-    """Return rows of the kept ping-pong, where there is one, and the paper's values as rows of their own."""
-    kept = context.measured(KEPT)
-    rows, measured = ([], "no ping-pong was measured here") if kept is None else _measured(kept)
+    """Return rows of this project's ping-pong, where there is one, and rows of the paper's values."""
+    path = context.measured(MEASURED)
+    rows, measured = ([], "no ping-pong was measured here") if path is None else _measured(path)
     published = context.published("fig13")
     stated = [
         {"kind": "published", "engine": name, "rtt_us_p50": trip_us, "gb_per_s": rate}
@@ -56,10 +56,10 @@ def fig13(context: Context) -> Result:
     return Result(frame, values, {"trips": ours, "rates": large})
 
 
-def _measured(kept: Path) -> tuple[list[dict[str, Any]], str]:
-    found = read(kept)
-    rows = [{"kind": "measured", **{key: row[key] for key in _COLUMNS[1:]}} for row in found["rows"]]
-    host = found["host"]
+def _measured(path: Path) -> tuple[list[dict[str, Any]], str]:
+    ping_pong = read(path)
+    rows = [{"kind": "measured", **{key: row[key] for key in _COLUMNS[1:]}} for row in ping_pong["rows"]]
+    host = ping_pong["host"]
     where = (
         f"measured between two processes on {host['cores']} cores of one machine ({host['cpu']}), through "
         "memory and with no network: another thing than the published values, to be read beside them only; "

@@ -1,4 +1,4 @@
-"""The current paper's tables: devices, notation, models, traces and deployments, beside the catalogue's."""
+"""The current paper's tables: devices, notation, models, traces and deployments, and the catalogue's."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def table1(context: Context) -> Result:
 
 
 def table2(context: Context) -> Result:
-    """Return the letters of the paper's formulas, with its values beside those of the catalogue."""
+    """Return the letters of the paper's formulas, with its values and those of the catalogue."""
     shape = model("llama3-70b")
     rows = [
         ("N", "parameters of the model", 70e9, shape.parameters),
@@ -89,7 +89,7 @@ def table2(context: Context) -> Result:
 
 
 def table3(context: Context) -> Result:
-    """Return the models: the paper's sizes beside those that follow from the shapes."""
+    """Return the models: the paper's sizes and those that follow from the shapes."""
     published = context.published("table3")
     rows, ours = [], {}
     for name in ("llama-33b", "llama-65b", "llama3-70b"):
@@ -107,7 +107,7 @@ _COUNTED = {"requests": "requests", "mean prompt tokens": "prompt", "mean output
 
 
 def table4(context: Context) -> Result:
-    """Return the traces at hand, beside what the paper counts in them."""
+    """Return the traces at hand, and what the paper counts in them."""
     published = context.published("table4")
     rows = []
     ours: dict[str, dict[str, float]] = {}
@@ -140,10 +140,10 @@ def table5(context: Context) -> Result:
     rows = []
     usd: dict[str, dict[str, float | None]] = {}
     for name in ("llama-33b", "llama-65b", "llama3-70b"):
-        for who in ("lamina", "vllm"):
-            deployment = parse_deployment(system(who).default_deployment(model(name)))
-            usd.setdefault(name, {})[who] = deployment.usd_per_hour
-            rows.append((name, who, str(deployment), published[f"{name}, {who}"], deployment.usd_per_hour))
+        for side in ("lamina", "vllm"):
+            deployment = parse_deployment(system(side).default_deployment(model(name)))
+            usd.setdefault(name, {})[side] = deployment.usd_per_hour
+            rows.append((name, side, str(deployment), published[f"{name}, {side}"], deployment.usd_per_hour))
     frame = pd.DataFrame(rows, columns=["model", "system", "deployment", "published $/h", "ours $/h"])
     # What a slice and its attention take one after the other, in times of a slice.
     taken = {batches: 1 + 1 / replica_count("rotational", batches) for batches in (2, 3, 4, 5)}
