@@ -31,6 +31,9 @@ run(["traces", "info", "kimi-ta", "--offline", "--quiet", "--json"])' >info.json
 for part in report.css report.js; do
   test -s "site/laminabench/report/$part" || { echo "the wheel lacks $part of laminabench report" >&2; exit 1; }
 done
+for paper in v1 v2 h2m2 today; do
+  test -s "site/laminabench/papers/$paper/figures.toml" || { echo "the wheel lacks figures of $paper" >&2; exit 1; }
+done
 for part in pins-cpu.txt pins-cuda.txt attention_kernel.py decode_replay/__main__.py; do
   test -s "site/laminabench/_tree/baselines/vllm/$part" || { echo "the wheel lacks vLLM's $part" >&2; exit 1; }
 done

@@ -264,7 +264,7 @@ def fhbn(
     from laminabench.bench.fhbn.pingpong import run
     from laminabench.bench.fhbn.results import check_replaceable, write
     from laminabench.figures.drawn import check_target
-    from laminabench.figures.fig13 import draw
+    from laminabench.papers.fig13 import draw
 
     if plot is not None:
         check_target(plot)

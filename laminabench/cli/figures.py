@@ -15,7 +15,7 @@ from laminabench.present.terminal import literal, table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from laminabench.figures.paper import Written
+    from laminabench.papers.paper import Written
 
 
 @click.command()
@@ -47,9 +47,10 @@ def figures(
     laminabench figures fig10
     laminabench figures all --out figures
     """
-    from laminabench.figures.ground import Ground, kept_results
-    from laminabench.figures.paper import TITLES, find, write
-    from laminabench.figures.paper_page import write_page
+    from laminabench.papers.context import Context, kept_results
+    from laminabench.papers.entries import TITLES
+    from laminabench.papers.page import write_page
+    from laminabench.papers.paper import find, write
     from laminabench.util.parallel import spread
 
     chosen = find(names)
@@ -58,12 +59,12 @@ def figures(
         lines = "\n".join(f"{name:18}{literal(title)}" for name, title in titles.items())
         out.result({"figures": titles}, lambda console: console.print(lines, soft_wrap=True))
         return
-    ground = Ground(results or kept_results(), num_requests, offline)
-    for name in ground.fetch():
+    context = Context(results or kept_results(), num_requests, offline)
+    for name in context.fetch():
         out.note(f"{name} is not here: generated from its fitted profile")
     written: dict[int, Written] = {}
     with out.progress("drawing", unit="figures") as progress:
-        for index, each in spread(write, [(name, folder) for name in chosen], ground, jobs=jobs):
+        for index, each in spread(write, [(name, folder) for name in chosen], context, jobs=jobs):
             written[index] = each
             progress(len(written), len(chosen))
     whole = [written[index] for index in sorted(written)]

@@ -50,8 +50,8 @@ from laminabench.catalog.hardware import device, load_devices
 from laminabench.catalog.models import DTYPE_BYTES
 from laminabench.catalog.provenance import provenance, step_sources
 from laminabench.catalog.step import model_step, model_step_seconds
-from laminabench.figures.ground import COST_SETS as GROUND
-from laminabench.figures.papers.v1.parts import BATCHES, TABLE3
+from laminabench.papers.context import COST_SETS as GROUND
+from laminabench.papers.v1.parts import BATCHES, TABLE3
 from laminabench.util.errors import UserError
 
 MODELS = ("llama-33b", "llama3-70b", "opt-175b", "qwen3-8b")

@@ -52,7 +52,7 @@ def test_a_picture_that_fails_does_not_take_the_result_away(
     def full(*_: object) -> None:
         raise UserError("figure-unwritable", "cannot write fig.svg: No space left on device")
 
-    monkeypatch.setattr("laminabench.figures.fig13.draw", full)
+    monkeypatch.setattr("laminabench.papers.fig13.draw", full)
     code, out, err = shell(*SHORT, "--plot", "fig.svg", "--json")
     assert (code, err.count("\n")) == (2, 1)
     assert "No space left" in err

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from laminabench.figures.paper import TITLES
+from laminabench.papers.entries import TITLES
 
 DRAFT = ("--offline", "--num-requests", "50", "--jobs", "1")
 

@@ -1,0 +1,85 @@
+"""A plot as data becomes a picture: what each kind of layer draws, and where panels and legends are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pandas as pd
+import pytest
+
+from laminabench.figures import style
+from laminabench.papers.draw import Plot, Table
+
+FRAME = pd.DataFrame(
+    [(way, x, costs, x + number + costs, 2 * number) for way, number in (("a", 1), ("b", 2)) for x in (4, 8)
+     for costs in (0, 2)],
+    columns=["way", "x", "costs", "y", "z"],
+)  # fmt: skip
+
+
+def picture(*layers: dict[str, Any], values: dict[str, Any] | None = None, **plot: Any) -> Any:
+    panel = {"layers": layers, **plot.pop("panel", {})}
+    drawn = msgspec.convert({"height": 3.0, "panels": [panel], **plot}, Plot)
+    with style.look():
+        return drawn.picture({"": FRAME}, {"stated": {"claim": 7.0, "range": (5.0, 6.0)}, **(values or {})})
+
+
+def test_lines_are_means_with_their_spread_and_a_rule_is_a_published_value() -> None:
+    lines = {"kind": "lines", "x": "x", "y": "y", "by": ["way"], "label": "way {way}", "spread": "band"}
+    rule = {"kind": "rule", "at": "claim", "label": "published: {at}"}
+    figure = picture({**lines, "colours": {"b": "green"}}, rule, {"kind": "rule", "at": "range"}, legend={})
+    (axes,) = figure.axes
+    first, second, published = axes.get_lines()
+    assert list(first.get_ydata()) == [6, 10]
+    assert (first.get_color(), second.get_color()) == (style.CYCLE[0], style.GREEN)
+    assert list(published.get_ydata()) == [7, 7]
+    assert axes.collections[0].get_datalim(axes.transData).bounds == (4, 5, 4, 6)
+    assert [text.get_text() for text in figure.legends[0].texts] == ["way a", "way b", "published: 7.0"]
+
+
+def test_bars_stand_beside_each_other_and_a_stack_on_each_other() -> None:
+    bars = {"kind": "bars", "x": "x", "y": "y", "by": ["way"], "label": "{way}", "places": [8, 4]}
+    heights = [bar.get_height() for bar in picture(bars).axes[0].patches]
+    assert heights == [10, 6, 11, 7]
+    stack = {"kind": "stack", "x": "x", "parts": {"y": "blue", "z": "green"}, "whole": "y"}
+    drawn = picture({**stack, "where": {"way": "!a"}}).axes[0].patches
+    assert [(bar.get_y(), bar.get_height()) for bar in drawn] == [(0, 7), (0, 11), (7, 4), (11, 4)]
+
+
+def test_averages_stand_apart_with_their_numbers_and_what_is_published() -> None:
+    layer = {"kind": "averages", "y": "z", "by": ["way"], "label": "{way}", "words": "{x}, {costs}"}
+    axes = picture({**layer, "published": {"b": "claim"}}, legend={}).axes[0]
+    assert [text.get_text() for text in axes.texts] == ["2.00", "4.00"]
+    assert [text.get_text() for text in axes.get_xticklabels()][-1] == "average"
+    assert axes.texts[1].xy[1] == 7
+
+
+def test_words_stand_at_points_and_a_panel_for_each_combination() -> None:
+    names = {"kind": "names", "x": "x", "y": "y", "label": "{x}", "where": {"costs": 0}, "bold": "z"}
+    note = {"kind": "note", "words": "{way} of {total:.1f}", "x": 4, "y": 0}
+    panel = {"title": "{way}", "xlabel": "x", "ylabel": "y", "ylim": [0, "top"], "yscale": "log"}
+    figure = picture(
+        names, note, across={"way": "ways"}, down={"x": [4, 8]}, panel={**panel, "ylim": [1, "top"]},
+        values={"ways": ["a", "b"], "total": [1.0, 2.0], "top": 20.0},
+    )  # fmt: skip
+    assert [axes.get_title() for axes in figure.axes] == ["a", "b", "a", "b"]
+    assert [axes.get_ylabel() for axes in figure.axes] == ["y", "", "y", ""]
+    assert [axes.get_xlabel() for axes in figure.axes] == ["", "", "x", "x"]
+    assert [text.get_text() for text in figure.axes[3].texts] == ["8", "b of 1.0 to 2.0"]
+    assert figure.axes[0].get_ylim() == (1, 20)
+
+
+def test_a_table_shows_the_chosen_columns_in_their_formats() -> None:
+    table = msgspec.convert({"columns": {"way": "way", "y": "ours"}, "formats": {"y": "{:.1f} %"}}, Table)
+    with style.look():
+        cells = table.picture({"": FRAME}, {}).axes[0].tables[0].get_celld()
+    assert [cells[row, column].get_text().get_text() for row in (0, 1) for column in (0, 1)] == [
+        *("way", "ours", "a", "5.0 %"),
+    ]
+
+
+@pytest.mark.parametrize("wrong", [{"kind": "line"}, {"kind": "lines", "colour": "blue"}])
+def test_an_unknown_layer_or_field_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        picture(wrong)
