@@ -28,7 +28,7 @@ where = sys.modules["laminabench"].__file__
 assert "check-wheel" in where, f"this would test {where} instead"
 run(["traces", "info", "kimi-ta", "--offline", "--quiet", "--json"])' >info.json
 for part in report.css report.js; do
-  test -s "site/laminabench/report/$part" || { echo "the wheel lacks $part of laminabench report" >&2; exit 1; }
+  test -s "site/laminabench/render/$part" || { echo "the wheel lacks $part of laminabench report" >&2; exit 1; }
 done
 for part in pins-cpu.txt pins-cuda.txt attention_kernel.py decode_replay/__main__.py; do
   test -s "site/laminabench/_tree/baselines/vllm/$part" || { echo "the wheel lacks vLLM's $part" >&2; exit 1; }

@@ -14,7 +14,7 @@ from laminabench.analysis.metrics_table import COMPARED, Metric
 from laminabench.api import html
 from laminabench.api.frames import pandas
 from laminabench.api.picture import Picture
-from laminabench.present.compare import Sheet
+from laminabench.render.sheets.compare import Sheet
 from laminabench.runs.manifest import NUMBERS
 from laminabench.runs.read import Run as Table
 from laminabench.util.atomic import replacing
@@ -114,8 +114,8 @@ class Comparison:
         with tempfile.TemporaryDirectory() as temporary:
             runs = self._runs(Path(temporary))
             if runs:
-                from laminabench.report.page import Lead, report, write_page
-                from laminabench.report.shown import shown
+                from laminabench.render.report import Lead, report, write_page
+                from laminabench.render.shown import shown
 
                 lead = Lead(self.verdicts, self._sheets, self.notes)
                 write_page(report(shown(runs), self.title, None, lead), target)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from importlib import resources
 
-from laminabench.present.compare import Sheet
-from laminabench.report.markup import Markup, joined, tag
+from laminabench.render.html import Markup, joined, tag
+from laminabench.render.sheets.compare import Sheet
 
 
 def block(title: object, *inside: object, badges: Iterable[str]) -> str:

@@ -14,8 +14,8 @@ from laminabench.api.frames import pandas
 from laminabench.api.heard import Heard
 from laminabench.api.picture import Picture
 from laminabench.api.replay import named
-from laminabench.present.compare import Sheet
-from laminabench.present.numbers import number, share
+from laminabench.render.format import number, share
+from laminabench.render.sheets.compare import Sheet
 from laminabench.traces.resolve import cut, transforms_of
 from laminabench.traces.table import Trace
 from laminabench.workflows.plan.answer import Answer, require_possible
@@ -141,8 +141,8 @@ class Plan:
         return frame.drop(columns=[name for name in frame.columns if name in nested])
 
     def _figure(self) -> Figure:
-        from laminabench.figures.planned import picture
-        from laminabench.figures.style import look
+        from laminabench.render.static.planned import picture
+        from laminabench.render.static.style import look
 
         with look():
             return picture(self.request, self.trace.meta.name, [self.answer])

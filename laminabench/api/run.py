@@ -12,9 +12,9 @@ from msgspec import UNSET
 
 from laminabench.api import frames, html
 from laminabench.api.picture import Picture
-from laminabench.present.numbers import number4, share
-from laminabench.present.replay import SOURCES, lines, on_boards
-from laminabench.present.terminal import without_markup
+from laminabench.render.format import number4, share
+from laminabench.render.sheets.replay import SOURCES, lines, on_boards
+from laminabench.render.terminal import without_markup
 from laminabench.runs.format import MANIFEST
 from laminabench.runs.manifest import NUMBERS, Manifest
 from laminabench.runs.read import Run as Table
@@ -125,8 +125,8 @@ class Run:
 
     def report(self, path: str | os.PathLike[str], *, title: str | None = None) -> Path:
         """Write one HTML page that needs no network, as `laminabench report`."""
-        from laminabench.report.page import report, write_page
-        from laminabench.report.shown import shown
+        from laminabench.render.report import report, write_page
+        from laminabench.render.shown import shown
 
         target = Path(path)
         write_page(report(shown([self._table]), title, None), target)
@@ -210,7 +210,7 @@ class Run:
             yield self.manifest.partial.sentence
 
     def _figure(self) -> Figure:
-        from laminabench.figures.replay_over_time import picture
+        from laminabench.render.static.replay_over_time import picture
 
         manifest, summary = self.manifest, self.summary
         partial = ", PARTIAL" if manifest.partial else ""

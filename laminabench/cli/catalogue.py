@@ -12,7 +12,7 @@ from laminabench.catalog.entries import Table
 from laminabench.cli.flags import price_options
 from laminabench.cli.options import FILE, PATH, option
 from laminabench.cli.output import Output, reporting
-from laminabench.present.terminal import literal, print_facts, said, table
+from laminabench.render.terminal import literal, print_facts, said, table
 
 if TYPE_CHECKING:
     from rich.console import Console

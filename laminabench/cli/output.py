@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
 import click
 
 from laminabench.cli.progress import Board, Display, Lines, Step
-from laminabench.present.terminal import visible, without_markup
+from laminabench.render.terminal import visible, without_markup
 from laminabench.util.json import json_safe
 from laminabench.util.progress import Listener
 

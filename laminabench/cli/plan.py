@@ -88,7 +88,7 @@ def plan(
     Exit code 1: nothing meets the limit; which candidate comes nearest is said.
     """
     from laminabench.cli.plan_text import render
-    from laminabench.figures.drawn import check_target
+    from laminabench.render.static.drawn import check_target
     from laminabench.workflows.plan.answer import require_possible, require_winner
     from laminabench.workflows.plan.asked import answered, asked
     from laminabench.workflows.plan.kept import default_directory, require_free, write_plan
@@ -114,7 +114,7 @@ def plan(
     for answer in answers:
         require_possible(answer)
     if plot:
-        from laminabench.figures.planned import draw
+        from laminabench.render.static.planned import draw
 
         draw(request, trace, answers, plot)
         out.note(f"drew {plot}")

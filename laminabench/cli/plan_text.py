@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from laminabench.catalog.deployment import assumed_amounts
-from laminabench.present.numbers import number, share
-from laminabench.present.plan import counted
-from laminabench.present.replay import PARTS, SOURCES
-from laminabench.present.terminal import literal, table
+from laminabench.render.format import number, share
+from laminabench.render.sheets.plan import counted
+from laminabench.render.sheets.replay import PARTS, SOURCES
+from laminabench.render.terminal import literal, table
 from laminabench.workflows.plan.effects import gained_by
 from laminabench.workflows.plan.measure import meets
 

@@ -13,8 +13,8 @@ from laminabench.analysis.metrics_table import COLUMNS
 from laminabench.cli.options import COUNT, FILE, FOLDER, option
 from laminabench.cli.output import Output, reporting
 from laminabench.cli.sweep_run import Row
-from laminabench.present.numbers import number, share
-from laminabench.present.terminal import literal, table
+from laminabench.render.format import number, share
+from laminabench.render.terminal import literal, table
 from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def sweep(
     """
     from laminabench.cli.sweep_points import points
     from laminabench.cli.sweep_run import Sweep
-    from laminabench.figures.drawn import check_target
+    from laminabench.render.static.drawn import check_target
     from laminabench.workflows.sweep.rows import TABLE
     from laminabench.workflows.sweep.values import parse_vary
 
@@ -95,7 +95,7 @@ def sweep(
         "plot": None,
     }
     if plot and len(failed) < len(rows):
-        from laminabench.figures.swept import draw
+        from laminabench.render.static.swept import draw
 
         draw(rows, columns, plot)
         result["plot"] = str(plot)

@@ -12,7 +12,7 @@ import msgspec
 
 from laminabench.cli.options import COUNT, FOLDER, POSITIVE, option
 from laminabench.cli.output import Output, reporting
-from laminabench.present.terminal import literal, table
+from laminabench.render.terminal import literal, table
 from laminabench.util.errors import CheckFailedError, Interrupted, Terminated, UserError
 
 if TYPE_CHECKING:

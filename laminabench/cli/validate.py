@@ -93,7 +93,7 @@ def validate(
     laminabench calibrate -o here.toml && laminabench validate twin --costs here.toml
     laminabench validate --recorded runs/mine --costs mine.toml --deployment 1xrtx-4090 --max-num-seqs 256
     """
-    from laminabench.present import validate as present
+    from laminabench.render.sheets import validate as present
     from laminabench.workflows.validate import emulated, gate, published, recorded, serving, twin
     from laminabench.workflows.validate.recording import names, packaged_recording
 
@@ -247,7 +247,7 @@ def _keep(
     live: Sequence[Twin],
     out: Output,
 ) -> None:
-    from laminabench.figures.validated import draw_published, draw_recorded, draw_serving, draw_twins
+    from laminabench.render.static.validated import draw_published, draw_recorded, draw_serving, draw_twins
     from laminabench.util.atomic import replacing
     from laminabench.workflows.validate.kept import VALIDATION, marked
 

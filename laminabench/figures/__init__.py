@@ -1,1 +1,1 @@
-"""Pictures, one file each."""
+"""The papers' figures, one file each."""

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from laminabench.figures import style
 from laminabench.figures.claims import Claim
 from laminabench.figures.ground import Ground
+from laminabench.render.static import style
 from laminabench.util.atomic import replacing
 from laminabench.util.errors import UserError
 

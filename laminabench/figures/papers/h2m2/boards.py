@@ -42,7 +42,17 @@ from laminabench.figures.papers.h2m2.ground import (
 )
 from laminabench.figures.papers.h2m2.one_model import PUBLISHED_OF
 from laminabench.figures.papers.spans import panels
-from laminabench.figures.style import BLUE, INK, PAGE, PUBLISHED, PURPLE, SKY, VERMILION, sentence, sheet
+from laminabench.render.static.style import (
+    BLUE,
+    INK,
+    PAGE,
+    PUBLISHED,
+    PURPLE,
+    SKY,
+    VERMILION,
+    sentence,
+    sheet,
+)
 
 ORIGINAL = "h2m2"
 # Table 4's boards as the figure's parts show them.

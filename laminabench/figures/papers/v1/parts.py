@@ -25,7 +25,15 @@ from laminabench.figures.claims import KERNELS, Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import band, panels, set_bars, span, stacked
-from laminabench.figures.style import CYCLE, PAGE, PUBLISHED, powers_of_two, published_line, sentence, sheet
+from laminabench.render.static.style import (
+    CYCLE,
+    PAGE,
+    PUBLISHED,
+    powers_of_two,
+    published_line,
+    sentence,
+    sheet,
+)
 
 # The A100 that the cost sets were measured on.
 MEASURED_CARD = "a100-80g-sxm"

@@ -38,7 +38,7 @@ from laminabench.figures.papers.v1.testbed import (
     system_name,
     usd,
 )
-from laminabench.figures.style import (
+from laminabench.render.static.style import (
     CYCLE,
     INK,
     PAGE,

@@ -18,7 +18,16 @@ from laminabench.figures.claims import SERVED, Claim, Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import ends, panels, span
-from laminabench.figures.style import INK, OVER_GRID, PAGE, PUBLISHED, SYSTEM_COLOURS, Looks, sentence, sheet
+from laminabench.render.static.style import (
+    INK,
+    OVER_GRID,
+    PAGE,
+    PUBLISHED,
+    SYSTEM_COLOURS,
+    Looks,
+    sentence,
+    sheet,
+)
 from laminabench.systems.modelled.setup import Setup
 from laminabench.traces.table import Trace
 from laminabench.workflows.compare.spec import longest_held, without_longer

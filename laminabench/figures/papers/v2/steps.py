@@ -22,7 +22,7 @@ from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import band, ends, panels
 from laminabench.figures.papers.v1.testbed import requests
-from laminabench.figures.style import (
+from laminabench.render.static.style import (
     BLUE,
     GREEN,
     INK,

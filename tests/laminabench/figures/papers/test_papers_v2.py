@@ -12,11 +12,11 @@ from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
 from laminabench.catalog.step import model_step_seconds
-from laminabench.figures import style
 from laminabench.figures.ground import COST_SETS, Ground
 from laminabench.figures.papers.v2 import analysis, equal_cost, served, tables
 from laminabench.figures.papers.v2.ping_pong import fig13
 from laminabench.figures.papers.v2.steps import most_requests, serial, sizes, step
+from laminabench.render.static import style
 
 
 @pytest.mark.parametrize("name", ["table1", "table3", "table5"])

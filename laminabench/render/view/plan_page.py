@@ -1,0 +1,293 @@
+"""The page of a plan: who is on the front at which prices, who wins, and what binds each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import cast, get_args
+
+from starlette.datastructures import QueryParams
+
+from laminabench.render.charts.chart import series
+from laminabench.render.charts.plan import COSTS, SPEEDS, assumed, binds_of, front_chart, front_table
+from laminabench.render.html import Markup, exactly, joined, script_data, table, tag
+from laminabench.render.sheets.plan import BY_PRICES, WHY
+from laminabench.render.sheets.replay import SOURCES
+from laminabench.render.view.folder import Found
+from laminabench.render.view.page import Page
+from laminabench.util.errors import UserError
+from laminabench.workflows.plan.kept import KeptAnswer, KeptDevice, KeptPlan, read_plan
+from laminabench.workflows.plan.reprice import Cost, Front, Speed, front_at
+
+# How far the sliders go, as times what the plan was made with.
+LEAST, MOST = 0.25, 4.0
+PRICE = "price-"
+
+
+def page(found: Found, query: QueryParams) -> Page:
+    """At the prices of the query, or at those that the plan was made with."""
+    plan = read_plan(found.path)
+    answer = _chosen(plan, query)
+    prices = plan.prices | dict(_prices(plan, query))
+    cost = cast("Cost", _one_of("cost", query, get_args(Cost)))
+    speed = cast("Speed", _one_of("speed", query, get_args(Speed)))
+    at = front_at(answer.replayed, prices, plan.slo_tbt_p99_ms, cost, speed)
+    chart = front_chart(plan, at, cost, speed)
+    every = "all" in query
+    body = joined(
+        (
+            _about(plan, answer),
+            tag("section", tag("h2", "Winner"), _winner(plan, answer, at)),
+            tag(
+                "section",
+                tag("h2", "Front"),
+                tag(
+                    "div",
+                    _form(found, plan, answer, prices, (cost, speed), every=every),
+                    tag("div", chart.html(), class_="charts wide"),
+                    class_="beside",
+                ),
+                front_table(plan, at, every=every),
+                assumed(answer.replayed),
+            ),
+            _changed(answer),
+            _search(answer),
+            _provenance(plan),
+            script_data("plan", _for_script(plan, answer, cost, speed)),
+        )
+    )
+    title = f"Plan for {plan.trace.name} with {plan.model}"
+    return Page(title, body, [chart], scripts=("plan.js", "copy.js"))
+
+
+def _chosen(plan: KeptPlan, query: QueryParams) -> KeptAnswer:
+    name = query.get("costs", plan.answers[0].costs)
+    for each in plan.answers:
+        if each.costs == name:
+            return each
+    there = series([each.costs for each in plan.answers])
+    raise UserError("view-value", f"costs={name}: the plan was made with {there}")
+
+
+def _one_of(name: str, query: QueryParams, values: tuple[str, ...]) -> str:
+    value = query.get(name, values[0])
+    if value not in values:
+        raise UserError("view-value", f"{name}={value}: choose {' or '.join(values)}")
+    return value
+
+
+def _prices(plan: KeptPlan, query: QueryParams) -> Iterator[tuple[str, float]]:
+    for name in plan.prices:
+        said = query.get(f"{PRICE}{name}")
+        if not said:
+            continue
+        try:
+            usd = float(said)
+        except ValueError:
+            usd = math.nan
+        if not 0 <= usd < 1e6:
+            raise UserError("view-value", f"{PRICE}{name}={said}: a price is $ an hour, such as 2.5")
+        yield name, usd
+
+
+def _about(plan: KeptPlan, answer: KeptAnswer) -> Markup:
+    first = f"TTFT p99 of at most {plan.slo_ttft_p99_ms:g} ms, " if plan.slo_ttft_p99_ms else ""
+    power = f" and {plan.power_budget_w:,g} W" if plan.power_budget_w else ""
+    source = SOURCES.get(plan.trace.source, plan.trace.source)
+    return tag(
+        "p",
+        tag("span", "modelled", class_="badge"),
+        f" {plan.trace.name}, {source}, {plan.trace.requests:,} requests, {plan.mode}; {first}TBT p99 of at "
+        f"most {plan.slo_tbt_p99_ms:g} ms, at most ${plan.budget_usd_per_hour:,.2f} an hour{power} at the "
+        f"plan's prices; costs {answer.costs}",
+        class_="kinds",
+    )
+
+
+def _winner(plan: KeptPlan, answer: KeptAnswer, at: Front) -> Markup:
+    """The card, and who won at the plan's own prices; the script changes its words."""
+    own = front_at(answer.replayed, plan.prices, plan.slo_tbt_p99_ms)
+    if at.winner is None or own.winner is None:
+        return tag("p", "Nothing that was replayed meets the limit, at whatever price.")
+    won, was = at.all[at.winner], own.all[own.winner]
+    numbers = (
+        ("million", "$ a million tokens", won.usd_per_million_tokens, f"{won.usd_per_million_tokens:,.3f}"),
+        ("hour", "$ an hour", won.usd_per_hour, f"{won.usd_per_hour:,.2f}"),
+        ("rate", "tokens/s", won.point.tokens_per_s, f"{won.point.tokens_per_s:,.0f}"),
+        ("tbt", "TBT p99, ms", won.point.tbt_p99_ms, f"{won.point.tbt_p99_ms:,.1f}"),
+    )
+    stays = won.point.candidate == was.point.candidate
+    cost = f"${was.usd_per_million_tokens:,.3f} a million tokens"
+    others = f"At the plan's prices it is {was.point.candidate}, {cost}."
+    return tag(
+        "div",
+        tag("h3", won.point.candidate, id="winner-name"),
+        tag(
+            "dl",
+            *(
+                tag("div", tag("dt", title), tag("dd", exactly(value, written), id=f"winner-{name}"))
+                for name, title, value, written in numbers
+            ),
+        ),
+        tag("p", "A tenth more of what binds: ", tag("span", binds_of(won.point, plan), id="winner-binds")),
+        tag("p", "It wins at the plan's prices too." if stays else others, id="winner-was"),
+        class_="card winner",
+        role="status",
+        aria_label="Winner",
+    )
+
+
+def _form(
+    found: Found,
+    plan: KeptPlan,
+    answer: KeptAnswer,
+    prices: Mapping[str, float],
+    axes: tuple[Cost, Speed],
+    *,
+    every: bool,
+) -> Markup:
+    """Prices and axes; the sliders are the script's, numbers go without it too."""
+    own = plan.prices
+    rows = (_price(each, own[each.name], prices[each.name]) for each in plan.devices if each.name in own)
+    sets = [each.costs for each in plan.answers]
+    return tag(
+        "form",
+        tag("input", type="hidden", name="at", value=found.key),
+        tag("fieldset", tag("legend", "Prices, $ an hour each"), *rows),
+        tag(
+            "fieldset",
+            tag("legend", "Shown"),
+            _select("cost", "Cost", COSTS, axes[0]),
+            _select("speed", "Speed", SPEEDS, axes[1]),
+            _select("costs", "Cost set", dict(zip(sets, sets, strict=True)), answer.costs)
+            if len(sets) > 1
+            else "",
+            tag(
+                "label",
+                tag("input", type="checkbox", name="all", value="1", checked=every),
+                " all that were replayed",
+            ),
+        ),
+        tag(
+            "p",
+            tag("button", "Show", type="submit"),
+            tag("button", "Plan's prices", type="button", id="reset", hidden=True),
+            tag("button", "Copy link", type="button", data_copy="link", hidden=True),
+            class_="buttons",
+        ),
+        method="get",
+        action="/plans",
+        id="prices",
+        class_="choices",
+    )
+
+
+def _price(device: KeptDevice, own: float, usd: float) -> Markup:
+    times = usd / own if own else 1.0
+    basis = device.price.basis if device.price is not None else ""
+    return tag(
+        "div",
+        tag("label", device.name, for_=f"number-{device.name}"),
+        tag(
+            "input",
+            type="number",
+            id=f"number-{device.name}",
+            name=f"{PRICE}{device.name}",
+            value=repr(usd),
+            min=0,
+            step="any",
+            data_device=device.name,
+        ),
+        tag(
+            "input",
+            type="range",
+            min=math.log2(LEAST),
+            max=math.log2(MOST),
+            step=0.01,
+            value=round(math.log2(min(MOST, max(LEAST, times))), 2) if times else math.log2(LEAST),
+            aria_label=f"{device.name}: times its price, {LEAST:g} to {MOST:g}",
+            data_device=device.name,
+            hidden=True,
+        ),
+        tag("span", f"{times:.2f} x ${own:.2f}{f', {basis}' if basis else ''}", class_="quiet times"),
+        class_="price",
+    )
+
+
+def _select(
+    name: str, title: str, values: Mapping[str, str] | Mapping[Cost, str] | Mapping[Speed, str], chosen: str
+) -> Markup:
+    options = (tag("option", words, value=value, selected=value == chosen) for value, words in values.items())
+    return tag("label", f"{title} ", tag("select", *options, name=name))
+
+
+def _changed(answer: KeptAnswer) -> Markup:
+    """How far one price decides, as the plan has it."""
+    if not answer.prices:
+        return joined(())
+    rows = (
+        (
+            each.device,
+            f"{each.change:+.0%}",
+            f"${each.usd_each_per_hour:,.2f}",
+            "the same" if each.stays else each.winner,
+            f"${each.usd_per_million_tokens or 0:,.3f}",
+        )
+        for each in answer.prices
+    )
+    header = ("device", "changed by", "to, an hour", "winner", "a million tokens")
+    return tag(
+        "section", tag("h2", "One price a tenth off"), table("Of the plan's prices", header, rows, "numbers")
+    )
+
+
+def _search(answer: KeptAnswer) -> Markup:
+    counts, replayed = answer.search.counts, len(answer.replayed)
+    rows = ((words, f"{counts[key]:,}") for key, words in WHY.items() if counts.get(key))
+    priced = sum(counts.get(key, 0) for key in BY_PRICES)
+    never = (
+        f"Only the {replayed:,} candidates that were replayed can appear at other prices. {priced:,} more "
+        "were left out as too dear or beaten at the prices of the search, and who is within the budget was "
+        "decided at these too. To be sure far from them, plan again with --price, or with --exhaustive."
+    )
+    return tag(
+        "section",
+        tag("h2", "Search"),
+        tag("aside", never, class_="caveats", aria_label="What cannot appear"),
+        table(f"{answer.search.considered:,} candidates", ("of them", ""), rows),
+    )
+
+
+def _provenance(plan: KeptPlan) -> Markup:
+    rows = (
+        (each.name, f"${each.price.usd:,.4g} an hour", each.price.basis, each.price.source, each.price.date)
+        for each in plan.devices
+        if each.price is not None
+    )
+    code = plan.laminabench
+    return tag(
+        "section",
+        tag("h2", "Provenance"),
+        tag("p", f"laminabench {code.version or '-'}, commit {code.commit or '-'}"),
+        tag("pre", plan.command, tabindex="0"),
+        table("The plan's prices", ("device", "price", "kind", "source", "as of"), rows),
+    )
+
+
+def _for_script(plan: KeptPlan, answer: KeptAnswer, cost: Cost, speed: Speed) -> dict[str, object]:
+    return {
+        "prices": plan.prices,
+        "limit": plan.slo_tbt_p99_ms,
+        "cost": cost,
+        "speed": speed,
+        "points": [
+            {
+                "candidate": each.candidate,
+                "devices": list(each.devices.items()),
+                "tokens_per_s": each.tokens_per_s,
+                "tbt_p99_ms": each.tbt_p99_ms,
+                "meets": each.meets(plan.slo_tbt_p99_ms),
+            }
+            for each in answer.replayed
+        ],
+    }
