@@ -14,7 +14,7 @@ from laminabench.analysis.metrics_table import COMPARED, Metric
 from laminabench.api import html
 from laminabench.api.frames import pandas
 from laminabench.api.picture import Picture
-from laminabench.render.sheets.compare import Sheet
+from laminabench.render.model import Sheet
 from laminabench.runs.manifest import NUMBERS
 from laminabench.runs.read import Run as Table
 from laminabench.util.atomic import replacing

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from importlib import resources
 
-from laminabench.render.html import Markup, joined, tag
-from laminabench.render.sheets.compare import Sheet
+from laminabench.render.html import Markup, cell, joined, tag
+from laminabench.render.model import Sheet
 
 
 def block(title: object, *inside: object, badges: Iterable[str]) -> str:
@@ -30,13 +30,13 @@ def lines(rows: Iterable[tuple[str, str]]) -> Markup:
 
 def sheet(found: Sheet, *, most: int | None = None) -> Markup:
     """A table with what is said under it; of a long one the first rows, and how many more there are."""
-    titles = [title.removeprefix(">") for title in found.columns]
     right = ["right" if title.startswith(">") else None for title in found.columns]
-    cells = (tag("th", each, scope="col", class_=to) for each, to in zip(titles, right, strict=True))
-    head = tag("tr", *cells)
+    titles = zip(found.columns, right, strict=True)
+    head = tag("tr", *(tag("th", each.removeprefix(">"), scope="col", class_=to) for each, to in titles))
     rows = found.rows[:most]
     body = (
-        tag("tr", *(tag("td", cell, class_=to) for cell, to in zip(row, right, strict=True))) for row in rows
+        tag("tr", *(tag("td", cell(each), class_=to) for each, to in zip(row, right, strict=True)))
+        for row in rows
     )
     caption = tag("caption", found.title) if found.title else ""
     more = f"and {len(found.rows) - len(rows):,} more rows" if len(rows) < len(found.rows) else ""

@@ -14,8 +14,8 @@ from laminabench.api.frames import pandas
 from laminabench.api.heard import Heard
 from laminabench.api.picture import Picture
 from laminabench.api.replay import named
-from laminabench.render.format import number, share
-from laminabench.render.sheets.compare import Sheet
+from laminabench.render.format import number
+from laminabench.render.sheets.plan import sheet_of
 from laminabench.traces.resolve import cut, transforms_of
 from laminabench.traces.table import Trace
 from laminabench.workflows.plan.answer import Answer, require_possible
@@ -94,22 +94,8 @@ class Plan:
 
     def _repr_html_(self) -> str:
         points = self.answer.front or ([self.nearest] if self.nearest else [])
-        numbers = (">batches", ">$/h", ">tokens/s", ">TBT p99 ms", ">in limit", ">$/M tokens")
-        rows: list[tuple[str, ...]] = [
-            (
-                point.candidate.system,
-                point.candidate.hardware,
-                str(point.candidate.batches),
-                f"{point.candidate.usd_per_hour:.2f}",
-                number(point.tokens_per_s),
-                f"{point.tbt_p99_ms:.1f}",
-                share(point.token_attainment),
-                f"{point.usd_per_million_tokens:.3f}",
-            )
-            for point in points
-        ]
         told = "the front of cost and TBT" if self.answer.front else "nearest to the limit"
-        sheet = html.sheet(Sheet(told, ("system", "deployment", *numbers), rows))
+        sheet = html.sheet(sheet_of(told, points, self.answer))
         said, notes = html.said([self._said()], "verdicts"), html.said(self.notes)
         return html.block(self._title(), said, sheet, notes, badges=["modelled"])
 

@@ -87,7 +87,7 @@ def plan(
 
     Exit code 1: nothing meets the limit; which candidate comes nearest is said.
     """
-    from laminabench.cli.plan_text import render
+    from laminabench.render.sheets.plan import print_plan
     from laminabench.render.static.drawn import check_target
     from laminabench.workflows.plan.answer import require_possible, require_winner
     from laminabench.workflows.plan.asked import answered, asked
@@ -124,6 +124,6 @@ def plan(
         write_plan(directory, result)
         out.note(f"kept in {directory}: `laminabench view` shows it")
     result |= {"plot": str(plot) if plot else None, "plan_dir": str(directory) if directory else None}
-    out.result(result, lambda console: render(console, request, trace, answers, top or 0))
+    out.result(result, lambda console: print_plan(console, request, trace, answers, top or 0))
     for answer in answers:
         require_winner(answer)

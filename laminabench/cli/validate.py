@@ -93,8 +93,10 @@ def validate(
     laminabench calibrate -o here.toml && laminabench validate twin --costs here.toml
     laminabench validate --recorded runs/mine --costs mine.toml --deployment 1xrtx-4090 --max-num-seqs 256
     """
-    from laminabench.render.sheets import validate as present
+    from laminabench.render.sheets.validate import moved_sheet, sheets_of
+    from laminabench.render.terminal import print_sheet
     from laminabench.workflows.validate import emulated, gate, published, recorded, serving, twin
+    from laminabench.workflows.validate.kept import validation_of
     from laminabench.workflows.validate.recording import names, packaged_recording
 
     if own is None and (save or any(value is not None for value in settings.values())):
@@ -132,18 +134,8 @@ def validate(
         _keep(folder, result, judged, rows, served, live, out)
 
     def render(console: Console) -> None:
-        if judged:
-            present.render_recorded(console, judged)
-        if rows:
-            present.render_published(console, rows)
-        if served:
-            present.render_serving(console, serving.grouped(served))
-        if live:
-            present.render_twins(console, live)
-        if agreed:
-            present.render_emulated(console, agreed)
-        if changes:
-            present.render_moved(console, changes)
+        for sheet in (*sheets_of(validation_of(result)), *([moved_sheet(changes)] if changes else [])):
+            print_sheet(console, sheet)
 
     moved = [change._asdict() | {"worse": change.worse} for change in changes]
     out.result({**result, **({"moved": moved} if kept is not None else {})}, render)

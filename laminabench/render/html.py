@@ -7,10 +7,12 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from laminabench.render.model import Cell, Sheet
 from laminabench.traces.formats.wording import printable
 from laminabench.util.json import json_safe
 
 _EMPTY = {"meta", "br", "input", "link"}
+_CLASSES = {"good": "ratio better", "bad": "ratio worse", "quiet": "quiet", "strong": "strong"}
 
 
 class Markup(str):
@@ -46,18 +48,41 @@ def table(
     caption: str, header: Sequence[object], rows: Iterable[Sequence[object]], class_: str = ""
 ) -> Markup:
     """A table in a box of its own that scrolls where the page is too narrow; first cells name their rows."""
-    head = tag("thead", tag("tr", *(tag("th", cell, scope="col") for cell in header)))
+    head = tag("thead", tag("tr", *(tag("th", each, scope="col") for each in header)))
     lines = (
-        tag("tr", tag("th", first, scope="row"), *(tag("td", cell) for cell in rest)) for first, *rest in rows
+        tag("tr", tag("th", first, scope="row"), *(tag("td", each) for each in rest)) for first, *rest in rows
     )
     whole = tag("table", tag("caption", caption), head, tag("tbody", *lines), class_=class_ or None)
     # A box that scrolls has to be reachable by keyboard, and then to have a name.
     return tag("div", whole, class_="scrolls", tabindex="0", role="region", aria_label=caption)
 
 
+def sheet_table(sheet: Sheet, class_: str = "numbers", head: Sequence[object] = ()) -> Markup:
+    """Return a Sheet as a table with its notes; `head` replaces the titles of its columns."""
+    titles = head or [title.removeprefix(">") for title in sheet.columns]
+    return joined(
+        (table(sheet.title, titles, (map(cell, row) for row in sheet.rows), class_), notes(sheet.notes))
+    )
+
+
+def cell(found: object) -> Markup:
+    """Return what is inside of a table's cell."""
+    if not isinstance(found, Cell):
+        return text(found)
+    written = tag("code", found.text) if found.tone == "code" else exactly(found.value, found.text)
+    if found.tone in _CLASSES:
+        written = tag("span", written, class_=_CLASSES[found.tone])
+    return joined((written, tag("span", f" {found.more}", class_="interval"))) if found.more else written
+
+
+def notes(sentences: Sequence[str], class_: str = "notes") -> Markup:
+    """Return sentences, one a line."""
+    return tag("ul", *(tag("li", each) for each in sentences), class_=class_) if sentences else Markup("")
+
+
 def exactly(value: float | None, written: str) -> Markup:
     """A number as it is read, with what it is exactly for what reads the page by program."""
-    return tag("span", written) if value is None else tag("data", written, value=repr(value))
+    return text(written) if value is None else tag("data", written, value=repr(value))
 
 
 def script_data(key: str, data: Any) -> Markup:

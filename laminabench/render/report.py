@@ -13,8 +13,8 @@ from typing import NamedTuple
 from laminabench.render.charts.chart import Chart, series
 from laminabench.render.charts.timeline import default_window_s
 from laminabench.render.html import Markup, joined, script_data, table, tag
+from laminabench.render.model import Sheet
 from laminabench.render.sections import drawn, opening, origins, run_keys, section, timeline
-from laminabench.render.sheets.compare import Sheet
 from laminabench.render.shown import Shown, caveats
 from laminabench.util.atomic import replacing
 from laminabench.util.errors import UserError

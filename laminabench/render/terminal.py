@@ -10,10 +10,16 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from laminabench.render.model import Cell, Sheet, Tone
+
 # With these a name in somebody's Run would write on the terminal where it likes, or into its clipboard.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
 # What rich takes for markup, after any backslashes.
 _TAG = re.compile(r"(\\*)(\[[a-z#/@][^[]*?\])")
+
+_STYLES: dict[Tone, str] = {
+    "": "", "good": "green", "bad": "red", "quiet": "dim", "strong": "bold", "code": "",
+}  # fmt: skip
 
 
 def visible(text: str) -> str:
@@ -48,6 +54,24 @@ def table(titles: Sequence[str], rows: Iterable[Iterable[str]] = (), **how: Any)
     for row in rows:
         drawn.add_row(*row)
     return drawn
+
+
+def print_sheet(console: Console, sheet: Sheet) -> None:
+    """Print a table under its title, with its notes."""
+    from rich.text import Text
+
+    if sheet.title:
+        console.print(f"[bold]{literal(sheet.title)}[/bold]", soft_wrap=True)
+    drawn = table(sheet.columns)
+    for row in sheet.rows:
+        drawn.add_row(*(Text(visible(str(each)), _STYLES[_tone(each)]) for each in row))
+    console.print(drawn)
+    for note in sheet.notes:
+        console.print(f"[dim]{literal(note)}[/dim]", soft_wrap=True)
+
+
+def _tone(cell: str | Cell) -> Tone:
+    return "" if isinstance(cell, str) else cell.tone
 
 
 def print_facts(console: Console, facts: dict[str, Any], indent: int = 0) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 from laminabench.cli.flags import changed, given_in
 from laminabench.cli.output import Output
-from laminabench.render.sheets.compare import Sheet, sheet_of_runs, sheets_of_systems, verdicts
+from laminabench.render.model import Sheet
+from laminabench.render.sheets.compare import sheet_of_runs, sheets_of_systems, verdicts
 from laminabench.requests.replay import ReplayRequest
 from laminabench.util.errors import UserError
 from laminabench.util.json import Json

@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from laminabench.analysis.binding import binding_of
 from laminabench.analysis.estimate import Estimate, Interval
 from laminabench.analysis.metrics_table import Metric
 from laminabench.catalog.models import DTYPE_BYTES
 from laminabench.render.format import number, share
-from laminabench.render.terminal import literal, table
+from laminabench.render.model import Sheet
+from laminabench.render.terminal import literal, print_sheet
 from laminabench.runs.summary import number_at
 from laminabench.util import markdown
 from laminabench.util.atomic import replacing
@@ -35,15 +36,6 @@ PUBLISHED = (
 _NARROW_KV = (
     "cost sets measured attention on 16 bits: its share of the memory's bandwidth is taken to be as high"
 )
-
-
-class Sheet(NamedTuple):
-    """A table, with `>` before the titles of numbers, and what is to be said under it."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    notes: tuple[str, ...] = ()
 
 
 def sheet_of_runs(compared: SideBySide) -> Sheet:
@@ -268,14 +260,11 @@ def _with_interval(
 def print_sheets(
     console: Console, sheets: Sequence[Sheet], verdicts: Sequence[str], failed: Sequence[str]
 ) -> None:
-    """Each as a table with its notes; then what they come to, and every gate that failed, a line each."""
+    """Print the tables, then the answer, then a line for every gate that failed."""
     for place, sheet in enumerate(sheets):
         if place:
             console.print()
-        console.print(f"[bold]{literal(sheet.title)}[/bold]", soft_wrap=True)
-        console.print(table(sheet.columns, (map(literal, cells) for cells in sheet.rows)))
-        for note in sheet.notes:
-            console.print(f"[dim]{literal(note)}[/dim]", soft_wrap=True)
+        print_sheet(console, sheet)
     for line in verdicts:
         console.print(f"[bold]{literal(line)}[/bold]", soft_wrap=True)
     for line in failed:
@@ -283,22 +272,9 @@ def print_sheets(
 
 
 def write_markdown(path: Path, sheets: Sequence[Sheet], notes: Sequence[str], failed: Sequence[str]) -> None:
-    """The same with the notes, for a comment or a page."""
-    with replacing(path) as temporary:
-        temporary.write_text("\n".join(_paragraphs(sheets, notes, failed)) + "\n", encoding="utf-8")
-
-
-def _paragraphs(sheets: Sequence[Sheet], notes: Sequence[str], failed: Sequence[str]) -> Iterator[str]:
-    for place, sheet in enumerate(sheets):
-        if place:
-            yield ""
-        yield f"### {markdown.plain(sheet.title)}"
-        yield ""
-        yield from markdown.table(sheet.columns, sheet.rows)
-        if sheet.notes:
-            yield ""
-            yield from (f"- {markdown.plain(note)}" for note in sheet.notes)
+    """Write the tables with the notes, for a comment or a page."""
+    parts = [sheet.to_markdown() for sheet in sheets]
     said = [*map(markdown.plain, notes), *(f"**failed** {markdown.plain(line)}" for line in failed)]
-    if said:
-        yield ""
-        yield from (f"- {line}" for line in said)
+    parts += [[f"- {line}" for line in said]] if said else []
+    with replacing(path) as temporary:
+        temporary.write_text("\n\n".join("\n".join(part) for part in parts) + "\n", encoding="utf-8")

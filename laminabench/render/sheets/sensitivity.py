@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from laminabench.render.format import number
-from laminabench.render.sheets.compare import Sheet
+from laminabench.render.model import Sheet
 from laminabench.util.atomic import replacing
 from laminabench.workflows.sensitivity.answer import Bar, Sensitivity
 

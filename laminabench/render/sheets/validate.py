@@ -1,178 +1,199 @@
-"""What was modelled beside what was measured, for a terminal."""
+"""Tables of a validation: predictions beside measurements, as the folder of `validate -o` has them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Iterator, Mapping, Sequence
 
 from laminabench.render.format import number, share
-from laminabench.render.terminal import literal, table
-from laminabench.workflows.validate.emulated import METRICS as METRICS_OF_AGREEMENTS
-from laminabench.workflows.validate.emulated import TARGETS as AGREEMENT_TARGETS
-from laminabench.workflows.validate.emulated import Agreement
+from laminabench.render.model import Cell, Row, Sheet, verdict
+from laminabench.workflows.validate import emulated, twin
 from laminabench.workflows.validate.gate import Moved
-from laminabench.workflows.validate.published import MEAN_TARGET, TARGET, Row, mean_error, missed
-from laminabench.workflows.validate.recorded import AS_MEASURED, POINTS, TARGETS, TPOT_POINTS, Judged
-from laminabench.workflows.validate.serving import SOUND, Group
-from laminabench.workflows.validate.twin import METRICS as METRICS_OF_TWINS
-from laminabench.workflows.validate.twin import TARGETS as TWIN_TARGETS
-from laminabench.workflows.validate.twin import Twin, same_order
+from laminabench.workflows.validate.kept import (
+    KeptAgreement,
+    KeptErrors,
+    KeptPublished,
+    KeptRecorded,
+    KeptServing,
+    KeptTwin,
+    KeptValidation,
+)
+from laminabench.workflows.validate.published import MEAN_TARGET, TARGET
+from laminabench.workflows.validate.recorded import AS_MEASURED, POINTS, TARGETS, TPOT_POINTS
+from laminabench.workflows.validate.serving import SOUND
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
+_NO_ERRORS = KeptErrors(points=0, median=None, mean=None, worst=None)
 NAMES = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency"}
 
 
-def render_recorded(console: Console, found: Sequence[Judged]) -> None:
-    """A line a prediction: errors of means, of TPOT's percentiles, and of a request's latency on average."""
-    titles = ("recorded", ">TTFT", ">latency", ">TPOT", *(f">{p}" for p in POINTS), ">by request", "")
-    drawn = table(titles, title="predicted / measured - 1, in percent", title_justify="left")
+def sheets_of(found: KeptValidation) -> Iterator[Sheet]:
+    """Yield a table for each kind that was validated."""
+    if found.recorded:
+        yield recorded_sheet(found.recorded)
+    if found.published:
+        yield published_sheet(found.published)
+    if found.serving is not None:
+        yield serving_sheet(found.serving)
+    if found.twin:
+        yield twin_sheet(found.twin, same_order=found.twin_same_order)
+    if found.emulated:
+        yield emulated_sheet(found.emulated)
+
+
+def recorded_sheet(found: Sequence[KeptRecorded]) -> Sheet:
+    """Return a row a prediction: errors of means, of TPOT's percentiles, and of a request's latency."""
+    columns = ("recorded", ">TTFT", ">latency", ">TPOT", *(f">{p}" for p in POINTS), ">by request", "")
+    rows: list[Row] = []
     for each in found:
-        errors = each.errors()
-        tpot = {"mean": errors["tpot"]["mean"], **{p: errors["tpot"][p] for p in POINTS}}
-        named = each.recording.name
-        if each.constants != AS_MEASURED:
-            named = f"  with {each.gap_s * 1000:.2f} ms a step, from {each.constants}"
-        means = [errors["ttft"]["mean"], errors["latency"]["mean"], *tpot.values()]
-        verdict = "[red]missed[/red]" if each.missed() else "[green]met[/green]"
-        by_request = f"{errors['latency']['by_request']:.1f}"
-        drawn.add_row(literal(named), *(f"{error:+.1f}" for error in means), by_request, verdict)
-        for simulator, theirs in each.recording.others.items():
-            if each.constants == AS_MEASURED:
-                own = [theirs["ttft"][0], theirs["latency"][0], *theirs["tpot"]]
-                drawn.add_row(f"[dim]  by {literal(simulator)}[/dim]", *(f"{error:+.1f}" for error in own))
-    console.print(drawn)
-    targets = ", ".join(f"{NAMES[name]} {limit:g}" for name, limit in TARGETS.items())
-    console.print(f"[dim]targets: {targets}, TPOT's percentiles {TPOT_POINTS:g} %[/dim]")
+        errors, own = each.errors_percent, each.constants == AS_MEASURED
+        name = each.recording if own else f"  with {each.gap_ms:.2f} ms a step, from {each.constants}"
+        means = [errors[metric]["mean"] for metric in ("ttft", "latency", "tpot")]
+        numbers = [*means, *(errors["tpot"][point] for point in POINTS)]
+        by_request = _percent(errors["latency"].get("by_request"), sign=False)
+        rows.append([name, *map(_percent, numbers), by_request, verdict(missed=each.missed)])
+        for simulator, theirs in each.others.items() if own else ():
+            told = [*theirs.get("ttft", [])[:1], *theirs.get("latency", [])[:1], *theirs.get("tpot", [])]
+            padding = [""] * (len(columns) - 1 - len(told))
+            rows.append([Cell(f"  by {simulator}", tone="quiet"), *map(_percent, told), *padding])
+    limits = ", ".join(f"{NAMES[name]} {limit:g}" for name, limit in TARGETS.items())
+    note = f"targets: {limits}, TPOT's percentiles {TPOT_POINTS:g} %"
+    return Sheet("predicted / measured - 1, in percent", columns, rows, [note])
 
 
-def render_published(console: Console, found: Sequence[Row]) -> None:
-    """A line a number."""
-    titles = ("model", "deployment", "costs", ">printed ms", ">modelled ms", ">error %", "")
-    rows = []
-    for row in found:
-        error, predicted = row.error, row.predicted_ms
-        known = ("-", "-") if error is None or predicted is None else (f"{predicted:,.1f}", f"{error:+.1f}")
-        verdict = row.why_not or ("[red]missed[/red]" if abs(error or 0) > TARGET else "[green]met[/green]")
-        rows.append(
-            (literal(row.model), row.deployment, row.costs, f"{row.measured_ms:,.1f}", *known, verdict)
-        )
-    console.print(table(titles, rows, title="published", title_justify="left"))
-    said = "missed" if "mean" in missed(list(found)) else "met"
-    mean = f"mean of absolute errors {mean_error(list(found)):.1f} %, target {MEAN_TARGET:g} %: {said}"
-    console.print(f"[dim]{mean}[/dim]")
-
-
-def render_serving(console: Console, found: Sequence[Group]) -> None:
-    """A line a model and device, then all of these; why those that are known to be off are so, below."""
-    titles = ("servers", "vLLM", ">loads", ">TPOT", ">mean", ">worst", ">TTFT", ">mean", ">target", "")
-    drawn = table(
-        titles,
-        title="median of absolute errors, and predicted / measured - 1, in percent",
-        title_justify="left",
-    )
-    reasons: list[str] = []
-    for group in found:
-        tpot, ttft = group.errors["tpot"], group.errors["ttft"]
-        mark = ""
-        if group.off:
-            reasons += [group.off] * (group.off not in reasons)
-            mark = f" ({reasons.index(group.off) + 1})"
-        verdict = "[red]missed[/red]" if group.missed else "[green]met[/green]"
-        drawn.add_row(
-            f"{literal(group.device)} {literal(group.what)}{mark}",
-            ", ".join(group.versions) if group.what not in ("all", SOUND) else "",
-            str(tpot.points),
-            f"{tpot.median:.1f}",
-            *(f"{error:+.1f}" for error in (tpot.mean, tpot.worst)),
-            f"{ttft.median:.1f}",
-            f"{ttft.mean:+.1f}",
-            "" if group.target is None else f"{group.target:g}",
-            "" if group.target is None else verdict,
-        )
-    console.print(drawn)
-    for number_of, reason in enumerate(reasons, 1):
-        console.print(f"[dim]({number_of}) {literal(reason)}[/dim]", soft_wrap=True)
-
-
-def render_twins(console: Console, found: Sequence[Twin]) -> None:
-    """A line a twin: what was measured, with its interval, and how far off the modelled one is."""
-    common, own = _told_apart([each.said for each in found])
-    titles = ("twin", *(f">{name}" for name in METRICS_OF_TWINS), "")
-    drawn = table(titles, title="measured here (modelled, error)", title_justify="left")
-    for each, said in zip(found, own, strict=True):
-        errors = each.errors()
-        cells = [
-            f"{number(each.measured[name].value)} ({number(each.predicted[name])}, {errors[name]:+.1f} %)"
-            if name in errors
-            else "-"
-            for name in METRICS_OF_TWINS
-        ]
-        verdict = "[red]missed[/red]" if each.missed() else "[green]met[/green]"
-        drawn.add_row(literal(said), *cells, verdict)
-    console.print(drawn)
-    if common:
-        console.print(f"[dim]all: {literal(common)}[/dim]", soft_wrap=True)
-    targets = ", ".join(f"{name} {limit:g}" for name, limit in TWIN_TARGETS.items())
-    order = "the same" if same_order(found) else "[red]not the same[/red]"
-    console.print(f"[dim]targets: {targets} %; order of the deployments: {order}[/dim]")
-
-
-def _told_apart(said: Sequence[str]) -> tuple[str, list[str]]:
-    """What all calls have in common, and what each has of its own."""
-    words = [re.split(r"\s+(?=--)", each) for each in said]
-    common = [word for word in words[0] if all(word in other for other in words)] if len(said) > 1 else []
-    return " ".join(common), [" ".join(word for word in each if word not in common) for each in words]
-
-
-def render_emulated(console: Console, found: Sequence[Agreement]) -> None:
-    """A line a replay: what the engine came to on emulated devices, and how far that is from the model."""
-    common, own = _told_apart([each.said for each in found])
-    titles = (
-        "replay",
-        *(f">{name}" for name in METRICS_OF_AGREEMENTS),
-        ">host ms",
-        ">late",
-        ">assumed host",
-        "",
-    )
-    drawn = table(titles, title="emulated (modelled, emulated / modelled - 1)", title_justify="left")
-    for each, said in zip(found, own, strict=True):
-        off, late = each.differences(), each.pace["late_share"]
-        cells = [
-            f"{number(each.emulated[name])} ({number(each.modelled[name])}, {off[name]:+.1f} %)"
-            if name in off
-            else "-"
-            for name in METRICS_OF_AGREEMENTS
-        ]
-        missed = each.missed()
-        verdict = f"[red]missed: {', '.join(missed)}[/red]" if missed else "[green]met[/green]"
-        assumed = number(each.assumed["tokens/s"])
-        drawn.add_row(
-            literal(said), *cells, number(each.host_ms), share(cast("float", late)), assumed, verdict
-        )
-    console.print(drawn)
-    if common:
-        console.print(f"[dim]all: {literal(common)}[/dim]", soft_wrap=True)
-    targets = ", ".join(f"{name} {limit:g}" for name, limit in AGREEMENT_TARGETS.items())
-    console.print(
-        f"[dim]targets: {targets} %; modelled with the host that was emulated on, in ms an iteration; "
-        "assumed host: tokens/s modelled with the cost set's[/dim]",
-        soft_wrap=True,
-    )
-
-
-def render_moved(console: Console, found: Sequence[Moved]) -> None:
-    """What is not as it was kept."""
+def published_sheet(found: Sequence[KeptPublished]) -> Sheet:
+    """Return a row a published number."""
+    columns = ("model", "deployment", "costs", ">printed ms", ">modelled ms", ">error %", "")
     rows = [
         (
-            literal(each.what),
+            *(row.model, row.deployment, row.costs),
+            Cell(f"{row.measured_ms:,.1f}", row.measured_ms),
+            Cell("-" if row.predicted_ms is None else f"{row.predicted_ms:,.1f}", row.predicted_ms),
+            _percent(row.error_percent),
+            row.why_not or verdict(missed=abs(row.error_percent or 0.0) > TARGET),
+        )
+        for row in found
+    ]
+    errors = [abs(row.error_percent) for row in found if row.error_percent is not None]
+    mean = sum(errors) / len(errors) if errors else 0.0
+    outcome = "missed" if mean > MEAN_TARGET else "met"
+    note = f"mean of absolute errors {mean:.1f} %, target {MEAN_TARGET:g} %: {outcome}"
+    return Sheet("published", columns, rows, [note])
+
+
+def serving_sheet(found: KeptServing) -> Sheet:
+    """Return a row a model and device, then all of these; the notes say why some are known to be off."""
+    columns = ("servers", "vLLM", ">loads", ">TPOT", ">mean", ">worst", ">TTFT", ">mean", ">target", "")
+    reasons = list(dict.fromkeys(group.off for group in found.groups if group.off))
+    rows = []
+    for group in found.groups:
+        tpot, ttft = (group.errors.get(metric, _NO_ERRORS) for metric in ("tpot", "ttft"))
+        mark = f" ({reasons.index(group.off) + 1})" if group.off else ""
+        rows.append(
+            (
+                f"{group.device} {group.what}{mark}",
+                ", ".join(group.versions) if group.what not in ("all", SOUND) else "",
+                str(tpot.points),
+                *(_percent(tpot.median, sign=False), _percent(tpot.mean), _percent(tpot.worst)),
+                *(_percent(ttft.median, sign=False), _percent(ttft.mean)),
+                "" if group.target is None else f"{group.target:g}",
+                "" if group.target is None else verdict(missed=group.missed),
+            )
+        )
+    notes = [f"({place}) {reason}" for place, reason in enumerate(reasons, 1)]
+    title = "median of absolute errors, and predicted / measured - 1, in percent"
+    return Sheet(title, columns, rows, notes)
+
+
+def twin_sheet(found: Sequence[KeptTwin], *, same_order: bool | None) -> Sheet:
+    """Return a row a twin: what was measured, what is modelled, and how far that is off."""
+    common, own = _told_apart([each.twin for each in found])
+    columns = ("twin", *(f">{name}" for name in twin.METRICS), "")
+    rows = [
+        (
+            name,
+            *_beside(
+                twin.METRICS,
+                {metric: estimate.value for metric, estimate in each.measured.items()},
+                each.predicted,
+                each.errors_percent,
+            ),
+            verdict(missed=each.missed),
+        )
+        for each, name in zip(found, own, strict=True)
+    ]
+    order = (
+        "" if same_order is None else f"; order of the deployments: {'' if same_order else 'not '}the same"
+    )
+    return Sheet(
+        "measured here (modelled, error)",
+        columns,
+        rows,
+        [*common, f"targets: {_limits(twin.TARGETS)} %{order}"],
+    )
+
+
+def emulated_sheet(found: Sequence[KeptAgreement]) -> Sheet:
+    """Return a row a replay: the engine on emulated devices, and how far that is from the model."""
+    common, own = _told_apart([each.replay for each in found])
+    titles = (*(f">{name}" for name in emulated.METRICS), ">host ms", ">late", ">assumed host")
+    rows = [
+        (
+            name,
+            *_beside(emulated.METRICS, each.emulated, each.modelled, each.differences_percent),
+            *(number(each.host_ms), share(each.pace.get("late_share"))),
+            number(each.modelled_with_assumed_host.get("tokens/s")),
+            Cell(f"missed: {', '.join(each.missed)}", tone="bad") if each.missed else verdict(missed=False),
+        )
+        for each, name in zip(found, own, strict=True)
+    ]
+    note = (
+        f"targets: {_limits(emulated.TARGETS)} %; modelled with the host that was emulated on, in ms an "
+        "iteration; assumed host: tokens/s modelled with the cost set's"
+    )
+    return Sheet(
+        "emulated (modelled, emulated / modelled - 1)", ("replay", *titles, ""), rows, [*common, note]
+    )
+
+
+def moved_sheet(found: Sequence[Moved]) -> Sheet:
+    """Return the errors that are not as they were saved."""
+    rows = [
+        (
+            each.what,
             f"{each.was:+.2f}",
             "gone" if each.now is None else f"{each.now:+.2f}",
-            "[red]worse[/red]" if each.worse else "",
+            Cell("worse", tone="bad") if each.worse else "",
         )
         for each in found
     ]
-    console.print(table(("error in percent", ">kept", ">now", ""), rows))
+    return Sheet("", ("error in percent", ">kept", ">now", ""), rows)
+
+
+def _beside(
+    metrics: Sequence[str],
+    measured: Mapping[str, float | None],
+    modelled: Mapping[str, float],
+    errors: Mapping[str, float],
+) -> Iterator[str | Cell]:
+    for name in metrics:
+        if name in errors:
+            more = f"({number(modelled[name])}, {errors[name]:+.1f} %)"
+            yield Cell(number(measured[name]), measured[name], more=more)
+        else:
+            yield "-"
+
+
+def _told_apart(calls: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return a note of the flags that all calls share, and the flags that each has of its own."""
+    words = [re.split(r"\s+(?=--)", each) for each in calls]
+    common = [word for word in words[0] if all(word in other for other in words)] if len(calls) > 1 else []
+    own = [" ".join(word for word in each if word not in common) for each in words]
+    return [f"all: {' '.join(common)}"] if common else [], own
+
+
+def _limits(targets: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {limit:g}" for name, limit in targets.items())
+
+
+def _percent(value: float | None, *, sign: bool = True) -> Cell:
+    return Cell("-" if value is None else f"{value:+.1f}" if sign else f"{value:.1f}", value)

@@ -8,10 +8,11 @@ from typing import cast, get_args
 
 from starlette.datastructures import QueryParams
 
-from laminabench.render.charts.chart import series
-from laminabench.render.charts.plan import COSTS, SPEEDS, assumed, binds_of, front_chart, front_table
-from laminabench.render.html import Markup, exactly, joined, script_data, table, tag
-from laminabench.render.sheets.plan import BY_PRICES, WHY
+from laminabench.render.charts.plan import COSTS, SPEEDS, front_chart
+from laminabench.render.html import Markup, cell, exactly, joined, sheet_table, tag
+from laminabench.render.model import Sheet, listed
+from laminabench.render.sections import Section, grid
+from laminabench.render.sheets.plan import BY_PRICES, WHY, binds_of, front_sheet
 from laminabench.render.sheets.replay import SOURCES
 from laminabench.render.view.folder import Found
 from laminabench.render.view.page import Page
@@ -22,6 +23,7 @@ from laminabench.workflows.plan.reprice import Cost, Front, Speed, front_at
 # How far the sliders go, as times what the plan was made with.
 LEAST, MOST = 0.25, 4.0
 PRICE = "price-"
+PART = "shown"
 
 
 def page(found: Found, query: QueryParams) -> Page:
@@ -34,29 +36,18 @@ def page(found: Found, query: QueryParams) -> Page:
     at = front_at(answer.replayed, prices, plan.slo_tbt_p99_ms, cost, speed)
     chart = front_chart(plan, at, cost, speed)
     every = "all" in query
-    body = joined(
-        (
-            _about(plan, answer),
-            tag("section", tag("h2", "Winner"), _winner(plan, answer, at)),
-            tag(
-                "section",
-                tag("h2", "Front"),
-                tag(
-                    "div",
-                    _form(found, plan, answer, prices, (cost, speed), every=every),
-                    tag("div", chart.html(), class_="charts wide"),
-                    class_="beside",
-                ),
-                front_table(plan, at, every=every),
-                assumed(answer.replayed),
-            ),
-            _changed(answer),
-            _search(answer),
-            _provenance(plan),
-            script_data("plan", _for_script(plan, answer, cost, speed)),
-        )
-    )
     title = f"Plan for {plan.trace.name} with {plan.model}"
+    sections = (
+        Section("Winner", _winner(plan, answer, at)),
+        Section("Front", joined((grid([chart], wide=True), sheet_table(front_sheet(plan, at, every=every))))),
+        *_changed(answer),
+        _search(answer),
+    )
+    shown = joined((_about(plan, answer), *(each.html() for each in sections)))
+    if query.get("part") == PART:
+        return Page(title, shown, [chart])
+    form = _form(found, plan, answer, prices, (cost, speed), every=every)
+    body = joined((form, tag("div", shown, id=PART), _provenance(plan).html()))
     return Page(title, body, [chart], scripts=("plan.js", "copy.js"))
 
 
@@ -65,7 +56,7 @@ def _chosen(plan: KeptPlan, query: QueryParams) -> KeptAnswer:
     for each in plan.answers:
         if each.costs == name:
             return each
-    there = series([each.costs for each in plan.answers])
+    there = listed([each.costs for each in plan.answers])
     raise UserError("view-value", f"costs={name}: the plan was made with {there}")
 
 
@@ -105,7 +96,7 @@ def _about(plan: KeptPlan, answer: KeptAnswer) -> Markup:
 
 
 def _winner(plan: KeptPlan, answer: KeptAnswer, at: Front) -> Markup:
-    """The card, and who won at the plan's own prices; the script changes its words."""
+    """Return the card of the winner, and who wins at the plan's own prices."""
     own = front_at(answer.replayed, plan.prices, plan.slo_tbt_p99_ms)
     if at.winner is None or own.winner is None:
         return tag("p", "Nothing that was replayed meets the limit, at whatever price.")
@@ -129,7 +120,7 @@ def _winner(plan: KeptPlan, answer: KeptAnswer, at: Front) -> Markup:
                 for name, title, value, written in numbers
             ),
         ),
-        tag("p", "A tenth more of what binds: ", tag("span", binds_of(won.point, plan), id="winner-binds")),
+        tag("p", "A tenth more of what binds: ", cell(binds_of(won.point, plan))),
         tag("p", "It wins at the plan's prices too." if stays else others, id="winner-was"),
         class_="card winner",
         role="status",
@@ -178,7 +169,8 @@ def _form(
         method="get",
         action="/plans",
         id="prices",
-        class_="choices",
+        class_="choices across",
+        data_part=PART,
     )
 
 
@@ -196,7 +188,7 @@ def _price(device: KeptDevice, own: float, usd: float) -> Markup:
             value=repr(usd),
             min=0,
             step="any",
-            data_device=device.name,
+            data_price=repr(own),
         ),
         tag(
             "input",
@@ -206,7 +198,6 @@ def _price(device: KeptDevice, own: float, usd: float) -> Markup:
             step=0.01,
             value=round(math.log2(min(MOST, max(LEAST, times))), 2) if times else math.log2(LEAST),
             aria_label=f"{device.name}: times its price, {LEAST:g} to {MOST:g}",
-            data_device=device.name,
             hidden=True,
         ),
         tag("span", f"{times:.2f} x ${own:.2f}{f', {basis}' if basis else ''}", class_="quiet times"),
@@ -221,11 +212,9 @@ def _select(
     return tag("label", f"{title} ", tag("select", *options, name=name))
 
 
-def _changed(answer: KeptAnswer) -> Markup:
-    """How far one price decides, as the plan has it."""
-    if not answer.prices:
-        return joined(())
-    rows = (
+def _changed(answer: KeptAnswer) -> Iterator[Section]:
+    """Yield how far one price decides, as the plan has it."""
+    rows = [
         (
             each.device,
             f"{each.change:+.0%}",
@@ -234,60 +223,33 @@ def _changed(answer: KeptAnswer) -> Markup:
             f"${each.usd_per_million_tokens or 0:,.3f}",
         )
         for each in answer.prices
-    )
-    header = ("device", "changed by", "to, an hour", "winner", "a million tokens")
-    return tag(
-        "section", tag("h2", "One price a tenth off"), table("Of the plan's prices", header, rows, "numbers")
-    )
+    ]
+    columns = ("device", ">changed by", ">to, an hour", "winner", ">a million tokens")
+    if rows:
+        yield Section("One price a tenth off", sheet_table(Sheet("Of the plan's prices", columns, rows)))
 
 
-def _search(answer: KeptAnswer) -> Markup:
+def _search(answer: KeptAnswer) -> Section:
     counts, replayed = answer.search.counts, len(answer.replayed)
-    rows = ((words, f"{counts[key]:,}") for key, words in WHY.items() if counts.get(key))
+    rows = [(words, f"{counts[key]:,}") for key, words in WHY.items() if counts.get(key)]
     priced = sum(counts.get(key, 0) for key in BY_PRICES)
     never = (
         f"Only the {replayed:,} candidates that were replayed can appear at other prices. {priced:,} more "
         "were left out as too dear or beaten at the prices of the search, and who is within the budget was "
         "decided at these too. To be sure far from them, plan again with --price, or with --exhaustive."
     )
-    return tag(
-        "section",
-        tag("h2", "Search"),
-        tag("aside", never, class_="caveats", aria_label="What cannot appear"),
-        table(f"{answer.search.considered:,} candidates", ("of them", ""), rows),
-    )
+    notice = tag("aside", never, class_="caveats", aria_label="What cannot appear")
+    counted = sheet_table(Sheet(f"{answer.search.considered:,} candidates", ("of them", ""), rows), "")
+    return Section("Search", joined((notice, counted)))
 
 
-def _provenance(plan: KeptPlan) -> Markup:
-    rows = (
+def _provenance(plan: KeptPlan) -> Section:
+    rows = [
         (each.name, f"${each.price.usd:,.4g} an hour", each.price.basis, each.price.source, each.price.date)
         for each in plan.devices
         if each.price is not None
-    )
-    code = plan.laminabench
-    return tag(
-        "section",
-        tag("h2", "Provenance"),
-        tag("p", f"laminabench {code.version or '-'}, commit {code.commit or '-'}"),
-        tag("pre", plan.command, tabindex="0"),
-        table("The plan's prices", ("device", "price", "kind", "source", "as of"), rows),
-    )
-
-
-def _for_script(plan: KeptPlan, answer: KeptAnswer, cost: Cost, speed: Speed) -> dict[str, object]:
-    return {
-        "prices": plan.prices,
-        "limit": plan.slo_tbt_p99_ms,
-        "cost": cost,
-        "speed": speed,
-        "points": [
-            {
-                "candidate": each.candidate,
-                "devices": list(each.devices.items()),
-                "tokens_per_s": each.tokens_per_s,
-                "tbt_p99_ms": each.tbt_p99_ms,
-                "meets": each.meets(plan.slo_tbt_p99_ms),
-            }
-            for each in answer.replayed
-        ],
-    }
+    ]
+    code = f"laminabench {plan.laminabench.version or '-'}, commit {plan.laminabench.commit or '-'}"
+    prices = Sheet("The plan's prices", ("device", "price", "kind", "source", "as of"), rows)
+    command = tag("pre", plan.command, tabindex="0")
+    return Section("Provenance", joined((tag("p", code), command, sheet_table(prices, ""))))

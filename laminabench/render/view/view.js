@@ -29,12 +29,20 @@
       root.dataset.filled = String(Number(root.dataset.filled || 0) + 1);
     }
   };
+  // While one is on its way, only the last of those that follow is fetched after it: a slider makes many.
+  const wanted = new Map();
   const change = async (id, address) => {
-    const asked = new URL(address, location.href);
-    const here = new URL(asked);
-    asked.searchParams.set("part", id);
-    await fill(document.getElementById(id), asked);
-    history.replaceState(null, "", here);
+    const busy = wanted.has(id);
+    wanted.set(id, address);
+    for (let shown = null; !busy && shown !== wanted.get(id); ) {
+      shown = wanted.get(id);
+      const asked = new URL(shown, location.href);
+      const here = new URL(asked);
+      asked.searchParams.set("part", id);
+      await fill(document.getElementById(id), asked);
+      history.replaceState(null, "", here);
+    }
+    if (!busy) wanted.delete(id);
   };
   const watch = (element) => element.querySelectorAll("[data-lazy]").forEach((each) => fill(each, each.dataset.lazy));
 

@@ -45,7 +45,13 @@ class KeptPoint(Facts, frozen=True, kw_only=True):
     tbt_p99_ms: float
     token_attainment: float
     keeps_up: bool
-    ttft_p99_ms: float | None = None  # where prompts are computed
+    batches: int = 1
+    most_requests: int | None = None
+    # Where prompts are computed.
+    instances: int = 1
+    max_batched_tokens: int = 0
+    ttft_p50_ms: float | None = None
+    ttft_p99_ms: float | None = None
     assumed_devices: tuple[str, ...] = ()
     binds: list[KeptEffect] | None = None  # None where it was not worked out
 

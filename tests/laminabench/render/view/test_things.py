@@ -239,7 +239,7 @@ def test_prices_that_are_none_are_refused(chosen: dict[str, str], things: dict[s
 
 
 def test_what_cannot_appear_is_said(things: dict[str, Found]) -> None:
-    page = plan_of(things)
+    page = plan_of(things, all="1")
     assert f"Only the {len(CANDIDATES)} candidates that were replayed" in page.body
     assert "5 more were left out" in page.body
     assert page.body.count("not looked into") == 1
@@ -339,6 +339,14 @@ def test_a_part_of_a_sweep_is_the_part_of_its_page(root: Path) -> None:
     whole = get(root, asked)[2]
     assert part["html"] in whole
     assert [each["id"] for each in part["figures"]] == ["map", "lines"]
+
+
+def test_a_part_of_a_plan_is_the_part_of_its_page(root: Path) -> None:
+    asked = "/plans?at=plans/one&price-h20=0.5"
+    part = json.loads(get(root, f"{asked}&part=shown")[2])
+    assert part["html"] in get(root, asked)[2]
+    assert "vllm 8xh20" in part["html"]
+    assert [each["id"] for each in part["figures"]] == ["front"]
 
 
 def test_wrong_choices_are_a_page_that_says_so(root: Path) -> None:
