@@ -86,7 +86,7 @@ class Plan:
 
         target = Path(path)
         require_free(target)
-        write_plan(target, {**self.request.describe(self.trace), "answers": [self.answer.row()]})
+        write_plan(target, self._facts())
         return target
 
     def __repr__(self) -> str:
@@ -127,11 +127,13 @@ class Plan:
         return frame.drop(columns=[name for name in frame.columns if name in nested])
 
     def _figure(self) -> Figure:
-        from laminabench.render.static.planned import picture
-        from laminabench.render.static.style import look
+        from laminabench.render.static.pictures import plan_picture
+        from laminabench.workflows.plan.kept import plan_of
 
-        with look():
-            return picture(self.request, self.trace.meta.name, [self.answer])
+        return plan_picture(plan_of(self._facts()))
+
+    def _facts(self) -> dict[str, object]:
+        return {**self.request.describe(self.trace), "answers": [self.answer.row()]}
 
 
 @spelled_out(Cuts)

@@ -210,21 +210,15 @@ class Run:
             yield self.manifest.partial.sentence
 
     def _figure(self) -> Figure:
-        from laminabench.render.static.replay_over_time import picture
+        from laminabench.render.static.pictures import replay_picture
 
-        manifest, summary = self.manifest, self.summary
+        manifest = self.manifest
         partial = ", PARTIAL" if manifest.partial else ""
         boards = ", ".join(on_boards(manifest.deployment.name, self._facts()))
         what = f"{manifest.trace.name} on {manifest.system} {manifest.deployment.name}"
         how = "live, measured" if self.measured else NUMBERS[self.manifest.backend]
-        return picture(
-            self._table.outcome,
-            title=f"{what}{f' ({boards})' if boards else ''} with {manifest.model_name}, {how}{partial}",
-            slo_tbt_ms=summary.slo.tbt_ms,
-            slo_ttft_ms=summary.slo.ttft_ms or None,
-            faults=summary.faults or (),
-            resumed_s=summary.resumed.at_s if summary.resumed else (),
-        )
+        title = f"{what}{f' ({boards})' if boards else ''} with {manifest.model_name}, {how}{partial}"
+        return replay_picture(self._table, title)
 
 
 def read(path: str | os.PathLike[str]) -> Run:

@@ -87,8 +87,8 @@ def convert(
         _convert_families(out, dtype, rope)
         return
     assert model is not None
-    from laminabench.render.static.converted_layer import draw_slice
     from laminabench.render.static.drawn import check_target
+    from laminabench.render.static.layer import draw_slice
 
     if graph is not None:
         check_target(graph)

@@ -131,7 +131,7 @@ def validate(
         result["emulated"] = [each.describe() for each in agreed]
     changes = [] if kept is None else gate.moved(kept, result)
     if folder is not None:
-        _keep(folder, result, judged, rows, served, live, out)
+        _keep(folder, result, judged, served, out)
 
     def render(console: Console) -> None:
         for sheet in (*sheets_of(validation_of(result)), *([moved_sheet(changes)] if changes else [])):
@@ -230,18 +230,13 @@ def _own(
     return found
 
 
-def _keep(
-    folder: Path,
-    result: dict[str, Any],
-    judged: Any,
-    rows: Any,
-    served: Sequence[Judged],
-    live: Sequence[Twin],
-    out: Output,
-) -> None:
-    from laminabench.render.static.validated import draw_published, draw_recorded, draw_serving, draw_twins
+def _keep(folder: Path, result: dict[str, Any], judged: Any, served: Sequence[Judged], out: Output) -> None:
+    from laminabench.render.charts.validation import published_chart, twin_charts
+    from laminabench.render.static.drawn import drawn
+    from laminabench.render.static.pictures import errors_picture
+    from laminabench.render.static.validated import draw_recorded, draw_serving
     from laminabench.util.atomic import replacing
-    from laminabench.workflows.validate.kept import VALIDATION, marked
+    from laminabench.workflows.validate.kept import VALIDATION, marked, validation_of
 
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / VALIDATION.file) as temporary:
@@ -249,12 +244,13 @@ def _keep(
         kept = {**result, **({"serving": {"groups": result["serving"]["groups"]}} if served else {})}
         command = command_line(["laminabench", *sys.argv[1:]])
         temporary.write_text(json.dumps(marked(kept, command), indent=1) + "\n", encoding="utf-8")
+    found = validation_of(result)
     if judged:
         draw_recorded(judged, folder / "recorded.svg")
-    if rows:
-        draw_published(rows, folder / "published.svg")
+    if found.published:
+        drawn(lambda: errors_picture([published_chart(found.published)]), folder / "published.svg")
     if served:
         draw_serving(served, folder / "serving.svg")
-    if live:
-        draw_twins(live, folder / "twins.svg")
+    if found.twin:
+        drawn(lambda: errors_picture(list(twin_charts(found.twin))), folder / "twins.svg")
     out.note(f"kept in {folder}")

@@ -10,10 +10,10 @@ from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
-from laminabench.render.charts.chart import Chart, series
+from laminabench.render.charts.chart import Chart
 from laminabench.render.charts.timeline import default_window_s
 from laminabench.render.html import Markup, joined, script_data, table, tag
-from laminabench.render.model import Sheet
+from laminabench.render.model import Sheet, listed
 from laminabench.render.sections import drawn, opening, origins, run_keys, section, timeline
 from laminabench.render.shown import Shown, caveats
 from laminabench.util.atomic import replacing
@@ -48,7 +48,7 @@ def report(
     lead: Lead | None = None,
 ) -> Report:
     """Of these Runs; what is not given is chosen from them."""
-    names = series([each.name for each in runs])
+    names = listed([each.name for each in runs])
     return Report(title or names, runs, window_s or default_window_s(runs), caveats(runs), lead)
 
 
@@ -98,7 +98,7 @@ def _body(found: Report) -> tuple[list[Chart], Markup]:
 
 
 def _header(found: Report) -> Markup:
-    kinds = series(list(dict.fromkeys(each.backend for each in found.runs)))
+    kinds = listed(list(dict.fromkeys(each.backend for each in found.runs)))
     number = "1 Run" if len(found.runs) == 1 else f"{len(found.runs)} Runs"
     title = tag(
         "header",

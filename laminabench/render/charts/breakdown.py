@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from laminabench.render.charts.chart import Chart, PlotlyJson, axis, bar, label, series
+from laminabench.render.charts.chart import Chart, PlotlyJson, axis, bar, label
 from laminabench.render.format import number4, share
+from laminabench.render.model import listed
 from laminabench.render.shown import Shown
 
 # Other colours than those of systems (after Tol), three to one against white and against dark.
@@ -57,7 +58,7 @@ def _time_chart(runs: Sequence[Shown]) -> Chart:
     overlaps = [(each.name, each.summary.time_shares.overlapped or 0.0) for each in runs]
     overlapped = [f"{name} by {share(found)}" for name, found in overlaps if found >= _SHOWN]
     more = (
-        f" Parts that ran at the same time add up to more than all: {series(overlapped)}."
+        f" Parts that ran at the same time add up to more than all: {listed(overlapped)}."
         if overlapped
         else ""
     )
@@ -69,7 +70,7 @@ def _time_chart(runs: Sequence[Shown]) -> Chart:
     return Chart(
         "time",
         "A token's time",
-        f"Where a token's time goes: {series(words)}.",
+        f"Where a token's time goes: {listed(words)}.",
         f"Shares of the iterations' time in the steady window, each part as if alone; waiting is what no "
         f"part accounts for.{more}{live}",
         traces,
@@ -132,7 +133,7 @@ def _bars(key: str, title: str, unit: str, known: Sequence[tuple[Shown, float]],
     return Chart(
         key,
         title,
-        f"{title}, {unit}: {series(words)}.",
+        f"{title}, {unit}: {listed(words)}.",
         f"Prices are below, with source and date.{without}",
         traces,
         {

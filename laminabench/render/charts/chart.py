@@ -19,6 +19,8 @@ PlotlyJson = dict[str, Any]
 Values = Iterable[float] | NDArray[Any]
 # More digits than a screen has pixels are only bytes.
 _DIGITS = 6
+# So many times the least, and both can be seen on a logarithmic axis only.
+_DIP = 20
 # Characters that a legend has room for on a telephone.
 _LINE = 36
 _LEGEND_PX = 20
@@ -101,12 +103,17 @@ def dotted_line(at: float, words: str, *, vertical: bool = True) -> dict[str, li
     """A limit across the chart, with its name: parts of a layout."""
     along, across = ("x", "y") if vertical else ("y", "x")
     ends = {f"{along}0": at, f"{along}1": at, f"{across}0": 0, f"{across}1": 1}
-    shape = {"type": "line", f"{across}ref": "paper", "line": {"dash": "dot", "width": 1.5}, **ends}
+    line = {"dash": "dot", "width": 1.5}
+    shape = {"type": "line", "name": words, f"{across}ref": "paper", "line": line, **ends}
     place = {along: at, across: 1, f"{across}ref": "paper"}
     sign = {"text": words, "showarrow": False, "xanchor": "left", "yanchor": "bottom", "xshift": 2, **place}
     return {"shapes": [shape], "annotations": [sign]}
 
 
-def series(names: Sequence[str]) -> str:
-    """Names as a sentence has them."""
-    return ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + names[-1]
+def times_axis(title: str, *values: Values) -> PlotlyJson:
+    """Return an axis of times, logarithmic where a dip is many times what is normal."""
+    known = np.concatenate([np.asarray(each, np.float64) for each in values])
+    known = known[np.isfinite(known) & (known > 0)]
+    if len(known) and known.max() > _DIP * known.min():
+        return axis(title, type="log", tickformat="~g")
+    return axis(title, rangemode="tozero")

@@ -9,8 +9,9 @@ from msgspec import UNSET
 
 from laminabench.analysis.attainment import cdf, curve, joint
 from laminabench.analysis.rates import since_arrival
-from laminabench.render.charts.chart import Chart, PlotlyJson, axis, dotted_line, line, rounded, series
+from laminabench.render.charts.chart import Chart, PlotlyJson, axis, dotted_line, line, rounded
 from laminabench.render.format import number4, share
+from laminabench.render.model import listed
 from laminabench.render.shown import Shown
 from laminabench.sim.spec import TICKS_PER_S, Float64
 
@@ -35,7 +36,7 @@ def cdf_chart(runs: Sequence[Shown]) -> Chart:
     return Chart(
         "cdf",
         "Time between tokens (TBT)",
-        f"Distribution of the time between tokens, with the limit of {limit:g} ms: {series(words)}.",
+        f"Distribution of the time between tokens, with the limit of {limit:g} ms: {listed(words)}.",
         f"Every token of the steady window that has one before it, drawn at up to {POINTS} gaps that "
         "occurred, half of them in the slowest hundredth.",
         traces,
@@ -73,7 +74,7 @@ def first_token_chart(runs: Sequence[Shown]) -> Chart | None:
     return Chart(
         "ttft",
         "Time to the first token (TTFT)",
-        f"Distribution of the time to the first token: {series(words)}.",
+        f"Distribution of the time to the first token: {listed(words)}.",
         note,
         traces,
         {
@@ -112,7 +113,7 @@ def attainment_chart(runs: Sequence[Shown]) -> Chart:
     return Chart(
         "attainment",
         "Attainment for every limit",
-        f"Attainment over limits; at {limit:g} ms {series(words)}.",
+        f"Attainment over limits; at {limit:g} ms {listed(words)}.",
         note,
         traces,
         {

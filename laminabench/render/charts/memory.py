@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from laminabench.analysis.memory import NAMES, MemoryOverTime, memory_over_time
 from laminabench.analysis.metrics_table import BOARDS, Metric
-from laminabench.render.charts.chart import Chart, axis, dotted_line, line, rounded, series
+from laminabench.render.charts.chart import Chart, axis, dotted_line, line, rounded
 from laminabench.render.format import number4, share
 from laminabench.render.html import Markup, table
+from laminabench.render.model import listed
 from laminabench.render.shown import Shown
 
 SLICES = 240
@@ -75,7 +76,7 @@ def _held(each: Shown, found: MemoryOverTime) -> Chart:
     return Chart(
         f"hbm-{each.number}",
         f"HBM over time, {each.name}",
-        f"What HBM held over time, {each.name}: on average over the whole run {series(means)}.",
+        f"What HBM held over time, {each.name}: on average over the whole run {listed(means)}.",
         f"Bytes allocated in HBM by sublayer, all boards together, as means of {SLICES} equal slices of the "
         "replay. A board holds what an iteration began with until its next one begins.",
         traces,
@@ -93,7 +94,7 @@ def _moved(found: Sequence[tuple[Shown, MemoryOverTime]]) -> Chart:
     return Chart(
         "moved",
         "Moved between the memories over time",
-        f"Bytes a second moved between HBM and LPDDR: {series(words)}.",
+        f"Bytes a second moved between HBM and LPDDR: {listed(words)}.",
         f"What changes of mapping moved in each of {SLICES} equal slices of the replay, in both directions, "
         "all boards together.",
         traces,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from laminabench.analysis.over_time import MOST_SLICES, over_time
+from laminabench.analysis.over_time import MOST_SLICES, first_tokens_over_time, over_time
 from laminabench.analysis.streams import seen_of
 from laminabench.render.charts.chart import (
     Chart,
@@ -18,29 +19,34 @@ from laminabench.render.charts.chart import (
     dotted_line,
     line,
     rounded,
-    series,
+    times_axis,
 )
 from laminabench.render.format import number4
+from laminabench.render.model import listed
 from laminabench.render.shown import Shown
+from laminabench.render.static.style import PURPLE
 from laminabench.runs.summary import FaultCost
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import Float64, Ticks, ticks
 
 # About as many as a chart has pixels to tell them apart.
 SLICES = 240
+_FAULT = "#777777"
+_SLICED = f"in up to {MOST_SLICES} equal slices of the replay"
 _SECONDS = axis("seconds since the replay began", rangemode="tozero")
 
 
 def charts(runs: Sequence[Shown]) -> list[Chart]:
     """The four of them; that of the KV cache only of Runs that know it."""
     served = _service(runs, "size", "batch", "Batch size over time", "requests", "Requests being served")
+    tokens = [rate_chart(runs), tbt_chart(runs), *ttft_charts(runs)]
     known = [each for each in runs if not each.seen_by_client]
     if not known:
-        return [served, *_tokens(runs)]
+        return [served, *tokens]
     kept = _service(
         known, "kv_tokens", "kv", "KV cache over time", "KV tokens", "KV tokens of those being served"
     )
-    return [served, kept, *_tokens(runs)]
+    return [served, kept, *tokens]
 
 
 def _service(runs: Sequence[Shown], column: str, key: str, title: str, unit: str, what: str) -> Chart:
@@ -58,44 +64,97 @@ def _service(runs: Sequence[Shown], column: str, key: str, title: str, unit: str
         "replay; the band reaches from the least to the most at any moment of the slice."
         f"{as_seen}{_marked(runs)}"
     )
-    layout = {"xaxis": _SECONDS, "yaxis": axis(unit, rangemode="tozero"), **_faults(runs)}
-    return Chart(key, title, f"{title}: {series(words)}.", note, traces, layout)
+    layout = {"xaxis": _SECONDS, "yaxis": axis(unit, rangemode="tozero"), "shapes": _marks(runs)}
+    return Chart(key, title, f"{title}: {listed(words)}.", note, traces, layout)
 
 
-def _tokens(runs: Sequence[Shown]) -> list[Chart]:
-    slo_tbt_ms = runs[0].slo.tbt_ms
-    rates: list[PlotlyJson] = []
-    gaps: list[PlotlyJson] = []
+def rate_chart(runs: Sequence[Shown]) -> Chart:
+    """Return tokens a second."""
+    traces = []
     for each in runs:
         found = over_time(each.run.outcome)
-        middle_s = (found.edges_s[:-1] + found.edges_s[1:]) / 2
-        rates.append(_line(each, middle_s, found.tokens_per_s, "tokens/s"))
-        for name, values, width in (("p50", found.tbt_p50_ms, 2), ("p99", found.tbt_p99_ms, 1)):
-            gaps.append(_line(each, middle_s, values, "ms", f"{each.name}: {name}", width))
-    sliced = f"in up to {MOST_SLICES} equal slices of the replay.{_marked(runs)}"
+        traces.append(_line(each, _middles(found.edges_s), found.tokens_per_s, "tokens/s"))
     summaries = [f"{each.name} {number4(each.summary.throughput_tokens_per_s)}" for each in runs]
-    marks = _faults(runs)
-    limit = dotted_line(slo_tbt_ms, f"limit {slo_tbt_ms:g} ms", vertical=False)
-    limit["shapes"] += marks["shapes"]
-    limit["annotations"][0] |= {"x": 1, "xref": "paper", "xanchor": "right"}
-    return [
-        Chart(
-            "rate",
-            "Tokens a second over time",
-            f"Tokens a second over time; in the steady window {series(summaries)}.",
-            f"Tokens that came, {sliced}",
-            rates,
-            {"xaxis": _SECONDS, "yaxis": axis("tokens/s", rangemode="tozero"), **marks},
-        ),
-        Chart(
-            "tbt-time",
-            "Time between tokens over time",
-            f"Median and 99th percentile of the time between tokens over time, limit {slo_tbt_ms:g} ms.",
-            f"Median (thick) and 99th percentile (thin) of the tokens that came, {sliced}",
-            gaps,
-            {"xaxis": _SECONDS, "yaxis": axis("ms", rangemode="tozero"), **limit},
-        ),
-    ]
+    return Chart(
+        "rate",
+        "Tokens a second over time",
+        f"Tokens a second over time; in the steady window {listed(summaries)}.",
+        f"Tokens that came, {_SLICED}.{_marked(runs)}",
+        traces,
+        {"xaxis": _SECONDS, "yaxis": axis("tokens/s", rangemode="tozero"), "shapes": _marks(runs)},
+    )
+
+
+def tbt_chart(runs: Sequence[Shown]) -> Chart:
+    """Return median and 99th percentile of the time between tokens."""
+    limit_ms = runs[0].slo.tbt_ms
+    fields = ("tbt_p50_ms", "tbt_p99_ms")
+    traces, values = _percentiles(runs, lambda each: over_time(each.run.outcome), fields)
+    return Chart(
+        "tbt-time",
+        "Time between tokens over time",
+        f"Median and 99th percentile of the time between tokens over time, limit {limit_ms:g} ms.",
+        f"Median (thick) and 99th percentile (thin) of the tokens that came, {_SLICED}.{_marked(runs)}",
+        traces,
+        _with_limit(runs, limit_ms, times_axis("TBT in ms", *values, [limit_ms])),
+    )
+
+
+def ttft_charts(runs: Sequence[Shown]) -> list[Chart]:
+    """Return median and 99th percentile of the time to the first token, of Runs that compute prompts."""
+    runs = [each for each in runs if each.run.outcome.prompts is not None]
+    if not runs:
+        return []
+    limit_ms = runs[0].slo.ttft_ms or None
+    traces, values = _percentiles(runs, _first_tokens, ("p50", "p99"))
+    y = times_axis("TTFT in ms", *values, [] if limit_ms is None else [limit_ms])
+    chart = Chart(
+        "ttft-time",
+        "Time to the first token over time",
+        "Median and 99th percentile of the time to the first token over time.",
+        f"Median (thick) and 99th percentile (thin) of the first tokens that came, {_SLICED}.",
+        traces,
+        {"xaxis": _SECONDS, "yaxis": y} if limit_ms is None else _with_limit(runs, limit_ms, y),
+    )
+    return [chart]
+
+
+class _Waits(NamedTuple):
+    edges_s: Float64
+    p50: Float64
+    p99: Float64
+
+
+def _first_tokens(each: Shown) -> _Waits:
+    edges_s = over_time(each.run.outcome).edges_s
+    return _Waits(edges_s, *first_tokens_over_time(each.run.outcome, edges_s))
+
+
+def _percentiles(
+    runs: Sequence[Shown], measure: Callable[[Shown], Any], fields: tuple[str, str]
+) -> tuple[list[PlotlyJson], list[Float64]]:
+    """Return a thick and a thin line for each Run, and their values."""
+    traces, values = [], []
+    for each in runs:
+        found = measure(each)
+        for name, field, width in zip(("p50", "p99"), fields, (2, 1), strict=True):
+            values.append(getattr(found, field))
+            named = f"{each.name}: {name}"
+            traces.append(_line(each, _middles(found.edges_s), values[-1], "ms", named, width))
+    return traces, values
+
+
+def _with_limit(runs: Sequence[Shown], limit_ms: float, y: PlotlyJson) -> PlotlyJson:
+    layout = dotted_line(limit_ms, f"limit {limit_ms:g} ms", vertical=False)
+    layout["shapes"] += _marks(runs)
+    layout["annotations"][0] |= {"x": 1, "xref": "paper", "xanchor": "right"}
+    if y.get("type") == "log":  # where plotly takes a place as its logarithm
+        layout["annotations"][0]["y"] = math.log10(limit_ms)
+    return {"xaxis": _SECONDS, "yaxis": y, **layout}
+
+
+def _middles(edges_s: Float64) -> Float64:
+    return (edges_s[:-1] + edges_s[1:]) / 2
 
 
 def _line(each: Shown, x: Values, y: Values, unit: str, name: str = "", width: float = 2) -> PlotlyJson:
@@ -120,17 +179,24 @@ def _band(each: Shown, found: Sliced) -> PlotlyJson:
     }
 
 
-def _faults(runs: Sequence[Shown]) -> dict[str, list[PlotlyJson]]:
-    """Of live replays: from when each fault began until iterations went on."""
-    return {"shapes": [_fault(each, fault) for each in runs for fault in each.summary.faults or ()]}
+def _marks(runs: Sequence[Shown]) -> list[PlotlyJson]:
+    """Return spans from when each fault began until iterations went on, and where a replay was resumed."""
+    return [mark for each in runs for mark in (*map(_fault, each.summary.faults or ()), *_resumed(each))]
 
 
-def _fault(each: Shown, fault: FaultCost) -> PlotlyJson:
+def _fault(fault: FaultCost) -> PlotlyJson:
     ends = {"x0": fault.began_s, "x1": fault.noticed_s + fault.recovery_s, "y0": 0, "y1": 1}
     return {
-        "type": "rect", "yref": "paper", "layer": "below", "fillcolor": each.colour, "opacity": 0.25,
-        "line": {"width": 1, "color": each.colour}, **ends,
+        "type": "rect", "name": "fault, until iterations go on", "yref": "paper", "layer": "below",
+        "fillcolor": _FAULT, "opacity": 0.35, "line": {"width": 1, "color": _FAULT}, **ends,
     }  # fmt: skip
+
+
+def _resumed(each: Shown) -> Iterator[PlotlyJson]:
+    for at_s in each.summary.resumed.at_s if each.summary.resumed else ():
+        ends = {"x0": at_s, "x1": at_s, "y0": 0, "y1": 1}
+        line = {"color": PURPLE, "dash": "dash", "width": 1.5}
+        yield {"type": "line", "name": "resumed", "yref": "paper", "line": line, **ends}
 
 
 def _marked(runs: Sequence[Shown]) -> str:

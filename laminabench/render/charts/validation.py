@@ -15,7 +15,7 @@ from laminabench.workflows.validate.recorded import TARGETS as RECORDED
 from laminabench.workflows.validate.twin import TARGETS as TWINS
 
 # Seen on light and on dark.
-_QUIET, _BAND = "#8a929b", "rgba(138,146,155,0.28)"
+_QUIET = "#8a929b"
 # A row whose name has one line, or two.
 _ROW_PX, _TALL_PX, _AROUND_PX = 26, 38, 110
 
@@ -52,7 +52,8 @@ def error_chart(key: str, title: str, errors: Sequence[Error], note: str, *, abs
                 "y": [name for name, _ in with_target],
                 "x": [target if absolute else 2 * target for _, target in with_target],
                 "base": [0 if absolute else -target for _, target in with_target],
-                "marker": {"color": _BAND},
+                "marker": {"color": _QUIET},
+                "opacity": 0.28,
                 "width": 0.72,
                 "hovertemplate": "target: within %{customdata:g} %<extra></extra>",
                 "customdata": [target for _, target in with_target],

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as Xml
 
-from laminabench.render.terminal import literal, table
+from laminabench.render.model import Cell, Sheet, Tone
+from laminabench.render.terminal import literal, print_sheet
 from laminabench.util import markdown
 from laminabench.util.atomic import replacing
 from laminabench.workflows.check.verdict import Change, Verdict
@@ -17,23 +18,27 @@ if TYPE_CHECKING:
 
 SUITE = "laminabench.check"
 COLUMNS = ("case", "metric", ">golden", ">now", ">change", "")
-_COLOURS = {"better": "green", "worse": "red"}
+_TONES: dict[str, Tone] = {"better": "good", "worse": "bad"}
+
+
+def sheet_of(verdicts: Sequence[Verdict], *, every: bool) -> Sheet:
+    """Return a row for each metric that moved, or for all of them."""
+    rows = []
+    for verdict in verdicts:
+        for change in verdict.changes:
+            if every or change.moved:
+                *cells, way = _cells(verdict, change)
+                rows.append([*cells, Cell(way, tone=_TONES.get(way, "quiet"))])
+    return Sheet("", COLUMNS, rows)
 
 
 def render(console: Console, verdicts: Sequence[Verdict], changed: Sequence[str], *, verbose: bool) -> None:
-    """A table of what moved, or with `verbose` of all metrics; then the likely causes, and the outcome."""
-    shown = [
-        (verdict, change) for verdict in verdicts for change in verdict.changes if verbose or change.moved
-    ]
-    if shown:
-        drawn = table(COLUMNS)
-        for verdict, change in shown:
-            *row, way = map(literal, cells(verdict, change))
-            colour = _COLOURS.get(way, "dim")
-            drawn.add_row(*row, f"[{colour}]{way}[/{colour}]")
-        console.print(drawn)
+    """Print what moved, or with `verbose` all metrics; then the likely causes, and the outcome."""
+    sheet = sheet_of(verdicts, every=verbose)
+    if sheet.rows:
+        print_sheet(console, sheet)
     sentences = [
-        *(f"{verdict.case}: likely cause: {said}" for verdict in verdicts for said in verdict.causes),
+        *(f"{verdict.case}: likely cause: {cause}" for verdict in verdicts for cause in verdict.causes),
         *(f"{verdict.case}: {verdict.note}" for verdict in verdicts if verdict.note),
         f"{counted(verdicts)}: {headline(verdicts)}",
     ]
@@ -44,8 +49,8 @@ def render(console: Console, verdicts: Sequence[Verdict], changed: Sequence[str]
         console.print(literal(sentence), soft_wrap=True)
 
 
-def cells(verdict: Verdict, change: Change) -> tuple[str, str, str, str, str, str]:
-    """One row of what moved; in full where numbers differ by less than is usually shown."""
+def _cells(verdict: Verdict, change: Change) -> tuple[str, ...]:
+    """Return a row; in full where numbers differ by less than is usually shown."""
     was, is_ = _number(change.golden), _number(change.now)
     if was == is_ and change.golden != change.now:
         was, is_ = repr(change.golden), repr(change.now)
@@ -54,7 +59,7 @@ def cells(verdict: Verdict, change: Change) -> tuple[str, str, str, str, str, st
 
 def lines(verdict: Verdict) -> list[str]:
     """All that is to be said of a case that did not pass, as plain text."""
-    rows = [" ".join(filter(None, cells(verdict, change)[1:])) for change in verdict.moved]
+    rows = [" ".join(filter(None, _cells(verdict, change)[1:])) for change in verdict.moved]
     return [*rows, *(f"likely cause: {cause}" for cause in verdict.causes), *filter(None, [verdict.note])]
 
 
@@ -102,9 +107,9 @@ def write_markdown(path: Path, verdicts: Sequence[Verdict]) -> None:
 
 def _paragraphs(verdicts: Sequence[Verdict]) -> list[str]:
     out = ["### laminabench check", "", f"{counted(verdicts)}: {headline(verdicts)}."]
-    rows = [cells(verdict, change) for verdict in verdicts for change in verdict.moved]
-    if rows:
-        out += ["", *markdown.table(COLUMNS, rows)]
+    sheet = sheet_of(verdicts, every=False)
+    if sheet.rows:
+        out += ["", *sheet.to_markdown()]
     told = [(verdict.case, said) for verdict in verdicts for said in (*verdict.causes, verdict.note) if said]
     if told:
         out += ["", *(f"- `{case}`: {markdown.plain(said)}" for case, said in told)]

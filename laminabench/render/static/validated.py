@@ -10,17 +10,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from laminabench.render.static.drawn import drawn
-from laminabench.render.static.style import BLUE, CYCLE, PAGE, PUBLISHED, VERMILION
+from laminabench.render.static.style import BLUE, CYCLE, PAGE, PUBLISHED
 from laminabench.traces.formats.wording import printable
-from laminabench.workflows.validate.twin import TARGETS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from laminabench.workflows.validate.published import Row
     from laminabench.workflows.validate.recorded import Judged
     from laminabench.workflows.validate.serving import Judged as Served
-    from laminabench.workflows.validate.twin import Twin
 
 TITLES = {"ttft": "TTFT in s", "tpot": "TPOT in ms", "latency": "latency in s"}
 SERVED = {"tpot": "TPOT in ms", "ttft": "TTFT in ms"}
@@ -53,37 +50,6 @@ def _recorded(found: Sequence[Judged]) -> Figure:
         row[0].set_ylabel("share of requests")
         row[1].set_title(printable(each.recording.name), fontsize=9, parse_math=False)
     panels[0][0].legend(loc="lower right", fontsize=7)
-    return figure
-
-
-def draw_twins(found: Sequence[Twin], target: Path) -> None:
-    """Errors by metric, with what rounds of measuring leave open, and the targets."""
-    drawn(lambda: _twins(found), target)
-
-
-def _twins(found: Sequence[Twin]) -> Figure:
-    import seaborn
-    from matplotlib.figure import Figure
-
-    size = (PAGE * 1.6, 0.28 * len(found) + 1.2)
-    with seaborn.axes_style("whitegrid"):
-        figure = Figure(figsize=size, facecolor="white", layout="constrained")
-        panels = figure.subplots(1, len(TARGETS), sharey=True)
-    places = range(len(found))
-    for axes, (name, limit) in zip(panels, TARGETS.items(), strict=True):
-        axes.axvspan(-limit, limit, color=PUBLISHED, alpha=0.2, lw=0)
-        axes.axvline(0, color=PUBLISHED, lw=0.8)
-        for place, each in zip(places, found, strict=True):
-            if (error := each.errors().get(name)) is None:
-                continue
-            if interval := each.measured[name].interval:
-                ends = [100 * (each.predicted[name] / end - 1) for end in interval]
-                axes.plot(ends, (place, place), color=BLUE, lw=1.0)
-            axes.plot(error, place, "o", color=BLUE, ms=4)
-        axes.set(xlabel="error in %", xlim=(-3 * limit, 3 * limit))
-        axes.set_title(name, fontsize=9)
-    panels[0].set_yticks(places, [printable(f"{each.load}: {each.deployment}") for each in found], fontsize=7)
-    panels[0].invert_yaxis()
     return figure
 
 
@@ -121,29 +87,4 @@ def _serving(found: Sequence[Served]) -> Figure:
     for model, colour in colours.items():
         panels[0][0].plot([], [], "o", color=colour, ms=3, label=printable(model))
     panels[0][0].legend(fontsize=6, ncols=2)
-    return figure
-
-
-def draw_published(found: Sequence[Row], target: Path) -> None:
-    """Bars of what was printed and what is modelled."""
-    drawn(lambda: _published([row for row in found if row.predicted_ms is not None]), target)
-
-
-def _published(found: Sequence[Row]) -> Figure:
-    import seaborn
-    from matplotlib.figure import Figure
-
-    with seaborn.axes_style("whitegrid"):
-        figure = Figure(figsize=(PAGE, 0.55 * len(found) + 1.0), facecolor="white", layout="constrained")
-        axes = figure.subplots()
-    places = np.arange(len(found))
-    axes.barh(places - 0.2, [row.measured_ms for row in found], 0.38, color=PUBLISHED, label="published")
-    axes.barh(places + 0.2, [row.predicted_ms or 0 for row in found], 0.38, color=VERMILION, label="modelled")
-    for place, row in zip(places, found, strict=True):
-        axes.text((row.predicted_ms or 0) * 1.01, place + 0.2, f"{row.error:+.1f} %", va="center", fontsize=7)
-    axes.set_yticks(places, [printable(f"{row.model} on {row.deployment}") for row in found], fontsize=8)
-    axes.set(xlabel="ms for 8 requests of 32 and 128 tokens")
-    axes.invert_yaxis()
-    axes.margins(x=0.12)
-    axes.legend(fontsize=7)
     return figure

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from starlette.datastructures import QueryParams
 
 from laminabench.render import report as reports
-from laminabench.render.charts.chart import series
 from laminabench.render.charts.timeline import closed, default_window_s
 from laminabench.render.html import Markup, joined, tag
+from laminabench.render.model import listed
 from laminabench.render.sections import drawn, opening, origins, run_keys, timeline
 from laminabench.render.shown import Shown, caveats
 from laminabench.render.view.asked import address
@@ -118,7 +118,7 @@ def export(index: Index, query: QueryParams) -> str:
 
 
 def _title(runs: Sequence[Shown]) -> str:
-    return series([each.name for each in runs]) if len(runs) <= _MOST_NAMED else several(len(runs), "Run")
+    return listed([each.name for each in runs]) if len(runs) <= _MOST_NAMED else several(len(runs), "Run")
 
 
 def _keys(runs: Sequence[Shown]) -> Markup | None:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from laminabench.runs.documents import Kind, read
 from laminabench.runs.format import sealed
 from laminabench.runs.manifest import Code
@@ -152,6 +154,11 @@ def write_plan(directory: Path, facts: Mapping[str, Any]) -> None:
     with replacing(directory / PLAN.file) as temporary:
         text = json.dumps(sealed(json_safe(whole)), indent=1, ensure_ascii=False, allow_nan=False)
         temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def plan_of(facts: Mapping[str, Any]) -> KeptPlan:
+    """Return what `plan --json` has, as who reads the file has it."""
+    return msgspec.convert(json_safe(facts), KeptPlan)
 
 
 def read_plan(directory: Path) -> KeptPlan:

@@ -239,7 +239,7 @@ def test_plotly_knows_every_property(
     )
     prompts = keep("vllm", prefill=True, slo_ttft_ms=9000.0)
     page(report(shown([keep(), keep("vllm"), keep(live=True), board_run(), prompts]), None, None))
-    assert len(seen["figures"]) == 13
+    assert len(seen["figures"]) == 14
     for figure in seen["figures"]:
         graph_objects.Figure(data=figure["data"], layout=figure["layout"])  # an unknown one is an error
 

@@ -56,7 +56,7 @@ def test_one_that_runs(folder: Path, looked: Looked) -> None:
     }
     tbt = next(chart for chart in page.charts if chart.key == "live-tbt")
     assert [len(trace["x"]) for trace in tbt.traces] == [40, 40]
-    assert [shape.get("name") for shape in tbt.layout["shapes"]] == [None, "fault"]
+    assert [shape.get("name") for shape in tbt.layout["shapes"]] == ["limit", "fault"]
     assert ">runs</span>" in page.body
     # A tenth in ten seconds.
     assert "1:30 min" in page.body or "90 s" in page.body

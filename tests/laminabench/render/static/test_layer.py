@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from laminabench.catalog.small_models import SMALL_MODELS
 from laminabench.conversion.source import ModelSource
-from laminabench.render.static.converted_layer import draw_slice, rows_of
 from laminabench.render.static.fold import Folded, fold
+from laminabench.render.static.layer import box_width, draw_slice, rows_of
 from laminabench.render.static.layered import lay_out, spread
-from laminabench.render.static.pen import box_width
 from laminabench.util.errors import UserError
 
 pytest.importorskip("torch")
