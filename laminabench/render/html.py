@@ -53,15 +53,19 @@ def table(
         tag("tr", tag("th", first, scope="row"), *(tag("td", each) for each in rest)) for first, *rest in rows
     )
     whole = tag("table", tag("caption", caption), head, tag("tbody", *lines), class_=class_ or None)
-    # A box that scrolls has to be reachable by keyboard, and then to have a name.
-    return tag("div", whole, class_="scrolls", tabindex="0", role="region", aria_label=caption)
+    return scrolling(whole, caption)
+
+
+def scrolling(whole: Markup, name: str) -> Markup:
+    """Return a box that scrolls: it has to be reachable by keyboard, and then to have a name."""
+    return tag("div", whole, class_="scrolls", tabindex="0", role="region", aria_label=name)
 
 
 def sheet_table(sheet: Sheet, class_: str = "numbers", head: Sequence[object] = ()) -> Markup:
     """Return a Sheet as a table with its notes; `head` replaces the titles of its columns."""
     titles = head or [title.removeprefix(">") for title in sheet.columns]
     return joined(
-        (table(sheet.title, titles, (map(cell, row) for row in sheet.rows), class_), notes(sheet.notes))
+        (table(sheet.title, titles, ([*map(cell, row)] for row in sheet.rows), class_), notes(sheet.notes))
     )
 
 

@@ -3,24 +3,50 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path, PurePath
+from typing import cast
+from urllib.parse import urlencode
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
+from starlette.datastructures import QueryParams
 
+from laminabench.render.html import tag
 from laminabench.render.view import page as pages
-from laminabench.render.view.columns_page import columns_page
 from laminabench.render.view.compare_page import compare_page, export
-from laminabench.render.view.folder import Kind
+from laminabench.render.view.folder import Found, Kind
 from laminabench.render.view.guard import EVALUATING
 from laminabench.render.view.index import Index
 from laminabench.render.view.live_page import live_page, moments
-from laminabench.render.view.page import Page, Place
-from laminabench.render.view.static import TYPES, packaged
-from laminabench.render.view.table_page import table_page
+from laminabench.render.view.page import TYPES, Page, Place, empty, packaged
+from laminabench.render.view.table_page import columns_page, table_page
 from laminabench.render.view.under_way import Watched
-from laminabench.render.view.views import LISTED, list_page, thing_page
 from laminabench.util.errors import UserError
+
+View = Callable[[Found, QueryParams], Page]
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A kind of thing that has a list, and a page for each."""
+
+    title: str
+    address: str
+    module: str  # of this package, whose `page` is the View
+    none: str  # what is said where there are none
+
+
+LISTED: dict[Kind, Listed] = {
+    "live": Listed("Live", "/live", "live_page", ""),
+    "sweep": Listed("Sweeps", "/sweeps", "sweep_page", "`laminabench sweep` leaves one."),
+    "plan": Listed("Plans", "/plans", "plan_page", "`laminabench plan --out FOLDER` leaves one."),
+    "validation": Listed(
+        "Validations", "/validations", "validation_page", "`laminabench validate -o FOLDER` leaves one."
+    ),
+}
 
 FOREVER = {"cache-control": "private, max-age=31536000, immutable"}
 FRESH = {"cache-control": "no-store"}
@@ -117,3 +143,32 @@ def _places(index: Index, path: str) -> list[Place]:
         if found[kind] or kind == "live" or path == listed.address
     )
     return [runs, *rest]
+
+
+def address_of(found: Found) -> str:
+    """Where the browser finds it."""
+    if found.kind == "run":
+        return f"/compare?{urlencode({'run': found.key})}"
+    return f"{LISTED[found.kind].address}?{urlencode({'at': found.key})}"
+
+
+def list_page(index: Index, kind: Kind) -> Page:
+    """All things of a kind, the newest first."""
+    listed = LISTED[kind]
+    found = sorted(index.refreshed().found[kind].values(), key=lambda each: -each.mtime_ns)
+    if not found:
+        return Page(listed.title, empty(listed.none))
+    links = (tag("li", tag("a", each.key, href=address_of(each))) for each in found)
+    return Page(listed.title, tag("ul", *links, class_="things"))
+
+
+def thing_page(index: Index, kind: Kind, query: QueryParams) -> Page:
+    """The page of one, which is looked up among those that there are."""
+    found = index.refreshed().found[kind].get(query.get("at", ""))
+    if found is None:
+        raise UserError(
+            "view-not-there",
+            f"there is no {kind} at '{query.get('at', '')}' in this folder: it may have gone",
+        )
+    module = import_module(f"laminabench.render.view.{LISTED[kind].module}")
+    return cast("View", module.page)(found, query)

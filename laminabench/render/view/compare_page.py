@@ -10,16 +10,16 @@ from starlette.datastructures import QueryParams
 
 from laminabench.render import report as reports
 from laminabench.render.charts.timeline import closed, default_window_s
+from laminabench.render.forms import form, hidden, line, select, submit
 from laminabench.render.html import Markup, joined, tag
 from laminabench.render.model import listed
 from laminabench.render.sections import drawn, opening, origins, run_keys, timeline
 from laminabench.render.shown import Shown, caveats
-from laminabench.render.view.asked import address
 from laminabench.render.view.differences import differences_section
 from laminabench.render.view.folder import Found
 from laminabench.render.view.index import Index
 from laminabench.render.view.opened import at_a_glance, chosen, whole
-from laminabench.render.view.page import Page, several
+from laminabench.render.view.page import Page, address, several
 from laminabench.requests.replay import seconds
 from laminabench.util.errors import UserError
 
@@ -45,6 +45,9 @@ class Choice:
         if self.window_s is not None:
             items["window"] = window_text(self.window_s)
         return {**items, **changed}
+
+    def address(self, **changed: object) -> str:
+        return address("/compare", self.items(**changed))
 
 
 def choice(index: Index, query: QueryParams) -> Choice:
@@ -91,21 +94,14 @@ def compare_page(index: Index, query: QueryParams) -> Page:
     facts = [row.facts for row in rows if row is not None and row.damage is None]
     if len(facts) < len(runs):  # or columns would be of other Runs than their titles say
         raise UserError("view-not-there", "a selected Run has gone, or is being replaced: reload the page")
-    lazily = address("/compare", asked.items(part="charts"))
+    lazily = asked.address(part="charts")
+    waiting = tag("p", "Charts are drawn here as soon as they are there.", class_="kinds")
+    without = tag("p", "They need JavaScript; their tables are in the export.", class_="missing")
     body = (
         _controls(asked, runs),
         differences_section(runs, facts),
         *(section.html() for section in opening(runs, caveats(runs))),
-        tag(
-            "div",
-            tag("p", "Charts are drawn here as soon as they are there.", class_="kinds"),
-            tag(
-                "noscript",
-                tag("p", "They need JavaScript; their tables are in the export.", class_="missing"),
-            ),
-            id="charts",
-            data_lazy=lazily,
-        ),
+        tag("div", waiting, tag("noscript", without), id="charts", data_lazy=lazily),
     )
     return Page(_title(runs), joined(body), plotly=True, keys=_keys(runs))
 
@@ -126,35 +122,18 @@ def _keys(runs: Sequence[Shown]) -> Markup | None:
 
 
 def _controls(asked: Choice, runs: Sequence[Shown]) -> Markup:
-    hidden = [tag("input", type="hidden", name="run", value=each.key) for each in asked.found]
-    if asked.window_s is not None:
-        hidden.append(tag("input", type="hidden", name="window", value=window_text(asked.window_s)))
-    base = (
-        tag("option", each.name, value=found.key, selected=place == 0)
-        for place, (each, found) in enumerate(zip(runs, asked.found, strict=True))
-    )
-    limit = tag(
-        "input",
-        type="number",
-        name="slo",
-        id="slo",
-        min="0.001",
-        step="any",
-        value=f"{runs[0].slo.tbt_ms:g}",
-        class_="short",
-    )
+    kept = asked.items()
+    kept.pop("slo", None)
+    names = {found.key: each.name for each, found in zip(runs, asked.found, strict=True)}
+    limit = {"value": f"{runs[0].slo.tbt_ms:g}", "min": "0.001", "step": "any", "class_": "short"}
     fields = (
-        *(
-            (tag("label", "Base ", for_="base"), tag("select", *base, name="base", id="base"))
-            if len(runs) > 1
-            else ()
-        ),
+        select("base", "Base", names, asked.found[0].key) if len(runs) > 1 else "",
         tag("label", "TBT limit, ms ", for_="slo"),
-        limit,
-        tag("button", "Apply", type="submit", class_="main"),
-        tag("button", "Export as a report", type="submit", formaction="/export"),
+        tag("input", type="number", name="slo", id="slo", **limit),
+        submit("Apply", main=True),
+        submit("Export as a report", action="/export"),
     )
-    return tag("form", *hidden, tag("div", *fields, class_="line"), method="get", action="/compare")
+    return form("/compare", hidden(kept), line(*fields))
 
 
 def _charts(asked: Choice) -> Page:
@@ -162,11 +141,8 @@ def _charts(asked: Choice) -> Page:
     sections = list(drawn(runs))
     lanes = _lanes(asked, runs)
     left = len(asked.found) - len(runs)
-    cut = tag(
-        "p",
-        f"Charts are of the first {len(runs)} Runs; {left:,} more are in the numbers above.",
-        class_="cut",
-    )
+    words = f"Charts are of the first {len(runs)} Runs; {left:,} more are in the numbers above."
+    cut = tag("p", words, class_="cut")
     parts = [section.html() for section in sections]
     if lanes.body:
         head = tag("h2", "Timeline")
@@ -196,28 +172,17 @@ def _moves(asked: Choice, window_s: tuple[float, float]) -> Markup:
         "Zoom in": (middle - half / 2, middle + half / 2),
         "Zoom out": (middle - 2 * half, middle + 2 * half),
     }
+    addresses = {name: asked.address(window=window_text(_from_zero(to))) for name, to in moves.items()}
     links = (
-        tag(
-            "a",
-            name,
-            href=address("/compare", asked.items(window=window_text(_from_zero(to)))),
-            data_part="lanes",
-            class_="button",
-        )
-        for name, to in moves.items()
+        tag("a", name, href=href, data_part="lanes", class_="button") for name, href in addresses.items()
     )
-    hidden = [
-        tag("input", type="hidden", name=name, value=value)
-        for name, values in asked.items().items()
-        if name != "window"
-        for value in (values if isinstance(values, list) else [values])
-    ]
-    field = tag(
-        "input", name="window", id="window", value=window_text(window_s), class_="short", autocomplete="off"
-    )
-    fields = (tag("label", "Seconds, from:to", for_="window"), field, tag("button", "Show", type="submit"))
-    line = tag("div", *links, *fields, class_="line")
-    return tag("form", *hidden, line, method="get", action="/compare", data_part="lanes")
+    kept = asked.items()
+    kept.pop("window", None)
+    own = {"value": window_text(window_s), "class_": "short", "autocomplete": "off"}
+    field = tag("input", name="window", id="window", **own)
+    label = tag("label", "Seconds, from:to", for_="window")
+    inside = (hidden(kept), line(*links, label, field, submit("Show")))
+    return form("/compare", *inside, data_part="lanes")
 
 
 def _from_zero(window_s: tuple[float, float]) -> tuple[float, float]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from starlette.datastructures import QueryParams
 
 from laminabench.render.charts.chart import Chart, PlotlyJson, axis, dotted_line, rounded
 from laminabench.render.format import number4
+from laminabench.render.forms import badge, tiles
 from laminabench.render.html import Markup, joined, script_data, table, tag
 from laminabench.render.shown import COLOURS
 from laminabench.render.static.style import PURPLE
-from laminabench.render.view.asked import address
 from laminabench.render.view.index import Index
-from laminabench.render.view.page import Page, empty
+from laminabench.render.view.page import Page, address, empty
 from laminabench.render.view.under_way import UnderWay, Watched
-from laminabench.runs.live import SUFFIX, Moment
+from laminabench.runs.live import SUFFIX, Fault, Moment
 from laminabench.runs.manifest import NUMBERS
 from laminabench.util.errors import UserError
 from laminabench.util.json import Json
@@ -102,8 +102,9 @@ def _list(watched: Watched) -> Page:
     there = watched.all()
     if not there:
         how = tag("code", "laminabench replay --backend live --trace azure-conv --num-requests 200")
-        said = empty("No replay is under way in this folder.", tag("p", "One is begun by ", how))
-        return Page("Live", said)
+        return Page(
+            "Live", empty("No replay is under way in this folder.", tag("p", "One is begun by ", how))
+        )
     rows = [
         (
             tag("a", each.run_key, href=address("/live", {"at": each.key})),
@@ -120,7 +121,7 @@ def _list(watched: Watched) -> Page:
 
 
 def _over(index: Index, key: str) -> Markup | None:
-    """Where its file is gone and its Run is there."""
+    """Return what to say once its file is gone and its Run is there."""
     run = key.removesuffix(SUFFIX)
     if run not in index.refreshed().found["run"]:
         return None
@@ -129,65 +130,49 @@ def _over(index: Index, key: str) -> Markup | None:
 
 
 def _state(index: Index, found: UnderWay) -> Markup:
-    header, last, state = found.header, found.last, found.state
-    head = tag(
-        "p",
-        tag("span", NUMBERS[header.backend], class_=f"badge {NUMBERS[header.backend]}"),
-        f" {header.model} on {header.trace}, {header.system} {header.deployment}, {header.mode}; it ",
-        tag("span", _WORDS[state], class_=f"state {state}", role="status"),
-        ".",
-    )
-    parts = [head, *_end(index, found)]
+    header, state = found.header, found.state
+    what = f" {header.model} on {header.trace}, {header.system} {header.deployment}, {header.mode}; it "
+    now = tag("span", _WORDS[state], class_=f"state {state}", role="status")
+    parts = [tag("p", badge(NUMBERS[header.backend]), what, now, "."), *_end(index, found)]
     if found.share is not None:
-        parts.append(
-            tag("progress", max="1", value=f"{found.share:.4f}", aria_label="How much of it is done")
-        )
-    if last is not None:
-        parts.append(tag("dl", *_tiles(found, last), class_="tiles"))
+        label = "How much of it is done"
+        parts.append(tag("progress", max="1", value=f"{found.share:.4f}", aria_label=label))
+    if found.last is not None:
+        parts.append(tiles(_tiles(found, found.last), class_="tiles"))
     if found.faults:
         rows = [
-            (
-                number4(fault.at_s),
-                ", ".join(fault.workers) or "none",
-                fault.why,
-                number4(None if fault.resumed_s is None else fault.resumed_s - fault.at_s),
-            )
-            for fault in found.faults[-_MOST_FAULTS:][::-1]
+            (number4(each.at_s), ", ".join(each.workers) or "none", each.why, number4(_lasted(each)))
+            for each in found.faults[-_MOST_FAULTS:][::-1]
         ]
-        rest = (
-            f"; the last {_MOST_FAULTS} of {len(found.faults):,}" if len(found.faults) > _MOST_FAULTS else ""
-        )
-        parts.append(table(f"Faults{rest}", ("At, s", "Workers", "Why", "Went on after, s"), rows))
+        more = len(found.faults) > _MOST_FAULTS
+        title = f"Faults; the last {_MOST_FAULTS} of {len(found.faults):,}" if more else "Faults"
+        parts.append(table(title, ("At, s", "Workers", "Why", "Went on after, s"), rows))
     return joined(parts)
 
 
-def _end(index: Index, found: UnderWay) -> list[Markup]:
+def _lasted(fault: Fault) -> float | None:
+    return None if fault.resumed_s is None else fault.resumed_s - fault.at_s
+
+
+def _end(index: Index, found: UnderWay) -> Iterator[Markup]:
     end = found.end
-    said = []
     if end is not None and end.why:
-        said.append(tag("p", end.why))
+        yield tag("p", end.why)
     if end is not None and end.resume:
-        said.append(tag("p", "It goes on with ", tag("code", end.resume)))
+        yield tag("p", "It goes on with ", tag("code", end.resume))
     if found.state == "killed":
-        said.append(
-            tag(
-                "p",
-                "If it kept a journal, it goes on with ",
-                tag("code", found.resume),
-            )
-        )
+        yield tag("p", "If it kept a journal, it goes on with ", tag("code", found.resume))
     if found.state == "done" and found.run_key in index.refreshed().found["run"]:
-        said.append(tag("p", tag("a", "Its Run", href=address("/compare", {"run": found.run_key}))))
-    return said
+        yield tag("p", tag("a", "Its Run", href=address("/compare", {"run": found.run_key})))
 
 
-def _tiles(found: UnderWay, last: Moment) -> list[Markup]:
+def _tiles(found: UnderWay, last: Moment) -> list[tuple[str, str]]:
     header = found.header
     kv = "KV tokens"
     if last.kv_tokens is not None and header.kv_capacity_tokens:
         kv += f", {last.kv_tokens / header.kv_capacity_tokens:.0%}"
     lost = f", {last.workers_lost:,} lost" if last.workers_lost else ""
-    tiles = {
+    facts = {
         "tokens/s": number4(last.tokens_per_s),
         "ms TBT p50": number4(last.tbt_ms_p50),
         "ms TBT p99": number4(last.tbt_ms_p99),
@@ -200,11 +185,7 @@ def _tiles(found: UnderWay, last: Moment) -> list[Markup]:
         "since it began": _seconds(last.at_s),
         "left, about": _seconds(found.left_s) if found.state == "running" else "",
     }
-    return [
-        tag("div", tag("dt", unit), tag("dd", value))
-        for unit, value in tiles.items()
-        if value not in ("", "-")
-    ]
+    return [(unit, value) for unit, value in facts.items() if value not in ("", "-")]
 
 
 def _seconds(seconds: float | None) -> str:
@@ -228,24 +209,19 @@ def _charts(found: UnderWay) -> list[Chart]:
             _line(name, at_s, _values(there, field), colour, dash)
             for (field, name), dash in zip(fields.items(), ("solid", "dot"), strict=False)
         ]
+        limited = key == "live-tbt"
+        limit = dotted_line(found.header.slo_tbt_ms, "limit", vertical=False) if limited else {"shapes": []}
         # The script draws those that happen later.
-        marks = [_mark(fault.at_s) for fault in found.faults[:_MOST_FAULTS]]
-        limit = (
-            dotted_line(found.header.slo_tbt_ms, "limit", vertical=False)
-            if key == "live-tbt"
-            else {"shapes": []}
-        )
+        limit["shapes"] += [_mark(fault.at_s) for fault in found.faults[:_MOST_FAULTS]]
         layout: PlotlyJson = {
             **limit,
-            "shapes": [*limit["shapes"], *marks],
             "xaxis": axis("seconds since the replay began"),
             "yaxis": axis(unit, rangemode="tozero"),
             "margin": {"l": 60, "r": 48, "t": 20, "b": 44},
         }
         note = f"{' and '.join(fields.values())}, of the last seconds; vertical lines are faults."
-        charts.append(
-            Chart(key, title, f"{title} since the replay began, as it goes on.", note, traces, layout, 240)
-        )
+        alt = f"{title} since the replay began, as it goes on."
+        charts.append(Chart(key, title, alt, note, traces, layout, 240))
     return charts
 
 

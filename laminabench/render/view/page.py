@@ -4,7 +4,7 @@ A view is a function `page(found: Found, query: QueryParams) -> Page` (of `lamin
 starlette). It reads the folder `found.path` and takes everything else from the query, so that a link says all
 that is seen; forms are plain `<form method="get">` with a hidden `at`, the thing's key. It raises UserError
 where the query or the folder is wrong: the sentence becomes the page. A kind of thing is an entry of
-`folder.MARKS`, by the file that marks its folder, and a row of `views.LISTED`.
+`folder.MARKS`, by the file that marks its folder, and a row of `app.LISTED`.
 
 Where a form or a link has `data-part="ID"`, the script fetches its address with `part=ID` added and puts what
 comes back into the element of that id; the rest of the page stays. A view answers `query.get("part") == "ID"`
@@ -18,12 +18,48 @@ they have `Plotly`, and `laminabench.draw([{id, data, layout}, ...])` draws in t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
+from urllib.parse import urlencode
 
 from laminabench.render.charts.chart import Chart
 from laminabench.render.html import Markup, script_data, tag
-from laminabench.render.view.static import static
+from laminabench.render.report import plotly_script
+
+TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8"}
+_REPORTS = ("report.css", "report.js")
+
+
+def static(name: str) -> str:
+    """The address of a file; a browser may keep what it got there for ever."""
+    content = packaged(name)
+    assert content is not None, name
+    return f"/static/{_digest(content)}/{name}"
+
+
+@functools.cache
+def packaged(name: str) -> bytes | None:
+    """A file by its name; None where there is none that may be had."""
+    if name == "plotly.js":
+        return plotly_script().encode()
+    if name not in _names():
+        return None
+    package = "laminabench.render" if name in _REPORTS else "laminabench.render.view"
+    return (resources.files(package) / name).read_bytes()
+
+
+@functools.cache
+def _names() -> frozenset[str]:
+    ours = (file.name for file in resources.files("laminabench.render.view").iterdir())
+    return frozenset((*_REPORTS, *(name for name in ours if name.endswith(tuple(TYPES)))))
+
+
+@functools.cache
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,3 +173,9 @@ def several(count: int, name: str) -> str:
 def empty(*words: object) -> Markup:
     """Where there is nothing to show: why, and what to do."""
     return tag("div", *(tag("p", each) for each in words), class_="empty")
+
+
+def address(path: str, items: Mapping[str, object]) -> str:
+    """Return an address with a query; what is None is left out."""
+    written = urlencode({name: value for name, value in items.items() if value is not None}, doseq=True)
+    return f"{path}?{written}" if written else path

@@ -9,6 +9,7 @@ from typing import cast, get_args
 from starlette.datastructures import QueryParams
 
 from laminabench.render.charts.plan import COSTS, SPEEDS, front_chart
+from laminabench.render.forms import badge, check, command, copies, form, hidden, select, submit, tiles
 from laminabench.render.html import Markup, cell, exactly, joined, sheet_table, tag
 from laminabench.render.model import Sheet, listed
 from laminabench.render.sections import Section, grid
@@ -46,8 +47,8 @@ def page(found: Found, query: QueryParams) -> Page:
     shown = joined((_about(plan, answer), *(each.html() for each in sections)))
     if query.get("part") == PART:
         return Page(title, shown, [chart])
-    form = _form(found, plan, answer, prices, (cost, speed), every=every)
-    body = joined((form, tag("div", shown, id=PART), _provenance(plan).html()))
+    choices = _form(plan, answer, prices, (cost, speed), at=found.key, every=every)
+    body = joined((choices, tag("div", shown, id=PART), _provenance(plan).html()))
     return Page(title, body, [chart], scripts=("plan.js", "copy.js"))
 
 
@@ -85,14 +86,12 @@ def _about(plan: KeptPlan, answer: KeptAnswer) -> Markup:
     first = f"TTFT p99 of at most {plan.slo_ttft_p99_ms:g} ms, " if plan.slo_ttft_p99_ms else ""
     power = f" and {plan.power_budget_w:,g} W" if plan.power_budget_w else ""
     source = SOURCES.get(plan.trace.source, plan.trace.source)
-    return tag(
-        "p",
-        tag("span", "modelled", class_="badge"),
+    words = (
         f" {plan.trace.name}, {source}, {plan.trace.requests:,} requests, {plan.mode}; {first}TBT p99 of at "
         f"most {plan.slo_tbt_p99_ms:g} ms, at most ${plan.budget_usd_per_hour:,.2f} an hour{power} at the "
-        f"plan's prices; costs {answer.costs}",
-        class_="kinds",
+        f"plan's prices; costs {answer.costs}"
     )
+    return tag("p", badge("modelled"), words, class_="kinds")
 
 
 def _winner(plan: KeptPlan, answer: KeptAnswer, at: Front) -> Markup:
@@ -102,26 +101,19 @@ def _winner(plan: KeptPlan, answer: KeptAnswer, at: Front) -> Markup:
         return tag("p", "Nothing that was replayed meets the limit, at whatever price.")
     won, was = at.all[at.winner], own.all[own.winner]
     numbers = (
-        ("million", "$ a million tokens", won.usd_per_million_tokens, f"{won.usd_per_million_tokens:,.3f}"),
-        ("hour", "$ an hour", won.usd_per_hour, f"{won.usd_per_hour:,.2f}"),
-        ("rate", "tokens/s", won.point.tokens_per_s, f"{won.point.tokens_per_s:,.0f}"),
-        ("tbt", "TBT p99, ms", won.point.tbt_p99_ms, f"{won.point.tbt_p99_ms:,.1f}"),
+        ("$ a million tokens", won.usd_per_million_tokens, f"{won.usd_per_million_tokens:,.3f}"),
+        ("$ an hour", won.usd_per_hour, f"{won.usd_per_hour:,.2f}"),
+        ("tokens/s", won.point.tokens_per_s, f"{won.point.tokens_per_s:,.0f}"),
+        ("TBT p99, ms", won.point.tbt_p99_ms, f"{won.point.tbt_p99_ms:,.1f}"),
     )
-    stays = won.point.candidate == was.point.candidate
     cost = f"${was.usd_per_million_tokens:,.3f} a million tokens"
-    others = f"At the plan's prices it is {was.point.candidate}, {cost}."
+    other = f"At the plan's prices it is {was.point.candidate}, {cost}."
     return tag(
         "div",
         tag("h3", won.point.candidate, id="winner-name"),
-        tag(
-            "dl",
-            *(
-                tag("div", tag("dt", title), tag("dd", exactly(value, written), id=f"winner-{name}"))
-                for name, title, value, written in numbers
-            ),
-        ),
+        tiles((unit, exactly(value, written)) for unit, value, written in numbers),
         tag("p", "A tenth more of what binds: ", cell(binds_of(won.point, plan))),
-        tag("p", "It wins at the plan's prices too." if stays else others, id="winner-was"),
+        tag("p", "It wins at the plan's prices too." if won.point == was.point else other, id="winner-was"),
         class_="card winner",
         role="status",
         aria_label="Winner",
@@ -129,45 +121,31 @@ def _winner(plan: KeptPlan, answer: KeptAnswer, at: Front) -> Markup:
 
 
 def _form(
-    found: Found,
     plan: KeptPlan,
     answer: KeptAnswer,
     prices: Mapping[str, float],
     axes: tuple[Cost, Speed],
     *,
+    at: str,
     every: bool,
 ) -> Markup:
-    """Prices and axes; the sliders are the script's, numbers go without it too."""
+    """Return prices and axes; sliders are the script's, numbers work without it."""
     own = plan.prices
     rows = (_price(each, own[each.name], prices[each.name]) for each in plan.devices if each.name in own)
-    sets = [each.costs for each in plan.answers]
-    return tag(
-        "form",
-        tag("input", type="hidden", name="at", value=found.key),
+    sets = {each.costs: each.costs for each in plan.answers}
+    shown = (
+        select("cost", "Cost", COSTS, axes[0]),
+        select("speed", "Speed", SPEEDS, axes[1]),
+        select("costs", "Cost set", sets, answer.costs) if len(sets) > 1 else "",
+        check("all", "1", "all that were replayed", checked=every),
+    )
+    reset = tag("button", "Plan's prices", type="button", id="reset", hidden=True)
+    return form(
+        "/plans",
+        hidden({"at": at}),
         tag("fieldset", tag("legend", "Prices, $ an hour each"), *rows),
-        tag(
-            "fieldset",
-            tag("legend", "Shown"),
-            _select("cost", "Cost", COSTS, axes[0]),
-            _select("speed", "Speed", SPEEDS, axes[1]),
-            _select("costs", "Cost set", dict(zip(sets, sets, strict=True)), answer.costs)
-            if len(sets) > 1
-            else "",
-            tag(
-                "label",
-                tag("input", type="checkbox", name="all", value="1", checked=every),
-                " all that were replayed",
-            ),
-        ),
-        tag(
-            "p",
-            tag("button", "Show", type="submit"),
-            tag("button", "Plan's prices", type="button", id="reset", hidden=True),
-            tag("button", "Copy link", type="button", data_copy="link", hidden=True),
-            class_="buttons",
-        ),
-        method="get",
-        action="/plans",
+        tag("fieldset", tag("legend", "Shown"), *shown),
+        tag("p", submit("Show"), reset, copies("Copy link", "link"), class_="buttons"),
         id="prices",
         class_="choices across",
         data_part=PART,
@@ -175,41 +153,20 @@ def _form(
 
 
 def _price(device: KeptDevice, own: float, usd: float) -> Markup:
-    times = usd / own if own else 1.0
-    basis = device.price.basis if device.price is not None else ""
+    times, name = usd / own if own else 1.0, f"number-{device.name}"
+    basis = f", {device.price.basis}" if device.price is not None and device.price.basis else ""
+    value = {"value": repr(usd), "data_price": repr(own)}
+    label = f"{device.name}: times its price, {LEAST:g} to {MOST:g}"
+    steps = {"min": math.log2(LEAST), "max": math.log2(MOST), "step": 0.01}
+    at = round(math.log2(min(MOST, max(LEAST, times))), 2)
     return tag(
         "div",
-        tag("label", device.name, for_=f"number-{device.name}"),
-        tag(
-            "input",
-            type="number",
-            id=f"number-{device.name}",
-            name=f"{PRICE}{device.name}",
-            value=repr(usd),
-            min=0,
-            step="any",
-            data_price=repr(own),
-        ),
-        tag(
-            "input",
-            type="range",
-            min=math.log2(LEAST),
-            max=math.log2(MOST),
-            step=0.01,
-            value=round(math.log2(min(MOST, max(LEAST, times))), 2) if times else math.log2(LEAST),
-            aria_label=f"{device.name}: times its price, {LEAST:g} to {MOST:g}",
-            hidden=True,
-        ),
-        tag("span", f"{times:.2f} x ${own:.2f}{f', {basis}' if basis else ''}", class_="quiet times"),
+        tag("label", device.name, for_=name),
+        tag("input", type="number", id=name, name=f"{PRICE}{device.name}", min=0, step="any", **value),
+        tag("input", type="range", **steps, value=at, aria_label=label, hidden=True),
+        tag("span", f"{times:.2f} x ${own:.2f}{basis}", class_="quiet times"),
         class_="price",
     )
-
-
-def _select(
-    name: str, title: str, values: Mapping[str, str] | Mapping[Cost, str] | Mapping[Speed, str], chosen: str
-) -> Markup:
-    options = (tag("option", words, value=value, selected=value == chosen) for value, words in values.items())
-    return tag("label", f"{title} ", tag("select", *options, name=name))
 
 
 def _changed(answer: KeptAnswer) -> Iterator[Section]:
@@ -251,5 +208,4 @@ def _provenance(plan: KeptPlan) -> Section:
     ]
     code = f"laminabench {plan.laminabench.version or '-'}, commit {plan.laminabench.commit or '-'}"
     prices = Sheet("The plan's prices", ("device", "price", "kind", "source", "as of"), rows)
-    command = tag("pre", plan.command, tabindex="0")
-    return Section("Provenance", joined((tag("p", code), command, sheet_table(prices, ""))))
+    return Section("Provenance", joined((tag("p", code), command(plan.command), sheet_table(prices, ""))))

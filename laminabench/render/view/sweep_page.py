@@ -20,7 +20,19 @@ from laminabench.render.charts.sweep_grid import (
     title_of,
     values_of,
 )
-from laminabench.render.html import Markup, exactly, joined, tag
+from laminabench.render.forms import (
+    badge,
+    check,
+    command,
+    copies,
+    form,
+    hidden,
+    select,
+    submit,
+    tiles,
+)
+from laminabench.render.html import Markup, exactly, joined, scrolling, tag
+from laminabench.render.sections import section
 from laminabench.render.view.folder import Found
 from laminabench.render.view.page import Page, empty, several
 from laminabench.runs.manifest import NUMBERS
@@ -42,7 +54,7 @@ def page(found: Found, query: QueryParams) -> Page:
             f"{sweep.done:,} of {manifest.points:,} points are finished. The table is written after the last."
         )
         again = "If it was interrupted, the same call goes on where it was:"
-        return Page(title, empty(told, again, tag("pre", manifest.command, tabindex="0")))
+        return Page(title, empty(told, again, command(manifest.command)))
     if not metrics_of(sweep):
         errors = dict.fromkeys(error for error in sweep.column("error") if error)
         return Page(title, empty("No point could be replayed.", *errors))
@@ -51,128 +63,85 @@ def page(found: Found, query: QueryParams) -> Page:
     shown = _shown(sweep, chosen, charts)
     if query.get("part") == PART:
         return Page(title, shown, charts)
-    body = joined((_about(sweep), _form(sweep, chosen), tag("div", shown, id=PART), _provenance(sweep)))
+    body = joined(
+        (
+            _about(sweep),
+            _form(sweep, chosen),
+            tag("div", shown, id=PART),
+            section("Provenance", command(sweep.manifest.command)),
+        )
+    )
     return Page(title, body, charts, scripts=SCRIPTS, evaluates=True)
 
 
 def _about(sweep: KeptSweep) -> Markup:
     backends = sorted(set(map(str, sweep.column("backend"))))
-    badges = (
-        tag(
-            "span",
-            NUMBERS.get(each, each),
-            class_="badge measured" if each == "live" else "badge",
-        )
-        for each in backends
-    )
     failed = sum(error is not None for error in sweep.column("error"))
     lost = f", {failed:,} failed" if failed else ""
     costs = f"; costs {', '.join(sweep.manifest.costs)}" if sweep.manifest.costs else ""
     varied = ", ".join(sweep.manifest.identity.vary)
-    told = f" {several(sweep.manifest.points, 'point')}{lost}: {varied}{costs}"
-    return tag("p", *badges, told, class_="kinds")
+    words = f" {several(sweep.manifest.points, 'point')}{lost}: {varied}{costs}"
+    return tag("p", *(badge(NUMBERS.get(each, each)) for each in backends), words, class_="kinds")
 
 
 def _form(sweep: KeptSweep, chosen: Choices) -> Markup:
     varied, metrics = sweep.varied, metrics_of(sweep)
-    named = {key: title_of(key) for key in metrics}
-    none = {NO_FLAG: "(no other)"}
-    flags = dict(zip(varied, varied, strict=True))
-    others = [flag for flag in varied if flag not in (chosen.x, chosen.y)]
-    return tag(
-        "form",
-        tag("input", type="hidden", name="at", value=chosen.at),
-        tag("input", type="hidden", name="sort", value=chosen.sort) if chosen.sort else "",
-        tag(
-            "fieldset",
-            tag("legend", "Map"),
-            _select("metric", "Metric", named, chosen.metric),
-            _select("x", "Across", flags, chosen.x),
-            _select("y", "Up", flags | none, chosen.y or NO_FLAG),
-            *(
-                _select(
-                    f"{FIXED}{flag}",
-                    flag,
-                    {"": "best of all", **{value: value for value in values_of(sweep, flag)}},
-                    chosen.fixed.get(flag, ""),
-                )
-                for flag in others
-            ),
-            tag("button", "Show", type="submit"),
-            tag("button", "Copy link", type="button", data_copy="link", hidden=True),
-        ),
-        tag(
-            "details",
-            tag("summary", "Axes of all points"),
-            tag("div", *(_check(key, chosen) for key in (*varied, *metrics)), class_="checks"),
-        ),
-        method="get",
-        action="/sweeps",
+    flags = {flag: flag for flag in varied}
+    fixed = [
+        select(
+            f"{FIXED}{flag}",
+            flag,
+            {"": "best of all"} | {value: value for value in values_of(sweep, flag)},
+            chosen.fixed.get(flag, ""),
+        )
+        for flag in varied
+        if flag not in (chosen.x, chosen.y)
+    ]
+    fields = (
+        select("metric", "Metric", {key: title_of(key) for key in metrics}, chosen.metric),
+        select("x", "Across", flags, chosen.x),
+        select("y", "Up", flags | {NO_FLAG: "(no other)"}, chosen.y or NO_FLAG),
+    )
+    checks = (check("along", key, title_of(key), checked=key in chosen.along) for key in (*varied, *metrics))
+    return form(
+        "/sweeps",
+        hidden({"at": chosen.at} | ({"sort": chosen.sort} if chosen.sort else {})),
+        tag("fieldset", tag("legend", "Map"), *fields, *fixed, submit("Show"), copies("Copy link", "link")),
+        tag("details", tag("summary", "Axes of all points"), tag("div", *checks, class_="checks")),
         id="choices",
         class_="choices across",
         data_part=PART,
     )
 
 
-def _select(name: str, title: str, values: dict[str, str], chosen: str) -> Markup:
-    options = (tag("option", words, value=value, selected=value == chosen) for value, words in values.items())
-    return tag("label", f"{title} ", tag("select", *options, name=name))
-
-
-def _check(key: str, chosen: Choices) -> Markup:
-    box = tag("input", type="checkbox", name="along", value=key, checked=key in chosen.along)
-    return tag("label", box, f" {title_of(key)}")
-
-
 def _shown(sweep: KeptSweep, chosen: Choices, charts: Sequence[Chart]) -> Markup:
-    return joined(
-        (
-            _point(sweep, chosen) if chosen.point is not None else "",
-            tag(
-                "section",
-                tag("h2", "Map"),
-                tag("div", charts[0].html(), class_="charts wide", data_link=chosen.link(point=None)),
-            ),
-            tag(
-                "section",
-                tag("h2", "All points"),
-                tag("div", tag("div", charts[1].html(), class_="charts wide broad"), class_="sideways"),
-            ),
-            tag("section", tag("h2", "Table"), _table(sweep, chosen), id="table"),
-        )
-    )
+    drawn_map = tag("div", charts[0].html(), class_="charts wide", data_link=chosen.link(point=None))
+    lines = tag("div", tag("div", charts[1].html(), class_="charts wide broad"), class_="sideways")
+    table = tag("section", tag("h2", "Table"), _table(sweep, chosen), id="table")
+    point = _point(sweep, chosen, chosen.point) if chosen.point is not None else ""
+    return joined((point, section("Map", drawn_map), section("All points", lines), table))
 
 
-def _point(sweep: KeptSweep, chosen: Choices) -> Markup:
-    """One point: what it is, what came of it, and the command that repeats it."""
-    row = chosen.point
-    assert row is not None
-    point = ", ".join(f"{flag}={said(sweep.column(flag)[row])}" for flag in sweep.varied)
+def _point(sweep: KeptSweep, chosen: Choices, row: int) -> Markup:
+    """Return one point: what it is, its result, and the command that repeats it."""
     error = sweep.column("error")[row]
     numbers = (
-        tag("div", tag("dt", title_of(key)), tag("dd", exactly(value, written(key, value))))
+        (title_of(key), exactly(value, written(key, value)))
         for key in dict.fromkeys((chosen.metric, *(metric.key for metric in COLUMNS.values())))
         if key in sweep.metrics and (value := sweep.column(key)[row]) is not None
     )
-    return tag(
-        "section",
-        tag("h2", f"Point {row + 1}"),
+    card = tag(
+        "div",
+        tag("h3", ", ".join(f"{flag}={said(sweep.column(flag)[row])}" for flag in sweep.varied)),
+        tag("p", tag("strong", "It failed: "), error) if error else tiles(numbers),
+        tag("p", "Repeat it, and keep it as a Run:"),
+        command(sweep.command(row), id="command"),
         tag(
-            "div",
-            tag("h3", point),
-            tag("p", tag("strong", "It failed: "), error) if error else tag("dl", *numbers),
-            tag("p", "Repeat it, and keep it as a Run:"),
-            tag("pre", sweep.command(row), id="command", tabindex="0"),
-            tag(
-                "p",
-                tag("button", "Copy", type="button", data_copy="command", hidden=True),
-                tag("a", "Close", href=chosen.link(point=None)),
-                class_="buttons",
-            ),
-            class_="card point",
+            "p", copies("Copy", "command"), tag("a", "Close", href=chosen.link(point=None)), class_="buttons"
         ),
-        id="point",
+        class_="card point",
     )
+    return tag("section", tag("h2", f"Point {row + 1}"), card, id="point")
 
 
 def _table(sweep: KeptSweep, chosen: Choices) -> Markup:
@@ -213,7 +182,7 @@ def _table(sweep: KeptSweep, chosen: Choices) -> Markup:
         ),
         class_="numbers points",
     )
-    return tag("div", whole, class_="scrolls", tabindex="0", role="region", aria_label="Points")
+    return scrolling(whole, "Points")
 
 
 def _title(name: str, chosen: Choices, sweep: KeptSweep) -> Markup:
@@ -221,8 +190,3 @@ def _title(name: str, chosen: Choices, sweep: KeptSweep) -> Markup:
     other = f"-{name}" if chosen.sort == name else name
     link = tag("a", title_of(name), href=f"{chosen.link(sort=other)}#table")
     return tag("th", link, scope="col", class_=None if name in sweep.varied else "number", aria_sort=sense)
-
-
-def _provenance(sweep: KeptSweep) -> Markup:
-    command = tag("pre", sweep.manifest.command, tabindex="0")
-    return tag("section", tag("h2", "Provenance"), command)

@@ -8,15 +8,21 @@ from starlette.datastructures import QueryParams
 
 from laminabench.analysis.metrics_table import METRICS
 from laminabench.render.format import number4, share
-from laminabench.render.html import Markup, exactly, joined, tag
-from laminabench.render.view.asked import USUAL, Asked, address
+from laminabench.render.forms import badge, check, form, hidden, line, submit
+from laminabench.render.html import Markup, exactly, joined, scrolling, tag
 from laminabench.render.view.facts import BRIEFLY, said
 from laminabench.render.view.folder import MOST_FOLDERS
 from laminabench.render.view.index import Index, Row
-from laminabench.render.view.page import Page, empty, several
-from laminabench.render.view.query import in_order, parsed
+from laminabench.render.view.page import Page, address, empty, several
+from laminabench.render.view.query import field_of, in_order, parsed
 from laminabench.util.errors import UserError
 
+USUAL = (
+    *("system", "deployment.name", "model.name", "trace.name", "workload.mode"),
+    *("throughput_tokens_per_s", "tbt_ms.p50", "tbt_ms.p99", "slo.token_attainment"),
+    *("cost.usd_per_million_tokens", "date"),
+)
+MOST_COLUMNS = 60
 ROWS = 100
 _TITLES = {
     "run": "Run",
@@ -29,6 +35,37 @@ _TITLES = {
     **{metric.key: metric.title for metric in METRICS if metric.key and metric.title},
 }
 _SHARES = {metric.key for metric in METRICS if metric.is_share}
+
+
+class Asked:
+    """What the address says: of a link like it, `with_` changes some."""
+
+    def __init__(self, query: QueryParams, index: Index) -> None:
+        self.text = query.get("q", "")
+        named = [name for name in query.getlist("col") if name][:MOST_COLUMNS]
+        chosen = dict.fromkeys(field_of(name, index) for name in named or USUAL)
+        # As they usually are, then others as they were named.
+        self.columns = [
+            *(name for name in USUAL if name in chosen),
+            *(name for name in chosen if name not in USUAL),
+        ]
+        self.usual = not named
+        sort = query.get("sort") or "-date"
+        self.down, self.sort = sort.startswith("-"), field_of(sort.removeprefix("-"), index)
+        page = query.get("page", "1")
+        self.page = int(page) if page.isdecimal() and len(page) < 9 else 1
+
+    def items(self) -> dict[str, object]:
+        """As they are in an address."""
+        sort = f"-{self.sort}" if self.down else self.sort
+        return {
+            **({"q": self.text} if self.text else {}),
+            **({} if self.usual else {"col": self.columns}),
+            **({"sort": sort} if sort != "-date" else {}),
+        }
+
+    def with_(self, **changed: object) -> str:
+        return address("/", {**self.items(), **changed})
 
 
 def table_page(index: Index, query: QueryParams) -> Page:
@@ -48,36 +85,45 @@ def table_page(index: Index, query: QueryParams) -> Page:
         return Page("Runs", _results(asked, rows, len(every)))
     if not every:
         why = "There are no Runs in this folder yet: they appear here as soon as there are."
-        how = tag(
-            "p", "One is made by ", tag("code", "laminabench replay --trace azure-conv --system lamina")
-        )
+        made = tag("code", "laminabench replay --trace azure-conv --system lamina")
+        how = tag("p", "One is made by ", made)
         return Page("Runs", tag("div", empty(why, how), id="rows", data_live="/?part=rows"))
-    body = joined(
-        (
-            _search(asked, wrong),
-            tag(
-                "p",
-                f"There are more than {MOST_FOLDERS:,} folders here: not all were looked into.",
-                class_="wrong",
-            )
-            if index.refreshed().cut
-            else "",
-            tag(
-                "div",
-                _results(asked, rows, len(every)),
-                id="rows",
-                data_live=asked.with_(part="rows", page=asked.page),
-            ),
-            tag("p", id="news", role="status", class_="spoken"),
-        )
+    cut = f"There are more than {MOST_FOLDERS:,} folders here: not all were looked into."
+    live = asked.with_(part="rows", page=asked.page)
+    parts = (
+        _search(asked, wrong),
+        tag("p", cut, class_="wrong") if index.refreshed().cut else "",
+        tag("div", _results(asked, rows, len(every)), id="rows", data_live=live),
+        tag("p", id="news", role="status", class_="spoken"),
     )
-    return Page("Runs", body)
+    return Page("Runs", joined(parts))
+
+
+def columns_page(index: Index, query: QueryParams) -> Page:
+    """Return the choice of the table's columns: every field, by the parts of a manifest."""
+    asked = Asked(query, index)
+    groups: dict[str, list[str]] = {}
+    for name in sorted(index.columns()):
+        first, dot, _ = name.partition(".")
+        groups.setdefault(first if dot else "", []).append(name)
+    parts = [
+        tag(
+            "fieldset",
+            tag("legend", group or "by itself"),
+            *(check("col", each, each, checked=each in asked.columns) for each in names if each != "run"),
+        )
+        for group, names in groups.items()
+    ]
+    kept = {name: value for name, value in asked.items().items() if name != "col"}
+    usual = tag("a", "The usual ones", href=address("/", kept), class_="button")
+    buttons = line(submit("Show these columns", main=True), usual)
+    choice = form("/", hidden(kept), buttons, tag("div", *parts, class_="fields"))
+    return Page("Columns", joined((tag("p", "These are the fields that the Runs here have."), choice)))
 
 
 def _search(asked: Asked, wrong: str) -> Markup:
     kept = asked.items()
-    columns = [tag("input", type="hidden", name="col", value=name) for name in kept.get("col", ())]  # type: ignore[attr-defined]
-    order = tag("input", type="hidden", name="sort", value=kept["sort"]) if "sort" in kept else ""
+    kept.pop("q", None)
     box = tag(
         "input",
         type="search",
@@ -90,25 +136,19 @@ def _search(asked: Asked, wrong: str) -> Markup:
         aria_describedby="q-help q-wrong",
         aria_invalid="true" if wrong else None,
     )
-    said_wrong = tag("p", wrong, class_="wrong", id="q-wrong", role="alert") if wrong else ""
-    words = tag(
-        "p",
-        "Words are looked for in every field; conditions are like ",
-        *_listed("tbt_ms.p99<80", "system=lamina,vllm", "trace=azure*", "request.batches!=1"),
-        ".",
-        id="q-help",
-        class_="kinds",
-    )
+    examples = ("tbt_ms.p99<80", "system=lamina,vllm", "trace=azure*", "request.batches!=1")
+    told = [part for each in examples for part in (tag("code", each), ", ")]
+    help_ = ("Words are looked for in every field; conditions are like ", *told[:-1], ".")
     label = tag("label", "Search", for_="q", class_="spoken")
-    submit = tag("button", "Search", type="submit", class_="main")
-    choose = tag("a", "Columns", href=address("/columns", kept), class_="button")
-    line = tag("div", label, box, submit, choose, class_="line")
-    return tag("form", line, words, said_wrong, *columns, order, method="get", action="/", role="search")
-
-
-def _listed(*examples: str) -> Iterator[Markup]:
-    for place, each in enumerate(examples):
-        yield joined((", " if place else "", tag("code", each)))
+    choose = tag("a", "Columns", href=address("/columns", asked.items()), class_="button")
+    return form(
+        "/",
+        line(label, box, submit("Search", main=True), choose),
+        tag("p", *help_, id="q-help", class_="kinds"),
+        tag("p", wrong, class_="wrong", id="q-wrong", role="alert") if wrong else "",
+        hidden(kept),
+        role="search",
+    )
 
 
 def _results(asked: Asked, rows: Sequence[Row], of: int) -> Markup:
@@ -118,32 +158,20 @@ def _results(asked: Asked, rows: Sequence[Row], of: int) -> Markup:
     count = several(of, "Run") if len(rows) == of else f"{len(rows):,} of {several(of, 'Run')}"
     if pages > 1:
         count += f", {(at - 1) * ROWS + 1:,} to {(at - 1) * ROWS + len(shown):,}"
-    bar = tag(
-        "div",
-        tag("strong", count),
-        tag("span", class_="selected", data_selected=True),
-        tag("button", "Compare", type="submit", class_="main"),
-        tag("button", "Export as a report", type="submit", formaction="/export"),
-        class_="line",
-    )
     if not shown:
         return joined((tag("p", tag("strong", count)), empty("No Run is like that.")))
-    table = tag(
-        "div",
-        tag(
-            "table",
-            tag("caption", "Runs", class_="spoken"),
-            tag("thead", tag("tr", *_header(asked, shown))),
-            tag("tbody", *(_row(asked.columns, row) for row in shown)),
-            class_="numbers runs",
-        ),
-        class_="scrolls",
-        tabindex="0",
-        role="region",
-        aria_label="Runs",
+    selected = tag("span", class_="selected", data_selected=True)
+    exported = submit("Export as a report", action="/export")
+    bar = line(tag("strong", count), selected, submit("Compare", main=True), exported)
+    whole = tag(
+        "table",
+        tag("caption", "Runs", class_="spoken"),
+        tag("thead", tag("tr", *_header(asked, shown))),
+        tag("tbody", *(_row(asked.columns, row) for row in shown)),
+        class_="numbers runs",
     )
-    form = tag("form", bar, table, method="get", action="/compare", id="selection")
-    return joined((form, _paging(asked, at, pages)))
+    chosen = form("/compare", bar, scrolling(whole, "Runs"), id="selection")
+    return joined((chosen, _paging(asked, at, pages)))
 
 
 def _is_number(value: object) -> bool:
@@ -155,41 +183,34 @@ def _header(asked: Asked, shown: Sequence[Row]) -> Iterator[Markup]:
     every = tag("input", type="checkbox", id="all", aria_label=label, title=label, hidden=True)
     yield tag("th", every, tag("span", "Selected", class_="spoken"), scope="col", class_="pick")
     for name in ("run", *asked.columns):
-        mine = name == asked.sort
+        sorts = name == asked.sort
         # Of numbers the large ones, and of dates the late ones, come first at the first click.
         first = name if name in ("run", *USUAL[:5]) else f"-{name}"
         other = name if asked.down else f"-{name}"
-        link = tag(
-            "a",
-            _TITLES.get(name, name),
-            tag("span", " \N{DOWNWARDS ARROW}" if asked.down else " \N{UPWARDS ARROW}", aria_hidden="true")
-            if mine
-            else "",
-            href=asked.with_(sort=other if mine else first),
-            title=f"Sort by {name}",
-        )
-        order = ("descending" if asked.down else "ascending") if mine else None
+        arrow = "\N{DOWNWARDS ARROW}" if asked.down else "\N{UPWARDS ARROW}"
+        sign = tag("span", f" {arrow}", aria_hidden="true") if sorts else ""
+        href = asked.with_(sort=other if sorts else first)
+        link = tag("a", _TITLES.get(name, name), sign, href=href, title=f"Sort by {name}")
+        order = ("descending" if asked.down else "ascending") if sorts else None
         numeric = "n" if any(_is_number(row.facts.get(name)) for row in shown) else None
         yield tag("th", link, scope="col", aria_sort=order, class_=numeric)
 
 
 def _row(columns: Sequence[str], row: Row) -> Markup:
     key = row.key
-    pick = tag("input", type="checkbox", name="run", value=key, aria_label=f"Select {key}")
-    link = tag("a", key, href=address("/compare", {"run": key}))
     if row.damage is not None:
-        badge = tag("span", "damaged", class_="badge partial")
-        name = tag("th", tag("div", tag("span", key), badge, class_="name"), scope="row")
-        return tag(
-            "tr", tag("td", class_="pick"), name, tag("td", row.damage, colspan=len(columns), class_="why")
-        )
-    measured = row.facts["numbers"]
-    badges = [tag("span", measured, class_=f"badge {measured}")]
+        name = tag("div", tag("span", key), badge("damaged", "partial"), class_="name")
+        why = tag("td", row.damage, colspan=len(columns), class_="why")
+        return tag("tr", tag("td", class_="pick"), tag("th", name, scope="row"), why)
+    pick = tag("input", type="checkbox", name="run", value=key, aria_label=f"Select {key}")
+    badges = [badge(str(row.facts["numbers"]))]
     if "partial.why" in row.facts:
         badges.append(tag("span", "partial", class_="badge partial", title=row.facts["partial.why"]))
-    cells = (_cell(name, row) for name in columns)
+    link = tag("a", key, href=address("/compare", {"run": key}))
     name = tag("th", tag("div", link, *badges, class_="name"), scope="row")
-    return tag("tr", tag("td", pick, class_="pick"), name, *cells, data_key=key)
+    return tag(
+        "tr", tag("td", pick, class_="pick"), name, *(_cell(each, row) for each in columns), data_key=key
+    )
 
 
 def _cell(name: str, row: Row) -> Markup:

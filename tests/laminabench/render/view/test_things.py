@@ -180,7 +180,8 @@ def test_a_link_keeps_every_choice(things: dict[str, Found]) -> None:
 
 
 def numbers_of(page: Page, name: str) -> float:
-    found = re.search(f'id="winner-{name}"><data value="([^"]+)"', page.body)
+    unit = {"hour": "$ an hour", "million": "$ a million tokens"}[name]
+    found = re.search(rf'<dt>{re.escape(unit)}</dt><dd><data value="([^"]+)"', page.body)
     assert found
     return float(found[1])
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from starlette.datastructures import QueryParams
 
-from laminabench.render.view.columns_page import columns_page
+from laminabench.render.view.table_page import columns_page
 from laminabench.render.view.facts import BRIEFLY, all_facts, brief, brief_facts
 from laminabench.render.view.index import Index
 from laminabench.render.view.query import field_of, in_order, parsed
