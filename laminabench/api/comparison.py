@@ -141,8 +141,8 @@ class Comparison:
         backends = dict.fromkeys(side.backend for compared in self.sides for side in compared.sides)
         badges = (NUMBERS[each] for each in backends)
         sheets = (html.sheet(each, most=_MOST_ROWS) for each in self._sheets)
-        verdicts = html.said(self.verdicts, "verdicts")
-        return html.block(self.title, verdicts, *sheets, html.said(self.notes), badges=badges)
+        verdicts = html.notes(self.verdicts, "verdicts")
+        return html.block(self.title, verdicts, *sheets, html.notes(self.notes), badges=badges)
 
 
 def _times(ratio: Estimate) -> str:

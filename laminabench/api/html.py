@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from importlib import resources
 
-from laminabench.render.html import Markup, cell, joined, tag
+from laminabench.render.forms import tiles
+from laminabench.render.html import Markup, cell, joined, notes, tag
 from laminabench.render.model import Sheet
 
 
@@ -19,8 +20,7 @@ def block(title: object, *inside: object, badges: Iterable[str]) -> str:
 
 def cards(facts: Iterable[tuple[str, str]]) -> Markup:
     """Numbers in large, each over its unit."""
-    each = (tag("div", tag("dt", unit), tag("dd", number)) for number, unit in facts)
-    return tag("dl", *each)
+    return tiles((unit, number) for number, unit in facts)
 
 
 def lines(rows: Iterable[tuple[str, str]]) -> Markup:
@@ -41,12 +41,7 @@ def sheet(found: Sheet, *, most: int | None = None) -> Markup:
     caption = tag("caption", found.title) if found.title else ""
     more = f"and {len(found.rows) - len(rows):,} more rows" if len(rows) < len(found.rows) else ""
     table = tag("table", caption, tag("thead", head), tag("tbody", *body), class_="sheet")
-    return joined((tag("div", table, class_="scrolls"), said((more,) if more else ()), said(found.notes)))
-
-
-def said(sentences: Sequence[str], class_: str = "notes") -> Markup:
-    """Sentences, one a line."""
-    return tag("ul", *(tag("li", each) for each in sentences), class_=class_) if sentences else Markup("")
+    return joined((tag("div", table, class_="scrolls"), notes((more,) if more else ()), notes(found.notes)))
 
 
 def page(title: str, *inside: str) -> str:

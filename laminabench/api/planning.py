@@ -96,7 +96,7 @@ class Plan:
         points = self.answer.front or ([self.nearest] if self.nearest else [])
         told = "the front of cost and TBT" if self.answer.front else "nearest to the limit"
         sheet = html.sheet(sheet_of(told, points, self.answer))
-        said, notes = html.said([self._said()], "verdicts"), html.said(self.notes)
+        said, notes = html.notes([self._said()], "verdicts"), html.notes(self.notes)
         return html.block(self._title(), said, sheet, notes, badges=["modelled"])
 
     def _title(self) -> str:

@@ -179,11 +179,11 @@ class Run:
             NUMBERS[self.manifest.backend],
             *(["partial"] if self.manifest.partial else []),
         ]
-        told = html.said(list(self._partial()), "verdicts")
+        told = html.notes(list(self._partial()), "verdicts")
         notes = [*self.notes, *([f"kept in {self.path}"] if self.path else [])]
         title = f"{self._headline()} ({self._how()})"
         return html.block(
-            title, told, html.cards(facts), html.lines(self._lines()), html.said(notes), badges=badges
+            title, told, html.cards(facts), html.lines(self._lines()), html.notes(notes), badges=badges
         )
 
     def _facts(self) -> JsonObject:

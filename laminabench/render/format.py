@@ -21,9 +21,13 @@ def share(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
 
 
+def with_unit(value: float | None, unit: str) -> str:
+    return "-" if value is None else f"{number(value)} {unit}"
+
+
 def milliseconds(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{number(seconds * 1000)} ms"
+    return with_unit(None if seconds is None else seconds * 1000, "ms")
 
 
 def gigabytes(size_bytes: float | None) -> str:
-    return "-" if size_bytes is None else f"{number(size_bytes / 1e9)} GB"
+    return with_unit(None if size_bytes is None else size_bytes / 1e9, "GB")

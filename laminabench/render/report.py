@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from laminabench.render.charts.chart import Chart
 from laminabench.render.charts.timeline import default_window_s
-from laminabench.render.html import Markup, joined, script_data, table, tag
+from laminabench.render.html import Markup, joined, notes, script_data, sheet_table, tag
 from laminabench.render.model import Sheet, listed
 from laminabench.render.sections import drawn, opening, origins, run_keys, section, timeline
 from laminabench.render.shown import Shown, caveats
@@ -29,7 +29,7 @@ class Lead(NamedTuple):
 
     def html(self) -> Markup:
         said = (tag("p", each, class_="verdict") for each in self.verdicts)
-        return section("Answer", *said, *map(_sheet, self.sheets), _said(self.notes))
+        return section("Answer", *said, *map(sheet_table, self.sheets), notes(self.notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +106,6 @@ def _header(found: Report) -> Markup:
         tag("button", "Dark", type="button", id="theme", hidden=True),
     )
     return joined((title, run_keys(found.runs)))
-
-
-def _sheet(sheet: Sheet) -> Markup:
-    """A table of the comparison, with what is said under it."""
-    header = [title.removeprefix(">") for title in sheet.columns]
-    return joined((table(sheet.title, header, sheet.rows, "numbers"), _said(sheet.notes)))
-
-
-def _said(notes: Sequence[str]) -> Markup:
-    return tag("ul", *(tag("li", note) for note in notes), class_="notes") if notes else joined(())
 
 
 def _footer() -> Markup:

@@ -11,11 +11,15 @@ from laminabench.render.charts.latency import attainment_chart, cdf_chart, first
 from laminabench.render.charts.memory import memory_charts, memory_table
 from laminabench.render.charts.over_time import charts as charts_over_time
 from laminabench.render.charts.timeline import timeline_chart
-from laminabench.render.html import Markup, joined, tag
-from laminabench.render.sheets.client import fault_tables, seen_tables
+from laminabench.render.html import Markup, joined, sheet_table, tag
+from laminabench.render.sheets.client import seen_tables
 from laminabench.render.sheets.provenance import provenance
+from laminabench.render.sheets.replay import fault_sheet
 from laminabench.render.sheets.runs import cards, comparison, swatch
 from laminabench.render.shown import Shown
+
+# Of a long run with many faults the first ones are shown; all are in run.json.
+_MOST_FAULTS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,12 @@ def drawn(runs: Sequence[Shown]) -> Iterator[Section]:
     memory, held = memory_table(runs), memory_charts(runs)
     if held:
         yield Section("Memory", joined((*memory, grid(held))), held)
-    if faults := fault_tables(runs):
+    faults = [
+        sheet_table(fault_sheet(f"Faults of {each.name}", each.summary.faults, _MOST_FAULTS))
+        for each in runs
+        if each.summary.faults
+    ]
+    if faults:
         yield Section("Faults", joined(faults))
     spent, costs = time_charts(runs), cost_charts(runs)
     yield Section("Time and cost", joined((grid(spent, wide=True), grid(costs))), [*spent, *costs])

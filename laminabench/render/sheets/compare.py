@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from laminabench.analysis.estimate import Estimate, Interval
 from laminabench.analysis.metrics_table import Metric
 from laminabench.catalog.models import DTYPE_BYTES
 from laminabench.render.format import number, share
+from laminabench.render.model import Cell as Written
 from laminabench.render.model import Sheet
 from laminabench.render.terminal import literal, print_sheet
 from laminabench.runs.summary import number_at
@@ -19,7 +20,8 @@ from laminabench.util import markdown
 from laminabench.util.atomic import replacing
 from laminabench.workflows.compare.assumptions import assumptions
 from laminabench.workflows.compare.cells import Cell
-from laminabench.workflows.compare.sides import Row, Side, SideBySide
+from laminabench.workflows.compare.sides import Row as MetricRow
+from laminabench.workflows.compare.sides import Side, SideBySide
 from laminabench.workflows.compare.spec import types_in
 from laminabench.workflows.compare.systems import Compared
 
@@ -218,20 +220,27 @@ def _within(cells: Sequence[Cell], name: str) -> str:
 
 
 def _by_metric(compared: SideBySide, title: str, notes: Sequence[str]) -> Sheet:
-    columns = ["", f">{_head(compared.sides[compared.base])}"]
-    others = [place for place in range(len(compared.sides)) if place != compared.base]
-    for place in others:
-        columns += [f">{_head(compared.sides[place])}", ">over base"]
-    rows = []
-    for row in compared.rows():
-        cells = [row.metric.title, _value(row.metric, row.values[compared.base])]
-        for place in others:
-            cells += [_value(row.metric, row.values[place]), _ratio(row, place)]
-        rows.append(tuple(cells))
     if compared.slo_tbt_ms is not None:
         first = "" if compared.slo_ttft_ms is None else f", first tokens within {compared.slo_ttft_ms:g} ms"
         notes = [*notes, f"in time: within {compared.slo_tbt_ms:g} ms{first}"]
-    return Sheet(title, tuple(columns), rows, notes=tuple(notes))
+    heads = [_head(side) for side in compared.sides]
+    return metric_sheet(title, heads, compared.rows(), compared.base, notes)
+
+
+def metric_sheet(
+    title: str, heads: Sequence[str], rows: Iterable[MetricRow], base: int, notes: Sequence[str] = ()
+) -> Sheet:
+    """Return metrics by what is compared: the base's value, then others' with their ratios to it."""
+    others = [place for place in range(len(heads)) if place != base]
+    columns = ["", f">{heads[base]}"]
+    columns += [title for place in others for title in (f">{heads[place]}", ">over base")]
+    found: list[list[Written]] = []
+    for row in rows:
+        cells = [Written(row.metric.title), _value(row.metric, row.values[base])]
+        for place in others:
+            cells += [_value(row.metric, row.values[place]), _over(row.metric, row.ratios[place])]
+        found.append(cells)
+    return Sheet(title, columns, found, notes)
 
 
 def _head(side: Side) -> str:
@@ -240,21 +249,27 @@ def _head(side: Side) -> str:
     return f"{side.label}{on} ({side.backend}{rounds})"
 
 
-def _value(metric: Metric, estimate: Estimate) -> str:
-    written = share if metric.is_share else number
-    return _with_interval(estimate, metric.interval(estimate), written)
+def _value(metric: Metric, estimate: Estimate) -> Written:
+    return _with_interval(estimate, metric.interval(estimate), share if metric.is_share else number)
 
 
-def _ratio(row: Row, place: int) -> str:
-    ratio = row.ratios[place]
-    return _with_interval(ratio, ratio.interval, lambda value: "-" if value is None else f"{value:.3f}")
+def _over(metric: Metric, ratio: Estimate) -> Written:
+    """Return a ratio; only a difference that is shown and not chance is called better or worse."""
+    cell = _with_interval(ratio, ratio.interval, lambda value: "-" if value is None else f"{value:.3f}")
+    # Of how many requests came to which end, neither more nor fewer tells which one is better.
+    sense = None if metric.key.startswith("requests.") else metric.better
+    interval = ratio.interval
+    sure = ratio.exact or (interval is not None and not interval.low <= 1 <= interval.high)
+    if sense and sure and ratio.value is not None and cell.text != "1.000":
+        return cell._replace(tone="good" if (ratio.value > 1) == (sense == "more") else "bad")
+    return cell
 
 
 def _with_interval(
     estimate: Estimate, interval: Interval | None, written: Callable[[float | None], str]
-) -> str:
-    sure = f" ({written(interval.low)} to {written(interval.high)})" if interval else ""
-    return f"{written(estimate.value)}{sure}"
+) -> Written:
+    sure = f"({written(interval.low)} to {written(interval.high)})" if interval else ""
+    return Written(written(estimate.value), estimate.value, more=sure)
 
 
 def print_sheets(

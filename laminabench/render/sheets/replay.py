@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec import UNSET, Struct
 
-from laminabench.render.format import gigabytes, milliseconds, number, share
-from laminabench.render.terminal import literal, table
+from laminabench.render.format import gigabytes, milliseconds, number, share, with_unit
+from laminabench.render.model import Row, Sheet
+from laminabench.render.terminal import literal, print_sheet
 from laminabench.runs.manifest import NUMBERS
 from laminabench.runs.summary import (
     Attempts,
@@ -30,7 +31,6 @@ from laminabench.workflows.replay.run import Result, head
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 SOURCES = {"file": "the real trace", "profile": "generated from its profile"}
 PARTS = ("model", "attention", "network", "host", "waiting")
@@ -86,7 +86,7 @@ def render(console: Console, found: Result, wall_s: float) -> None:
     for label, line in lines(summary, replayed.facts):
         console.print(f"{label:15}{line}", soft_wrap=True)
     if summary.faults:
-        console.print(_fault_table(summary.faults))
+        print_sheet(console, fault_sheet("", summary.faults, MOST_FAULTS))
     kept = f"; kept in {literal(found.directory)}" if found.directory else ""
     if backend != "modelled":
         times = f"replayed in {summary.duration_s:,.1f} s, {wall_s:,.1f} s in all"
@@ -305,29 +305,27 @@ def _in_all(total: FaultsInAll) -> str:
     )
 
 
-def _fault_table(faults: Sequence[FaultCost]) -> Table:
-    """A row for each of the first faults."""
-
-    def with_unit(value: float | None, unit: str) -> str:
-        return "-" if value is None else f"{number(value)} {unit}"
-
+def fault_sheet(title: str, faults: Sequence[FaultCost], most: int) -> Sheet:
+    """Return a row for each of the first faults."""
     times = (">at s", ">noticed", ">recovered", ">normal", ">TBT before", ">worst", ">goodput lost")
-    drawn = table(("fault", *times))
-    for fault in faults[:MOST_FAULTS]:
+    rows: list[Row] = []
+    for fault in faults[:most]:
         how = ", ".join(dict.fromkeys(struck.how for struck in fault.struck))
-        drawn.add_row(
-            literal(", ".join(fault.workers) or "connections") + (f" ({how})" if how else ""),
-            f"{fault.began_s:,.2f}",
-            milliseconds(fault.detection_s),
-            milliseconds(fault.recovery_s),
-            milliseconds(fault.normal_again_s),
-            with_unit(fault.tbt_before_ms, "ms"),
-            with_unit(fault.tbt_worst_ms, "ms"),
-            with_unit(fault.goodput_lost_tokens, "tokens"),
+        rows.append(
+            (
+                (", ".join(fault.workers) or "connections") + (f" ({how})" if how else ""),
+                f"{fault.began_s:,.2f}",
+                milliseconds(fault.detection_s),
+                milliseconds(fault.recovery_s),
+                milliseconds(fault.normal_again_s),
+                with_unit(fault.tbt_before_ms, "ms"),
+                with_unit(fault.tbt_worst_ms, "ms"),
+                with_unit(fault.goodput_lost_tokens, "tokens"),
+            )
         )
-    if len(faults) > MOST_FAULTS:
-        drawn.add_row(f"and {len(faults) - MOST_FAULTS} more")
-    return drawn
+    if len(faults) > most:
+        rows.append((f"and {len(faults) - most} more", *[""] * len(times)))
+    return Sheet(title, ("fault", *times), rows)
 
 
 def _chunk(found: TokensPerChunk) -> str:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from laminabench.analysis.estimate import CONFIDENCE, UNKNOWN, Estimate, Interval, ratio
+from laminabench.analysis.estimate import CONFIDENCE, Estimate, ratio
 from laminabench.analysis.metrics_table import METRICS, SUMMARISED, Metric
 from laminabench.render.format import number4, share
-from laminabench.render.html import Markup, exactly, joined, table, tag
+from laminabench.render.forms import tiles
+from laminabench.render.html import Markup, exactly, joined, sheet_table, tag
+from laminabench.render.sheets.compare import metric_sheet
 from laminabench.render.sheets.replay import WINDOWS
 from laminabench.render.shown import Shown
-
-TIMES = "\N{MULTIPLICATION SIGN}"
-
+from laminabench.workflows.compare.sides import Row
 
 # What `laminabench compare` has, then the report's own.
 ROWS = (*SUMMARISED, *(metric for metric in METRICS if metric.in_report))
@@ -24,23 +25,33 @@ def cards(runs: Sequence[Shown]) -> Markup:
 
 
 def comparison(runs: Sequence[Shown]) -> Markup:
-    rows = []
-    for row in ROWS:
-        values = [each.number_at(row.key) for each in runs]
-        if all(each is None for each in values):
-            continue
-        cells = [_cell(row, each, found) for each, found in zip(runs, values, strict=True)]
-        ratios = [_ratio(row, runs[0], each, found) for each, found in zip(runs[1:], values[1:], strict=True)]
-        rows.append(
-            (row.title[0].upper() + row.title[1:], *map(joined, zip(cells, ["", *ratios], strict=True)))
-        )
-    header = ["", *(joined((swatch(each), " ", each.name, " ", badge(each))) for each in runs)]
+    """Return every number beside the first Run's."""
     words = ["Whole run" if all(each.window.fell_back for each in runs) else "Steady window"]
     if len(runs) > 1:
         words.append(f"ratios are to {runs[0].name}")
     if any(each.measured for each in runs):
         words.append(f"in brackets, {CONFIDENCE:.0%} intervals of what was measured, where it tells")
-    return table("; ".join(words), header, rows, "numbers")
+    sheet = metric_sheet("; ".join(words), [each.name for each in runs], _rows(runs), 0)
+    heads = [joined((swatch(each), " ", each.name, " ", badge(each))) for each in runs]
+    beside = [head for other in heads[1:] for head in (other, "over the first")]
+    return sheet_table(sheet, head=["", heads[0], *beside])
+
+
+def _rows(runs: Sequence[Shown]) -> Iterator[Row]:
+    for metric in ROWS:
+        values = tuple(_estimate(metric, each) for each in runs)
+        if any(each.value is not None for each in values):
+            yield Row(metric, values, tuple(ratio(each, values[0]) for each in values))
+
+
+def _estimate(metric: Metric, each: Shown) -> Estimate:
+    """Return the number, and of a measured one how sure it is."""
+    value = each.number_at(metric.key)
+    if not each.measured:
+        return Estimate(value)
+    if not metric.name:
+        return Estimate(value, None)
+    return replace(each.recorded.estimates[metric.name], value=value)
 
 
 def badge(each: Shown) -> Markup:
@@ -67,53 +78,8 @@ def _card(each: Shown) -> Markup:
         (f"of tokens within {each.slo.tbt_ms:g} ms", "slo.token_attainment", share),
         ("$ a million tokens", "cost.usd_per_million_tokens", number4),
     )
-    lines = (
-        tag("div", tag("dt", unit), tag("dd", exactly(found := each.number_at(path), written(found))))
-        for unit, path, written in facts
-    )
+    lines = ((unit, exactly(found := each.number_at(path), written(found))) for unit, path, written in facts)
     model, trace = each.manifest.model_name, each.manifest.trace.name
     what = tag("p", f"{model} on {trace}, {each.manifest.workload.mode}; {window_words(each)}")
     head = tag("h3", swatch(each), " ", each.name, " ", badge(each))
-    return tag("article", head, tag("dl", *lines), what, class_="card", style=f"--series:{each.colour}")
-
-
-def _cell(row: Metric, each: Shown, found: float | None) -> Markup:
-    """The number, and of a measured one how far from it the truth may be."""
-    written = share if row.is_share else number4
-    cell = tag("span", exactly(found, written(found)), class_="value")
-    if not row.name or not each.measured:
-        return cell
-    return joined((cell, _interval(row.interval(each.recorded.estimates[row.name]), written)))
-
-
-def _ratio(row: Metric, first: Shown, each: Shown, found: float | None) -> Markup:
-    base = first.number_at(row.key)
-    if found is None or not base:
-        return joined(())
-    # Three digits are what is shown: a difference that they do not show is none.
-    against, verdict = found / base, ""
-    written = _times(against)
-    estimate = Estimate(against)
-    if first.measured or each.measured:
-        known = (run.recorded.estimates[row.name] if row.name else UNKNOWN for run in (each, first))
-        estimate = ratio(*known)
-    interval = estimate.interval
-    # Of what was measured, only a difference that is not chance may be called one.
-    sure = estimate.exact or (interval is not None and not interval.low <= 1 <= interval.high)
-    # Of how many requests came to which end, neither more nor fewer tells which Run is better.
-    sense = None if row.key.startswith("requests.") else row.better
-    if sense and sure and written != _times(1):
-        verdict = "better" if (against > 1) == (sense == "more") else "worse"
-    spoken = tag("span", f" ({verdict})", class_="spoken") if verdict else ""
-    shown = tag("span", written, spoken, class_=f"ratio {verdict}".strip())
-    return joined((" ", shown, _interval(interval, _times)))
-
-
-def _interval(found: Interval | None, written: Callable[[float | None], str]) -> Markup:
-    if found is None:
-        return joined(())
-    return tag("span", f" [{written(found.low)} to {written(found.high)}]", class_="interval")
-
-
-def _times(ratio: float | None) -> str:
-    return f"{ratio:.3g}{TIMES}"
+    return tag("article", head, tiles(lines), what, class_="card", style=f"--series:{each.colour}")

@@ -134,7 +134,7 @@ def test_ratios_are_to_the_first(keep: Callable[..., Run]) -> None:
     rates = [each.summary.throughput_tokens_per_s for each in runs]
     found = comparison(runs)
     assert f'<data value="{rates[1]!r}">' in found
-    assert f"{rates[1] / rates[0]:.3g}\N{MULTIPLICATION SIGN}" in found
+    assert f"{rates[1] / rates[0]:.3f}" in found
     worse = "worse" if rates[1] < rates[0] else "better"
     assert f'class="ratio {worse}"' in found.split("Goodput")[0]
 
@@ -143,7 +143,7 @@ def test_a_measured_difference_is_called_one_only_beyond_chance(keep: Callable[.
     one, other = keep(live=True), keep(live=True)
     other = changed(other, throughput_tokens_per_s=other.manifest.summary.throughput_tokens_per_s * 1.01)
     row = comparison(shown([one, other])).split("Goodput")[0]
-    assert "1.01\N{MULTIPLICATION SIGN}" in row
+    assert "1.010" in row
     assert "better" not in row
 
 
