@@ -14,6 +14,7 @@ from laminabench.analysis.metrics_table import COMPARED, Metric
 from laminabench.api import html
 from laminabench.api.frames import pandas
 from laminabench.api.picture import Picture
+from laminabench.render.html import sentences
 from laminabench.render.model import Sheet
 from laminabench.runs.manifest import NUMBERS
 from laminabench.runs.read import Run as Table
@@ -141,8 +142,8 @@ class Comparison:
         backends = dict.fromkeys(side.backend for compared in self.sides for side in compared.sides)
         badges = (NUMBERS[each] for each in backends)
         sheets = (html.sheet(each, most=_MOST_ROWS) for each in self._sheets)
-        verdicts = html.notes(self.verdicts, "verdicts")
-        return html.block(self.title, verdicts, *sheets, html.notes(self.notes), badges=badges)
+        verdicts = sentences(self.verdicts, "verdicts")
+        return html.block(self.title, verdicts, *sheets, sentences(self.notes), badges=badges)
 
 
 def _times(ratio: Estimate) -> str:

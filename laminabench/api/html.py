@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from importlib import resources
 
 from laminabench.render.forms import tiles
-from laminabench.render.html import Markup, cell, joined, notes, tag
+from laminabench.render.html import Markup, cell, joined, sentences, tag
 from laminabench.render.model import Sheet
 
 
@@ -41,7 +41,8 @@ def sheet(found: Sheet, *, most: int | None = None) -> Markup:
     caption = tag("caption", found.title) if found.title else ""
     more = f"and {len(found.rows) - len(rows):,} more rows" if len(rows) < len(found.rows) else ""
     table = tag("table", caption, tag("thead", head), tag("tbody", *body), class_="sheet")
-    return joined((tag("div", table, class_="scrolls"), notes((more,) if more else ()), notes(found.notes)))
+    notes = [*([more] if more else []), *found.notes]
+    return joined((tag("div", table, class_="scrolls"), sentences(notes)))
 
 
 def page(title: str, *inside: str) -> str:

@@ -15,6 +15,7 @@ from laminabench.api.heard import Heard
 from laminabench.api.picture import Picture
 from laminabench.api.replay import named
 from laminabench.render.format import number
+from laminabench.render.html import sentences
 from laminabench.render.sheets.plan import sheet_of
 from laminabench.traces.resolve import cut, transforms_of
 from laminabench.traces.table import Trace
@@ -96,7 +97,7 @@ class Plan:
         points = self.answer.front or ([self.nearest] if self.nearest else [])
         told = "the front of cost and TBT" if self.answer.front else "nearest to the limit"
         sheet = html.sheet(sheet_of(told, points, self.answer))
-        said, notes = html.notes([self._said()], "verdicts"), html.notes(self.notes)
+        said, notes = sentences([self._said()], "verdicts"), sentences(self.notes)
         return html.block(self._title(), said, sheet, notes, badges=["modelled"])
 
     def _title(self) -> str:

@@ -13,6 +13,7 @@ from msgspec import UNSET
 from laminabench.api import frames, html
 from laminabench.api.picture import Picture
 from laminabench.render.format import number4, share
+from laminabench.render.html import sentences
 from laminabench.render.sheets.replay import SOURCES, lines, on_boards
 from laminabench.render.terminal import without_markup
 from laminabench.runs.format import MANIFEST
@@ -179,11 +180,11 @@ class Run:
             NUMBERS[self.manifest.backend],
             *(["partial"] if self.manifest.partial else []),
         ]
-        told = html.notes(list(self._partial()), "verdicts")
+        told = sentences(list(self._partial()), "verdicts")
         notes = [*self.notes, *([f"kept in {self.path}"] if self.path else [])]
         title = f"{self._headline()} ({self._how()})"
         return html.block(
-            title, told, html.cards(facts), html.lines(self._lines()), html.notes(notes), badges=badges
+            title, told, html.cards(facts), html.lines(self._lines()), sentences(notes), badges=badges
         )
 
     def _facts(self) -> JsonObject:

@@ -13,7 +13,7 @@ from laminabench.analysis.metrics_table import COLUMNS
 from laminabench.cli.options import COUNT, FILE, FOLDER, option
 from laminabench.cli.output import Output, reporting
 from laminabench.cli.sweep_run import Row
-from laminabench.render.format import number, share
+from laminabench.render.format import number, share, short
 from laminabench.render.terminal import literal, table
 from laminabench.util.errors import UserError
 
@@ -157,7 +157,7 @@ def _by_error(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, list[str
     found: dict[str, list[str]] = {}
     for row in rows:
         if row["error"]:
-            point = ", ".join(f"{name}={_plain(row[name])}" for name in columns)
+            point = ", ".join(f"{name}={short(row[name])}" for name in columns)
             found.setdefault(row["error"], []).append(point)
     return found
 
@@ -168,16 +168,10 @@ def _table(rows: Sequence[Row], columns: Sequence[str], top: dict[str, float]) -
     titles += [f">{metric.column[1]}" for metric in COLUMNS.values() if metric.column]
     drawn = table(titles)
     for row in rows:
-        cells = [literal(_plain(row[name])) for name in columns]
+        cells = [literal(short(row[name])) for name in columns]
         for name, metric in COLUMNS.items():
             value = row.get(metric.key)
             text = share(value) if metric.is_share else number(value)
             cells.append(f"[bold]{text}[/bold]*" if value is not None and value == top[name] else f"{text} ")
         drawn.add_row(*cells)
     return drawn
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -31,3 +31,25 @@ def milliseconds(seconds: float | None) -> str:
 
 def gigabytes(size_bytes: float | None) -> str:
     return with_unit(None if size_bytes is None else size_bytes / 1e9, "GB")
+
+
+def plain(value: object) -> str:
+    """Any value, as facts show it."""
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "-"}[value]
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(plain, value))
+    return str(value)
+
+
+def short(value: object) -> str:
+    """Any value, as people type it and links have it."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value) if _is_number(value) else plain(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -64,9 +64,8 @@ def scrolling(whole: Markup, name: str) -> Markup:
 def sheet_table(sheet: Sheet, class_: str = "numbers", head: Sequence[object] = ()) -> Markup:
     """Return a Sheet as a table with its notes; `head` replaces the titles of its columns."""
     titles = head or [title.removeprefix(">") for title in sheet.columns]
-    return joined(
-        (table(sheet.title, titles, ([*map(cell, row)] for row in sheet.rows), class_), notes(sheet.notes))
-    )
+    rows = ([*map(cell, row)] for row in sheet.rows)
+    return joined((table(sheet.title, titles, rows, class_), sentences(sheet.notes)))
 
 
 def cell(found: object) -> Markup:
@@ -79,9 +78,9 @@ def cell(found: object) -> Markup:
     return joined((written, tag("span", f" {found.more}", class_="interval"))) if found.more else written
 
 
-def notes(sentences: Sequence[str], class_: str = "notes") -> Markup:
+def sentences(each_line: Sequence[str], class_: str = "notes") -> Markup:
     """Return sentences, one a line."""
-    return tag("ul", *(tag("li", each) for each in sentences), class_=class_) if sentences else Markup("")
+    return tag("ul", *(tag("li", each) for each in each_line), class_=class_) if each_line else Markup("")
 
 
 def exactly(value: float | None, written: str) -> Markup:

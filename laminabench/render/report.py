@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from laminabench.render.charts.chart import Chart
 from laminabench.render.charts.timeline import default_window_s
-from laminabench.render.html import Markup, joined, notes, script_data, sheet_table, tag
+from laminabench.render.html import Markup, joined, script_data, sentences, sheet_table, tag
 from laminabench.render.model import Sheet, listed
 from laminabench.render.sections import drawn, opening, origins, run_keys, section, timeline
 from laminabench.render.shown import Shown, caveats
@@ -29,7 +29,7 @@ class Lead(NamedTuple):
 
     def html(self) -> Markup:
         said = (tag("p", each, class_="verdict") for each in self.verdicts)
-        return section("Answer", *said, *map(sheet_table, self.sheets), notes(self.notes))
+        return section("Answer", *said, *map(sheet_table, self.sheets), sentences(self.notes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from laminabench.render.format import plain
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -88,17 +90,4 @@ def print_facts(console: Console, facts: dict[str, Any], indent: int = 0) -> Non
                 print_facts(console, row, indent + 1)
                 console.print()
         else:
-            console.print(f"{label}{visible(said(value))}", soft_wrap=True, markup=False)
-
-
-def said(value: object) -> str:
-    """A value in words and digits."""
-    if isinstance(value, float):
-        return f"{value:,.6g}"
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "-"}[value]
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, list):
-        return ", ".join(map(said, value))
-    return str(value)
+            console.print(f"{label}{visible(plain(value))}", soft_wrap=True, markup=False)

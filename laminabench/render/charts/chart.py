@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +86,16 @@ def bar(each: Shown, name: str, y: Sequence[str], x: Values, **more: Any) -> Plo
     """Horizontal ones of a Run; the legend has their names from elsewhere."""
     kind = {"type": "bar", "orientation": "h", "name": name, "showlegend": False}
     return {**kind, "y": y, "x": rounded(x), "meta": {"run": each.number}, **more}
+
+
+def marks(name: str, x: Values | Sequence[str], y: Values | Sequence[str], **marker: Any) -> PlotlyJson:
+    """Return marks; `marker` is their looks, of what plotly calls so."""
+    places = {"x": x if _texts(x) else rounded(x), "y": y if _texts(y) else rounded(y)}
+    return {"type": "scatter", "mode": "markers", "name": name, **places, "marker": marker}
+
+
+def _texts(values: Values | Sequence[str]) -> TypeGuard[Sequence[str]]:
+    return isinstance(values, list) and any(isinstance(each, str) for each in values)
 
 
 def label(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from laminabench.render.charts.chart import Chart, PlotlyJson, axis, dotted_line, label, rounded
+from laminabench.render.charts.chart import Chart, PlotlyJson, axis, dotted_line, label, marks
 from laminabench.render.sheets.plan import binds_of
 from laminabench.render.shown import COLOURS, OTHERS
 from laminabench.workflows.plan.kept import KeptPlan, KeptPoint
@@ -34,29 +34,21 @@ def front_chart(plan: KeptPlan, found: Front, cost: Cost, speed: Speed) -> Chart
     met = set(meeting)
     missing = [i for i in range(len(found.all)) if i not in met]
 
-    def places(some: Sequence[int]) -> dict[str, object]:
-        return {
-            "x": rounded(speed_of(found.all[i], speed) for i in some),
-            "y": rounded(getattr(found.all[i], cost) for i in some),
-            "customdata": list(some),
-        }
+    def placed(name: str, some: Sequence[int], role: str, **marker: object) -> PlotlyJson:
+        x = [speed_of(found.all[i], speed) for i in some]
+        trace = marks(label(name), x, [getattr(found.all[i], cost) for i in some], **marker)
+        return {**trace, "customdata": list(some), "hoverinfo": "skip", "meta": {"role": role}}
 
-    def marks(name: str, some: Sequence[int], **marker: object) -> PlotlyJson:
-        return {
-            "type": "scatter",
-            "mode": "markers",
-            "name": label(name),
-            **places(some),
-            "text": [_pointed_at(found.all[i].point, plan) for i in some],
-            "hovertemplate": f"%{{text}}<br>%{{y:,.3f}} {COSTS[cost]}<extra></extra>",
-            "marker": {"size": 8, **marker},
-            "meta": {"role": "all"},
-        }
+    def candidates(name: str, some: Sequence[int], **marker: object) -> PlotlyJson:
+        trace = placed(name, some, "all", size=8, **marker)
+        text = [_pointed_at(found.all[i].point, plan) for i in some]
+        hover = f"%{{text}}<br>%{{y:,.3f}} {COSTS[cost]}<extra></extra>"
+        return {**trace, "text": text, "hovertemplate": hover, "hoverinfo": None}
 
     systems = dict.fromkeys(found.all[i].point.system for i in meeting)
     others = iter(OTHERS * len(systems))
     traces = [
-        marks(
+        candidates(
             system,
             [i for i in meeting if found.all[i].point.system == system],
             color=COLOURS.get(system) or next(others),
@@ -66,35 +58,20 @@ def front_chart(plan: KeptPlan, found: Front, cost: Cost, speed: Speed) -> Chart
         for system in systems
     ]
     if missing:
-        traces.append(marks("misses a limit", missing, color=_QUIET, symbol="circle-open", opacity=0.5))
-    traces.append(
-        {
-            "type": "scatter",
-            "mode": "lines+markers+text",
-            "name": "front",
-            **places(found.on),
-            "text": [str(number + 1) for number in range(len(found.on))],
-            "textposition": "bottom left",
-            "textfont": {"size": 13},
-            "line": {"color": _LINE, "width": 1.5, "shape": "hv"},
-            # So that numbers keep off the marks that they are about.
-            "marker": {"size": 14, "color": "rgba(0,0,0,0)"},
-            "hoverinfo": "skip",
-            "meta": {"role": "front"},
-        }
-    )
+        looks = {"color": _QUIET, "symbol": "circle-open", "opacity": 0.5}
+        traces.append(candidates("misses a limit", missing, **looks))
+    steps = {
+        "mode": "lines+markers+text",
+        "text": [str(number + 1) for number in range(len(found.on))],
+        "textposition": "bottom left",
+        "textfont": {"size": 13},
+        "line": {"color": _LINE, "width": 1.5, "shape": "hv"},
+    }
+    # So that numbers keep off the marks that they are about.
+    traces.append(placed("front", found.on, "front", size=14, color="rgba(0,0,0,0)") | steps)
     won = [] if found.winner is None else [found.winner]
-    traces.append(
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "name": "winner",
-            **places(won),
-            "marker": {"symbol": "circle-open", "size": 20, "line": {"width": 3}, "color": _WINNER},
-            "hoverinfo": "skip",
-            "meta": {"role": "winner"},
-        }
-    )
+    ring = {"symbol": "circle-open", "size": 20, "line": {"width": 3}, "color": _WINNER}
+    traces.append(placed("winner", won, "winner", **ring))
     limit = plan.slo_tbt_p99_ms
     drawn = dotted_line(limit, f"limit, {limit:g} ms") if speed == "tbt_p99_ms" else {}
     # Tokens for nothing have no place on a logarithmic axis.

@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from laminabench.analysis.metrics_table import better
-from laminabench.render.charts.chart import Chart, PlotlyJson, axis, label, rounded
+from laminabench.render.charts.chart import Chart, PlotlyJson, axis, label, marks, rounded
 from laminabench.render.charts.sweep_grid import (
     Cell,
     Choices,
     Grid,
     grid,
     is_share,
-    said,
     title_of,
     values_of,
 )
-from laminabench.render.format import number4, share
+from laminabench.render.format import number4, share, short
 from laminabench.render.static.style import BLUE
 from laminabench.workflows.sweep.read import KeptSweep
 
@@ -58,13 +57,9 @@ def map_chart(sweep: KeptSweep, chosen: Choices) -> Chart:
         for x, cell in zip(found.xs, line, strict=True)
         if cell is not None and cell.value is None
     ]
-    crosses: PlotlyJson = {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "failed",
-        "x": [label(x) for x, _, _ in failed],
-        "y": [label(y) for _, y, _ in failed],
-        "text": [_wrapped(cell.error or "") for _, _, cell in failed],
+    crosses = {
+        **marks("failed", [label(x) for x, *_ in failed], [label(y) for _, y, _ in failed]),
+        "text": [_wrapped(cell.error or "") for *_, cell in failed],
         "hovertemplate": f"{_at(chosen)}<br>%{{text}}<extra></extra>",
         "marker": {"symbol": "x-thin", "size": 10, "line": {"width": 2, "color": _QUIET}},
         "showlegend": False,
@@ -196,7 +191,7 @@ def _dimension(sweep: KeptSweep, name: str, values: list[Any]) -> PlotlyJson:
         places = {word: place for place, word in enumerate(words)}
         return {
             "label": titled,
-            "values": [places[said(value)] for value in values],
+            "values": [places[short(value)] for value in values],
             "tickvals": list(places.values()),
             "ticktext": [label(word) for word in words],
         }

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 from starlette.datastructures import QueryParams
 
 from laminabench.analysis.metrics_table import COLUMNS, METRICS, better
+from laminabench.render.format import short
 from laminabench.util.errors import UserError
 from laminabench.workflows.sweep.read import KeptSweep
 
@@ -32,19 +33,12 @@ def is_share(key: str) -> bool:
     return next((_UNITS[part] for part in (key, key.rpartition(".")[0]) if part in _UNITS), "") == "share"
 
 
-def said(value: Any) -> str:
-    """A value of a flag, as it is shown and as a link has it."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else "-" if value is None else str(value)
-
-
 def values_of(sweep: KeptSweep, flag: str) -> list[str]:
     """The values that a flag took: numbers by size, others as they were given."""
     values = list(dict.fromkeys(sweep.column(flag)))
     if all(isinstance(value, int | float) for value in values):
         values.sort()
-    return list(dict.fromkeys(map(said, values)))
+    return list(dict.fromkeys(map(short, values)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +144,13 @@ def grid(sweep: KeptSweep, chosen: Choices) -> Grid:
     """The metric between the two flags: of each cell the best point, by the metric."""
     xs = values_of(sweep, chosen.x)
     ys = [""] if chosen.y is None else values_of(sweep, chosen.y)
-    x_of = [said(value) for value in sweep.column(chosen.x)]
-    y_of = [""] * len(x_of) if chosen.y is None else [said(value) for value in sweep.column(chosen.y)]
+    x_of = [short(value) for value in sweep.column(chosen.x)]
+    y_of = [""] * len(x_of) if chosen.y is None else [short(value) for value in sweep.column(chosen.y)]
     values, errors = sweep.column(chosen.metric), sweep.column("error")
     fixed = [(sweep.column(flag), value) for flag, value in chosen.fixed.items()]
     inside: dict[tuple[str, str], list[int]] = {}
     for row, place in enumerate(zip(x_of, y_of, strict=True)):
-        if all(said(column[row]) == value for column, value in fixed):
+        if all(short(column[row]) == value for column, value in fixed):
             inside.setdefault(place, []).append(row)
     best = min if better(chosen.metric) == "less" else max
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from laminabench.render.charts.chart import Chart, PlotlyJson, axis, label, rounded
+from laminabench.render.charts.chart import Chart, PlotlyJson, axis, label, marks, rounded
 from laminabench.render.sheets.validate import NAMES
 from laminabench.render.static.style import BLUE, VERMILION
 from laminabench.workflows.validate.kept import KeptGroup, KeptPublished, KeptRecorded, KeptTwin
@@ -68,17 +68,9 @@ def error_chart(key: str, title: str, errors: Sequence[Error], note: str, *, abs
             traces.append(_dots(words, some, colour, symbol))
     others = [(name, other) for name, each in rows for other in each.others]
     if others:
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": "other simulators",
-                "y": [name for name, _ in others],
-                "x": rounded(other for _, other in others),
-                "marker": {"symbol": "diamond-open", "size": 9, "color": _QUIET, "line": {"width": 1.5}},
-                "hovertemplate": "another simulator: %{x:+.1f} %<extra></extra>",
-            }
-        )
+        looks = {"symbol": "diamond-open", "size": 9, "color": _QUIET, "line": {"width": 1.5}}
+        trace = marks("other simulators", [x for _, x in others], [name for name, _ in others], **looks)
+        traces.append({**trace, "hovertemplate": "another simulator: %{x:+.1f} %<extra></extra>"})
     zero: PlotlyJson = {"zeroline": True, "zerolinecolor": _QUIET}
     layout = {
         "xaxis": axis(f"{of}, %", **(zero | ({"rangemode": "tozero"} if absolute else {}))),
@@ -96,27 +88,16 @@ def error_chart(key: str, title: str, errors: Sequence[Error], note: str, *, abs
 
 def _dots(words: str, some: Sequence[tuple[str, Error]], colour: str, symbol: str) -> PlotlyJson:
     values = [each.value or 0.0 for _, each in some]
-    trace: PlotlyJson = {
-        "type": "scatter",
-        "mode": "markers",
-        "name": words,
-        "y": [name for name, _ in some],
-        "x": rounded(values),
-        "marker": {"symbol": symbol, "size": 10, "color": colour},
-        "hovertemplate": "%{y}: %{x:+.1f} %<extra></extra>",
-    }
+    trace = marks(words, values, [name for name, _ in some], symbol=symbol, size=10, color=colour)
+    trace["hovertemplate"] = "%{y}: %{x:+.1f} %<extra></extra>"
     if any(each.low is not None for _, each in some):
+        high = [v if each.high is None else each.high for (_, each), v in zip(some, values, strict=True)]
+        low = [v if each.low is None else each.low for (_, each), v in zip(some, values, strict=True)]
         trace["error_x"] = {
             "type": "data",
             "symmetric": False,
-            "array": rounded(
-                (each.high if each.high is not None else v) - v
-                for (_, each), v in zip(some, values, strict=True)
-            ),
-            "arrayminus": rounded(
-                v - (each.low if each.low is not None else v)
-                for (_, each), v in zip(some, values, strict=True)
-            ),
+            "array": rounded(end - v for end, v in zip(high, values, strict=True)),
+            "arrayminus": rounded(v - end for end, v in zip(low, values, strict=True)),
             "color": colour,
             "thickness": 1.5,
             "width": 4,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as Xml
 
-from laminabench.render.model import Cell, Sheet, Tone
+from laminabench.render.model import Cell, Row, Sheet, Tone
 from laminabench.render.terminal import literal, print_sheet
 from laminabench.util import markdown
 from laminabench.util.atomic import replacing
@@ -23,7 +23,7 @@ _TONES: dict[str, Tone] = {"better": "good", "worse": "bad"}
 
 def sheet_of(verdicts: Sequence[Verdict], *, every: bool) -> Sheet:
     """Return a row for each metric that moved, or for all of them."""
-    rows = []
+    rows: list[Row] = []
     for verdict in verdicts:
         for change in verdict.changes:
             if every or change.moved:

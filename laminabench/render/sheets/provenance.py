@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
+from laminabench.render.format import plain
 from laminabench.render.html import Markup, joined, table, tag
 from laminabench.render.sheets.runs import badge, swatch
 from laminabench.render.shown import Shown
@@ -40,7 +41,7 @@ def _origin(each: Shown) -> Markup:
         "laminabench": f"{ours.version}, commit {ours.commit or 'not known'}",
         "trace": f"{trace.name}, sha256 {trace.sha256}",
         "requests": f"{trace.requests or len(each.run.output_tokens):,}",
-        "seed": _said(manifest.seed),
+        "seed": plain(manifest.seed),
         "replayed in": f"{manifest.wall_s or 0:,.2f} s",
         "folder": str(each.run.directory),
     }
@@ -52,7 +53,7 @@ def _deployment(deployment: DeploymentFacts) -> Iterator[Markup]:
     rows = []
     for device in deployment.devices or ():
         price = to_json(device.price) if device.price else {}
-        more = (_said(price.get(name)) for name in ("usd", "basis", "source", "date"))
+        more = (plain(price.get(name)) for name in ("usd", "basis", "source", "date"))
         rows.append((device.device, device.count, *more))
     yield table("Devices and prices", header, rows)
     rest = {name: fact for name, fact in to_json(deployment).items() if name != "devices"}
@@ -73,7 +74,7 @@ def _coefficients(terms: Sequence[JsonObject], each: Shown) -> Markup:
         # A network says its numbers beside its name, not among coefficients.
         if not values:
             values, rest = rest, {}
-        about = (_said(term.get(name)) for name in ("term", "device", "set", "kind", "source"))
+        about = (plain(term.get(name)) for name in ("term", "device", "set", "kind", "source"))
         rows.append((*about, _lines(values), _lines(rest)))
     return table("Coefficients, each with its source", header, rows, "coefficients")
 
@@ -89,16 +90,4 @@ def _facts(facts: JsonObject, within: str = "") -> Iterator[tuple[str, str]]:
         if isinstance(fact, Mapping):
             yield from _facts(fact, f"{path}: ")
         else:
-            yield path, _said(fact)
-
-
-def _said(fact: object) -> str:
-    if isinstance(fact, bool) or fact is None:
-        return {True: "yes", False: "no", None: "-"}[fact]
-    if isinstance(fact, float):
-        return f"{fact:,.6g}"
-    if isinstance(fact, int):
-        return f"{fact:,}"
-    if isinstance(fact, list | tuple):
-        return ", ".join(map(_said, fact))
-    return str(fact)
+            yield path, plain(fact)

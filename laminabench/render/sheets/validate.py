@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from laminabench.render.format import number, share
 from laminabench.render.model import Cell, Row, Sheet, verdict
@@ -170,7 +170,7 @@ def moved_sheet(found: Sequence[Moved]) -> Sheet:
 
 
 def _beside(
-    metrics: Sequence[str],
+    metrics: Iterable[str],
     measured: Mapping[str, float | None],
     modelled: Mapping[str, float],
     errors: Mapping[str, float],

@@ -158,7 +158,9 @@ class _Drawing:
             ]
             self._operator(first - 0.35, rows.bands["rest"][1], labels)
             self._across("send query", f"q {row['q_bytes']:,} B")
-            kv = [f"{name} {row[f'{name}_bytes']:,} B" for name in "kv" if row[f"{name}_bytes"]]
+            kv = [
+                f"{name} {size:,} B" for name, size in (("k", row["k_bytes"]), ("v", row["v_bytes"])) if size
+            ]
             self._across("send keyvalue", ", ".join(kv))
 
     def _operator(self, top: float, bottom: float, labels: Sequence[tuple[float, str]]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from laminabench.render.format import short
 from laminabench.render.html import Markup, joined, table, tag
 from laminabench.render.sheets.runs import swatch
 from laminabench.render.shown import Shown
-from laminabench.render.view.facts import Facts, said
+from laminabench.render.view.facts import Facts
 from laminabench.render.view.page import several
 
 # Parts of a manifest that say what a Run is of; its numbers are results, and compared as such.
@@ -77,7 +78,7 @@ def _differing(facts: Sequence[Facts]) -> dict[str, list[str]]:
     names = dict.fromkeys(name for each in facts for name in each if name.startswith((*_ASKED, *_FOLLOWING)))
     found = {}
     for name in sorted(names, key=_place):
-        values = [said(each[name]) if name in each else "-" for each in facts]
+        values = [short(each[name]) if name in each else "-" for each in facts]
         if len(set(values)) > 1:
             found[name] = values
     return {name: values for name, values in found.items() if found.get(_AGAIN.get(name, "")) is None}

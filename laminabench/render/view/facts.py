@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from laminabench.render.format import short
 from laminabench.runs.manifest import NUMBERS
 from laminabench.util import safe_parse
 
@@ -162,15 +163,6 @@ def choices_of(request: str) -> Mapping[str, Any]:
     return found
 
 
-def said(value: object) -> str:
-    """A value as a cell shows it and a search finds it."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return str(value)
-
-
 def _flatten(found: Facts, facts: Mapping[str, Any], within: str) -> None:
     for name, value in facts.items():
         key = _joined(within, name)
@@ -178,7 +170,7 @@ def _flatten(found: Facts, facts: Mapping[str, Any], within: str) -> None:
             _flatten(found, value, key)
         elif isinstance(value, list):
             if value and not isinstance(value[0], dict | list):
-                found[key] = ", ".join(map(said, value))
+                found[key] = ", ".join(map(short, value))
         elif isinstance(value, int) and not -_MOST < value < _MOST:
             found[key] = str(value)  # no number of anything, nor one that others could be compared with
         elif value is not None:

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from laminabench.render.view.facts import Facts, all_facts, brief, brief_facts, said
+from laminabench.render.format import short
+from laminabench.render.view.facts import Facts, all_facts, brief, brief_facts
 from laminabench.render.view.folder import Found, Scan, scan
 from laminabench.runs.format import FORMAT, FORMAT_VERSION, MANIFEST
 from laminabench.runs.read import read_manifest
@@ -41,7 +42,7 @@ class Row:
     def has(self, words: Iterable[str]) -> bool:
         """Whether all these, in lower case, are in what is known of it."""
         if self.text is None:
-            values = [self.damage or "", *map(said, self.facts.values())]
+            values = [self.damage or "", *map(short, self.facts.values())]
             self.text = "\n".join(values).lower()
         return all(word in self.text for word in words)
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from laminabench.analysis.metrics_table import COMPARED
-from laminabench.render.view.facts import BRIEFLY, Facts, Value, said
+from laminabench.render.format import short
+from laminabench.render.view.facts import BRIEFLY, Facts, Value
 from laminabench.render.view.index import Index, Row
 from laminabench.util.errors import UserError
 from laminabench.util.suggest import nearest
@@ -145,10 +146,10 @@ def _order(value: Value) -> tuple[bool, float, str]:
 def _same(there: Value, wanted: str) -> bool:
     """One of several, separated by commas; `*` is anything; numbers are as they are shown."""
     number = None if isinstance(there, str | bool) else float(there)
-    text = said(there).lower()
+    text = short(there).lower()
     for each in (wanted, *wanted.split(",")):
         if number is not None and (value := _number(each)) is not None:
-            if number == value or said(float(number)) == said(float(value)):
+            if number == value or short(float(number)) == short(float(value)):
                 return True
         elif text == each.lower() or ("*" in each and fnmatch.fnmatchcase(text, each.lower())):
             return True

@@ -16,10 +16,10 @@ from laminabench.render.charts.sweep_grid import (
     choices,
     in_order,
     metrics_of,
-    said,
     title_of,
     values_of,
 )
+from laminabench.render.format import short
 from laminabench.render.forms import (
     badge,
     check,
@@ -132,7 +132,7 @@ def _point(sweep: KeptSweep, chosen: Choices, row: int) -> Markup:
     )
     card = tag(
         "div",
-        tag("h3", ", ".join(f"{flag}={said(sweep.column(flag)[row])}" for flag in sweep.varied)),
+        tag("h3", ", ".join(f"{flag}={short(sweep.column(flag)[row])}" for flag in sweep.varied)),
         tag("p", tag("strong", "It failed: "), error) if error else tiles(numbers),
         tag("p", "Repeat it, and keep it as a Run:"),
         command(sweep.command(row), id="command"),
@@ -161,7 +161,7 @@ def _table(sweep: KeptSweep, chosen: Choices) -> Markup:
         name = tag("a", f"{row + 1}", href=f"{chosen.link(point=row)}#point")
         yield tag("th", name, scope="row")
         for flag in sweep.varied:
-            yield tag("td", said(cells[flag][row]))
+            yield tag("td", short(cells[flag][row]))
         if error := cells["error"][row]:
             yield tag("td", tag("strong", "failed: "), error, class_="why", colspan=len(keys))
             return

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from starlette.datastructures import QueryParams
 
 from laminabench.analysis.metrics_table import METRICS
-from laminabench.render.format import number4, share
+from laminabench.render.format import number4, share, short
 from laminabench.render.forms import badge, check, form, hidden, line, submit
 from laminabench.render.html import Markup, exactly, joined, scrolling, tag
-from laminabench.render.view.facts import BRIEFLY, said
+from laminabench.render.view.facts import BRIEFLY
 from laminabench.render.view.folder import MOST_FOLDERS
 from laminabench.render.view.index import Index, Row
 from laminabench.render.view.page import Page, address, empty, several
@@ -218,7 +218,7 @@ def _cell(name: str, row: Row) -> Markup:
     if value is None:
         return tag("td", "-", class_="n quiet")
     if isinstance(value, str | bool):
-        return tag("td", said(value))
+        return tag("td", short(value))
     return tag("td", exactly(value, share(value) if name in _SHARES else number4(value)), class_="n")
 
 

@@ -18,7 +18,7 @@ from starlette.datastructures import QueryParams
 from view_things import CANDIDATES, GRID, HOSTILE, LIMIT_MS, PRICES, keep_all, throughput
 
 from laminabench.render.charts.chart import PlotlyJson
-from laminabench.render.charts.sweep_grid import choices, grid, in_order, said
+from laminabench.render.charts.sweep_grid import choices, grid, in_order
 from laminabench.render.view import plan_page, sweep_page, validation_page
 from laminabench.render.view.app import make_app
 from laminabench.render.view.folder import Found, scan
@@ -175,7 +175,6 @@ def test_a_link_keeps_every_choice(things: dict[str, Found]) -> None:
     assert again == chosen
     assert chosen.fixed == {"attention-workers": "4"}
     assert choices(sweep, "", query(x="network", y="network")).y == "attention-workers"
-    assert said(True) == "yes"
     assert grid(sweep, chosen).ys == ["1", "2"]
 
 

@@ -11,11 +11,10 @@ import msgspec
 import pytest
 from starlette.datastructures import QueryParams
 
-from laminabench.render.view.table_page import columns_page
 from laminabench.render.view.facts import BRIEFLY, all_facts, brief, brief_facts
 from laminabench.render.view.index import Index
 from laminabench.render.view.query import field_of, in_order, parsed
-from laminabench.render.view.table_page import ROWS, table_page
+from laminabench.render.view.table_page import ROWS, columns_page, table_page
 from laminabench.util.errors import UserError
 
 
