@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from laminabench.bench.fhbn.results import CAVEATS, SHARE_FROM, read, size_text
 from laminabench.render.static.drawn import drawn
-from laminabench.render.static.style import Looks
+from laminabench.render.style import Looks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

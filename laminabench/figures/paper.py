@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from laminabench.figures.claims import Claim
 from laminabench.figures.ground import Ground
-from laminabench.render.static import style
+from laminabench.render import style
 from laminabench.util.atomic import replacing
 from laminabench.util.errors import UserError
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from laminabench.render.static.style import PURPLE, SYSTEM_COLOURS
+from laminabench.render.style import PURPLE, SYSTEM_COLOURS
 from laminabench.runs.manifest import NUMBERS, Manifest
 from laminabench.runs.read import Run
 from laminabench.runs.summary import Attainment, Summary, Window, number_at

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from laminabench.render.static.style import INK, Looks, no_legend
+from laminabench.render.style import INK, Looks, no_legend
 
 
 def ends(values: pd.Series[float]) -> tuple[float, float]:

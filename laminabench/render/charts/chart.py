@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,12 +90,14 @@ def bar(each: Shown, name: str, y: Sequence[str], x: Values, **more: Any) -> Plo
 
 def marks(name: str, x: Values | Sequence[str], y: Values | Sequence[str], **marker: Any) -> PlotlyJson:
     """Return marks; `marker` is their looks, of what plotly calls so."""
-    places = {"x": x if _texts(x) else rounded(x), "y": y if _texts(y) else rounded(y)}
+    places = {"x": _places(x), "y": _places(y)}
     return {"type": "scatter", "mode": "markers", "name": name, **places, "marker": marker}
 
 
-def _texts(values: Values | Sequence[str]) -> TypeGuard[Sequence[str]]:
-    return isinstance(values, list) and any(isinstance(each, str) for each in values)
+def _places(values: Values | Sequence[str]) -> Sequence[object]:
+    """Return numbers, or names along an axis of categories."""
+    some = list(values)
+    return some if any(isinstance(each, str) for each in some) else rounded(some)  # type: ignore[arg-type]
 
 
 def label(name: str) -> str:

@@ -24,7 +24,7 @@ from laminabench.render.charts.chart import (
 from laminabench.render.format import number4
 from laminabench.render.model import listed
 from laminabench.render.shown import Shown
-from laminabench.render.static.style import PURPLE
+from laminabench.render.style import PURPLE
 from laminabench.runs.summary import FaultCost
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import Float64, Ticks, ticks

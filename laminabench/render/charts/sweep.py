@@ -16,7 +16,7 @@ from laminabench.render.charts.sweep_grid import (
     values_of,
 )
 from laminabench.render.format import number4, share, short
-from laminabench.render.static.style import BLUE
+from laminabench.render.style import BLUE
 from laminabench.workflows.sweep.read import KeptSweep
 
 # Even steps for everybody's eyes.

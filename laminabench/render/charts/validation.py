@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from laminabench.render.charts.chart import Chart, PlotlyJson, axis, label, marks, rounded
 from laminabench.render.sheets.validate import NAMES
-from laminabench.render.static.style import BLUE, VERMILION
+from laminabench.render.style import BLUE, VERMILION
 from laminabench.workflows.validate.kept import KeptGroup, KeptPublished, KeptRecorded, KeptTwin
 from laminabench.workflows.validate.published import TARGET
 from laminabench.workflows.validate.recorded import AS_MEASURED, POINTS, TPOT_POINTS

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from laminabench.analysis.estimate import Estimate
 from laminabench.render.static.drawn import drawn
-from laminabench.render.static.style import CYCLE, INK, SYSTEM_COLOURS, foot, look, sheet
+from laminabench.render.style import CYCLE, INK, SYSTEM_COLOURS, foot, look, sheet
 from laminabench.runs.manifest import NUMBERS
 from laminabench.workflows.compare.cells import Cell
 from laminabench.workflows.compare.sides import SideBySide

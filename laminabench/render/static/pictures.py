@@ -11,7 +11,7 @@ from laminabench.render.charts.over_time import rate_chart, tbt_chart, ttft_char
 from laminabench.render.charts.plan import front_chart
 from laminabench.render.shown import shown
 from laminabench.render.static.plotted import legend_of, plot
-from laminabench.render.static.style import PAGE, foot, look, sheet
+from laminabench.render.style import PAGE, foot, look, sheet
 from laminabench.runs.read import Run
 from laminabench.traces.formats.wording import printable
 from laminabench.workflows.plan.kept import KeptPlan

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from laminabench.render.charts.chart import Chart, PlotlyJson
-from laminabench.render.static.style import INK
+from laminabench.render.style import INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from laminabench.render.static.drawn import check_target, drawn
-from laminabench.render.static.style import (
+from laminabench.render.style import (
     BLUE,
     INK,
     ORANGE,

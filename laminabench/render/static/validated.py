@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from laminabench.render.static.drawn import drawn
-from laminabench.render.static.style import BLUE, CYCLE, PAGE, PUBLISHED
+from laminabench.render.style import BLUE, CYCLE, PAGE, PUBLISHED
 from laminabench.traces.formats.wording import printable
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from laminabench.render.format import number4
 from laminabench.render.forms import badge, tiles
 from laminabench.render.html import Markup, joined, script_data, table, tag
 from laminabench.render.shown import COLOURS
-from laminabench.render.static.style import PURPLE
+from laminabench.render.style import PURPLE
 from laminabench.render.view.index import Index
 from laminabench.render.view.page import Page, address, empty
 from laminabench.render.view.under_way import UnderWay, Watched

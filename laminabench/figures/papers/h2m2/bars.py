@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from laminabench.figures.papers.h2m2.ground import COLOURS
-from laminabench.render.static.style import INK, OVER_GRID, PAGE, PUBLISHED, Looks, sheet
+from laminabench.render.style import INK, OVER_GRID, PAGE, PUBLISHED, Looks, sheet
 
 _GROUP = 0.8  # of the distance between two groups
 # Averages have a number above each bar: these are as wide as that, in inches.

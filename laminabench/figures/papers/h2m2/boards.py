@@ -42,7 +42,7 @@ from laminabench.figures.papers.h2m2.ground import (
 )
 from laminabench.figures.papers.h2m2.one_model import PUBLISHED_OF
 from laminabench.figures.papers.spans import panels
-from laminabench.render.static.style import (
+from laminabench.render.style import (
     BLUE,
     INK,
     PAGE,

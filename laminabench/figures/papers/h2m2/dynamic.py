@@ -31,7 +31,7 @@ from laminabench.figures.papers.h2m2.ground import (
     under_the_other_load,
 )
 from laminabench.figures.papers.spans import ends, stacked
-from laminabench.render.static.style import (
+from laminabench.render.style import (
     BLUE,
     GREEN,
     INK,

@@ -38,7 +38,7 @@ from laminabench.figures.papers.h2m2.ground import (
     speed_ups,
     under_the_other_load,
 )
-from laminabench.render.static.style import PAGE, sentence, sheet
+from laminabench.render.style import PAGE, sentence, sheet
 from laminabench.sim.h2m2 import footprint
 
 _WHERE = "section 5.5"

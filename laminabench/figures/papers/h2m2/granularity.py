@@ -25,7 +25,7 @@ from laminabench.figures.papers.h2m2.ground import (
     other_speed_ups,
     speed_ups,
 )
-from laminabench.render.static.style import BLUE, ORANGE, PURPLE, VERMILION, sentence
+from laminabench.render.style import BLUE, ORANGE, PURPLE, VERMILION, sentence
 from laminabench.sim.h2m2 import IterationLoad, flexgen_shares, uniform
 
 _MODEL = "gpt3-175b"

@@ -18,7 +18,7 @@ from laminabench.catalog.boards import Board, board
 from laminabench.catalog.find_model import model
 from laminabench.catalog.models import ModelShape
 from laminabench.figures.claims import Basis
-from laminabench.render.static.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW
+from laminabench.render.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW
 from laminabench.sim.h2m2 import IterationLoad, Plan, plan, uniform
 
 BASELINE = "lpddr"

@@ -33,7 +33,7 @@ from laminabench.figures.papers.h2m2.ground import (
 from laminabench.figures.papers.h2m2.one_model import PUBLISHED_OF
 from laminabench.figures.papers.h2m2.overheads import PUBLISHED as OVERHEADS
 from laminabench.figures.papers.h2m2.overheads import overheads
-from laminabench.render.static.style import sentence, table_picture
+from laminabench.render.style import sentence, table_picture
 from laminabench.sim.h2m2 import Mapping
 from laminabench.sim.h2m2_layer import (
     AS_ASSUMED,

@@ -46,7 +46,7 @@ from laminabench.figures.papers.h2m2.ground import (
     under_the_other_load,
 )
 from laminabench.figures.papers.spans import panels
-from laminabench.render.static.style import BLUE, GREEN, INK, ORANGE, PAGE, PUBLISHED, sentence, sheet
+from laminabench.render.style import BLUE, GREEN, INK, ORANGE, PAGE, PUBLISHED, sentence, sheet
 
 WAYS = (HIERARCHICAL, H2M2, ORACLE)
 # Of migration and computing: nothing at once, or all that can be.

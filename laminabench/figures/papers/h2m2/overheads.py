@@ -34,7 +34,7 @@ from laminabench.figures.papers.h2m2.ground import (
     points_of,
     under_the_other_load,
 )
-from laminabench.render.static.style import Looks, sentence, table_picture
+from laminabench.render.style import Looks, sentence, table_picture
 from laminabench.sim.h2m2 import IterationLoad, Mapping, Plan, time_of, uniform
 from laminabench.sim.spec import shape_of
 

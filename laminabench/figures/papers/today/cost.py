@@ -16,7 +16,7 @@ from laminabench.catalog.hardware import Device, device, load_devices, priced
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import panels
-from laminabench.render.static.style import INK, PAGE, SYSTEM_COLOURS, sentence, sheet
+from laminabench.render.style import INK, PAGE, SYSTEM_COLOURS, sentence, sheet
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
 from laminabench.workflows.plan.measure import Point, winner

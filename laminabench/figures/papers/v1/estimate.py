@@ -17,7 +17,7 @@ from laminabench.figures.claims import Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import band, panels, span
-from laminabench.render.static.style import CYCLE, PAGE, PUBLISHED, powers_of_two, sheet
+from laminabench.render.style import CYCLE, PAGE, PUBLISHED, powers_of_two, sheet
 
 MODELS = ("llama-7b", "llama-13b", "llama-33b", "llama-65b")
 CONTEXTS = (128, 256, 512, 1024, 2048, 4096)

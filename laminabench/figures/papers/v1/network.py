@@ -38,7 +38,7 @@ from laminabench.figures.papers.v1.testbed import (
     points_frame,
     setup,
 )
-from laminabench.render.static.style import (
+from laminabench.render.style import (
     BLUE,
     GREEN,
     INK,

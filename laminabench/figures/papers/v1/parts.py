@@ -25,7 +25,7 @@ from laminabench.figures.claims import KERNELS, Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import band, panels, set_bars, span, stacked
-from laminabench.render.static.style import (
+from laminabench.render.style import (
     CYCLE,
     PAGE,
     PUBLISHED,

@@ -38,7 +38,7 @@ from laminabench.figures.papers.v1.testbed import (
     system_name,
     usd,
 )
-from laminabench.render.static.style import (
+from laminabench.render.style import (
     CYCLE,
     INK,
     PAGE,

@@ -11,7 +11,7 @@ from laminabench.catalog.hardware import GB, device
 from laminabench.figures.claims import Claim, Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
-from laminabench.render.static.style import COLUMN, table_picture
+from laminabench.render.style import COLUMN, table_picture
 
 # Price, GB, GB/s, $/GB and $/(GB/s) as printed.
 TABLE_1 = {

@@ -16,7 +16,7 @@ from laminabench.catalog.hardware import GB, device
 from laminabench.catalog.network import parse_network
 from laminabench.figures.claims import Claim
 from laminabench.figures.ground import Ground
-from laminabench.render.static.style import PURPLE, Looks
+from laminabench.render.style import PURPLE, Looks
 from laminabench.systems.modelled.lamina_v1 import NETWORK
 from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.registry import system

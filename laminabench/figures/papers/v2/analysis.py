@@ -20,7 +20,7 @@ from laminabench.figures.claims import KERNELS, Claim, Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import band, panels, stacked
-from laminabench.render.static.style import CYCLE, INK, OVER_GRID, PAGE, published_line, sentence, sheet
+from laminabench.render.style import CYCLE, INK, OVER_GRID, PAGE, published_line, sentence, sheet
 from laminabench.systems.modelled.homogeneous import build
 from laminabench.systems.modelled.setup import Setup
 

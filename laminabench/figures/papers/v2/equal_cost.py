@@ -20,7 +20,7 @@ from laminabench.figures.claims import SERVED, Claim, Section
 from laminabench.figures.ground import COST_SETS, TRACES, Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import panels, set_bars, span
-from laminabench.render.static.style import (
+from laminabench.render.style import (
     BLUE,
     INK,
     ORANGE,

@@ -18,7 +18,7 @@ from laminabench.figures.claims import SERVED, Basis, Claim, Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import ends
-from laminabench.render.static.style import BLUE, PAGE, VERMILION, Looks, published_line, sheet
+from laminabench.render.style import BLUE, PAGE, VERMILION, Looks, published_line, sheet
 from laminabench.systems.modelled.lamina import default_deployment
 from laminabench.systems.modelled.setup import Setup
 from laminabench.traces.table import Trace

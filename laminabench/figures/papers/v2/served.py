@@ -18,7 +18,7 @@ from laminabench.figures.claims import SERVED, Claim, Section
 from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import ends, panels, span
-from laminabench.render.static.style import (
+from laminabench.render.style import (
     INK,
     OVER_GRID,
     PAGE,

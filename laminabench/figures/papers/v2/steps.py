@@ -22,7 +22,7 @@ from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.spans import band, ends, panels
 from laminabench.figures.papers.v1.testbed import requests
-from laminabench.render.static.style import (
+from laminabench.render.style import (
     BLUE,
     GREEN,
     INK,

@@ -15,7 +15,7 @@ from laminabench.figures.claims import Basis, Claim, Section
 from laminabench.figures.ground import TRACES, Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.v2.analysis import BATCHES, NETWORK_CONTEXTS
-from laminabench.render.static.style import table_picture
+from laminabench.render.style import table_picture
 from laminabench.systems.modelled.lamina import replica_count
 from laminabench.systems.registry import system
 

@@ -16,7 +16,7 @@ from laminabench.figures.ground import COST_SETS, Ground
 from laminabench.figures.papers.v2 import analysis, equal_cost, served, tables
 from laminabench.figures.papers.v2.ping_pong import fig13
 from laminabench.figures.papers.v2.steps import most_requests, serial, sizes, step
-from laminabench.render.static import style
+from laminabench.render import style
 
 
 @pytest.mark.parametrize("name", ["table1", "table3", "table5"])

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from laminabench.render.static import style
+from laminabench.render import style
 
 
 def picture() -> Any:
