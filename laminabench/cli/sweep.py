@@ -68,7 +68,7 @@ def sweep(
     """
     from laminabench.cli.sweep_points import points
     from laminabench.cli.sweep_run import Sweep
-    from laminabench.render.static.drawn import check_target
+    from laminabench.render.static.drawn import check_target, drawn
     from laminabench.workflows.sweep.rows import TABLE
     from laminabench.workflows.sweep.values import parse_vary
 
@@ -95,9 +95,9 @@ def sweep(
         "plot": None,
     }
     if plot and len(failed) < len(rows):
-        from laminabench.render.static.swept import draw
+        from laminabench.render.static.swept import picture
 
-        draw(rows, columns, plot)
+        drawn(lambda: picture(rows, columns), plot)
         result["plot"] = str(plot)
         out.note(f"drew {plot}")
     result["wall_s"] = time.perf_counter() - started

@@ -25,7 +25,7 @@ def hidden(items: Mapping[str, object]) -> Markup:
 def select(name: str, title: str, values: Mapping[Any, str], chosen: object) -> Markup:
     """Return a choice of one."""
     options = (tag("option", words, value=value, selected=value == chosen) for value, words in values.items())
-    return tag("label", f"{title} ", tag("select", *options, name=name))
+    return tag("label", f"{title} ", tag("select", *options, name=name, id=name))
 
 
 def check(name: str, value: str, title: str, *, checked: bool) -> Markup:

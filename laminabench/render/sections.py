@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from laminabench.render.charts.breakdown import cost_charts, time_charts
 from laminabench.render.charts.chart import Chart
 from laminabench.render.charts.latency import attainment_chart, cdf_chart, first_token_chart
-from laminabench.render.charts.memory import memory_charts, memory_table
+from laminabench.render.charts.memory import memory_charts
 from laminabench.render.charts.over_time import charts as charts_over_time
 from laminabench.render.charts.timeline import timeline_chart
 from laminabench.render.html import Markup, joined, sheet_table, tag
@@ -51,9 +51,8 @@ def drawn(runs: Sequence[Shown]) -> Iterator[Section]:
         yield Section("As the client saw it", joined(seen))
     over_time = charts_over_time(runs)
     yield Section("Over time", grid(over_time), over_time)
-    memory, held = memory_table(runs), memory_charts(runs)
-    if held:
-        yield Section("Memory", joined((*memory, grid(held))), held)
+    if held := memory_charts(runs):
+        yield Section("Memory", grid(held), held)
     faults = [
         sheet_table(fault_sheet(f"Faults of {each.name}", each.summary.faults, _MOST_FAULTS))
         for each in runs

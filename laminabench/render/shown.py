@@ -62,7 +62,7 @@ class Shown:
 
     def number_at(self, key: str) -> float | None:
         """A number of its summary, at the page's limit."""
-        return number_at(self.recorded.summary if key.startswith("slo.") else self.summary, key)
+        return number_at(self.recorded.summary if key.startswith(("slo.", "memory.")) else self.summary, key)
 
     @property
     def measured(self) -> bool:

@@ -97,7 +97,7 @@ def marks(name: str, x: Values | Sequence[str], y: Values | Sequence[str], **mar
 def _places(values: Values | Sequence[str]) -> Sequence[object]:
     """Return numbers, or names along an axis of categories."""
     some = list(values)
-    return some if any(isinstance(each, str) for each in some) else rounded(some)  # type: ignore[arg-type]
+    return some if any(isinstance(each, str) for each in some) else rounded(some)
 
 
 def label(name: str) -> str:

@@ -1,14 +1,12 @@
-"""What boards with two memories held, and what moved between these, over time and in numbers."""
+"""Charts of boards with two memories: what they held over time, and what moved between these."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from laminabench.analysis.memory import NAMES, MemoryOverTime, memory_over_time
-from laminabench.analysis.metrics_table import BOARDS, Metric
 from laminabench.render.charts.chart import Chart, axis, dotted_line, line, rounded
-from laminabench.render.format import number4, share
-from laminabench.render.html import Markup, table
+from laminabench.render.format import number4
 from laminabench.render.model import listed
 from laminabench.render.shown import Shown
 
@@ -16,29 +14,6 @@ SLICES = 240
 # Other colours than those of systems, three to one against white and against dark, as in breakdown.py.
 COLOURS = {"kv": "#6470c4", "qkv": "#b0821c", "fc": "#1a9a8a"}
 _SECONDS = axis("seconds since the replay began", rangemode="tozero")
-
-
-def memory_table(runs: Sequence[Shown]) -> list[Markup]:
-    """The numbers, a column for each Run that has any."""
-    known = _known(runs)
-    if not known:
-        return []
-    rows = [
-        (metric.title, *(_written(metric, metric.of(each.recorded.summary)) for each in known))
-        for metric in BOARDS
-    ]
-    header = ("", *(each.name for each in known))
-    words = "Whole run" if all(each.window.fell_back for each in known) else "Steady window"
-    caption = f"{words}; bytes held are of one board, bytes moved of all"
-    return [table(caption, header, rows, "numbers")]
-
-
-def _written(metric: Metric, value: float | None) -> str:
-    if metric.is_share:
-        return share(value)
-    if value is None:
-        return number4(None)
-    return f"{number4(value / 1e9)} GB" if metric.unit == "bytes" else number4(int(value))
 
 
 def memory_charts(runs: Sequence[Shown]) -> list[Chart]:

@@ -11,7 +11,7 @@ from laminabench.analysis.binding import binding_of
 from laminabench.analysis.estimate import Estimate, Interval
 from laminabench.analysis.metrics_table import Metric
 from laminabench.catalog.models import DTYPE_BYTES
-from laminabench.render.format import number, share
+from laminabench.render.format import gigabytes, number, share
 from laminabench.render.model import Cell as Written
 from laminabench.render.model import Sheet
 from laminabench.render.terminal import literal, print_sheet
@@ -250,7 +250,8 @@ def _head(side: Side) -> str:
 
 
 def _value(metric: Metric, estimate: Estimate) -> Written:
-    return _with_interval(estimate, metric.interval(estimate), share if metric.is_share else number)
+    written = share if metric.is_share else gigabytes if metric.unit == "bytes" else number
+    return _with_interval(estimate, metric.interval(estimate), written)
 
 
 def _over(metric: Metric, ratio: Estimate) -> Written:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from laminabench.analysis.estimate import CONFIDENCE, Estimate, ratio
-from laminabench.analysis.metrics_table import METRICS, SUMMARISED, Metric
+from laminabench.analysis.metrics_table import BOARDS, METRICS, SUMMARISED, Metric
 from laminabench.render.format import number4, share
 from laminabench.render.forms import tiles
 from laminabench.render.html import Markup, exactly, joined, sheet_table, tag
@@ -16,7 +16,7 @@ from laminabench.render.shown import Shown
 from laminabench.workflows.compare.sides import Row
 
 # What `laminabench compare` has, then the report's own.
-ROWS = (*SUMMARISED, *(metric for metric in METRICS if metric.in_report))
+ROWS = (*SUMMARISED, *(metric for metric in METRICS if metric.in_report), *BOARDS)
 
 
 def cards(runs: Sequence[Shown]) -> Markup:

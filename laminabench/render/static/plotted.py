@@ -22,6 +22,8 @@ _SYMBOLS = {
 }  # fmt: skip
 # Of a mark of a page's pixels, in points.
 _POINTS = 0.55
+# With so few points a line shows each of them.
+_FEW = 30
 
 
 def plot(axes: Axes, chart: Chart) -> None:
@@ -73,7 +75,8 @@ def _scatter(axes: Axes, trace: PlotlyJson, x: Sequence[Any], y: Sequence[Any]) 
     looks: dict[str, Any] = {"alpha": trace.get("opacity", marker.get("opacity")), "label": _name(trace)}
     if "lines" in mode:
         looks |= {"ls": _DASHES[line.get("dash", "solid")], "lw": 0.7 * line.get("width", 2)}
-        looks |= {"color": line["color"], "drawstyle": _STEPS.get(line.get("shape", "linear"), "default")}
+        looks |= {"color": line["color"], "marker": "." if len(x) < _FEW else ""}
+        looks |= {"drawstyle": _STEPS.get(line.get("shape", "linear"), "default")}
     else:
         hollow = symbol.endswith("-open")
         looks |= {"ls": "", "marker": _SYMBOLS[symbol.removesuffix("-open")], "color": marker["color"]}
@@ -118,6 +121,8 @@ def _axis(axes: Axes, name: str, layout: Mapping[str, Any]) -> None:
         own.set_minor_formatter("{x:g}")
     if layout.get("tickformat", "").endswith("%"):
         own.set_major_formatter(lambda value, _: f"{value:.0%}")
+    if layout.get("tickformat") == "d":
+        own.get_major_locator().set_params(integer=True)
     if layout.get("rangemode") == "tozero":
         axes.set(**{f"{name}lim": (0, None)})
     if low_high := layout.get("range"):

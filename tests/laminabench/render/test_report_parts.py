@@ -20,9 +20,10 @@ from laminabench.analysis.metrics import summarise
 from laminabench.render import report as page_module
 from laminabench.render.charts.breakdown import PARTS, time_charts
 from laminabench.render.charts.latency import attainment_chart, cdf_chart, first_token_chart
-from laminabench.render.charts.memory import SLICES, memory_charts, memory_table
+from laminabench.render.charts.memory import SLICES, memory_charts
 from laminabench.render.charts.over_time import charts, in_service
 from laminabench.render.charts.timeline import MOST_ITERATIONS, timeline_chart
+from laminabench.render.format import gigabytes, number
 from laminabench.render.html import script_data, tag, text
 from laminabench.render.report import page, report
 from laminabench.render.sheets.client import seen_tables
@@ -386,7 +387,7 @@ def board_run(keep: Callable[..., Run], on_boards: Callable[..., Any]) -> BoardR
 
 def test_without_boards_there_is_no_section(keep: Callable[..., Run]) -> None:
     runs = shown([keep()])
-    assert not memory_table(runs)
+    assert "HBM in use, most" not in comparison(runs)
     assert not memory_charts(runs)
     assert "<h2>Memory</h2>" not in page(report(runs, None, None))
 
@@ -398,24 +399,22 @@ def test_boards_are_shown_beside_others(keep: Callable[..., Run], board_run: Boa
     assert 'id="hbm-1"' in found
     assert 'id="hbm-0"' not in found
     assert 'id="moved"' in found
-    (table,) = memory_table(runs)
-    assert runs[0].name not in table
-    assert runs[1].name in table
+    assert cells_of(comparison(runs))["HBM in use, most"][0] == "-"
+
+
+def cells_of(table: str) -> dict[str, list[str]]:
+    rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', table)
+    return {title: re.findall("<td>(?:<data[^>]*>)?([^<]*)<", row) for title, row in rows}
 
 
 def test_the_table_says_what_the_summary_does(board_run: BoardRun) -> None:
     runs = shown([board_run(), board_run("vllm", seed=2)])
-    (table,) = memory_table(runs)
-    cells = {
-        title: re.findall("<td>(.*?)</td>", row)
-        for title, row in re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', table)
-    }
+    cells = cells_of(comparison(runs))
     first, second = (each.recorded.summary.memory for each in runs)
-    assert cells["HBM in use, most"] == [f"{each.hbm_share.max:.1%}" for each in (first, second)]
-    assert cells["Changes of mapping"] == [f"{each.mapping_changes:,}" for each in (first, second)]
-    assert cells["LPDDR side busy"] == [f"{each.lpddr_busy_share:.1%}" for each in (first, second)]
-    moved = first.moved_bytes.max / 1e9
-    assert cells["Moved an iteration, most"][0] == f"{moved:#.4g} GB"
+    assert cells["HBM in use, most"][:2] == [f"{each.hbm_share.max:.1%}" for each in (first, second)]
+    assert cells["Changes of mapping"][:2] == [number(each.mapping_changes) for each in (first, second)]
+    assert cells["LPDDR side busy"][:2] == [f"{each.lpddr_busy_share:.1%}" for each in (first, second)]
+    assert cells["Moved an iteration, most"][0] == gigabytes(first.moved_bytes.max)
 
 
 def test_charts_hold_what_the_tables_do(board_run: BoardRun) -> None:

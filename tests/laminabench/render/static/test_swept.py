@@ -20,7 +20,7 @@ def test_a_line_for_each_combination_of_the_others() -> None:
     failed = {"system": "vllm", "batches": 4, "x": 4, "backend": "modelled", "error": "does not fit"}
     figure = picture([*rows, failed], ["system", "batches"])
     for axes, title in zip(figure.axes, PANELS.values(), strict=True):
-        assert (axes.get_xlabel(), axes.get_ylabel()) == ("batches", title)
+        assert (axes.get_xlabel(), axes.get_ylabel()) == ("batches", title.replace("$", r"\$"))
         assert [line.get_xdata().tolist() for line in axes.get_lines()] == [[1, 2, 3], [1, 2, 3]]
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["system lamina", "system vllm"]
 
