@@ -12,10 +12,8 @@ from laminabench.render.charts.memory import memory_charts
 from laminabench.render.charts.over_time import charts as charts_over_time
 from laminabench.render.charts.timeline import timeline_chart
 from laminabench.render.html import Markup, joined, sheet_table, tag
-from laminabench.render.sheets.client import seen_tables
-from laminabench.render.sheets.provenance import provenance
 from laminabench.render.sheets.replay import fault_sheet
-from laminabench.render.sheets.runs import cards, comparison, swatch
+from laminabench.render.sheets.runs import cards, client_sheets, comparison, provenance, swatch
 from laminabench.render.shown import Shown
 
 # Of a long run with many faults the first ones are shown; all are in run.json.
@@ -47,8 +45,8 @@ def drawn(runs: Sequence[Shown]) -> Iterator[Section]:
     first = first_token_chart(runs)
     latency = [cdf_chart(runs), attainment_chart(runs), *([first] if first else [])]
     yield Section("Latency", grid(latency), latency)
-    if seen := seen_tables(runs):
-        yield Section("As the client saw it", joined(seen))
+    if seen := client_sheets(runs):
+        yield Section("As the client saw it", joined(map(sheet_table, seen)))
     over_time = charts_over_time(runs)
     yield Section("Over time", grid(over_time), over_time)
     if held := memory_charts(runs):

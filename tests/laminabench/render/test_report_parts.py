@@ -26,8 +26,7 @@ from laminabench.render.charts.timeline import MOST_ITERATIONS, timeline_chart
 from laminabench.render.format import gigabytes, number
 from laminabench.render.html import script_data, tag, text
 from laminabench.render.report import page, report
-from laminabench.render.sheets.client import seen_tables
-from laminabench.render.sheets.runs import comparison
+from laminabench.render.sheets.runs import client_sheets, comparison
 from laminabench.render.shown import DASHES, caveats, shown
 from laminabench.runs.manifest import Manifest, Partial
 from laminabench.runs.read import Run, read_run
@@ -342,14 +341,12 @@ def test_alone_it_has_no_chart_of_what_nobody_saw(seen_run: SeenRun) -> None:
 
 def test_its_tables_are_of_its_manifest(seen_run: SeenRun) -> None:
     (each,) = runs = shown([seen_run()])
-    times, calls = seen_tables(runs)
-    assert len(re.findall("<tr>", times)) == 1 + 5
+    times, calls = client_sheets(runs)
+    assert len(times.rows) == 5
     itl, tbt = each.summary.itl_ms.mean, each.summary.tbt_ms.mean
     assert itl > 1.5 * tbt
-    assert f"<td>{itl:#.4g}</td>" in times
-    assert f"<td>{tbt:#.4g}</td>" in times
-    assert "Attempts</th><td>21</td>" in calls
-    assert "of these, again</th><td>1</td>" in calls
+    assert [row[1].value for row in times.rows[1:3]] == [itl, tbt]  # type: ignore[union-attr]
+    assert dict(calls.rows[2:4]) == {"Attempts": "21", "of these, again": "1"}  # type: ignore[arg-type]
 
 
 def test_requests_in_service_are_those_that_stream(seen_run: SeenRun) -> None:
