@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from laminabench.catalog.small_models import SMALL_MODELS
 from laminabench.conversion.source import ModelSource
 from laminabench.render.static.fold import Folded, fold
 from laminabench.render.static.layer import box_width, draw_slice, rows_of
-from laminabench.render.static.layered import lay_out, spread
+from laminabench.render.static.layered import lay_out
 from laminabench.util.errors import UserError
 
 pytest.importorskip("torch")
@@ -132,15 +130,3 @@ def test_a_failed_picture_leaves_the_old_one(
     with pytest.raises(UserError, match="No space left"):
         draw_slice(llama, 1, target)
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("slice.svg", "old")]
-
-
-@given(st.lists(st.tuples(st.floats(-9, 9), st.floats(0.1, 9), st.floats(0.1, 3)), min_size=1, max_size=9))
-def test_spread_keeps_its_distances_and_moves_no_more_than_needed(
-    rows: list[tuple[float, float, float]],
-) -> None:
-    wanted, weights, apart = zip(*rows, strict=True)
-    places = spread(wanted, weights, apart[1:])
-    for left, right, least in zip(places, places[1:], apart[1:], strict=False):
-        assert right - left >= least - 1e-9
-    if all(b - a >= least for a, b, least in zip(wanted, wanted[1:], apart[1:], strict=False)):
-        assert places == pytest.approx(wanted)
