@@ -57,22 +57,17 @@ def _time_chart(runs: Sequence[Shown]) -> Chart:
     words = [f"{each.name} {_spoken(each)}" for each in runs]
     overlaps = [(each.name, each.summary.time_shares.overlapped or 0.0) for each in runs]
     overlapped = [f"{name} by {share(found)}" for name, found in overlaps if found >= _SHOWN]
-    more = (
-        f" Parts that ran at the same time add up to more than all: {listed(overlapped)}."
-        if overlapped
-        else ""
-    )
-    live = (
-        " A live replay cannot tell network from waiting."
-        if any(each.manifest.backend != "modelled" for each in runs)
-        else ""
-    )
+    more = ""
+    if overlapped:
+        more = f" Parts that ran at the same time add up to more than all: {listed(overlapped)}."
+    if any(each.manifest.backend != "modelled" for each in runs):
+        more += " A live replay cannot tell network from waiting."
     return Chart(
         "time",
         "A token's time",
         f"Where a token's time goes: {listed(words)}.",
         f"Shares of the iterations' time in the steady window, each part as if alone; waiting is what no "
-        f"part accounts for.{more}{live}",
+        f"part accounts for.{more}",
         traces,
         {
             "barmode": "stack",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from laminabench.analysis.metrics_table import better
@@ -37,7 +38,8 @@ def map_chart(sweep: KeptSweep, chosen: Choices) -> Chart:
     if chosen.y is None:
         return _line(found, chosen)
     key = chosen.metric
-    known = [cell for line in found.cells for cell in line if cell and cell.value is not None]
+    known = [cell for *_, cell in _cells(found) if cell.value is not None]
+    failed = [each for each in _cells(found) if each[2].value is None]
     heat: PlotlyJson = {
         "type": "heatmap",
         "x": [label(x) for x in found.xs],
@@ -51,12 +53,6 @@ def map_chart(sweep: KeptSweep, chosen: Choices) -> Chart:
         "ygap": 2,
         **_colours(key),
     }
-    failed = [
-        (x, y, cell)
-        for y, line in zip(found.ys, found.cells, strict=True)
-        for x, cell in zip(found.xs, line, strict=True)
-        if cell is not None and cell.value is None
-    ]
     crosses = {
         **marks("failed", [label(x) for x, *_ in failed], [label(y) for _, y, _ in failed]),
         "text": [_wrapped(cell.error or "") for *_, cell in failed],
@@ -82,20 +78,23 @@ def map_chart(sweep: KeptSweep, chosen: Choices) -> Chart:
     )
 
 
+def _cells(found: Grid) -> Iterator[tuple[str, str, Cell]]:
+    for y, row in zip(found.ys, found.cells, strict=True):
+        for x, cell in zip(found.xs, row, strict=True):
+            if cell is not None:
+                yield x, y, cell
+
+
 def _numbers(found: Grid, key: str) -> PlotlyJson:
-    """What is in each cell, in the ink that stands out from its colour."""
-    known = [
-        (x, y, cell.value)
-        for y, line in zip(found.ys, found.cells, strict=True)
-        for x, cell in zip(found.xs, line, strict=True)
-        if cell is not None and cell.value is not None
-    ]
-    least, most = (end([value for *_, value in known], default=0.0) for end in (min, max))
+    """Return the numbers of the cells, each in the ink that stands out from its cell's colour."""
+    known = [(x, y, cell.value) for x, y, cell in _cells(found) if cell.value is not None]
+    values = [value for *_, value in known] or [0.0]
+    least, most = min(values), max(values)
     flip = better(key) == "less"
 
-    def bright(value: float) -> bool:
+    def ink(value: float) -> str:
         at = (value - least) / (most - least) if most > least else 0.0
-        return (1 - at if flip else at) > BRIGHT
+        return "#14171c" if (1 - at if flip else at) > BRIGHT else "#ffffff"
 
     return {
         "type": "scatter",
@@ -103,7 +102,7 @@ def _numbers(found: Grid, key: str) -> PlotlyJson:
         "x": [label(x) for x, *_ in known],
         "y": [label(y) for _, y, _ in known],
         "text": [written(key, value) for *_, value in known],
-        "textfont": {"size": 12, "color": ["#14171c" if bright(value) else "#ffffff" for *_, value in known]},
+        "textfont": {"size": 12, "color": [ink(value) for *_, value in known]},
         "hoverinfo": "skip",
         "showlegend": False,
     }
@@ -115,15 +114,12 @@ def _line(found: Grid, chosen: Choices) -> Chart:
     known = [(x, cell) for x, cell in zip(found.xs, cells, strict=True) if cell and cell.value is not None]
     failed = [x for x, cell in zip(found.xs, cells, strict=True) if cell and cell.value is None]
     trace = {
-        "type": "scatter",
+        **marks("", [label(x) for x, _ in known], [_value(cell) for _, cell in known], size=8),
         "mode": "lines+markers",
-        "x": [label(x) for x, _ in known],
-        "y": rounded(_value(cell) for _, cell in known),
         "customdata": [cell.row for _, cell in known],
         "text": [_pointed_at(cell, chosen) for _, cell in known],
         "hovertemplate": f"{label(chosen.x)} %{{x}}<br>%{{text}}<extra></extra>",
         "line": {"color": BLUE},
-        "marker": {"size": 8},
         "showlegend": False,
     }
     layout = {
@@ -153,16 +149,12 @@ def lines_chart(sweep: KeptSweep, chosen: Choices) -> Chart:
         for row in range(sweep.manifest.points)
         if colour[row] is not None and all(columns[name][row] is not None for name in metrics)
     ]
+    coloured = {"color": rounded(colour[row] for row in rows), "colorscale": LINES}
+    values = {name: [columns[name][row] for row in rows] for name in chosen.along}
     trace = {
         "type": "parcoords",
-        "dimensions": [
-            _dimension(sweep, name, [columns[name][row] for row in rows]) for name in chosen.along
-        ],
-        "line": {
-            "color": rounded(colour[row] for row in rows),
-            "colorscale": LINES,
-            "reversescale": sense == "less",
-        },
+        "dimensions": [_dimension(sweep, name, each) for name, each in values.items()],
+        "line": {**coloured, "reversescale": sense == "less"},
         "labelfont": {"size": 12},
         "tickfont": {"size": 12},
         "unselected": {"line": {"opacity": 0.06}},
