@@ -29,7 +29,7 @@ where = sys.modules["laminabench"].__file__
 assert "check-wheel" in where, f"this would test {where} instead"
 run(["traces", "info", "kimi-ta", "--offline", "--quiet", "--json"])' >info.json
 for part in report.css report.js; do
-  test -s "site/laminabench/report/$part" || { echo "the wheel lacks $part of laminabench report" >&2; exit 1; }
+  test -s "site/laminabench/render/$part" || { echo "the wheel lacks $part of laminabench report" >&2; exit 1; }
 done
 for paper in v1 v2 h2m2 today; do
   test -s "site/laminabench/papers/$paper/figures.toml" || { echo "the wheel lacks figures of $paper" >&2; exit 1; }

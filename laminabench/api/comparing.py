@@ -14,7 +14,7 @@ from laminabench.api.comparison import Comparison
 from laminabench.api.heard import Heard
 from laminabench.api.replay import named
 from laminabench.api.run import Run, read
-from laminabench.present.compare import sheet_of_runs, sheets_of_systems, verdicts
+from laminabench.render.sheets.compare import sheet_of_runs, sheets_of_systems, verdicts
 from laminabench.runs.read import Run as Table
 from laminabench.runs.read import read_run
 from laminabench.traces.resolve import cut, transforms_of
@@ -117,7 +117,7 @@ def _of_runs(
         )
 
     def figure() -> Figure:
-        from laminabench.figures.compared import picture_of_sides
+        from laminabench.render.static.compared import picture_of_sides
 
         return picture_of_sides(compared)
 
@@ -192,7 +192,7 @@ def _of_systems(
     found = compare_systems(asked, heard, traces=traces, jobs=jobs)
 
     def figure() -> Figure:
-        from laminabench.figures.compared import picture_of_cells
+        from laminabench.render.static.compared import picture_of_cells
 
         return picture_of_cells(found.cells)
 

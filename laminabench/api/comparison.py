@@ -14,7 +14,8 @@ from laminabench.analysis.metrics_table import COMPARED, Metric
 from laminabench.api import html
 from laminabench.api.frames import pandas
 from laminabench.api.picture import Picture
-from laminabench.present.compare import Sheet
+from laminabench.render.html import sentences
+from laminabench.render.model import Sheet
 from laminabench.runs.manifest import NUMBERS
 from laminabench.runs.read import Run as Table
 from laminabench.util.atomic import replacing
@@ -114,8 +115,8 @@ class Comparison:
         with tempfile.TemporaryDirectory() as temporary:
             runs = self._runs(Path(temporary))
             if runs:
-                from laminabench.report.page import Lead, report, write_page
-                from laminabench.report.shown import shown
+                from laminabench.render.report import Lead, report, write_page
+                from laminabench.render.shown import shown
 
                 lead = Lead(self.verdicts, self._sheets, self.notes)
                 write_page(report(shown(runs), self.title, None, lead), target)
@@ -141,8 +142,8 @@ class Comparison:
         backends = dict.fromkeys(side.backend for compared in self.sides for side in compared.sides)
         badges = (NUMBERS[each] for each in backends)
         sheets = (html.sheet(each, most=_MOST_ROWS) for each in self._sheets)
-        verdicts = html.said(self.verdicts, "verdicts")
-        return html.block(self.title, verdicts, *sheets, html.said(self.notes), badges=badges)
+        verdicts = sentences(self.verdicts, "verdicts")
+        return html.block(self.title, verdicts, *sheets, sentences(self.notes), badges=badges)
 
 
 def _times(ratio: Estimate) -> str:

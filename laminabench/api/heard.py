@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from laminabench.present.numbers import number
+from laminabench.render.format import number
 from laminabench.util.live_progress import Moment
 from laminabench.util.progress import Listener
 

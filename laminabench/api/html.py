@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from importlib import resources
 
-from laminabench.present.compare import Sheet
-from laminabench.report.markup import Markup, joined, tag
+from laminabench.render.forms import tiles
+from laminabench.render.html import Markup, cell, joined, sentences, tag
+from laminabench.render.model import Sheet
 
 
 def block(title: object, *inside: object, badges: Iterable[str]) -> str:
@@ -19,8 +20,7 @@ def block(title: object, *inside: object, badges: Iterable[str]) -> str:
 
 def cards(facts: Iterable[tuple[str, str]]) -> Markup:
     """Numbers in large, each over its unit."""
-    each = (tag("div", tag("dt", unit), tag("dd", number)) for number, unit in facts)
-    return tag("dl", *each)
+    return tiles((unit, number) for number, unit in facts)
 
 
 def lines(rows: Iterable[tuple[str, str]]) -> Markup:
@@ -30,23 +30,19 @@ def lines(rows: Iterable[tuple[str, str]]) -> Markup:
 
 def sheet(found: Sheet, *, most: int | None = None) -> Markup:
     """A table with what is said under it; of a long one the first rows, and how many more there are."""
-    titles = [title.removeprefix(">") for title in found.columns]
     right = ["right" if title.startswith(">") else None for title in found.columns]
-    cells = (tag("th", each, scope="col", class_=to) for each, to in zip(titles, right, strict=True))
-    head = tag("tr", *cells)
+    titles = zip(found.columns, right, strict=True)
+    head = tag("tr", *(tag("th", each.removeprefix(">"), scope="col", class_=to) for each, to in titles))
     rows = found.rows[:most]
     body = (
-        tag("tr", *(tag("td", cell, class_=to) for cell, to in zip(row, right, strict=True))) for row in rows
+        tag("tr", *(tag("td", cell(each), class_=to) for each, to in zip(row, right, strict=True)))
+        for row in rows
     )
     caption = tag("caption", found.title) if found.title else ""
     more = f"and {len(found.rows) - len(rows):,} more rows" if len(rows) < len(found.rows) else ""
     table = tag("table", caption, tag("thead", head), tag("tbody", *body), class_="sheet")
-    return joined((tag("div", table, class_="scrolls"), said((more,) if more else ()), said(found.notes)))
-
-
-def said(sentences: Sequence[str], class_: str = "notes") -> Markup:
-    """Sentences, one a line."""
-    return tag("ul", *(tag("li", each) for each in sentences), class_=class_) if sentences else Markup("")
+    notes = [*([more] if more else []), *found.notes]
+    return joined((tag("div", table, class_="scrolls"), sentences(notes)))
 
 
 def page(title: str, *inside: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from laminabench.figures.drawn import drawn, png_of
+from laminabench.render.static.drawn import drawn, png_of
 
 if TYPE_CHECKING:
     import os

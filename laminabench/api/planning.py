@@ -14,8 +14,9 @@ from laminabench.api.frames import pandas
 from laminabench.api.heard import Heard
 from laminabench.api.picture import Picture
 from laminabench.api.replay import named
-from laminabench.present.compare import Sheet
-from laminabench.present.numbers import number, share
+from laminabench.render.format import number
+from laminabench.render.html import sentences
+from laminabench.render.sheets.plan import sheet_of
 from laminabench.traces.resolve import cut, transforms_of
 from laminabench.traces.table import Trace
 from laminabench.workflows.plan.answer import Answer, require_possible
@@ -86,7 +87,7 @@ class Plan:
 
         target = Path(path)
         require_free(target)
-        write_plan(target, {**self.request.describe(self.trace), "answers": [self.answer.row()]})
+        write_plan(target, self._facts())
         return target
 
     def __repr__(self) -> str:
@@ -94,23 +95,9 @@ class Plan:
 
     def _repr_html_(self) -> str:
         points = self.answer.front or ([self.nearest] if self.nearest else [])
-        numbers = (">batches", ">$/h", ">tokens/s", ">TBT p99 ms", ">in limit", ">$/M tokens")
-        rows: list[tuple[str, ...]] = [
-            (
-                point.candidate.system,
-                point.candidate.hardware,
-                str(point.candidate.batches),
-                f"{point.candidate.usd_per_hour:.2f}",
-                number(point.tokens_per_s),
-                f"{point.tbt_p99_ms:.1f}",
-                share(point.token_attainment),
-                f"{point.usd_per_million_tokens:.3f}",
-            )
-            for point in points
-        ]
         told = "the front of cost and TBT" if self.answer.front else "nearest to the limit"
-        sheet = html.sheet(Sheet(told, ("system", "deployment", *numbers), rows))
-        said, notes = html.said([self._said()], "verdicts"), html.said(self.notes)
+        sheet = html.sheet(sheet_of(told, points, self.answer))
+        said, notes = sentences([self._said()], "verdicts"), sentences(self.notes)
         return html.block(self._title(), said, sheet, notes, badges=["modelled"])
 
     def _title(self) -> str:
@@ -141,11 +128,13 @@ class Plan:
         return frame.drop(columns=[name for name in frame.columns if name in nested])
 
     def _figure(self) -> Figure:
-        from laminabench.figures.planned import picture
-        from laminabench.figures.style import look
+        from laminabench.render.static.pictures import plan_picture
+        from laminabench.workflows.plan.kept import plan_of
 
-        with look():
-            return picture(self.request, self.trace.meta.name, [self.answer])
+        return plan_picture(plan_of(self._facts()))
+
+    def _facts(self) -> dict[str, object]:
+        return {**self.request.describe(self.trace), "answers": [self.answer.row()]}
 
 
 @spelled_out(Cuts)

@@ -12,9 +12,10 @@ from msgspec import UNSET
 
 from laminabench.api import frames, html
 from laminabench.api.picture import Picture
-from laminabench.present.numbers import number4, share
-from laminabench.present.replay import SOURCES, lines, on_boards
-from laminabench.present.terminal import without_markup
+from laminabench.render.format import number4, share
+from laminabench.render.html import sentences
+from laminabench.render.sheets.replay import SOURCES, lines, on_boards
+from laminabench.render.terminal import without_markup
 from laminabench.runs.format import MANIFEST
 from laminabench.runs.manifest import NUMBERS, Manifest
 from laminabench.runs.read import Run as Table
@@ -125,8 +126,8 @@ class Run:
 
     def report(self, path: str | os.PathLike[str], *, title: str | None = None) -> Path:
         """Write one HTML page that needs no network, as `laminabench report`."""
-        from laminabench.report.page import report, write_page
-        from laminabench.report.shown import shown
+        from laminabench.render.report import report, write_page
+        from laminabench.render.shown import shown
 
         target = Path(path)
         write_page(report(shown([self._table]), title, None), target)
@@ -179,11 +180,11 @@ class Run:
             NUMBERS[self.manifest.backend],
             *(["partial"] if self.manifest.partial else []),
         ]
-        told = html.said(list(self._partial()), "verdicts")
+        told = sentences(list(self._partial()), "verdicts")
         notes = [*self.notes, *([f"kept in {self.path}"] if self.path else [])]
         title = f"{self._headline()} ({self._how()})"
         return html.block(
-            title, told, html.cards(facts), html.lines(self._lines()), html.said(notes), badges=badges
+            title, told, html.cards(facts), html.lines(self._lines()), sentences(notes), badges=badges
         )
 
     def _facts(self) -> JsonObject:
@@ -210,21 +211,15 @@ class Run:
             yield self.manifest.partial.sentence
 
     def _figure(self) -> Figure:
-        from laminabench.figures.replay_over_time import picture
+        from laminabench.render.static.pictures import replay_picture
 
-        manifest, summary = self.manifest, self.summary
+        manifest = self.manifest
         partial = ", PARTIAL" if manifest.partial else ""
         boards = ", ".join(on_boards(manifest.deployment.name, self._facts()))
         what = f"{manifest.trace.name} on {manifest.system} {manifest.deployment.name}"
         how = "live, measured" if self.measured else NUMBERS[self.manifest.backend]
-        return picture(
-            self._table.outcome,
-            title=f"{what}{f' ({boards})' if boards else ''} with {manifest.model_name}, {how}{partial}",
-            slo_tbt_ms=summary.slo.tbt_ms,
-            slo_ttft_ms=summary.slo.ttft_ms or None,
-            faults=summary.faults or (),
-            resumed_s=summary.resumed.at_s if summary.resumed else (),
-        )
+        title = f"{what}{f' ({boards})' if boards else ''} with {manifest.model_name}, {how}{partial}"
+        return replay_picture(self._table, title)
 
 
 def read(path: str | os.PathLike[str]) -> Run:

@@ -11,7 +11,7 @@ from laminabench.api.choices import ReplayChoices, spelled_out
 from laminabench.api.frames import pandas
 from laminabench.api.heard import Heard
 from laminabench.api.replay import asked, named
-from laminabench.present.replay import describe
+from laminabench.render.sheets.replay import describe
 from laminabench.requests.replay import ReplayRequest
 from laminabench.traces.resolve import cut, transforms_of
 from laminabench.traces.table import Trace

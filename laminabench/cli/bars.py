@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from laminabench.cli.progress import Step
-from laminabench.present.terminal import visible
+from laminabench.render.terminal import visible
 
 REFRESHES_PER_S = 4
 BAR_WIDTH = 30

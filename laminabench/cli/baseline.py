@@ -9,7 +9,7 @@ import click
 
 from laminabench.cli.options import FOLDER, option
 from laminabench.cli.output import Output, reporting
-from laminabench.present.terminal import print_facts
+from laminabench.render.terminal import print_facts
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -20,7 +20,7 @@ from click.core import ParameterSource
 from laminabench.cli.lazy import LazyGroup
 from laminabench.cli.options import COUNT, FILE, PATH, POSITIVE, Decorator, NumberRange, option
 from laminabench.cli.output import Output, reporting
-from laminabench.present.terminal import literal, table
+from laminabench.render.terminal import literal, table
 from laminabench.util.errors import UserError
 from laminabench.util.processor import processor
 
@@ -263,8 +263,8 @@ def fhbn(
     from laminabench.bench.fhbn.options import engines_of, sizes_of
     from laminabench.bench.fhbn.pingpong import run
     from laminabench.bench.fhbn.results import check_replaceable, write
-    from laminabench.figures.drawn import check_target
     from laminabench.papers.fig13 import draw
+    from laminabench.render.static.drawn import check_target
 
     if plot is not None:
         check_target(plot)
@@ -382,6 +382,6 @@ def traces(watcher: Watcher, csv_rows: int, parquet_rows: int, repeats: int) -> 
 @option("--repeats", COUNT, None, 3)
 def view(watcher: Watcher, runs: int, repeats: int) -> Report:
     """Pages of the explorer over ten thousand Runs."""
-    from laminabench.view.speed import run
+    from laminabench.render.view.speed import run
 
     return run(runs, repeats, watcher)

@@ -9,7 +9,7 @@ import click
 
 from laminabench.cli.options import FILE, POSITIVE, option
 from laminabench.cli.output import Output, reporting
-from laminabench.present.terminal import literal, table
+from laminabench.render.terminal import literal, table
 from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from laminabench.catalog.entries import Table
 from laminabench.cli.flags import price_options
 from laminabench.cli.options import FILE, PATH, option
 from laminabench.cli.output import Output, reporting
-from laminabench.present.terminal import literal, print_facts, said, table
+from laminabench.render.format import plain
+from laminabench.render.terminal import literal, print_facts, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,7 +90,7 @@ def boards(name: str | None, out: Output) -> None:
     def render(console: Console) -> None:
         console.print(f"[bold]{literal(found.title)}[/bold]", soft_wrap=True)
         keys = ("name", "value", "unit", "kind", "source")
-        rows = ((literal(said(row[key])) for key in keys) for row in parameters)
+        rows = ((literal(plain(row[key])) for key in keys) for row in parameters)
         console.print(table(("parameter", ">value", "", "kind", "source"), rows))
 
     out.result({"name": found.name, "title": found.title, "parameters": parameters}, render)
@@ -177,10 +178,10 @@ def show_model(name: str, out: Output) -> None:
 
     def render(console: Console) -> None:
         print_facts(console, shown)
-        console.print(table(_PRODUCT, (map(said, row.values()) for row in products)))
+        console.print(table(_PRODUCT, (map(plain, row.values()) for row in products)))
         # With stages there are many more, whose shares follow: --json has them.
         flat = [row for row in layouts if "pp" not in str(row["layout"])]
-        console.print(table(_LAYOUT, (map(said, row.values()) for row in flat)))
+        console.print(table(_LAYOUT, (map(plain, row.values()) for row in flat)))
 
     out.result({**facts, "products": products, "layouts": layouts}, render)
 
@@ -255,7 +256,12 @@ def show_costs(name: str, device_name: str, tp: int, dtype: str, model: str | No
     def render(console: Console) -> None:
         if rows := facts.pop("sources", None):
             cells = [
-                [row["term"], row["priced_by"], said(row["errors_percent"].get("held_out_op")), row["source"]]
+                [
+                    row["term"],
+                    row["priced_by"],
+                    plain(row["errors_percent"].get("held_out_op")),
+                    row["source"],
+                ]
                 for row in rows
             ]
             titles = ("term", "priced by", ">held out %", "source")

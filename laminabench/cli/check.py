@@ -43,7 +43,7 @@ def check(
     laminabench check --junit check.xml --markdown check.md
     laminabench check --update
     """
-    from laminabench.present.check import headline, render, write_junit, write_markdown
+    from laminabench.render.sheets.check import headline, render, write_junit, write_markdown
     from laminabench.runs.replace import require_writable
     from laminabench.workflows.check.case_file import read_cases
     from laminabench.workflows.check.verdict import goldens_of, keep, verdicts_on

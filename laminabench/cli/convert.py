@@ -11,7 +11,7 @@ import click
 from laminabench.cli.options import PATH, option
 from laminabench.cli.output import Output, reporting
 from laminabench.conversion.source import model_source
-from laminabench.present.terminal import literal, table
+from laminabench.render.terminal import literal, table
 from laminabench.util.errors import CheckFailedError
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def convert(
         _convert_families(out, dtype, rope)
         return
     assert model is not None
-    from laminabench.figures.converted_layer import draw_slice
-    from laminabench.figures.drawn import check_target
+    from laminabench.render.static.drawn import check_target
+    from laminabench.render.static.layer import draw_slice
 
     if graph is not None:
         check_target(graph)

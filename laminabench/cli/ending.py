@@ -17,7 +17,7 @@ from types import FrameType
 
 import click
 
-from laminabench.present.terminal import visible
+from laminabench.render.terminal import visible
 from laminabench.util.errors import CheckFailedError, Terminated, UserError
 from laminabench.util.shutdown import end_at_once
 

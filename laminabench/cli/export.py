@@ -9,7 +9,7 @@ import click
 
 from laminabench.cli.options import PATH, option
 from laminabench.cli.output import Output, reporting
-from laminabench.present.terminal import literal
+from laminabench.render.terminal import literal
 
 if TYPE_CHECKING:
     from rich.console import Console

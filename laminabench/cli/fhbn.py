@@ -8,7 +8,7 @@ import click
 
 from laminabench.cli.lazy import LazyGroup
 from laminabench.cli.output import Output, reporting
-from laminabench.present.terminal import literal, table
+from laminabench.render.terminal import literal, table
 
 if TYPE_CHECKING:
     from rich.console import Console

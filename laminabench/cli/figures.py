@@ -10,7 +10,7 @@ import click
 
 from laminabench.cli.options import COUNT, FOLDER, option
 from laminabench.cli.output import Output, reporting
-from laminabench.present.terminal import literal, table
+from laminabench.render.terminal import literal, table
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -55,7 +55,7 @@ def import_(
     """
     from laminabench.interchange.importing import Given, imported
     from laminabench.interchange.tools import read
-    from laminabench.present.interchange import described, render
+    from laminabench.render.sheets.interchange import described, render
     from laminabench.runs.write import check_replaceable
 
     given = Given(model, _hardware(deployment, priced), slo_tbt_ms, slo_ttft_ms)

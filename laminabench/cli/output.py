@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar, cast
 import click
 
 from laminabench.cli.progress import Board, Display, Lines, Step
-from laminabench.present.terminal import visible, without_markup
+from laminabench.render.terminal import visible, without_markup
 from laminabench.util.json import json_safe
 from laminabench.util.progress import Listener
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from laminabench.util.live_progress import Expected, Happening
 
-# Wide enough for every table when nobody's terminal says otherwise.
-PIPE_WIDTH = 120
+# Of a pipe or a file: no table is cut and no line is wrapped, whatever their length.
+UNLIMITED = 1 << 16
 
 
 class Output(Listener):
@@ -157,6 +157,4 @@ def _rich_console(stream: IO[str]) -> Console:
 
     watched = stream.isatty()
     # Said outright, or FORCE_COLOR in the environment would put colours into a pipe.
-    return Console(
-        file=stream, highlight=False, force_terminal=watched, width=None if watched else PIPE_WIDTH
-    )
+    return Console(file=stream, highlight=False, force_terminal=watched, width=None if watched else UNLIMITED)

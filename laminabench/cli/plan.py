@@ -87,11 +87,11 @@ def plan(
 
     Exit code 1: nothing meets the limit; which candidate comes nearest is said.
     """
-    from laminabench.cli.plan_text import render
-    from laminabench.figures.drawn import check_target
+    from laminabench.render.sheets.plan import print_plan
+    from laminabench.render.static.drawn import check_target, drawn
     from laminabench.workflows.plan.answer import require_possible, require_winner
     from laminabench.workflows.plan.asked import answered, asked
-    from laminabench.workflows.plan.kept import default_directory, require_free, write_plan
+    from laminabench.workflows.plan.kept import default_directory, plan_of, require_free, write_plan
 
     if directory and no_out:
         raise click.UsageError("--out and --no-out contradict each other")
@@ -113,17 +113,16 @@ def plan(
     ]
     for answer in answers:
         require_possible(answer)
+    result = {**described, "answers": [answer.row() for answer in answers]}
     if plot:
-        from laminabench.figures.planned import draw
+        from laminabench.render.static.pictures import plan_picture
 
-        draw(request, trace, answers, plot)
+        drawn(lambda: plan_picture(plan_of(result)), plot)
         out.note(f"drew {plot}")
-    rows = [answer.row() for answer in answers]
-    result = {**described, "answers": rows}
     if directory:
         write_plan(directory, result)
         out.note(f"kept in {directory}: `laminabench view` shows it")
     result |= {"plot": str(plot) if plot else None, "plan_dir": str(directory) if directory else None}
-    out.result(result, lambda console: render(console, request, trace, answers, top or 0))
+    out.result(result, lambda console: print_plan(console, request, trace, answers, top or 0))
     for answer in answers:
         require_winner(answer)

@@ -71,8 +71,8 @@ def replay(
 
 def _replay(request: ReplayRequest, out: Output, journal: ReplayJournal | None = None) -> None:
     """Replay, keep, print; what is wrong with the numbers is raised after them."""
-    from laminabench.figures.drawn import check_target
-    from laminabench.present.replay import describe, render
+    from laminabench.render.sheets.replay import describe, render
+    from laminabench.render.static.drawn import check_target
     from laminabench.sim.timeline import check_suffix
     from laminabench.workflows.replay import run
 

@@ -10,14 +10,14 @@ import click
 from laminabench.cli.flags import window
 from laminabench.cli.options import PATH, NumberRange, option, target_option
 from laminabench.cli.output import Output, reporting
-from laminabench.present.terminal import literal
+from laminabench.render.terminal import literal
 from laminabench.util.errors import UserError
 from laminabench.util.json import Json, to_json
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from laminabench.report.page import Report
+    from laminabench.render.report import Report
 
 
 @click.command()
@@ -50,10 +50,10 @@ def report(
     \b
     laminabench report runs/lamina runs/vllm -o report.html
     """
-    from laminabench.report.page import plotly_script, write_page
-    from laminabench.report.page import report as made
-    from laminabench.report.shown import shown
-    from laminabench.report.timeline import closed
+    from laminabench.render.charts.timeline import closed
+    from laminabench.render.report import plotly_script, write_page
+    from laminabench.render.report import report as made
+    from laminabench.render.shown import shown
     from laminabench.runs.read import read_run
     from laminabench.runs.replace import require_writable
 

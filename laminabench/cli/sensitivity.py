@@ -57,9 +57,9 @@ def sensitivity(
     """
     from laminabench.catalog.deployment import kinds_of_prices
     from laminabench.catalog.find_model import modelled
-    from laminabench.figures.drawn import check_target
-    from laminabench.present.compare import print_sheets
-    from laminabench.present.sensitivity import sheet_of, write_csv
+    from laminabench.render.sheets.compare import print_sheets
+    from laminabench.render.sheets.sensitivity import sheet_of, write_csv
+    from laminabench.render.static.drawn import check_target
     from laminabench.runs.replace import require_writable
     from laminabench.workflows.compare.asked import Asked, systems_named, terms_of_two
     from laminabench.workflows.compare.cells import placed
@@ -97,7 +97,7 @@ def sensitivity(
     era = f"{spec.reading}, " if spec.reading else ""
     where = f"{model.name} on {trace.meta.name}, {era}{costs.name}"
     if plot:
-        from laminabench.figures.tornado import draw
+        from laminabench.render.static.tornado import draw
 
         draw(found, where, plot)
         out.note(f"drew {plot}")

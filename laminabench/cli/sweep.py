@@ -13,8 +13,8 @@ from laminabench.analysis.metrics_table import COLUMNS
 from laminabench.cli.options import COUNT, FILE, FOLDER, option
 from laminabench.cli.output import Output, reporting
 from laminabench.cli.sweep_run import Row
-from laminabench.present.numbers import number, share
-from laminabench.present.terminal import literal, table
+from laminabench.render.format import number, share, short
+from laminabench.render.terminal import literal, table
 from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def sweep(
     """
     from laminabench.cli.sweep_points import points
     from laminabench.cli.sweep_run import Sweep
-    from laminabench.figures.drawn import check_target
+    from laminabench.render.static.drawn import check_target, drawn
     from laminabench.workflows.sweep.rows import TABLE
     from laminabench.workflows.sweep.values import parse_vary
 
@@ -95,9 +95,9 @@ def sweep(
         "plot": None,
     }
     if plot and len(failed) < len(rows):
-        from laminabench.figures.swept import draw
+        from laminabench.render.static.swept import picture
 
-        draw(rows, columns, plot)
+        drawn(lambda: picture(rows, columns), plot)
         result["plot"] = str(plot)
         out.note(f"drew {plot}")
     result["wall_s"] = time.perf_counter() - started
@@ -157,7 +157,7 @@ def _by_error(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, list[str
     found: dict[str, list[str]] = {}
     for row in rows:
         if row["error"]:
-            point = ", ".join(f"{name}={_plain(row[name])}" for name in columns)
+            point = ", ".join(f"{name}={short(row[name])}" for name in columns)
             found.setdefault(row["error"], []).append(point)
     return found
 
@@ -168,16 +168,10 @@ def _table(rows: Sequence[Row], columns: Sequence[str], top: dict[str, float]) -
     titles += [f">{metric.column[1]}" for metric in COLUMNS.values() if metric.column]
     drawn = table(titles)
     for row in rows:
-        cells = [literal(_plain(row[name])) for name in columns]
+        cells = [literal(short(row[name])) for name in columns]
         for name, metric in COLUMNS.items():
             value = row.get(metric.key)
             text = share(value) if metric.is_share else number(value)
             cells.append(f"[bold]{text}[/bold]*" if value is not None and value == top[name] else f"{text} ")
         drawn.add_row(*cells)
     return drawn
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else str(value)

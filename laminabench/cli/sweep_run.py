@@ -17,7 +17,7 @@ import msgspec
 from laminabench.catalog.cost_file import digest
 from laminabench.cli.output import Output
 from laminabench.cli.sweep_points import Point, TraceKey
-from laminabench.present.replay import describe as describe_replay
+from laminabench.render.sheets.replay import describe as describe_replay
 from laminabench.runs.manifest import host
 from laminabench.traces.resolve import cut, transforms_of, whole
 from laminabench.traces.table import Trace

@@ -14,7 +14,7 @@ from laminabench.cli.flags import changed, trace_options
 from laminabench.cli.lazy import LazyGroup
 from laminabench.cli.options import FILE, PATH, POSITIVE, option, target_option
 from laminabench.cli.output import Output, reporting
-from laminabench.present.terminal import literal, table
+from laminabench.render.terminal import literal, table
 from laminabench.requests.replay import ReplayRequest
 from laminabench.traces import catalogue
 from laminabench.traces.catalogue import sha256_of

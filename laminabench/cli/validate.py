@@ -93,8 +93,10 @@ def validate(
     laminabench calibrate -o here.toml && laminabench validate twin --costs here.toml
     laminabench validate --recorded runs/mine --costs mine.toml --deployment 1xrtx-4090 --max-num-seqs 256
     """
-    from laminabench.present import validate as present
+    from laminabench.render.sheets.validate import moved_sheet, sheets_of
+    from laminabench.render.terminal import print_sheet
     from laminabench.workflows.validate import emulated, gate, published, recorded, serving, twin
+    from laminabench.workflows.validate.kept import validation_of
     from laminabench.workflows.validate.recording import names, packaged_recording
 
     if own is None and (save or any(value is not None for value in settings.values())):
@@ -129,21 +131,11 @@ def validate(
         result["emulated"] = [each.describe() for each in agreed]
     changes = [] if kept is None else gate.moved(kept, result)
     if folder is not None:
-        _keep(folder, result, judged, rows, served, live, out)
+        _keep(folder, result, judged, served, out)
 
     def render(console: Console) -> None:
-        if judged:
-            present.render_recorded(console, judged)
-        if rows:
-            present.render_published(console, rows)
-        if served:
-            present.render_serving(console, serving.grouped(served))
-        if live:
-            present.render_twins(console, live)
-        if agreed:
-            present.render_emulated(console, agreed)
-        if changes:
-            present.render_moved(console, changes)
+        for sheet in (*sheets_of(validation_of(result)), *([moved_sheet(changes)] if changes else [])):
+            print_sheet(console, sheet)
 
     moved = [change._asdict() | {"worse": change.worse} for change in changes]
     out.result({**result, **({"moved": moved} if kept is not None else {})}, render)
@@ -238,18 +230,13 @@ def _own(
     return found
 
 
-def _keep(
-    folder: Path,
-    result: dict[str, Any],
-    judged: Any,
-    rows: Any,
-    served: Sequence[Judged],
-    live: Sequence[Twin],
-    out: Output,
-) -> None:
-    from laminabench.figures.validated import draw_published, draw_recorded, draw_serving, draw_twins
+def _keep(folder: Path, result: dict[str, Any], judged: Any, served: Sequence[Judged], out: Output) -> None:
+    from laminabench.render.charts.validation import published_chart, twin_charts
+    from laminabench.render.static.drawn import drawn
+    from laminabench.render.static.pictures import errors_picture
+    from laminabench.render.static.validated import draw_recorded, draw_serving
     from laminabench.util.atomic import replacing
-    from laminabench.workflows.validate.kept import VALIDATION, marked
+    from laminabench.workflows.validate.kept import VALIDATION, marked, validation_of
 
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / VALIDATION.file) as temporary:
@@ -257,12 +244,13 @@ def _keep(
         kept = {**result, **({"serving": {"groups": result["serving"]["groups"]}} if served else {})}
         command = command_line(["laminabench", *sys.argv[1:]])
         temporary.write_text(json.dumps(marked(kept, command), indent=1) + "\n", encoding="utf-8")
+    found = validation_of(result)
     if judged:
         draw_recorded(judged, folder / "recorded.svg")
-    if rows:
-        draw_published(rows, folder / "published.svg")
+    if found.published:
+        drawn(lambda: errors_picture([published_chart(found.published)]), folder / "published.svg")
     if served:
         draw_serving(served, folder / "serving.svg")
-    if live:
-        draw_twins(live, folder / "twins.svg")
+    if found.twin:
+        drawn(lambda: errors_picture(list(twin_charts(found.twin))), folder / "twins.svg")
     out.note(f"kept in {folder}")

@@ -53,7 +53,7 @@ def _server() -> Callable[..., None]:
     try:
         import plotly  # noqa: F401 - or a page would say that it is missing
 
-        from laminabench.view.serving import serve
+        from laminabench.render.view.serving import serve
     except ModuleNotFoundError as error:
         if error.name not in ("fastapi", "plotly", "starlette", "uvicorn"):
             raise

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 import numpy as np
 
-from laminabench.figures import style
 from laminabench.papers.claims import fill, look_up
+from laminabench.render import style
 
 if TYPE_CHECKING:
     import pandas as pd

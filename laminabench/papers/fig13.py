@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from laminabench.bench.fhbn.results import CAVEATS, SHARE_FROM, read, size_text
-from laminabench.figures.drawn import drawn
-from laminabench.figures.style import Looks
+from laminabench.render.static.drawn import drawn
+from laminabench.render.style import Looks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

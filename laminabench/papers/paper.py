@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from laminabench.figures import style
 from laminabench.papers.claims import Claim, Statement, compare, fill, sentence
 from laminabench.papers.context import Context
 from laminabench.papers.draw import Table
 from laminabench.papers.entries import PAPERS, TITLES, Entry
+from laminabench.render import style
 from laminabench.util.atomic import replacing
 from laminabench.util.errors import UserError
 

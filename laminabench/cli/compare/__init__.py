@@ -146,8 +146,8 @@ def compare(out: Output, workload: ReplayRequest, **flags: Any) -> None:
     from laminabench.cli.compare.answers import of_runs, of_systems
     from laminabench.cli.compare.kept import keep, require_new, require_page
     from laminabench.cli.compare.live import of_live
-    from laminabench.figures.drawn import check_target
-    from laminabench.present.compare import print_sheets, write_markdown
+    from laminabench.render.sheets.compare import print_sheets, write_markdown
+    from laminabench.render.static.drawn import check_target
     from laminabench.runs.replace import require_writable
     from laminabench.workflows.compare.sides import failures, parse_gate
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from laminabench.cli.flags import changed, given_in
 from laminabench.cli.output import Output
-from laminabench.present.compare import Sheet, sheet_of_runs, sheets_of_systems, verdicts
+from laminabench.render.model import Sheet
+from laminabench.render.sheets.compare import sheet_of_runs, sheets_of_systems, verdicts
 from laminabench.requests.replay import ReplayRequest
 from laminabench.util.errors import UserError
 from laminabench.util.json import Json
@@ -63,7 +64,7 @@ def answer_of_runs(compared: SideBySide, notes: list[str], runs: Sequence[Path])
     """One comparison, of Runs."""
 
     def draw(target: Path) -> None:
-        from laminabench.figures.compared import draw_sides
+        from laminabench.render.static.compared import draw_sides
 
         draw_sides(compared, target)
 
@@ -106,7 +107,7 @@ def of_systems(flags: Mapping[str, Any], workload: ReplayRequest, out: Output) -
     notes = found.notes()
 
     def draw(target: Path) -> None:
-        from laminabench.figures.compared import draw_cells
+        from laminabench.render.static.compared import draw_cells
 
         draw_cells(found.cells, target)
 

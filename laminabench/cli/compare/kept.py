@@ -26,7 +26,7 @@ def require_new(directory: Path) -> None:
 
 def require_page(target: Path) -> None:
     """A UserError where the page could not be made: before anything is replayed for it."""
-    from laminabench.report.page import plotly_script
+    from laminabench.render.report import plotly_script
 
     require_writable(target)
     plotly_script()
@@ -49,8 +49,8 @@ def keep(
 
 def write_report(answer: Answer, paths: list[Path], target: Path, slo_tbt_ms: float | None) -> None:
     """The tables of the answer, then what `laminabench report` shows of the Runs."""
-    from laminabench.report.page import Lead, report, write_page
-    from laminabench.report.shown import shown
+    from laminabench.render.report import Lead, report, write_page
+    from laminabench.render.shown import shown
     from laminabench.runs.read import read_run
 
     runs = shown([read_run(path) for path in paths], slo_tbt_ms)

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from laminabench.runs.documents import Kind, read
 from laminabench.runs.format import sealed
 from laminabench.runs.manifest import Code
@@ -45,7 +47,13 @@ class KeptPoint(Facts, frozen=True, kw_only=True):
     tbt_p99_ms: float
     token_attainment: float
     keeps_up: bool
-    ttft_p99_ms: float | None = None  # where prompts are computed
+    batches: int = 1
+    most_requests: int | None = None
+    # Where prompts are computed.
+    instances: int = 1
+    max_batched_tokens: int = 0
+    ttft_p50_ms: float | None = None
+    ttft_p99_ms: float | None = None
     assumed_devices: tuple[str, ...] = ()
     binds: list[KeptEffect] | None = None  # None where it was not worked out
 
@@ -146,6 +154,11 @@ def write_plan(directory: Path, facts: Mapping[str, Any]) -> None:
     with replacing(directory / PLAN.file) as temporary:
         text = json.dumps(sealed(json_safe(whole)), indent=1, ensure_ascii=False, allow_nan=False)
         temporary.write_text(text + "\n", encoding="utf-8")
+
+
+def plan_of(facts: Mapping[str, Any]) -> KeptPlan:
+    """Return what `plan --json` has, as who reads the file has it."""
+    return msgspec.convert(json_safe(facts), KeptPlan)
 
 
 def read_plan(directory: Path) -> KeptPlan:

@@ -1,7 +1,4 @@
-"""A kept plan billed at other prices: what each candidate costs then, who is on the front, and who wins.
-
-view/plan.js does the same in a browser, operation by operation, so that both give the same numbers.
-"""
+"""A kept plan billed at other prices: what each candidate costs then, who is on the front, and who wins."""
 
 from __future__ import annotations
 

@@ -107,6 +107,7 @@ class KeptValidation(Facts, frozen=True, kw_only=True):
     published: tuple[KeptPublished, ...] = ()
     serving: KeptServing | None = None
     twin: tuple[KeptTwin, ...] = ()
+    twin_same_order: bool | None = None
     emulated: tuple[KeptAgreement, ...] = ()
 
 
@@ -116,6 +117,11 @@ def marked(result: dict[str, Any], command: str) -> dict[str, Any]:
     code = {"version": __version__, "commit": git_commit()}
     facts: dict[str, Any] = json_safe({**head, "laminabench": code, "command": command, **result})
     return sealed(facts)
+
+
+def validation_of(result: dict[str, Any]) -> KeptValidation:
+    """Return the result as who reads the file has it."""
+    return msgspec.convert(json_safe(result), KeptValidation)
 
 
 def read_validation(directory: Path) -> KeptValidation:

@@ -9,7 +9,7 @@ from rich.markup import escape, render
 
 from laminabench.cli import ending
 from laminabench.cli.output import Output
-from laminabench.present.terminal import literal, visible, without_markup
+from laminabench.render.terminal import literal, visible, without_markup
 
 
 @given(st.text("ab[]/\\=# @", max_size=30))

@@ -15,7 +15,7 @@ from msgspec import convert, structs
 from rich.console import Console
 
 from laminabench.analysis.metrics import summarise
-from laminabench.present.replay import _memory_lines, describe, render
+from laminabench.render.sheets.replay import _memory_lines, describe, render
 from laminabench.runs.manifest import Partial
 from laminabench.runs.status import FAILED
 from laminabench.runs.summary import Amounts, HbmBytes, MeanAndMax, Memory

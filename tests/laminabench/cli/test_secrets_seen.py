@@ -13,8 +13,8 @@ from starlette.testclient import TestClient
 
 import laminabench as lb
 from laminabench.bench.endpoint import Load, mock_server
-from laminabench.view.app import make_app
-from laminabench.view.index import Index
+from laminabench.render.view.app import make_app
+from laminabench.render.view.index import Index
 
 S = "sup3r-s3cret"
 HEADER = f"X-Key: {S}"

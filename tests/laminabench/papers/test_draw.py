@@ -8,8 +8,8 @@ import msgspec
 import pandas as pd
 import pytest
 
-from laminabench.figures import style
 from laminabench.papers.draw import Plot, Table
+from laminabench.render import style
 
 FRAME = pd.DataFrame(
     [(way, x, costs, x + number + costs, 2 * number) for way, number in (("a", 1), ("b", 2)) for x in (4, 8)

@@ -12,11 +12,11 @@ from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
 from laminabench.catalog.step import model_step_seconds
-from laminabench.figures import style
 from laminabench.papers.context import COST_SETS, Context
 from laminabench.papers.paper import make
 from laminabench.papers.v2 import analysis, equal_cost
 from laminabench.papers.v2.steps import most_requests, serial, step
+from laminabench.render import style
 
 
 @pytest.mark.parametrize("name", ["table1", "table3", "table5"])

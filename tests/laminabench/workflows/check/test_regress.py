@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from laminabench.analysis.metrics_table import IN_GOLDENS
-from laminabench.present.check import lines, write_junit, write_markdown
+from laminabench.render.sheets.check import lines, write_junit, write_markdown
 from laminabench.util.errors import UserError
 from laminabench.workflows.check.case_file import LEAST_ROUNDS, MEASURED_TOLERANCE, Case, CaseFile, read_cases
 from laminabench.workflows.check.golden import Obtained, Value, goldens_in, read_golden, write_golden

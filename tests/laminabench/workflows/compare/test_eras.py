@@ -13,7 +13,7 @@ from laminabench.catalog.deployment import parse_deployments
 from laminabench.catalog.eras import load_eras
 from laminabench.catalog.find_model import model
 from laminabench.catalog.host import parse_host
-from laminabench.present.compare import sheets_of_grid
+from laminabench.render.sheets.compare import sheets_of_grid
 from laminabench.systems.registry import system
 from laminabench.workflows.compare.cells import Cell, Grid, View, grid_cells
 from laminabench.workflows.compare.eras import readings_of

@@ -1,0 +1,1 @@
+"""Charts of results, each built once."""

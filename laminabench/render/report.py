@@ -1,0 +1,135 @@
+"""The page as a whole: one file that asks for nothing from anywhere."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import NamedTuple
+
+from laminabench.render.charts.chart import Chart
+from laminabench.render.charts.timeline import default_window_s
+from laminabench.render.html import Markup, joined, script_data, sentences, sheet_table, tag
+from laminabench.render.model import Sheet, listed
+from laminabench.render.sections import drawn, opening, origins, run_keys, section, timeline
+from laminabench.render.shown import Shown, caveats
+from laminabench.util.atomic import replacing
+from laminabench.util.errors import UserError
+
+
+class Lead(NamedTuple):
+    """What the comparison that the Runs are from says, to be read before them."""
+
+    verdicts: Sequence[str]
+    sheets: Sequence[Sheet]
+    notes: Sequence[str]
+
+    def html(self) -> Markup:
+        said = (tag("p", each, class_="verdict") for each in self.verdicts)
+        return section("Answer", *said, *map(sheet_table, self.sheets), sentences(self.notes))
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    title: str
+    runs: list[Shown]
+    window_s: tuple[float, float]
+    caveats: list[str]
+    lead: Lead | None = None
+
+
+def report(
+    runs: list[Shown],
+    title: str | None,
+    window_s: tuple[float, float] | None,
+    lead: Lead | None = None,
+) -> Report:
+    """Of these Runs; what is not given is chosen from them."""
+    names = listed([each.name for each in runs])
+    return Report(title or names, runs, window_s or default_window_s(runs), caveats(runs), lead)
+
+
+def write_page(found: Report, target: Path) -> int:
+    """Write it whole or not at all; its size in bytes."""
+    written = page(found).encode("utf-8")
+    with replacing(target) as temporary:
+        temporary.write_bytes(written)
+    return len(written)
+
+
+def page(found: Report) -> str:
+    """The HTML. Only the two scripts whose checksums it states may run, and nothing may be loaded."""
+    scripts = (plotly_script(), _packaged("report.js"))
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    policy = (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    charts, body = _body(found)
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("title", found.title),
+        tag("style", Markup(_packaged("report.css"))),
+    )
+    data = script_data("figures", [chart.figure() for chart in charts])
+    run = joined(tag("script", Markup(script)) for script in scripts)
+    return f"<!doctype html>\n{tag('html', head, tag('body', body, data, run), lang='en')}\n"
+
+
+def _body(found: Report) -> tuple[list[Chart], Markup]:
+    runs = found.runs
+    sections = [
+        *opening(runs, found.caveats),
+        *drawn(runs),
+        *timeline(runs, found.window_s),
+        origins(runs),
+    ]
+    main = tag("main", found.lead.html() if found.lead else "", *(each.html() for each in sections))
+    charts = [chart for each in sections for chart in each.charts]
+    return charts, joined((_header(found), main, _footer()))
+
+
+def _header(found: Report) -> Markup:
+    kinds = listed(list(dict.fromkeys(each.backend for each in found.runs)))
+    number = "1 Run" if len(found.runs) == 1 else f"{len(found.runs)} Runs"
+    title = tag(
+        "header",
+        tag("div", tag("h1", found.title), tag("p", f"{number}, {kinds}", class_="kinds")),
+        tag("button", "Dark", type="button", id="theme", hidden=True),
+    )
+    return joined((title, run_keys(found.runs)))
+
+
+def _footer() -> Markup:
+    words = (
+        "TBT is the time between two consecutive tokens of one request, for every token. Modelled numbers "
+        "are computed from the coefficients listed above; measured ones are of the machine named there; "
+        "emulated ones are of its clock, while workers waited as long as these coefficients say."
+    )
+    return tag("footer", tag("p", words))
+
+
+def _packaged(name: str) -> str:
+    return (resources.files("laminabench.render") / name).read_text(encoding="utf-8")
+
+
+def plotly_script() -> str:
+    """The whole of plotly.js; nothing is loaded from anywhere else."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ModuleNotFoundError as error:
+        raise UserError(
+            "report-needs-plotly",
+            "a report needs plotly, which is not installed: pip install 'laminabench[report]'",
+        ) from error
+    script: str = get_plotlyjs()
+    assert "</script" not in script.lower(), "it would end the element that it is in"
+    return script

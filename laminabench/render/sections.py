@@ -1,0 +1,90 @@
+"""The parts of a page about Runs, each by itself: a report has all of them in a row, other pages some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from laminabench.render.charts.breakdown import cost_charts, time_charts
+from laminabench.render.charts.chart import Chart
+from laminabench.render.charts.latency import attainment_chart, cdf_chart, first_token_chart
+from laminabench.render.charts.memory import memory_charts
+from laminabench.render.charts.over_time import charts as charts_over_time
+from laminabench.render.charts.timeline import timeline_chart
+from laminabench.render.html import Markup, joined, sheet_table, tag
+from laminabench.render.sheets.replay import fault_sheet
+from laminabench.render.sheets.runs import cards, client_sheets, comparison, provenance, swatch
+from laminabench.render.shown import Shown
+
+# Of a long run with many faults the first ones are shown; all are in run.json.
+_MOST_FAULTS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Under one heading. Its charts are drawn where their `html()` stands in it."""
+
+    title: str
+    inside: Markup
+    charts: Sequence[Chart] = ()
+
+    def html(self) -> Markup:
+        return section(self.title, self.inside)
+
+
+def opening(runs: Sequence[Shown], caveats: Sequence[str]) -> Iterator[Section]:
+    """The numbers, after what is to be known before they are compared; of the manifests alone."""
+    told = tag("ul", *(tag("li", sentence) for sentence in caveats))
+    before = tag("aside", told, class_="caveats", aria_label="Before you compare") if caveats else ""
+    yield Section("Headline", joined((cards(runs), before)))
+    yield Section("Comparison", comparison(runs))
+
+
+def drawn(runs: Sequence[Shown]) -> Iterator[Section]:
+    """What is worked out from the tables of the Runs."""
+    first = first_token_chart(runs)
+    latency = [cdf_chart(runs), attainment_chart(runs), *([first] if first else [])]
+    yield Section("Latency", grid(latency), latency)
+    if seen := client_sheets(runs):
+        yield Section("As the client saw it", joined(map(sheet_table, seen)))
+    over_time = charts_over_time(runs)
+    yield Section("Over time", grid(over_time), over_time)
+    if held := memory_charts(runs):
+        yield Section("Memory", grid(held), held)
+    faults = [
+        sheet_table(fault_sheet(f"Faults of {each.name}", each.summary.faults, _MOST_FAULTS))
+        for each in runs
+        if each.summary.faults
+    ]
+    if faults:
+        yield Section("Faults", joined(faults))
+    spent, costs = time_charts(runs), cost_charts(runs)
+    yield Section("Time and cost", joined((grid(spent, wide=True), grid(costs))), [*spent, *costs])
+
+
+def timeline(runs: Sequence[Shown], window_s: tuple[float, float]) -> Iterator[Section]:
+    """None where nobody can tell iterations from each other."""
+    if not all(each.seen_by_client for each in runs):
+        lanes = [timeline_chart(runs, window_s)]
+        yield Section("Timeline", grid(lanes, wide=True), lanes)
+
+
+def origins(runs: Sequence[Shown]) -> Section:
+    return Section("Provenance", joined(provenance(each) for each in runs))
+
+
+def section(title: str, *inside: object) -> Markup:
+    return tag("section", tag("h2", title), *inside)
+
+
+def grid(charts: Sequence[Chart], *, wide: bool = False) -> Markup:
+    return tag("div", *(chart.html() for chart in charts), class_="charts wide" if wide else "charts")
+
+
+def run_keys(runs: Sequence[Shown]) -> Markup:
+    """Buttons that show and hide a Run in all charts, once the script is there."""
+    keys = (
+        tag("button", swatch(each), " ", each.name, type="button", data_run=each.number, aria_pressed="true")
+        for each in runs
+    )
+    return tag("nav", *keys, aria_label="Runs shown in the charts", id="keys", hidden=True)

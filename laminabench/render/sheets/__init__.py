@@ -1,0 +1,1 @@
+"""Tables of results, each built once for every back-end."""

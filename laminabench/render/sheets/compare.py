@@ -1,0 +1,296 @@
+"""The tables of `laminabench compare`, as text that a terminal and a Markdown file both show."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from laminabench.analysis.binding import binding_of
+from laminabench.analysis.estimate import Estimate, Interval
+from laminabench.analysis.metrics_table import Metric
+from laminabench.catalog.models import DTYPE_BYTES
+from laminabench.render.format import gigabytes, number, share
+from laminabench.render.model import Cell as Written
+from laminabench.render.model import Sheet
+from laminabench.render.terminal import literal, print_sheet
+from laminabench.runs.summary import number_at
+from laminabench.util import markdown
+from laminabench.util.atomic import replacing
+from laminabench.workflows.compare.assumptions import assumptions
+from laminabench.workflows.compare.cells import Cell
+from laminabench.workflows.compare.sides import Row as MetricRow
+from laminabench.workflows.compare.sides import Side, SideBySide
+from laminabench.workflows.compare.spec import types_in
+from laminabench.workflows.compare.systems import Compared
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# v2 6.1, over 3 models and 4 traces.
+PAPERS = ("lamina", "vllm")
+PUBLISHED = (
+    "the paper measured +16.1% to +90.1% and a mean batch ratio of 2.39 over 12 cells; nothing here is tuned "
+    "to it"
+)
+
+_NARROW_KV = (
+    "cost sets measured attention on 16 bits: its share of the memory's bandwidth is taken to be as high"
+)
+
+
+def sheet_of_runs(compared: SideBySide) -> Sheet:
+    """Metrics by Runs."""
+    notes = []
+    if any(side.backend != "modelled" for side in compared.sides):
+        notes.append("in brackets: 95 % intervals of what was measured; what was modelled is exact")
+    return _by_metric(compared, "Runs side by side", notes)
+
+
+def sheets_of_systems(found: Compared) -> list[Sheet]:
+    """One cell by its metrics; several as a grid."""
+    if len(found.cells) == 1:
+        return [sheet_of_cell(found.cells[0], found.base)]
+    return sheets_of_grid(found.cells, found.base, as_published=not found.asked.deployments)
+
+
+def sheet_of_cell(cell: Cell, base: str) -> Sheet:
+    """Metrics by systems."""
+    left_out = f"{cell.dropped:,} requests" if cell.dropped else "no request"
+    title = f"{cell.model} on {cell.trace}, modelled with {cell.label}, {left_out} left out"
+    binds = [f"what binds {name}: {binding_of(summary)}" for name, summary in cell.summaries.items()]
+    return _by_metric(
+        cell.sides(base), title, [*binds, *behind([cell], base), *_assumed([cell], [*cell.summaries])]
+    )
+
+
+def sheets_of_grid(cells: list[Cell], base: str, *, as_published: bool) -> list[Sheet]:
+    """Every cell in a line; then models by traces, the layout of v2 Figure 10."""
+    others = [name for name in cells[0].summaries if name != base]
+    # What no source says is a line under the gains.
+    said = [cell for cell in cells if not cell.alike]
+    return [_lines(said, [base, *others]), *(_gains(cells, base, name, as_published) for name in others)]
+
+
+def _lines(cells: list[Cell], names: list[str]) -> Sheet:
+    """Of each cell the numbers that Figure 10 draws, systems beside each other, the base first."""
+    prompts = (">TTFT p99 ms",) if _ttft(cells[0], names) else ()
+    numbers = (">tokens/s", ">mean batch", ">ratio", ">TBT p50 ms", *prompts, ">left out")
+    deployed = dict.fromkeys(_deployed(cell, names) for cell in cells)
+    title = f"{' / '.join(names)}, modelled"
+    notes = (*deployed, *behind(cells, names[0]))
+    rows = [_line(cell, names) for cell in cells]
+    first = "reading" if any(cell.reading for cell in cells) else "costs"
+    return Sheet(title, (first, "model", "trace", *numbers), rows, notes=notes)
+
+
+def behind(cells: Sequence[Cell], base: str) -> Iterator[str]:
+    """What the numbers suppose: types, prices and watts that are assumed, and at which price who is even."""
+    for cell in cells:
+        where = "" if len(cells) == 1 else f"{cell.model} on {cell.trace}, {cell.label}: "
+        for name, others in cell.break_evens(base).items():
+            for other, usd in others.items():
+                even = f"{name} breaks even with {other} at ${usd:.2f} an hour a board"
+                yield f"{where}{even}: as many tokens a dollar"
+    narrow = dict.fromkeys(_narrow(cell) for cell in cells)
+    yield from (each for each in narrow if each)
+    yield from dict.fromkeys(cell.costs_held for cell in cells)
+    yield from dict.fromkeys(itertools.chain.from_iterable(cell.assumed for cell in cells))
+
+
+def _narrow(cell: Cell) -> str:
+    """Where not all weights and KV are in 16 bits: who has them in what."""
+    kinds: dict[str, list[str]] = {}
+    for name, kind in cell.held_in.items():
+        kinds.setdefault(kind, []).append(name)
+    types = {kind: types_in(kind) for kind in kinds}
+    wide = [kind for kind, (held, kv) in types.items() if {DTYPE_BYTES[each] for each in {*held, kv}} == {2}]
+    if len(wide) == len(kinds):
+        return ""
+    said = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items())
+    narrow = " (--model NAME@fp8 models the others' in 8 bits too)" if wide else ""
+    of_sets = {types[kind][1] for name, kind in cell.held_in.items() if name not in cell.boards}
+    unmeasured = "" if all(DTYPE_BYTES[kv] == 2 for kv in of_sets) else f" ({_NARROW_KV})"
+    return f"weights and KV of {cell.model} are in {said}{narrow}{unmeasured}"
+
+
+def _line(cell: Cell, names: list[str]) -> tuple[str, ...]:
+    rate, batch, tbt = cell.throughput_tokens_per_s, cell.mean_batch, cell.tbt_ms
+    return (
+        *(cell.label, cell.model, cell.trace),
+        " / ".join(f"{rate[name]:,.0f}" for name in names),
+        " / ".join(number(batch[name]) for name in names),
+        " / ".join(f"{batch[name] / batch[names[0]]:.2f}" for name in names[1:]),
+        " / ".join(number(tbt[name]) for name in names),
+        *_ttft(cell, names),
+        f"{cell.dropped:,}",
+    )
+
+
+def _ttft(cell: Cell, names: list[str]) -> tuple[str, ...]:
+    """Where prompts are computed."""
+    found = [number_at(cell.summaries[name], "ttft_ms.p99") for name in names]
+    return () if all(each is None for each in found) else (" / ".join(map(number, found)),)
+
+
+def _deployed(cell: Cell, names: list[str]) -> str:
+    each = (f"{name} {cell.deployments[name]} for ${cell.usd_per_hour[name]:.2f} an hour" for name in names)
+    return f"{cell.model}: {', '.join(each)}"
+
+
+def _gains(cells: list[Cell], base: str, name: str, as_published: bool) -> Sheet:
+    """How much more a system makes than the base, models and bands of eras, or cost sets, by traces."""
+    models, bands, traces = (
+        list(dict.fromkeys(names)) for names in zip(*((c.model, c.band, c.trace) for c in cells), strict=True)
+    )
+    found: dict[tuple[str, str, str], list[Cell]] = {}
+    for cell in cells:
+        if not cell.alike:
+            found.setdefault((cell.model, cell.band, cell.trace), []).append(cell)
+    rows = itertools.product(models, bands)
+    said = [line for band in bands for line in _summaries(cells, band, name, base)]
+    if as_published and (name, base) == PAPERS:
+        said.append(PUBLISHED)
+    first = "era" if any(cell.reading for cell in cells) else "costs"
+    return Sheet(
+        f"gain in throughput, {name} over {base} (in brackets: at exactly equal cost)",
+        ("model", first, *(f">{trace}" for trace in traces)),
+        [(*row, *(_gain(found[(*row, trace)], name, base) for trace in traces)) for row in rows],
+        notes=(*said, *_assumed(cells, [base, name])),
+    )
+
+
+def _gain(ends: list[Cell], name: str, base: str) -> str:
+    gains = [cell.gain_of(name, base) for cell in ends]
+    per_dollar = [cell.gain_per_dollar_of(name, base) for cell in ends]
+    return f"{_span(gains)} ({_span(per_dollar)})"
+
+
+def _span(gains: Sequence[float]) -> str:
+    """From the lowest to the highest, of which there may be one."""
+    return " to ".join(dict.fromkeys(f"{end:+.1%}" for end in (min(gains), max(gains))))
+
+
+def _summaries(cells: list[Cell], band: str, name: str, base: str) -> Iterator[str]:
+    """What a band comes to; and with all hosts as slow as one, which says what it owes to that one."""
+    for alike, told in ((False, band), (True, f"{band} with all hosts as slow")):
+        own = [cell for cell in cells if cell.band == band and cell.alike == alike]
+        if own:
+            gains = [cell.gain_of(name, base) for cell in own]
+            ratio = sum(cell.mean_batch[name] / cell.mean_batch[base] for cell in own) / len(own)
+            count = len({(cell.model, cell.trace) for cell in own})
+            yield (
+                f"{told}: gain {min(gains):+.1%} to {max(gains):+.1%}, mean batch ratio {ratio:.2f} "
+                f"over {count} cell{'s' * (count > 1)}"
+            )
+
+
+def _assumed(cells: Sequence[Cell], names: Sequence[str]) -> Iterator[str]:
+    yield from assumptions(cells, names)
+    if any(cell.reading for cell in cells):
+        yield "where an era's numbers are from: laminabench costs eras"
+
+
+def verdicts(cells: Sequence[Cell], base: str) -> list[str]:
+    """The answer for one model on one trace, a sentence for each system beside the base."""
+    said = [cell for cell in cells if not cell.alike]
+    bands: dict[str, list[Cell]] = {}
+    for cell in said:
+        bands.setdefault(cell.band, []).append(cell)
+    limit = f"{cells[0].slo_tbt_ms:g} ms"
+    found = []
+    for name in (each for each in cells[0].summaries if each != base):
+        gains = [
+            f"{_span([cell.gain_per_dollar_of(name, base) for cell in own])} ({band})"
+            for band, own in bands.items()
+        ]
+        within = [_within(said, each) for each in (name, base)]
+        found.append(
+            f"{name} in place of {base}, tokens for the same money: {', '.join(gains)}; {within[0]} of its "
+            f"tokens come within {limit}, and {within[1]} of {base}'s"
+        )
+    return found
+
+
+def _within(cells: Sequence[Cell], name: str) -> str:
+    shares = [number_at(cell.summaries[name], "slo.token_attainment") for cell in cells]
+    known = [each for each in shares if each is not None]
+    return " to ".join(dict.fromkeys(share(end) for end in (min(known), max(known)))) if known else "none"
+
+
+def _by_metric(compared: SideBySide, title: str, notes: Sequence[str]) -> Sheet:
+    if compared.slo_tbt_ms is not None:
+        first = "" if compared.slo_ttft_ms is None else f", first tokens within {compared.slo_ttft_ms:g} ms"
+        notes = [*notes, f"in time: within {compared.slo_tbt_ms:g} ms{first}"]
+    heads = [_head(side) for side in compared.sides]
+    return metric_sheet(title, heads, compared.rows(), compared.base, notes)
+
+
+def metric_sheet(
+    title: str, heads: Sequence[str], rows: Iterable[MetricRow], base: int, notes: Sequence[str] = ()
+) -> Sheet:
+    """Return metrics by what is compared: the base's value, then others' with their ratios to it."""
+    others = [place for place in range(len(heads)) if place != base]
+    columns = ["", f">{heads[base]}"]
+    columns += [title for place in others for title in (f">{heads[place]}", ">over base")]
+    found: list[list[Written]] = []
+    for row in rows:
+        cells = [Written(row.metric.title), _value(row.metric, row.values[base])]
+        for place in others:
+            cells += [_value(row.metric, row.values[place]), _over(row.metric, row.ratios[place])]
+        found.append(cells)
+    return Sheet(title, columns, found, notes)
+
+
+def _head(side: Side) -> str:
+    rounds = f", {len(side.runs)} rounds" if len(side.runs) > 1 else ""
+    on = "" if side.deployment in side.label else f" {side.deployment}"
+    return f"{side.label}{on} ({side.backend}{rounds})"
+
+
+def _value(metric: Metric, estimate: Estimate) -> Written:
+    written = share if metric.is_share else gigabytes if metric.unit == "bytes" else number
+    return _with_interval(estimate, metric.interval(estimate), written)
+
+
+def _over(metric: Metric, ratio: Estimate) -> Written:
+    """Return a ratio; only a difference that is shown and not chance is called better or worse."""
+    cell = _with_interval(ratio, ratio.interval, lambda value: "-" if value is None else f"{value:.3f}")
+    # Of how many requests came to which end, neither more nor fewer tells which one is better.
+    sense = None if metric.key.startswith("requests.") else metric.better
+    interval = ratio.interval
+    sure = ratio.exact or (interval is not None and not interval.low <= 1 <= interval.high)
+    if sense and sure and ratio.value is not None and cell.text != "1.000":
+        return cell._replace(tone="good" if (ratio.value > 1) == (sense == "more") else "bad")
+    return cell
+
+
+def _with_interval(
+    estimate: Estimate, interval: Interval | None, written: Callable[[float | None], str]
+) -> Written:
+    sure = f"({written(interval.low)} to {written(interval.high)})" if interval else ""
+    return Written(written(estimate.value), estimate.value, more=sure)
+
+
+def print_sheets(
+    console: Console, sheets: Sequence[Sheet], verdicts: Sequence[str], failed: Sequence[str]
+) -> None:
+    """Print the tables, then the answer, then a line for every gate that failed."""
+    for place, sheet in enumerate(sheets):
+        if place:
+            console.print()
+        print_sheet(console, sheet)
+    for line in verdicts:
+        console.print(f"[bold]{literal(line)}[/bold]", soft_wrap=True)
+    for line in failed:
+        console.print(f"[red]failed[/red] {literal(line)}", soft_wrap=True)
+
+
+def write_markdown(path: Path, sheets: Sequence[Sheet], notes: Sequence[str], failed: Sequence[str]) -> None:
+    """Write the tables with the notes, for a comment or a page."""
+    parts = [sheet.to_markdown() for sheet in sheets]
+    said = [*map(markdown.plain, notes), *(f"**failed** {markdown.plain(line)}" for line in failed)]
+    parts += [[f"- {line}" for line in said]] if said else []
+    with replacing(path) as temporary:
+        temporary.write_text("\n\n".join("\n".join(part) for part in parts) + "\n", encoding="utf-8")

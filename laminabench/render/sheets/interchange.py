@@ -1,0 +1,101 @@
+"""An imported Run: what the tool states beside what its requests come to, and ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from laminabench.render.terminal import literal
+from laminabench.util.json import Json, to_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from laminabench.interchange.importing import Imported
+
+# Of each tool, the numbers that people look at, by its names; and what they are called here.
+_SHOWN = {
+    "aiperf": {
+        "time_to_first_token avg": "TTFT mean, ms",
+        "time_to_first_token p99": "TTFT p99, ms",
+        "inter_token_latency avg": "ITL mean of a request (our TPOT), ms",
+        "inter_token_latency p99": "ITL p99",
+        "inter_chunk_latency avg": "ICL mean (our ITL), ms",
+        "output_token_throughput avg": "output tokens/s",
+        "request_throughput avg": "requests/s",
+    },
+    "vllm bench serve": {
+        "mean_ttft_ms": "TTFT mean, ms",
+        "p99_ttft_ms": "TTFT p99, ms",
+        "mean_tpot_ms": "TPOT mean, ms",
+        "p99_tpot_ms": "TPOT p99, ms",
+        "mean_itl_ms": "ITL mean, ms",
+        "p99_itl_ms": "ITL p99, ms",
+        "output_throughput": "output tokens/s",
+        "request_throughput": "requests/s",
+    },
+    "guidellm": {
+        "time_to_first_token_ms mean": "TTFT mean, ms",
+        "time_to_first_token_ms p99": "TTFT p99, ms",
+        "inter_token_latency_ms mean": "ITL mean by tokens (our mean TBT), ms",
+        "inter_token_latency_ms p99": "ITL p99 (of request means), ms",
+        "output_tokens_per_second mean": "output tokens/s",
+    },
+}
+
+
+def described(each: Imported, place: Path) -> dict[str, Json]:
+    """As --json has it."""
+    found, summary = each.found, each.summary
+    return {
+        "run_dir": str(place),
+        "tool": found.tool,
+        "version": found.version or None,
+        "model": each.manifest.model_name,
+        "backend": each.manifest.backend,
+        "mode": found.mode,
+        "concurrency": found.concurrency,
+        "requests": to_json(summary.requests),
+        "tokens_generated": summary.tokens_generated,
+        "stated": dict(found.stated),
+        "recounted": dict(found.recounted),
+        "differences": found.differences(),
+        "notes": each.notes,
+        "summary": to_json(summary),
+    }
+
+
+def render(console: Console, results: list[dict[str, Any]]) -> None:
+    for result in results:
+        _render(console, result)
+
+
+def _render(console: Console, result: dict[str, Any]) -> None:
+    by = " ".join(filter(None, (result["tool"], result["version"])))
+    how = f"{result['backend']}, {result['mode']}"
+    counts = ", ".join(f"{count:,} {end}" for end, count in result["requests"].items() if count)
+    console.print(
+        f"{literal(result['run_dir'])}: {literal(result['model'])}, {by}, {how}, {counts}",
+        soft_wrap=True,
+    )
+    shown = _SHOWN[result["tool"]]
+    width = max(map(len, shown.values()))
+    rows = [
+        (title, _number(result["stated"].get(name)), _number(result["recounted"].get(name)))
+        for name, title in shown.items()
+    ]
+    console.print(f"  {'':<{width}}  {'as stated':>12}  {'recounted':>12}", soft_wrap=True)
+    for title, stated, recounted in rows:
+        console.print(f"  {title:<{width}}  {stated:>12}  {recounted:>12}", soft_wrap=True)
+    summary = result["summary"]
+    tbt, whole = summary["tbt_ms"], summary["whole_run"]
+    console.print(
+        f"  ours: TBT of tokens mean {_number(tbt['mean'])}, p99 {_number(tbt['p99'])} ms in the window "
+        f"({summary['window']['kind'].replace('_', ' ')}); {_number(whole['throughput_tokens_per_s'])} "
+        "tokens/s of the whole run",
+        soft_wrap=True,
+    )
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"

@@ -1,0 +1,359 @@
+"""What a replay prints: the headline first, then where the time went; and the same as one JSON object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, cast
+
+from msgspec import UNSET, Struct
+
+from laminabench.render.format import gigabytes, milliseconds, number, share, with_unit
+from laminabench.render.model import Row, Sheet
+from laminabench.render.terminal import literal, print_sheet
+from laminabench.runs.manifest import NUMBERS
+from laminabench.runs.summary import (
+    Attempts,
+    Cost,
+    Counted,
+    Energy,
+    FaultCost,
+    FaultsInAll,
+    Memory,
+    PerInstance,
+    Requests,
+    Schedule,
+    Summary,
+    TokensPerChunk,
+    number_at,
+)
+from laminabench.util.json import Json, JsonObject, to_json
+from laminabench.workflows.replay.run import Result, head
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+SOURCES = {"file": "the real trace", "profile": "generated from its profile"}
+PARTS = ("model", "attention", "network", "host", "waiting")
+MEMORY_PARTS = {"kv": "KV", "qkv": "QKV weights", "fc": "FC weights"}
+WINDOWS = {
+    "queue_never_empty": "in which the queue was never empty",
+    "concurrency_held": "at full concurrency",
+    "arrivals": "from first to last arrival",
+    "whole_run": "in all",
+}
+# Reasons to fail, and faults, that fit on a screen; --json has all.
+MOST_ERRORS, MOST_FAULTS = 4, 12
+Line = tuple[str, str]
+
+
+def describe(found: Result, wall_s: float, **drawn: Json) -> dict[str, Json]:
+    """The documented keys of `--json`."""
+    replayed, meta = found.replayed, found.trace.meta
+    modelled = {
+        "costs_set": replayed.costs_set,
+        "costs_held": replayed.costs_held,
+        "simulation_s": replayed.simulation_s,
+    }
+    trace = {name: getattr(meta, name) for name in ("name", "source", "sha256")}
+    return {
+        **head(found.prepared),
+        "trace": {**trace, "requests": len(found.trace)},
+        **to_json(replayed.summary),
+        "facts": replayed.facts,
+        **({} if found.prepared.backend == "live" else modelled),
+        "partial": None if replayed.partial is None else to_json(replayed.partial),
+        "run_dir": None if found.directory is None else str(found.directory),
+        **drawn,
+        "wall_s": wall_s,
+    }
+
+
+def render(console: Console, found: Result, wall_s: float) -> None:
+    """A dozen lines on one screen."""
+    prepared, replayed, meta = found.prepared, found.replayed, found.trace.meta
+    summary, backend = replayed.summary, prepared.backend
+    if replayed.partial:
+        console.print(f"[bold red]{literal(replayed.partial.sentence)}[/bold red]", soft_wrap=True)
+    boards = (literal(said) for said in on_boards(str(prepared.deployment), replayed.facts))
+    costs = f"[bold]{NUMBERS[backend]}[/bold], costs {literal(replayed.costs_set or '')}"
+    how = "[bold]live, measured[/bold]" if backend == "live" else costs
+    console.print(
+        f"[bold]{literal(meta.name)}[/bold], {SOURCES[meta.source]}, {len(found.trace):,} requests",
+        f"on [bold]{prepared.request.system}[/bold] {prepared.deployment}",
+        f"with {literal(prepared.model.name)} ({', '.join((prepared.request.mode, *boards, how))})",
+        soft_wrap=True,
+    )
+    for label, line in lines(summary, replayed.facts):
+        console.print(f"{label:15}{line}", soft_wrap=True)
+    if summary.faults:
+        print_sheet(console, fault_sheet("", summary.faults, MOST_FAULTS))
+    kept = f"; kept in {literal(found.directory)}" if found.directory else ""
+    if backend != "modelled":
+        times = f"replayed in {summary.duration_s:,.1f} s, {wall_s:,.1f} s in all"
+    else:
+        times = f"simulated in {(replayed.simulation_s or 0) * 1000:.1f} ms, {wall_s:.2f} s in all"
+    if replayed.costs_held:
+        console.print(f"[dim]{literal(replayed.costs_held)}[/dim]", soft_wrap=True)
+    console.print(f"[dim]{times}{kept}[/dim]", soft_wrap=True)
+
+
+def on_boards(deployment: str, facts: JsonObject) -> Iterator[str]:
+    """What maps, and what the boards are where the deployment does not say it."""
+    if "mapping" in facts:
+        yield f"mapping {facts['mapping']}"
+        if not deployment.endswith(f"x{facts['board']}"):
+            yield f"board {facts['board']}"
+
+
+def lines(summary: Summary, facts: JsonObject) -> Iterator[Line]:
+    """What a replay came to, a label and a line each; `facts` are of its deployment, as it was built."""
+    return _told_lines(summary, facts) if summary.attempts is UNSET else _seen_lines(summary)
+
+
+def _told_lines(summary: Summary, facts: JsonObject) -> Iterator[Line]:
+    """Of a replay whose scheduler can be asked."""
+    kv = summary.kv
+    yield "throughput", _throughput(summary)
+    # Of several instances it is how many each has.
+    count = 1 if summary.instances else facts.get("batches", 1)
+    batches = f" in {count} batches" if isinstance(count, int) and count > 1 else ""
+    filled = f"KV cache up to {share(kv.peak_share)} of {kv.capacity_tokens or 0:,} tokens"
+    yield "mean batch", f"[bold]{number(summary.mean_batch)}[/bold] requests{batches}; {filled}"
+    if summary.ttft_ms:
+        yield "TTFT in ms", f"{_points(summary.ttft_ms)}: from arrival, waiting included"
+    yield "TBT in ms", _points(summary.tbt_ms)
+    yield from _in_time(summary)
+    if summary.e2e_ms:
+        yield "end to end, ms", _points(summary.e2e_ms)
+    yield "cost", _price(summary.cost)
+    yield "energy", _energy(summary.energy)
+    shares = summary.time_shares
+    yield "a token's time", ", ".join(f"{part} {share(getattr(shares, part))}" for part in PARTS)
+    idle = summary.bubbles.pools()
+    yield "idle (bubbles)", ", ".join(f"{name} {share(value)}" for name, value in idle.items())
+    if summary.memory:
+        yield from _memory_lines(summary.memory)
+    if summary.instances:
+        yield "instances", _instances(summary.instances)
+    if summary.prompt_pool:
+        pool = summary.prompt_pool
+        rate = f"{number(pool.prompt_tokens_per_s)} prompt tokens/s on {pool.engines} engines"
+        yield "prompt pool", f"{rate}, busy {share(pool.busy_share)} of the time"
+    if summary.schedule:
+        yield "schedule", _schedule(summary.schedule)
+    if pace := facts.get("pace"):
+        yield "pace", _pace(cast("JsonObject", pace))
+    if summary.faults is not UNSET:
+        yield from _disturbances(summary)
+    preempted = f"; {summary.preemptions:,} preemptions" if summary.preemptions else ""
+    waited = f"queueing p50 {number(number_at(summary, 'queueing_s.p50'))} s"
+    yield "requests", f"{_outcomes(summary.requests)}{preempted}; {waited}"
+
+
+def _instances(found: PerInstance) -> str:
+    """How evenly they were used."""
+    ends = f"{min(found.requests):,} to {max(found.requests):,} requests each"
+    return f"{ends}; the fullest has {number(found.imbalance)} x the mean batch of all {len(found.requests)}"
+
+
+def _seen_lines(summary: Summary) -> Iterator[Line]:
+    """Of a replay that only a client saw: chunks beside tokens, its own lateness, attempts."""
+    attempts, counted, chunks = summary.attempts, summary.counted, summary.tokens_per_chunk
+    assert attempts is not UNSET
+    assert counted is not UNSET
+    assert chunks is not UNSET
+    yield "requests", _outcomes(summary.requests)
+    yield from _errors(attempts)
+    yield "throughput", _throughput(summary)
+    at_once = f"[bold]{number(summary.mean_batch)}[/bold] requests streaming at once"
+    waiting = None if summary.mean_waiting is UNSET else summary.mean_waiting
+    yield "mean batch", f"{at_once}, {number(waiting)} waiting for their first chunk"
+    if summary.lateness_ms:
+        yield "sent late by", f"{_points(summary.lateness_ms)} ms: this client's own doing"
+    yield "TTFT in ms", f"{_points(summary.ttft_ms)}: sent to first chunk"
+    yield "ITL in ms", f"{_points(summary.itl_ms)}: between chunks of {_chunk(chunks)}"
+    yield "TBT in ms", f"{_points(summary.tbt_ms)}: between tokens"
+    yield from _in_time(summary)
+    yield "end to end, ms", _points(summary.e2e_ms)
+    if summary.cost.usd_per_hour is not None:
+        yield "cost", _price(summary.cost)
+    yield "attempts", _attempts(attempts)
+    if different := _different(counted):
+        yield "lengths", different
+
+
+def _throughput(summary: Summary) -> str:
+    """In the steady window, and in all."""
+    window = summary.window
+    length = f"{window.end_s - window.start_s:,.1f} s {WINDOWS[window.kind]}"
+    whole = number(number_at(summary, "whole_run.throughput_tokens_per_s"))
+    rate = f"[bold]{number(summary.throughput_tokens_per_s)} tokens/s[/bold]"
+    return f"{rate} over {length}; whole run {whole} over {summary.duration_s:,.1f} s"
+
+
+def _points(found: object) -> str:
+    """Mean, percentiles and maximum."""
+    points = to_json(found) if isinstance(found, Struct) else {}
+    return ", ".join(f"{name} {number(cast('float | None', value))}" for name, value in points.items())
+
+
+def _in_time(summary: Summary) -> Iterator[Line]:
+    """How much was within the limit; and within both, where the first token has one too."""
+    slo = summary.slo
+    tokens, requests = share(slo.token_attainment), share(slo.request_attainment)
+    goodput = f"goodput {number(slo.goodput_tokens_per_s)} tokens/s"
+    yield f"within {slo.tbt_ms:g} ms", f"{tokens} of tokens, {requests} of requests throughout; {goodput}"
+    if slo.ttft_ms is not UNSET:
+        first, both = (share(number_at(slo, key)) for key in ("ttft_attainment", "joint_attainment"))
+        rate = number(number_at(slo, "goodput_requests_per_s"))
+        line = f"{first} of first tokens within {slo.ttft_ms:,g} ms"
+        yield "both limits", f"{line}; {both} of requests keep both throughout, {rate} requests/s"
+
+
+def _price(cost: Cost) -> str:
+    """What tokens cost."""
+    if cost.usd_per_hour is None:
+        return "-, for want of a price; --price DEVICE=USD_PER_HOUR gives one"
+    return (
+        f"${cost.usd_per_hour:.2f} an hour, ${number(cost.usd_per_million_tokens)} a million tokens, "
+        f"{number(cost.tokens_per_usd)} tokens a dollar"
+    )
+
+
+def _energy(energy: Energy) -> str:
+    if energy.rated_w is None:
+        return "-, for want of a power rating"
+    each = number(energy.joules_per_token)
+    return f"at most {each} J a token, all devices at their rated {energy.rated_w:,.0f} W throughout"
+
+
+def _outcomes(counts: Requests) -> str:
+    """What became of the requests; ends that none came to are left out."""
+    words = {
+        "rejected because they could never fit": counts.rejected,
+        "unfinished": counts.unfinished,
+        "[bold]failed[/bold]": counts.failed,
+    }
+    others = (f", {count:,} {said}" for said, count in words.items() if count)
+    return f"{counts.completed:,} completed{''.join(others)}"
+
+
+def _schedule(schedule: Schedule) -> str:
+    idle = ", ".join(f"{literal(name)} {share(busy)}" for name, busy in schedule.bubbles.items())
+    pieces = f"{schedule.pieces:,} pieces of work"
+    # Of each worker, from the first to the last piece; the line above is of pools, in the window.
+    each = f"idle, each worker, from first to last piece: {idle}"
+    if schedule.violations:
+        return f"[bold]left[/bold] {len(schedule.violations)} times in {pieces}; {each}"
+    return f"as defined: {pieces} in order, no overlap; {each}"
+
+
+def _pace(pace: JsonObject) -> str:
+    """Whether the host was as fast as the devices that it emulates."""
+    slowdown, late = cast("float", pace["slowdown"]), cast("float | None", pace["late_share"])
+    whose = ": [bold]these times are the host's[/bold]" if pace["kept"] is False else ""
+    stretched = f"times stretched by {number(slowdown)}; " if slowdown > 1 else ""
+    points = cast("dict[str, float]", pace["lateness_ms"] or {})
+    after = ", ".join(f"{name} {number(value)} ms" for name, value in points.items()) or "-"
+    late_in = f"the host was late in {share(late)} of the iterations{whose}"
+    return f"{stretched}{late_in}; it went on {after} after their ends"
+
+
+def _memory_lines(memory: Memory) -> Iterator[Line]:
+    """A line of what is held, one of who was busy, one of what was moved."""
+    held = ", ".join(
+        f"{gigabytes(getattr(memory.hbm_bytes, part).mean)} {name}" for part, name in MEMORY_PARTS.items()
+    )
+    yield (
+        "memory",
+        f"HBM {share(memory.hbm_share.mean)} in use, {share(memory.hbm_share.max)} at most: {held}; "
+        f"LPDDR {gigabytes(memory.lpddr_bytes.mean)}; {gigabytes(memory.wasted_bytes.mean)} empty in pages",
+    )
+    sides = f"HBM side {share(memory.hbm_busy_share)}, LPDDR side {share(memory.lpddr_busy_share)}"
+    yield "busy", f"{sides} of the iterations' time"
+    moved = memory.moved_bytes
+    changes = f"{memory.mapping_changes:,} {'change' if memory.mapping_changes == 1 else 'changes'}"
+    yield (
+        "moved",
+        f"{gigabytes(moved.total)} in {changes} of mapping, "
+        f"{gigabytes(moved.per_iteration)} an iteration, {gigabytes(moved.max)} at most; "
+        f"{gigabytes(memory.compacted_bytes.total)} of KV copied together; that takes "
+        f"{share(memory.moving_share)} of the time, {share(memory.hideable_share)} of that "
+        "could pass while LPDDR is idle",
+    )
+
+
+def _disturbances(summary: Summary) -> Iterator[Line]:
+    """Faults and interruptions that a live replay has survived."""
+    total, resumed = summary.faults_in_all, summary.resumed
+    if total and (total.faults or total.strikes_planned):
+        yield "faults", _in_all(total)
+    if resumed and resumed.times:
+        often = "once" if resumed.times == 1 else f"{resumed.times} times"
+        moments = ", ".join(f"{at_s:,.1f}" for at_s in resumed.at_s)
+        yield "resumed", f"{often}, at {moments} s; the time in between is left out"
+    if summary.tokens_sha256:
+        yield "tokens' sha256", summary.tokens_sha256
+
+
+def _in_all(total: FaultsInAll) -> str:
+    asked = f" ({total.strikes} of {total.strikes_planned} blows)" if total.strikes_planned else ""
+    return (
+        f"{total.faults} recovered from{asked}; at worst noticed after "
+        f"{milliseconds(total.detection_s)}, iterations again {milliseconds(total.recovery_s)} later, "
+        f"TBT {number(total.tbt_worst_ms)} ms; goodput lost {number(total.goodput_lost_tokens)} tokens"
+    )
+
+
+def fault_sheet(title: str, faults: Sequence[FaultCost], most: int) -> Sheet:
+    """Return a row for each of the first faults."""
+    times = (">at s", ">noticed", ">recovered", ">normal", ">TBT before", ">worst", ">goodput lost")
+    rows: list[Row] = []
+    for fault in faults[:most]:
+        how = ", ".join(dict.fromkeys(struck.how for struck in fault.struck))
+        rows.append(
+            (
+                (", ".join(fault.workers) or "connections") + (f" ({how})" if how else ""),
+                f"{fault.began_s:,.2f}",
+                milliseconds(fault.detection_s),
+                milliseconds(fault.recovery_s),
+                milliseconds(fault.normal_again_s),
+                with_unit(fault.tbt_before_ms, "ms"),
+                with_unit(fault.tbt_worst_ms, "ms"),
+                with_unit(fault.goodput_lost_tokens, "tokens"),
+            )
+        )
+    if len(faults) > most:
+        rows.append((f"and {len(faults) - most} more", *[""] * len(times)))
+    return Sheet(title, ("fault", *times), rows)
+
+
+def _chunk(found: TokensPerChunk) -> str:
+    sizes = "1 token" if found.max == 1 else f"{number(found.mean)} tokens, {number(found.max)} at most"
+    dealt = f", {share(found.even_share)} of them [bold]dealt evenly[/bold]" if found.even_share else ""
+    return f"{sizes}{dealt}"
+
+
+def _attempts(found: Attempts) -> str:
+    answers = ", ".join(f"{times:,} with {status}" for status, times in found.by_status.items())
+    again = f"{found.retried:,} of them again" if found.retried else "none twice"
+    return f"{found.sent:,} sent, {again}; {f'answered: {answers}' if answers else 'no answer'}"
+
+
+def _errors(found: Attempts) -> Iterator[Line]:
+    """Why requests failed, the most frequent reasons first."""
+    errors = list(found.by_error.items())
+    for why, times in errors[:MOST_ERRORS]:
+        yield "failed", f"{times:,}: {literal(why)}"
+    if len(errors) > MOST_ERRORS:
+        yield "failed", f"for {len(errors) - MOST_ERRORS} other reasons, see --json"
+
+
+def _different(counted: Counted) -> str | None:
+    """Requests that were not what the trace has: the numbers are then of another trace."""
+    said = []
+    if counted.other_length:
+        said.append(f"{counted.other_length:,} requests got another number of tokens than they asked for")
+    if counted.prompt_tokens.other:
+        said.append(f"{counted.prompt_tokens.other:,} prompts had another length by the server's count")
+    return "; ".join(said) or None

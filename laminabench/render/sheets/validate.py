@@ -1,0 +1,199 @@
+"""Tables of a validation: predictions beside measurements, as the folder of `validate -o` has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from laminabench.render.format import number, share
+from laminabench.render.model import Cell, Row, Sheet, verdict
+from laminabench.workflows.validate import emulated, twin
+from laminabench.workflows.validate.gate import Moved
+from laminabench.workflows.validate.kept import (
+    KeptAgreement,
+    KeptErrors,
+    KeptPublished,
+    KeptRecorded,
+    KeptServing,
+    KeptTwin,
+    KeptValidation,
+)
+from laminabench.workflows.validate.published import MEAN_TARGET, TARGET
+from laminabench.workflows.validate.recorded import AS_MEASURED, POINTS, TARGETS, TPOT_POINTS
+from laminabench.workflows.validate.serving import SOUND
+
+_NO_ERRORS = KeptErrors(points=0, median=None, mean=None, worst=None)
+NAMES = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency"}
+
+
+def sheets_of(found: KeptValidation) -> Iterator[Sheet]:
+    """Yield a table for each kind that was validated."""
+    if found.recorded:
+        yield recorded_sheet(found.recorded)
+    if found.published:
+        yield published_sheet(found.published)
+    if found.serving is not None:
+        yield serving_sheet(found.serving)
+    if found.twin:
+        yield twin_sheet(found.twin, same_order=found.twin_same_order)
+    if found.emulated:
+        yield emulated_sheet(found.emulated)
+
+
+def recorded_sheet(found: Sequence[KeptRecorded]) -> Sheet:
+    """Return a row a prediction: errors of means, of TPOT's percentiles, and of a request's latency."""
+    columns = ("recorded", ">TTFT", ">latency", ">TPOT", *(f">{p}" for p in POINTS), ">by request", "")
+    rows: list[Row] = []
+    for each in found:
+        errors, own = each.errors_percent, each.constants == AS_MEASURED
+        name = each.recording if own else f"  with {each.gap_ms:.2f} ms a step, from {each.constants}"
+        means = [errors[metric]["mean"] for metric in ("ttft", "latency", "tpot")]
+        numbers = [*means, *(errors["tpot"][point] for point in POINTS)]
+        by_request = _percent(errors["latency"].get("by_request"), sign=False)
+        rows.append([name, *map(_percent, numbers), by_request, verdict(missed=each.missed)])
+        for simulator, theirs in each.others.items() if own else ():
+            told = [*theirs.get("ttft", [])[:1], *theirs.get("latency", [])[:1], *theirs.get("tpot", [])]
+            padding = [""] * (len(columns) - 1 - len(told))
+            rows.append([Cell(f"  by {simulator}", tone="quiet"), *map(_percent, told), *padding])
+    limits = ", ".join(f"{NAMES[name]} {limit:g}" for name, limit in TARGETS.items())
+    note = f"targets: {limits}, TPOT's percentiles {TPOT_POINTS:g} %"
+    return Sheet("predicted / measured - 1, in percent", columns, rows, [note])
+
+
+def published_sheet(found: Sequence[KeptPublished]) -> Sheet:
+    """Return a row a published number."""
+    columns = ("model", "deployment", "costs", ">printed ms", ">modelled ms", ">error %", "")
+    rows = [
+        (
+            *(row.model, row.deployment, row.costs),
+            Cell(f"{row.measured_ms:,.1f}", row.measured_ms),
+            Cell("-" if row.predicted_ms is None else f"{row.predicted_ms:,.1f}", row.predicted_ms),
+            _percent(row.error_percent),
+            row.why_not or verdict(missed=abs(row.error_percent or 0.0) > TARGET),
+        )
+        for row in found
+    ]
+    errors = [abs(row.error_percent) for row in found if row.error_percent is not None]
+    mean = sum(errors) / len(errors) if errors else 0.0
+    outcome = "missed" if mean > MEAN_TARGET else "met"
+    note = f"mean of absolute errors {mean:.1f} %, target {MEAN_TARGET:g} %: {outcome}"
+    return Sheet("published", columns, rows, [note])
+
+
+def serving_sheet(found: KeptServing) -> Sheet:
+    """Return a row a model and device, then all of these; the notes say why some are known to be off."""
+    columns = ("servers", "vLLM", ">loads", ">TPOT", ">mean", ">worst", ">TTFT", ">mean", ">target", "")
+    reasons = list(dict.fromkeys(group.off for group in found.groups if group.off))
+    rows = []
+    for group in found.groups:
+        tpot, ttft = (group.errors.get(metric, _NO_ERRORS) for metric in ("tpot", "ttft"))
+        mark = f" ({reasons.index(group.off) + 1})" if group.off else ""
+        rows.append(
+            (
+                f"{group.device} {group.what}{mark}",
+                ", ".join(group.versions) if group.what not in ("all", SOUND) else "",
+                str(tpot.points),
+                *(_percent(tpot.median, sign=False), _percent(tpot.mean), _percent(tpot.worst)),
+                *(_percent(ttft.median, sign=False), _percent(ttft.mean)),
+                "" if group.target is None else f"{group.target:g}",
+                "" if group.target is None else verdict(missed=group.missed),
+            )
+        )
+    notes = [f"({place}) {reason}" for place, reason in enumerate(reasons, 1)]
+    title = "median of absolute errors, and predicted / measured - 1, in percent"
+    return Sheet(title, columns, rows, notes)
+
+
+def twin_sheet(found: Sequence[KeptTwin], *, same_order: bool | None) -> Sheet:
+    """Return a row a twin: what was measured, what is modelled, and how far that is off."""
+    common, own = _told_apart([each.twin for each in found])
+    columns = ("twin", *(f">{name}" for name in twin.METRICS), "")
+    rows = [
+        (
+            name,
+            *_beside(
+                twin.METRICS,
+                {metric: estimate.value for metric, estimate in each.measured.items()},
+                each.predicted,
+                each.errors_percent,
+            ),
+            verdict(missed=each.missed),
+        )
+        for each, name in zip(found, own, strict=True)
+    ]
+    order = (
+        "" if same_order is None else f"; order of the deployments: {'' if same_order else 'not '}the same"
+    )
+    return Sheet(
+        "measured here (modelled, error)",
+        columns,
+        rows,
+        [*common, f"targets: {_limits(twin.TARGETS)} %{order}"],
+    )
+
+
+def emulated_sheet(found: Sequence[KeptAgreement]) -> Sheet:
+    """Return a row a replay: the engine on emulated devices, and how far that is from the model."""
+    common, own = _told_apart([each.replay for each in found])
+    titles = (*(f">{name}" for name in emulated.METRICS), ">host ms", ">late", ">assumed host")
+    rows = [
+        (
+            name,
+            *_beside(emulated.METRICS, each.emulated, each.modelled, each.differences_percent),
+            *(number(each.host_ms), share(each.pace.get("late_share"))),
+            number(each.modelled_with_assumed_host.get("tokens/s")),
+            Cell(f"missed: {', '.join(each.missed)}", tone="bad") if each.missed else verdict(missed=False),
+        )
+        for each, name in zip(found, own, strict=True)
+    ]
+    note = (
+        f"targets: {_limits(emulated.TARGETS)} %; modelled with the host that was emulated on, in ms an "
+        "iteration; assumed host: tokens/s modelled with the cost set's"
+    )
+    return Sheet(
+        "emulated (modelled, emulated / modelled - 1)", ("replay", *titles, ""), rows, [*common, note]
+    )
+
+
+def moved_sheet(found: Sequence[Moved]) -> Sheet:
+    """Return the errors that are not as they were saved."""
+    rows = [
+        (
+            each.what,
+            f"{each.was:+.2f}",
+            "gone" if each.now is None else f"{each.now:+.2f}",
+            Cell("worse", tone="bad") if each.worse else "",
+        )
+        for each in found
+    ]
+    return Sheet("", ("error in percent", ">kept", ">now", ""), rows)
+
+
+def _beside(
+    metrics: Iterable[str],
+    measured: Mapping[str, float | None],
+    modelled: Mapping[str, float],
+    errors: Mapping[str, float],
+) -> Iterator[str | Cell]:
+    for name in metrics:
+        if name in errors:
+            more = f"({number(modelled[name])}, {errors[name]:+.1f} %)"
+            yield Cell(number(measured[name]), measured[name], more=more)
+        else:
+            yield "-"
+
+
+def _told_apart(calls: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return a note of the flags that all calls share, and the flags that each has of its own."""
+    words = [re.split(r"\s+(?=--)", each) for each in calls]
+    common = [word for word in words[0] if all(word in other for other in words)] if len(calls) > 1 else []
+    own = [" ".join(word for word in each if word not in common) for each in words]
+    return [f"all: {' '.join(common)}"] if common else [], own
+
+
+def _limits(targets: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {limit:g}" for name, limit in targets.items())
+
+
+def _percent(value: float | None, *, sign: bool = True) -> Cell:
+    return Cell("-" if value is None else f"{value:+.1f}" if sign else f"{value:.1f}", value)

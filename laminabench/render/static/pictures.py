@@ -1,0 +1,70 @@
+"""Pictures of charts that pages have too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from laminabench.render.charts.chart import Chart
+from laminabench.render.charts.memory import memory_charts
+from laminabench.render.charts.over_time import rate_chart, tbt_chart, ttft_charts
+from laminabench.render.charts.plan import front_chart
+from laminabench.render.shown import shown
+from laminabench.render.static.plotted import legend_of, plot
+from laminabench.render.style import PAGE, foot, look, sheet
+from laminabench.runs.read import Run
+from laminabench.traces.formats.wording import printable
+from laminabench.workflows.plan.kept import KeptPlan
+from laminabench.workflows.plan.reprice import front_at
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def replay_picture(run: Run, title: str) -> Figure:
+    """Return a replay over time: tokens a second, times, faults, and the memories of boards."""
+    runs = shown([run])
+    charts = [rate_chart(runs), tbt_chart(runs), *ttft_charts(runs), *memory_charts(runs)]
+    return column(charts, title)
+
+
+def column(charts: Sequence[Chart], title: str) -> Figure:
+    """Return charts over the same axis, one below the other."""
+    with look():
+        height = 1.2 + 2.1 * len(charts)
+        figure, panels = sheet(len(charts), 1, width=10.5, height=height, sharex=True, squeeze=False)
+        # Names are the user's: nothing in them is mathematics.
+        figure.suptitle(printable(title), parse_math=False)
+        for axes, chart in zip(panels.flat, charts, strict=True):
+            plot(axes, chart)
+            axes.label_outer()
+        legend_of(figure, panels.flat, loc="outside lower center", ncols=5)
+    return figure
+
+
+def plan_picture(plan: KeptPlan) -> Figure:
+    """Return a plan's candidates by cost and time between tokens, a panel a cost set."""
+    with look():
+        figure, panels = sheet(1, len(plan.answers), width=PAGE, height=3.4, squeeze=False, sharey=True)
+        for axes, answer in zip(panels.flat, plan.answers, strict=True):
+            found = front_at(answer.replayed, plan.prices, plan.slo_tbt_p99_ms)
+            plot(axes, front_chart(plan, found, "usd_per_million_tokens", "tbt_p99_ms"))
+            axes.set_title(printable(answer.costs), parse_math=False)
+            axes.label_outer()
+        legend_of(figure, panels.flat, loc="outside upper center", ncols=6)
+        names = printable(f"{plan.trace.name}, {plan.model}, {plan.mode}")
+        foot(figure, f"modelled; {names}; candidates that were replayed in full")
+    return figure
+
+
+def errors_picture(charts: Sequence[Chart]) -> Figure:
+    """Return charts of errors beside each other."""
+    with look():
+        rows = max(len(trace["y"]) for chart in charts for trace in chart.traces)
+        width, height = 4.0 * len(charts), 0.3 * rows + 1.2
+        figure, panels = sheet(1, len(charts), width=width, height=height, squeeze=False, sharey=True)
+        for axes, chart in zip(panels.flat, charts, strict=True):
+            plot(axes, chart)
+            axes.set_title(printable(chart.title), parse_math=False)
+        legend_of(figure, panels.flat, loc="outside lower center", ncols=5)
+    return figure

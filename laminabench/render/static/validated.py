@@ -1,0 +1,90 @@
+"""What was modelled beside what was measured, as pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from laminabench.render.static.drawn import drawn
+from laminabench.render.style import BLUE, CYCLE, PAGE, PUBLISHED
+from laminabench.traces.formats.wording import printable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from laminabench.workflows.validate.recorded import Judged
+    from laminabench.workflows.validate.serving import Judged as Served
+
+TITLES = {"ttft": "TTFT in s", "tpot": "TPOT in ms", "latency": "latency in s"}
+SERVED = {"tpot": "TPOT in ms", "ttft": "TTFT in ms"}
+_UNITS = {"ttft": 1.0, "tpot": 1000.0, "latency": 1.0}
+
+
+def draw_recorded(found: Sequence[Judged], target: Path) -> None:
+    """The share of requests within a time: measured, and predicted as the tables have it."""
+    first = list({each.recording.name: each for each in reversed(found)}.values())[::-1]
+    drawn(lambda: _recorded(first), target)
+
+
+def _recorded(found: Sequence[Judged]) -> Figure:
+    import seaborn
+    from matplotlib.figure import Figure
+
+    with seaborn.axes_style("whitegrid"):
+        figure = Figure(figsize=(PAGE * 1.4, 2.2 * len(found)), facecolor="white", layout="constrained")
+        panels = figure.subplots(len(found), len(TITLES), squeeze=False)
+    for row, each in zip(panels, found, strict=True):
+        for axes, (name, title) in zip(row, TITLES.items(), strict=True):
+            for times, label, looks in (
+                (each.measured, "measured", {"color": PUBLISHED, "lw": 3.0, "alpha": 0.6}),
+                (each.predicted, "predicted", {"color": BLUE, "lw": 1.2}),
+            ):
+                values = np.sort(getattr(times, name)) * _UNITS[name]
+                share = np.arange(1, len(values) + 1) / len(values)
+                axes.plot(values, share, label=label, **looks)
+            axes.set(xlabel=title, ylim=(0, 1), xlim=(0, None))
+        row[0].set_ylabel("share of requests")
+        row[1].set_title(printable(each.recording.name), fontsize=9, parse_math=False)
+    panels[0][0].legend(loc="lower right", fontsize=7)
+    return figure
+
+
+def draw_serving(found: Sequence[Served], target: Path) -> None:
+    """Predicted over measured by what was measured; hollow where it is known to be off."""
+    drawn(lambda: _serving([each for each in found if each.tpot_ms is not None]), target)
+
+
+def _serving(found: Sequence[Served]) -> Figure:
+    import seaborn
+    from matplotlib.figure import Figure
+
+    devices = list(dict.fromkeys(each.point.device for each in found))
+    colours = dict(zip(dict.fromkeys(each.point.model for each in found), CYCLE, strict=False))
+    with seaborn.axes_style("whitegrid"):
+        figure = Figure(figsize=(PAGE * 1.4, 2.6 * len(devices)), facecolor="white", layout="constrained")
+        panels = figure.subplots(len(devices), len(SERVED), squeeze=False)
+    for row, device in zip(panels, devices, strict=True):
+        for axes, (metric, title) in zip(row, SERVED.items(), strict=True):
+            axes.axhline(1, color=PUBLISHED, lw=0.8)
+            here = [one for one in found if one.point.device == device]
+            for (model, colour), off in product(colours.items(), (True, False)):
+                those = [one for one in here if (one.point.model, bool(one.point.off)) == (model, off)]
+                measured = np.array([getattr(one.point, f"{metric}_ms") for one in those])
+                ratio = np.array([getattr(one, f"{metric}_ms") for one in those]) / measured
+                face = "none" if off else colour
+                axes.plot(measured, ratio, "o", color=colour, mfc=face, ms=3, mew=0.6)
+            axes.set(xscale="log", yscale="log", ylim=(0.25, 4), xlabel=f"measured {title}")
+            axes.set_yticks(
+                (0.25, 0.5, 0.7, 1, 1.4, 2, 4), ("0.25", "0.5", "0.7", "1", "1.4", "2", "4"), minor=False
+            )
+            axes.minorticks_off()
+        row[0].set_ylabel("predicted / measured")
+        row[0].set_title(printable(device.upper()), fontsize=9, parse_math=False)
+    for model, colour in colours.items():
+        panels[0][0].plot([], [], "o", color=colour, ms=3, label=printable(model))
+    panels[0][0].legend(fontsize=6, ncols=2)
+    return figure

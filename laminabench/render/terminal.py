@@ -1,0 +1,93 @@
+"""Text and tables for a terminal. rich is imported late: that takes longer than a replay."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from laminabench.render.format import plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from laminabench.render.model import Cell, Sheet, Tone
+
+# With these a name in somebody's Run would write on the terminal where it likes, or into its clipboard.
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
+# What rich takes for markup, after any backslashes.
+_TAG = re.compile(r"(\\*)(\[[a-z#/@][^[]*?\])")
+
+_STYLES: dict[Tone, str] = {
+    "": "", "good": "green", "bad": "red", "quiet": "dim", "strong": "bold", "code": "",
+}  # fmt: skip
+
+
+def visible(text: str) -> str:
+    """Control characters as escapes, but for ends of lines and tabs."""
+    return text.translate(_CONTROLS)
+
+
+def literal(text: object) -> str:
+    """Text that is not ours (names, paths, origins): rich must not take its brackets for markup."""
+    escaped = _TAG.sub(r"\1\1\\\2", visible(str(text)))
+    return escaped + "\\" if escaped.endswith("\\") and not escaped.endswith("\\\\") else escaped
+
+
+def without_markup(text: str) -> str:
+    """The text as rich prints it where there are no colours."""
+
+    def shown(match: re.Match[str]) -> str:
+        slashes, tag = match.groups()
+        return "\\" * (len(slashes) // 2) + (tag if len(slashes) % 2 else "")
+
+    return _TAG.sub(shown, text)
+
+
+def table(titles: Sequence[str], rows: Iterable[Iterable[str]] = (), **how: Any) -> Table:
+    """Columns without lines, aligned right under a title that begins with `>`. Cells are markup."""
+    from rich.table import Table
+
+    drawn = Table(box=None, pad_edge=False, **how)
+    for title in titles:
+        right = title.startswith(">")
+        drawn.add_column(literal(title.removeprefix(">")), justify="right" if right else "left")
+    for row in rows:
+        drawn.add_row(*row)
+    return drawn
+
+
+def print_sheet(console: Console, sheet: Sheet) -> None:
+    """Print a table under its title, with its notes."""
+    from rich.text import Text
+
+    if sheet.title:
+        console.print(f"[bold]{literal(sheet.title)}[/bold]", soft_wrap=True)
+    drawn = table(sheet.columns)
+    for row in sheet.rows:
+        drawn.add_row(*(Text(visible(str(each)), _STYLES[_tone(each)]) for each in row))
+    console.print(drawn)
+    for note in sheet.notes:
+        console.print(f"[dim]{literal(note)}[/dim]", soft_wrap=True)
+
+
+def _tone(cell: str | Cell) -> Tone:
+    return "" if isinstance(cell, str) else cell.tone
+
+
+def print_facts(console: Console, facts: dict[str, Any], indent: int = 0) -> None:
+    """A nested dictionary as indented lines, one line a value: what --json has, for people."""
+    width = max((len(key) for key in facts), default=0) + 2
+    for key, value in facts.items():
+        label = f"{'  ' * indent}{key.replace('_', ' '):{width}}"
+        if isinstance(value, dict):
+            console.print(label.rstrip())
+            print_facts(console, value, indent + 1)
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            console.print(label.rstrip())
+            for row in value:
+                print_facts(console, row, indent + 1)
+                console.print()
+        else:
+            console.print(f"{label}{visible(plain(value))}", soft_wrap=True, markup=False)
