@@ -17,7 +17,7 @@ from laminabench.present.terminal import literal, print_facts, said, table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from laminabench.catalog.boards import Board
+    from laminabench.systems.modelled.h2m2.boards import Board
 
 # What the other boards of the catalogue vary one thing of.
 ORIGINAL = "h2m2"
@@ -76,7 +76,7 @@ def show_device(
 @reporting
 def boards(name: str | None, out: Output) -> None:
     """Boards with two memories, a line each; of one, every parameter and where it is from."""
-    from laminabench.catalog.boards import NAMES, board
+    from laminabench.systems.modelled.h2m2.boards import NAMES, board
 
     if name is None:
         rows = [_board_facts(board(each), board(ORIGINAL)) for each in NAMES]

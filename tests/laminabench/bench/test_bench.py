@@ -12,7 +12,7 @@ import torch
 from lamina.convert import packing
 from laminabench.bench import attention, products, sim, slab, traces
 from laminabench.bench.endpoint_server import pieces
-from laminabench.sim.h2m2 import dynamic_trace
+from laminabench.systems.modelled.h2m2.mapping import dynamic_trace
 from laminabench.traces.resolve import resolve as resolved
 
 Facts = Callable[..., dict[str, Any]]

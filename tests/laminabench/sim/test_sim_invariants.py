@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from sim_cases import in_ticks, native, random_arguments
 
+from laminabench import _sim
+
 SEEDS = range(24)
 
 
@@ -147,3 +149,12 @@ def as_bytes(value: Any) -> Any:
 def test_equal_inputs_give_equal_tables(seed: int) -> None:
     given = random_arguments(seed, record_to=2**40)
     assert as_bytes(native(**given)) == as_bytes(native(**given))
+
+
+def test_a_misspelt_cost_is_an_error() -> None:
+    costs = _sim.Costs(4)
+    for bound in (costs, costs.serving, costs.prompts, costs.windows, _sim.Deployment("serial", "grow")):
+        with pytest.raises(AttributeError):
+            bound.host_fixd = 1
+    with pytest.raises(ValueError, match="mid_slice"):
+        costs.mid_slice = np.zeros(3, np.int64)

@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from laminabench.catalog.boards import board
 from laminabench.catalog.find_model import model
 from laminabench.figures.claims import Claim, Section
 from laminabench.figures.ground import Ground
@@ -43,6 +42,7 @@ from laminabench.figures.papers.h2m2.ground import (
 from laminabench.figures.papers.h2m2.one_model import PUBLISHED_OF
 from laminabench.figures.papers.spans import panels
 from laminabench.figures.style import BLUE, INK, PAGE, PUBLISHED, PURPLE, SKY, VERMILION, sentence, sheet
+from laminabench.systems.modelled.h2m2.boards import board
 
 ORIGINAL = "h2m2"
 # Table 4's boards as the figure's parts show them.

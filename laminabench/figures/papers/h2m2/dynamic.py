@@ -43,7 +43,10 @@ from laminabench.figures.style import (
     sentence,
     sheet,
 )
-from laminabench.sim.h2m2 import (
+from laminabench.sim.outcome import Outcome
+from laminabench.sim.simulate import simulate
+from laminabench.sim.spec import Float64, Offered, Spec
+from laminabench.systems.modelled.h2m2.mapping import (
     BATCH,
     ITERATIONS,
     LONGEST,
@@ -54,9 +57,7 @@ from laminabench.sim.h2m2 import (
     plan,
     uniform,
 )
-from laminabench.sim.outcome import Outcome
-from laminabench.sim.simulate import simulate
-from laminabench.sim.spec import BoardTiming, Float64, Offered, Spec, shape_of
+from laminabench.systems.modelled.h2m2.timing import BoardTiming, shape_of
 from laminabench.systems.registry import papers_setup, system
 
 MODEL = "gpt3-175b"

@@ -10,7 +10,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from laminabench.catalog.boards import Board
 from laminabench.catalog.find_model import model
 from laminabench.figures.claims import Claim, Section
 from laminabench.figures.ground import Ground
@@ -39,7 +38,8 @@ from laminabench.figures.papers.h2m2.ground import (
     under_the_other_load,
 )
 from laminabench.figures.style import PAGE, sentence, sheet
-from laminabench.sim.h2m2 import footprint
+from laminabench.systems.modelled.h2m2.boards import Board
+from laminabench.systems.modelled.h2m2.mapping import footprint
 
 _WHERE = "section 5.5"
 _SPEED_UPS = {H2M2.words: 1.46, EIGHT_HBM.words: 2.29}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from laminabench.catalog.boards import Board
 from laminabench.catalog.find_model import model
 from laminabench.catalog.models import ModelShape
 from laminabench.figures.claims import Claim, Section
@@ -26,7 +25,8 @@ from laminabench.figures.papers.h2m2.ground import (
     speed_ups,
 )
 from laminabench.figures.style import BLUE, ORANGE, PURPLE, VERMILION, sentence
-from laminabench.sim.h2m2 import IterationLoad, flexgen_shares, uniform
+from laminabench.systems.modelled.h2m2.boards import Board
+from laminabench.systems.modelled.h2m2.mapping import IterationLoad, flexgen_shares, uniform
 
 _MODEL = "gpt3-175b"
 NAIVE = Way("Naive", "naive")

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from laminabench.catalog.boards import Board, board
 from laminabench.catalog.find_model import model
 from laminabench.catalog.models import ModelShape
 from laminabench.figures.claims import Basis
 from laminabench.figures.style import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILION, YELLOW
-from laminabench.sim.h2m2 import IterationLoad, Plan, plan, uniform
+from laminabench.systems.modelled.h2m2.boards import Board, board
+from laminabench.systems.modelled.h2m2.mapping import IterationLoad, Plan, plan, uniform
 
 BASELINE = "lpddr"
 # What every iteration's time rests on: the tables of the paper's hardware, and what they leave open.

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 from matplotlib.figure import Figure
 
-from laminabench.catalog.drams import load_drams
 from laminabench.catalog.find_model import model
 from laminabench.figures.claims import Basis, Claim, Section
 from laminabench.figures.ground import Ground
@@ -34,8 +33,8 @@ from laminabench.figures.papers.h2m2.one_model import PUBLISHED_OF
 from laminabench.figures.papers.h2m2.overheads import PUBLISHED as OVERHEADS
 from laminabench.figures.papers.h2m2.overheads import overheads
 from laminabench.figures.style import sentence, table_picture
-from laminabench.sim.h2m2 import Mapping
-from laminabench.sim.h2m2_layer import (
+from laminabench.systems.modelled.h2m2.drams import load_drams
+from laminabench.systems.modelled.h2m2.layer import (
     AS_ASSUMED,
     DRAMS,
     SIDES,
@@ -46,6 +45,7 @@ from laminabench.sim.h2m2_layer import (
     efficiency,
     replay_side,
 )
+from laminabench.systems.modelled.h2m2.mapping import Mapping
 
 # The memories alone, and with what computes on them.
 RESTS: tuple[Basis, ...] = ("paper's own numbers", "shape", "data sheet", "assumption")

@@ -13,7 +13,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from laminabench.catalog.boards import Board
 from laminabench.catalog.hardware import GB
 from laminabench.figures.claims import Claim, Section
 from laminabench.figures.ground import Ground
@@ -47,6 +46,7 @@ from laminabench.figures.papers.h2m2.ground import (
 )
 from laminabench.figures.papers.spans import panels
 from laminabench.figures.style import BLUE, GREEN, INK, ORANGE, PAGE, PUBLISHED, sentence, sheet
+from laminabench.systems.modelled.h2m2.boards import Board
 
 WAYS = (HIERARCHICAL, H2M2, ORACLE)
 # Of migration and computing: nothing at once, or all that can be.

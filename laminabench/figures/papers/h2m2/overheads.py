@@ -10,7 +10,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from laminabench import _sim
-from laminabench.catalog.boards import Board
 from laminabench.catalog.find_model import model
 from laminabench.catalog.models import ModelShape
 from laminabench.figures.claims import Basis, Claim, Section
@@ -35,8 +34,9 @@ from laminabench.figures.papers.h2m2.ground import (
     under_the_other_load,
 )
 from laminabench.figures.style import Looks, sentence, table_picture
-from laminabench.sim.h2m2 import IterationLoad, Mapping, Plan, time_of, uniform
-from laminabench.sim.spec import shape_of
+from laminabench.systems.modelled.h2m2.boards import Board
+from laminabench.systems.modelled.h2m2.mapping import IterationLoad, Mapping, Plan, time_of, uniform
+from laminabench.systems.modelled.h2m2.timing import shape_of
 
 
 class Overheads(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pandas as pd
 
-from laminabench.catalog.boards import MIB, NAMES, Board, BoardMemory, board
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import GB
 from laminabench.figures.claims import Claim, Section
@@ -12,7 +11,8 @@ from laminabench.figures.ground import Ground
 from laminabench.figures.paper import Made
 from laminabench.figures.papers.h2m2.dynamic import CHECKPOINTS
 from laminabench.figures.papers.h2m2.ground import CASES, GPT3, GRID, how, original
-from laminabench.sim.h2m2 import BATCH, ITERATIONS
+from laminabench.systems.modelled.h2m2.boards import MIB, NAMES, Board, BoardMemory, board
+from laminabench.systems.modelled.h2m2.mapping import BATCH, ITERATIONS
 
 _ENTERED = Section("table 1", "entered from the paper", "bookkeeping", ("paper's own numbers",))
 _COMPUTED = Section("section 5.1", "computed from shapes", "bookkeeping", ("shape",))

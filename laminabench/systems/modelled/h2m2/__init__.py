@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from laminabench.catalog.boards import Board, board
 from laminabench.catalog.deployment import Deployment, Workers
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.provenance import host_provenance
-from laminabench.sim.h2m2 import flexgen_shares, footprint, uniform
-from laminabench.sim.spec import BoardTiming, Spec
+from laminabench.sim.spec import Spec
+from laminabench.systems.modelled.h2m2.boards import Board, board
+from laminabench.systems.modelled.h2m2.mapping import flexgen_shares, footprint, uniform
 from laminabench.systems.modelled.h2m2.other_boards import at_own_price, unpriced
+from laminabench.systems.modelled.h2m2.timing import BoardTiming
 from laminabench.systems.modelled.setup import MEMORY_SHARE, PREFILL_ROWS, Modelled, Setup, kv_tokens
 from laminabench.systems.modelled.system import EVERY, ONE_BATCH, System
 from laminabench.util.errors import UserError

@@ -20,7 +20,7 @@ def other_board(setup: Setup) -> str | None:
     kind = setup.deployment.model.device.board
     if kind is None:
         return None
-    from laminabench.catalog.boards import board
+    from laminabench.systems.modelled.h2m2.boards import board
 
     on = board(setup.board or kind)
     if setup.mapping in _BUILDS:

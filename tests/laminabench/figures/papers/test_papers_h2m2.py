@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from laminabench.catalog.boards import board
 from laminabench.catalog.find_model import model
 from laminabench.figures.ground import Ground
 from laminabench.figures.papers.h2m2 import (
@@ -31,7 +30,8 @@ from laminabench.figures.papers.h2m2.ground import (
     original,
 )
 from laminabench.figures.papers.h2m2.overheads import OPPOSITE, PAPERS, greedy
-from laminabench.sim.h2m2 import Mapping, Plan, footprint, plan, time_of, uniform
+from laminabench.systems.modelled.h2m2.boards import board
+from laminabench.systems.modelled.h2m2.mapping import Mapping, Plan, footprint, plan, time_of, uniform
 
 ONE_MODEL = {"h2m2-fig12": GPT3, "h2m2-fig13": CHINCHILLA, "h2m2-fig15": LLAMA}
 
