@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from laminabench.systems.modelled.h2m2.boards import Board
 
-# What the other boards of the catalogue vary one thing of.
-ORIGINAL = "h2m2"
 # Of folders that `costs import` reads.
 FORMATS = ("llmservingsim", "aiconfigurator", "vidur")
 
@@ -79,7 +77,7 @@ def boards(name: str | None, out: Output) -> None:
     from laminabench.systems.modelled.h2m2.boards import NAMES, board
 
     if name is None:
-        rows = [_board_facts(board(each), board(ORIGINAL)) for each in NAMES]
+        rows = [_board_facts(board(each), board(NAMES[0])) for each in NAMES]
         sides = (">HBM GB", ">GB/s", ">chips", ">LPDDR GB", ">GB/s", ">chips")
         titles = ("board", *sides, "what it is")
         out.result({"boards": rows}, lambda console: console.print(table(titles, map(_board_cells, rows))))

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from laminabench.figures.drawn import drawn
-from laminabench.figures.style import INK, PAGE, SYSTEM_COLOURS, foot, look, sheet
+from laminabench.figures.style import INK, PAGE, foot, look, sheet
+from laminabench.systems.registry import colours, marker
 from laminabench.traces.formats.wording import printable
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from laminabench.workflows.plan.request import PlanRequest
 
 # Not by colour alone.
-MARKS = {"lamina": "o", "lamina-v1": "s", "vllm": "^", "h2m2": "D", "afd": "v"}
+# Systems' markers as matplotlib has them.
+MARKS = {"circle": "o", "square": "s", "triangle-up": "^", "diamond": "D", "cross": "v"}
 
 
 def draw(request: PlanRequest, trace: Trace, answers: Sequence[Answer], target: Path) -> None:
@@ -58,11 +60,12 @@ def _literal(text: str) -> str:
 
 def _panel(axes: Axes, answer: Answer, slo_ms: float) -> None:
     points = [point for point in answer.found.points if point.keeps_up]
-    for system, colour in SYSTEM_COLOURS.items():
-        own = [point for point in points if point.candidate.system == system]
+    for name, colour in colours().items():
+        own = [point for point in points if point.candidate.system == name]
         if own:
             x, y = _places(own)
-            axes.scatter(x, y, s=14, color=colour, marker=MARKS[system], alpha=0.75, lw=0, label=system)
+            mark = MARKS.get(marker(name), "*")
+            axes.scatter(x, y, s=14, color=colour, marker=mark, alpha=0.75, lw=0, label=name)
     if answer.front:
         axes.plot(*_places(answer.front), color=INK, lw=0.8, drawstyle="steps-post", label="front")
     if answer.winner:

@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from laminabench.figures.style import PURPLE, SYSTEM_COLOURS
+from laminabench.figures.style import PURPLE
 from laminabench.runs.manifest import NUMBERS, Manifest
 from laminabench.runs.read import Run
 from laminabench.runs.summary import Attainment, Summary, Window, number_at
+from laminabench.systems.registry import colours
 from laminabench.workflows.compare.recorded import Recorded, differences, of_run
 
-# Three to one against white and against the page's dark: the figures' sky blue is too light for white.
-COLOURS = {**SYSTEM_COLOURS, "lamina-v1": "#3d95cc"}
+# Three to one against white and against the page's dark.
+COLOURS = colours(page=True)
 OTHERS = (PURPLE, "#8a7f2d", "#a0643c")
 # Runs of one system have its colour, so the line tells them apart, and in bars the pattern.
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from laminabench.figures.planned import MARKS, picture
-from laminabench.figures.style import SYSTEM_COLOURS
-from laminabench.systems.registry import MODULES
+from laminabench.systems.registry import MODULES, colours, marker
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,6 +48,5 @@ def test_tokens_for_nothing_have_a_place_too() -> None:
 
 
 def test_every_system_has_a_colour_and_a_mark_of_its_own() -> None:
-    for looks in (SYSTEM_COLOURS, MARKS):
-        assert looks.keys() == MODULES.keys()
-        assert len(set(looks.values())) == len(looks)
+    assert len(set(colours().values())) == len(set(colours(page=True).values())) == len(MODULES)
+    assert {marker(name) for name in MODULES} == MARKS.keys()

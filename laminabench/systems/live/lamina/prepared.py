@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import msgspec
 import numpy as np
@@ -35,11 +35,12 @@ from laminabench.systems.live.lamina.faults import FaultSpec, parse, plan
 from laminabench.systems.live.lamina.log import Begun, ReplayLog, Resumed, record
 from laminabench.systems.live.lamina.loop import Replay, order_of
 from laminabench.systems.live.lamina.records import PROCESS, OwnTimes, Recorded, recorded
-from laminabench.systems.live.lamina.setup import LiveSetup
+from laminabench.systems.live.lamina.setup import PROMPT_TOKENS, LiveSetup
 from laminabench.systems.live.lamina.starting import WarmUp
 from laminabench.systems.live.local import MAX_SEQUENCES, MODEL, looked_up
 from laminabench.systems.live.prompts import prompt_of
 from laminabench.systems.live.recent import expected_of, watched
+from laminabench.systems.modelled.vllm import Vllm
 from laminabench.systems.router import require_prefixes, require_several
 from laminabench.traces.table import Trace
 from laminabench.util.errors import CheckFailedError, UserError
@@ -221,3 +222,17 @@ def _unsound(records: Recorded | OwnTimes) -> CheckFailedError | None:
         f"the workers left the schedule {len(records.violations)} times, first: {records.violations[0]}; "
         "this is a bug of the engine",
     )
+
+
+def twin(request: ReplayRequest) -> dict[str, Any]:
+    """Return the choices of its modelled twin."""
+    choices: dict[str, Any] = {}
+    if request.prefill == "model":
+        # The modelled default is of all tokens of an iteration, the engine's is of prompts.
+        choices["max_batched_tokens"] = max(
+            request.max_batched_tokens or PROMPT_TOKENS, request.max_num_seqs or MAX_SEQUENCES
+        )
+    if "+" not in (request.deployment or ""):
+        # In one process it is one batch on one kind of device.
+        choices |= {"system": Vllm.NAME, "admission": request.admission or "reserve", "block_size": 1}
+    return choices

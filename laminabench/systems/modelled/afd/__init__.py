@@ -270,6 +270,7 @@ class Afd(SplitSystem):
     """As this package has it."""
 
     NAME = "afd"
+    COLOUR, MARKER = "#e69f00", "cross"
     TAKES = (
         EVERY
         | PROMPTS

@@ -188,6 +188,7 @@ class H2m2(System):
     """Boards, each of which serves a whole model by itself."""
 
     NAME = "h2m2"
+    COLOUR, MARKER = "#009e73", "diamond"
     TAKES = EVERY | {"mapping", "board"}
     # A board's memories are used whole, as its paper does.
     ANYWAY: ClassVar[Mapping[str, object]] = {**ONE_BATCH, "gpu_memory_utilization": MEMORY_SHARE}
