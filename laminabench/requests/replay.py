@@ -11,8 +11,9 @@ import json
 import math
 import os
 import re
+import shlex
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -23,7 +24,7 @@ from msgspec import Meta
 
 from laminabench.util import safe_parse
 from laminabench.util.errors import UserError, require_text
-from laminabench.util.redact import HIDDEN, Secret, without_credentials
+from laminabench.util.redact import Secret, without_credentials
 from laminabench.util.suggest import nearest
 
 WORKLOAD = "Workload"
@@ -32,6 +33,11 @@ LIVE = "Live replays"
 SERVER = "A server (--system openai)"
 CUTS = "Cuts of the trace"
 OUTPUT = "Output"
+
+# What the text of a choice can reach besides the replay's own numbers. "files": it is looked up among known
+# names or read as data; "code", "network", "credential" and "writes" act outside of the replay.
+Reach = Literal["nothing", "files", "code", "network", "credential", "writes"]
+ACTING: tuple[Reach, ...] = ("code", "network", "credential", "writes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,7 @@ class Flag:
     opposite: bool = False  # of a switch: --no-NAME is one too
     kind: Literal["", "file", "folder", "seconds"] = ""  # of a text: "seconds" is a stretch, as A:B
     words: tuple[str, ...] = ()  # beside a number; what ends in a colon goes on
+    reach: Reach | None = None  # None only where the type has no free text, so that it reaches nothing
 
 
 Count = Annotated[int, Meta(ge=1)]
@@ -212,24 +219,29 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 # The flag of each choice, under the headings of `laminabench replay --help`, in their order.
 FLAGS: Mapping[str, Mapping[str, Flag]] = {
     WORKLOAD: {
-        "trace": Flag("Catalogue name, imported name or file."),
+        "trace": Flag("Catalogue name, imported name or file.", reach="files"),
         "mode": Flag("Queue never empty, the trace's own arrivals, or fixed concurrency."),
         "concurrency": Flag("With --mode closed: requests in the system at once."),
         "slo_tbt_ms": Flag("Time between tokens that counts as good."),
         "slo_ttft_ms": Flag("With --prefill: time to the first token that counts as good."),
-        "policy": Flag("Who goes first: fifo (default), sjf, deadline, module:Class."),
+        "policy": Flag("Who goes first: fifo (default), sjf, deadline, module:Class.", reach="code"),
     },
     SYSTEM: {
-        "system": Flag("What to replay against."),
+        "system": Flag("What to replay against.", reach="nothing"),
         "deployment": Flag(
             "4xh100, or model+attention workers: 2xh100+4xh20; with a layout: 8xh200:dp8ep8. "
-            "v2 Table 5's, or 1xcpu+1xcpu. Live lamina: or auto, what is fastest here."
+            "v2 Table 5's, or 1xcpu+1xcpu. Live lamina: or auto, what is fastest here.",
+            reach="nothing",
         ),
-        "model": Flag("Name, config.json or folder; llama3-70b, or live llama-mini."),
+        "model": Flag("Name, config.json or folder; llama3-70b, or live llama-mini.", reach="files"),
         "backend": Flag("Hardware one need not have (modelled, default), or the engine on this machine."),
-        "costs": Flag("Cost set, or a TOML file; vllm-0.14, or vllm-0.24 for models and devices of today."),
+        "costs": Flag(
+            "Cost set, or a TOML file; vllm-0.14, or vllm-0.24 for models and devices of today.",
+            reach="files",
+        ),
         "network": Flag(
-            "fhbn, nccl, shm, ..., or 40us,42GB/s; the paper's. Live: auto, shm, gloo, verbs, mlx5."
+            "fhbn, nccl, shm, ..., or 40us,42GB/s; the paper's. Live: auto, shm, gloo, verbs, mlx5.",
+            reach="nothing",
         ),
         "batches": Flag("lamina, afd: how many take turns, 1 is serial; 2. Live: or auto."),
         "min_batch": Flag(
@@ -251,7 +263,8 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
         ),
         "host": Flag(
             "What the host adds to an iteration and, after a comma, for each request: 5ms or 2ms,20us; the "
-            "cost set's."
+            "cost set's.",
+            reach="nothing",
         ),
         "host_async": Flag("The host prepares an iteration while the one before it runs."),
         "admission": Flag(
@@ -270,6 +283,7 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
             "their own (pool:2xh100). Live: made up (off), computed by the model workers (model), or by N "
             "others.",
             words=("off", "colocated", "model", "pool:"),
+            reach="nothing",
         ),
         "max_batched_tokens": Flag(
             "--prefill: tokens that a batch computes in an iteration; 2048. Live lamina: of prompts; 512."
@@ -277,7 +291,8 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
         "instances": Flag("So many of the deployment behind a router, each a whole one; 1."),
         "router": Flag(
             "With --instances: which one a request goes to; round-robin (default), least-requests, "
-            "least-kv, prefix, fit, module:Class."
+            "least-kv, prefix, fit, module:Class.",
+            reach="code",
         ),
         "queue": Flag(
             "With --instances: requests wait at theirs (each, default), or in front until one has room "
@@ -288,10 +303,14 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
             "of the whole run, no pictures over time.",
             opposite=True,
         ),
-        "mapping": Flag("h2m2: who says what is on which side; greedy."),
-        "board": Flag("h2m2: another board than the device's.", metavar="NAME|FILE"),
-        "price": Flag("Price per hour instead of the catalogue's, repeatable.", metavar="DEVICE=USD"),
-        "power": Flag("Rated power instead of the catalogue's, repeatable.", metavar="DEVICE=WATTS"),
+        "mapping": Flag("h2m2: who says what is on which side; greedy.", reach="nothing"),
+        "board": Flag("h2m2: another board than the device's.", metavar="NAME|FILE", reach="files"),
+        "price": Flag(
+            "Price per hour instead of the catalogue's, repeatable.", metavar="DEVICE=USD", reach="nothing"
+        ),
+        "power": Flag(
+            "Rated power instead of the catalogue's, repeatable.", metavar="DEVICE=WATTS", reach="nothing"
+        ),
         "price_basis": Flag(
             "Rents, or purchases over four years with power; rent where there is one by default."
         ),
@@ -300,6 +319,7 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
         "emulate": Flag(
             "Devices that are not here, as h100,h20: workers wait as long as the cost set says they take.",
             metavar="MODEL,ATTENTION",
+            reach="nothing",
         ),
         "slowdown": Flag("With --emulate: stretch all times for a slow host; 1.", metavar="X"),
         "oversubscribe": Flag("More workers than cores may share them."),
@@ -308,8 +328,11 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
         "chaos": Flag(
             "Repeatable: kill a worker, as attention:1@t=3s, random@tokens=500, random*50.",
             metavar="WHO[=HOW]@WHEN",
+            reach="nothing",
         ),
-        "ray": Flag("Workers as actors of this Ray cluster, auto or host:port.", metavar="ADDRESS"),
+        "ray": Flag(
+            "Workers as actors of this Ray cluster, auto or host:port.", metavar="ADDRESS", reach="network"
+        ),
         "tensor_parallel": Flag(
             "vllm: workers that share the model; a CPU's cores are one's threads, GPUs a worker each."
         ),
@@ -318,14 +341,18 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
         "runner_timeout": Flag(
             "vllm: it hangs if nothing is heard from it for so long; 300.", metavar="SECONDS"
         ),
-        "metrics_port": Flag("Tell Prometheus meanwhile, on this port of 127.0.0.1; 0: any.", metavar="PORT"),
+        "metrics_port": Flag(
+            "Tell Prometheus meanwhile, on this port of 127.0.0.1; 0: any.", metavar="PORT", reach="network"
+        ),
     },
     SERVER: {
-        "url": Flag("The server, as http://127.0.0.1:8000.", metavar="URL"),
+        "url": Flag("The server, as http://127.0.0.1:8000.", metavar="URL", reach="network"),
         "api": Flag("Which of its two; completions."),
-        "header": Flag("Repeatable: a field of every request's head.", metavar="'K: V'"),
-        "api_key_file": Flag("The key; else LAMINABENCH_API_KEY or OPENAI_API_KEY.", kind="file"),
-        "tokenizer": Flag("Send text; the model's tokenizer.json or folder.", metavar="PATH"),
+        "header": Flag("Repeatable: a field of every request's head.", metavar="'K: V'", reach="credential"),
+        "api_key_file": Flag(
+            "The key; else LAMINABENCH_API_KEY or OPENAI_API_KEY.", kind="file", reach="credential"
+        ),
+        "tokenizer": Flag("Send text; the model's tokenizer.json or folder.", metavar="PATH", reach="files"),
         "vocab": Flag("Token ids are below this; 10000 if it is not known."),
         "timeout": Flag("Seconds for a request in all; 600."),
         "first_byte_timeout": Flag("Seconds until an answer begins; 120."),
@@ -337,7 +364,9 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
     CUTS: {
         "offline": Flag("Never download; use what is here, else the profile."),
         "max_rows": Flag("Read a file of up to so many rows, however well it is packed.", metavar="N"),
-        "window": Flag("Only requests arriving in these seconds.", metavar="A:B", kind="seconds"),
+        "window": Flag(
+            "Only requests arriving in these seconds.", metavar="A:B", kind="seconds", reach="nothing"
+        ),
         "scale_lengths": Flag("Multiply prompt and output lengths.", metavar="X"),
         "max_prompt": Flag("Longest prompt let through, in tokens."),
         "max_output": Flag("Longest output let through, in tokens."),
@@ -352,12 +381,17 @@ FLAGS: Mapping[str, Mapping[str, Flag]] = {
         "seed": Flag("For everything drawn at random."),
     },
     OUTPUT: {
-        "directory": Flag("Where the Run goes; runs/NAME-AND-TIME by default.", kind="folder"),
+        "directory": Flag(
+            "Where the Run goes; runs/NAME-AND-TIME by default.", kind="folder", reach="writes"
+        ),
         "no_out": Flag("Print only, keep no Run."),
-        "plot": Flag("Draw TBT and tokens/s over time: .png, .svg or .pdf.", kind="file"),
-        "timeline": Flag("Perfetto trace of one window: .json or .json.gz.", kind="file"),
+        "plot": Flag("Draw TBT and tokens/s over time: .png, .svg or .pdf.", kind="file", reach="writes"),
+        "timeline": Flag("Perfetto trace of one window: .json or .json.gz.", kind="file", reach="writes"),
         "timeline_window": Flag(
-            "Which seconds; two iterations from the middle by default.", metavar="A:B", kind="seconds"
+            "Which seconds; two iterations from the middle by default.",
+            metavar="A:B",
+            kind="seconds",
+            reach="nothing",
         ),
     },
 }
@@ -385,6 +419,11 @@ class Choice:
     @property
     def repeatable(self) -> bool:
         return isinstance(self.default, tuple)
+
+    def acts(self, value: object) -> bool:
+        """Whether this value runs code, opens a connection, reveals a credential or writes a file."""
+        # Policies and routers of laminabench have no colon in their names.
+        return self.flag.reach in ACTING and (self.flag.reach != "code" or ":" in str(value))
 
 
 _FIELDS = {field.name: field for field in msgspec.structs.fields(ReplayRequest)}
@@ -446,20 +485,36 @@ def of_file(path: Path) -> ReplayRequest:
     return of_text(text, str(path))
 
 
+def require_given(request: ReplayRequest, where: str, given: Container[str]) -> None:
+    """Raise a UserError if a stored request acts outside of the replay by a choice not in `given`."""
+    if words := acting(request, given):
+        raise UserError(
+            "request-not-trusted",
+            f"{where} names code, addresses, credentials or files to write, which are taken from the command "
+            f"line only; to use them, add: {shlex.join(words)}",
+        )
+
+
+def acting(request: ReplayRequest, given: Container[str] = ()) -> list[str]:
+    """Return the choices of a request that act outside of the replay as arguments, without those given."""
+    table = request.table()
+    return [
+        word
+        for name, choice in CHOICES.items()
+        if name not in given and choice.key in table and choice.acts(getattr(request, name))
+        for word in typed(choice.key, table[choice.key])
+    ]
+
+
 def of_manifest(text: str | None, where: str, given: Mapping[str, Any]) -> ReplayRequest:
-    """The request that a Run keeps; what is given anew need not be in it."""
+    """Return the request that a Run keeps; what it reaches outside of the replay must be given anew."""
     if text is None:
         raise UserError(
             "run-too-old",
             f"{where} keeps no request, as it was imported or is of an older version: type its command again",
         )
     request = of_text(text, where)
-    hidden = [header for header in request.header if header.revealed().endswith(HIDDEN)]
-    if hidden and "header" not in given:
-        raise UserError(
-            "replay-secret-missing",
-            f"{where} does not keep the values of headers; give --header '{hidden[0]}' again",
-        )
+    require_given(request, where, given)
     return request
 
 
