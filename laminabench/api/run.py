@@ -222,8 +222,8 @@ class Run:
             title=f"{what}{f' ({boards})' if boards else ''} with {manifest.model_name}, {how}{partial}",
             slo_tbt_ms=summary.slo.tbt_ms,
             slo_ttft_ms=summary.slo.ttft_ms or None,
-            faults=summary.faults or (),
-            resumed_s=summary.resumed.at_s if summary.resumed else (),
+            faults=summary.fault_costs,
+            resumed_s=summary.resumed_s,
         )
 
 

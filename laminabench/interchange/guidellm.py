@@ -164,8 +164,8 @@ def _calls(lists: dict[str, list[Table]], *, scheduled: bool) -> tuple[Calls, fl
         tokens = row.get("output_tokens")
         tokens = chunks if tokens is None else count(tokens, "output_tokens")
         last = clock["last_token_iteration"] if chunks > 1 else first
-        ends = [moment(each, "token_iteration") for each in (first, last)]
-        made.append((np.linspace(*ends, chunks) - began, np.array(dealt(tokens, chunks), np.int64)))
+        begin, end = (moment(each, "token_iteration") for each in (first, last))
+        made.append((np.linspace(begin, end, chunks) - began, np.array(dealt(tokens, chunks), np.int64)))
         even.append(chunks > 2 or tokens != chunks)
     pieces = pieces_of(made)
     size = len(rows)

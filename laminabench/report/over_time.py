@@ -113,7 +113,7 @@ def _band(each: Shown, found: Sliced) -> PlotlyJson:
 
 def _faults(runs: Sequence[Shown]) -> dict[str, list[PlotlyJson]]:
     """Of live replays: from when each fault began until iterations went on."""
-    return {"shapes": [_fault(each, fault) for each in runs for fault in each.summary.faults or ()]}
+    return {"shapes": [_fault(each, fault) for each in runs for fault in each.summary.fault_costs]}
 
 
 def _fault(each: Shown, fault: FaultCost) -> PlotlyJson:
@@ -125,7 +125,7 @@ def _fault(each: Shown, fault: FaultCost) -> PlotlyJson:
 
 
 def _marked(runs: Sequence[Shown]) -> str:
-    faulty = any(each.summary.faults for each in runs)
+    faulty = any(each.summary.fault_costs for each in runs)
     return " Shaded: a fault, until iterations went on." if faulty else ""
 
 

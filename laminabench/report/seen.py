@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from laminabench.present.numbers import number4, share
 from laminabench.report.markup import Markup, table
 from laminabench.report.shown import Shown
-from laminabench.runs.summary import FaultCost
+from laminabench.runs.summary import ClientSummary, FaultCost
 
 _TIMES = (
     ("Sent to first chunk (TTFT), ms", "ttft_ms"),
@@ -37,11 +37,12 @@ def _times(each: Shown) -> Markup:
 
 
 def _calls(each: Shown) -> Markup:
+    assert isinstance(each.summary, ClientSummary)
     attempts = each.summary.attempts
     mean, most = (number4(each.number_at(f"tokens_per_chunk.{key}")) for key in ("mean", "max"))
     dealt = share(each.number_at("tokens_per_chunk.even_share"))
     sent, retried, failed = (number4(each.number_at(f"attempts.{key}")) for key in _ATTEMPTS)
-    errors = list(attempts.by_error.items())[:_MOST_ERRORS] if attempts else []
+    errors = list(attempts.by_error.items())[:_MOST_ERRORS]
     rows = [
         ("Tokens a chunk, mean and most", f"{mean}, {most}"),
         ("Tokens dealt evenly, as the server did not say", dealt),
@@ -63,7 +64,7 @@ _MOST = 50
 
 def fault_tables(runs: Sequence[Shown]) -> list[Markup]:
     """One for each Run that had any."""
-    return [_faults(each, each.summary.faults) for each in runs if each.summary.faults]
+    return [_faults(each, each.summary.fault_costs) for each in runs if each.summary.fault_costs]
 
 
 def _faults(each: Shown, faults: list[FaultCost]) -> Markup:

@@ -16,6 +16,7 @@ from laminabench.analysis.faults import faults_of, in_all
 from laminabench.catalog.deployment import AUTO, Deployment, Instances, parse_deployments
 from laminabench.catalog.hardware import priced_devices
 from laminabench.requests.replay import ReplayRequest
+from laminabench.runs.summary import EngineSummary
 from laminabench.runs.summary import Resumed as ResumedFacts
 from laminabench.sim.spec import Pipelining
 from laminabench.sim.timeline import bubbles, write_timeline
@@ -90,6 +91,7 @@ class PreparedEngine(Prepared):
         if setup.on_gpus:
             listener.note("workers on GPUs are not verified on hardware; see docs/gpu.md")
         replayed = self._replay(trace, past, listener)
+        assert isinstance(replayed.summary, EngineSummary)
         total = replayed.summary.faults_in_all
         if total and (missed := total.strikes_planned - total.strikes):
             listener.note(
