@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from laminabench.runs.faults import Fault, Strike
 from laminabench.runs.journal import Journal
 from laminabench.sim.simulate import Offered, Priority
-from laminabench.systems.live.lamina.faults import PlannedFault, due, seen, unanswered
+from laminabench.systems.live.lamina.faults import Injection, due, unanswered
 from laminabench.systems.live.lamina.log import Arrived, Event, ReplayLog, record
 from laminabench.systems.live.recent import Recent
 from laminabench.systems.live.tables import Iteration, Tables
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
+from laminabench.util.live_progress import FaultEvent
 
 if TYPE_CHECKING:
     from lamina.serve import Engines, Step
@@ -99,7 +99,7 @@ class Replay:
     prompts: Callable[[int], list[int]] | None = None  # of a row; None where KV is made up, and so are tokens
     prefix: Callable[[int], Any] | None = None  # ids of a prompt's leading blocks, for a router
     recent: Recent = field(default_factory=Recent)
-    planned: Sequence[PlannedFault] = ()
+    planned: Sequence[Injection] = ()
     journal: Journal | None = None
     clock: Clock = field(default_factory=lambda: Clock())  # noqa: PLW0108 - the class as it is then
     _rows: dict[int, int] = field(init=False, default_factory=dict)  # of requests in the system, by number
@@ -119,7 +119,7 @@ class Replay:
         """Until every request has been served or refused."""
         log = self.log
         self.clock.start(log.at_s)
-        for past in sorted([*map(seen, log.strikes), *map(seen, log.faults)], key=lambda fault: fault.at_s):
+        for past in sorted([*log.strikes, *log.faults], key=lambda fault: fault.at_s):
             self.recent.told(past)
         self._go_on()
         self._offer()
@@ -197,7 +197,15 @@ class Replay:
             return
         for fault in due(self.planned, self.log, self.clock.elapsed()):
             self.engine.strike(fault.worker, fault.how)
-            self._happened(Strike(fault.number, fault.worker, fault.how, self.clock.elapsed()))
+            self._happened(
+                FaultEvent(
+                    at_s=self.clock.elapsed(),
+                    workers=(fault.worker,),
+                    why=f"--chaos: {fault.how}",
+                    struck=fault.how,
+                    number=fault.number,
+                )
+            )
         self._flush()
 
     def _sleep(self) -> None:
@@ -242,10 +250,10 @@ class Replay:
             workers_lost=len(unanswered(log)),
         )
 
-    def _happened(self, event: Strike | Fault) -> None:
+    def _happened(self, event: FaultEvent) -> None:
         """Record it, and tell who watches."""
         self._record(event)
-        self.recent.told(seen(event))
+        self.recent.told(event)
 
     def note_faults(self) -> None:
         """Those that nobody has told of."""
@@ -253,9 +261,15 @@ class Replay:
             self._happened(self._fault(fault))
             self._faults += 1
 
-    def _fault(self, fault: Any) -> Fault:
-        times = (self.clock.at(fault.noticed_s), self.clock.at(fault.resumed_s))
-        return Fault(list(fault.workers), str(fault.why), *times, int(fault.requests), int(fault.kv_tokens))
+    def _fault(self, fault: Any) -> FaultEvent:
+        return FaultEvent(
+            at_s=self.clock.at(fault.noticed_s),
+            workers=tuple(fault.workers),
+            why=str(fault.why),
+            resumed_s=self.clock.at(fault.resumed_s),
+            requests=int(fault.requests),
+            kv_tokens=int(fault.kv_tokens),
+        )
 
     def _iteration(self, step: Step, results: dict[int, Any]) -> Iteration:
         rows, at = self._rows, self.clock.at

@@ -32,7 +32,7 @@ from laminabench.systems.base import (
 )
 from laminabench.systems.live.lamina import fastest, starting
 from laminabench.systems.live.lamina import setup as engine_setup
-from laminabench.systems.live.lamina.faults import FaultSpec, parse, plan
+from laminabench.systems.live.lamina.faults import Injection, parse, plan
 from laminabench.systems.live.lamina.log import Begun, ReplayLog, Resumed, record
 from laminabench.systems.live.lamina.loop import Replay, order_of
 from laminabench.systems.live.lamina.records import PROCESS, OwnTimes, Recorded, recorded
@@ -54,7 +54,7 @@ class PreparedEngine(Prepared):
     """Ready to be started."""
 
     setup: LiveSetup
-    faults: Sequence[FaultSpec] = ()
+    faults: Sequence[Injection] = ()
     choice: fastest.Choice | None = None  # of --deployment auto
     resumable: ClassVar[bool] = True
 

@@ -14,9 +14,9 @@ from laminabench.runs.status import DONE
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.endpoint.heard import MOST_CHUNKS, NOTHING, Ear, tell
 from laminabench.systems.live.endpoint.records import Records
-from laminabench.systems.live.lamina.faults import PlannedFault
+from laminabench.systems.live.lamina.faults import Injection
 from laminabench.systems.live.recent import EVERY_S, Recent, expected_of
-from laminabench.util.live_progress import Fault, Gaps, Happening, Moment
+from laminabench.util.live_progress import FaultEvent, Gaps, Happening, Moment
 
 # As test_live_loop has it.
 ITERATION_S = 0.007
@@ -93,10 +93,10 @@ def test_a_blow_and_what_came_of_it_are_told_and_told_again_when_it_is_gone_on_w
     made_up_engine: Any, trace_of: Any, play: Any
 ) -> None:
     told: list[Happening] = []
-    engine, planned = made_up_engine(), [PlannedFault("model 0", at_s=0.1)]
+    engine, planned = made_up_engine(), [Injection("model 0", at_s=0.1)]
     trace = trace_of([10] * 4, [40] * 4)
     replay = play(engine, trace, Offered(), recent=Recent(told.append, 4), planned=planned)
-    faults = [each for each in told if isinstance(each, Fault)]
+    faults = [each for each in told if isinstance(each, FaultEvent)]
     assert [(each.workers, each.struck) for each in faults] == [(("model 0",), "kill"), (("model 0",), None)]
     assert faults[0].resumed_s is None
     assert faults[1].at_s <= (faults[1].resumed_s or 0)
