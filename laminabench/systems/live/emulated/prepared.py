@@ -13,7 +13,7 @@ from laminabench.requests.replay import ReplayRequest
 from laminabench.runs.manifest import Backend
 from laminabench.systems.base import Past, Replayed
 from laminabench.systems.live.emulated.setup import EmulatedSetup, modelled_twin, require_emulable
-from laminabench.systems.live.lamina import setup as engine_setup
+from laminabench.systems.live.lamina.checks import check
 from laminabench.systems.live.lamina.faults import parse, plan
 from laminabench.systems.live.lamina.prepared import PreparedEngine
 from laminabench.systems.live.lamina.records import OwnTimes, Recorded
@@ -117,6 +117,6 @@ def prepare(request: ReplayRequest, listener: Listener) -> PreparedEmulated:
         slowdown=request.slowdown or 1.0,
     )
     faults = [parse(each) for each in request.chaos]
-    engine_setup.check(setup)
+    check(setup)
     plan(faults, setup.names(), 0, 0)
     return PreparedEmulated(request, setup, faults, twin=twin, built=built)

@@ -14,7 +14,8 @@ from laminabench.catalog.deployment import Deployment, devices_named
 from laminabench.catalog.find_model import modelled
 from laminabench.requests.replay import CHOICES, ReplayRequest
 from laminabench.sim.spec import Float64, Spec, Timing
-from laminabench.systems.live.lamina.setup import CPU, LiveSetup
+from laminabench.systems.live.lamina.setup import LiveSetup
+from laminabench.systems.live.local import CPU
 from laminabench.systems.modelled.lamina import default_deployment
 from laminabench.systems.modelled.prepared import MODEL
 from laminabench.traces.table import Trace

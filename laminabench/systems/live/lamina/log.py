@@ -115,7 +115,7 @@ class ReplayLog:
                 "replay again",
             ) from error
 
-    def to_go_on_with(self) -> list[int]:
+    def to_resume_with(self) -> list[int]:
         """Rows to submit again, in the order to do it in: who ran goes first, whatever the policy says."""
         return [*self.cut_off(), *(row for row in self._open if row not in self._cut_off)]
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from laminabench.systems.live.lamina.setup import CPU, LiveSetup
-from laminabench.systems.live.local import DTYPES
+from laminabench.systems.live.lamina.setup import LiveSetup
+from laminabench.systems.live.local import CPU, DTYPES
 from laminabench.systems.router import BUILT_IN, own_router
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
