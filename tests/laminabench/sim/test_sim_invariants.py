@@ -13,6 +13,8 @@ from sim_cases import in_ticks, native, random_arguments
 from laminabench import _sim
 
 SEEDS = range(24)
+# They have every mode, preemptions and rejected requests.
+FAST = 6
 
 
 class Replay:
@@ -45,7 +47,10 @@ class Replay:
         return found
 
 
-@pytest.fixture(scope="module", params=SEEDS)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(seed, marks=[pytest.mark.long] if seed >= FAST else []) for seed in SEEDS],
+)
 def replay(request: pytest.FixtureRequest) -> Replay:
     given = random_arguments(request.param)
     return Replay(given, in_ticks(native(**given)))
@@ -53,6 +58,10 @@ def replay(request: pytest.FixtureRequest) -> Replay:
 
 def test_the_replays_are_worth_looking_at() -> None:
     replays = [Replay(given, in_ticks(native(**given))) for given in map(random_arguments, SEEDS)]
+    fast = replays[:FAST]
+    assert any(r.requests["preemptions"].sum() for r in fast)
+    assert any(r.rejected.any() for r in fast)
+    assert {r.given["mode"] for r in fast} == {"saturate", "open", "closed"}
     assert sum(r.requests["preemptions"].sum() > 0 for r in replays) >= 5
     assert sum(bool(r.rejected.any()) for r in replays) >= 3
     assert sum(r.given["batches"] > 1 for r in replays) >= 10
@@ -145,6 +154,7 @@ def as_bytes(value: Any) -> Any:
     return value.tobytes() if isinstance(value, np.ndarray) else value
 
 
+@pytest.mark.long(but=["0"])
 @pytest.mark.parametrize("seed", range(6))
 def test_equal_inputs_give_equal_tables(seed: int) -> None:
     given = random_arguments(seed, record_to=2**40)
