@@ -86,7 +86,7 @@ def summary(calls: Calls, end_s: float) -> dict[str, Any]:
         return each(lambda some: rate(float(values[some].sum()), end_s))
 
     prompt, output = calls.prompt_tokens.astype(np.float64), calls.output_tokens.astype(np.float64)
-    waited, latency = simply(1e3 * calls.waited_s()), np.nan_to_num(calls.spent_s())
+    waited = simply(1e3 * calls.waited_s())
     with np.errstate(divide="ignore", invalid="ignore"):
         per_token = np.where(output > 0, 1e3 * calls.spent_s() / output, np.nan)
     of, tokens = calls.pieces.request, calls.pieces.tokens.astype(np.float64)
@@ -95,14 +95,16 @@ def summary(calls: Calls, end_s: float) -> dict[str, Any]:
     return {
         "request_totals": {name: int(some.sum()) for name, some in chosen.items()},
         "requests_per_second": per_second(np.ones(len(calls))),
-        "request_concurrency": per_second(latency),
-        "request_latency": simply(latency),
+        "request_concurrency": per_second(np.nan_to_num(calls.spent_s())),
+        "request_latency": simply(calls.spent_s()),
         "request_dispatch_delay": None,
         "request_scheduled_latency": None,
         "turn_predecessor_delay": None,
         "turn_scheduling_delay": None,
         "root_dispatch_delay": None,
-        "request_streaming_iterations_count": simply(np.bincount(of, minlength=len(calls)) * 1.0),
+        "request_streaming_iterations_count": simply(
+            np.bincount(of, minlength=len(calls)).astype(np.float64)
+        ),
         "prompt_token_count": simply(prompt),
         "output_token_count": simply(output),
         "total_token_count": simply(prompt + output),

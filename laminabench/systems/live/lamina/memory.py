@@ -45,7 +45,7 @@ def kv_within(setup: LiveSetup, most: int, free_bytes: float) -> int:
     """
     # Workers that share the queries of a single KV head each store it.
     copied = setup.partition == "heads" and setup.model.kv_heads == 1
-    on_device = setup.kv_bytes_per_token * (setup.workers[1] if copied else 1)
+    on_device = kv_bytes_per_token(setup) * (setup.workers[1] if copied else 1)
     room, usual = _room_for_kv(setup, free_bytes)
     each = on_device * setup.overcommit
     if room < each:
@@ -67,6 +67,17 @@ def kv_within(setup: LiveSetup, most: int, free_bytes: float) -> int:
     # A worker that holds whole requests may get the longest of them all.
     pools = 1 if setup.partition == "heads" else setup.workers[1]
     return max(1, min(share, most * pools))
+
+
+def kv_bytes_per_token(setup: LiveSetup) -> float:
+    """Return the bytes of a token in one arena."""
+    model = setup.model
+    if setup.kv_dtype == "auto":
+        return model.kv_bytes_per_token
+    from lamina.kv.stored import scale_bytes
+
+    vectors = 1 if model.latent else 2 * model.kv_heads
+    return model.layers * (model.stored_size + vectors * scale_bytes(setup.kv_dtype))
 
 
 def _room_for_kv(setup: LiveSetup, free_bytes: float) -> tuple[float, float]:

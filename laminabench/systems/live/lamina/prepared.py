@@ -33,6 +33,7 @@ from laminabench.systems.base import (
 )
 from laminabench.systems.live.lamina import fastest, starting
 from laminabench.systems.live.lamina.checks import check, needs_workers
+from laminabench.systems.live.lamina.facts import facts_of, paging_of
 from laminabench.systems.live.lamina.faults import Injection, parse, plan
 from laminabench.systems.live.lamina.log import Begun, ReplayLog, Resumed, record
 from laminabench.systems.live.lamina.loop import Replay, order_of
@@ -120,7 +121,7 @@ class PreparedEngine(Prepared):
             journal = past.open()  # from here on there is something to resume
             now = Begun(engine.schedule.batches, engine.schedule.pipelining, tokens)
             record(Resumed(log.at_s) if log.begun else now, log, journal)
-            capacity = setup.facts(engine)["kv_capacity_tokens"]
+            capacity = facts_of(setup, engine)["kv_capacity_tokens"]
             expected = expected_of(trace, offered, capacity, setup.names())
             with watched(listener, expected) as recent:
                 run = Replay(
@@ -137,9 +138,9 @@ class PreparedEngine(Prepared):
                 run.clock.slowdown = self.slowdown
                 run.run()
                 records = recorded(engine, run.clock, log.before, self.process)
-                paging = setup.paging(engine)
+                paging = paging_of(setup, engine)
                 run.note_faults()  # noticed when workers were asked for what they know
-            facts = {**setup.facts(engine), **paging, **self.told(records)}
+            facts = {**facts_of(setup, engine), **paging, **self.told(records)}
         if self.choice:
             facts["deployment_auto"] = self.choice.describe()
         return self._replayed(setup, log, records, facts, len(planned))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 from laminabench.catalog.deployment import Deployment, Instances, Workers
 from laminabench.catalog.find_model import to_hf_config
@@ -17,7 +17,7 @@ from laminabench.systems.live.local import CPU, MAX_SEQUENCES, LocalSetup
 from laminabench.traces.table import Trace
 
 if TYPE_CHECKING:
-    from lamina.serve import Engine, Engines, Fleet
+    pass
 
 DEPLOYMENT = "1xcpu+1xcpu"
 # Made-up weights have no longest text: positions rotate and are no rows of a table.
@@ -62,6 +62,7 @@ class LiveSetup(LocalSetup):
 
     @property
     def several(self) -> bool:
+        """Whether there are several instances, behind a router."""
         return len(self.deployments) > 1
 
     @property
@@ -112,17 +113,6 @@ class LiveSetup(LocalSetup):
         return iter(gpus.found(device, count, f"fewer, --oversubscribe to share what there is, {instead}"))
 
     @property
-    def kv_bytes_per_token(self) -> float:
-        """In one arena."""
-        model = self.model
-        if self.kv_dtype == "auto":
-            return model.kv_bytes_per_token
-        from lamina.kv.stored import scale_bytes
-
-        vectors = 1 if model.latent else 2 * model.kv_heads
-        return model.layers * (model.stored_size + vectors * scale_bytes(self.kv_dtype))
-
-    @property
     def workers(self) -> tuple[int, int]:
         """Of an instance: model workers and attention workers, each a process."""
         return self.deployment.dop
@@ -135,11 +125,6 @@ class LiveSetup(LocalSetup):
     def processes(self) -> int:
         """Workers of all kinds, of all instances."""
         return sum(sum(one.workers) + one.prefill_workers for one in self.each)
-
-    @property
-    def made_of(self) -> str:
-        """For the user."""
-        return "one process" if self.alone else f"{self.processes} workers"
 
     def names(self) -> list[str]:
         """What the engine calls its workers."""
@@ -159,56 +144,6 @@ class LiveSetup(LocalSetup):
     def kv_for(self, trace: Trace) -> int:
         """Tokens of KV memory of each instance."""
         return memory.kv_tokens(self, trace, memory.free_bytes(self))
-
-    def facts(self, serving: Engines) -> dict[str, Any]:
-        """What a reader should know, under the names that modelled replays use."""
-        if self.several:
-            return self._facts_of_all(cast("Fleet", serving))
-        engine = cast("Engine", serving)
-        same = (
-            *("pipeline_parallel", "experts", "overlap", "stream_chunks", "admission"),
-            *("oversubscribe", "prefill", "ray"),
-        )
-        return {
-            "model_workers": self.workers[0],
-            "attention_workers": self.workers[1],
-            "replicas": 1 if self.pipeline_parallel > 1 else engine.schedule.places,
-            "batches": engine.schedule.batches,
-            **({} if self.alone else {"min_batch": self.min_batch}),
-            "pipelining": engine.schedule.pipelining,
-            "attention_partition": self.partition,
-            "network": None if self.alone else engine.core.network,
-            **({} if self.alone or not engine.core.network_why else {"network_why": engine.core.network_why}),
-            "kv_capacity_tokens": engine.kv_tokens,
-            "warm_up_iterations": engine.warm_up_iterations,
-            "max_num_seqs": self.max_sequences,
-            "dtype": self.model.dtype,
-            **({} if self.kv_dtype == "auto" else {"kv_dtype": self.kv_dtype}),
-            **({"absorb": self.absorb} if self.model.latent else {}),
-            **({} if self.prefill == "off" else {"max_batched_tokens": self.max_batched_tokens}),
-            **{name: getattr(self, name) for name in same},
-        }
-
-    def paging(self, serving: Engines) -> dict[str, Any]:
-        """What paging has cost each attention worker that is there now, in pages; where there is any."""
-        if self.overcommit == 1:
-            return {}
-        faults = {worker: asdict(each) for worker, each in serving.paging().items()}
-        return {"kv_overcommit": self.overcommit, "kv_paging": faults}
-
-    def _facts_of_all(self, fleet: Fleet) -> dict[str, Any]:
-        """What all have in common once; what differs as a list."""
-        found = [one.facts(each.engine) for one, each in zip(self.each, fleet.instances, strict=True)]
-        facts = {
-            name: value if all(one[name] == value for one in found) else [one[name] for one in found]
-            for name, value in found[0].items()
-        }
-        return facts | {
-            "instances": len(found),
-            "router": self.router,
-            "queue": self.queue,
-            "kv_capacity_tokens": sum(one["kv_capacity_tokens"] for one in found),
-        }
 
     def layout(self) -> dict[str, Any]:
         """The arguments of lamina.Layout."""
