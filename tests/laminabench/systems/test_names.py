@@ -13,7 +13,16 @@ ROOT = Path(__file__).parents[3] / "laminabench"
 OWN = ("systems/modelled/", "systems/live/", "systems/registry.py")
 MAY_NAME = (
     # What is measured, reproduced or tried is of some systems by name.
-    *("bench/", "papers/", "figures/papers/", "torture/", "view/speed.py", "cli/bench.py", "cli/validate.py"),
+    *(
+        "bench/",
+        "calibrate/",
+        "papers/",
+        "figures/papers/",
+        "torture/",
+        "view/speed.py",
+        "cli/bench.py",
+        "cli/validate.py",
+    ),
     # A request's default, and types that are made of the registry.
     *("requests/", "api/choices.py"),
     # vLLM, the package and other tools' name for it; `openai`, the package.

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from laminabench.systems.live import local
+from laminabench.systems.live.lamina.setup import LiveSetup
 from laminabench.systems.live.local import CPU, KV_SHARE
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
-
-if TYPE_CHECKING:
-    from laminabench.systems.live.lamina.setup import LiveSetup
 
 # With `grow`, admission leaves a hundredth of the memory free.
 KV_HEADROOM = 1.02

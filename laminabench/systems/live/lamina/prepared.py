@@ -31,7 +31,7 @@ from laminabench.systems.base import (
     settled,
     summary_of,
 )
-from laminabench.systems.live.lamina import fastest, starting
+from laminabench.systems.live.lamina import fastest, memory, starting
 from laminabench.systems.live.lamina.checks import check, needs_workers
 from laminabench.systems.live.lamina.facts import facts_of, paging_of
 from laminabench.systems.live.lamina.faults import Injection, parse, plan
@@ -79,6 +79,10 @@ class PreparedEngine(Prepared):
         del records
         return {}
 
+    def kv_tokens(self, setup: LiveSetup, trace: Trace) -> int:
+        """Return the tokens of KV memory of each instance."""
+        return memory.kv_tokens(setup, trace, memory.free_bytes(setup))
+
     def decided(self, trace: Trace, listener: Listener) -> Self:
         """With the layout that this machine is fastest with, if that was asked for."""
         if not self.setup.auto:
@@ -114,7 +118,7 @@ class PreparedEngine(Prepared):
         log = ReplayLog(trace)
         log.restore(past.events)
         setup = _as_begun(setup, log.begun)
-        tokens = setup.kv_for(trace)
+        tokens = self.kv_tokens(setup, trace)
         prompts = None if self._made_up else partial(prompt_of, trace, request.seed, setup.model.vocab)
         policy = "fifo" if order.key is None else order.policy
         with starting.opened(setup, tokens, policy, WarmUp.of(trace), listener) as engine:

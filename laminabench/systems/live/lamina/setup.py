@@ -12,9 +12,7 @@ from laminabench.catalog.deployment import Deployment, Instances, Workers
 from laminabench.catalog.find_model import to_hf_config
 from laminabench.sim.spec import Admission, Pipelining
 from laminabench.systems.live import gpus
-from laminabench.systems.live.lamina import memory
 from laminabench.systems.live.local import CPU, MAX_SEQUENCES, LocalSetup
-from laminabench.traces.table import Trace
 
 if TYPE_CHECKING:
     pass
@@ -140,10 +138,6 @@ class LiveSetup(LocalSetup):
         if self.of_catalogue:
             return to_hf_config(self.model.name, LONGEST_TEXT)
         return self.weights or self.config_file
-
-    def kv_for(self, trace: Trace) -> int:
-        """Tokens of KV memory of each instance."""
-        return memory.kv_tokens(self, trace, memory.free_bytes(self))
 
     def layout(self) -> dict[str, Any]:
         """The arguments of lamina.Layout."""
