@@ -13,8 +13,8 @@
 
 #include "python/arrays.hpp"
 #include "python/bindings.hpp"
-#include "python/h2m2_inputs.hpp"
 #include "python/names.hpp"
+#include "python/sim_inputs.hpp"
 #include "sim/simulator.hpp"
 
 namespace nb = nanobind;
@@ -73,98 +73,6 @@ std::vector<T> column_of(const std::vector<Row>& rows, Field Row::* field) {
   column.reserve(rows.size());
   for (const Row& row : rows) column.push_back(row.*field);
   return column;
-}
-
-template <typename T>
-std::vector<T> table_of(const nb::dict& costs, const char* name, std::int64_t most) {
-  const auto column = nb::cast<Input<T>>(costs[name]);
-  if (static_cast<std::int64_t>(column.size()) <= most) {
-    throw std::invalid_argument(std::string("cost table ") + name + " is shorter than the largest batch");
-  }
-  return {column.data(), column.data() + column.size()};
-}
-
-ServingCosts serving_costs_of(const nb::dict& d) {
-  return {nb::cast<Ticks>(d["host_fixed"]), nb::cast<double>(d["host_per_request"]),
-          nb::cast<bool>(d["host_async"]), nb::cast<double>(d["recompute_per_token"])};
-}
-
-Grid grid_of(const nb::handle& from) {
-  const auto d = nb::cast<nb::dict>(from);
-  return {nb::cast<std::vector<std::vector<double>>>(d["axes"]), nb::cast<std::vector<double>>(d["values"])};
-}
-
-MeasuredAttention measured_of(const nb::dict& d) {
-  MeasuredAttention measured;
-  measured.decode = grid_of(d["decode"]);
-  measured.prompt = grid_of(d["prompt"]);
-  measured.mixed = grid_of(d["mixed"]);
-  measured.skew = grid_of(d["skew"]);
-  measured.mixed_skew = grid_of(d["mixed_skew"]);
-  const auto beyond = nb::cast<nb::dict>(d["beyond"]);
-  const auto of = [&](const char* name) { return nb::cast<double>(beyond[name]); };
-  measured.beyond = {of("fixed"),        of("per_request"), of("per_kv_token"), of("per_mean_token"),
-                     of("prompt_fixed"), of("per_row"),     of("per_pair")};
-  return measured;
-}
-
-// For batches of at most so many requests and, of slices and transfers, rows.
-Costs costs_of(const nb::dict& d, std::int64_t most, std::int64_t rows) {
-  Costs costs;
-  costs.loads.resize(static_cast<std::size_t>(rows) + 1);
-  const auto column = [&](const char* name, Ticks Load::* field) {
-    const std::vector<Ticks> table = table_of<Ticks>(d, name, rows);
-    for (std::size_t b = 0; b < costs.loads.size(); ++b) costs.loads[b].*field = table[b];
-  };
-  column("first_slice", &Load::first_slice);
-  column("mid_slice", &Load::mid_slice);
-  column("last_slice", &Load::last_slice);
-  column("q_lead", &Load::q_lead);
-  column("q_transfer", &Load::q_transfer);
-  column("kv_transfer", &Load::kv_transfer);
-  column("out_transfer", &Load::out_transfer);
-  column("migration", &Load::migration);
-  column("attention_rows", &Load::attention);
-  const auto combine = nb::cast<Ticks>(d["combine"]);
-  for (Load& load : costs.loads) {
-    load.active = true;
-    load.combine = combine;
-  }
-  costs.attention_fixed = table_of<Ticks>(d, "attention_fixed", most);
-  costs.attention_per_token = table_of<double>(d, "attention_per_token", most);
-  costs.stream_chunks = nb::cast<int>(d["stream_chunks"]);
-  costs.stream_by_request = nb::cast<bool>(d["stream_by_request"]);
-  costs.chunk_overhead = nb::cast<Ticks>(d["chunk_overhead"]);
-  costs.transfer_latency = nb::cast<Ticks>(d["transfer_latency"]);
-  costs.device_tokens = nb::cast<std::int64_t>(d["device_tokens"]);
-  costs.paged_per_token = nb::cast<double>(d["paged_per_token"]);
-  costs.serving = serving_costs_of(d);
-  if (d.contains("windowed")) {
-    const auto windowed = nb::cast<nb::dict>(d["windowed"]);
-    costs.windows = {nb::cast<std::int64_t>(windowed["window"]),
-                     table_of<double>(windowed, "per_token", most), nb::cast<double>(windowed["per_pair"])};
-  }
-  if (d.contains("measured")) costs.measured = measured_of(nb::cast<nb::dict>(d["measured"]));
-  if (d.contains("prompts")) {
-    const auto prompts = nb::cast<nb::dict>(d["prompts"]);
-    costs.prompts = {nb::cast<Ticks>(prompts["fixed"]), nb::cast<double>(prompts["per_row"]),
-                     nb::cast<double>(prompts["per_pair"]), nb::cast<double>(prompts["per_token"]),
-                     table_of<Ticks>(prompts, "head", most)};
-  }
-  return costs;
-}
-
-BoardCosts board_costs_of(const nb::dict& d) {
-  BoardCosts costs;
-  costs.serving = serving_costs_of(d);
-  costs.board = board_of(nb::cast<nb::dict>(d["board"]));
-  costs.shape = shape_of(nb::cast<nb::dict>(d["shape"]));
-  costs.policy = nb::cast<std::string>(d["policy"]);
-  costs.translated = nb::cast<bool>(d["translated"]);
-  const auto [weights, kv] = nb::cast<std::pair<double, double>>(d["shares"]);
-  costs.shares = {weights, kv};
-  costs.overlap_moves = nb::cast<bool>(d["overlap_moves"]);
-  return costs;
 }
 
 nb::dict dict_of(MemoryRows&& rows) {
@@ -291,79 +199,17 @@ Facts dict_of(Result&& result) {
 }
 
 // KV tokens a board has room for, and how many of them are allocated at once.
-std::pair<std::int64_t, std::int64_t> board_kv(const nb::dict& costs) {
-  const KvRoom room = kv_room(board_costs_of(costs));
+std::pair<std::int64_t, std::int64_t> board_kv(const BoardCosts& costs) {
+  const KvRoom room = kv_room(costs);
   return {room.tokens, room.column_tokens};
 }
-
-SchedulerLimits limits_of(const nb::dict& d) {
-  SchedulerLimits limits{nb::cast<int>(d["batches"]),
-                         nb::cast<int>(d["pools"]),
-                         nb::cast<std::int64_t>(d["tokens_per_pool"]),
-                         nb::cast<int>(d["block_tokens"]),
-                         admission_named(nb::cast<std::string>(d["admission"])),
-                         nb::cast<std::int64_t>(d["max_requests"])};
-  limits.request_tokens = nb::cast<std::int64_t>(d["request_tokens"]);
-  limits.min_batch = nb::cast<std::int64_t>(d["min_batch"]);
-  return limits;
-}
-
-// One deployment of a fleet, with all that it is made of, and how many there are of it.
-struct Kept {
-  explicit Kept(const nb::dict& d) : copies(nb::cast<int>(d["copies"])) {
-    const auto costs = nb::cast<nb::dict>(d["costs"]);
-    its.limits = limits_of(d);
-    its.rotation = {pipelining_named(nb::cast<std::string>(d["pipelining"])), its.limits.batches,
-                    nb::cast<bool>(d["own_attention"])};
-    if (its.rotation.own_attention && its.rotation.pipelining != Pipelining::kFixed)
-      throw std::invalid_argument("replicas do attention of their own only with fixed pipelining");
-    its.layers = nb::cast<int>(d["layers"]);
-    its.prompt_budget = nb::cast<std::int64_t>(d["prompt_budget"]);
-    its.prefix_sharing = nb::cast<bool>(d["prefix_sharing"]);
-    if (costs.contains("board")) {
-      board = board_costs_of(costs);
-    } else {
-      const std::int64_t most = its.limits.max_requests;
-      tables = costs_of(costs, most, std::max(most, its.prompt_budget));
-    }
-    if (d.contains("pool")) set_pool(nb::cast<nb::dict>(d["pool"]));
-  }
-
-  void set_pool(const nb::dict& d) {
-    PromptPool& made = pool.emplace();
-    made.engines = nb::cast<int>(d["copies"]);
-    made.limits = limits_of(d);
-    made.budget = nb::cast<std::int64_t>(d["prompt_budget"]);
-    made.layers = nb::cast<int>(d["layers"]);
-    made.link = {nb::cast<Ticks>(d["latency"]), nb::cast<double>(d["per_token"]),
-                 nb::cast<std::int64_t>(d["window"]), nb::cast<double>(d["windowed_per_token"])};
-    made.pulled = nb::cast<bool>(d["pulled"]);
-    const std::int64_t most = made.limits.max_requests;
-    pool_tables = costs_of(nb::cast<nb::dict>(d["costs"]), most, std::max(most, made.budget));
-  }
-
-  // As the simulator takes it, from where this one stays.
-  Deployed deployed() {
-    if (pool) pool->costs = &pool_tables;
-    its.pool = pool ? &*pool : nullptr;
-    its.board = board ? &*board : nullptr;
-    its.costs = &tables;
-    return its;
-  }
-
-  int copies;
-  Deployed its;
-  Costs tables, pool_tables;
-  std::optional<BoardCosts> board;
-  std::optional<PromptPool> pool;
-};
 
 Facts run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt, const Input<std::int32_t>& output,
           const Input<std::int64_t>& prefix_offsets, const Input<std::int64_t>& prefix_ids,
           int prefix_block_tokens, const std::string& mode, std::int64_t concurrency,
-          const std::vector<nb::dict>& deployments, const nb::object& router, bool global_queue, int threads,
-          bool keep_iterations, const Callback<std::int64_t>& priority, Ticks record_from, Ticks record_to,
-          const Callback<void>& progress, bool check) {
+          const std::vector<Deployment>& deployments, const nb::object& router, bool global_queue,
+          int threads, bool keep_iterations, const Callback<std::int64_t>& priority, Ticks record_from,
+          Ticks record_to, const Callback<void>& progress, bool check) {
   Workload workload;
   workload.arrival = span_of(arrival);
   workload.requests = {span_of(prompt),     span_of(output),     span_of(prefix_offsets),
@@ -373,9 +219,11 @@ Facts run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt, const 
   workload.concurrency = concurrency;
   if (workload.mode == Mode::kClosed && concurrency < 1)
     throw std::invalid_argument("closed needs concurrency");
-  std::vector<Kept> kept(deployments.begin(), deployments.end());
   Fleet fleet;
-  for (Kept& each : kept) fleet.instances.insert(fleet.instances.end(), each.copies, each.deployed());
+  std::vector<PromptPool> pools;
+  pools.reserve(deployments.size());  // instances point into it
+  for (const Deployment& each : deployments)
+    fleet.instances.insert(fleet.instances.end(), each.copies, deployed(each, pools));
   fleet.global = global_queue;
   fleet.threads = threads;
   fleet.keep_iterations = keep_iterations;
@@ -413,6 +261,7 @@ Facts run(const Input<Ticks>& arrival, const Input<std::int32_t>& prompt, const 
 
 NB_MODULE(_sim, m) {
   m.doc() = "The virtual cluster's event loop; laminabench.sim is its Python face.";
+  bind_sim_inputs(m);
   m.def("board_kv", &board_kv, "costs"_a,
         "KV tokens a board has room for, and how many it allocates at once.");
   m.def("run", &run, nb::kw_only(), "arrival"_a, "prompt"_a, "output"_a, "prefix_offsets"_a, "prefix_ids"_a,

@@ -14,6 +14,7 @@ from laminabench.analysis.streams import Chunks, Seen, Streams
 from laminabench.runs.status import DONE, FAILED, statuses
 from laminabench.runs.summary import (
     Attempts,
+    ClientSummary,
     Count,
     Counted,
     Lateness,
@@ -31,8 +32,8 @@ MOST_ERRORS = 20
 OTHER_ERRORS = "(other errors)"
 
 
-def with_calls(summary: Summary, outcome: Outcome, lengths: Lengths, seen: Seen, mode: Mode) -> Summary:
-    """The summary with the keys that other replays do not have.
+def of_client(summary: Summary, outcome: Outcome, lengths: Lengths, seen: Seen, mode: Mode) -> ClientSummary:
+    """Add what only a client knows to the numbers of every replay.
 
     Times and chunks are of the window; lateness, attempts and counts are of the whole run.
     """
@@ -41,12 +42,15 @@ def with_calls(summary: Summary, outcome: Outcome, lengths: Lengths, seen: Seen,
     sent, finished = _known(calls["sent_s"]), _known(outcome.requests["finished_s"])
     began = (streams.first >= 0) & (sent >= 0)
     itl_ms, tokens_per_chunk = _of_chunks(seen.chunks, calls["even"], window)
-    return structs.replace(
+    timed = structs.replace(
         summary,
-        itl_ms=itl_ms,
-        tokens_per_chunk=tokens_per_chunk,
         ttft_ms=_between(sent, streams.first, began, window).describe(_PER_MS),
         e2e_ms=_between(sent, finished, (finished >= 0) & (sent >= 0), window).describe(_PER_MS),
+    )
+    return ClientSummary(
+        **structs.asdict(timed),
+        itl_ms=itl_ms,
+        tokens_per_chunk=tokens_per_chunk,
         mean_waiting=mean_at_once(sent[began], streams.first[began], window),
         lateness_ms=_lateness(sent, _known(calls["due_s"])) if mode == "open" else None,
         attempts=_attempts(calls, codes),

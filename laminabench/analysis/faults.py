@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from laminabench.analysis.attainment import limit_ticks
 from laminabench.analysis.distribution import distribution
-from laminabench.runs.faults import Fault, Strike
 from laminabench.runs.summary import FaultCost, FaultsInAll, Struck
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import TICKS_PER_S, Ticks, ticks
+from laminabench.util.live_progress import FaultEvent
 
 # Iterations that tell what was normal.
 BEFORE = 100
@@ -64,12 +64,12 @@ class _Gaps:
 
 
 def faults_of(
-    outcome: Outcome, faults: Sequence[Fault], strikes: Sequence[Strike], slo_tbt_ms: float
+    outcome: Outcome, faults: Sequence[FaultEvent], strikes: Sequence[FaultEvent], slo_tbt_ms: float
 ) -> list[FaultCost]:
     gaps, limit = _Gaps(outcome), limit_ticks(slo_tbt_ms)
     causes = _causes(faults, strikes)
     began = [
-        min([int(ticks(strike.at_s)) for strike in cause], default=int(ticks(fault.noticed_s)))
+        min([int(ticks(strike.at_s)) for strike in cause], default=int(ticks(fault.at_s)))
         for fault, cause in zip(faults, causes, strict=True)
     ]
     rows, over = [], 0
@@ -77,15 +77,17 @@ def faults_of(
         until = began[place + 1] if place + 1 < len(faults) else int(ticks(outcome.end_s))
         dip, over = _cost(gaps, fault, began[place], over, max(until, began[place]), limit)
         cause = causes[place]
-        detection_s = fault.noticed_s - min(each.at_s for each in cause) if cause else None
+        detection_s = fault.at_s - min(each.at_s for each in cause) if cause else None
         rows.append(
             FaultCost(
                 workers=list(fault.workers),
                 why=fault.why,
-                struck=[Struck(worker=each.worker, how=each.how, at_s=each.at_s) for each in cause],
-                noticed_s=fault.noticed_s,
+                struck=[
+                    Struck(worker=each.workers[0], how=each.struck or "", at_s=each.at_s) for each in cause
+                ],
+                noticed_s=fault.at_s,
                 detection_s=detection_s,
-                recovery_s=fault.resumed_s - fault.noticed_s,
+                recovery_s=fault.recovered_s - fault.at_s,
                 **dip,
                 requests=fault.requests,
                 kv_tokens=fault.kv_tokens,
@@ -94,7 +96,7 @@ def faults_of(
     return rows
 
 
-def in_all(rows: Sequence[FaultCost], strikes: Sequence[Strike], planned: int) -> FaultsInAll:
+def in_all(rows: Sequence[FaultCost], strikes: Sequence[FaultEvent], planned: int) -> FaultsInAll:
     """The worst and the sum of all faults."""
 
     def worst(name: str) -> float | None:
@@ -110,22 +112,22 @@ def in_all(rows: Sequence[FaultCost], strikes: Sequence[Strike], planned: int) -
     )
 
 
-def _causes(faults: Sequence[Fault], strikes: Sequence[Strike]) -> list[list[Strike]]:
+def _causes(faults: Sequence[FaultEvent], strikes: Sequence[FaultEvent]) -> list[list[FaultEvent]]:
     """The strikes behind each fault: at its workers, before it was noticed, and not an earlier one's."""
     left, found = sorted(strikes, key=lambda strike: strike.at_s), []
     for fault in faults:
-        mine = [each for each in left if each.worker in fault.workers and each.at_s <= fault.noticed_s]
+        mine = [each for each in left if each.workers[0] in fault.workers and each.at_s <= fault.at_s]
         left = [each for each in left if each not in mine]
         found.append(mine)
     return found
 
 
-def _cost(gaps: _Gaps, fault: Fault, began: int, over: int, until: int, limit: int) -> tuple[_Dip, int]:
+def _cost(gaps: _Gaps, fault: FaultEvent, began: int, over: int, until: int, limit: int) -> tuple[_Dip, int]:
     """The dip and what it cost, None where there is no telling; and when it was over.
 
     `over` is when the fault before it was.
     """
-    noticed, resumed = int(ticks(fault.noticed_s)), int(ticks(fault.resumed_s))
+    noticed, resumed = int(ticks(fault.at_s)), int(ticks(fault.recovered_s))
     before = np.flatnonzero((gaps.end <= began) & (gaps.start >= over))[-BEFORE:]
     median = gaps.median(before)
     spans = (gaps.stayed > 0) & (gaps.last < resumed) & (gaps.end > began)

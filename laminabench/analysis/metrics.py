@@ -13,7 +13,7 @@ from laminabench.analysis.attainment import (
     requests_in_time,
     token_attainment,
 )
-from laminabench.analysis.calls import with_calls
+from laminabench.analysis.calls import of_client
 from laminabench.analysis.distribution import total
 from laminabench.analysis.instances import instances_of, prompt_pool_of
 from laminabench.analysis.memory import memory_of
@@ -23,6 +23,7 @@ from laminabench.analysis.window import whole_run, window
 from laminabench.runs.status import STATUSES, statuses
 from laminabench.runs.summary import (
     Attainment,
+    EngineSummary,
     Kv,
     PoolShares,
     Rates,
@@ -83,16 +84,19 @@ def summarise(
         # Only known of a replay whose scheduler can be asked.
         preemptions=None if seen else total(outcome.requests["preemptions"]),
         kv=Kv() if seen else _kv(outcome),
-        memory=UNSET if outcome.memory is None else memory_of(outcome, steady),
     )
+    if seen:
+        return of_client(found, outcome, lengths, seen, mode)
     if prompts:
         first, last = (rates.since_arrival(outcome, at, steady) for at in ("first_token_s", "finished_s"))
         found = replace(found, ttft_ms=first.describe(PER_MS), e2e_ms=last.describe(PER_MS))
-    if len(outcome.instance_batches) > 1:
-        found = replace(found, instances=instances_of(outcome, lengths, steady, headline.mean_batches))
-    if outcome.pool is not None:
-        found = replace(found, prompt_pool=prompt_pool_of(outcome, steady))
-    return with_calls(found, outcome, lengths, seen, mode) if seen else found
+    several = len(outcome.instance_batches) > 1
+    return EngineSummary(
+        **asdict(found),
+        memory=memory_of(outcome, steady) if outcome.memory is not None else UNSET,
+        instances=instances_of(outcome, lengths, steady, headline.mean_batches) if several else UNSET,
+        prompt_pool=prompt_pool_of(outcome, steady) if outcome.pool is not None else UNSET,
+    )
 
 
 def _kv(outcome: Outcome) -> Kv:

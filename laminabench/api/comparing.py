@@ -17,6 +17,7 @@ from laminabench.api.run import Run, read
 from laminabench.render.sheets.compare import sheet_of_runs, sheets_of_systems, verdicts
 from laminabench.runs.read import Run as Table
 from laminabench.runs.read import read_run
+from laminabench.systems.registry import COMPARED
 from laminabench.traces.resolve import cut, transforms_of
 from laminabench.util.errors import UserError
 from laminabench.workflows.compare.asked import MODELS, TRACES, Asked, systems_named
@@ -140,7 +141,7 @@ def _of_systems(
     *,
     trace: TraceLike | Sequence[Name] = TRACES,
     model: Name | Sequence[Name] = MODELS,
-    systems: Sequence[str] = ("lamina", "vllm"),
+    systems: Sequence[str] = COMPARED,
     deployments: Mapping[str, str] | None = None,
     equal_cost: bool = False,
     equal_power: bool = False,

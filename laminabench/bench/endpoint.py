@@ -15,7 +15,7 @@ import numpy as np
 
 from laminabench.bench.frame import QUIET, Report, Row, Watcher, all_met, judged
 from laminabench.systems.live.endpoint.client import Part
-from laminabench.systems.live.endpoint.processes import Did, elsewhere, here, shards
+from laminabench.systems.live.endpoint.processes import ClientResult, run_here, run_in_processes, shards
 from laminabench.systems.live.endpoint.prompts import Prompts
 from laminabench.systems.live.endpoint.request import Accepted
 from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served, parse_url
@@ -92,12 +92,12 @@ def _measured(load: Load, workers: int) -> Row:
         setup = EndpointSetup(Behind(parse_url(url)), Served("mock"), retries=0, workers=workers)
         part = Part(setup, Accepted(), Prompts(trace, 0, VOCAB), trace, np.arange(len(trace)), "open", 0)
         parts, before_s = shards(part, workers), sum(os.times()[:4])
-        did = [here(parts[0], Recent())] if workers == 1 else elsewhere(parts, Recent())
+        did = [run_here(parts[0], Recent())] if workers == 1 else run_in_processes(parts, Recent())
         client_s, server_s = sum(os.times()[:4]) - before_s, busy_s()
     return _row(load, trace, did, client_s, server_s)
 
 
-def _row(load: Load, trace: Trace, did: list[Did], client_s: float, server_s: float) -> Row:
+def _row(load: Load, trace: Trace, did: list[ClientResult], client_s: float, server_s: float) -> Row:
     calls = {name: np.concatenate([one.noted.calls[name] for one in did]) for name in did[0].noted.calls}
     at_s = np.concatenate([one.noted.chunks["at_s"] for one in did])
     tokens = np.concatenate([one.noted.chunks["tokens"] for one in did])

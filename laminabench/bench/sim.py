@@ -26,12 +26,13 @@ from laminabench.bench.frame import (
     timed,
     times_report,
 )
-from laminabench.catalog.boards import board
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.find_model import model
-from laminabench.sim.h2m2 import BATCH, ITERATIONS, LONGEST, dynamic_trace, uniform
 from laminabench.sim.simulate import Offered, simulate
-from laminabench.sim.spec import Fleet, Mode, Spec, shape_of
+from laminabench.sim.spec import Fleet, Mode, Spec
+from laminabench.systems.modelled.h2m2.boards import board
+from laminabench.systems.modelled.h2m2.mapping import BATCH, ITERATIONS, LONGEST, dynamic_trace, uniform
+from laminabench.systems.modelled.h2m2.timing import shape_of
 from laminabench.systems.modelled.prepared import MAX_BATCHED_TOKENS
 from laminabench.systems.registry import papers_setup, system
 from laminabench.traces.resolve import resolve

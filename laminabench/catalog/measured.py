@@ -64,13 +64,6 @@ class Grid(msgspec.Struct, frozen=True, eq=False):
             and _same((*self.axes, self.values), (*other.axes, other.values))
         )
 
-    def native(self, unit: float) -> dict[str, object]:
-        """As the native module takes it."""
-        return {
-            "axes": [axis.tolist() for axis in self.axes],
-            "values": (self.values * unit).ravel().tolist(),
-        }
-
 
 class AttentionGrids(msgspec.Struct, frozen=True):
     """Attention of one layer on one worker, seconds: docs/simulator.md ("Measured attention")."""
@@ -129,25 +122,6 @@ class MeasuredAttention(msgspec.Struct, frozen=True):
         # Beyond the grid a token takes at least the formula's part of it, in the ratio at the edge.
         per_token = np.minimum(1 / (requests * tokens), self.terms.per_kv_token_s / formula)
         return float((grid.values * per_token).min())
-
-    def native(self, ticks_per_s: float) -> dict[str, object]:
-        """As the native module takes it."""
-        fixed, per_request, per_kv_token, per_mean_token = self.terms
-        prompt_fixed, per_row, per_pair, _ = self.prompts
-        beyond = {
-            "fixed": fixed,
-            "per_request": per_request,
-            "per_kv_token": per_kv_token,
-            "per_mean_token": per_mean_token,
-            "prompt_fixed": prompt_fixed,
-            "per_row": per_row,
-            "per_pair": per_pair,
-        }
-        grids = {
-            name: getattr(self.grids, name).native(ticks_per_s) for name in ("decode", "prompt", "mixed")
-        }
-        shares = {name: getattr(self.grids, name).native(1) for name in ("skew", "mixed_skew")}
-        return {**grids, **shares, "beyond": {name: time * ticks_per_s for name, time in beyond.items()}}
 
 
 # Operators next to the GEMMs, by what their width is: hidden size, heads times head size, feed-forward width,

@@ -10,13 +10,15 @@ import click
 from laminabench.cli.options import FILE, POSITIVE, option
 from laminabench.cli.output import Output, reporting
 from laminabench.render.terminal import literal, table
+from laminabench.systems.registry import DEFAULT, LIVE, live_system
 from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 # The device of each system that is measured; a GPU's is called as it is.
-NAMES = {"lamina": "cpu-core", "vllm": "cpu-vllm", "gpu": "gpu"}
+NAMES = {name: live_system(name).CALIBRATED or "" for name in LIVE if live_system(name).CALIBRATED}
+GPU = "gpu"
 MODEL, SECONDS = "llama-mini", 240.0
 GPU_MODEL = "llama3.1-8b"
 
@@ -30,7 +32,7 @@ GPU_MODEL = "llama3.1-8b"
     f"of a GPU {GPU_MODEL}.",
 )
 @click.option(
-    "--system", type=click.Choice(list(NAMES)), default="lamina", show_default=True, help="Whose times."
+    "--system", type=click.Choice([*NAMES, GPU]), default=DEFAULT, show_default=True, help="Whose times."
 )
 @option("--deployment", None, "Of vllm: 1xcpu, or as many cores as it is to have; 2xcpu by default.")
 @option("--ray", None, "Of lamina: on this Ray cluster, auto or host:port.", metavar="ADDRESS")
@@ -70,20 +72,21 @@ def calibrate(
     """
     from laminabench.runs.replace import require_writable
 
-    if system != "vllm" and deployment is not None:
+    takes = live_system(system).CALIBRATION_TAKES if system != GPU else frozenset()
+    if deployment is not None and "deployment" not in takes:
         raise click.UsageError(
             "--deployment goes with --system vllm: of lamina one core is measured, and two"
         )
-    if system == "vllm" and ray is not None:
+    if ray is not None and "ray" not in takes and system != GPU:
         raise click.UsageError("--ray goes with --system lamina: vLLM is one process here")
-    if device == "cuda" and (system != "lamina" or ray is not None):
+    if device == "cuda" and ("device" not in takes or ray is not None):
         raise click.UsageError("--device cuda measures the engine's kernels: leave out --system and --ray")
-    kind = "gpu" if device == "cuda" else system
-    target = target or Path(f"{name or NAMES[kind]}.toml")
+    kind = GPU if device == "cuda" else system
+    target = target or Path(f"{name or NAMES.get(kind, GPU)}.toml")
     if target.suffix != ".toml":
         raise UserError("calibrate-suffix", f"-o {target}: --costs takes files that end in .toml; name one")
     require_writable(target)
-    model = model or (GPU_MODEL if kind == "gpu" else MODEL)
+    model = model or (GPU_MODEL if kind == GPU else MODEL)
     facts = {"set": str(target), **measured(target, out, kind, deployment, ray, model, name, seconds)}
     out.result(facts, lambda console: _print(console, facts))
 
@@ -91,7 +94,7 @@ def calibrate(
 def measured(
     target: Path,
     out: Output,
-    kind: str = "lamina",
+    kind: str = DEFAULT,
     deployment: str | None = None,
     ray: str | None = None,
     model: str = MODEL,
@@ -102,11 +105,11 @@ def measured(
     from laminabench.catalog.cost_file import write_costs
 
     with out.progress("measuring", unit="seconds") as told:
-        if kind == "gpu":
+        if kind == GPU:
             from laminabench.calibrate.cuda import calibrate_gpu
 
             found = calibrate_gpu(model, name, seconds, told)
-        elif kind == "vllm":
+        elif "deployment" in live_system(kind).CALIBRATION_TAKES:
             from laminabench.calibrate.vllm import calibrate_vllm
 
             found = calibrate_vllm(model, deployment, name or NAMES[kind], seconds, told)

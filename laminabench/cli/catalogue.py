@@ -17,10 +17,8 @@ from laminabench.render.terminal import literal, print_facts, table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from laminabench.catalog.boards import Board
+    from laminabench.systems.modelled.h2m2.boards import Board
 
-# What the other boards of the catalogue vary one thing of.
-ORIGINAL = "h2m2"
 # Of folders that `costs import` reads.
 FORMATS = ("llmservingsim", "aiconfigurator", "vidur")
 
@@ -76,10 +74,10 @@ def show_device(
 @reporting
 def boards(name: str | None, out: Output) -> None:
     """Boards with two memories, a line each; of one, every parameter and where it is from."""
-    from laminabench.catalog.boards import NAMES, board
+    from laminabench.systems.modelled.h2m2.boards import NAMES, board
 
     if name is None:
-        rows = [_board_facts(board(each), board(ORIGINAL)) for each in NAMES]
+        rows = [_board_facts(board(each), board(NAMES[0])) for each in NAMES]
         sides = (">HBM GB", ">GB/s", ">chips", ">LPDDR GB", ">GB/s", ">chips")
         titles = ("board", *sides, "what it is")
         out.result({"boards": rows}, lambda console: console.print(table(titles, map(_board_cells, rows))))

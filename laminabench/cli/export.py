@@ -29,8 +29,7 @@ def export(directory: Path, tool: str, target: Path | None, out: Output) -> None
     laminabench export runs/mine --to vllm-bench -o mine.json
     laminabench export runs/mine --to aiperf -o artifacts/mine
     """
-    from laminabench.interchange.exporting import exported, target_of, write
-    from laminabench.interchange.notes import of_export
+    from laminabench.interchange.exporting import exported, notes_of, target_of, write
     from laminabench.interchange.tools import TOOLS as KNOWN
     from laminabench.runs.read import read_run
     from laminabench.runs.replace import require_writable
@@ -40,7 +39,7 @@ def export(directory: Path, tool: str, target: Path | None, out: Output) -> None
     require_writable(place)
     files, calls = exported(run, tool)
     size_bytes = write(files, place, folder=KNOWN[tool].folder)
-    notes = of_export(run, tool)
+    notes = notes_of(run, tool)
     if target is not None and place != target:
         notes = [f"a modelled Run says so in its file's name: {place}", *notes]
     for sentence in notes:

@@ -12,7 +12,7 @@ import msgspec
 
 from laminabench.cli.options import CountOr, Decorator, NumberRange
 from laminabench.requests.replay import CHOICES, CUTS, FLAGS, OUTPUT, Choice, ReplayRequest, seconds
-from laminabench.sim.spec import POLICIES
+from laminabench.systems.modelled.h2m2.timing import POLICIES
 from laminabench.systems.registry import NAMES
 from laminabench.util.errors import UserError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from laminabench.cli.progress import Step
-from laminabench.util.live_progress import Expected, Fault, Moment
+from laminabench.util.live_progress import Expected, FaultEvent, Moment
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ def _ms(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def sentence_of(fault: Fault) -> str:
+def sentence_of(fault: FaultEvent) -> str:
     """What happened to whom."""
     if fault.struck is not None:
         return f"at {fault.at_s:.2f} s: {', '.join(fault.workers)} gets a {fault.struck} (--chaos)"

@@ -71,14 +71,14 @@ class Output(Listener):
     def watch(self, expected: Expected) -> Iterator[Callable[[Happening], None]]:
         """As `progress`, with the last seconds' tokens/s and TBT; of faults a line each, which stays."""
         from laminabench.cli.live_step import LiveStep, sentence_of
-        from laminabench.util.live_progress import Fault, Moment
+        from laminabench.util.live_progress import FaultEvent, Moment
 
         step = LiveStep("replaying", "requests", total=expected.requests, expected=expected)
 
         def told(happening: Happening) -> None:
             if isinstance(happening, Moment):
                 step.happens(happening)
-            elif isinstance(happening, Fault) and step.moment is not None:
+            elif isinstance(happening, FaultEvent) and step.moment is not None:
                 say = self.note if happening.struck is None else self.detail
                 say(sentence_of(happening))
 

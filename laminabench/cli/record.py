@@ -55,6 +55,7 @@ def record(target: Path, costs: str | None, out: Output, **flags: Any) -> None:
     laminabench validate --recorded mine.toml
     """
     from laminabench.runs.replace import require_writable
+    from laminabench.systems.registry import SERVER
     from laminabench.workflows.replay import ReplayRequest, run
     from laminabench.workflows.validate.recording import read, require_set_up
 
@@ -63,7 +64,7 @@ def record(target: Path, costs: str | None, out: Output, **flags: Any) -> None:
     settings = {name: value for name, value in {"costs": costs, **flags}.items() if value is not None}
     require_set_up("record", {"model": "", "source": "", "max_batched_tokens": 0, **settings})
     with tempfile.TemporaryDirectory() as temporary:
-        request = ReplayRequest(system="openai", mode="open", directory=f"{temporary}/run", **asked)
+        request = ReplayRequest(system=SERVER, mode="open", directory=f"{temporary}/run", **asked)
         found = run(request, listener=out)
         if found.replayed.interrupted:
             raise Interrupted("nothing was kept")

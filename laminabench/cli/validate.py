@@ -159,11 +159,12 @@ def _twins(
     said: Sequence[str], costs: str | None, rounds: int, folder: Path | None, out: Output
 ) -> list[Twin]:
     """With their own costs or these, or those of this machine as it is now, which the folder then keeps."""
+    from laminabench.systems.registry import DEFAULT
     from laminabench.workflows.validate.twin import twins
 
     with tempfile.TemporaryDirectory() as temporary:
         if said or costs:
-            asked = _parsed(said or TWINS["lamina"], costs)
+            asked = _parsed(said or TWINS[DEFAULT], costs)
         else:
             asked = [
                 each
@@ -200,10 +201,12 @@ def _calibrated(folder: Path, out: Output) -> Iterator[tuple[str, str]]:
     """Each system that is here, and the set that was measured of it now."""
     from laminabench.baselines.environment import find
     from laminabench.cli.calibrate import NAMES, measured
+    from laminabench.systems.registry import live_system
 
     folder.mkdir(parents=True, exist_ok=True)
     for system, name in NAMES.items():
-        if system == "vllm":
+        live = live_system(system)
+        if live.ENVIRONMENT:
             try:
                 find("cpu")
             except UserError as error:
@@ -211,7 +214,7 @@ def _calibrated(folder: Path, out: Output) -> Iterator[tuple[str, str]]:
                 continue
         target = folder / f"{name}.toml"
         out.note(f"measuring {system} on this machine; leave it alone meanwhile")
-        measured(target, out, system, "1xcpu" if system == "vllm" else None)
+        measured(target, out, system, "1xcpu" if live.ENVIRONMENT else None)
         yield system, str(target)
 
 

@@ -26,7 +26,7 @@ from laminabench.interchange.found import (
 )
 from laminabench.runs.status import DONE, FAILED, UNFINISHED
 from laminabench.sim.spec import Mode
-from laminabench.systems.live.endpoint.stream import dealt
+from laminabench.systems.live.endpoint.sse import dealt
 from laminabench.util.errors import UserError
 
 NAME = "aiperf"

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 
 from laminabench.interchange.calls import Calls, calls_of
 from laminabench.interchange.found import Table
 from laminabench.interchange.said import Said, mark_of
 from laminabench.interchange.tools import TOOLS
+from laminabench.runs.manifest import NUMBERS
 from laminabench.runs.read import Run
 from laminabench.runs.replace import replacing_directory, require_replaceable
 from laminabench.util.atomic import replacing
@@ -74,3 +76,31 @@ def _is_ours(target: Path, names: set[str]) -> bool:
         "laminabench_version" in (target / name).read_text(encoding="utf-8", errors="replace")
         for name in names
     )
+
+
+def notes_of(run: Run, tool: str) -> list[str]:
+    """Return what to know of a Run before its numbers are compared with the tool's own."""
+    notes = []
+    manifest, calls = run.manifest, run.outcome.calls
+    if manifest.backend != "live":
+        notes.append(
+            f"this Run is {NUMBERS[manifest.backend]}: the file says so in its name and in its labels"
+        )
+    if calls is None and manifest.summary.ttft_ms is UNSET:
+        notes.append(
+            "prompts were not computed in this Run: what the file calls TTFT is waiting for a place and one "
+            "iteration"
+        )
+    if manifest.workload.mode == "saturate":
+        notes.append(
+            "all requests came at the start of this Run: TTFT and latency have the queue's length in them"
+        )
+    if manifest.partial:
+        notes.append(f"this Run is {manifest.partial.sentence}")
+    if tool == "guidellm":
+        notes.append("guidellm's file has when the first and the last token came, not those between")
+    if calls is not None and calls["even"].any():
+        notes.append(
+            "some tokens of this Run were dealt evenly over pieces: gaps between single tokens are a guess"
+        )
+    return notes

@@ -28,7 +28,7 @@ from laminabench.interchange.found import (
 from laminabench.interchange.guidellm_numbers import STATUSES, summary
 from laminabench.runs.status import DONE, FAILED, UNFINISHED
 from laminabench.sim.spec import Mode
-from laminabench.systems.live.endpoint.stream import dealt
+from laminabench.systems.live.endpoint.sse import dealt
 from laminabench.util.errors import UserError
 
 NAME = "guidellm"
@@ -164,8 +164,8 @@ def _calls(lists: dict[str, list[Table]], *, scheduled: bool) -> tuple[Calls, fl
         tokens = row.get("output_tokens")
         tokens = chunks if tokens is None else count(tokens, "output_tokens")
         last = clock["last_token_iteration"] if chunks > 1 else first
-        first, last = (moment(each, "token_iteration") for each in (first, last))
-        made.append((np.linspace(first, last, chunks) - began, np.array(dealt(tokens, chunks), np.int64)))
+        begin, end = (moment(each, "token_iteration") for each in (first, last))
+        made.append((np.linspace(begin, end, chunks) - began, np.array(dealt(tokens, chunks), np.int64)))
         even.append(chunks > 2 or tokens != chunks)
     pieces = pieces_of(made)
     size = len(rows)

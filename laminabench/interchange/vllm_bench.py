@@ -29,7 +29,7 @@ from laminabench.interchange.found import (
 from laminabench.interchange.said import Said
 from laminabench.runs.status import DONE, FAILED
 from laminabench.sim.spec import Float64, Mode
-from laminabench.systems.live.endpoint.stream import dealt
+from laminabench.systems.live.endpoint.sse import dealt
 from laminabench.util.errors import UserError
 
 NAME = "vllm-bench"

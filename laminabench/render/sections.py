@@ -52,9 +52,9 @@ def drawn(runs: Sequence[Shown]) -> Iterator[Section]:
     if held := memory_charts(runs):
         yield Section("Memory", grid(held), held)
     faults = [
-        sheet_table(fault_sheet(f"Faults of {each.name}", each.summary.faults, _MOST_FAULTS))
+        sheet_table(fault_sheet(f"Faults of {each.name}", each.summary.fault_costs, _MOST_FAULTS))
         for each in runs
-        if each.summary.faults
+        if each.summary.fault_costs
     ]
     if faults:
         yield Section("Faults", joined(faults))

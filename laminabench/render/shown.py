@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from laminabench.render.style import PURPLE, SYSTEM_COLOURS
+from laminabench.render.style import PURPLE
 from laminabench.runs.manifest import NUMBERS, Manifest
 from laminabench.runs.read import Run
-from laminabench.runs.summary import Attainment, Summary, Window, number_at
+from laminabench.runs.summary import Attainment, EngineSummary, Summary, Window, number_at
+from laminabench.systems.registry import colours
 from laminabench.workflows.compare.recorded import Recorded, differences, of_run
 
-# Three to one against white and against the page's dark: the figures' sky blue is too light for white.
-COLOURS = {**SYSTEM_COLOURS, "lamina-v1": "#3d95cc"}
+# Three to one against white and against the page's dark.
+COLOURS = colours(page=True)
 OTHERS = (PURPLE, "#8a7f2d", "#a0643c")
 # Runs of one system have its colour, so the line tells them apart, and in bars the pattern.
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
@@ -170,16 +171,17 @@ def _about(each: Shown) -> Iterator[str]:
         yield f"rejected {rejected:,} requests that could never fit"
     if failed := each.summary.requests.failed:
         yield f"has {failed:,} requests that failed: tokens they lack are in no percentile"
-    if each.summary.tokens_per_chunk and each.summary.tokens_per_chunk.even_share:
+    if each.number_at("tokens_per_chunk.even_share"):
         yield (
             "does not know which tokens a chunk had: they were dealt evenly, so TBT of "
             "single tokens is a guess"
         )
-    if faults := each.summary.faults:
+    if faults := each.summary.fault_costs:
         yield f"had workers replaced {len(faults):,} times while it ran"
-    if each.summary.resumed and each.summary.resumed.times:
-        yield f"was interrupted and resumed {each.summary.resumed.times:,} times"
-    if each.summary.schedule and each.summary.schedule.violations:
+    if resumed_s := each.summary.resumed_s:
+        yield f"was interrupted and resumed {len(resumed_s):,} times"
+    schedule = each.summary.schedule if isinstance(each.summary, EngineSummary) else None
+    if schedule and schedule.violations:
         yield "left its schedule, which is a bug of the engine"
 
 

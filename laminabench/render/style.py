@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from laminabench.systems.registry import colours
+
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
@@ -29,7 +31,7 @@ BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW = (
 Looks = dict[str, Any]
 
 CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
-SYSTEM_COLOURS = {"lamina": BLUE, "lamina-v1": SKY, "vllm": VERMILION, "h2m2": GREEN, "afd": ORANGE}
+SYSTEM_COLOURS = colours()
 INK, PAPER, RULE, PUBLISHED = "#1f2328", "#ffffff", "#d0d4d9", "#6e7781"
 # Behind words inside a picture, so that no line of the grid goes through them.
 OVER_GRID: dict[str, object] = {"facecolor": PAPER, "edgecolor": "none", "pad": 1}

@@ -17,9 +17,9 @@ import msgspec
 from laminabench.runs.manifest import Backend
 from laminabench.util.atomic import replacing
 from laminabench.util.errors import UserError
-from laminabench.util.live_progress import Count, Fault, Moment
+from laminabench.util.live_progress import Count, FaultEvent, Moment
 
-__all__ = ["End", "Fault", "Header", "Line", "LiveFile", "Moment"]
+__all__ = ["End", "FaultEvent", "Header", "Line", "LiveFile", "Moment"]
 
 FORMAT = "laminabench-live"
 FORMAT_VERSION = 1
@@ -60,7 +60,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="end"
     resume: str | None = None  # the command to go on with
 
 
-Line = Header | Moment | Fault | End
+Line = Header | Moment | FaultEvent | End
 _LINE = msgspec.json.Decoder(Line)
 _ENCODER = msgspec.json.Encoder()
 

@@ -18,6 +18,7 @@ from laminabench.runs.format import FORMAT, FORMAT_VERSION, MANIFEST, sha256_of,
 from laminabench.runs.manifest import Manifest, Table, Totals
 from laminabench.runs.schema import FLAG, OPTIONAL, SECONDS, STATUS, TABLES, TEXT, Column, schema
 from laminabench.runs.status import STATUSES
+from laminabench.runs.summary import ClientSummary, EngineSummary
 from laminabench.sim.outcome import Columns, Outcome, no_timeline
 from laminabench.sim.spec import TICKS_PER_S
 from laminabench.util import safe_parse
@@ -107,7 +108,10 @@ def read_manifest(directory: Path) -> Manifest:
         why = "it is not what its checksum is of (who changed it on purpose takes crc32 out)"
         raise _damaged(path, why)
     try:
-        return msgspec.convert(document, Manifest)
+        # Two kinds of summary that no tag tells apart: what a client saw has attempts.
+        manifest, summary = msgspec.convert(document, Manifest), document["summary"]
+        kind = ClientSummary if "attempts" in summary else EngineSummary
+        return msgspec.structs.replace(manifest, summary=msgspec.convert(summary, kind))
     except msgspec.ValidationError as error:
         raise _damaged(path, str(error)) from error
 

@@ -307,7 +307,7 @@ class Resumed(Facts, frozen=True, kw_only=True):
 
 
 class Summary(Rates, frozen=True, kw_only=True):
-    """Everything of the steady window, and the main numbers of the whole run beside it."""
+    """What every replay has: the steady window's numbers, and the main ones of the whole run."""
 
     cost: Cost
     energy: Energy = Energy()
@@ -323,27 +323,54 @@ class Summary(Rates, frozen=True, kw_only=True):
     tpot_ms: Percentiles | None = None
     preemptions: int | None = None
     kv: Kv = Kv()
+    # Of a replay that computes prompts, or that only a client saw.
+    ttft_ms: Percentiles | UnsetType = UNSET
+    e2e_ms: Percentiles | UnsetType = UNSET
+
+    @property
+    def fault_costs(self) -> list[FaultCost]:
+        """The faults that the replay recovered from."""
+        return []
+
+    @property
+    def resumed_s(self) -> list[float]:
+        """When it was resumed after an interruption."""
+        return []
+
+
+class EngineSummary(Summary, frozen=True, kw_only=True):
+    """The summary of a replay whose scheduler and iterations are known."""
+
     # Of boards with two memories.
     memory: Memory | UnsetType = UNSET
     # Of several instances, and of devices that compute prompts.
     instances: PerInstance | UnsetType = UNSET
     prompt_pool: PromptPool | UnsetType = UNSET
-    # Of a replay that computes prompts, or that only a client saw.
-    ttft_ms: Percentiles | UnsetType = UNSET
-    e2e_ms: Percentiles | UnsetType = UNSET
-    # Of a replay that only a client saw.
-    itl_ms: Percentiles | UnsetType = UNSET
-    tokens_per_chunk: TokensPerChunk | UnsetType = UNSET
-    mean_waiting: float | UnsetType = UNSET
-    lateness_ms: Lateness | UnsetType | None = UNSET
-    attempts: Attempts | UnsetType = UNSET
-    counted: Counted | UnsetType = UNSET
     # Of a replay on the reference engine.
     schedule: Schedule | UnsetType = UNSET
     faults: list[FaultCost] | UnsetType = UNSET
     faults_in_all: FaultsInAll | UnsetType = UNSET
     resumed: Resumed | UnsetType = UNSET
     tokens_sha256: str | UnsetType | None = UNSET
+
+    @property
+    def fault_costs(self) -> list[FaultCost]:
+        return self.faults or []
+
+    @property
+    def resumed_s(self) -> list[float]:
+        return self.resumed.at_s if self.resumed else []
+
+
+class ClientSummary(Summary, frozen=True, kw_only=True):
+    """The summary of a replay that only a client saw."""
+
+    itl_ms: Percentiles | UnsetType = UNSET
+    tokens_per_chunk: TokensPerChunk | UnsetType = UNSET
+    mean_waiting: float | UnsetType = UNSET
+    lateness_ms: Lateness | None = None
+    attempts: Attempts
+    counted: Counted | UnsetType = UNSET
 
 
 def number_at(facts: object, key: str) -> float | None:

@@ -61,7 +61,7 @@ def simulate(
             prefix_block_tokens=trace.meta.block_tokens,
             mode=offered.mode,
             concurrency=offered.concurrency,
-            deployments=[spec.tables() for spec in fleet.specs],
+            deployments=[spec.native() for spec in fleet.specs],
             router=fleet.router,
             global_queue=fleet.global_queue,
             threads=threads or cores(),

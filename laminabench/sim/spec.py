@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from laminabench import _sim
 from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
-    from laminabench.catalog.boards import Board
-    from laminabench.catalog.measured import MeasuredAttention
-    from laminabench.catalog.models import ModelShape
+    from laminabench.catalog.measured import Grid, MeasuredAttention
 
 Pipelining = Literal["serial", "rotational", "fixed", "pingpong"]
 Admission = Literal["reserve", "grow"]
@@ -39,6 +39,59 @@ def ticks(seconds: Float64 | float) -> Ticks:
     return whole.astype(np.int64)
 
 
+def slopes(seconds: Float64) -> Float64:
+    """Seconds as fractions of ticks."""
+    return np.ascontiguousarray(seconds * TICKS_PER_S)
+
+
+def measured_ticks(measured: MeasuredAttention) -> _sim.MeasuredAttention:
+    """Convert measured attention, seconds, to ticks."""
+
+    def grid(of: Grid, unit: float) -> _sim.Grid:
+        return _sim.Grid([axis.tolist() for axis in of.axes], (of.values * unit).ravel().tolist())
+
+    grids, native = measured.grids, _sim.MeasuredAttention()
+    native.decode = grid(grids.decode, TICKS_PER_S)
+    native.prompt = grid(grids.prompt, TICKS_PER_S)
+    native.mixed = grid(grids.mixed, TICKS_PER_S)
+    native.skew = grid(grids.skew, 1)
+    native.mixed_skew = grid(grids.mixed_skew, 1)
+    fixed, per_request, per_kv_token, per_mean_token = measured.terms
+    prompt_fixed, per_row, per_pair, _ = measured.prompts
+    beyond = native.beyond
+    beyond.fixed = fixed * TICKS_PER_S
+    beyond.per_request = per_request * TICKS_PER_S
+    beyond.per_kv_token = per_kv_token * TICKS_PER_S
+    beyond.per_mean_token = per_mean_token * TICKS_PER_S
+    beyond.prompt_fixed = prompt_fixed * TICKS_PER_S
+    beyond.per_row = per_row * TICKS_PER_S
+    beyond.per_pair = per_pair * TICKS_PER_S
+    return native
+
+
+class HostTiming(Protocol):
+    """Seconds that serving costs beside the model."""
+
+    @property
+    def host_fixed(self) -> float: ...
+    @property
+    def host_per_request(self) -> float: ...
+    @property
+    def host_async(self) -> bool: ...
+    @property
+    def recompute_per_token(self) -> float: ...
+
+
+def serving_costs(timing: HostTiming) -> _sim.ServingCosts:
+    """Convert a host's seconds to ticks."""
+    serving = _sim.ServingCosts()
+    serving.host_fixed = int(ticks(timing.host_fixed))
+    serving.host_per_request = timing.host_per_request * TICKS_PER_S
+    serving.host_async = timing.host_async
+    serving.recompute_per_token = timing.recompute_per_token * TICKS_PER_S
+    return serving
+
+
 @dataclass(frozen=True, slots=True)
 class PromptTiming:
     """Seconds of what prompts add, as docs/simulator.md names them; `head` by requests that get a token."""
@@ -49,11 +102,6 @@ class PromptTiming:
     per_pair: float
     per_token: float
     windowed_per_pair: float = 0.0
-
-    def tables(self) -> dict[str, object]:
-        """As the native module takes it."""
-        slopes = {name: getattr(self, name) * TICKS_PER_S for name in ("per_row", "per_pair", "per_token")}
-        return {"head": ticks(self.head), "fixed": int(ticks(self.fixed)), **slopes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,45 +141,48 @@ class Timing:
     # In place of attention of KV tokens, windows' too, and of prompts' attention.
     measured: MeasuredAttention | None = None
 
-    def tables(self) -> dict[str, object]:
-        """As the native module takes it: ticks."""
+    def native(self) -> _sim.Costs:
+        """Convert to ticks for the simulator; slopes stay fractions: they are multiplied before rounding."""
         self.check()
         rows = len(self.first_slice)
-        tables: dict[str, object] = {
-            name: np.ascontiguousarray(np.broadcast_to(ticks(getattr(self, name)), rows))
-            for name in (
-                "first_slice",
-                "mid_slice",
-                "last_slice",
-                "q_lead",
-                "q_transfer",
-                "kv_transfer",
-                "out_transfer",
-                "migration",
-                "attention_rows",
-            )
-        }
-        for name in ("combine", "transfer_latency", "chunk_overhead", "host_fixed"):
-            tables[name] = int(ticks(getattr(self, name)))
-        tables["attention_fixed"] = ticks(self.attention_fixed)
-        # Slopes stay fractions of a tick: they are multiplied before they are rounded.
-        tables["attention_per_token"] = np.ascontiguousarray(self.attention_per_token * TICKS_PER_S)
-        for name in ("paged_per_token", "host_per_request", "recompute_per_token"):
-            tables[name] = float(getattr(self, name)) * TICKS_PER_S
-        for name in ("stream_chunks", "stream_by_request", "device_tokens", "host_async"):
-            tables[name] = getattr(self, name)
-        if self.prompts:
-            tables["prompts"] = self.prompts.tables()
+        costs = _sim.Costs(rows - 1)
+
+        def by_rows(seconds: Float64 | float) -> Ticks:
+            return np.ascontiguousarray(np.broadcast_to(ticks(seconds), rows))
+
+        costs.first_slice = by_rows(self.first_slice)
+        costs.mid_slice = by_rows(self.mid_slice)
+        costs.last_slice = by_rows(self.last_slice)
+        costs.q_lead = by_rows(self.q_lead)
+        costs.q_transfer = by_rows(self.q_transfer)
+        costs.kv_transfer = by_rows(self.kv_transfer)
+        costs.out_transfer = by_rows(self.out_transfer)
+        costs.migration = by_rows(self.migration)
+        costs.attention_rows = by_rows(self.attention_rows)
+        costs.combine = by_rows(self.combine)
+        costs.attention_fixed = ticks(self.attention_fixed)
+        costs.attention_per_token = slopes(self.attention_per_token)
+        costs.stream_chunks = self.stream_chunks
+        costs.stream_by_request = self.stream_by_request
+        costs.chunk_overhead = int(ticks(self.chunk_overhead))
+        costs.transfer_latency = int(ticks(self.transfer_latency))
+        costs.device_tokens = self.device_tokens
+        costs.paged_per_token = self.paged_per_token * TICKS_PER_S
+        costs.serving = serving_costs(self)
+        if prompts := self.prompts:
+            costs.prompts.head = ticks(prompts.head)
+            costs.prompts.fixed = int(ticks(prompts.fixed))
+            costs.prompts.per_row = prompts.per_row * TICKS_PER_S
+            costs.prompts.per_pair = prompts.per_pair * TICKS_PER_S
+            costs.prompts.per_token = prompts.per_token * TICKS_PER_S
         if self.window is not None:
-            per_token = np.broadcast_to(self.windowed_per_token, len(self.attention_per_token))
-            tables["windowed"] = {
-                "window": self.window,
-                "per_token": per_token * TICKS_PER_S,
-                "per_pair": self.prompts.windowed_per_pair * TICKS_PER_S if self.prompts else 0.0,
-            }
+            costs.windows.tokens = self.window
+            windowed = np.broadcast_to(self.windowed_per_token, len(self.attention_per_token))
+            costs.windows.per_token = slopes(windowed)
+            costs.windows.per_pair = prompts.windowed_per_pair * TICKS_PER_S if prompts else 0.0
         if self.measured:
-            tables["measured"] = self.measured.native(TICKS_PER_S)
-        return tables
+            costs.measured = measured_ticks(self.measured)
+        return costs
 
     def check(self) -> None:
         """A UserError if a time is no time: a coefficient somewhere is wrong."""
@@ -150,83 +201,29 @@ class Timing:
                 )
 
 
-ELEMENT_BYTES = 1  # INT8, weights and KV, whatever number format a model is published in
+class ComputedTiming(ABC):
+    """Times that depend on the hardware's state, which the simulator computes in every iteration."""
 
-# In the order of csrc/sim/h2m2/policy.hpp.
-POLICIES = (
-    *("greedy", "oracle", "flexgen", "naive", "q-major", "a-major", "f-major"),
-    *("lpddr", "hierarchical", "8-hbm"),
-)
+    __slots__ = ()
 
+    @abstractmethod
+    def native(self) -> _sim.BoardCosts:
+        """Convert to what the simulator takes."""
 
-def shape_of(model: ModelShape, *, lm_head: bool = False) -> dict[str, int]:
-    """The model as the C++ side takes it: INT8 whatever its own number format, without embedding."""
-    model.require_plain("h2m2")
-    return {
-        "layers": model.layers,
-        "hidden": model.hidden,
-        "heads": model.heads,
-        "kv_heads": model.kv_heads,
-        "head_dim": model.head_dim,
-        "intermediate": model.intermediate,
-        "ff_matrices": 3 if model.gated_mlp else 2,
-        "vocab": model.vocab if lm_head else 0,
-        "element_bytes": ELEMENT_BYTES,
-    }
+    @abstractmethod
+    def least(self, most: int, copies: int) -> tuple[Float64, float] | None:
+        """Return lower bounds of an iteration of `copies` deployments in step, or None if there are none.
 
+        Seconds by the requests of all of them, from 1 to `most`, and seconds a KV token.
+        """
 
-@dataclass(frozen=True, slots=True)
-class BoardTiming:
-    """Which board serves which model by which policy; host and recomputing in seconds, as in `Timing`."""
+    @abstractmethod
+    def improved(self, factor: float) -> Iterator[tuple[str, Self, int]]:
+        """Yield resources, the timing with that much more of each, and the KV tokens that it then holds."""
 
-    board: Board
-    model: ModelShape
-    mapping: str
-    # TLB misses are added to the times of policies that map.
-    translated: bool = True
-    # The paper leaves the LM head out.
-    lm_head: bool = True
-    # flexgen's: of weights and of KV, what is on the HBM side.
-    shares: tuple[float, float] = (0.0, 0.0)
-    # What moves between the sides passes behind the last iteration, as far as LPDDR has time there.
-    overlap_moves: bool = False
-    host_fixed: float = 0.0
-    host_per_request: float = 0.0
-    host_async: bool = False
-    recompute_per_token: float = 0.0
-
-    def tables(self) -> dict[str, object]:
-        """As the native module takes it."""
-        self.check()
-        return {
-            "board": self.board.native(),
-            "shape": shape_of(self.model, lm_head=self.lm_head),
-            "policy": self.mapping,
-            "translated": self.translated,
-            "shares": self.shares,
-            "overlap_moves": self.overlap_moves,
-            "host_fixed": int(ticks(self.host_fixed)),
-            "host_per_request": self.host_per_request * TICKS_PER_S,
-            "host_async": self.host_async,
-            "recompute_per_token": self.recompute_per_token * TICKS_PER_S,
-        }
-
-    def kv_room(self) -> tuple[int, int]:
-        """KV tokens that always fit beside the weights, 0 if those do not; and how many come at once."""
-        from laminabench import _sim
-
-        return _sim.board_kv(self.tables())
-
-    def check(self) -> None:
-        """A UserError if a time is no time: a coefficient somewhere is wrong."""
-        for name in ("host_fixed", "host_per_request", "recompute_per_token"):
-            seconds = getattr(self, name)
-            if not 0 <= seconds <= LONGEST_S:
-                raise UserError(
-                    "costs-impossible-time",
-                    f"the costs give {seconds:g} s for {name.replace('_', ' ')}; "
-                    "check the cost set's coefficients and the board",
-                )
+    @abstractmethod
+    def faster_host(self, factor: float) -> Self:
+        """Return the timing with a host that is that many times faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,15 +238,16 @@ class PromptPool:
     window: int = 0  # tokens that some layers keep at most, and what each of these takes more
     windowed_per_token: float = 0.0
 
-    def tables(self) -> dict[str, object]:
-        """As the native module takes it."""
-        link = {
-            "latency": int(ticks(self.latency)),
-            "per_token": self.per_token * TICKS_PER_S,
-            "window": self.window,
-            "windowed_per_token": self.windowed_per_token * TICKS_PER_S,
-        }
-        return {**self.engine.tables(), **link, "pulled": self.pulled}
+    def native(self) -> _sim.DeploymentPool:
+        """Convert to what the simulator takes."""
+        pool = _sim.DeploymentPool()
+        pool.engine = self.engine.native()
+        pool.link.latency = int(ticks(self.latency))
+        pool.link.per_token = self.per_token * TICKS_PER_S
+        pool.link.window = self.window
+        pool.link.windowed_per_token = self.windowed_per_token * TICKS_PER_S
+        pool.pulled = self.pulled
+        return pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +255,7 @@ class Spec:
     """One modelled deployment, ready to be replayed against."""
 
     layers: int
-    timing: Timing | BoardTiming
+    timing: Timing | ComputedTiming
     tokens_per_pool: int
     max_requests: int
     pools: int = 1
@@ -284,24 +282,33 @@ class Spec:
     copies: int = 1
 
     @property
-    def on_board(self) -> bool:
-        """Whether its times are a board's, not a cost set's."""
-        return isinstance(self.timing, BoardTiming)
-
-    @property
     def prompts(self) -> bool:
         """Whether they are computed."""
         return self.prompt_budget > 0 or self.pool is not None
 
-    def tables(self) -> dict[str, object]:
-        """As the native module takes it."""
-        names = (
-            *("layers", "tokens_per_pool", "max_requests", "pools", "block_tokens", "request_tokens"),
-            *("batches", "pipelining", "own_attention", "admission", "prefix_sharing", "prompt_budget"),
-            *("min_batch", "copies"),
-        )
-        tables = {name: getattr(self, name) for name in names} | {"costs": self.timing.tables()}
-        return tables | ({"pool": self.pool.tables()} if self.pool else {})
+    def native(self) -> _sim.Deployment:
+        """Convert to what the simulator takes."""
+        deployment = _sim.Deployment(self.pipelining, self.admission)
+        limits = deployment.limits
+        limits.batches = self.batches
+        limits.pools = self.pools
+        limits.tokens_per_pool = self.tokens_per_pool
+        limits.block_tokens = self.block_tokens
+        limits.max_requests = self.max_requests
+        limits.request_tokens = self.request_tokens
+        limits.min_batch = self.min_batch
+        deployment.layers = self.layers
+        deployment.own_attention = self.own_attention
+        deployment.prefix_sharing = self.prefix_sharing
+        deployment.prompt_budget = self.prompt_budget
+        deployment.copies = self.copies
+        if isinstance(self.timing, Timing):
+            deployment.costs = self.timing.native()
+        else:
+            deployment.board = self.timing.native()
+        if self.pool:
+            deployment.pool = self.pool.native()
+        return deployment
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,6 +166,18 @@ class Live:
     TAKES: frozenset[str]
     ANYWAY: Mapping[str, object]
     WHY_NOT: str
+    # What `calibrate` calls the device whose times it measures, and the options that it takes for that.
+    CALIBRATED: str | None = None
+    CALIBRATION_TAKES: frozenset[str] = frozenset()
+    # It runs in a Python environment of its own, which may not be there.
+    ENVIRONMENT: bool = False
+    # All cores that it has are one device of a cost set; else each is.
+    ONE_DEVICE: bool = False
+
+    def twin(self, request: ReplayRequest) -> dict[str, Any]:
+        """Return the choices of the modelled replay that a live one of this request is compared with."""
+        found: dict[str, Any] = importlib.import_module(f"{self.package}.prepared").twin(request)
+        return found
 
     def prepare(self, request: ReplayRequest, listener: Listener) -> Prepared:
         """The request settled; a UserError if this machine cannot replay it."""

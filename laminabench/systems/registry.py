@@ -31,6 +31,11 @@ MODULES = {
     "h2m2": f"{_MODELLED}.h2m2",
     "afd": f"{_MODELLED}.afd",
 }
+# What is replayed unless the user says otherwise, and what is compared.
+DEFAULT = ReplayRequest().system
+COMPARED = ("lamina", "vllm")
+# What any OpenAI-compatible server is, which a client alone sees.
+SERVER = "openai"
 # What paces live workers as devices that are not here.
 EMULATED = {"lamina": f"{_LIVE}.emulated"}
 LIVE = {"lamina": f"{_LIVE}.lamina", "vllm": f"{_LIVE}.vllm", "openai": f"{_LIVE}.endpoint"}
@@ -54,6 +59,23 @@ def live_system(name: str, *, emulated: bool = False) -> Live:
     modules = {**LIVE, **EMULATED} if emulated else LIVE
     found: Live = importlib.import_module(modules[name]).SYSTEM
     return found
+
+
+def colours(*, page: bool = False) -> dict[str, str]:
+    """Return the colour of each modelled system, in a figure or on a page."""
+    found = {name: system(name) for name in MODULES}
+    return {name: (page and one.PAGE_COLOUR) or one.COLOUR for name, one in found.items()}
+
+
+def marker(name: str) -> str:
+    """Return the marker of a system's points; a Run may be of a system that is not known here."""
+    return system(name).MARKER if name in MODULES else System.MARKER
+
+
+def of_server(deployment: Deployment) -> System:
+    """Return the system that models a server on these devices: with attention workers this project's own."""
+    split = deployment.attention is not None
+    return next(one for one in map(system, MODULES) if split == one.SPLIT)
 
 
 def deployments(

@@ -45,14 +45,23 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="m
     workers_lost: Count = 0  # that are being replaced now
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="fault"):
-    """Workers that were struck on purpose, that were lost, or that were replaced."""
+class FaultEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="fault"):
+    """Workers that the engine lost and replaced, or a fault that the replay itself injected."""
 
-    at_s: float
+    at_s: float  # when it was injected, or noticed
     workers: tuple[str, ...]
     why: str
     resumed_s: float | None = None  # when work went on without them, or with others in their place
-    struck: str | None = None  # how, where the replay itself did it
+    struck: str | None = None  # kill or stop, of one that was injected
+    number: Count = 0  # of an injected one, in the plan
+    requests: Count = 0  # whose KV had to be computed again in part
+    kv_tokens: Count = 0  # that had to be computed again
+
+    @property
+    def recovered_s(self) -> float:
+        """When work went on after workers were replaced."""
+        assert self.resumed_s is not None
+        return self.resumed_s
 
 
 class Gaps(NamedTuple):
@@ -62,4 +71,4 @@ class Gaps(NamedTuple):
     tokens: NDArray[np.int64]  # how many came after that time
 
 
-Happening = Moment | Fault | Gaps
+Happening = Moment | FaultEvent | Gaps

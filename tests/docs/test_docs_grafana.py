@@ -8,7 +8,7 @@ import re
 import numpy as np
 from grafana import asked_for, dashboard, expressions
 
-from laminabench.util.live_progress import Expected, Fault, Gaps, Moment
+from laminabench.util.live_progress import Expected, FaultEvent, Gaps, Moment
 from laminabench.workflows.replay.metrics_page import Seen
 
 
@@ -31,7 +31,7 @@ def test_a_live_replay_exports_what_is_asked_of_it() -> None:
         )
     )
     seen.take(Gaps(np.array([0.5, 100.0]), np.array([1, 2])))
-    seen.take(Fault(at_s=0.5, workers=(), why=""))
+    seen.take(FaultEvent(at_s=0.5, workers=(), why=""))
     samples = {sample.name: sample for family in seen.collect() for sample in family.samples}
     asked = asked_for("laminabench_replay_")
     assert len(asked) > 10

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from laminabench.catalog.boards import board
+from laminabench.systems.modelled.h2m2.boards import board
 
 Board = dict[str, Any]
 Side = dict[str, Any]

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from laminabench.runs.live import Header, LiveFile
-from laminabench.util.live_progress import Fault, Moment
+from laminabench.util.live_progress import FaultEvent, Moment
 
 DEAD = 2**22 + 1  # no process has this number
 
@@ -51,6 +51,8 @@ def made_live(path: Path, pid: int = DEAD, *, steps: int = 240, trace: str = "az
         if since == 0:
             at_s = step / 4
             file.write(
-                Fault(at_s=at_s, workers=("attention 0",), why="attention 0 has ended", resumed_s=at_s + 0.4)
+                FaultEvent(
+                    at_s=at_s, workers=("attention 0",), why="attention 0 has ended", resumed_s=at_s + 0.4
+                )
             )
     file.close()

@@ -42,11 +42,64 @@ OF_DEPLOYMENT = (
 )
 
 
+SERVING = ("host_fixed", "host_per_request", "host_async", "recompute_per_token")
+LINK = ("latency", "per_token", "window", "windowed_per_token")
+LIMITS = (
+    "batches",
+    "pools",
+    "tokens_per_pool",
+    "block_tokens",
+    "max_requests",
+    "request_tokens",
+    "min_batch",
+)
+
+
+def _fill(bound: Any, values: dict[str, Any]) -> Any:
+    """Set fields of a bound class; those that are themselves bound from dictionaries."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            _fill(getattr(bound, name), value)
+        else:
+            setattr(bound, name, value)
+    return bound
+
+
+def native_costs(costs: dict[str, Any]) -> _sim.Costs:
+    """Costs as the simulator takes them."""
+    given = dict(costs)
+    bound = _sim.Costs(len(given["first_slice"]) - 1)
+    given["combine"] = np.full(len(given["first_slice"]), given["combine"])
+    given["serving"] = {name: given.pop(name) for name in SERVING}
+    if windowed := given.pop("windowed", None):
+        given["windows"] = {"tokens": windowed["window"]} | {
+            name: windowed[name] for name in ("per_token", "per_pair")
+        }
+    if measured := given.pop("measured", None):
+        grids = {name: _sim.Grid(**grid) for name, grid in measured.items() if name != "beyond"}
+        bound.measured = _fill(_sim.MeasuredAttention(), grids | {"beyond": measured["beyond"]})
+    return _fill(bound, given)
+
+
+def native_deployment(given: dict[str, Any]) -> _sim.Deployment:
+    """A deployment as the simulator takes it."""
+    rest = dict(given)
+    bound = _sim.Deployment(rest.pop("pipelining"), rest.pop("admission"))
+    rest["limits"] = {name: rest.pop(name) for name in LIMITS}
+    bound.costs = native_costs(rest.pop("costs"))
+    if pool := rest.pop("pool", None):
+        engine = dict(pool)
+        bound.pool = _sim.DeploymentPool()
+        _fill(bound.pool, {"link": {name: engine.pop(name) for name in LINK}, "pulled": engine.pop("pulled")})
+        bound.pool.engine = native_deployment(engine)
+    return _fill(bound, rest)
+
+
 def native(**given: Any) -> dict[str, Any]:
     """`_sim.run` of one deployment, or of `instances`: a list of what is different in each."""
     whole = {name: value for name, value in given.items() if name not in (*OF_DEPLOYMENT, "instances")}
     each = {name: given[name] for name in OF_DEPLOYMENT}
-    deployments = [{**each, "copies": 1, **some} for some in given.get("instances", [{}])]
+    deployments = [native_deployment({**each, "copies": 1, **some}) for some in given.get("instances", [{}])]
     return _sim.run(deployments=deployments, **whole)
 
 

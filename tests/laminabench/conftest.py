@@ -23,9 +23,9 @@ from laminabench.runs.status import DONE
 from laminabench.runs.summary import (
     Attainment,
     Cost,
+    EngineSummary,
     Percentiles,
     Requests,
-    Summary,
     TimeShares,
     Window,
 )
@@ -299,7 +299,7 @@ def manifest_of() -> Callable[..., Manifest]:
     """A manifest that says all that a Run must say, changed as named."""
     points = Percentiles(mean=None, p50=None, p90=None, p99=None, max=None)
     slo = Attainment(tbt_ms=100.0, token_attainment=None, request_attainment=None, goodput_tokens_per_s=None)
-    nothing = Summary(
+    nothing = EngineSummary(
         throughput_tokens_per_s=None,
         mean_batch=0.0,
         mean_batches=[],

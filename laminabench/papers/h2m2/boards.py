@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from laminabench.catalog.boards import board
 from laminabench.catalog.find_model import model
 from laminabench.papers.context import Context
 from laminabench.papers.entries import entry_of
@@ -36,6 +35,7 @@ from laminabench.papers.h2m2.speeds import (
     under_the_other_load,
 )
 from laminabench.papers.paper import Result
+from laminabench.systems.modelled.h2m2.boards import board
 
 ORIGINAL = "h2m2"
 # Table 4's boards by the part of the board that is another.

@@ -27,7 +27,10 @@ from laminabench.papers.h2m2.speeds import (
 )
 from laminabench.papers.paper import Result
 from laminabench.papers.replays import ends, stacked
-from laminabench.sim.h2m2 import (
+from laminabench.sim.outcome import Outcome
+from laminabench.sim.simulate import simulate
+from laminabench.sim.spec import Float64, Offered, Spec
+from laminabench.systems.modelled.h2m2.mapping import (
     BATCH,
     ITERATIONS,
     LONGEST,
@@ -38,9 +41,7 @@ from laminabench.sim.h2m2 import (
     plan,
     uniform,
 )
-from laminabench.sim.outcome import Outcome
-from laminabench.sim.simulate import simulate
-from laminabench.sim.spec import BoardTiming, Float64, Offered, Spec, shape_of
+from laminabench.systems.modelled.h2m2.timing import BoardTiming, shape_of
 from laminabench.systems.registry import papers_setup, system
 
 MODEL = "gpt3-175b"

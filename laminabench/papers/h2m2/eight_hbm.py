@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from laminabench.catalog.boards import Board
 from laminabench.catalog.find_model import model
 from laminabench.papers.context import Context
 from laminabench.papers.h2m2.speeds import (
@@ -32,7 +31,8 @@ from laminabench.papers.h2m2.speeds import (
     under_the_other_load,
 )
 from laminabench.papers.paper import Result
-from laminabench.sim.h2m2 import footprint
+from laminabench.systems.modelled.h2m2.boards import Board
+from laminabench.systems.modelled.h2m2.mapping import footprint
 
 
 def fig18(context: Context) -> Result:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from laminabench.catalog.boards import Board
 from laminabench.catalog.find_model import model
 from laminabench.catalog.models import ModelShape
 from laminabench.papers.context import Context
@@ -19,7 +18,8 @@ from laminabench.papers.h2m2.speeds import (
     speed_ups,
 )
 from laminabench.papers.paper import Result
-from laminabench.sim.h2m2 import IterationLoad, flexgen_shares, uniform
+from laminabench.systems.modelled.h2m2.boards import Board
+from laminabench.systems.modelled.h2m2.mapping import IterationLoad, flexgen_shares, uniform
 
 _MODEL = "gpt3-175b"
 NAIVE = Way("Naive", "naive")

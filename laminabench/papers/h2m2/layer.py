@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from laminabench.catalog.drams import load_drams
 from laminabench.catalog.find_model import model
 from laminabench.papers.context import Context
 from laminabench.papers.h2m2.overheads import overheads
@@ -29,8 +28,8 @@ from laminabench.papers.h2m2.speeds import (
     points_of,
 )
 from laminabench.papers.paper import Result
-from laminabench.sim.h2m2 import Mapping
-from laminabench.sim.h2m2_layer import (
+from laminabench.systems.modelled.h2m2.drams import load_drams
+from laminabench.systems.modelled.h2m2.layer import (
     AS_ASSUMED,
     DRAMS,
     SIDES,
@@ -41,6 +40,7 @@ from laminabench.sim.h2m2_layer import (
     efficiency,
     replay_side,
 )
+from laminabench.systems.modelled.h2m2.mapping import Mapping
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from typing import Any
 
 import pandas as pd
 
-from laminabench.catalog.boards import Board
 from laminabench.catalog.hardware import GB
 from laminabench.papers.context import Context
 from laminabench.papers.h2m2.speeds import (
@@ -39,6 +38,7 @@ from laminabench.papers.h2m2.speeds import (
     under_the_other_load,
 )
 from laminabench.papers.paper import Result
+from laminabench.systems.modelled.h2m2.boards import Board
 
 WAYS = (HIERARCHICAL, H2M2, ORACLE)
 # Of migration and computing: nothing at once, or all that can be.

@@ -9,7 +9,6 @@ from typing import Any, Literal, NamedTuple
 import pandas as pd
 
 from laminabench import _sim
-from laminabench.catalog.boards import MIB, Board
 from laminabench.catalog.find_model import model
 from laminabench.catalog.models import ModelShape
 from laminabench.papers.context import Context
@@ -32,8 +31,9 @@ from laminabench.papers.h2m2.speeds import (
     under_the_other_load,
 )
 from laminabench.papers.paper import Result
-from laminabench.sim.h2m2 import IterationLoad, Mapping, Plan, time_of, uniform
-from laminabench.sim.spec import shape_of
+from laminabench.systems.modelled.h2m2.boards import MIB, Board
+from laminabench.systems.modelled.h2m2.mapping import IterationLoad, Mapping, Plan, time_of, uniform
+from laminabench.systems.modelled.h2m2.timing import shape_of
 
 
 class Overheads(NamedTuple):

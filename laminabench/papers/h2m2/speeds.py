@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from laminabench.catalog.boards import Board, board
 from laminabench.catalog.find_model import model
 from laminabench.catalog.models import ModelShape
-from laminabench.sim.h2m2 import IterationLoad, Plan, plan, uniform
+from laminabench.systems.modelled.h2m2.boards import Board, board
+from laminabench.systems.modelled.h2m2.mapping import IterationLoad, Plan, plan, uniform
 
 BASELINE = "lpddr"
 

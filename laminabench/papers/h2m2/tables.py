@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from laminabench.catalog.boards import MIB, NAMES, Board, board
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import GB
 from laminabench.papers.context import Context
 from laminabench.papers.h2m2.dynamic import CHECKPOINTS
 from laminabench.papers.h2m2.speeds import CASES, GPT3, GRID, how, original
 from laminabench.papers.paper import Result
-from laminabench.sim.h2m2 import BATCH, ITERATIONS
+from laminabench.systems.modelled.h2m2.boards import MIB, NAMES, Board, board
+from laminabench.systems.modelled.h2m2.mapping import BATCH, ITERATIONS
 
 TB = 1e12
 

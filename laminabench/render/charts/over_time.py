@@ -181,7 +181,7 @@ def _band(each: Shown, found: Sliced) -> PlotlyJson:
 
 def _marks(runs: Sequence[Shown]) -> list[PlotlyJson]:
     """Return spans from when each fault began until iterations went on, and where a replay was resumed."""
-    return [mark for each in runs for mark in (*map(_fault, each.summary.faults or ()), *_resumed(each))]
+    return [mark for each in runs for mark in (*map(_fault, each.summary.fault_costs), *_resumed(each))]
 
 
 def _fault(fault: FaultCost) -> PlotlyJson:
@@ -193,14 +193,14 @@ def _fault(fault: FaultCost) -> PlotlyJson:
 
 
 def _resumed(each: Shown) -> Iterator[PlotlyJson]:
-    for at_s in each.summary.resumed.at_s if each.summary.resumed else ():
+    for at_s in each.summary.resumed_s:
         ends = {"x0": at_s, "x1": at_s, "y0": 0, "y1": 1}
         line = {"color": PURPLE, "dash": "dash", "width": 1.5}
         yield {"type": "line", "name": "resumed", "yref": "paper", "line": line, **ends}
 
 
 def _marked(runs: Sequence[Shown]) -> str:
-    faulty = any(each.summary.faults for each in runs)
+    faulty = any(each.summary.fault_costs for each in runs)
     return " Shaded: a fault, until iterations went on." if faulty else ""
 
 

@@ -16,6 +16,7 @@ from laminabench.render.model import Cell as Written
 from laminabench.render.model import Sheet
 from laminabench.render.terminal import literal, print_sheet
 from laminabench.runs.summary import number_at
+from laminabench.systems.registry import system
 from laminabench.util import markdown
 from laminabench.util.atomic import replacing
 from laminabench.workflows.compare.assumptions import assumptions
@@ -27,13 +28,6 @@ from laminabench.workflows.compare.systems import Compared
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-# v2 6.1, over 3 models and 4 traces.
-PAPERS = ("lamina", "vllm")
-PUBLISHED = (
-    "the paper measured +16.1% to +90.1% and a mean batch ratio of 2.39 over 12 cells; nothing here is tuned "
-    "to it"
-)
 
 _NARROW_KV = (
     "cost sets measured attention on 16 bits: its share of the memory's bandwidth is taken to be as high"
@@ -150,8 +144,8 @@ def _gains(cells: list[Cell], base: str, name: str, as_published: bool) -> Sheet
             found.setdefault((cell.model, cell.band, cell.trace), []).append(cell)
     rows = itertools.product(models, bands)
     said = [line for band in bands for line in _summaries(cells, band, name, base)]
-    if as_published and (name, base) == PAPERS:
-        said.append(PUBLISHED)
+    if as_published and base in (published := system(name).PUBLISHED):
+        said.append(published[base])
     first = "era" if any(cell.reading for cell in cells) else "costs"
     return Sheet(
         f"gain in throughput, {name} over {base} (in brackets: at exactly equal cost)",

@@ -13,9 +13,11 @@ from laminabench.render.terminal import literal, print_sheet
 from laminabench.runs.manifest import NUMBERS
 from laminabench.runs.summary import (
     Attempts,
+    ClientSummary,
     Cost,
     Counted,
     Energy,
+    EngineSummary,
     FaultCost,
     FaultsInAll,
     Memory,
@@ -85,8 +87,8 @@ def render(console: Console, found: Result, wall_s: float) -> None:
     )
     for label, line in lines(summary, replayed.facts):
         console.print(f"{label:15}{line}", soft_wrap=True)
-    if summary.faults:
-        print_sheet(console, fault_sheet("", summary.faults, MOST_FAULTS))
+    if summary.fault_costs:
+        print_sheet(console, fault_sheet("", summary.fault_costs, MOST_FAULTS))
     kept = f"; kept in {literal(found.directory)}" if found.directory else ""
     if backend != "modelled":
         times = f"replayed in {summary.duration_s:,.1f} s, {wall_s:,.1f} s in all"
@@ -107,10 +109,13 @@ def on_boards(deployment: str, facts: JsonObject) -> Iterator[str]:
 
 def lines(summary: Summary, facts: JsonObject) -> Iterator[Line]:
     """What a replay came to, a label and a line each; `facts` are of its deployment, as it was built."""
-    return _told_lines(summary, facts) if summary.attempts is UNSET else _seen_lines(summary)
+    if isinstance(summary, ClientSummary):
+        return _client_lines(summary)
+    assert isinstance(summary, EngineSummary)
+    return _engine_lines(summary, facts)
 
 
-def _told_lines(summary: Summary, facts: JsonObject) -> Iterator[Line]:
+def _engine_lines(summary: EngineSummary, facts: JsonObject) -> Iterator[Line]:
     """Of a replay whose scheduler can be asked."""
     kv = summary.kv
     yield "throughput", _throughput(summary)
@@ -156,29 +161,28 @@ def _instances(found: PerInstance) -> str:
     return f"{ends}; the fullest has {number(found.imbalance)} x the mean batch of all {len(found.requests)}"
 
 
-def _seen_lines(summary: Summary) -> Iterator[Line]:
+def _client_lines(summary: ClientSummary) -> Iterator[Line]:
     """Of a replay that only a client saw: chunks beside tokens, its own lateness, attempts."""
-    attempts, counted, chunks = summary.attempts, summary.counted, summary.tokens_per_chunk
-    assert attempts is not UNSET
-    assert counted is not UNSET
-    assert chunks is not UNSET
     yield "requests", _outcomes(summary.requests)
-    yield from _errors(attempts)
+    yield from _errors(summary.attempts)
     yield "throughput", _throughput(summary)
     at_once = f"[bold]{number(summary.mean_batch)}[/bold] requests streaming at once"
-    waiting = None if summary.mean_waiting is UNSET else summary.mean_waiting
-    yield "mean batch", f"{at_once}, {number(waiting)} waiting for their first chunk"
+    yield (
+        "mean batch",
+        f"{at_once}, {number(number_at(summary, 'mean_waiting'))} waiting for their first chunk",
+    )
     if summary.lateness_ms:
         yield "sent late by", f"{_points(summary.lateness_ms)} ms: this client's own doing"
     yield "TTFT in ms", f"{_points(summary.ttft_ms)}: sent to first chunk"
-    yield "ITL in ms", f"{_points(summary.itl_ms)}: between chunks of {_chunk(chunks)}"
+    if chunks := summary.tokens_per_chunk:
+        yield "ITL in ms", f"{_points(summary.itl_ms)}: between chunks of {_chunk(chunks)}"
     yield "TBT in ms", f"{_points(summary.tbt_ms)}: between tokens"
     yield from _in_time(summary)
     yield "end to end, ms", _points(summary.e2e_ms)
     if summary.cost.usd_per_hour is not None:
         yield "cost", _price(summary.cost)
-    yield "attempts", _attempts(attempts)
-    if different := _different(counted):
+    yield "attempts", _attempts(summary.attempts)
+    if summary.counted and (different := _different(summary.counted)):
         yield "lengths", different
 
 
@@ -283,7 +287,7 @@ def _memory_lines(memory: Memory) -> Iterator[Line]:
     )
 
 
-def _disturbances(summary: Summary) -> Iterator[Line]:
+def _disturbances(summary: EngineSummary) -> Iterator[Line]:
     """Faults and interruptions that a live replay has survived."""
     total, resumed = summary.faults_in_all, summary.resumed
     if total and (total.faults or total.strikes_planned):

@@ -16,6 +16,7 @@ from laminabench.render.sheets.compare import metric_sheet
 from laminabench.render.sheets.replay import WINDOWS
 from laminabench.render.shown import Shown
 from laminabench.runs.manifest import DeploymentFacts
+from laminabench.runs.summary import ClientSummary
 from laminabench.util.json import JsonObject, to_json
 from laminabench.workflows.compare.sides import Row
 
@@ -119,11 +120,12 @@ def _times(each: Shown) -> Sheet:
 
 
 def _calls(each: Shown) -> Sheet:
+    assert isinstance(each.summary, ClientSummary)
     attempts = each.summary.attempts
     mean, most = (number4(each.number_at(f"tokens_per_chunk.{key}")) for key in ("mean", "max"))
     dealt = share(each.number_at("tokens_per_chunk.even_share"))
     sent, retried, failed = (number4(each.number_at(f"attempts.{key}")) for key in _ATTEMPTS)
-    errors = list(attempts.by_error.items())[:_MOST_ERRORS] if attempts else []
+    errors = list(attempts.by_error.items())[:_MOST_ERRORS]
     rows = [
         ("Tokens a chunk, mean and most", f"{mean}, {most}"),
         ("Tokens dealt evenly, as the server did not say", dealt),

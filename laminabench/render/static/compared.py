@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from laminabench.analysis.estimate import Estimate
 from laminabench.render.static.drawn import drawn
-from laminabench.render.style import CYCLE, INK, SYSTEM_COLOURS, foot, look, sheet
+from laminabench.render.style import CYCLE, INK, foot, look, sheet
 from laminabench.runs.manifest import NUMBERS
+from laminabench.systems.registry import system
 from laminabench.workflows.compare.cells import Cell
 from laminabench.workflows.compare.sides import SideBySide
 
@@ -56,7 +57,7 @@ def picture_of_cells(cells: Sequence[Cell]) -> Figure:
     groups = [f"{cell.model}\n{cell.trace}\n{cell.label}" for cell in cells]
     sides = [cell.sides(next(iter(cell.summaries))).sides for cell in cells]
     bars = [
-        _Bars(name, SYSTEM_COLOURS[name], [dict(each[place].estimates) for each in sides])
+        _Bars(name, system(name).COLOUR, [dict(each[place].estimates) for each in sides])
         for place, name in enumerate(cells[0].summaries)
     ]
     return _picture(groups, bars, "modelled")

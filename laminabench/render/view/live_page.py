@@ -15,7 +15,7 @@ from laminabench.render.style import PURPLE
 from laminabench.render.view.index import Index
 from laminabench.render.view.page import Page, address, empty
 from laminabench.render.view.under_way import UnderWay, Watched
-from laminabench.runs.live import SUFFIX, Fault, Moment
+from laminabench.runs.live import SUFFIX, FaultEvent, Moment
 from laminabench.runs.manifest import NUMBERS
 from laminabench.util.errors import UserError
 from laminabench.util.json import Json
@@ -150,7 +150,7 @@ def _state(index: Index, found: UnderWay) -> Markup:
     return joined(parts)
 
 
-def _lasted(fault: Fault) -> float | None:
+def _lasted(fault: FaultEvent) -> float | None:
     return None if fault.resumed_s is None else fault.resumed_s - fault.at_s
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from laminabench.render.view.folder import Found
 from laminabench.render.view.index import Index
-from laminabench.runs.live import SUFFIX, End, Fault, Header, Moment, alive, read_live
+from laminabench.runs.live import SUFFIX, End, FaultEvent, Header, Moment, alive, read_live
 from laminabench.util.errors import UserError
 
 State = Literal["running", "done", "interrupted", "failed", "killed"]
@@ -28,7 +28,7 @@ class UnderWay:
     path: Path
     header: Header
     moments: list[Moment] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
+    faults: list[FaultEvent] = field(default_factory=list)
     end: End | None = None
 
     @property
@@ -107,7 +107,7 @@ class Watched:
                     continue
                 elif isinstance(line, Moment):
                     known.moments.append(line)
-                elif isinstance(line, Fault):
+                elif isinstance(line, FaultEvent):
                     known.faults.append(line)
                 else:
                     known.end = line

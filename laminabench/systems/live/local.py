@@ -15,6 +15,7 @@ from laminabench.catalog.models import ModelShape
 from laminabench.requests.replay import ReplayRequest
 from laminabench.util.errors import UserError
 
+CPU = "cpu"
 MODEL = "llama-mini"
 # Sequences that decode together: the engine's own default, so that all decode the same batches.
 MAX_SEQUENCES = 256

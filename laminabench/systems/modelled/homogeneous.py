@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 
 from laminabench.catalog.provenance import attention_sources, provenance, step_sources
-from laminabench.sim.spec import Spec
 from laminabench.systems.modelled.setup import (
     WORKING_BYTES,
     Modelled,
@@ -18,10 +17,11 @@ from laminabench.systems.modelled.setup import (
     kv_tokens,
     limits_of,
     measured_rows,
-    prompt_facts,
     prompt_timing,
     recompute_seconds,
+    served_facts,
     slices,
+    spec_of,
 )
 from laminabench.util.errors import UserError
 
@@ -52,24 +52,17 @@ def build(setup: Setup) -> Modelled:
     requests = -(-np.arange(most + 1) // layout.dp)
     recompute = recompute_seconds(setup, deployment.model, layout)
     stages = [f" stage {stage}" for stage in range(layout.pp)] if layout.pp > 1 else [""]
-    spec = Spec(
-        layers=model.layers,
-        timing=replace(
-            device_timing(setup, device, layout.tp, cut, requests, recompute),
-            prompts=prompt_timing(setup, device, most, layout, layout.tp),
-        ),
-        tokens_per_pool=tokens,
-        max_requests=most,
+    timing = replace(
+        device_timing(setup, device, layout.tp, cut, requests, recompute),
+        prompts=prompt_timing(setup, device, most, layout, layout.tp),
+    )
+    spec = replace(
+        spec_of(setup, timing, tokens, most, BLOCK_TOKENS),
         pools=layout.dp,
-        block_tokens=setup.block_tokens or BLOCK_TOKENS,
         # Every stage works on the batch that is with it.
         batches=layout.pp,
         pipelining="fixed" if layout.pp > 1 else "serial",
         own_attention=layout.pp > 1,
-        admission=setup.admission,
-        prefix_sharing=setup.prefix_sharing,
-        prompt_budget=setup.prompt_budget,
-        request_tokens=model.kv_tokens_per_request,
         replica_names=tuple(f"{deployment.model}{stage}" for stage in stages),
         attention_name=f"{deployment.model} (attention)",
         shared_devices=True,
@@ -81,10 +74,8 @@ def build(setup: Setup) -> Modelled:
         "weight_bytes_per_worker": weights,
         "block_tokens": spec.block_tokens,
         "gpu_memory_utilization": setup.memory_utilization,
-        "admission": spec.admission,
         "host_async": setup.host_async,
-        "max_num_seqs": most,
-        **prompt_facts(setup),
+        **served_facts(setup, spec),
     }
     prompts = setup.prompt_budget > 0
     terms = provenance(setup.costs, device, layout, model.dtype, prompts=prompts, model=model)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import ClassVar
 
 from laminabench.catalog.models import ModelShape
 from laminabench.systems.modelled.lamina import Lamina
@@ -18,6 +20,9 @@ class LaminaV1(Lamina):
     """v2's machinery with v1's choices: request-level partition and streaming instead of Q-early overlap."""
 
     NAME = "lamina-v1"
+    COLOUR, MARKER = "#56b4e9", "square"
+    PAGE_COLOUR = "#3d95cc"  # three to one against white
+    PUBLISHED: ClassVar[Mapping[str, str]] = {}
     NETWORK = NETWORK
     # v1's cheap devices are not for rent: they are compared by what they cost to buy.
     PRICE_BASIS = "purchase"

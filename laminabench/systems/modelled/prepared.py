@@ -27,7 +27,7 @@ from laminabench.catalog.network import parse_network
 from laminabench.requests.replay import ReplayRequest
 from laminabench.runs.manifest import Backend
 from laminabench.sim.simulate import simulate
-from laminabench.sim.spec import Fleet
+from laminabench.sim.spec import Fleet, Timing
 from laminabench.sim.timeline import bubbles, lanes_of, two_iterations, write_timeline
 from laminabench.systems.base import (
     Hardware,
@@ -190,7 +190,7 @@ def replay_on(
         ),
         coefficients=built.coefficients,
         costs_set=setup.costs.name,
-        costs_held=None if built.spec.on_board else setup.costs.held_against,
+        costs_held=setup.costs.held_against if isinstance(spec.timing, Timing) else None,
         simulation_s=simulation_s,
         draw=draw,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -123,6 +123,41 @@ def limits_of(setup: Setup, most: int, batches: int = 1) -> Limits:
         )
     # Tables are as long as the requests of all batches together, too.
     return Limits(requests, max(budget, requests))
+
+
+def spec_of(setup: Setup, timing: Timing, tokens: int, requests: int, block_tokens: int = 1) -> Spec:
+    """Return what deployments of tables have in common; `tokens` of KV are each pool's."""
+    return Spec(
+        layers=setup.model.layers,
+        timing=timing,
+        tokens_per_pool=tokens,
+        max_requests=requests,
+        block_tokens=setup.block_tokens or block_tokens,
+        admission=setup.admission,
+        prefix_sharing=setup.prefix_sharing,
+        prompt_budget=setup.prompt_budget,
+        request_tokens=setup.model.kv_tokens_per_request,
+    )
+
+
+def split_facts(setup: Setup, spec: Spec) -> dict[str, Any]:
+    """Return what a Run says of any deployment with attention workers."""
+    return {
+        "batches": spec.batches,
+        "pipelining": spec.pipelining,
+        "attention_partition": "heads" if spec.pools == 1 else "requests",
+        "host_async": setup.host_async,
+        "network": asdict(setup.network),
+        "kv_capacity_tokens": spec.tokens_per_pool * spec.pools,
+        **served_facts(setup, spec),
+    }
+
+
+def served_facts(setup: Setup, spec: Spec) -> dict[str, Any]:
+    """Return what a Run says of how any deployment serves."""
+    budget = setup.prompt_budget
+    prompts = {"prefill": "colocated", "max_batched_tokens": budget} if budget else {}
+    return {"admission": spec.admission, "max_num_seqs": spec.max_requests, **prompts}
 
 
 class Slices(NamedTuple):
@@ -307,12 +342,6 @@ def link_rate(setup: Setup, model_workers: int) -> float:
     assert attention is not None
     nic = min(setup.deployment.model.device.nic_bytes_per_s, attention.device.nic_bytes_per_s)
     return min(model_workers, attention.count) * setup.network.on(nic).bandwidth_bytes_per_s
-
-
-def prompt_facts(setup: Setup) -> dict[str, Any]:
-    """What a Run says of how prompts are served beside decoding."""
-    budget = setup.prompt_budget
-    return {"prefill": "colocated", "max_batched_tokens": budget} if budget else {}
 
 
 def measured_rows(sources: list[dict[str, Any]], on: Device) -> list[dict[str, Any]]:

@@ -42,6 +42,16 @@ class System(ABC):
     """One of them. What is not overridden is as of homogeneous workers that decode one batch."""
 
     NAME: str
+    # How charts show it; a marker as plotly names it. A page may need a darker colour than a printed figure.
+    COLOUR = "#8a7f2d"
+    PAGE_COLOUR: str | None = None
+    MARKER = "star"
+    # What a paper measured over another system, by that one's name.
+    PUBLISHED: ClassVar[Mapping[str, str]] = {}
+    # What others are compared with, unless the user says: what people run today.
+    BASELINE = False
+    # Whether it has attention workers beside model workers.
+    SPLIT = False
     TAKES: frozenset[str] = EVERY
     ANYWAY: ClassVar[Mapping[str, object]] = ONE_BATCH
     WHY_NOT = ""
@@ -161,6 +171,7 @@ class SplitSystem(System):
     """Attention workers beside model workers."""
 
     ANYWAY: ClassVar[Mapping[str, object]] = {}
+    SPLIT = True
     PULLS_KV = True
     MOST_BATCHES = 3
 

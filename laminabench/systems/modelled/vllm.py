@@ -13,6 +13,8 @@ class Vllm(System):
     """One batch on one kind of device."""
 
     NAME = "vllm"
+    COLOUR, MARKER = "#d55e00", "triangle-up"
+    BASELINE = True
     TAKES = EVERY | PROMPTS | {"prefix_sharing", "block_size", "gpu_memory_utilization", "routing"}
     MAX_REQUESTS = MAX_NUM_SEQS
     BLOCK_TOKENS = BLOCK_TOKENS

@@ -270,9 +270,9 @@ def _hosts(texts: Iterable[str], systems: tuple[str, ...]) -> dict[str, HostCost
 
 
 def _base(wanted: str | None, systems: tuple[str, ...]) -> str:
-    """vLLM is what people run today: that is what others are held against."""
+    """Return the system that others are compared with: what people run today, if it is among them."""
     if wanted is None:
-        return "vllm" if "vllm" in systems else systems[0]
+        return next((name for name in systems if system(name).BASELINE), systems[0])
     if wanted not in systems:
         raise UserError(
             "compare-base-unknown", f"--base {wanted} is not replayed; --systems has {', '.join(systems)}"

@@ -8,10 +8,9 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from laminabench.catalog.boards import Board, BoardMemory
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.network import Network
-from laminabench.sim.spec import BoardTiming, PromptPool, PromptTiming, Spec, Timing
+from laminabench.sim.spec import PromptPool, PromptTiming, Spec, Timing
 from laminabench.systems.registry import system
 from laminabench.util.parallel import spread
 from laminabench.workflows.plan.measure import Point, measure
@@ -28,7 +27,7 @@ _CHUNKS = ("fixed", "per_row", "per_pair", "per_token", "windowed_per_pair")
 _BY_ROWS = ("first_slice", "mid_slice", "last_slice", "attention_rows")
 
 Gain = Literal["throughput_gain", "tbt_p99_gain", "ttft_p99_gain"]
-Whole = TypeVar("Whole", Timing, BoardTiming, PromptTiming, PromptPool, Device, Board, BoardMemory, Network)
+Whole = TypeVar("Whole", Timing, PromptTiming, PromptPool, Device, Network)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +89,10 @@ def _better(question: Question, point: Point) -> Iterator[tuple[str, Spec]]:
     setup, build = question.setup(candidate), system(candidate.system).build
     spec = build(setup).spec
     yield "requests at once", build(replace(setup, max_num_seqs=int(spec.max_requests * BETTER))).spec
-    if isinstance(spec.timing, BoardTiming):
-        yield from _better_boards(spec, spec.timing)
-        yield "host time", replace(spec, timing=_less(spec.timing, *_HOST))
+    if not isinstance(spec.timing, Timing):
+        for resource, better, tokens in spec.timing.improved(BETTER):
+            yield resource, replace(spec, timing=better, tokens_per_pool=tokens)
+        yield "host time", replace(spec, timing=spec.timing.faster_host(BETTER))
         return
     timing, deployment = spec.timing, setup.deployment
     if timing.prompts is not None:
@@ -160,23 +160,6 @@ def _faster(pool: PromptPool) -> PromptPool:
     prompts = _less(timing.prompts, "head", *_CHUNKS)
     sooner = _less(replace(timing, prompts=prompts), *_BY_ROWS, *_HOST)
     return replace(pool, engine=replace(pool.engine, timing=sooner))
-
-
-def _better_boards(spec: Spec, timing: BoardTiming) -> Iterator[tuple[str, Spec]]:
-    """Each part of the boards better in turn, all of them alike."""
-    board = timing.board
-
-    def built(better: Board) -> Spec:
-        changed = replace(timing, board=better)
-        tokens, _ = changed.kv_room()
-        return replace(spec, timing=changed, tokens_per_pool=tokens)
-
-    for title, side in (("HBM", "hbm"), ("LPDDR", "lpddr")):
-        memory = getattr(board, side)
-        yield f"{title} capacity", built(replace(board, **{side: _more(memory, "capacity_bytes")}))
-        yield f"{title} bandwidth", built(replace(board, **{side: _more(memory, "bandwidth_bytes_per_s")}))
-    yield "compute of the chips", built(_more(board, "clock_hz"))
-    yield "link between the sides", built(_more(board, "link_bytes_per_s"))
 
 
 def _more(whole: Whole, *names: str) -> Whole:

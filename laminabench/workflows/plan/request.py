@@ -10,7 +10,7 @@ from laminabench.catalog.deployment import assumed_amounts, kinds_of_prices, par
 from laminabench.catalog.hardware import Device, device
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
-from laminabench.systems.registry import MODULES, system
+from laminabench.systems.registry import DEFAULT, MODULES, system
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
 from laminabench.workflows.plan.measure import cluster
@@ -88,7 +88,7 @@ def with_prompts(systems: Sequence[str], named: bool) -> tuple[str, ...]:
 
 def papers_budget(model: ModelShape, known: Mapping[str, Device]) -> float:
     """What a plan may cost an hour where nobody says."""
-    usd = parse_deployment(system("lamina").default_deployment(model), known).usd_per_hour
+    usd = parse_deployment(system(DEFAULT).default_deployment(model), known).usd_per_hour
     assert usd is not None
     return BUDGET_TIMES * usd
 

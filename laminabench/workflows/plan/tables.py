@@ -7,9 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from laminabench.catalog.boards import Board
-from laminabench.catalog.models import ModelShape
-from laminabench.sim.spec import BoardTiming, Float64, PromptTiming, Spec, Timing, shape_of
+from laminabench.sim.spec import Float64, PromptTiming, Spec, Timing
 from laminabench.workflows.plan.prompt_demand import Work
 
 
@@ -96,9 +94,10 @@ class Lengths(NamedTuple):
 
 def tables_of(spec: Spec, most: int, lengths: Lengths) -> Tables | None:
     """Of a deployment of either kind; None where there is nothing to bound its times by."""
-    if isinstance(spec.timing, BoardTiming):
-        return tables_of_boards(spec, spec.timing, most)
-    return tables_of_costs(spec, spec.timing, most, lengths)
+    if isinstance(spec.timing, Timing):
+        return tables_of_costs(spec, spec.timing, most, lengths)
+    bounds, zero = spec.timing.least(most, spec.copies), np.zeros(most)
+    return bounds and Tables(1, spec.layers, 1, zero, zero, zero, per_token=bounds[1], chain=bounds[0])
 
 
 def tables_of_costs(spec: Spec, timing: Timing, most: int, lengths: Lengths) -> Tables:
@@ -194,53 +193,3 @@ def crossing_of(timing: Timing, to: Float64, back: Float64) -> Float64:
     if chunks == 1:
         return to + back
     return 2 * latency + (to + back - 2 * latency) / chunks
-
-
-# Policies that run an iteration on a board's two sides as they are.
-_OTHER_DEVICES = ("8-hbm",)
-
-
-def tables_of_boards(spec: Spec, timing: BoardTiming, most: int) -> Tables | None:
-    """Of all copies in step, as one pool of each; None where nothing is known of the policy.
-
-    They are not in step, but sums over the boards' iterations, divided by the number of boards, are these.
-    """
-    if timing.mapping in _OTHER_DEVICES:
-        return None
-    # Of a board, where all of them have so many requests together.
-    batch = np.arange(1, most + 1) / spec.copies
-    zero = np.zeros(most)
-    host = zero if timing.host_async else timing.host_fixed + batch * timing.host_per_request
-    board, model = timing.board, timing.model
-    launches = model.layers * board.kernels * board.launch_s
-    chain = host + launches + _weights_s(board, model, batch)
-    per_token = model.layers * _kv_token_s(board, model) / spec.copies
-    return Tables(1, model.layers, 1, zero, zero, zero, per_token, chain)
-
-
-def _weights_s(board: Board, model: ModelShape, batch: Float64) -> Float64:
-    """All matrices once: the slower of reading them and of multiplying by them, each at its best."""
-    bandwidth, cores, width = _bytes_per_s(board), _cores(board), shape_of(model)["element_bytes"]
-    load = np.maximum(board.mm_size, batch) if board.weight_load == "behind" else board.mm_size + batch
-    total = np.zeros_like(batch)
-    matrices = [(model.layers, gemm.n * gemm.k) for gemm in model.layer_gemms(1)]
-    for times, elements in [*matrices, (1, model.vocab * model.hidden)]:
-        computing = elements / board.mm_size**2 / cores * load / board.clock_hz
-        total += times * np.maximum(computing, elements * width / bandwidth)
-    return total
-
-
-def _kv_token_s(board: Board, model: ModelShape) -> float:
-    """One token of KV in one layer: the slowest of reading it, multiplying by it, and its softmax."""
-    read = 2 * model.kv_size * shape_of(model)["element_bytes"] * (model.group if board.reread_kv else 1)
-    products = 2 * model.heads / board.mv_rows
-    softmax = 3 * model.heads / board.vector_width
-    return max(read / _bytes_per_s(board), max(products, softmax) / _cores(board) / board.clock_hz)
-
-
-def _bytes_per_s(board: Board) -> float:
-    return (board.hbm.bandwidth_bytes_per_s + board.lpddr.bandwidth_bytes_per_s) * board.dram_efficiency
-
-
-def _cores(board: Board) -> int:
-    return board.cores * (board.hbm.chips + board.lpddr.chips)

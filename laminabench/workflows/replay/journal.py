@@ -22,7 +22,7 @@ from laminabench.util.progress import SILENT, Listener
 from laminabench.util.version import __version__
 
 # 2: the request in its text form.
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 # What may be chosen anew when a replay is resumed: what is drawn of it, and not what is replayed.
 FREE = ("plot", "timeline", "timeline_window", "metrics_port")
 

@@ -20,6 +20,7 @@ from laminabench.runs.format import MANIFEST
 from laminabench.runs.manifest import NUMBERS
 from laminabench.runs.read import Run, read_run
 from laminabench.runs.status import DONE
+from laminabench.systems.registry import SERVER
 from laminabench.traces.table import MAX_TOKENS, Float64, Int32, PrefixBlocks, Trace, TraceMeta
 from laminabench.util import safe_parse
 from laminabench.util.atomic import replacing
@@ -206,7 +207,7 @@ def _from_run(directory: Path, settings: dict[str, Any]) -> Recording:
 
 def _blocks_of(run: Run) -> Trace | None:
     """The trace whose prompts begin alike where it says so; None where none of them do."""
-    if run.manifest.system != "openai" or run.manifest.request is None:
+    if run.manifest.system != SERVER or run.manifest.request is None:
         return None  # prompts of the others are drawn, each for itself
     trace = load(of_text(run.manifest.request, str(run.directory)), SILENT)
     if len(trace) != len(run.prompt_tokens) or (trace.prompt_tokens != run.prompt_tokens).any():

@@ -14,7 +14,7 @@ from laminabench.sim.outcome import Columns
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Fleet
 from laminabench.systems.modelled.setup import MEMORY_SHARE, Setup, with_prompts
-from laminabench.systems.registry import system
+from laminabench.systems.registry import of_server
 from laminabench.traces.table import Trace
 
 
@@ -33,7 +33,7 @@ def replayed(
     A server whose deployment has attention workers is this project's own, any other is as vLLM is.
     """
     deployment = parse_deployment(about["deployment"], known_devices([costs]))
-    found = system("lamina" if deployment.attention else "vllm")
+    found = of_server(deployment)
     setup = Setup(
         model=model or modelled(about["model"]),
         deployment=deployment,

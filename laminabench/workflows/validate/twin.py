@@ -14,9 +14,7 @@ from laminabench.analysis.estimate import Estimate, of_rounds
 from laminabench.catalog.cost_file import load_costs
 from laminabench.requests.replay import CHOICES
 from laminabench.runs.summary import Summary, number_at
-from laminabench.systems.live.lamina.setup import PROMPT_TOKENS
-from laminabench.systems.live.local import MAX_SEQUENCES
-from laminabench.systems.registry import prepare, system
+from laminabench.systems.registry import live_system, prepare, system
 from laminabench.util.errors import Interrupted, UserError
 from laminabench.util.json import JsonObject
 from laminabench.util.progress import SILENT, Listener, Once
@@ -147,7 +145,7 @@ def _ends(twin: Twin) -> tuple[float, float]:
 
 
 def of_costs(request: ReplayRequest) -> ReplayRequest:
-    """The same replay on the device that its set brings; vLLM's cores are one device."""
+    """Return the modelled twin of a live replay, on the device that its cost set brings."""
     assert request.costs
     devices = load_costs(request.costs).devices
     if not devices:
@@ -156,22 +154,13 @@ def of_costs(request: ReplayRequest) -> ReplayRequest:
             f"--costs {request.costs} brings no device of this machine; `laminabench calibrate` measures one",
         )
     name = next(iter(devices))
-    live = request.deployment or ""
-    vllm = request.system == "vllm"
-    count = "1x" if vllm else r"\g<1>"
+    live = live_system(request.system)
+    count = "1x" if live.ONE_DEVICE else r"\g<1>"
     more: dict[str, Any] = {each: CHOICES[each].default for each in LIVE_ONLY}
-    more["deployment"] = re.sub(rf"(\d+x){CORE}\b", rf"{count}{name}", live)
-    if vllm:
-        more["admission"] = "grow"
+    more["deployment"] = re.sub(rf"(\d+x){CORE}\b", rf"{count}{name}", request.deployment or "")
     if request.prefill == "model":
         more["prefill"] = "colocated"
-        # What vLLM computes in a step by default is the modelled default, too; the engine's is of prompts.
-        most = max(request.max_batched_tokens or PROMPT_TOKENS, request.max_num_seqs or MAX_SEQUENCES)
-        more["max_batched_tokens"] = request.max_batched_tokens if vllm else most
-    if request.system == "lamina" and "+" not in live:
-        # In one process it is what is called vllm: one batch on one kind of device.
-        more |= {"system": "vllm", "admission": request.admission or "reserve", "block_size": 1}
-    return msgspec.structs.replace(request, backend="modelled", **more)
+    return msgspec.structs.replace(request, backend="modelled", **more, **live.twin(request))
 
 
 def _settled(request: ReplayRequest) -> Iterator[tuple[str, str]]:

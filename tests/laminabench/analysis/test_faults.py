@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from fault_events import injected, replaced
 from made_outcome import outcome_of
 
 from laminabench.analysis.checksum import tokens_sha256
 from laminabench.analysis.faults import faults_of, in_all
 from laminabench.analysis.over_time import over_time
-from laminabench.runs.faults import Fault, Strike
 from laminabench.runs.summary import Struck
+from laminabench.util.live_progress import FaultEvent
 
 
-def a_fault(noticed_s: float, resumed_s: float, *workers: str) -> Fault:
-    return Fault(workers or ("model 0",), "it was killed", noticed_s, resumed_s, 3, 30)
+def a_fault(noticed_s: float, resumed_s: float, *workers: str) -> FaultEvent:
+    return replaced(workers or ("model 0",), "it was killed", noticed_s, resumed_s, 3, 30)
 
 
 def test_the_dip_and_what_it_cost() -> None:
     # Ten normal ones of 10 ms, one of 500 ms over the fault, two slow ones of 40 ms, normal again.
     found = outcome_of([0.01] * 10 + [0.5] + [0.04] * 2 + [0.01] * 70)
-    strikes = [Strike(0, "model 0", "kill", 0.105)]
+    strikes = [injected(0, "model 0", "kill", 0.105)]
     (row,) = faults_of(found, [a_fault(0.2, 0.4)], strikes, 30.0)
     assert row.struck == [Struck(worker="model 0", how="kill", at_s=0.105)]
     assert row.detection_s == pytest.approx(0.095)
@@ -36,7 +37,7 @@ def test_the_dip_and_what_it_cost() -> None:
 
 def test_a_fault_that_nobody_struck_began_when_it_was_noticed() -> None:
     found = outcome_of([0.01] * 10 + [0.5] + [0.01] * 70)
-    strikes = [Strike(0, "attention 0", "kill", 0.105), Strike(1, "model 0", "kill", 0.3)]
+    strikes = [injected(0, "attention 0", "kill", 0.105), injected(1, "model 0", "kill", 0.3)]
     (row,) = faults_of(found, [a_fault(0.2, 0.4)], strikes, 30.0)
     assert (row.struck, row.detection_s) == ([], None)
     assert row.goodput_lost_tokens == pytest.approx(410 - 10)
@@ -59,7 +60,7 @@ def test_faults_in_a_row_do_not_count_the_same_time_twice() -> None:
 
 def test_no_more_is_lost_than_was_left_to_be_made() -> None:
     found = outcome_of([0.01] * 10 + [0.5] + [0.01] * 10)
-    (row,) = faults_of(found, [a_fault(0.2, 0.4)], [Strike(0, "model 0", "kill", 0.105)], 30.0)
+    (row,) = faults_of(found, [a_fault(0.2, 0.4)], [injected(0, "model 0", "kill", 0.105)], 30.0)
     # 11 iterations of 10, of which the one that was normal again was in time.
     assert row.goodput_lost_tokens == pytest.approx(110 - 10)
 

@@ -10,7 +10,7 @@ import pytest
 
 from laminabench.bench import attention, sim, slab, traces
 from laminabench.bench.endpoint_server import pieces
-from laminabench.sim.h2m2 import dynamic_trace
+from laminabench.systems.modelled.h2m2.mapping import dynamic_trace
 from laminabench.traces.resolve import resolve as resolved
 
 Facts = Callable[..., dict[str, Any]]

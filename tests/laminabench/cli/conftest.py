@@ -16,8 +16,7 @@ import pytest
 
 from laminabench.cli.main import run
 from laminabench.systems.live.lamina import loop as live_loop
-from laminabench.systems.live.lamina import setup as engine_setup
-from laminabench.systems.live.lamina import starting
+from laminabench.systems.live.lamina import memory, starting
 
 Shell = Callable[..., tuple[int, str, str]]
 AsJson = Callable[..., dict[str, Any]]
@@ -120,7 +119,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch, made_up_engine: Any) -> dict[str,
             seen["closed"] = True
 
     monkeypatch.setattr(starting, "opened", opened)
-    monkeypatch.setattr(engine_setup, "free_bytes", lambda setup: 8e9)
+    monkeypatch.setattr(memory, "free_bytes", lambda setup: 8e9)
     clock = live_loop.Clock
     monkeypatch.setattr(live_loop, "Clock", lambda: clock(seen["engine"].now, seen["engine"].sleep))
     return seen

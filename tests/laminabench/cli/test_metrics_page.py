@@ -13,7 +13,7 @@ import pytest
 
 from laminabench.analysis.metrics import summarise
 from laminabench.analysis.metrics_table import COMPARED, METRICS, better
-from laminabench.runs.summary import Summary
+from laminabench.runs.summary import ClientSummary, EngineSummary
 from laminabench.sim.outcome import Outcome
 from laminabench.traces.table import Trace, TraceMeta
 from laminabench.util.json import to_json
@@ -98,7 +98,8 @@ def test_the_tables_are_those_of_the_code() -> None:
 @pytest.mark.parametrize("key", [*ROWS, *(metric.key for metric in METRICS if metric.key)])
 def test_every_metric_is_a_number_of_a_summary(key: str) -> None:
     """A key that is misspelt would read as one that is not known."""
-    kind: Any = Summary
+    first = key.split(".", maxsplit=1)[0]
+    kind: Any = next(each for each in (EngineSummary, ClientSummary) if first in each.__struct_fields__)
     for name in key.replace("p99.9", "p99_9").split("."):
         kinds = [each for each in typing.get_args(kind) or (kind,) if hasattr(each, "__struct_fields__")]
         kind = typing.get_type_hints(kinds[0])[name]

@@ -14,7 +14,7 @@ from laminabench.cli import progress
 from laminabench.cli.live_step import LiveStep, how_it_goes, sentence_of
 from laminabench.cli.output import Output
 from laminabench.cli.progress import Pace, Step, clock
-from laminabench.util.live_progress import Expected, Fault, Moment
+from laminabench.util.live_progress import Expected, FaultEvent, Moment
 from laminabench.util.progress import Once
 
 
@@ -102,9 +102,9 @@ def test_what_is_not_known_is_not_said() -> None:
 
 
 def test_a_fault_says_who_and_when_it_went_on() -> None:
-    fault = Fault(at_s=2.0, workers=("model 0", "model 1"), why="model 0 has ended", resumed_s=2.5)
+    fault = FaultEvent(at_s=2.0, workers=("model 0", "model 1"), why="model 0 has ended", resumed_s=2.5)
     assert sentence_of(fault) == "at 2.00 s: model 0 has ended; lost too: model 1; work went on 0.50 s later"
-    blow = Fault(at_s=2.0, workers=("model 0",), why="--chaos: kill", struck="kill")
+    blow = FaultEvent(at_s=2.0, workers=("model 0",), why="--chaos: kill", struck="kill")
     assert sentence_of(blow) == "at 2.00 s: model 0 gets a kill (--chaos)"
 
 
@@ -121,9 +121,9 @@ def test_a_person_sees_bars_and_what_is_said_stays(
     speaker = out()
     with speaker.progress("sweeping", "points") as outer, Once(speaker).watch(Expected(requests=7)) as told:
         outer(1, 3)
-        told(Fault(at_s=0.1, workers=("model 1",), why="long ago"))  # before it was resumed
+        told(FaultEvent(at_s=0.1, workers=("model 1",), why="long ago"))  # before it was resumed
         told(moment(requests=7, finished=2, tokens_per_s=55.0))
-        told(Fault(at_s=1.5, workers=("model 0",), why="model 0 has ended"))
+        told(FaultEvent(at_s=1.5, workers=("model 0",), why="model 0 has ended"))
         speaker.note("by the [way]")
         display = speaker._board.display
         assert display is not None
@@ -170,7 +170,7 @@ def test_what_is_over_soon_says_nothing_and_quiet_means_quiet(
     speaker = out(quiet=True)
     with speaker.watch(Expected(requests=1)) as happens:
         happens(moment())
-        happens(Fault(at_s=1.5, workers=("model 0",), why="gone", resumed_s=2.0))
+        happens(FaultEvent(at_s=1.5, workers=("model 0",), why="gone", resumed_s=2.0))
     assert capsys.readouterr() == ("", "")
 
 

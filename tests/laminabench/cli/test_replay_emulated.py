@@ -64,7 +64,7 @@ def test_the_engine_waits_as_long_as_the_spec_says() -> None:
     spec, model = found.built.spec, found.setup.engine_model()
     assert str(found.deployment) == "2xh100+4xh20"
     assert (model.layers, model.ranks, model.heads, model.pools) == (80, 2, 4, 1)
-    assert found.setup.kv_for(None) == spec.tokens_per_pool
+    assert found.kv_tokens(found.setup, None) == spec.tokens_per_pool
     assert found.setup.max_sequences == spec.max_requests
     at = 100
     assert model.mid_slice[at] == round(spec.timing.mid_slice[at] * 4e9)

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from laminabench.interchange.calls import Calls, calls_of
-from laminabench.interchange.exporting import exported, target_of, write
+from laminabench.interchange.exporting import exported, notes_of, target_of, write
 from laminabench.interchange.importing import Given, imported
-from laminabench.interchange.notes import of_export
 from laminabench.interchange.tools import TOOLS, read
 from laminabench.runs.manifest import Partial
 from laminabench.runs.read import Run, read_run
@@ -179,7 +178,7 @@ def test_a_modelled_run_says_so_in_name_and_content(modelled: Run, tool: str, tm
     }[tool](documents(path))
     assert label.startswith("MODELLED, not measured: computed by laminabench")
     assert '"laminabench_backend":"modelled"' in "".join(each.read_text() for each in _files(path))
-    assert of_export(modelled, tool)[0].startswith("this Run is modelled")
+    assert notes_of(modelled, tool)[0].startswith("this Run is modelled")
 
 
 def _files(path: Path) -> list[Path]:
@@ -387,4 +386,4 @@ def test_a_run_that_ended_early_says_so(modelled: Run, tool: str, tmp_path: Path
     run = replace(modelled, manifest=structs.replace(modelled.manifest, partial=partial))
     path = files_of(run, tool, tmp_path)
     assert "PARTIAL, it ended after 3.2 s" in "".join(each.read_text() for each in _files(path))
-    assert any("PARTIAL" in note for note in of_export(run, tool))
+    assert any("PARTIAL" in note for note in notes_of(run, tool))

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from laminabench.catalog.boards import board
 from laminabench.catalog.find_model import model
 from laminabench.papers.context import Context
 from laminabench.papers.h2m2 import (
@@ -28,7 +27,8 @@ from laminabench.papers.h2m2.speeds import (
     LLAMA,
     original,
 )
-from laminabench.sim.h2m2 import Mapping, Plan, plan, time_of, uniform
+from laminabench.systems.modelled.h2m2.boards import board
+from laminabench.systems.modelled.h2m2.mapping import Mapping, Plan, plan, time_of, uniform
 
 ONE_MODEL = {"h2m2-fig12": GPT3, "h2m2-fig13": CHINCHILLA, "h2m2-fig15": LLAMA}
 

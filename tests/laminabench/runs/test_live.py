@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from laminabench.runs.live import (
     End,
-    Fault,
+    FaultEvent,
     Header,
     Line,
     LiveFile,
@@ -43,7 +43,7 @@ HEADER = Header(
 )
 LINES: list[Line] = [
     Moment(at_s=0.25, finished=0, failed=0, requests=3, tokens=10, tokens_per_s=40.0, batch=3, kv_tokens=99),
-    Fault(at_s=0.3, workers=("attention 0",), why="struck \u2028 on\npurpose", struck="kill"),
+    FaultEvent(at_s=0.3, workers=("attention 0",), why="struck \u2028 on\npurpose", struck="kill"),
     Moment(at_s=0.5, finished=1, failed=1, requests=3, tokens=30, tbt_ms_p50=float("nan")),
     End(at_s=0.6, state="interrupted", resume="laminabench replay --resume x"),
 ]

@@ -10,7 +10,11 @@ import numpy as np
 import pytest
 from sim_cases import in_ticks, native, random_arguments
 
+from laminabench import _sim
+
 SEEDS = range(24)
+# They have every mode, preemptions and rejected requests.
+FAST = 6
 
 
 class Replay:
@@ -43,7 +47,10 @@ class Replay:
         return found
 
 
-@pytest.fixture(scope="module", params=SEEDS)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(seed, marks=[pytest.mark.long] if seed >= FAST else []) for seed in SEEDS],
+)
 def replay(request: pytest.FixtureRequest) -> Replay:
     given = random_arguments(request.param)
     return Replay(given, in_ticks(native(**given)))
@@ -51,6 +58,10 @@ def replay(request: pytest.FixtureRequest) -> Replay:
 
 def test_the_replays_are_worth_looking_at() -> None:
     replays = [Replay(given, in_ticks(native(**given))) for given in map(random_arguments, SEEDS)]
+    fast = replays[:FAST]
+    assert any(r.requests["preemptions"].sum() for r in fast)
+    assert any(r.rejected.any() for r in fast)
+    assert {r.given["mode"] for r in fast} == {"saturate", "open", "closed"}
     assert sum(r.requests["preemptions"].sum() > 0 for r in replays) >= 5
     assert sum(bool(r.rejected.any()) for r in replays) >= 3
     assert sum(r.given["batches"] > 1 for r in replays) >= 10
@@ -143,7 +154,17 @@ def as_bytes(value: Any) -> Any:
     return value.tobytes() if isinstance(value, np.ndarray) else value
 
 
+@pytest.mark.long(but=["0"])
 @pytest.mark.parametrize("seed", range(6))
 def test_equal_inputs_give_equal_tables(seed: int) -> None:
     given = random_arguments(seed, record_to=2**40)
     assert as_bytes(native(**given)) == as_bytes(native(**given))
+
+
+def test_a_misspelt_cost_is_an_error() -> None:
+    costs = _sim.Costs(4)
+    for bound in (costs, costs.serving, costs.prompts, costs.windows, _sim.Deployment("serial", "grow")):
+        with pytest.raises(AttributeError):
+            bound.host_fixd = 1
+    with pytest.raises(ValueError, match="mid_slice"):
+        costs.mid_slice = np.zeros(3, np.int64)

@@ -21,7 +21,10 @@ def stretches(tables: dict[str, Any]) -> list[Stretch]:
     return list(zip(*(tables["timeline"][name] for name in COLUMNS), strict=True))
 
 
-@pytest.fixture(scope="module", params=range(16))
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(seed, marks=[pytest.mark.long] if seed >= 4 else []) for seed in range(16)],
+)
 def recorded(request: pytest.FixtureRequest) -> tuple[dict[str, Any], dict[str, Any]]:
     given_ = random_arguments(request.param, record_to=ALWAYS)
     return given_, in_ticks(native(**given_))
@@ -87,6 +90,7 @@ def test_slice_and_attention_take_turns(recorded: tuple[dict[str, Any], dict[str
             assert one[0] < other[0]
 
 
+@pytest.mark.long(but=["2-1", "3-7", "5-80"])
 @pytest.mark.parametrize("layers", [1, 2, 3, 7, 80])
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
 def test_rotation_leaves_no_bubbles(n: int, layers: int) -> None:

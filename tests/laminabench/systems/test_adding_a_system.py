@@ -11,7 +11,7 @@ import pytest
 
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
-from laminabench.systems.registry import MODULES, deployments, system
+from laminabench.systems.registry import MODULES, colours, deployments, marker, system
 from laminabench.util.errors import UserError
 from laminabench.workflows.replay import ReplayRequest, run
 
@@ -43,6 +43,11 @@ def test_flags_of_others_are_refused() -> None:
         run(ReplayRequest(system="roofline", batches=3, **REQUEST))
     with pytest.raises(UserError, match="deployment-not-for-system"):
         run(ReplayRequest(system="roofline", deployment="1xh2m2", **REQUEST))
+
+
+def test_plots_show_it_as_it_says() -> None:
+    assert colours()["roofline"] == colours(page=True)["roofline"] == "#cc79a7"
+    assert marker("roofline") == "x"
 
 
 def test_a_plan_finds_its_deployments() -> None:

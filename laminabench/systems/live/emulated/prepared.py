@@ -13,10 +13,11 @@ from laminabench.requests.replay import ReplayRequest
 from laminabench.runs.manifest import Backend
 from laminabench.systems.base import Past, Replayed
 from laminabench.systems.live.emulated.setup import EmulatedSetup, modelled_twin, require_emulable
-from laminabench.systems.live.lamina import setup as engine_setup
+from laminabench.systems.live.lamina.checks import check
 from laminabench.systems.live.lamina.faults import parse, plan
 from laminabench.systems.live.lamina.prepared import PreparedEngine
 from laminabench.systems.live.lamina.records import OwnTimes, Recorded
+from laminabench.systems.live.lamina.setup import LiveSetup
 from laminabench.systems.modelled.lamina import SYSTEM as MODELLED
 from laminabench.systems.modelled.prepared import PreparedModel
 from laminabench.systems.modelled.prepared import prepare as prepare_modelled
@@ -62,6 +63,11 @@ class PreparedEmulated(PreparedEngine):
             costs_set=costs.name,
             costs_held=costs.held_against,
         )
+
+    def kv_tokens(self, setup: LiveSetup, trace: Trace) -> int:
+        """Return what is on the devices, of which nothing is here."""
+        del setup, trace
+        return self.built.spec.tokens_per_pool * self.built.spec.pools
 
     def told(self, records: Recorded | OwnTimes) -> JsonObject:
         """Whether the host kept the pace of the devices."""
@@ -117,6 +123,6 @@ def prepare(request: ReplayRequest, listener: Listener) -> PreparedEmulated:
         slowdown=request.slowdown or 1.0,
     )
     faults = [parse(each) for each in request.chaos]
-    engine_setup.check(setup)
+    check(setup)
     plan(faults, setup.names(), 0, 0)
     return PreparedEmulated(request, setup, faults, twin=twin, built=built)

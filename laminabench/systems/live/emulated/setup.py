@@ -14,10 +14,10 @@ from laminabench.catalog.deployment import Deployment, devices_named
 from laminabench.catalog.find_model import modelled
 from laminabench.requests.replay import CHOICES, ReplayRequest
 from laminabench.sim.spec import Float64, Spec, Timing
-from laminabench.systems.live.lamina.setup import CPU, LiveSetup
+from laminabench.systems.live.lamina.setup import LiveSetup
+from laminabench.systems.live.local import CPU
 from laminabench.systems.modelled.lamina import default_deployment
 from laminabench.systems.modelled.prepared import MODEL
-from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,11 +41,6 @@ class EmulatedSetup(LiveSetup):
     @property
     def on_gpus(self) -> bool:
         return False
-
-    def kv_for(self, trace: Trace) -> int:
-        """What is on the devices, of which nothing is here."""
-        del trace
-        return self.spec.tokens_per_pool * self.spec.pools
 
     def engine_model(self) -> Emulation:
         """The spec's times as the engine's workers take them."""

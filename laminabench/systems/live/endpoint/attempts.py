@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from laminabench.runs.status import DONE, FAILED
 from laminabench.systems.live.endpoint.records import Records
-from laminabench.systems.live.endpoint.stream import Stream
+from laminabench.systems.live.endpoint.sse import Stream
 from laminabench.systems.live.endpoint.wire import GONE, Connection, NoConnectionError, Pool
 
 # Before the second attempt, doubled before each one after it, where the server does not say when.
@@ -73,7 +73,7 @@ class Attempts:
     async def once(self, request: bytes) -> Stream:
         """One attempt that nobody counts; a NoConnectionError if there is no way to the server."""
         connection = await self.pool.take()
-        stream = await self._heard(self._send(connection, 0, request))
+        stream = await self._response(self._send(connection, 0, request))
         self.pool.give(connection)
         return stream
 
@@ -86,7 +86,7 @@ class Attempts:
             self.records.sent(place, tried_s)
             self._no_connection(error)
             return None, error.kind
-        stream = await self._heard(sent, tried_s + self.timeout_s)
+        stream = await self._response(sent, tried_s + self.timeout_s)
         self.pool.give(sent.connection)
         self._note(place, stream)
         return stream, stream.error
@@ -97,7 +97,7 @@ class Attempts:
         self.records.sent(place, at_s)
         return Sent(connection, stream, at_s)
 
-    async def _heard(self, sent: Sent, until_s: float | None = None) -> Stream:
+    async def _response(self, sent: Sent, until_s: float | None = None) -> Stream:
         """What came of it, in the time that it has."""
         loop = asyncio.get_running_loop()
         connection, stream, at_s = sent

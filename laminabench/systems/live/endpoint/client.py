@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from laminabench.sim.spec import Mode
 from laminabench.systems.live.endpoint.attempts import Attempts, Sent
-from laminabench.systems.live.endpoint.heard import Ear, Heard
+from laminabench.systems.live.endpoint.progress import Progress, ProgressSampler
 from laminabench.systems.live.endpoint.prompts import Prompts
 from laminabench.systems.live.endpoint.records import Records
 from laminabench.systems.live.endpoint.request import Accepted, request
@@ -111,10 +111,10 @@ class Client:
         self.why = self.why or why
         self.stopped.set()
 
-    async def run(self, began_s: float, tell: Callable[[Heard], None]) -> None:
+    async def run(self, began_s: float, report: Callable[[Progress], None]) -> None:
         """All of it, or until it is stopped; nothing of it is on the loop afterwards."""
-        ear = Ear(self.attempts.records)
-        telling = asyncio.ensure_future(_telling(ear, tell))
+        sampler = ProgressSampler(self.attempts.records)
+        reporting = asyncio.ensure_future(_report_progress(sampler, report))
         work = asyncio.ensure_future(self._schedule(began_s))
         events = (self.stopped, self.attempts.gone)
         ends = [asyncio.ensure_future(event.wait()) for event in events]  # waits: beside the work
@@ -127,13 +127,13 @@ class Client:
             elif self.attempts.gone.is_set():
                 self.why = self.why or self.attempts.why_gone
         finally:
-            for task in (work, telling, *ends):
+            for task in (work, reporting, *ends):
                 task.cancel()
-            await asyncio.gather(work, telling, *ends, return_exceptions=True)
+            await asyncio.gather(work, reporting, *ends, return_exceptions=True)
             self.attempts.pool.close()
             # Connections that were aborted are told of it in the loop's next turn.
             await asyncio.sleep(0)
-        tell(ear.heard())
+        report(sampler.sample())
 
     async def _schedule(self, began_s: float) -> None:
         part = self.part
@@ -165,9 +165,9 @@ def pool_of(setup: EndpointSetup) -> Pool:
     return Pool(setup.address, resolved(setup.address), tls)
 
 
-async def _telling(ear: Ear, tell: Callable[[Heard], None]) -> None:
+async def _report_progress(sampler: ProgressSampler, report: Callable[[Progress], None]) -> None:
     while True:
-        tell(ear.heard())
+        report(sampler.sample())
         await asyncio.sleep(EVERY_S)
 
 

@@ -13,7 +13,7 @@ from laminabench.systems.live.endpoint.prompts import Prompts
 from laminabench.systems.live.endpoint.records import Records
 from laminabench.systems.live.endpoint.request import OPTIONAL, Accepted, Prompt, request
 from laminabench.systems.live.endpoint.setup import EndpointSetup
-from laminabench.systems.live.endpoint.stream import Stream, Told
+from laminabench.systems.live.endpoint.sse import Stream, Told
 from laminabench.systems.live.endpoint.wire import NoConnectionError, Pool
 from laminabench.util.errors import UserError
 from laminabench.util.suggest import nearest

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 import uvloop
 
 from laminabench.systems.live.endpoint.client import Client, Part
-from laminabench.systems.live.endpoint.heard import NOTHING, Heard, tell
+from laminabench.systems.live.endpoint.progress import NO_PROGRESS, Progress, report
 from laminabench.systems.live.endpoint.records import Noted
 from laminabench.systems.live.recent import Recent
 from laminabench.util.errors import UserError
@@ -32,8 +32,8 @@ _STOPPED, _TERMINATED = "stopped by Ctrl-C", "terminated"
 Result = TypeVar("Result")
 
 
-class Did(NamedTuple):
-    """What one client did."""
+class ClientResult(NamedTuple):
+    """What one client process did."""
 
     noted: Noted
     facts: dict[str, Any]
@@ -50,17 +50,17 @@ def shards(part: Part, workers: int) -> list[Part]:
     ]
 
 
-def here(part: Part, recent: Recent, begun: Callable[[], None] = lambda: None) -> Did:
-    """In this process: Ctrl-C ends it, and what has been is kept; from when it is `begun` with."""
+def run_here(part: Part, recent: Recent, begun: Callable[[], None] = lambda: None) -> ClientResult:
+    """Run a client in this process until it is done or Ctrl-C ends it; what it did until then is returned."""
     with loop_of_its_own() as runner:
-        did = runner.run(_interruptible(part, recent, begun))
-    if did.why == _TERMINATED:
-        # The loop heard it in place of whoever decides what follows from it.
+        results = runner.run(_interruptible(part, recent, begun))
+    if results.why == _TERMINATED:
+        # The loop took the signal; raise it again for the process.
         signal.raise_signal(signal.SIGTERM)
-    return did
+    return results
 
 
-async def _interruptible(part: Part, recent: Recent, begun: Callable[[], None]) -> Did:
+async def _interruptible(part: Part, recent: Recent, begun: Callable[[], None]) -> ClientResult:
     client = Client.of(part)
     loop = asyncio.get_running_loop()
     # Only a main thread has signals.
@@ -69,12 +69,12 @@ async def _interruptible(part: Part, recent: Recent, begun: Callable[[], None]) 
         loop.add_signal_handler(signal.SIGTERM, client.stop, _TERMINATED)
     begun()
     began_s = time.monotonic() + HEAD_START_S
-    return await _run(client, began_s, lambda heard: tell(recent, began_s, [heard], heard.gaps))
+    return await _run(client, began_s, lambda progress: report(recent, began_s, [progress], progress.gaps))
 
 
-async def _run(client: Client, began_s: float, tell: Callable[[Heard], None]) -> Did:
+async def _run(client: Client, began_s: float, report: Callable[[Progress], None]) -> ClientResult:
     before_s, busy_s = time.monotonic(), time.process_time()
-    await client.run(began_s, tell)
+    await client.run(began_s, report)
     ended_s = time.monotonic()
     busy = (time.process_time() - busy_s) / (ended_s - before_s)
     attempts = client.attempts
@@ -84,10 +84,12 @@ async def _run(client: Client, began_s: float, tell: Callable[[Heard], None]) ->
         "first_errors": attempts.first_errors,
         "busy": busy,
     }
-    return Did(attempts.records.noted(began_s), facts, client.why, ended_s - began_s)
+    return ClientResult(attempts.records.noted(began_s), facts, client.why, ended_s - began_s)
 
 
-def elsewhere(parts: Sequence[Part], recent: Recent, begun: Callable[[], None] = lambda: None) -> list[Did]:
+def run_in_processes(
+    parts: Sequence[Part], recent: Recent, begun: Callable[[], None] = lambda: None
+) -> list[ClientResult]:
     """Each in a process of its own, all beginning at the same moment."""
     context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
@@ -110,43 +112,44 @@ def elsewhere(parts: Sequence[Part], recent: Recent, begun: Callable[[], None] =
                 process.join(_JOIN_S)
 
 
-def _together(pipes: list[Pipe], recent: Recent, begun: Callable[[], None]) -> list[Did]:
-    """What the processes say, until all have said what they did."""
-    heard = [NOTHING] * len(pipes)
-    did: dict[int, Did] = {}
+def _together(pipes: list[Pipe], recent: Recent, begun: Callable[[], None]) -> list[ClientResult]:
+    """Collect the progress of all processes until each has sent its result."""
+    progress = [NO_PROGRESS] * len(pipes)
+    results: dict[int, ClientResult] = {}
 
     def stop_others(number: int | None, why: str) -> None:
         for other, pipe in enumerate(pipes):
-            if other != number and other not in did:
+            if other != number and other not in results:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.send(why)
 
     for pipe in pipes:
-        _heard(pipe)
+        _received(pipe)
     began_s = time.monotonic() + HEAD_START_S
     for pipe in pipes:
         pipe.send(began_s)
     with _ctrl_c_noted() as ctrl_c:
         begun()
-        while len(did) < len(pipes):
-            for ready in wait([pipe for number, pipe in enumerate(pipes) if number not in did], _PATIENCE_S):
+        while len(results) < len(pipes):
+            left = [pipe for number, pipe in enumerate(pipes) if number not in results]
+            for ready in wait(left, _PATIENCE_S):
                 assert isinstance(ready, Pipe)
-                number, said = pipes.index(ready), _heard(ready)
-                if isinstance(said, Did):
-                    did[number] = said
+                number, said = pipes.index(ready), _received(ready)
+                if isinstance(said, ClientResult):
+                    results[number] = said
                     if said.why:
                         stop_others(number, said.why)
                 else:
-                    heard[number] = said
-                    tell(recent, began_s, heard, said.gaps)
+                    progress[number] = said
+                    report(recent, began_s, progress, said.gaps)
             if ctrl_c.is_set():
                 # They do not hear it themselves.
                 stop_others(None, _STOPPED)
                 ctrl_c.clear()
-    return [did[number] for number in range(len(pipes))]
+    return [results[number] for number in range(len(pipes))]
 
 
-def _heard(pipe: Pipe) -> Any:
+def _received(pipe: Pipe) -> Any:
     try:
         said = pipe.recv()  # waits: it is ready
     except (EOFError, ConnectionResetError):
@@ -175,11 +178,11 @@ def _ctrl_c_noted() -> Iterator[threading.Event]:
 
 
 def _child(pipe: Pipe, part: Part) -> None:
-    """A client process: ready, told when to begin, telling how far it is, and what it did at the end."""
+    """A client process: it says that it is ready, waits for the start, and sends progress and its result."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            pipe.send(runner.run(_commanded(pipe, part)))
+            pipe.send(runner.run(_serve_pipe(pipe, part)))
     except UserError as error:
         pipe.send(error)
     except (BrokenPipeError, EOFError):
@@ -188,20 +191,20 @@ def _child(pipe: Pipe, part: Part) -> None:
         pipe.close()
 
 
-async def _commanded(pipe: Pipe, part: Part) -> Did:
+async def _serve_pipe(pipe: Pipe, part: Part) -> ClientResult:
     client = Client.of(part)
     pipe.send("ready")
     began_s: float = pipe.recv()  # waits: its end is a message too
     loop = asyncio.get_running_loop()
 
-    def told() -> None:
+    def on_message() -> None:
         try:
             client.stop(pipe.recv())  # waits: it is ready
         except (EOFError, ConnectionResetError):
             client.stop("whoever started this is gone")
             loop.remove_reader(pipe.fileno())
 
-    loop.add_reader(pipe.fileno(), told)
+    loop.add_reader(pipe.fileno(), on_message)
     # The loop has made it one that does not wait: what is sent at the end is more than a pipe holds.
     os.set_blocking(pipe.fileno(), True)
     try:
@@ -224,7 +227,7 @@ def loop_of_its_own() -> Iterator[asyncio.Runner]:
 
 
 def until_terminated(work: Coroutine[Any, Any, Result]) -> Result:
-    """Do it, or let SIGTERM end it at once: what Python would do is not heard by a loop that waits."""
+    """Do it, or let SIGTERM end it at once: a loop that waits does not see what Python would do."""
     terminated = threading.Event()
 
     async def listening() -> Result:

@@ -17,7 +17,13 @@ from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.endpoint.client import Part, pool_of
 from laminabench.systems.live.endpoint.probe import Found, Probe, probed
-from laminabench.systems.live.endpoint.processes import Did, elsewhere, here, shards, until_terminated
+from laminabench.systems.live.endpoint.processes import (
+    ClientResult,
+    run_here,
+    run_in_processes,
+    shards,
+    until_terminated,
+)
 from laminabench.systems.live.endpoint.prompts import Prompts, check_lengths, load_tokenizer, words_of
 from laminabench.systems.live.endpoint.records import outcome_of
 from laminabench.systems.live.endpoint.setup import CONNECTIONS, EndpointSetup
@@ -66,16 +72,16 @@ def replay(
     expected = expected_of(trace, offered, whole=not {"ignore_eos", "min_tokens"} & {*found.left_out})
     with watched(listener, expected, exact=False) as recent:
         one = len(parts) == 1
-        did = [here(parts[0], recent, begun)] if one else elsewhere(parts, recent, begun)
-    outcome = outcome_of([one.noted for one in did], trace, offered.mode)
-    facts |= _together(did, setup) | {"client_workers": len(parts), "in_flight_at_most": places or None}
+        results = [run_here(parts[0], recent, begun)] if one else run_in_processes(parts, recent, begun)
+    outcome = outcome_of([one.noted for one in results], trace, offered.mode)
+    facts |= _together(results, setup) | {"client_workers": len(parts), "in_flight_at_most": places or None}
     if facts["busiest_client"] > TOO_BUSY:
         notes.append(
             f"a client process was busy {facts['busiest_client']:.0%} of the time, and what came waited for "
             "it: times are those of this client as much as of the server; use more --client-workers"
         )
-    why = next((one.why for one in did if one.why), "")
-    partial = Partial(why=why, at_s=max(one.at_s for one in did)) if why else None
+    why = next((one.why for one in results if one.why), "")
+    partial = Partial(why=why, at_s=max(one.at_s for one in results)) if why else None
     return Seen(outcome, facts, notes, partial, "Ctrl-C" in why)
 
 
@@ -119,7 +125,7 @@ def _prompts(trace: Trace, setup: EndpointSetup, seed: int, root: str) -> tuple[
 
 
 def _vocab_at(root: str) -> int | None:
-    """Of the model's config, where the server names a folder that is here too."""
+    """Return the vocabulary of the model's config, if the server's folder is on this machine."""
     try:
         found = json.loads((Path(root) / "config.json").read_text(encoding="utf-8"))["vocab_size"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -161,18 +167,18 @@ def _adjusted(prompts: Prompts, found: Found, setup: EndpointSetup) -> list[str]
     return notes
 
 
-def _together(did: list[Did], setup: EndpointSetup) -> Facts:
+def _together(results: list[ClientResult], setup: EndpointSetup) -> Facts:
     """Facts of all clients."""
     told: Counter[str] = Counter()
     errors: dict[str, str] = {}
-    for one in did:
+    for one in results:
         told.update(one.facts["told"])
         hidden = {kind: setup.hidden(said)[:500] for kind, said in one.facts["first_errors"].items()}
         errors = {**hidden, **errors}
-    opened = sum(one.facts["connections_opened"] for one in did)
+    opened = sum(one.facts["connections_opened"] for one in results)
     return {
         "connections_opened": opened,
-        "busiest_client": max(one.facts["busy"] for one in did),  # its part of the time on a processor
+        "busiest_client": max(one.facts["busy"] for one in results),  # its part of the time on a processor
         "requests_by_how_tokens_are_known": dict(told),
         "first_errors": errors,
     }

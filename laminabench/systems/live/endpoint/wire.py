@@ -16,7 +16,7 @@ from typing import Any, cast
 import httptools
 
 from laminabench.systems.live.endpoint.setup import Address
-from laminabench.systems.live.endpoint.stream import Stream
+from laminabench.systems.live.endpoint.sse import Stream
 from laminabench.util.errors import UserError
 
 GONE = "connection closed"

@@ -28,4 +28,6 @@ SYSTEM = Live(
     ),
     {},
     "times are the clock's, and every worker has its memory to itself, see --kv-tokens",
+    CALIBRATED="cpu-core",
+    CALIBRATION_TAKES=frozenset({"ray", "device"}),
 )

@@ -17,8 +17,8 @@ import numpy as np
 
 from laminabench.catalog.deployment import AUTO, Deployment, Workers
 from laminabench.requests.replay import ReplayRequest
-from laminabench.systems.live.lamina import setup as engine_setup
-from laminabench.systems.live.lamina import starting
+from laminabench.systems.live.lamina import memory, starting
+from laminabench.systems.live.lamina.checks import check
 from laminabench.systems.live.lamina.setup import LiveSetup
 from laminabench.systems.router import require_several
 from laminabench.traces.table import Trace
@@ -55,7 +55,7 @@ class Load:
         mean = float(np.mean(trace.prompt_tokens + trace.output_tokens / 2)) if len(trace) else 1.0
         context = max(1, round(mean))
         sequences = max(1, min(at_once))
-        room = engine_setup.kv_of_each(setup, sequences * (context + TOKENS), free_bytes)
+        room = memory.kv_of_each(setup, sequences * (context + TOKENS), free_bytes)
         sequences = max(1, min(sequences, room // (1 + TOKENS)))
         return cls(sequences, max(1, min(context, room // sequences - TOKENS)))
 
@@ -106,7 +106,7 @@ def chosen(
     cores = setup.workers[0]
     if cores == 1:
         return Choice(setup, "there is one core, which one process has")
-    load = Load.of(trace, request, setup, engine_setup.free_bytes(setup))
+    load = Load.of(trace, request, setup, memory.free_bytes(setup))
     listener.note(f"--deployment {AUTO}: {load} decode for a moment in one process, and then by workers")
     trials = [(setup, (measure or measured)(setup, load))]
     for workers in _workers(setup, round(cores * trials[0][1].attention_share)):
@@ -130,7 +130,7 @@ def _workers(setup: LiveSetup, attending: int) -> Iterator[LiveSetup]:
         divided = Deployment(Workers(device, cores - attention), Workers(device, attention))
         workers = replace(setup, deployment=divided, deployments=())
         try:
-            engine_setup.check(workers)
+            check(workers)
         except UserError:  # heads that do not divide so
             continue
         yield workers

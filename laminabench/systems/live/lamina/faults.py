@@ -14,9 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from laminabench.runs.faults import Fault, Strike
 from laminabench.systems.live.lamina.log import ReplayLog
-from laminabench.util import live_progress
 from laminabench.util.errors import UserError
 
 HOWS = ("kill", "stop")
@@ -31,25 +29,18 @@ _UNITS = {"ms": 0.001, "s": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedFault:
-    """One worker, what is done to it, and when: at a time, or when so many tokens have been made."""
+class Injection:
+    """A fault to inject: a worker, and when: at a time, or when so many tokens have been made."""
 
     worker: str  # as the engine calls it; of a spec, `random` is anybody
     how: str = "kill"
     at_s: float | None = None
     at_tokens: int | None = None
     number: int = 0  # in the plan
+    spread: int = 0  # so many of them, over all of the trace's tokens, before they are planned
 
 
-@dataclass(frozen=True, slots=True)
-class FaultSpec:
-    """One --chaos, understood."""
-
-    fault: PlannedFault
-    spread: int = 0  # so many of them, over all of the trace's tokens; 0: one, when the fault says
-
-
-def parse(spec: str) -> FaultSpec:
+def parse(spec: str) -> Injection:
     """What a --chaos asks for; a UserError names the part of it that is wrong."""
 
     def wrong(why: str) -> UserError:
@@ -66,7 +57,7 @@ def parse(spec: str) -> FaultSpec:
             f"'{who}' is no worker; write {', '.join(f'{each}:0' for each in ROLES)} or {RANDOM}; of several "
             f"instances 1/{ROLES[0]}:0, or {INSTANCE}:1"
         )
-    fault = PlannedFault(_called(match) if match else who, how or "kill")
+    fault = Injection(_called(match) if match else who, how or "kill")
     if times:
         if who != RANDOM:
             raise wrong(f"'*{count}' goes with {RANDOM} only")
@@ -74,7 +65,7 @@ def parse(spec: str) -> FaultSpec:
             raise wrong(f"'{count}' is not how many; write a number from 1 to {MOST}")
         if at:
             raise wrong(f"'@{when}' does not go with '*{count}', which spreads them over the whole replay")
-        return FaultSpec(fault, int(count))
+        return replace(fault, spread=int(count))
     if not at:
         raise wrong("it does not say when; add @t=3s or @tokens=500")
     name, _, value = when.partition("=")
@@ -82,11 +73,11 @@ def parse(spec: str) -> FaultSpec:
         match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s)", value)
         if not match:
             raise wrong(f"'{value}' is no time; write 3s or 500ms")
-        return FaultSpec(replace(fault, at_s=float(match[1]) * _UNITS[match[2]]))
+        return replace(fault, at_s=float(match[1]) * _UNITS[match[2]])
     if name == "tokens":
         if not value.isdecimal():
             raise wrong(f"'{value}' is no number of tokens")
-        return FaultSpec(replace(fault, at_tokens=int(value)))
+        return replace(fault, at_tokens=int(value))
     raise wrong(f"'@{when}' is no moment; write @t=3s or @tokens=500")
 
 
@@ -99,24 +90,24 @@ def _called(match: re.Match[str]) -> str:
 
 
 def plan(
-    specs: Iterable[FaultSpec], workers: Sequence[str], tokens: int, seed: int, instances: int = 1
-) -> list[PlannedFault]:
+    specs: Iterable[Injection], workers: Sequence[str], tokens: int, seed: int, instances: int = 1
+) -> list[Injection]:
     """Every fault, with whom it hits and when; a UserError for workers that there are not.
 
     The same specs, workers, tokens of the trace and seed make the same plan.
     """
-    planned: list[PlannedFault] = []
+    planned: list[Injection] = []
     there = {*workers, *(f"{INSTANCE} {number}" for number in range(instances) if instances > 1)}
     for place, spec in enumerate(specs):
         draws = _draws(seed, place)
-        if spec.fault.worker != RANDOM and spec.fault.worker not in there:
+        if spec.worker != RANDOM and spec.worker not in there:
             raise UserError(
                 "chaos-no-worker",
-                f"--chaos: there is no worker {spec.fault.worker.replace(' ', ':')}; the deployment has "
+                f"--chaos: there is no worker {spec.worker.replace(' ', ':')}; the deployment has "
                 f"{', '.join(name.replace(' ', ':') for name in workers)}",
             )
         for number in range(spec.spread or 1):
-            fault = spec.fault
+            fault = replace(spec, spread=0)
             if fault.worker == RANDOM:
                 fault = replace(fault, worker=workers[min(int(next(draws) * len(workers)), len(workers) - 1)])
             if spec.spread:
@@ -126,7 +117,7 @@ def plan(
     return planned
 
 
-def due(planned: Iterable[PlannedFault], log: ReplayLog, elapsed_s: float) -> list[PlannedFault]:
+def due(planned: Iterable[Injection], log: ReplayLog, elapsed_s: float) -> list[Injection]:
     """Those whose time has come and who have not been performed.
 
     A worker that was struck is left alone until the engine has noticed: who is dead cannot be killed.
@@ -159,7 +150,7 @@ def _down(log: ReplayLog) -> set[str]:
         worker
         for fault in log.faults
         for worker in fault.workers
-        if worker.startswith(INSTANCE) and fault.noticed_s >= began_s
+        if worker.startswith(INSTANCE) and fault.at_s >= began_s
     }
     return gone | unanswered(log)
 
@@ -167,26 +158,17 @@ def _down(log: ReplayLog) -> set[str]:
 def unanswered(log: ReplayLog) -> set[str]:
     """Workers that were struck, and work has not gone on since without them or with others."""
     began_s = _began_s(log)
-    last = {strike.worker: strike.at_s for strike in log.strikes if strike.at_s >= began_s}
+    last = {strike.workers[0]: strike.at_s for strike in log.strikes if strike.at_s >= began_s}
     return {
         worker
         for worker, at_s in last.items()
-        if not any(worker in fault.workers and fault.resumed_s >= at_s for fault in log.faults)
+        if not any(worker in fault.workers and fault.recovered_s >= at_s for fault in log.faults)
     }
 
 
 def _began_s(log: ReplayLog) -> float:
     """When the engine that is there began."""
     return log.resumed_s[-1] if log.resumed_s else 0.0
-
-
-def seen(event: Strike | Fault) -> live_progress.Fault:
-    """As it is told to who watches."""
-    if isinstance(event, Strike):
-        why = f"--chaos: {event.how}"
-        return live_progress.Fault(at_s=event.at_s, workers=(event.worker,), why=why, struck=event.how)
-    workers, resumed_s = tuple(event.workers), event.resumed_s
-    return live_progress.Fault(at_s=event.noticed_s, workers=workers, why=event.why, resumed_s=resumed_s)
 
 
 def _draws(seed: int, place: int) -> Iterator[float]:

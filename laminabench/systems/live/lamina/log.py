@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from laminabench.runs.faults import Fault, Strike
 from laminabench.runs.journal import Journal
 from laminabench.systems.live.tables import Iteration, Tables
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
+from laminabench.util.live_progress import FaultEvent
 
 
 class Begun(NamedTuple):
@@ -41,19 +41,21 @@ class Resumed(NamedTuple):
     at_s: float
 
 
-Event = Begun | Arrived | Iteration | Strike | Fault | Resumed
-_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Begun, Arrived, Iteration, Strike, Fault, Resumed)}
+Event = Begun | Arrived | Iteration | FaultEvent | Resumed
+_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (Begun, Arrived, Iteration, FaultEvent, Resumed)}
 
 
 def packed(event: Event) -> list[Any]:
-    """For a journal."""
-    return [type(event).__name__, *event]
+    """Convert to a journal's record: the event's kind and its fields."""
+    values = [msgspec.structs.asdict(event)] if isinstance(event, FaultEvent) else event
+    return [type(event).__name__, *values]
 
 
 def unpacked(record: Sequence[Any]) -> Event:
     """From a journal; ValueError, TypeError, KeyError or ValidationError if it is no event."""
-    kind, *values = record
-    event: Event = msgspec.convert(values, _KINDS[kind])
+    name, *values = record
+    kind = _KINDS[name]
+    event: Event = msgspec.convert(values[0] if kind is FaultEvent else values, kind)
     return event
 
 
@@ -68,8 +70,8 @@ class ReplayLog:
     at_s: float = 0.0  # when the last thing happened
     why_refused: str | None = None  # the first time
     refused: int = 0
-    strikes: list[Strike] = field(default_factory=list)
-    faults: list[Fault] = field(default_factory=list)
+    strikes: list[FaultEvent] = field(default_factory=list)
+    faults: list[FaultEvent] = field(default_factory=list)
     resumed_s: list[float] = field(default_factory=list)
     peak_kv_tokens: int = 0
     tokens: dict[int, list[int]] = field(default_factory=dict)  # by row, where prompts are computed
@@ -89,12 +91,9 @@ class ReplayLog:
             self._arrived(event)
         elif isinstance(event, Iteration):
             self._ran(event)
-        elif isinstance(event, Strike):
-            self.strikes.append(event)
-            self.at_s = max(self.at_s, event.at_s)
-        elif isinstance(event, Fault):
-            self.faults.append(event)
-            self.at_s = max(self.at_s, event.resumed_s)
+        elif isinstance(event, FaultEvent):
+            (self.strikes if event.struck else self.faults).append(event)
+            self.at_s = max(self.at_s, event.at_s if event.struck else event.recovered_s)
         else:
             self.resumed_s.append(event.at_s)
             self._cut_off |= set(self.tables.running)
@@ -116,7 +115,7 @@ class ReplayLog:
                 "replay again",
             ) from error
 
-    def to_go_on_with(self) -> list[int]:
+    def to_resume_with(self) -> list[int]:
         """Rows to submit again, in the order to do it in: who ran goes first, whatever the policy says."""
         return [*self.cut_off(), *(row for row in self._open if row not in self._cut_off)]
 

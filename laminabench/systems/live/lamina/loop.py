@@ -1,4 +1,4 @@
-"""Offering a trace to a running engine by real clocks: who comes when, and what became of them."""
+"""Replay a trace on a running engine by real clocks."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from laminabench.runs.faults import Fault, Strike
 from laminabench.runs.journal import Journal
 from laminabench.sim.simulate import Offered, Priority
-from laminabench.systems.live.lamina.faults import PlannedFault, due, seen, unanswered
+from laminabench.systems.live.lamina.faults import Injection, due, unanswered
 from laminabench.systems.live.lamina.log import Arrived, Event, ReplayLog, record
 from laminabench.systems.live.recent import Recent
 from laminabench.systems.live.tables import Iteration, Tables
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
+from laminabench.util.live_progress import FaultEvent
 
 if TYPE_CHECKING:
     from lamina.serve import Engines, Step
@@ -90,7 +90,7 @@ def squeezed(key: int) -> int:
 
 @dataclass(slots=True)
 class Replay:
-    """A trace on its way through an engine. `run` is the whole of it, or what is left of it."""
+    """A replay of a trace, or of the rest of one, on an engine."""
 
     engine: Engines
     offered: Offered
@@ -99,7 +99,7 @@ class Replay:
     prompts: Callable[[int], list[int]] | None = None  # of a row; None where KV is made up, and so are tokens
     prefix: Callable[[int], Any] | None = None  # ids of a prompt's leading blocks, for a router
     recent: Recent = field(default_factory=Recent)
-    planned: Sequence[PlannedFault] = ()
+    planned: Sequence[Injection] = ()
     journal: Journal | None = None
     clock: Clock = field(default_factory=lambda: Clock())  # noqa: PLW0108 - the class as it is then
     _rows: dict[int, int] = field(init=False, default_factory=dict)  # of requests in the system, by number
@@ -116,24 +116,24 @@ class Replay:
         return self.log.trace
 
     def run(self) -> Tables:
-        """Until every request has been served or refused."""
+        """Run until every request has been served or refused."""
         log = self.log
         self.clock.start(log.at_s)
-        for past in sorted([*map(seen, log.strikes), *map(seen, log.faults)], key=lambda fault: fault.at_s):
+        for past in sorted([*log.strikes, *log.faults], key=lambda fault: fault.at_s):
             self.recent.told(past)
-        self._go_on()
-        self._offer()
-        self._tell()
+        self._resume()
+        self._submit_arrived()
+        self._report()
         while self._rows or log.next < len(self.trace):
-            self._inject()
+            self._inject_faults()
             if self._rows:
                 self._step()
             else:
                 self._sleep()
-            self._offer()
+            self._submit_arrived()
             if self.recent.due(self.clock.elapsed()):
-                self._tell()
-        self._tell()
+                self._report()
+        self._report()
         return log.tables
 
     def _record(self, event: Event) -> None:
@@ -143,17 +143,17 @@ class Replay:
         if self.journal:
             self.journal.flush()
 
-    def _go_on(self) -> None:
-        """Where a replay was interrupted: submit again who had not ended, with what they had made."""
-        waiting = self.log.to_go_on_with()
+    def _resume(self) -> None:
+        """Resubmit requests that had not ended before an interruption, with the tokens they had."""
+        waiting = self.log.to_resume_with()
         first = set(self.log.cut_off())
         for row in waiting:
             self.order.first = row in first
             self._submit(row)
         self.order.first = False
 
-    def _offer(self) -> None:
-        """Submit everybody whose time has come."""
+    def _submit_arrived(self) -> None:
+        """Submit all requests that have arrived."""
         mode, most, log = self.offered.mode, self.offered.concurrency, self.log
         while log.next < len(self.trace):
             arrived = 0.0
@@ -179,7 +179,7 @@ class Replay:
             self._record(Arrived(row, arrived))
 
     def _submit(self, row: int) -> None:
-        """It makes as many tokens as the trace says, from its prompt or from made-up KV."""
+        """Submit a request that makes as many tokens as the trace says."""
         from lamina.serve import Sampling
 
         self.order.row, made = row, self.log.made(row)
@@ -191,17 +191,25 @@ class Replay:
         number = self.engine.submit(prompt, asked, **more)
         self._rows[number], self._numbers[row] = row, number
 
-    def _inject(self) -> None:
-        """Kill and stop whom it is time for."""
+    def _inject_faults(self) -> None:
+        """Inject the faults that are due."""
         if not self.planned:
             return
         for fault in due(self.planned, self.log, self.clock.elapsed()):
             self.engine.strike(fault.worker, fault.how)
-            self._happened(Strike(fault.number, fault.worker, fault.how, self.clock.elapsed()))
+            self._record_fault(
+                FaultEvent(
+                    at_s=self.clock.elapsed(),
+                    workers=(fault.worker,),
+                    why=f"--chaos: {fault.how}",
+                    struck=fault.how,
+                    number=fault.number,
+                )
+            )
         self._flush()
 
     def _sleep(self) -> None:
-        """Only an open replay has nobody in the system and somebody to come. Who watches hears that, too."""
+        """Wait for the next arrival of an open replay, and report meanwhile."""
         elapsed_s = self.clock.elapsed()
         planned = [fault.at_s for fault in self.planned if fault.at_s is not None and fault.at_s > elapsed_s]
         until_s = min([self._arrivals[self.log.next], elapsed_s + LONGEST_SLEEP_S, *planned])
@@ -227,8 +235,8 @@ class Replay:
             self._kv_tokens[ran.batch] = ran.kv_tokens
             self.recent.iteration(ran.batch, ran.end_s, ran.size, len(ran.joined))
 
-    def _tell(self) -> None:
-        """Where it is, for who watches."""
+    def _report(self) -> None:
+        """Report how far the replay is."""
         log, tables = self.log, self.log.tables
         batches = {stint.batch for stint in tables.running.values()}
         self.recent.moment(
@@ -242,20 +250,26 @@ class Replay:
             workers_lost=len(unanswered(log)),
         )
 
-    def _happened(self, event: Strike | Fault) -> None:
-        """Record it, and tell who watches."""
+    def _record_fault(self, event: FaultEvent) -> None:
+        """Record a fault event and report it."""
         self._record(event)
-        self.recent.told(seen(event))
+        self.recent.told(event)
 
     def note_faults(self) -> None:
-        """Those that nobody has told of."""
+        """Record the faults of the engine that are new."""
         for fault in self.engine.faults[self._faults :]:
-            self._happened(self._fault(fault))
+            self._record_fault(self._fault(fault))
             self._faults += 1
 
-    def _fault(self, fault: Any) -> Fault:
-        times = (self.clock.at(fault.noticed_s), self.clock.at(fault.resumed_s))
-        return Fault(list(fault.workers), str(fault.why), *times, int(fault.requests), int(fault.kv_tokens))
+    def _fault(self, fault: Any) -> FaultEvent:
+        return FaultEvent(
+            at_s=self.clock.at(fault.noticed_s),
+            workers=tuple(fault.workers),
+            why=str(fault.why),
+            resumed_s=self.clock.at(fault.resumed_s),
+            requests=int(fault.requests),
+            kv_tokens=int(fault.kv_tokens),
+        )
 
     def _iteration(self, step: Step, results: dict[int, Any]) -> Iteration:
         rows, at = self._rows, self.clock.at
@@ -281,7 +295,7 @@ class Replay:
         )
 
     def _tokens(self, step: Step, results: dict[int, Any]) -> tuple[list[int], list[int]]:
-        """What the batch has made since it was last asked."""
+        """Return the tokens that the batch has made since its last iteration, with their rows."""
         if self.prompts is None or not step.size:
             return [], []
         running = self.log.tables.running

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import msgspec
 import numpy as np
@@ -16,7 +16,9 @@ from laminabench.analysis.faults import faults_of, in_all
 from laminabench.catalog.deployment import AUTO, Deployment, Instances, parse_deployments
 from laminabench.catalog.hardware import priced_devices
 from laminabench.requests.replay import ReplayRequest
+from laminabench.runs.summary import EngineSummary
 from laminabench.runs.summary import Resumed as ResumedFacts
+from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import Pipelining
 from laminabench.sim.timeline import bubbles, write_timeline
 from laminabench.systems.base import (
@@ -29,17 +31,19 @@ from laminabench.systems.base import (
     settled,
     summary_of,
 )
-from laminabench.systems.live.lamina import fastest, starting
-from laminabench.systems.live.lamina import setup as engine_setup
-from laminabench.systems.live.lamina.faults import FaultSpec, parse, plan
+from laminabench.systems.live.lamina import fastest, memory, starting
+from laminabench.systems.live.lamina.checks import check, needs_workers
+from laminabench.systems.live.lamina.facts import facts_of, paging_of
+from laminabench.systems.live.lamina.faults import Injection, parse, plan
 from laminabench.systems.live.lamina.log import Begun, ReplayLog, Resumed, record
 from laminabench.systems.live.lamina.loop import Replay, order_of
 from laminabench.systems.live.lamina.records import PROCESS, OwnTimes, Recorded, recorded
-from laminabench.systems.live.lamina.setup import LiveSetup
+from laminabench.systems.live.lamina.setup import DEPLOYMENT, PROMPT_TOKENS, LiveSetup
 from laminabench.systems.live.lamina.starting import WarmUp
 from laminabench.systems.live.local import MAX_SEQUENCES, MODEL, looked_up
 from laminabench.systems.live.prompts import prompt_of
 from laminabench.systems.live.recent import expected_of, watched
+from laminabench.systems.modelled.vllm import Vllm
 from laminabench.systems.router import require_prefixes, require_several
 from laminabench.traces.table import Trace
 from laminabench.util.errors import CheckFailedError, UserError
@@ -52,7 +56,7 @@ class PreparedEngine(Prepared):
     """Ready to be started."""
 
     setup: LiveSetup
-    faults: Sequence[FaultSpec] = ()
+    faults: Sequence[Injection] = ()
     choice: fastest.Choice | None = None  # of --deployment auto
     resumable: ClassVar[bool] = True
 
@@ -75,6 +79,10 @@ class PreparedEngine(Prepared):
         del records
         return {}
 
+    def kv_tokens(self, setup: LiveSetup, trace: Trace) -> int:
+        """Return the tokens of KV memory of each instance."""
+        return memory.kv_tokens(setup, trace, memory.free_bytes(setup))
+
     def decided(self, trace: Trace, listener: Listener) -> Self:
         """With the layout that this machine is fastest with, if that was asked for."""
         if not self.setup.auto:
@@ -89,6 +97,7 @@ class PreparedEngine(Prepared):
         if setup.on_gpus:
             listener.note("workers on GPUs are not verified on hardware; see docs/gpu.md")
         replayed = self._replay(trace, past, listener)
+        assert isinstance(replayed.summary, EngineSummary)
         total = replayed.summary.faults_in_all
         if total and (missed := total.strikes_planned - total.strikes):
             listener.note(
@@ -97,86 +106,118 @@ class PreparedEngine(Prepared):
         return replayed
 
     def _replay(self, trace: Trace, past: Past, listener: Listener) -> Replayed:
-        """Whichever way it ends, the workers have ended too."""
-        setup, request, workload = self.setup, self.request, Workload.of(self.request)
-        engine_setup.check(setup)
-        require_prefixes(setup.router, trace)
-        planned = plan(
-            self.faults,
-            setup.names(),
-            int(trace.output_tokens.sum(dtype=np.int64)),
-            request.seed,
-            len(setup.each),
-        )
+        """Replay on an engine; however this ends, the workers have ended too."""
+        request, workload = self.request, Workload.of(self.request)
+        check(self.setup)
+        require_prefixes(self.setup.router, trace)
+        tokens = int(trace.output_tokens.sum(dtype=np.int64))
+        setup = self.setup
+        planned = plan(self.faults, setup.names(), tokens, request.seed, len(setup.each))
         offered = workload.offered(trace)
         order = order_of(workload.policy, offered.priority, len(trace))
         log = ReplayLog(trace)
         log.restore(past.events)
-        if log.begun:
-            # With what the engine settled on when the replay began, so that the same requests fit.
-            begun, pipelining = log.begun, cast(Pipelining, log.begun.pipelining)
-            setup = replace(setup, kv_tokens=begun.kv_tokens)
-            if not setup.several:  # whose layouts say it
-                setup = replace(setup, batches=begun.batches, pipelining=pipelining)
-        tokens = setup.kv_for(trace)
-        made_up = setup.prefill == "off"
-        prompts = None if made_up else partial(prompt_of, trace, request.seed, setup.model.vocab)
-        # Prompts are drawn, and begin alike nowhere: what they have in common the trace says.
-        blocks = trace.prefix_blocks if setup.several else None
-        prefix = None if blocks is None else blocks.__getitem__
+        setup = _as_begun(setup, log.begun)
+        tokens = self.kv_tokens(setup, trace)
+        prompts = None if self._made_up else partial(prompt_of, trace, request.seed, setup.model.vocab)
         policy = "fifo" if order.key is None else order.policy
         with starting.opened(setup, tokens, policy, WarmUp.of(trace), listener) as engine:
-            # From here on there is something to go on with.
-            journal = past.open()
+            journal = past.open()  # from here on there is something to resume
             now = Begun(engine.schedule.batches, engine.schedule.pipelining, tokens)
             record(Resumed(log.at_s) if log.begun else now, log, journal)
-            capacity = setup.facts(engine)["kv_capacity_tokens"]
+            capacity = facts_of(setup, engine)["kv_capacity_tokens"]
             expected = expected_of(trace, offered, capacity, setup.names())
             with watched(listener, expected) as recent:
-                run = Replay(engine, offered, order, log, prompts, prefix, recent, planned, journal)
+                run = Replay(
+                    engine=engine,
+                    offered=offered,
+                    order=order,
+                    log=log,
+                    prompts=prompts,
+                    prefix=_prefixes(setup, trace),
+                    recent=recent,
+                    planned=planned,
+                    journal=journal,
+                )
                 run.clock.slowdown = self.slowdown
                 run.run()
                 records = recorded(engine, run.clock, log.before, self.process)
-                paging = setup.paging(engine)
+                paging = paging_of(setup, engine)
                 run.note_faults()  # noticed when workers were asked for what they know
-            facts = {**setup.facts(engine), **paging, **self.told(records)}
-            if self.choice:
-                facts["deployment_auto"] = self.choice.describe()
-        outcome = records.outcome(log, facts["kv_capacity_tokens"])
+            facts = {**facts_of(setup, engine), **paging, **self.told(records)}
+        if self.choice:
+            facts["deployment_auto"] = self.choice.describe()
+        return self._replayed(setup, log, records, facts, len(planned))
+
+    @property
+    def _made_up(self) -> bool:
+        """Whether prompts are not computed: their KV is made up."""
+        return self.setup.prefill == "off"
+
+    def _replayed(
+        self,
+        setup: LiveSetup,
+        log: ReplayLog,
+        records: Recorded | OwnTimes,
+        facts: JsonObject,
+        planned: int,
+    ) -> Replayed:
+        """Summarise what was logged and what the workers recorded."""
+        workload, capacity = Workload.of(self.request), facts["kv_capacity_tokens"]
+        assert isinstance(capacity, int)
+        outcome = records.outcome(log, capacity)
         faults = faults_of(outcome, log.faults, log.strikes, workload.slo_tbt_ms)
-        made = None if made_up else [log.tokens.get(row, []) for row in range(len(trace))]
+        made = None if self._made_up else [log.tokens.get(row, []) for row in range(len(log.trace))]
         summary = msgspec.structs.replace(
             summary_of(
                 outcome,
-                trace,
+                log.trace,
                 workload,
                 setup.hardware,
                 shared_devices=setup.alone,
-                prompts=not made_up,
+                prompts=not self._made_up,
                 instances=len(setup.each),
             ),
             schedule=records.schedule(),
             faults=faults,
-            faults_in_all=in_all(faults, log.strikes, len(planned)),
+            faults_in_all=in_all(faults, log.strikes, planned),
             resumed=ResumedFacts(times=len(log.resumed_s), at_s=log.resumed_s),
             tokens_sha256=None if made is None else tokens_sha256(made),
         )
-
-        def draw(path: Path, window: Window | None) -> JsonObject:
-            """Of the replay that has been: what the workers recorded of one window."""
-            assert isinstance(records, Recorded)
-            drawn, lanes, (first, last) = records.drawn(outcome, window)
-            write_timeline(path, drawn, lanes)
-            return {"window_s": [first, min(last, outcome.end_s)], "bubbles": bubbles(drawn, lanes)}
-
         return Replayed(
             outcome,
             facts,
             summary,
             why_rejected=log.why_refused,
             problem=_unsound(records),
-            draw=None if setup.alone else draw,
+            draw=partial(_draw, records, outcome) if isinstance(records, Recorded) else None,
         )
+
+
+def _as_begun(setup: LiveSetup, begun: Begun | None) -> LiveSetup:
+    """Return the setup with what the engine settled before an interruption, so that the same requests fit."""
+    if begun is None:
+        return setup
+    setup = replace(setup, kv_tokens=begun.kv_tokens)
+    if setup.several:  # their layouts say it
+        return setup
+    return replace(setup, batches=begun.batches, pipelining=cast(Pipelining, begun.pipelining))
+
+
+def _prefixes(setup: LiveSetup, trace: Trace) -> Callable[[int], Any] | None:
+    """Return the leading blocks of a row's prompt, for a router.
+
+    Prompts are drawn, so none begin alike: what they share is what the trace says.
+    """
+    blocks = trace.prefix_blocks if setup.several else None
+    return None if blocks is None else blocks.__getitem__
+
+
+def _draw(records: Recorded, outcome: Outcome, path: Path, window: Window | None) -> JsonObject:
+    """Draw what the workers recorded of one window."""
+    drawn, lanes, (first, last) = records.drawn(outcome, window)
+    write_timeline(path, drawn, lanes)
+    return {"window_s": [first, min(last, outcome.end_s)], "bubbles": bubbles(drawn, lanes)}
 
 
 def prepare(request: ReplayRequest, _: Listener) -> PreparedEngine:
@@ -188,11 +229,11 @@ def prepare(request: ReplayRequest, _: Listener) -> PreparedEngine:
             "prompts with --prefill model, N others with --prefill N",
         )
     request = defaulted(
-        request, model=MODEL, deployment=engine_setup.DEPLOYMENT, network="auto", max_num_seqs=MAX_SEQUENCES
+        request, model=MODEL, deployment=DEPLOYMENT, network="auto", max_num_seqs=MAX_SEQUENCES
     )
     devices = priced_devices(request.price, request.price_basis, request.power)
     auto = request.deployment == AUTO
-    deployment = fastest.one_process(request) if auto else request.deployment or engine_setup.DEPLOYMENT
+    deployment = fastest.one_process(request) if auto else request.deployment or DEPLOYMENT
     each = parse_deployments(deployment, request.instances, devices)
     require_several(request, len(each))
     if len(each) > 1 and request.batches == "auto":
@@ -204,10 +245,10 @@ def prepare(request: ReplayRequest, _: Listener) -> PreparedEngine:
     called = {"max_sequences": "max_num_seqs", "overcommit": "kv_overcommit"}
     setup = settled(LiveSetup, request, called, **found, deployments=each, auto=auto)
     faults = [parse(spec) for spec in request.chaos]
-    engine_setup.check(setup)
+    check(setup)
     for name in ("timeline", "chaos"):
         if setup.alone and request.chose(name):
-            raise engine_setup.needs_workers(name, setup)
+            raise needs_workers(name, setup)
     plan(faults, setup.names(), 0, 0, len(each))  # to refuse it before anything is loaded
     return PreparedEngine(request, setup, faults)
 
@@ -221,3 +262,17 @@ def _unsound(records: Recorded | OwnTimes) -> CheckFailedError | None:
         f"the workers left the schedule {len(records.violations)} times, first: {records.violations[0]}; "
         "this is a bug of the engine",
     )
+
+
+def twin(request: ReplayRequest) -> dict[str, Any]:
+    """Return the choices of its modelled twin."""
+    choices: dict[str, Any] = {}
+    if request.prefill == "model":
+        # The modelled default is of all tokens of an iteration, the engine's is of prompts.
+        choices["max_batched_tokens"] = max(
+            request.max_batched_tokens or PROMPT_TOKENS, request.max_num_seqs or MAX_SEQUENCES
+        )
+    if "+" not in (request.deployment or ""):
+        # In one process it is one batch on one kind of device.
+        choices |= {"system": Vllm.NAME, "admission": request.admission or "reserve", "block_size": 1}
+    return choices

@@ -10,12 +10,12 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
-from laminabench.runs.faults import Fault
 from laminabench.runs.summary import Schedule
 from laminabench.sim.outcome import ATTENTION, Columns, Outcome
 from laminabench.sim.timeline import Lanes, two_iterations
 from laminabench.systems.live.lamina.log import ReplayLog
 from laminabench.systems.live.lamina.loop import Clock
+from laminabench.util.live_progress import FaultEvent
 
 if TYPE_CHECKING:
     from lamina.pipeline import Records
@@ -66,7 +66,7 @@ class Recorded:
             longest[instance] = max(longest.get(instance, 0.0), spent if replica < 0 else 0.0)
         return sum(longest.values())
 
-    def with_times(self, iterations: Columns, faults: Sequence[Fault] = ()) -> Columns:
+    def with_times(self, iterations: Columns, faults: Sequence[FaultEvent] = ()) -> Columns:
         """The iterations with the workers' own times of model and attention.
 
         Of those before the replay was last resumed, what the journal had, which may be NaN: unknown. A worker
@@ -91,7 +91,7 @@ class Recorded:
             times[f"{kind}_s"] = column
         return iterations | times
 
-    def _lost_s(self, kind: str, faults: Sequence[Fault], batch: NDArray[Any]) -> NDArray[np.float64]:
+    def _lost_s(self, kind: str, faults: Sequence[FaultEvent], batch: NDArray[Any]) -> NDArray[np.float64]:
         """When workers of that kind were last replaced, where the iterations ran."""
         lost_s = np.full(len(batch), -np.inf)
         for fault in faults:
@@ -99,7 +99,7 @@ class Recorded:
                 instance, slash, name = worker.rpartition("/")
                 if name.partition(" ")[0] == kind:
                     here = batch // self.batches == int(instance) if slash else True
-                    lost_s = np.where(here, np.maximum(lost_s, fault.resumed_s), lost_s)
+                    lost_s = np.where(here, np.maximum(lost_s, fault.recovered_s), lost_s)
         return lost_s
 
     def drawn(

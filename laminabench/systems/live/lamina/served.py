@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from laminabench.catalog.families import load_models
-from laminabench.systems.live.lamina.setup import LiveSetup, check, free_bytes, kv_of_each
+from laminabench.systems.live.lamina.checks import check
+from laminabench.systems.live.lamina.memory import free_bytes, kv_of_each
+from laminabench.systems.live.lamina.setup import LiveSetup
 from laminabench.systems.live.lamina.starting import opened
 from laminabench.util.errors import CheckFailedError, UserError
 from laminabench.util.progress import Listener

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from laminabench.systems.live.lamina.setup import CPU, LiveSetup
-from laminabench.systems.live.local import DTYPES
+from laminabench.systems.live.lamina.setup import LiveSetup
+from laminabench.systems.live.local import CPU, DTYPES
 from laminabench.systems.router import BUILT_IN, own_router
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
@@ -44,7 +44,8 @@ def opened(
     the block. What they refuse is a UserError.
     """
     where = f" in the Ray cluster at {setup.ray}" if setup.ray else ""
-    listener.note(f"starting {setup.made_of}{where}; loading torch and weights takes some seconds")
+    what = "one process" if setup.alone else f"{setup.processes} workers"
+    listener.note(f"starting {what}{where}; loading torch and weights takes some seconds")
     with contextlib.ExitStack() as made:
         with listener.progress("starting", ""):
             engine = made.enter_context(_opened(setup, tokens, policy, warm_up))

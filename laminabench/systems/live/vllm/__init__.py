@@ -16,4 +16,8 @@ SYSTEM = Live(
     # vLLM serves who came first; its KV grows, and it preempts where memory runs out.
     {"policy": "fifo", "admission": "grow"},
     "it has one batch, and its own order, network and recovery; see --tensor-parallel, --max-num-seqs",
+    CALIBRATED="cpu-vllm",
+    CALIBRATION_TAKES=frozenset({"deployment"}),
+    ENVIRONMENT=True,
+    ONE_DEVICE=True,
 )

@@ -140,3 +140,9 @@ def _of_stripped(received: Received, done: dict[str, Any]) -> dict[str, Any]:
 def _of_prompts(done: dict[str, Any]) -> dict[str, Any]:
     """What vLLM counted, once a request; what it computes again after a preemption it does not tell."""
     return {name: done.get(name) for name in ("prompt_tokens_computed", "prompt_tokens_cached")}
+
+
+def twin(request: ReplayRequest) -> dict[str, Any]:
+    """Return the choices of its modelled twin: KV grows, and an iteration has as many tokens by default."""
+    del request
+    return {"admission": "grow"}

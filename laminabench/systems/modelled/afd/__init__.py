@@ -38,9 +38,10 @@ from laminabench.systems.modelled.setup import (
     limits_of,
     link_rate,
     measured_rows,
-    prompt_facts,
     prompt_timing,
+    spec_of,
     split_by_size,
+    split_facts,
 )
 from laminabench.systems.modelled.system import (
     ATTENTION_COUNTS,
@@ -88,19 +89,12 @@ def build(setup: Setup) -> Modelled:
     batches, pipelining = batches_of(setup)
     tokens = pool_tokens(setup, deployment.attention, groups)
     limits = limits_of(setup, MAX_REQUESTS, batches)
-    spec = Spec(
-        layers=model.layers,
-        timing=timing_of(setup, deployment.attention.device, layout, groups, limits),
-        tokens_per_pool=tokens,
-        max_requests=limits.requests,
+    timing = timing_of(setup, deployment.attention.device, layout, groups, limits)
+    spec = replace(
+        spec_of(setup, timing, tokens, limits.requests),
         pools=groups.dp,
-        block_tokens=setup.block_tokens or 1,
         batches=batches,
         pipelining=pipelining,
-        admission=setup.admission,
-        prefix_sharing=setup.prefix_sharing,
-        prompt_budget=setup.prompt_budget,
-        request_tokens=model.kv_tokens_per_request,
         replica_names=(f"{replace(deployment.model, layout=layout)} (feed-forward)",),
         attention_name=str(replace(deployment.attention, layout=groups)),
     )
@@ -222,18 +216,10 @@ def facts(setup: Setup, spec: Spec, layout: Layout, groups: Layout) -> dict[str,
         "tensor_parallel": layout.tp,
         **({} if layout.plain else {"layout": str(layout)}),
         "attention_layout": str(groups),
-        "batches": spec.batches,
-        "pipelining": spec.pipelining,
-        "attention_partition": "heads" if spec.pools == 1 else "requests",
-        "host_async": setup.host_async,
-        "network": asdict(setup.network),
         "copies_of_a_token": copies(setup.model, layout),
-        "kv_capacity_tokens": spec.tokens_per_pool * spec.pools,
         "weight_bytes_per_worker": feed_bytes(setup.model, layout),
         "attention_weight_bytes_per_worker": attention_bytes(setup.model, groups.tp),
-        "admission": spec.admission,
-        "max_num_seqs": spec.max_requests,
-        **prompt_facts(setup),
+        **split_facts(setup, spec),
     }
 
 
@@ -270,6 +256,7 @@ class Afd(SplitSystem):
     """As this package has it."""
 
     NAME = "afd"
+    COLOUR, MARKER = "#e69f00", "cross"
     TAKES = (
         EVERY
         | PROMPTS

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
-from laminabench.catalog.boards import Board, board
 from laminabench.catalog.deployment import Deployment, Workers
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.provenance import host_provenance
-from laminabench.sim.h2m2 import flexgen_shares, footprint, uniform
-from laminabench.sim.spec import BoardTiming, Spec
-from laminabench.systems.modelled.h2m2.other_boards import at_own_price, unpriced
+from laminabench.sim.spec import Spec
+from laminabench.systems.modelled.h2m2.boards import Board, board
+from laminabench.systems.modelled.h2m2.mapping import flexgen_shares, footprint, uniform
+from laminabench.systems.modelled.h2m2.timing import BoardTiming
 from laminabench.systems.modelled.setup import MEMORY_SHARE, PREFILL_ROWS, Modelled, Setup, kv_tokens
 from laminabench.systems.modelled.system import EVERY, ONE_BATCH, System
 from laminabench.util.errors import UserError
@@ -183,10 +184,53 @@ def _coefficients(setup: Setup, on: Board, timing: BoardTiming) -> list[dict[str
     ]
 
 
+# Mappings for which the paper puts the chips at other memories than an H2M2 board does.
+_BUILDS = {
+    "lpddr": "both chips at LPDDR and no HBM",
+    "hierarchical": "both chips at HBM",
+    "8-hbm": "{devices} HBM devices and no LPDDR",
+}
+
+
+def other_board(setup: Setup) -> str | None:
+    """What the boards are made of, where that is not what the device is; None if it is."""
+    kind = setup.deployment.model.device.board
+    if kind is None:
+        return None
+    on = board(setup.board or kind)
+    if setup.mapping in _BUILDS:
+        return _BUILDS[setup.mapping].format(devices=on.hbm_devices)
+    return None if on.bought_as(board(kind)) else on.title
+
+
+def at_own_price(setup: Setup) -> Setup:
+    """Without the device's price and watts, where the boards are other hardware; the user's own stay."""
+    if other_board(setup) is None:
+        return setup
+    workers = setup.deployment.model
+    varied = Workers(workers.device.varied(), workers.count)
+    return replace(setup, deployment=Deployment(varied, setup.deployment.attention))
+
+
+def unpriced(setup: Setup) -> str:
+    """That the catalogue's price and watts are left out, and how to give some; empty if all are given."""
+    other, device = other_board(setup), setup.deployment.model.device.name
+    known = (("price", "USD", setup.deployment.usd_per_hour), ("power", "WATTS", setup.deployment.power_w))
+    missing = [(name, f"--{name} {device}={unit}") for name, unit, value in known if value is None]
+    if other is None or not missing:
+        return ""
+    names, flags = (" and ".join(words) for words in zip(*missing, strict=True))
+    return (
+        f"no {names} of these boards is known, as they are other hardware than {device}: "
+        f"{other}; {flags} would say it"
+    )
+
+
 class H2m2(System):
     """Boards, each of which serves a whole model by itself."""
 
     NAME = "h2m2"
+    COLOUR, MARKER = "#009e73", "diamond"
     TAKES = EVERY | {"mapping", "board"}
     # A board's memories are used whole, as its paper does.
     ANYWAY: ClassVar[Mapping[str, object]] = {**ONE_BATCH, "gpu_memory_utilization": MEMORY_SHARE}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -28,13 +29,15 @@ from laminabench.systems.modelled.setup import (
     kv_tokens,
     limits_of,
     measured_rows,
-    prompt_facts,
     prompt_timing,
     recompute_seconds,
     slices,
+    spec_of,
     split_by_size,
+    split_facts,
 )
 from laminabench.systems.modelled.system import EVERY, PROMPTS, SplitSystem, of_today
+from laminabench.systems.modelled.vllm import Vllm
 from laminabench.util.errors import UserError
 
 # What the v2 paper measured.
@@ -85,20 +88,12 @@ def build(setup: Setup) -> Modelled:
     limits = limits_of(setup, MAX_REQUESTS, batches)
     part = "replica" if setup.pipeline_parallel == 1 else "stage"
     timing = timing_of(setup, layout, limits, pools, setup.stream_chunks or 1, tokens)
-    spec = Spec(
-        layers=model.layers,
-        timing=timing,
-        tokens_per_pool=int(tokens * setup.overcommit),
-        max_requests=limits.requests,
+    spec = replace(
+        spec_of(setup, timing, int(tokens * setup.overcommit), limits.requests),
         pools=pools,
-        block_tokens=setup.block_tokens or 1,
         batches=batches,
         min_batch=setup.min_batch,
         pipelining=pipelining,
-        admission=setup.admission,
-        prefix_sharing=setup.prefix_sharing,
-        prompt_budget=setup.prompt_budget,
-        request_tokens=model.kv_tokens_per_request,
         replica_names=tuple(
             f"{Workers(deployment.model.device, layout.devices, layout)}{part}"
             for part in ([f" {part} {r}" for r in range(replicas)] if replicas > 1 else [""])
@@ -278,19 +273,11 @@ def facts(setup: Setup, spec: Spec, layout: Layout, replicas: int) -> dict[str, 
         **({"absorb": setup.absorb} if setup.model.latent else {}),
         "replicas": 1 if setup.pipeline_parallel > 1 else replicas,
         "pipeline_parallel": setup.pipeline_parallel,
-        "batches": spec.batches,
         **({"min_batch": spec.min_batch} if spec.min_batch > 1 else {}),
-        "pipelining": spec.pipelining,
-        "attention_partition": "heads" if spec.pools == 1 else "requests",
         "overlap": overlaps(setup),
         "stream_chunks": setup.stream_chunks or 1,
-        "host_async": setup.host_async,
-        "network": asdict(setup.network),
-        "kv_capacity_tokens": spec.tokens_per_pool * spec.pools,
         "weight_bytes_per_worker": setup.model.weight_bytes_per_worker(layout) / setup.pipeline_parallel,
-        "admission": spec.admission,
-        "max_num_seqs": spec.max_requests,
-        **prompt_facts(setup),
+        **split_facts(setup, spec),
     }
 
 
@@ -344,6 +331,12 @@ class Lamina(SplitSystem):
     """As this package has it."""
 
     NAME = "lamina"
+    COLOUR, MARKER = "#0072b2", "circle"
+    # v2 6.1, over 3 models and 4 traces.
+    PUBLISHED: ClassVar[Mapping[str, str]] = {
+        Vllm.NAME: "the paper measured +16.1% to +90.1% and a mean batch ratio of 2.39 over 12 cells; "
+        "nothing here is tuned to it"
+    }
     TAKES = (
         EVERY
         | PROMPTS

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fault_events import injected, replaced
 
 from laminabench.analysis.faults import faults_of, in_all
-from laminabench.runs.faults import Fault, Strike
 from laminabench.sim.simulate import Offered
-from laminabench.systems.live.lamina.faults import FaultSpec, PlannedFault, due, parse, plan
+from laminabench.systems.live.lamina.faults import Injection, due, parse, plan
 from laminabench.systems.live.lamina.log import ReplayLog, Resumed
 from laminabench.systems.live.lamina.records import recorded
 from laminabench.util.errors import UserError
@@ -21,19 +21,19 @@ WORKERS = ["model 0", "attention 0", "attention 1"]
 @pytest.mark.parametrize(
     ("text", "spec"),
     [
-        ("attention:1@t=3s", FaultSpec(PlannedFault("attention 1", at_s=3.0))),
-        ("model:0@t=500ms", FaultSpec(PlannedFault("model 0", at_s=0.5))),
-        ("random@t=2.5s", FaultSpec(PlannedFault("random", at_s=2.5))),
-        ("attention:0@tokens=500", FaultSpec(PlannedFault("attention 0", at_tokens=500))),
-        ("attention:1=stop@t=3s", FaultSpec(PlannedFault("attention 1", "stop", at_s=3.0))),
-        ("prefill:0=kill@tokens=0", FaultSpec(PlannedFault("prefill 0", at_tokens=0))),
-        ("instance:1@t=3s", FaultSpec(PlannedFault("instance 1", at_s=3.0))),
-        ("1/attention:0=stop@t=3s", FaultSpec(PlannedFault("1/attention 0", "stop", at_s=3.0))),
-        ("random*50", FaultSpec(PlannedFault("random"), 50)),
-        ("random*3=stop", FaultSpec(PlannedFault("random", "stop"), 3)),
+        ("attention:1@t=3s", Injection("attention 1", at_s=3.0)),
+        ("model:0@t=500ms", Injection("model 0", at_s=0.5)),
+        ("random@t=2.5s", Injection("random", at_s=2.5)),
+        ("attention:0@tokens=500", Injection("attention 0", at_tokens=500)),
+        ("attention:1=stop@t=3s", Injection("attention 1", "stop", at_s=3.0)),
+        ("prefill:0=kill@tokens=0", Injection("prefill 0", at_tokens=0)),
+        ("instance:1@t=3s", Injection("instance 1", at_s=3.0)),
+        ("1/attention:0=stop@t=3s", Injection("1/attention 0", "stop", at_s=3.0)),
+        ("random*50", Injection("random", spread=50)),
+        ("random*3=stop", Injection("random", "stop", spread=3)),
     ],
 )
-def test_specifications(text: str, spec: FaultSpec) -> None:
+def test_specifications(text: str, spec: Injection) -> None:
     assert parse(text) == spec
 
 
@@ -71,7 +71,7 @@ def test_what_is_wrong_is_named(spec: str) -> None:
 def test_a_plan_is_spread_over_the_tokens_and_the_same_for_a_seed() -> None:
     specs = [parse("model:0@t=3s"), parse("random*50")]
     planned = plan(specs, WORKERS, 5000, seed=3)
-    assert planned[0] == PlannedFault("model 0", at_s=3.0, number=0)
+    assert planned[0] == Injection("model 0", at_s=3.0, number=0)
     assert [fault.number for fault in planned] == list(range(51))
     # One in each fiftieth.
     assert [fault.at_tokens // 100 for fault in planned[1:] if fault.at_tokens is not None] == list(range(50))
@@ -87,20 +87,20 @@ def test_workers_that_there_are_not() -> None:
 
 def test_what_is_due_comes_once_and_not_to_the_dead(trace_of: Any) -> None:
     log = ReplayLog(trace_of([10] * 1, [5]))
-    planned = [PlannedFault("model 0", at_s=1.0, number=0), PlannedFault("model 0", at_tokens=0, number=1)]
+    planned = [Injection("model 0", at_s=1.0, number=0), Injection("model 0", at_tokens=0, number=1)]
     assert due(planned, log, 0.5) == planned[1:]
-    log.apply(Strike(1, "model 0", "kill", 0.5))
+    log.apply(injected(1, "model 0", "kill", 0.5))
     assert due(planned, log, 2.0) == []
-    log.apply(Fault(["model 0"], "killed", 0.6, 0.7, 1, 1))
+    log.apply(replaced(["model 0"], "killed", 0.6, 0.7, 1, 1))
     assert due(planned, log, 2.0) == planned[:1]
-    log.apply(Strike(0, "model 0", "kill", 2.0))
+    log.apply(injected(0, "model 0", "kill", 2.0))
     assert due(planned, log, 3.0) == []
 
 
 def test_workers_of_a_resumed_replay_are_alive(trace_of: Any) -> None:
     log = ReplayLog(trace_of([10] * 1, [5]))
-    log.apply(Strike(0, "model 0", "kill", 0.5))
-    planned = [PlannedFault("model 0", at_s=1.0, number=1)]
+    log.apply(injected(0, "model 0", "kill", 0.5))
+    planned = [Injection("model 0", at_s=1.0, number=1)]
     assert due(planned, log, 2.0) == []
     log.apply(Resumed(1.5))
     assert due(planned, log, 2.0) == planned
@@ -111,12 +111,12 @@ def test_a_replay_strikes_between_steps_and_tells_what_it_cost(
 ) -> None:
     trace, engine = trace_of([10] * 4, [400] * 4), made_up_engine()
     planned = [
-        PlannedFault("attention 0", at_s=1.0, number=0),
-        PlannedFault("model 0", "stop", at_tokens=1000, number=1),
+        Injection("attention 0", at_s=1.0, number=0),
+        Injection("model 0", "stop", at_tokens=1000, number=1),
     ]
     replay = play(engine, trace, Offered(), planned=planned)
     log = replay.log
-    assert [strike.worker for strike in log.strikes] == ["attention 0", "model 0"]
+    assert [strike.workers[0] for strike in log.strikes] == ["attention 0", "model 0"]
     assert log.strikes[0].at_s == pytest.approx(1.0, abs=0.008)
     found = recorded(engine, replay.clock)
     assert found.violations == []
@@ -145,7 +145,7 @@ def test_a_replay_strikes_between_steps_and_tells_what_it_cost(
 def test_nobody_in_the_system_is_no_reason_to_miss_a_blow(
     made_up_engine: Any, trace_of: Any, play: Any
 ) -> None:
-    engine, planned = made_up_engine(), [PlannedFault("model 0", at_s=2.0)]
+    engine, planned = made_up_engine(), [Injection("model 0", at_s=2.0)]
     replay = play(engine, trace_of([10] * 2, [3, 3], [0.0, 5.0]), Offered("open"), planned=planned)
     assert replay.log.strikes[0].at_s == pytest.approx(2.0, abs=1e-6)
     # In naps, so that who watches hears that it waits.
@@ -182,7 +182,7 @@ def test_workers_of_an_instance_that_is_lost_are_left_alone(trace_of: Any) -> No
         instances=2,
     )
     assert [fault.worker for fault in due(planned, log, 1.5)] == ["instance 1"]
-    log.apply(Strike(0, "instance 1", "kill", 1.5))
+    log.apply(injected(0, "instance 1", "kill", 1.5))
     assert [fault.worker for fault in due(planned, log, 2.5)] == ["0/model 0"]
-    log.apply(Fault(["instance 1"], "it was struck", 2.0, 2.2, 1, 10))
+    log.apply(replaced(["instance 1"], "it was struck", 2.0, 2.2, 1, 10))
     assert [fault.worker for fault in due(planned, log, 2.5)] == ["0/model 0"]

@@ -138,7 +138,7 @@ def test_who_ran_goes_first_with_what_it_had_made(
     record(Resumed(log.at_s), log, None)
     # 0 has made three tokens, 1 its two; 2 three; 3 took 1's place.
     assert log.cut_off() == [0, 2]
-    assert log.to_go_on_with() == [0, 2, 4, 5, 6, 8, 9]
+    assert log.to_resume_with() == [0, 2, 4, 5, 6, 8, 9]
     assert [len(log.made(row)) for row in (0, 2, 4)] == [3, 3, 0]
     # Even where those who wait are shorter.
     engine = made_up_engine(capacity=CAPACITY, most=2)

@@ -13,12 +13,9 @@ import pytest
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.systems.live import gpus
-from laminabench.systems.live.lamina.setup import (
-    LiveSetup,
-    absorbing_bytes,
-    check,
-    kv_tokens,
-)
+from laminabench.systems.live.lamina.checks import check
+from laminabench.systems.live.lamina.memory import absorbing_bytes, kv_tokens
+from laminabench.systems.live.lamina.setup import LiveSetup
 from laminabench.systems.live.lamina.starting import on_cores, opened, refused
 from laminabench.systems.live.local import in_dtype
 from laminabench.util.errors import UserError

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from laminabench.runs.status import DONE
 from laminabench.sim.simulate import Offered
-from laminabench.systems.live.endpoint.heard import MOST_CHUNKS, NOTHING, Ear, tell
+from laminabench.systems.live.endpoint.progress import MOST_CHUNKS, NO_PROGRESS, ProgressSampler, report
 from laminabench.systems.live.endpoint.records import Records
-from laminabench.systems.live.lamina.faults import PlannedFault
+from laminabench.systems.live.lamina.faults import Injection
 from laminabench.systems.live.recent import EVERY_S, Recent, expected_of
-from laminabench.util.live_progress import Fault, Gaps, Happening, Moment
+from laminabench.util.live_progress import FaultEvent, Gaps, Happening, Moment
 
 # As test_live_loop has it.
 ITERATION_S = 0.007
@@ -93,10 +93,10 @@ def test_a_blow_and_what_came_of_it_are_told_and_told_again_when_it_is_gone_on_w
     made_up_engine: Any, trace_of: Any, play: Any
 ) -> None:
     told: list[Happening] = []
-    engine, planned = made_up_engine(), [PlannedFault("model 0", at_s=0.1)]
+    engine, planned = made_up_engine(), [Injection("model 0", at_s=0.1)]
     trace = trace_of([10] * 4, [40] * 4)
     replay = play(engine, trace, Offered(), recent=Recent(told.append, 4), planned=planned)
-    faults = [each for each in told if isinstance(each, Fault)]
+    faults = [each for each in told if isinstance(each, FaultEvent)]
     assert [(each.workers, each.struck) for each in faults] == [(("model 0",), "kill"), (("model 0",), None)]
     assert faults[0].resumed_s is None
     assert faults[1].at_s <= (faults[1].resumed_s or 0)
@@ -120,10 +120,10 @@ def test_who_waits_for_arrivals_says_so(made_up_engine: Any, trace_of: Any, play
     assert expected_of(trace, Offered(), whole=False).tokens is None
 
 
-def told_by(ear: Ear) -> Moment:
+def told_by(sampler: ProgressSampler) -> Moment:
     told: list[Happening] = []
-    heard = ear.heard()
-    tell(Recent(told.append, 3, exact=False), time.monotonic() - 1.0, [heard], heard.gaps)
+    sampled = sampler.sample()
+    report(Recent(told.append, 3, exact=False), time.monotonic() - 1.0, [sampled], sampled.gaps)
     (moment,) = told
     assert isinstance(moment, Moment)
     return moment
@@ -131,19 +131,19 @@ def told_by(ear: Ear) -> Moment:
 
 def test_a_client_tells_what_it_notes_anyway() -> None:
     records = Records(np.arange(3))
-    ear = Ear(records)
-    assert ear.heard()[:-1] == NOTHING[:-1]
+    sampler = ProgressSampler(records)
+    assert sampler.sample()[:-1] == NO_PROGRESS[:-1]
     records.begun = 3
     for place, at_s in ((0, 10.0), (1, 10.1), (0, 10.4)):
         records.chunk(place, at_s, 1)
-    first = told_by(ear)
+    first = told_by(sampler)
     assert (first.batch, first.waiting, first.tokens) == (2, 1, 3)
     assert first.tbt_ms_p50 == pytest.approx(400.0)
     # From one look to the next, and the tokens of one chunk came together.
     records.chunk(1, 10.3, 3)
     records.note(0, status=DONE)
     records.ended_places.append(0)
-    second = ear.heard()
+    second = sampler.sample()
     assert second.gaps.seconds.tolist() == pytest.approx([0.2, 0.0])
     assert second.gaps.tokens.tolist() == [1, 2]
     assert (second.ended, second.under_way, second.answered) == (1, 2, 1)
@@ -151,19 +151,19 @@ def test_a_client_tells_what_it_notes_anyway() -> None:
 
 def test_chunks_that_do_not_say_how_many_tokens_they_have_say_nothing_of_times() -> None:
     records = Records(np.arange(2))
-    ear = Ear(records)
+    sampler = ProgressSampler(records)
     records.begun = 2
     for at_s in (1.0, 2.0):
         records.chunk(0, at_s, 0)
-    moment = told_by(ear)
+    moment = told_by(sampler)
     assert (moment.tbt_ms_p50, moment.batch) == (None, 1)
 
 
 def test_of_very_many_chunks_the_newest_are_looked_at() -> None:
     records = Records(np.arange(10))
-    ear = Ear(records)
+    sampler = ProgressSampler(records)
     chunks = 3 * MOST_CHUNKS
     for number in range(chunks):
         records.chunk(number % 10, number * 0.001, 1)
-    gaps = ear.heard().gaps
+    gaps = sampler.sample().gaps
     assert gaps.seconds == pytest.approx(np.full(MOST_CHUNKS, 0.01))

@@ -45,6 +45,7 @@ def test_batch_of_about_800_on_the_papers_deployment() -> None:
     assert 700 <= batch <= 900
 
 
+@pytest.mark.long(but=["llama-33b-azure-conv", "llama3-70b-azure-code"])
 @pytest.mark.parametrize("trace", ["azure-conv", "azure-code"])
 @pytest.mark.parametrize("model_name", ["llama-33b", "llama-65b", "llama3-70b"])
 def test_batch_ratio_to_vllm_is_the_papers(model_name: str, trace: str) -> None:
@@ -55,6 +56,7 @@ def test_batch_ratio_to_vllm_is_the_papers(model_name: str, trace: str) -> None:
     assert 2.2 <= mean_batch(lamina, trace) / mean_batch(vllm, trace) <= 2.7
 
 
+@pytest.mark.long(but=["vllm-0.14-*"])
 @pytest.mark.parametrize("name", sorted(MODULES))
 # The others have none of these GPUs.
 @pytest.mark.parametrize("costs", sorted({*COST_SETS} - {"vllm-0.19", "v1-table3"}))

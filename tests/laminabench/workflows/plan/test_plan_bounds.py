@@ -11,19 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laminabench.catalog.boards import NAMES, board
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import load_devices, priced_devices
-from laminabench.sim.h2m2 import plan, uniform
-from laminabench.sim.spec import POLICIES, BoardTiming, Spec, Timing
+from laminabench.sim.spec import Spec, Timing
+from laminabench.systems.modelled.h2m2.boards import NAMES, board
+from laminabench.systems.modelled.h2m2.mapping import plan, uniform
+from laminabench.systems.modelled.h2m2.timing import POLICIES, BoardTiming
 from laminabench.traces.table import PrefixBlocks, Trace, TraceMeta, make_trace
 from laminabench.util.errors import UserError
 from laminabench.workflows.plan.bounds import Bound
 from laminabench.workflows.plan.measure import Point
 from laminabench.workflows.plan.question import NO_PROMPTS, Candidate, Limits, Prompts, Question, candidates
 from laminabench.workflows.plan.stages import Stage, Team, stage_of, team
-from laminabench.workflows.plan.tables import below, tables_of_boards
+from laminabench.workflows.plan.tables import below
 
 SYSTEMS = ("vllm", "lamina", "lamina-v1")
 
@@ -357,11 +358,10 @@ MODELS = ("llama3-8b", "llama2-70b", "chinchilla-70b", "qwen3-32b")
 
 
 def least_s(timing: BoardTiming, batch: int, kv_tokens: int, copies: int = 1) -> float:
-    """By the tables: of so many boards in step, with so much on each."""
-    spec = Spec(timing.model.layers, timing, tokens_per_pool=1, max_requests=1, copies=copies)
-    tables = tables_of_boards(spec, timing, copies * batch)
-    assert tables is not None
-    return float(tables.chain[copies * batch - 1] + tables.per_token * copies * kv_tokens)
+    """Lower bound of so many boards in step, with so much on each."""
+    bounds = timing.least(copies * batch, copies)
+    assert bounds is not None
+    return float(bounds[0][copies * batch - 1] + bounds[1] * copies * kv_tokens)
 
 
 @settings(deadline=None, max_examples=200)
@@ -408,5 +408,4 @@ def test_boards_in_step_take_as_long_as_one() -> None:
 
 def test_of_other_devices_than_a_board_s_nothing_is_known() -> None:
     timing = BoardTiming(board("h2m2"), model("llama3-8b"), "8-hbm")
-    spec = Spec(32, timing, tokens_per_pool=1, max_requests=1)
-    assert tables_of_boards(spec, timing, 4) is None
+    assert timing.least(4, 1) is None

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laminabench.systems.live.endpoint import stream
+from laminabench.systems.live.endpoint import sse
 from laminabench.systems.live.endpoint.setup import parse_url
-from laminabench.systems.live.endpoint.stream import Events, EventsError, dealt, read_chunk, tokens_in
+from laminabench.systems.live.endpoint.sse import Events, EventsError, dealt, read_chunk, tokens_in
 from laminabench.util.errors import UserError
 
 LINES = st.sampled_from(
@@ -138,7 +138,7 @@ def feed_all(pieces: list[bytes]) -> list[bytes]:
 
 
 def test_an_event_without_an_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "MOST_BYTES", 1000)
+    monkeypatch.setattr(sse, "MOST_BYTES", 1000)
     for piece in (b"x" * 400, b"data: " + b"x" * 400 + b"\n"):
         with pytest.raises(EventsError):
             feed_all([piece] * 5)

@@ -14,7 +14,7 @@ import uvloop
 
 from laminabench.systems.live.endpoint import client, processes
 from laminabench.systems.live.endpoint.client import AT_ONCE, at_times
-from laminabench.systems.live.endpoint.processes import _commanded
+from laminabench.systems.live.endpoint.processes import _serve_pipe
 from laminabench.systems.live.endpoint.wire import Connection, Departures
 
 
@@ -82,7 +82,7 @@ def test_the_pipe_of_a_client_process_takes_all_that_it_has_to_say(monkeypatch: 
     monkeypatch.setattr(processes, "_run", run)
     here.send(0.0)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_commanded(there, None))  # type: ignore[arg-type]
+        runner.run(_serve_pipe(there, None))  # type: ignore[arg-type]
     assert (here.recv(), blocking) == ("ready", [True])
     here.close()
     there.close()

@@ -18,7 +18,7 @@ from laminabench.systems.live.endpoint.attempts import Attempts
 from laminabench.systems.live.endpoint.records import Records
 from laminabench.systems.live.endpoint.replaying import replay
 from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served, parse_url
-from laminabench.systems.live.endpoint.stream import Stream
+from laminabench.systems.live.endpoint.sse import Stream
 from laminabench.systems.live.endpoint.wire import GONE, Connection, Departures, NoConnectionError, Pool
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError

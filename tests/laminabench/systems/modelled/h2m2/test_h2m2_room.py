@@ -9,9 +9,9 @@ from h2m2_reference import few_pages
 
 from laminabench import _sim
 from laminabench._sim import H2m2Memory
-from laminabench.catalog.boards import board
 from laminabench.catalog.find_model import model
-from laminabench.sim.spec import shape_of
+from laminabench.systems.modelled.h2m2.boards import board
+from laminabench.systems.modelled.h2m2.timing import shape_of
 
 PAPER = board("h2m2").native()
 GPT3, CHINCHILLA, LLAMA = (shape_of(model(n)) for n in ("gpt3-175b", "chinchilla-70b", "llama2-70b"))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laminabench import _sim
-from laminabench.catalog import boards
+from laminabench.systems.modelled.h2m2 import boards
 
 SEEDS = st.integers(0, 2**32 - 1)
 SHARES = st.floats(0, 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from laminabench.catalog.boards import NAMES, PARAMETERS, Board, board, load_boards
+from laminabench.systems.modelled.h2m2.boards import NAMES, PARAMETERS, Board, board, load_boards
 from laminabench.util.errors import UserError
 
 # The paper's table 4.

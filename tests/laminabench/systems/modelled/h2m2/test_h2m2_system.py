@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from laminabench.catalog.boards import board
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.catalog.network import parse_network
-from laminabench.sim.h2m2 import footprint, plan, uniform
 from laminabench.sim.simulate import Offered, simulate
-from laminabench.sim.spec import POLICIES, BoardTiming, Fleet
+from laminabench.sim.spec import Fleet
 from laminabench.sim.timeline import lanes_of
+from laminabench.systems.modelled.h2m2.boards import board
+from laminabench.systems.modelled.h2m2.mapping import footprint, plan, uniform
+from laminabench.systems.modelled.h2m2.timing import POLICIES, BoardTiming
 from laminabench.systems.modelled.setup import Modelled, Setup
 from laminabench.systems.registry import papers_setup, system
 from laminabench.traces.table import Trace, TraceMeta

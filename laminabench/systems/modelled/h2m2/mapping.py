@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from laminabench import _sim
-from laminabench.catalog.boards import NS, Board
 from laminabench.catalog.hardware import GB
 from laminabench.catalog.models import ModelShape
-from laminabench.sim.spec import POLICIES, shape_of
+from laminabench.systems.modelled.h2m2.boards import NS, Board
+from laminabench.systems.modelled.h2m2.timing import POLICIES, shape_of
 from laminabench.traces.table import Trace, TraceMeta
 from laminabench.util.errors import UserError
 from laminabench.util.suggest import nearest

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from made_outcome import trace_of
 from numpy.typing import NDArray
 
-from laminabench.catalog.boards import Board, board
 from laminabench.catalog.models import ModelShape
-from laminabench.sim.h2m2 import Mapping, load_of, plan, time_of
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered, simulate
-from laminabench.sim.spec import POLICIES, Admission, BoardTiming, Spec
+from laminabench.sim.spec import Admission, Spec
+from laminabench.systems.modelled.h2m2.boards import Board, board
+from laminabench.systems.modelled.h2m2.mapping import Mapping, load_of, plan, time_of
+from laminabench.systems.modelled.h2m2.timing import POLICIES, BoardTiming
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
 

@@ -1,4 +1,4 @@
-"""How far a client is, for who watches: put together a few times a second, from what it notes anyway."""
+"""How far a client is, sampled a few times a second from its records."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from laminabench.systems.live.endpoint.records import Records
 from laminabench.systems.live.recent import Recent
 from laminabench.util.live_progress import Gaps
 
-# Of more chunks than these the newest are looked at: the client has answers to read.
+# Of more chunks the newest are sampled: the client has responses to read.
 MOST_CHUNKS = 8192
 
 
-class Heard(NamedTuple):
-    """So far, but for the gaps, which are new."""
+class Progress(NamedTuple):
+    """Cumulative counts; `gaps` are those since the last sample."""
 
     ended: int
     failed: int
     tokens: int
     under_way: int
-    answered: int  # of those, who have had a token
+    answered: int  # of those, requests that have had a token
     gaps: Gaps
 
 
 NO_GAPS = Gaps(np.zeros(0), np.zeros(0, np.int64))
-NOTHING = Heard(0, 0, 0, 0, 0, NO_GAPS)
+NO_PROGRESS = Progress(0, 0, 0, 0, 0, NO_GAPS)
 
 
-class Ear:
-    """Listens to the records of one client."""
+class ProgressSampler:
+    """Samples the records of one client."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
@@ -41,8 +41,8 @@ class Ear:
         self._chunks = self._ended = self._failed = 0  # that have been looked at
         self._known = True  # how many tokens chunks have
 
-    def heard(self) -> Heard:
-        """What is new since this was asked before."""
+    def sample(self) -> Progress:
+        """Return the counts, and the gaps since the last sample."""
         records = self._records
         gaps = self._gaps()
         ended = np.array(records.ended_places[self._ended :], np.int64)
@@ -51,7 +51,7 @@ class Ear:
         self._last_s[ended] = np.nan
         under_way = records.begun - self._ended
         answered = int(np.count_nonzero(np.isfinite(self._last_s)))
-        return Heard(self._ended, self._failed, records.tokens, under_way, answered, gaps)
+        return Progress(self._ended, self._failed, records.tokens, under_way, answered, gaps)
 
     def _gaps(self) -> Gaps:
         """Between chunks of a request. The tokens of one came together, so all but its first have none."""
@@ -81,8 +81,11 @@ class Ear:
         return Gaps(np.append(between, np.zeros(more)), weights)
 
 
-def tell(recent: Recent, began_s: float, clients: Sequence[Heard], new: Gaps) -> None:
-    """Of all clients together; what waits at the server nobody sees, only who has no token yet."""
+def report(recent: Recent, began_s: float, clients: Sequence[Progress], new: Gaps) -> None:
+    """Report all clients together.
+
+    The queue of the server cannot be observed: requests without a first token count as waiting.
+    """
     at_s = max(0.0, time.monotonic() - began_s)
     answered = sum(each.answered for each in clients)
     failed = sum(each.failed for each in clients)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laminabench.sim.h2m2 import BATCH, ITERATIONS, LONGEST, dynamic_trace
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.sim.spec import Spec, Timing
+from laminabench.systems.modelled.h2m2.mapping import BATCH, ITERATIONS, LONGEST, dynamic_trace
 
 
 @given(seed=st.integers(0, 1000), iterations=st.integers(1, 300), batch=st.integers(1, 40))

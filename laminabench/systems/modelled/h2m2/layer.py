@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from laminabench import _sim
-from laminabench.catalog.boards import NS, Board
-from laminabench.catalog.drams import load_drams
 from laminabench.catalog.models import ModelShape
-from laminabench.sim.h2m2 import Mapping
-from laminabench.sim.spec import shape_of
+from laminabench.systems.modelled.h2m2.boards import NS, Board
+from laminabench.systems.modelled.h2m2.drams import load_drams
+from laminabench.systems.modelled.h2m2.mapping import Mapping
+from laminabench.systems.modelled.h2m2.timing import shape_of
 
 Side = Literal["hbm", "lpddr"]
 SIDES: tuple[Side, ...] = ("hbm", "lpddr")

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from laminabench.catalog.boards import NAMES, board
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import load_devices, priced, rated
 from laminabench.catalog.network import parse_network
-from laminabench.systems.modelled.h2m2.other_boards import at_own_price, other_board
+from laminabench.systems.modelled.h2m2 import at_own_price, other_board
+from laminabench.systems.modelled.h2m2.boards import NAMES, board
 from laminabench.systems.modelled.setup import Setup
 
 
