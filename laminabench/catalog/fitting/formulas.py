@@ -83,7 +83,7 @@ def _head_counts(samples: Samples) -> Iterable[np.ndarray]:
 
 
 def allreduce(on: Device, degree: int, samples: Samples, source: str) -> AllReduceCost:
-    return terms.allreduce(on, degree).sourced(samples, source, "256 B to 32 MiB")
+    return terms.collective(AllReduceCost, on, degree).sourced(samples, source, "256 B to 32 MiB")
 
 
 def elementwise(

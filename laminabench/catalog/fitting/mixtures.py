@@ -19,6 +19,7 @@ from laminabench.catalog.cost_terms import (
     LatentPromptCost,
     Origin,
 )
+from laminabench.catalog.fitting import terms
 from laminabench.catalog.fitting.samples import Samples
 from laminabench.catalog.fitting.terms import Cost, Fit
 from laminabench.catalog.hardware import Device
@@ -110,12 +111,7 @@ def batched(on: Device, samples: Samples, source: str) -> BatchedCost:
 
 
 def collective(on: Device, degree: int, samples: Samples, source: str) -> CollectiveCost:
-    fit = Fit(
-        CollectiveCost,
-        {"latency_s": 10.0, "link_efficiency": 0.5},
-        lambda of: lambda cost: cost.seconds(on, degree, of["bytes"]),
-    )
-    return fit.sourced(samples, source, "512 B to 128 MiB")
+    return terms.collective(CollectiveCost, on, degree).sourced(samples, source, "512 B to 128 MiB")
 
 
 def dispatch(samples: Samples, source: str) -> DispatchCost:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from laminabench.catalog.cost_terms import (
     ACTIVATION_BYTES,
-    AllReduceCost,
     AttentionCost,
+    CollectiveCost,
     ElementwiseCost,
     Float64,
     GemmCost,
@@ -32,6 +32,7 @@ from laminabench.catalog.models import DTYPE_BYTES, ModelShape
 Vector = NDArray[np.float64]
 Loss = Callable[[Vector], float]
 Cost = TypeVar("Cost", bound=msgspec.Struct)
+Collective = TypeVar("Collective", bound=CollectiveCost)
 
 
 def mape(predicted: Float64, measured: Float64) -> float:
@@ -144,9 +145,9 @@ def prompt_attention(on: Device) -> Fit[PromptAttentionCost]:
     return Fit(PromptAttentionCost, start, times)
 
 
-def allreduce(on: Device, degree: int) -> Fit[AllReduceCost]:
+def collective(kind: type[Collective], on: Device, degree: int) -> Fit[Collective]:
     return Fit(
-        AllReduceCost,
+        kind,
         {"latency_s": 10.0, "link_efficiency": 0.5},
         lambda of: lambda cost: cost.seconds(on, degree, of["bytes"]),
     )
