@@ -39,6 +39,9 @@ def mape(predicted: Float64, measured: Float64) -> float:
     return float(100 * np.mean(np.abs(predicted / measured - 1)))
 
 
+NO_ERRORS: Mapping[str, float] = {}
+
+
 @dataclass(frozen=True)
 class Fit(Generic[Cost]):
     """A formula to fit.
@@ -66,9 +69,16 @@ class Fit(Generic[Cost]):
         ]
         return self._cost(minimise(loss, np.array(start)))
 
-    def sourced(self, samples: Samples, source: str, covered: str = "", **errors: float) -> Cost:
-        """Return the coefficients with where they are from and their error."""
-        cost = self.to(samples)
+    def sourced(
+        self,
+        samples: Samples,
+        source: str,
+        covered: str = "",
+        errors: Mapping[str, float] = NO_ERRORS,
+        cost: Cost | None = None,
+    ) -> Cost:
+        """Return the coefficients, of `cost` if they are fitted already, with where they are from."""
+        cost = cost or self.to(samples)
         errors = {"op": self.error(cost, samples), **errors}
         return replace(cost, origin=Origin("fitted", source, covered, errors, len(samples)))
 
