@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_type_hints
 
 import msgspec
 import numpy as np
@@ -179,18 +179,6 @@ class PromptTerms(NamedTuple):
         return self.fixed_s + self.per_row_s * np.asarray(rows) + self.per_pair_s * np.asarray(pairs)
 
 
-class AllReduceCost(msgspec.Struct, frozen=True):
-    """t = latency + 2 (p - 1) / p bytes / (efficiency x link), over p devices of one node."""
-
-    latency_s: Latency
-    link_efficiency: LinkEfficiency
-    origin: Origin
-
-    def seconds(self, device: Device, degree: int, size_bytes: ArrayLike) -> Float64:
-        moved = 2 * (degree - 1) / degree * np.asarray(size_bytes, np.float64)
-        return self.latency_s + moved / (self.link_efficiency * device.interchip_bytes_per_s)
-
-
 class CollectiveCost(msgspec.Struct, frozen=True):
     """All-gather, reduce-scatter or all-to-all: t = latency + (p - 1) / p bytes / (efficiency x link).
 
@@ -201,9 +189,17 @@ class CollectiveCost(msgspec.Struct, frozen=True):
     link_efficiency: LinkEfficiency
     origin: Origin
 
+    PASSES: ClassVar[int] = 1  # of the buffer over the link
+
     def seconds(self, device: Device, degree: int, size_bytes: ArrayLike) -> Float64:
-        moved = (degree - 1) / degree * np.asarray(size_bytes, np.float64)
+        moved = self.PASSES * (degree - 1) / degree * np.asarray(size_bytes, np.float64)
         return self.latency_s + moved / (self.link_efficiency * device.interchip_bytes_per_s)
+
+
+class AllReduceCost(CollectiveCost, frozen=True):
+    """A reduce-scatter and an all-gather: twice the bytes of either."""
+
+    PASSES: ClassVar[int] = 2
 
 
 class DispatchCost(msgspec.Struct, frozen=True):

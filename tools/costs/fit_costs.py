@@ -223,7 +223,7 @@ def _vidur_gemm(folder: Path, on: Device) -> GemmCost:
         "held_out_layer_worst": float(worst.max()),
     }
     source = f"{VIDUR}/compute/{PROFILED[on.name][1]}; held out: each tensor-parallel degree in turn"
-    return fit.sourced(every, source, VIDUR_RANGE, **errors)
+    return fit.sourced(every, source, VIDUR_RANGE, errors)
 
 
 def _attention(folder: Path, on: Device) -> AttentionCost:

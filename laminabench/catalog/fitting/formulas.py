@@ -41,21 +41,22 @@ def grid_gemm(on: Device, dtype: str, samples: Samples, source: str) -> GemmCost
             "held_out_layer_worst": worst,
         }
     source = f"{source}; held out: {len(layers)} layers of the catalogue's models"
-    return fit.sourced(samples, source, "m 1-2048; n, k 512-65536", **errors)
+    return fit.sourced(samples, source, "m 1-2048; n, k 512-65536", errors)
 
 
 def decode_attention(on: Device, samples: Samples, source: str, kind: AttentionKind = FULL) -> AttentionCost:
     fit = terms.attention(on)
+    cost = fit.to(samples)
     busy = samples.where(samples["batch"] * samples["kv_heads"] >= 64)
     errors = {
-        "op_from_64_kv_heads": fit.error(fit.to(samples), busy),
+        "op_from_64_kv_heads": fit.error(cost, busy),
         "held_out_op": float(np.mean(fit.held_out(samples, _head_counts(samples)))),
     }
     source = f"{source}; held out: a fifth of the head counts"
     heads = (
         f"1-8 KV heads of size {kind.head_dim}{_besides(kind)}, up to 16 query heads each, at least 8 of them"
     )
-    return fit.sourced(samples, source, f"{heads} in a batch; context 256-32768", **errors)
+    return fit.sourced(samples, source, f"{heads} in a batch; context 256-32768", errors, cost)
 
 
 def _besides(kind: AttentionKind) -> str:
@@ -73,7 +74,7 @@ def prompt_attention(
         f"4-64 heads of size {kind.head_dim}{_besides(kind)}; whole prompts of 16-16384 tokens, "
         "65536 in all; no chunk after others"
     )
-    return fit.sourced(samples, source, covered, held_out_op=held)
+    return fit.sourced(samples, source, covered, {"held_out_op": held})
 
 
 def _head_counts(samples: Samples) -> Iterable[np.ndarray]:
@@ -83,7 +84,7 @@ def _head_counts(samples: Samples) -> Iterable[np.ndarray]:
 
 
 def allreduce(on: Device, degree: int, samples: Samples, source: str) -> AllReduceCost:
-    return terms.allreduce(on, degree).sourced(samples, source, "256 B to 32 MiB")
+    return terms.collective(AllReduceCost, on, degree).sourced(samples, source, "256 B to 32 MiB")
 
 
 def elementwise(
@@ -92,7 +93,7 @@ def elementwise(
     """Fit the sum of a layer's operators by rows and degree; held out is each degree in turn."""
     fit = terms.elementwise(on, model)
     held = fit.held_out(samples, [samples["tp"] == tp for tp in np.unique(samples["tp"])])
-    return fit.sourced(samples, source, covered, held_out_op=float(np.mean(held)))
+    return fit.sourced(samples, source, covered, {"held_out_op": float(np.mean(held))})
 
 
 def decode_samples(grids: Mapping[Heads, Grid]) -> Samples:

@@ -19,6 +19,7 @@ from laminabench.catalog.cost_terms import (
     LatentPromptCost,
     Origin,
 )
+from laminabench.catalog.fitting import terms
 from laminabench.catalog.fitting.samples import Samples
 from laminabench.catalog.fitting.terms import Cost, Fit
 from laminabench.catalog.hardware import Device
@@ -48,14 +49,15 @@ def experts(on: Device, dtype: str, samples: Samples, source: str) -> ExpertCost
         "activation": 2.0,
     }
     fit, models = Fit(ExpertCost, start, times), models_of(samples)
+    cost = fit.to(samples)
     whole = samples.where((samples["ep"] == 1) & (samples["rows"] >= 8) & (samples["rows"] <= 512))
     errors = {
-        "op_tp_8_to_512_tokens": fit.error(fit.to(samples), whole),
+        "op_tp_8_to_512_tokens": fit.error(cost, whole),
         **_held_out(fit, samples, [of_model(samples, model) for model in models]),
     }
     source = f"{source}; skewed loads, the busiest rank; held out: each of {len(models)} models in turn"
     covered = "1-2048 tokens; over 1-8 devices, split or dealt out; gated experts"
-    return fit.sourced(samples, source, covered, **errors)
+    return fit.sourced(samples, source, covered, errors, cost)
 
 
 def latent(on: Device, kv_dtype: str, overhead_s: float, samples: Samples, source: str) -> LatentCost:
@@ -110,12 +112,7 @@ def batched(on: Device, samples: Samples, source: str) -> BatchedCost:
 
 
 def collective(on: Device, degree: int, samples: Samples, source: str) -> CollectiveCost:
-    fit = Fit(
-        CollectiveCost,
-        {"latency_s": 10.0, "link_efficiency": 0.5},
-        lambda of: lambda cost: cost.seconds(on, degree, of["bytes"]),
-    )
-    return fit.sourced(samples, source, "512 B to 128 MiB")
+    return terms.collective(CollectiveCost, on, degree).sourced(samples, source, "512 B to 128 MiB")
 
 
 def dispatch(samples: Samples, source: str) -> DispatchCost:
@@ -127,12 +124,12 @@ def dispatch(samples: Samples, source: str) -> DispatchCost:
     held = _held_out(fit, samples, _each(samples["hidden"]))
     if held:
         source += "; held out: each hidden size in turn"
-    return fit.sourced(samples, source, "1-1024 tokens of a rank", **held)
+    return fit.sourced(samples, source, "1-1024 tokens of a rank", held)
 
 
 def _by_heads(fit: Fit[Cost], samples: Samples, source: str, covered: str) -> Cost:
     held = _held_out(fit, samples, _each(samples["heads"]))
-    return fit.sourced(samples, f"{source}; held out: each number of heads in turn", covered, **held)
+    return fit.sourced(samples, f"{source}; held out: each number of heads in turn", covered, held)
 
 
 def _held_out(fit: Fit[Cost], samples: Samples, parts: Sequence[np.ndarray]) -> dict[str, float]:

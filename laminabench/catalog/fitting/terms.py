@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from laminabench.catalog.cost_terms import (
     ACTIVATION_BYTES,
-    AllReduceCost,
     AttentionCost,
+    CollectiveCost,
     ElementwiseCost,
     Float64,
     GemmCost,
@@ -32,10 +32,14 @@ from laminabench.catalog.models import DTYPE_BYTES, ModelShape
 Vector = NDArray[np.float64]
 Loss = Callable[[Vector], float]
 Cost = TypeVar("Cost", bound=msgspec.Struct)
+Collective = TypeVar("Collective", bound=CollectiveCost)
 
 
 def mape(predicted: Float64, measured: Float64) -> float:
     return float(100 * np.mean(np.abs(predicted / measured - 1)))
+
+
+NO_ERRORS: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True)
@@ -65,9 +69,16 @@ class Fit(Generic[Cost]):
         ]
         return self._cost(minimise(loss, np.array(start)))
 
-    def sourced(self, samples: Samples, source: str, covered: str = "", **errors: float) -> Cost:
-        """Return the coefficients with where they are from and their error."""
-        cost = self.to(samples)
+    def sourced(
+        self,
+        samples: Samples,
+        source: str,
+        covered: str = "",
+        errors: Mapping[str, float] = NO_ERRORS,
+        cost: Cost | None = None,
+    ) -> Cost:
+        """Return the coefficients, of `cost` if they are fitted already, with where they are from."""
+        cost = cost or self.to(samples)
         errors = {"op": self.error(cost, samples), **errors}
         return replace(cost, origin=Origin("fitted", source, covered, errors, len(samples)))
 
@@ -144,9 +155,9 @@ def prompt_attention(on: Device) -> Fit[PromptAttentionCost]:
     return Fit(PromptAttentionCost, start, times)
 
 
-def allreduce(on: Device, degree: int) -> Fit[AllReduceCost]:
+def collective(kind: type[Collective], on: Device, degree: int) -> Fit[Collective]:
     return Fit(
-        AllReduceCost,
+        kind,
         {"latency_s": 10.0, "link_efficiency": 0.5},
         lambda of: lambda cost: cost.seconds(on, degree, of["bytes"]),
     )

@@ -51,7 +51,7 @@ def fitted_gemm(
     errors = held_out_layers(on, dtype, measured, layers) if len(layers) > 1 else {}
     models = ", ".join(sorted({each.model.name for each in layers}))
     source = f"{source}: GEMMs of {models}; held out: each model in turn"
-    return terms.gemm(on, dtype).sourced(samples, source, "m 1-2048", **errors)
+    return terms.gemm(on, dtype).sourced(samples, source, "m 1-2048", errors)
 
 
 def held_out_layers(on: Device, dtype: str, measured: Measured, layers: Sequence[Layers]) -> dict[str, float]:

@@ -69,7 +69,7 @@ def test_an_all_reduce_fit_recovers_what_made_the_times():
     sizes = 2.0 ** np.arange(8, 26)
     truth = AllReduceCost(5e-6, 0.5, TRUTH)
     samples = Samples({"bytes": sizes}, truth.seconds(device("h100"), 4, sizes))
-    found = terms.allreduce(device("h100"), 4).to(samples)
+    found = terms.collective(AllReduceCost, device("h100"), 4).to(samples)
     assert found.latency_s == pytest.approx(5e-6, rel=0.01)
     assert found.link_efficiency == pytest.approx(0.5, rel=0.01)
 
