@@ -1,4 +1,4 @@
-"""The batches' turns: launched and landed one after the other, whatever becomes of the workers."""
+"""The loop of all batches: schedule, launch, land, and recover from lost workers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ class _OpenFault:
 
 
 class BatchLoop:
-    """Scheduler, decoder and core, and how far each batch has come with them."""
+    """The batches' turns: each iteration is scheduled, launched with the core, and landed.
+
+    The scheduler says which requests run, the decoder keeps their sequences, and the core computes tokens.
+    """
 
     def __init__(self, core: Core, scheduler: Scheduler, *, decode_only: bool, prompt_tokens: int) -> None:
         self.core, self.scheduler = core, scheduler
@@ -67,7 +70,7 @@ class BatchLoop:
         return PromptQueue(self.decoder, self.core.batches, self._prompt_tokens, self.core.refusal)
 
     def next(self) -> tuple[Step, Over]:
-        """Launch every batch whose turn has come, and land the one that was launched first."""
+        """Launch every batch whose turn it is, and land the one that was launched first."""
         batches = self.core.batches
         while True:
             batch = self._landed % batches
@@ -91,14 +94,14 @@ class BatchLoop:
                 return self._reported(Step(batch=batch), [])
 
     def _reported(self, step: Step, over: Over) -> tuple[Step, Over]:
-        """With what happened outside of iterations."""
+        """Add to a step what happened outside of iterations."""
         step.preempted[:0], self._unreported = self._unreported, []
         step.ended[:0] = [request.number for request, _ in self._failed]
         over[:0], self._failed = self._failed, []
         return step, over
 
     def _note_prompts(self, *, wait: bool) -> None:
-        """Let those join whose KV is there; those whose prompts cannot be computed have failed."""
+        """Let requests join whose KV is there; fail those whose prompts cannot be computed."""
         for request, why in self._prefill_queue.look(wait=wait):
             if why is None:
                 self.scheduler.ready(request.scheduler_row)
@@ -106,7 +109,7 @@ class BatchLoop:
                 self._give_up(request, why)
 
     def _give_up(self, request: Request, why: str) -> None:
-        """It has not joined, and never will."""
+        """Fail a request that has not joined."""
         self._failed.append(self._fail(request, why))
         self.leave(request)
 
@@ -115,7 +118,7 @@ class BatchLoop:
         return request, f"its prompt could not be computed: {why}"
 
     def settle(self) -> None:
-        """Tell workers of sequences that have gone, where no iteration would."""
+        """Send workers the sequences that have left, where no iteration would."""
         while not all(self.decoder.settled(batch) for batch in range(self.core.batches)):
             try:
                 self._launch()
@@ -178,7 +181,7 @@ class BatchLoop:
         del self.by_scheduler_row[request.scheduler_row]
 
     def surviving(self, deed: Callable[[], T]) -> T:
-        """What comes of it, once no worker is lost while it is done."""
+        """Return the result of a call, which is repeated until no worker is lost during it."""
         while True:
             try:
                 return deed()
@@ -248,7 +251,7 @@ class BatchLoop:
         return step
 
     def _admit(self, request: Request) -> None:
-        """It has been promised memory, and its prompt is to be computed."""
+        """Queue the prompt of a request that was promised memory."""
         row = request.scheduler_row
         pool = self.scheduler.pool(row)
         if self.core.prefill is None or request.setbacks:
@@ -338,7 +341,7 @@ class BatchLoop:
             self._prompts.add(request, self.scheduler.batch(row), self.scheduler.pool(row))
 
     def _suspect(self, request: Request, lost: LostError) -> None:
-        """Its prompt was computed when workers were lost, which it may have been the cause of."""
+        """Count a loss of workers against a request whose prompt was being computed."""
         if self.by_scheduler_row.get(request.scheduler_row) is not request:
             return  # it has been cancelled
         request.setbacks += FROM_OUTSIDE if lost.outside else 1.0
@@ -348,7 +351,7 @@ class BatchLoop:
             )
 
     def _resumed(self, fault: _OpenFault) -> None:
-        """The fault is over, if everything that was under way is under way again."""
+        """End the fault, if everything that was under way is under way again."""
         if any(self.decoder.flying(batch) for batch in self._broken_off):
             return
         requests, tokens = self.decoder.kept_in(fault.pools)

@@ -1,4 +1,4 @@
-"""The sequences of running requests: begun, decoded together, reordered by beam search, ended."""
+"""The sequences of running requests: they begin, decode together, are reordered by beam search, and end."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ NUMBERS = 2**32  # request numbers that come before a priority's next value
 
 
 class Engine(Served):
-    """Decodes with continuous batching, attention apart from the model.
+    """An engine that decodes with continuous batching, with attention separate from the model.
 
     `model` is a folder with a Hugging Face model, a config.json (with load_format="dummy") or a model object.
     With a `layout` model workers and attention workers are processes of their own, and several batches are

@@ -1,4 +1,4 @@
-"""In front of a fleet's engines: who waits there, and the router that sends them on."""
+"""The front of a fleet: a queue of requests, and the router that gives each to an engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NO_PREFIX: Ints = np.empty(0, np.int64)
 
 
 class Front:
-    """Requests that no engine has taken, and how many tokens the others may need where they are."""
+    """Requests that no engine has taken, and the tokens that the others may need in their engines."""
 
     def __init__(self, router: str | Choice, queue: Queue) -> None:
         if queue not in ("each", "global"):

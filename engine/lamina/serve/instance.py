@@ -52,7 +52,10 @@ class Routed:
 
 
 class Instance:
-    """While its thread steps it, nobody else touches the engine; then it rests until it is sent on."""
+    """One engine of a fleet, with the thread that steps it.
+
+    Between two iterations the engine rests, and the fleet's thread may use it.
+    """
 
     def __init__(
         self, number: int, engine: Engine, report: Callable[[Instance, Future[Step]], None], timeout_s: float

@@ -1,4 +1,4 @@
-"""What is asked of an engine and of several of them alike."""
+"""The interface that Engine and Fleet share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HARMS = ("kill", "stop")
 
 
 class Served(ABC):
-    """Requests by their numbers, while they are there and until their results were asked for."""
+    """Requests by their numbers, until they end and their results are taken."""
 
     _requests: Mapping[int, object]
     _results: dict[int, Result]
