@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from lamina._native import Scheduler
+from lamina._native import LiveScheduler
 from lamina.cluster import LostError, Replaced, Scaled
 from lamina.pipeline import BatchDelta
 from lamina.serve.core import Core
@@ -41,7 +41,9 @@ class _OpenFault:
 class BatchLoop:
     """Scheduler, decoder and core, and how far each batch has come with them."""
 
-    def __init__(self, core: Core, scheduler: Scheduler, *, decode_only: bool, prompt_tokens: int) -> None:
+    def __init__(
+        self, core: Core, scheduler: LiveScheduler, *, decode_only: bool, prompt_tokens: int
+    ) -> None:
         self.core, self.scheduler = core, scheduler
         self.decoder = Decoder(core.batches, decode_only=decode_only)
         self._prefill_queue = PrefillQueue(core, self.decoder)
@@ -149,7 +151,7 @@ class BatchLoop:
                 self._recover(lost)
         return result
 
-    def scale(self, to: Scaled, scheduler: Scheduler, places: dict[int, Request]) -> None:
+    def scale(self, to: Scaled, scheduler: LiveScheduler, places: dict[int, Request]) -> None:
         """Go on with other attention workers, and a scheduler in which all requests wait for them."""
         for request in self.by_place.values():
             if request.rows and self.decoder.runs(request):
