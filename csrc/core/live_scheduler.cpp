@@ -38,7 +38,8 @@ std::optional<LiveScheduler::Index> LiveScheduler::add(std::int32_t prompt, std:
 }
 
 void LiveScheduler::remove(Index row) {
-  if (row >= prompt_.size() || !scheduler_.here(row)) throw std::out_of_range("no request has this row");
+  if (row >= prompt_.size() || !scheduler_.is_present(row))
+    throw std::out_of_range("no request has this row");
   scheduler_.remove(row);
   spare_.push_back(row);
 }

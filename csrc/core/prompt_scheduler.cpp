@@ -16,44 +16,20 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; 
 }  // namespace
 
 PromptScheduler::PromptScheduler(RequestTable requests, SchedulerLimits limits, PromptLimits prompts,
-                                 Scheduler::Priority priority)
-    : requests_(requests),
-      limits_(limits),
+                                 Priority priority)
+    : Batching(requests, limits, std::move(priority)),
       prompts_(prompts),
-      priority_(std::move(priority)),
       pools_(static_cast<std::size_t>(limits.pools), BlockPool(limits.tokens_per_pool / limits.block_tokens)),
       prefix_blocks_(ceil_div(requests.prefix_block_tokens, limits.block_tokens)),
-      request_blocks_(ceil_div(limits.request_tokens, limits.block_tokens)),
-      lanes_(static_cast<std::size_t>(limits.batches)) {
+      request_blocks_(ceil_div(limits.request_tokens, limits.block_tokens)) {
   if (requests_.prefix_block_tokens < 1) throw std::invalid_argument("a prefix block has at least one token");
-  for (Lane& lane : lanes_) {
-    lane.kv.assign(pools_.size(), 0);
-    lane.members_of.assign(pools_.size(), 0);
-    if (limits.lengths) lane.lengths.resize(pools_.size());
-    lane.phases.assign(pools_.size(),
-                       std::vector<std::int64_t>(static_cast<std::size_t>(limits.block_tokens)));
-  }
   rebind(requests);
-  std::int32_t longest = 1;
-  for (const std::int32_t output : requests.output) longest = std::max(longest, output);
-  widen_ring(longest);
 }
 
 void PromptScheduler::rebind(RequestTable requests) {
-  requests_ = requests;
-  const std::size_t rows = requests_.prompt.size();
-  states_.resize(rows, RequestState::kNew);
-  pool_.resize(rows);
-  batch_.resize(rows);
-  next_leaving_.resize(rows);
-  joined_.resize(rows, -1);
-  produced_.resize(rows);
-  computed_.resize(rows);
-  shared_.resize(rows);
-}
-
-void PromptScheduler::widen_ring(std::int32_t longest) {
-  widen_rings(lanes_, ring_mask_, longest, [&](Index request) { return leaves_at(request); });
+  bind(requests);
+  computed_.resize(requests.prompt.size());
+  shared_.resize(requests.prompt.size());
 }
 
 bool PromptScheduler::fits(const RequestTable& requests, Index request) const {
@@ -61,44 +37,19 @@ bool PromptScheduler::fits(const RequestTable& requests, Index request) const {
   return blocks_for(requests, request, last) + request_blocks_ <= pools_.front().capacity();
 }
 
-RequestState PromptScheduler::enqueue(Index request) {
-  if (!fits(requests_, request)) return states_[request] = RequestState::kRejected;
-  widen_ring(requests_.output[request]);
-  queue_.push(priority_ ? priority_(request) : request, request);
-  return states_[request] = RequestState::kWaiting;
-}
-
 const std::vector<PromptScheduler::Index>& PromptScheduler::finish(int batch) {
-  Lane& lane = lanes_[static_cast<std::size_t>(batch)];
-  ++lane.iteration;
-  for (std::size_t pool = 0; pool < lane.kv.size(); ++pool) lane.kv[pool] += lane.members_of[pool];
-  for (const Index request : lane.joining) {
-    const std::size_t pool = pool_[request];
-    ++lane.members;
-    ++lane.members_of[pool];
-    lane.kv[pool] += computed_[request];
-    if (limits_.lengths) lane.lengths[pool].join(computed_[request], lane.iteration);
-    if (grows()) {
-      ++lane.phases[pool][phase_of(request)];
-      lane.youngest.push_back({request, joined_[request]});
-    }
-    Index& chain = lane.leaving[static_cast<std::size_t>(leaves_at(request)) & ring_mask_];
-    next_leaving_[request] = chain;
-    chain = request;
-  }
-  lane.joining.clear();
-  finished_.clear();
-  Index& chain = lane.leaving[static_cast<std::size_t>(lane.iteration) & ring_mask_];
-  for (Index request = std::exchange(chain, kNone); request != kNone; request = next_leaving_[request]) {
-    computed_[request] = static_cast<std::int32_t>(computed(lane, request));
-    leave(lane, request);
-    states_[request] = RequestState::kDone;
+  PromptBatch& its = at(batch);
+  count_iteration(its);
+  for (const Index request : its.joining) join_members(its, request, 1, computed_[request]);
+  its.joining.clear();
+  finish_leaving(its, [&](Index request) {
+    computed_[request] = static_cast<std::int32_t>(computed(its, request));
+    leave(its, request);
     if (prompts_.holds) --running_;
-    finished_.push_back(request);
-  }
+  });
   // A chain has the last to join first; memory comes back in the order of the batch.
   std::ranges::reverse(finished_);
-  auto& ended = prompts_.holds ? lane.held : lane.ended;
+  auto& ended = prompts_.holds ? its.held : its.ended;
   ended.insert(ended.end(), finished_.begin(), finished_.end());
   return finished_;
 }
@@ -108,58 +59,29 @@ const PromptScheduler::Change& PromptScheduler::advance(int batch) {
   change_.sent_back.clear();
   change_.admitted.clear();
   change_.joined.clear();
-  Lane& lane = lanes_[static_cast<std::size_t>(batch)];
-  release(lane.ended_before);
+  PromptBatch& its = at(batch);
+  release(its.ended_before);
   if (prompts_.lags) {
-    std::swap(lane.ended, lane.ended_before);
+    std::swap(its.ended, its.ended_before);
   } else {
-    release(lane.ended);
+    release(its.ended);
   }
-  if (grows() && lane.members > 0) make_room(lane);
-  lane.step.chunks.clear();
-  lane.step.decoding = lane.step.rows = lane.members;
-  std::int64_t budget = prompts_.budget - lane.members;
-  if (lane.prompt != kNone && !compute(lane, lane.prompt, budget)) preempt(lane, pool_[lane.prompt]);
-  if (change_.preempted.empty() && change_.sent_back.empty()) admit(lane, budget);
-  sweep(lane);
+  if (grows() && its.members > 0) make_room(its);
+  its.step.chunks.clear();
+  its.step.decoding = its.step.rows = its.members;
+  std::int64_t budget = prompts_.budget - its.members;
+  if (its.prompt != kNone && !compute(its, its.prompt, budget)) preempt(its, pool_[its.prompt]);
+  if (change_.preempted.empty() && change_.sent_back.empty()) admit(its, budget);
+  sweep(its);
   return change_;
 }
 
-std::int64_t PromptScheduler::steady(int batch, std::int64_t most) const {
-  const Lane& lane = lanes_[static_cast<std::size_t>(batch)];
-  // Who is not a member is in a prompt, or holds memory that comes back.
-  if (limits_.pools > 1 || !queue_.empty() || lane.members == 0 || lane.members != running_) return 0;
-  const auto block = static_cast<std::int64_t>(limits_.block_tokens);
-  if (grows()) most = std::min(most, (pools_.front().free() / lane.members - 1) * block);
-  return nobody_leaves(lane, ring_mask_, most);
-}
-
-void PromptScheduler::skip(int batch, std::int64_t boundaries) {
-  Lane& lane = lanes_[static_cast<std::size_t>(batch)];
-  if (grows()) pools_.front().take(blocks_to_come(lane.phases[0], lane.members, lane.iteration, boundaries));
-  lane.kv[0] += boundaries * lane.members;
-  lane.iteration += boundaries;
-}
-
 std::int64_t PromptScheduler::size(int batch) const {
-  return lane(batch).step.decoding + static_cast<std::int64_t>(lane(batch).joining.size());
+  return at(batch).step.decoding + static_cast<std::int64_t>(at(batch).joining.size());
 }
 
 std::int64_t PromptScheduler::sequences(int batch) const {
-  return lane(batch).step.decoding + static_cast<std::int64_t>(lane(batch).step.chunks.size());
-}
-
-std::int64_t PromptScheduler::largest_kv(int batch) const { return std::ranges::max(lane(batch).kv); }
-
-std::int64_t PromptScheduler::kv(int batch) const {
-  std::int64_t tokens = 0;
-  for (const std::int64_t pool : lane(batch).kv) tokens += pool;
-  return tokens;
-}
-
-Attended PromptScheduler::attended(int batch, int pool) const {
-  const Lane& lane = lanes_[static_cast<std::size_t>(batch)];
-  return attended_of(lane, lane.members_of, static_cast<std::size_t>(pool));
+  return at(batch).step.decoding + static_cast<std::int64_t>(at(batch).step.chunks.size());
 }
 
 std::int64_t PromptScheduler::used() const {
@@ -175,8 +97,8 @@ std::int64_t PromptScheduler::fullest_pool() const {
 }
 
 // Tokens of it whose KV is there, between two iterations of its batch.
-std::int64_t PromptScheduler::computed(const Lane& lane, Index request) const {
-  return known(request) + lane.iteration - joined_[request] - 1;
+std::int64_t PromptScheduler::computed(const PromptBatch& batch, Index request) const {
+  return known(request) + batch.iteration - joined_[request] - 1;
 }
 
 // Prefix blocks that its prompt fills: a part of one is its own.
@@ -198,13 +120,6 @@ std::int64_t PromptScheduler::own_blocks(Index request, std::int64_t computed) c
          request_blocks_;
 }
 
-// A member needs a block when its own tokens fill those that it has.
-std::size_t PromptScheduler::phase_of(Index request) const {
-  const auto block = static_cast<std::int64_t>(limits_.block_tokens);
-  const std::int64_t own = known(request) - std::int64_t{shared_[request]} * requests_.prefix_block_tokens;
-  return static_cast<std::size_t>(((own - joined_[request] - 1) % block + block) % block);
-}
-
 // Their seats and memory come back: first what was written last.
 void PromptScheduler::release(std::vector<Index>& ended) {
   for (const Index request : ended) {
@@ -215,7 +130,7 @@ void PromptScheduler::release(std::vector<Index>& ended) {
 }
 
 void PromptScheduler::release(Index request) {
-  std::erase(lanes_[batch_[request]].held, request);
+  std::erase(batches_[batch_[request]].held, request);
   free(request);
 }
 
@@ -226,45 +141,23 @@ void PromptScheduler::free(Index request) {
   for (std::int32_t i = shared_[request]; i-- > 0;) pool.drop(prefix[static_cast<std::size_t>(i)]);
 }
 
-void PromptScheduler::make_room(Lane& lane) {
-  const auto block = static_cast<std::int64_t>(limits_.block_tokens);
-  const std::size_t phase = full_phase(lane.iteration, block);
-  for (std::size_t pool = 0; pool < pools_.size(); ++pool) {
-    const std::int64_t& full = lane.phases[pool][phase];
-    while (pools_[pool].free() < full) preempt(lane, static_cast<int>(pool));
-    pools_[pool].take(full);
-  }
-}
-
-void PromptScheduler::preempt(Lane& lane, int pool) {
-  const Index victim = youngest_of(lane, pool);
-  if (victim == lane.prompt) {
-    lane.prompt = kNone;
+// The youngest is the request whose prompt is computed, if it is in that pool.
+void PromptScheduler::preempt(PromptBatch& batch, int pool) {
+  if (batch.prompt != kNone && pool_[batch.prompt] == pool) {
+    const Index victim = std::exchange(batch.prompt, kNone);
     queue_again(victim, computed_[victim]);
     change_.sent_back.push_back(victim);
     return;
   }
-  Index* link = &lane.leaving[static_cast<std::size_t>(leaves_at(victim)) & ring_mask_];
-  while (*link != victim) link = &next_leaving_[*link];
-  *link = next_leaving_[victim];
-  const std::int64_t there = computed(lane, victim);
-  leave(lane, victim);
+  const Index victim = take_youngest(batch, pool);
+  unchain(batch, victim);
+  const std::int64_t there = computed(batch, victim);
+  leave(batch, victim);
   // Its memory is given back as it was when it had made these tokens.
-  const auto made = static_cast<std::int32_t>(lane.iteration - joined_[victim]);
+  const auto made = static_cast<std::int32_t>(batch.iteration - joined_[victim]);
   queue_again(victim, there);
   produced_[victim] += made;
   change_.preempted.push_back(victim);
-}
-
-PromptScheduler::Index PromptScheduler::youngest_of(Lane& lane, int pool) {
-  if (lane.prompt != kNone && pool_[lane.prompt] == pool) return lane.prompt;
-  while (!lane.youngest.empty() && gone(lane, lane.youngest.back())) lane.youngest.pop_back();
-  auto found = std::find_if(lane.youngest.rbegin(), lane.youngest.rend(), [&](const Stay& stay) {
-    return !gone(lane, stay) && pool_[stay.request] == pool;
-  });
-  const Index victim = found->request;
-  lane.youngest.erase(std::next(found).base());
-  return victim;
 }
 
 // What is computed anew may be in memory still when its turn comes: full blocks last until they are taken.
@@ -281,13 +174,12 @@ void PromptScheduler::queue_again(Index request, std::int64_t computed) {
   for (; shared_[request] > 0; --shared_[request])
     pool.drop(prefix[static_cast<std::size_t>(shared_[request] - 1)]);
   joined_[request] = -1;
-  states_[request] = RequestState::kWaiting;
   --running_;
-  queue_.push(priority_ ? priority_(request) : request, request);
+  wait(request);
 }
 
 // The next chunk of a prompt, as far as the budget goes; false where there is no memory for it.
-bool PromptScheduler::compute(Lane& lane, Index request, std::int64_t& budget) {
+bool PromptScheduler::compute(PromptBatch& batch, Index request, std::int64_t& budget) {
   BlockPool& pool = pool_of(request);
   const std::int64_t before = computed_[request];
   const std::int64_t tokens = std::min(known(request) - before, budget);
@@ -297,8 +189,8 @@ bool PromptScheduler::compute(Lane& lane, Index request, std::int64_t& budget) {
     if (more > pool.free()) return false;
     pool.take(more);
   }
-  lane.step.chunks.push_back({request, tokens, before});
-  lane.step.rows += tokens;
+  batch.step.chunks.push_back({request, tokens, before});
+  batch.step.rows += tokens;
   budget -= tokens;
   computed_[request] += static_cast<std::int32_t>(tokens);
   const auto prefix = requests_.prefix(request);
@@ -306,25 +198,25 @@ bool PromptScheduler::compute(Lane& lane, Index request, std::int64_t& budget) {
       std::min<std::int64_t>(shareable(request), computed_[request] / requests_.prefix_block_tokens);
   for (; shared_[request] < filled; ++shared_[request])
     pool.add(prefix[static_cast<std::size_t>(shared_[request])], prefix_blocks_);
-  lane.prompt = request;
+  batch.prompt = request;
   if (computed_[request] == known(request)) {
-    lane.prompt = kNone;
-    joined_[request] = lane.iteration;
-    lane.joining.push_back(request);
+    batch.prompt = kNone;
+    joined_[request] = batch.iteration;
+    batch.joining.push_back(request);
     change_.joined.push_back(request);
   }
   return true;
 }
 
-void PromptScheduler::admit(Lane& lane, std::int64_t& budget) {
+void PromptScheduler::admit(PromptBatch& batch, std::int64_t& budget) {
   const std::int64_t seats = ceil_div(limits_.max_requests, limits_.batches);
-  while (budget > 0 && !queue_.empty() && lane.requests() < seats && running_ < limits_.max_requests) {
+  while (budget > 0 && !queue_.empty() && batch.requests() < seats && running_ < limits_.max_requests) {
     const Index request = queue_.front().second;
     if (!try_admit(request)) return;
     queue_.pop();
-    batch_[request] = static_cast<std::uint16_t>(&lane - lanes_.data());
+    batch_[request] = static_cast<std::uint16_t>(&batch - batches_.data());
     change_.admitted.push_back(request);
-    compute(lane, request, budget);
+    compute(batch, request, budget);
   }
 }
 
@@ -364,27 +256,6 @@ bool PromptScheduler::try_admit(Index request) {
   return true;
 }
 
-// A member goes; its row in the chain of leavers and its memory are the caller's business.
-void PromptScheduler::leave(Lane& lane, Index request) {
-  const std::size_t pool = pool_[request];
-  --lane.members;
-  --lane.members_of[pool];
-  const std::int64_t tokens = computed(lane, request);
-  lane.kv[pool] -= tokens;
-  if (limits_.lengths) lane.lengths[pool].leave(tokens, lane.iteration);
-  if (grows()) --lane.phases[pool][phase_of(request)];
-}
-
-bool PromptScheduler::gone(const Lane& lane, const Stay& stay) const {
-  return states_[stay.request] != RequestState::kRunning || joined_[stay.request] != stay.joined ||
-         &lanes_[batch_[stay.request]] != &lane;
-}
-
-void PromptScheduler::sweep(Lane& lane) {
-  if (static_cast<std::int64_t>(lane.youngest.size()) <= 2 * lane.members + 1024) return;
-  std::erase_if(lane.youngest, [&](const Stay& stay) { return gone(lane, stay); });
-}
-
 void PromptScheduler::check_integrity() const {
   const auto expect = [](bool holds, const char* what) {
     if (!holds) throw std::logic_error(std::string("prompt scheduler: ") + what);
@@ -398,30 +269,30 @@ void PromptScheduler::check_integrity() const {
       held[pool_[request]].insert(id);
     ++running;
   };
-  std::vector<std::int64_t> members(lanes_.size());
-  std::vector<std::vector<std::int64_t>> kv(lanes_.size(), std::vector<std::int64_t>(pools_.size()));
+  std::vector<std::int64_t> members(batches_.size());
+  std::vector<std::vector<std::int64_t>> kv(batches_.size(), std::vector<std::int64_t>(pools_.size()));
   for (std::size_t row = 0; row < states_.size(); ++row) {
     const auto request = static_cast<Index>(row);
     if (states_[row] != RequestState::kRunning) continue;
-    const Lane& lane = lanes_[batch_[row]];
-    if (request == lane.prompt || std::ranges::find(lane.joining, request) != lane.joining.end()) {
+    const PromptBatch& batch = batches_[batch_[row]];
+    if (request == batch.prompt || std::ranges::find(batch.joining, request) != batch.joining.end()) {
       count(request, computed_[row]);
       continue;
     }
-    const std::int64_t there = computed(lane, request);
+    const std::int64_t there = computed(batch, request);
     expect(there < final_tokens(request) - 1, "a request runs beyond its last token");
     ++members[batch_[row]];
     kv[batch_[row]][pool_[row]] += there;
     count(request, there + 1);  // its next token is being computed
   }
-  for (std::size_t j = 0; j < lanes_.size(); ++j) {
-    const Lane& lane = lanes_[j];
-    for (const auto* ended : {&lane.ended, &lane.ended_before, &lane.held})
+  for (std::size_t j = 0; j < batches_.size(); ++j) {
+    const PromptBatch& batch = batches_[j];
+    for (const auto* ended : {&batch.ended, &batch.ended_before, &batch.held})
       for (const Index request : *ended) count(request, computed_[request]);
-    running -= static_cast<std::int64_t>(lane.held.size());
-    expect(members[j] == lane.members, "a batch's members are counted wrong");
-    expect(kv[j] == lane.kv, "a batch's KV tokens are wrong");
-    expect(lane.step.rows <= prompts_.budget, "a batch computes more than its budget");
+    running -= static_cast<std::int64_t>(batch.held.size());
+    expect(members[j] == batch.members, "a batch's members are counted wrong");
+    expect(kv[j] == batch.kv, "a batch's KV tokens are wrong");
+    expect(batch.step.rows <= prompts_.budget, "a batch computes more than its budget");
   }
   expect(running == running_, "the number of running requests is wrong");
   for (std::size_t pool = 0; pool < pools_.size(); ++pool) {

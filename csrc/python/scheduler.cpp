@@ -53,7 +53,7 @@ void bind_scheduler(nb::module_& m) {
                    "Whether a batch's next slice runs elsewhere, so that its context has to travel.");
 
   nb::class_<LiveScheduler>(
-      m, "Scheduler", nb::is_final(),
+      m, "LiveScheduler", nb::is_final(),
       R"(Continuous batching over shared KV memory: what waits, what runs in which batch, what makes room.
 
 The scheduler of the virtual cluster, for requests that come one by one. A request has a row from add() until

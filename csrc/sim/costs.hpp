@@ -42,12 +42,13 @@ struct Costs {
   ServingCosts serving;
   PromptCosts prompts;
   Windows windows;
-  std::vector<Load> loads;                    // of attention what depends on rows alone, not on KV tokens
+  std::vector<Load> loads;  // `Load::attention` here holds only the part that does not depend on KV length
   std::vector<Ticks> attention_fixed;         // per layer
   std::vector<double> attention_per_token;    // ticks per layer and KV token of the fullest pool
   std::optional<MeasuredAttention> measured;  // in place of these, and of prompts' attention
   // Attention streamed in this many mini-batches along requests or heads, so that transfer hides behind it
-  // (v1 paper 5.2.1); 1 is off. What streams are the transfers less this latency. Along requests there are no
+  // (v1 paper 5.2.1); 1 is off. Only the part of a transfer beyond
+  // `transfer_latency` is divided over the chunks. Along requests there are no
   // more mini-batches than requests; each but the first costs a launch.
   int stream_chunks = 1;
   bool stream_by_request = true;

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <span>
 
-#include "core/lane.hpp"
 #include "core/prompt_scheduler.hpp"
 #include "core/ticks.hpp"
 #include "sim/grid.hpp"

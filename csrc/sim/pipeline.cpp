@@ -35,7 +35,7 @@ void Pipeline::run(std::span<const Load> loads, std::span<const Ticks> ready, st
   ++cycle_;
 }
 
-// Nobody waits for anybody: q does not leave a slice that attention has to wait for.
+// Each replica attends by itself, so batches are independent, and sending q early cannot help.
 void Pipeline::run_apart(std::span<const Load> loads) {
   for (std::size_t j = 0; j < loads.size(); ++j) {
     if (!loads[j].active) continue;
@@ -58,40 +58,40 @@ void Pipeline::run_in_rounds(std::span<const Load> loads) {
 // The same for the usual case, serial or two batches, with everything at hand in one small array: most of a
 // replay's time is spent here.
 void Pipeline::run_on_one_replica(std::span<const Load> loads) {
-  lanes_.clear();
+  batch_clocks_.clear();
   for (std::size_t j = 0; j < loads.size(); ++j) {
     if (loads[j].active)
-      lanes_.push_back({j, ready_[j], 0, &loads[j], loads[j].q_transfer - loads[j].q_lead});
+      batch_clocks_.push_back({j, ready_[j], 0, &loads[j], loads[j].q_transfer - loads[j].q_lead});
   }
   Ticks model = replica_free_[0];
   Ticks attention = attention_free_;
   const auto round = [&](Ticks Load::* length) {
-    for (Lane& lane : lanes_) {
-      const Load& load = *lane.load;
-      model = std::max(lane.ready, model) + load.*length;
-      const Ticks start = std::max(model + lane.q_delay, attention);
+    for (BatchClock& clock : batch_clocks_) {
+      const Load& load = *clock.load;
+      model = std::max(clock.ready, model) + load.*length;
+      const Ticks start = std::max(model + clock.q_delay, attention);
       attention = std::max(start + load.attention, model + load.kv_transfer) + load.combine;
-      lane.ready = attention + load.out_transfer;
+      clock.ready = attention + load.out_transfer;
     }
   };
   round(&Load::first_slice);
   for (int left = layers_ - 1; left > 0;) {
     const Ticks model_before = model, attention_before = attention;
-    for (Lane& lane : lanes_) lane.before = lane.ready;
+    for (BatchClock& clock : batch_clocks_) clock.before = clock.ready;
     round(&Load::mid_slice);
     --left;
     const Ticks step = model - model_before;
     bool repeats = attention - attention_before == step;
-    for (const Lane& lane : lanes_) repeats &= lane.ready - lane.before == step;
+    for (const BatchClock& clock : batch_clocks_) repeats &= clock.ready - clock.before == step;
     if (!repeats) continue;
     model += step * left;
     attention += step * left;
-    for (Lane& lane : lanes_) lane.ready += step * left;
+    for (BatchClock& clock : batch_clocks_) clock.ready += step * left;
     break;
   }
-  for (const Lane& lane : lanes_) {
-    model = std::max(lane.ready, model) + lane.load->last_slice;
-    slice_end_[lane.batch] = model;
+  for (const BatchClock& clock : batch_clocks_) {
+    model = std::max(clock.ready, model) + clock.load->last_slice;
+    slice_end_[clock.batch] = model;
   }
   replica_free_[0] = model;
   attention_free_ = attention;

@@ -69,7 +69,7 @@ public:
 
 private:
   // An active batch in run_on_one_replica().
-  struct Lane {
+  struct BatchClock {
     std::size_t batch;
     Ticks ready;
     Ticks before;  // `ready` a round ago
@@ -108,7 +108,7 @@ private:
   // To see whether rounds repeat: the clocks that move, and where they stood a round ago.
   std::vector<Ticks*> clocks_;
   std::vector<Ticks> before_;
-  std::vector<Lane> lanes_;
+  std::vector<BatchClock> batch_clocks_;
 };
 
 }  // namespace lamina::sim

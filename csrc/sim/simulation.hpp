@@ -42,10 +42,8 @@ struct Part {
   int first_batch = 0;  // its batches are numbered from here
   Recording recording{};
   bool keep_iterations = true;
-  // Of the devices that compute prompts for others: they make one token of each, and keep its KV until it is
-  // released. Whether that token is the request's first.
-  bool prefill = false;
-  bool first_tokens = true;
+  bool prefill = false;      // it only prefills: one token of each request, whose KV stays until release()
+  bool first_tokens = true;  // whether the token that it makes counts as the request's first
   std::optional<Handover> handover{};  // how KV comes from there
 };
 
@@ -76,7 +74,7 @@ public:
 
   void deliver(Index row, Ticks at) override { deliver(row, at, part_.workload.requests.output[row]); }
 
-  // The same for a request that makes so many tokens here, and whose prompt is whole later.
+  // The same for a request of `output` tokens whose KV is complete on the prefill devices at time `whole`.
   void deliver(Index row, Ticks at, std::int32_t output, Ticks whole = 0) {
     if (part_.arrivals.add(row, at, output)) scheduler_.rebind(part_.arrivals.table());
     if (part_.handover) whole_.push_back(whole);
@@ -117,11 +115,12 @@ public:
   }
 
   Ticks next_end() const override {
-    // Who was delivered changes what iterations take.
+    // A request that was delivered changes how long iterations take.
     const std::int64_t boundaries = turn_ == 0 && next_ == part_.arrivals.size() ? steady(kFarthest) : 0;
     if (boundaries == 0) return next();
-    // What an iteration takes is convex in its attention. This grows ever more slowly, but for two ticks of
-    // rounding: all take no less than as many whose attention is the mean of the first one's and the last's.
+    // Iteration time is a convex function of attention time, and attention time is a concave function of the
+    // iteration's number, up to 2 ticks of rounding. So n iterations take at least n times one whose
+    // attention is the mean of the first and the last.
     const std::size_t j = first_active();
     const std::int64_t size = scheduler_.size(static_cast<int>(j));
     const std::int64_t kv = scheduler_.kv(static_cast<int>(j));

@@ -129,7 +129,8 @@ std::unique_ptr<Site> site(Replay& replay, int instance, Arrivals arrivals, Mode
   return decoding(replay, its, its.limits, std::move(part));
 }
 
-// Counts ended requests for all threads; the first one tells, and what that throws ends them all.
+// Counts ended requests for all threads. Only the first thread calls the progress callback; an exception from
+// it stops all threads.
 class Told {
 public:
   explicit Told(const Progress& progress) : progress_(progress) {}

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from lamina.attention.worker import TensorWorker
+from lamina.attention.cpu import TensorWorker
+from lamina.attention.heads import AttentionLayer
 from lamina.kv import Arena, ArenaShape, Slab
 from lamina.kv.stored import KvDtype
 from laminabench.baselines.environment import Environment, environment_of, find
@@ -224,7 +225,7 @@ class Setting:
         kv_dtype = arena.shape.kv_dtype
         worker = TensorWorker(case.dtype, *heads, case.latent, prefetch=prefetch, kv_dtype=kv_dtype)
         scale = case.head_dim**-0.5
-        worker.add_layer(arena.keys(0), arena.values(0), scale=scale, scales=arena.scales(0))
+        worker.add_layer(AttentionLayer(arena.keys(0), arena.values(0), scale, scales=arena.scales(0)))
         return worker
 
     def measure(self, seconds: float) -> list[Row]:

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 
 from lamina import threads
-from lamina.attention.worker import TensorWorker
+from lamina.attention.cpu import TensorWorker
 from lamina.convert.packing import is_matrix, linear, sizes
 from lamina.convert.slices import BoundSlice
 from lamina.kv.stored import KvDtype

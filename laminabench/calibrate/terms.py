@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from lamina import gpu
-from lamina.attention.worker import CudaAttentionWorker, TensorWorker
+from lamina.attention.cpu import TensorWorker
+from lamina.attention.cuda import CudaAttentionWorker
+from lamina.attention.heads import AttentionLayer
 from lamina.convert import Conversion
 from lamina.convert.constants import weight_name
 from lamina.convert.packing import is_matrix, linear, sizes
@@ -160,7 +162,7 @@ class Decode:
         self._vectors = shape.vectors
         self._layers = [
             self.worker.add_layer(
-                arena.keys(layer), arena.values(layer), scale=op.scale, window=op.window, softcap=op.softcap
+                AttentionLayer(arena.keys(layer), arena.values(layer), op.scale, op.window, op.softcap)
             )
             for layer in range(layers)
         ]

@@ -20,7 +20,8 @@ from processes import children_of
 
 from lamina import Engine, Sampling
 from lamina._native import ShmReceiver, ShmSegment, ShmSender
-from lamina.attention.worker import TensorWorker
+from lamina.attention.cpu import TensorWorker
+from lamina.attention.heads import AttentionLayer
 from lamina.cluster import Layout, Machine
 from lamina.cluster.kv_pull import KvPull
 from lamina.kv import Arena, ArenaShape
@@ -81,7 +82,9 @@ class KvTaker:
         store = TensorWorker(shape.dtype, shape.kv_heads, shape.kv_heads, shape.head_dim, threads=1)
         for layer in range(shape.layers):
             space = self.arena.space_of(layer)
-            store.add_layer(self.arena.keys(layer), self.arena.values(layer), scale=1.0, space=space)
+            store.add_layer(
+                AttentionLayer(self.arena.keys(layer), self.arena.values(layer), 1.0, space=space)
+            )
         self.had: list[int] = []
         self.pull = KvPull(store, self.arena, self.had.append, look)
 

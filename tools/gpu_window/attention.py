@@ -184,7 +184,8 @@ def _lamina(shape: Shape, q: Tensor) -> Callable[[], object]:
     """Begin and finish of one layer, planned once, as in a decode step."""
     import torch
 
-    from lamina.attention.worker import CudaAttentionWorker
+    from lamina.attention.cuda import CudaAttentionWorker
+    from lamina.attention.heads import AttentionLayer
 
     heads, kv_heads = shape.heads
     tokens = shape.batch * shape.context
@@ -192,7 +193,7 @@ def _lamina(shape: Shape, q: Tensor) -> Callable[[], object]:
     worker = CudaAttentionWorker(
         torch.bfloat16, heads, kv_heads, HEAD_DIM, max_batch=shape.batch, max_tokens=[tokens]
     )
-    layer = worker.add_layer(arena[:, 0], arena[:, 1], scale=1 / math.sqrt(HEAD_DIM))
+    layer = worker.add_layer(AttentionLayer(arena[:, 0], arena[:, 1], 1 / math.sqrt(HEAD_DIM)))
     slots = np.random.default_rng(0).permutation(tokens).astype(np.int32)
     worker.plan_lists(np.arange(shape.batch + 1, dtype=np.int64) * shape.context, slots)
     new = torch.randn((shape.batch, kv_heads, HEAD_DIM), device="cuda", dtype=torch.bfloat16)

@@ -1,6 +1,6 @@
 """Decode attention over index lists: partials of sets of tokens, and what joins them.
 
-The names here are the native ones, which take addresses. `lamina.attention.worker` wraps them for torch
+The names here are the native ones, which take addresses. `lamina.attention.cpu` wraps them for torch
 tensors.
 """
 

@@ -24,7 +24,7 @@ from lamina.pipeline.partition import Piece, within
 from lamina.pipeline.prompt_calls import Call
 
 if TYPE_CHECKING:
-    from lamina.attention.worker import TensorWorker
+    from lamina.attention.cpu import TensorWorker
 
 LOOK_S = 0.05
 

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lamina.attention.worker import CudaAttentionWorker, TensorWorker
+from lamina.attention.cpu import TensorWorker
+from lamina.attention.cuda import CudaAttentionWorker
 from lamina.fhbn import ChannelCorruptedError
 from lamina.fhbn.channel import Message, Receiver
 from lamina.fhbn.control import Deadline

@@ -10,8 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from lamina import gpu, host_memory
+from lamina.attention.cpu import TensorWorker
+from lamina.attention.cuda import CudaAttentionWorker
 from lamina.attention.emulated import EmulatedAttention
-from lamina.attention.worker import CudaAttentionWorker, TensorWorker
+from lamina.attention.heads import AttentionLayer
 from lamina.kv import Arena, ArenaShape
 from lamina.kv.stored import KvDtype
 from lamina.operators import Attended
@@ -138,16 +140,12 @@ def attend_over(
     """Give a worker every layer of the arena, or those KV heads of it that `attended` is of."""
     for op, sinks in zip(attended.attentions, attended.sinks, strict=True):
         keys, values = arena.keys(op.layer)[:, kv_heads], arena.values(op.layer)[:, kv_heads]
+        scales = tuple(one[:, kv_heads] for one in arena.scales(op.layer))
+        space = arena.space_of(op.layer)
         worker.add_layer(
-            keys,
-            values,
-            scale=op.scale,
-            window=op.window,
-            softcap=op.softcap,
-            sinks=sinks,
-            chunk=op.chunk,
-            space=arena.space_of(op.layer),
-            scales=tuple(one[:, kv_heads] for one in arena.scales(op.layer)),
+            AttentionLayer(
+                keys, values, op.scale, op.window, op.softcap, sinks, op.chunk, space=space, scales=scales
+            )
         )
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from lamina._native import Scheduler
+from lamina._native import LiveScheduler
 from lamina.cluster import LostError, Replaced, Scaled
 from lamina.pipeline import BatchDelta
 from lamina.serve.decoder import Decoder
@@ -44,7 +44,9 @@ class BatchLoop:
     The scheduler says which requests run, the decoder keeps their sequences, and the core computes tokens.
     """
 
-    def __init__(self, core: Core, scheduler: Scheduler, *, decode_only: bool, prompt_tokens: int) -> None:
+    def __init__(
+        self, core: Core, scheduler: LiveScheduler, *, decode_only: bool, prompt_tokens: int
+    ) -> None:
         self.core, self.scheduler = core, scheduler
         self.decoder = Decoder(core.batches, decode_only=decode_only)
         self._prefill_queue = PrefillQueue(core, self.decoder)
@@ -152,7 +154,7 @@ class BatchLoop:
                 self._recover(lost)
         return result
 
-    def scale(self, to: Scaled, scheduler: Scheduler, rows: dict[int, Request]) -> None:
+    def scale(self, to: Scaled, scheduler: LiveScheduler, rows: dict[int, Request]) -> None:
         """Go on with other attention workers, and a scheduler in which all requests wait for them."""
         for request in self.by_scheduler_row.values():
             if request.rows and self.decoder.runs(request):

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from lamina._native import Scheduler
+from lamina._native import LiveScheduler
 from lamina.cluster import ClusterCore, Layout, Workplace
 from lamina.kv import Faults
 from lamina.pipeline import CoreOptions, EngineError, Records, Schedule
@@ -188,8 +188,8 @@ class Engine(Served):
             self._loop.scale(to, scheduler, rows)
         self._broken = False
 
-    def _scheduler_of(self, pools: int, tokens: int) -> Scheduler:
-        return Scheduler(
+    def _scheduler_of(self, pools: int, tokens: int) -> LiveScheduler:
+        return LiveScheduler(
             tokens,
             self.max_sequences,
             batches=self._core.batches,
@@ -199,7 +199,7 @@ class Engine(Served):
             min_batch=self._min_batch,
         )
 
-    def _waiting_in(self, scheduler: Scheduler) -> dict[int, Request]:
+    def _waiting_in(self, scheduler: LiveScheduler) -> dict[int, Request]:
         """All requests, by the row that they get there: running ones first, in the order of arrival."""
         result: dict[int, Request] = {}
         for number, request in sorted(self._requests.items()):

@@ -14,14 +14,8 @@ from plain_attention import plain_partial
 from torch import Tensor
 
 from lamina import cuda_library, gpu
-from lamina.attention.worker import (
-    CudaAttentionWorker,
-    _Arena,
-    _Attention,
-    _Lists,
-    _Partial,
-    _Workspace,
-)
+from lamina.attention.cuda import CudaAttentionWorker, _Arena, _Attention, _Lists, _Partial, _Workspace
+from lamina.attention.heads import AttentionLayer
 from lamina.cuda_library import CudaError
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device for torch here")
@@ -77,12 +71,9 @@ class World:
             max_batch=max(len(lengths), rows or 0),
             max_tokens=[self.tokens],
         )
+        values = self.arena[:, -1, :, : case.value_dim]
         self.layer = self.worker.add_layer(
-            self.arena[:, 0],
-            self.arena[:, -1, :, : case.value_dim],
-            scale=case.scale,
-            window=case.window,
-            softcap=case.softcap,
+            AttentionLayer(self.arena[:, 0], values, case.scale, case.window, case.softcap)
         )
         self.rows = rows or len(lengths)
         self.plan(lengths)

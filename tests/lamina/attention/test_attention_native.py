@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from pairwise import pairwise
 
 from lamina._native import Slab
 from lamina.attention import AttentionWorker, attention_isas, combine
@@ -164,10 +165,12 @@ def test_two_halves_of_a_step_are_a_whole_one_to_the_last_bit() -> None:
     np.testing.assert_allclose(outs[0][1], wanted, atol=2e-6)  # a first token sees itself alone
 
 
-@pytest.mark.parametrize("isa", attention_isas())
-@pytest.mark.parametrize("shape", [(2, 2, 24), (6, 3, 64), (16, 4, 64), (16, 2, 40)])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-@pytest.mark.parametrize("order", ["in order", "shuffled"])
+@pairwise(
+    isa=attention_isas(),
+    shape=[(2, 2, 24), (6, 3, 64), (16, 4, 64), (16, 2, 40)],
+    dtype=["bfloat16", "float16", "float32"],
+    order=["in order", "shuffled"],
+)
 def test_where_it_fetches_ahead_changes_no_bit(
     isa: str, shape: tuple[int, int, int], dtype: str, order: str
 ) -> None:

@@ -7,11 +7,13 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from pairwise import pairwise
 from plain_attention import plain_combine, plain_partial
 
 from lamina._native import Slab
 from lamina.attention import attention_isas
-from lamina.attention.worker import TensorWorker
+from lamina.attention.cpu import TensorWorker
+from lamina.attention.heads import AttentionLayer
 
 LENGTHS = (1, 2, 17, 64, 65, 600, 1100)
 EXACT = 5e-6  # what float32 arithmetic can promise
@@ -27,16 +29,14 @@ def of_partials(dtype: torch.dtype, isa: str, group: int) -> float:
     return {"avx512_bf16": 1e-2 if group >= 8 else EXACT, "amx_bf16": 1e-5}.get(isa, EXACT)
 
 
-@pytest.mark.long(but=["*-14-2-80-*", "*-8-1-128-dtype1-*"])
-@pytest.mark.parametrize("isa", attention_isas())
-@pytest.mark.parametrize("dtype", list(ROUNDED))
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim"), [(8, 1, 128), (14, 2, 80), (3, 3, 64), (4, 2, 256)]
-)
-@pytest.mark.parametrize(
-    ("window", "chunk", "softcap", "sunk"),
-    [(0, 0, 0.0, False), (33, 0, 20.0, False), (0, 0, 0.0, True), (0, 64, 0.0, False)],
-)
+@pairwise(
+    isa=attention_isas(),
+    dtype=list(ROUNDED),
+    heads__kv_heads__head_dim=[(8, 1, 128), (14, 2, 80), (3, 3, 64), (4, 2, 256)],
+    window__chunk__softcap__sunk=[
+        (0, 0, 0.0, False), (33, 0, 20.0, False), (0, 0, 0.0, True), (0, 64, 0.0, False),
+    ],
+)  # fmt: skip
 def test_an_iteration_is_what_the_reference_says(
     isa: str,
     dtype: torch.dtype,
@@ -54,9 +54,7 @@ def test_an_iteration_is_what_the_reference_says(
     arena = torch.randn(slab.capacity, 2, kv_heads, head_dim).to(dtype)
     worker = TensorWorker(dtype, heads, kv_heads, head_dim, threads=2, isa=isa)
     sinks = 3 * torch.randn(heads) if sunk else None  # some outweigh all tokens
-    layer = worker.add_layer(
-        arena[:, 0], arena[:, 1], scale=scale, window=window, softcap=softcap, sinks=sinks, chunk=chunk
-    )
+    layer = worker.add_layer(AttentionLayer(arena[:, 0], arena[:, 1], scale, window, softcap, sinks, chunk))
     q = torch.randn(batch, heads, head_dim).to(dtype)
     k, v = torch.randn(2, batch, kv_heads, head_dim).to(dtype)
     for request, length in enumerate(LENGTHS):
@@ -82,12 +80,13 @@ def test_an_iteration_is_what_the_reference_says(
         torch.testing.assert_close(lse[request].double(), wanted_lse, rtol=0, atol=EXACT)
 
 
-@pytest.mark.parametrize("isa", attention_isas())
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "latent"),
-    [(24, 2, 64, 0), (8, 2, 96, 0), (14, 2, 64, 0), (9, 3, 32, 0), (45, 1, 96, 64)],
-)
-@pytest.mark.parametrize("apart", ["evenly", "unevenly"])
+@pairwise(
+    isa=attention_isas(),
+    heads__kv_heads__head_dim__latent=[
+        (24, 2, 64, 0), (8, 2, 96, 0), (14, 2, 64, 0), (9, 3, 32, 0), (45, 1, 96, 64),
+    ],
+    apart=["evenly", "unevenly"],
+)  # fmt: skip
 def test_many_query_heads_of_bfloat16(
     isa: str, heads: int, kv_heads: int, head_dim: int, latent: int, apart: str
 ) -> None:
@@ -99,9 +98,9 @@ def test_many_query_heads_of_bfloat16(
     if apart == "evenly":
         slots = np.concatenate([np.arange(length) * (1 + i) + i for i, length in enumerate(lengths)])
     arena = torch.randn(900, 1 if latent else 2, kv_heads, head_dim).to(torch.bfloat16)
-    arena[~torch.isin(torch.arange(900), torch.from_numpy(slots))] = float("nan")  # nobody looks at these
+    arena[~torch.isin(torch.arange(900), torch.from_numpy(slots))] = float("nan")  # never read
     worker = TensorWorker(torch.bfloat16, heads, kv_heads, head_dim, latent, isa=isa)
-    layer = worker.add_layer(arena[:, 0], arena[:, -1, :, : worker.value_dim], scale=scale)
+    layer = worker.add_layer(AttentionLayer(arena[:, 0], arena[:, -1, :, : worker.value_dim], scale))
     worker.plan_lists(offsets, slots.astype(np.int32))
     q = torch.randn(len(lengths), heads, head_dim).to(torch.bfloat16)
 
@@ -128,7 +127,7 @@ def test_the_reference_combines_splits_too() -> None:
 def test_tensors_are_checked() -> None:
     worker = TensorWorker(torch.float32, 4, 2, 16)
     arena = torch.zeros(8, 2, 2, 16)
-    layer = worker.add_layer(arena[:, 0], arena[:, 1], scale=1.0)
+    layer = worker.add_layer(AttentionLayer(arena[:, 0], arena[:, 1], 1.0))
     worker.plan_lists(np.array([0, 2]), np.array([1, 2], np.int32))
     q, kv = torch.zeros(1, 4, 16), torch.ones(1, 2, 16)
     for wrong in (q.double(), q[0], torch.zeros(1, 16, 4).transpose(1, 2)):

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import pytest
 import torch
+from pairwise import pairwise
 from plain_attention import plain_partial
 from torch import Tensor
 
 from lamina.attention import AttentionWorker, attention_isas
-from lamina.attention.worker import TensorWorker
+from lamina.attention.cpu import TensorWorker
+from lamina.attention.heads import AttentionLayer
 from lamina.kv import Arena, ArenaShape
 from lamina.kv.stored import KvDtype, as_stored, rounded
 
@@ -58,7 +60,7 @@ class Bench:
         )
         keys, values = self.arena.keys(0), self.arena.values(0)
         scales = self.arena.scales(0)
-        worker.add_layer(keys, values, scales=scales, scale=shape.head_dim**-0.5, **layer)  # type: ignore[arg-type]
+        worker.add_layer(AttentionLayer(keys, values, shape.head_dim**-0.5, scales=scales, **layer))  # type: ignore[arg-type]
         self.plan(worker, range(len(LENGTHS)))
         return worker
 
@@ -85,18 +87,15 @@ def tolerance(dtype: torch.dtype, isa: str, group: int) -> float:
     return 1e-2 if rounded_weights else 2 * EXACT
 
 
-@pytest.mark.long(but=["*-8-2-128-0-dtype1-*", "*-8-1-64-0-dtype0-*"])
-@pytest.mark.parametrize("isa", attention_isas())
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    ("heads", "kv_heads", "dim", "latent"),
-    [(2, 2, 128, 0), (8, 2, 128, 0), (8, 1, 64, 0), (14, 2, 80, 0), (3, 1, 24, 0), (16, 1, 96, 64)],
-)
-@pytest.mark.parametrize("kv_dtype", ROUND)
-@pytest.mark.parametrize(
-    ("window", "chunk", "softcap", "sunk"),
-    [(0, 0, 0.0, False), (33, 0, 20.0, False), (0, 64, 0.0, True)],
-)
+@pairwise(
+    isa=attention_isas(),
+    dtype=DTYPES,
+    heads__kv_heads__dim__latent=[
+        (2, 2, 128, 0), (8, 2, 128, 0), (8, 1, 64, 0), (14, 2, 80, 0), (3, 1, 24, 0), (16, 1, 96, 64),
+    ],
+    kv_dtype=ROUND,
+    window__chunk__softcap__sunk=[(0, 0, 0.0, False), (33, 0, 20.0, False), (0, 64, 0.0, True)],
+)  # fmt: skip
 def test_attention_is_to_what_is_stored(
     isa: str,
     dtype: torch.dtype,
@@ -140,9 +139,11 @@ def test_attention_is_to_what_is_stored(
         torch.testing.assert_close(out[request].double(), wanted, rtol=rounding, atol=error)
 
 
-@pytest.mark.parametrize("isa", attention_isas())
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(2, 2, 64), (8, 2, 128), (12, 1, 64), (6, 2, 40)])
+@pairwise(
+    isa=attention_isas(),
+    dtype=DTYPES,
+    heads__kv_heads__dim=[(2, 2, 64), (8, 2, 128), (12, 1, 64), (6, 2, 40)],
+)
 def test_fp8_is_the_same_numbers_in_the_models_dtype_bit_for_bit(
     isa: str, dtype: torch.dtype, heads: int, kv_heads: int, dim: int
 ) -> None:
@@ -199,7 +200,7 @@ def test_what_the_worker_stores_is_what_torch_rounds_to(dtype: torch.dtype, kv_d
     shape = ArenaShape(1, 1, 512, dtype, kv_dtype=kv_dtype)
     arenas = [Arena(shape, len(rows)) for _ in range(2)]
     worker = TensorWorker(dtype, 1, 1, 512, kv_dtype=kv_dtype)
-    worker.add_layer(arenas[0].keys(0), arenas[0].values(0), scale=1.0, scales=arenas[0].scales(0))
+    worker.add_layer(AttentionLayer(arenas[0].keys(0), arenas[0].values(0), 1.0, scales=arenas[0].scales(0)))
     worker.append(0, np.arange(len(rows), dtype=np.int32), rows, -rows)
     arenas[1].store(0, torch.arange(len(rows)), (rows, -rows))
     for ours, theirs in zip(*(_told(arena) for arena in arenas), strict=True):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lamina._native import Scheduler
+from lamina._native import LiveScheduler
 
 TOKENS, SEQUENCES, BATCHES = 120, 12, 2
 
@@ -20,7 +20,7 @@ TOKENS, SEQUENCES, BATCHES = 120, 12, 2
 class Lives:
     """What every request must have gone through, kept beside the scheduler."""
 
-    scheduler: Scheduler
+    scheduler: LiveScheduler
     staged: bool
     left: dict[int, int] = field(default_factory=dict)  # row -> tokens still to make
     admitted: set[int] = field(default_factory=set)  # have memory, and no KV yet
@@ -95,7 +95,7 @@ STEPS = st.lists(
 def test_books_stay_right_whatever_comes_and_goes(
     admission: str, stages: bool, steps: list[tuple[str, int, int, int]]
 ) -> None:
-    scheduler = Scheduler(
+    scheduler = LiveScheduler(
         TOKENS, SEQUENCES, batches=BATCHES, admission=admission, staged=stages, min_batch=3 if stages else 1
     )
     lives = Lives(scheduler, stages)
@@ -124,7 +124,7 @@ def test_books_stay_right_whatever_comes_and_goes(
 
 
 def test_removing_in_the_middle_of_an_iteration_gives_back_the_room_for_its_token() -> None:
-    scheduler = Scheduler(100, 4, admission="grow")
+    scheduler = LiveScheduler(100, 4, admission="grow")
     row = scheduler.add(10, 5, width=2, key=0)
     assert row is not None
     scheduler.advance()
@@ -137,7 +137,7 @@ def test_removing_in_the_middle_of_an_iteration_gives_back_the_room_for_its_toke
 
 
 def test_an_output_longer_than_any_before_still_ends() -> None:
-    scheduler = Scheduler(10_000, 4)
+    scheduler = LiveScheduler(10_000, 4)
     short, long = scheduler.add(1, 3, key=0), None
     ended: dict[int, int] = {}
     for iteration in range(1, 2100):
@@ -152,7 +152,7 @@ def test_an_output_longer_than_any_before_still_ends() -> None:
 
 
 def test_smaller_keys_are_served_first() -> None:
-    scheduler = Scheduler(1000, 1)
+    scheduler = LiveScheduler(1000, 1)
     rows = [scheduler.add(1, 1, key=key) for key in (5, 3, 4)]
     served = []
     for _ in rows:
@@ -162,7 +162,7 @@ def test_smaller_keys_are_served_first() -> None:
 
 
 def test_one_of_the_waiting_can_be_removed_wherever_it_stands() -> None:
-    scheduler = Scheduler(1000, 1)
+    scheduler = LiveScheduler(1000, 1)
     rows = [scheduler.add(1, 1, key=key) for key in (1, 9, 5, 3)]
     for gone in (rows[1], rows[2]):
         assert gone is not None
@@ -172,7 +172,7 @@ def test_one_of_the_waiting_can_be_removed_wherever_it_stands() -> None:
         scheduler.remove(rows[1])
 
 
-def _joined(scheduler: Scheduler) -> list[int]:
+def _joined(scheduler: LiveScheduler) -> list[int]:
     """How many sequences each batch has once all had their turn."""
     for batch in range(3):
         scheduler.advance(batch)
@@ -180,7 +180,7 @@ def _joined(scheduler: Scheduler) -> list[int]:
 
 
 def test_as_many_batches_take_turns_as_have_enough_each() -> None:
-    scheduler = Scheduler(10_000, 64, batches=3, min_batch=4)
+    scheduler = LiveScheduler(10_000, 64, batches=3, min_batch=4)
     rows = [scheduler.add(1, 9, key=key) for key in range(7)]
     assert _joined(scheduler) == [7, 0, 0]
     rows += [scheduler.add(1, 9, key=key) for key in range(7, 12)]
@@ -196,14 +196,14 @@ def test_as_many_batches_take_turns_as_have_enough_each() -> None:
 
 
 def test_a_request_of_several_sequences_counts_as_many() -> None:
-    scheduler = Scheduler(10_000, 64, batches=3, min_batch=4)
+    scheduler = LiveScheduler(10_000, 64, batches=3, min_batch=4)
     for key in range(3):
         scheduler.add(1, 9, width=4, key=key)
     assert _joined(scheduler) == [4, 4, 4]
 
 
 def test_what_could_never_fit_is_told_at_once() -> None:
-    scheduler = Scheduler(100, 4)
+    scheduler = LiveScheduler(100, 4)
     assert scheduler.add(60, 41, key=0) is None
     assert scheduler.add(60, 40, key=0) is not None
     assert scheduler.add(10, 30, width=4, key=0) is None
@@ -212,19 +212,19 @@ def test_what_could_never_fit_is_told_at_once() -> None:
 
 def test_wrong_use_is_refused() -> None:
     with pytest.raises(ValueError, match="'reserve' or 'grow', not 'hope'"):
-        Scheduler(1, 1, admission="hope")
+        LiveScheduler(1, 1, admission="hope")
     with pytest.raises(ValueError, match="at least 1"):
-        Scheduler(0, 1)
+        LiveScheduler(0, 1)
     with pytest.raises(ValueError, match="at least 1"):
-        Scheduler(1, 1, min_batch=0)
+        LiveScheduler(1, 1, min_batch=0)
     with pytest.raises(IndexError, match="no such batch"):
-        Scheduler(1, 1).advance(1)
+        LiveScheduler(1, 1).advance(1)
     with pytest.raises(ValueError, match="at least one token of prompt"):
-        Scheduler(1, 1).add(0, 1, key=0)
+        LiveScheduler(1, 1).add(0, 1, key=0)
 
 
 def test_a_row_is_in_the_pool_that_had_most_room_when_it_joined() -> None:
-    scheduler = Scheduler(100, 8, pools=2)
+    scheduler = LiveScheduler(100, 8, pools=2)
     rows = [scheduler.add(prompt, 10, key=key) for key, prompt in enumerate((50, 20, 20, 20))]
     scheduler.advance()
     pools = [scheduler.pool(row) for row in rows if row is not None]
@@ -238,7 +238,7 @@ def test_a_row_is_in_the_pool_that_had_most_room_when_it_joined() -> None:
     st.lists(st.tuples(st.integers(1, 30), st.integers(1, 10)), min_size=1, max_size=25), st.integers(1, 4)
 )
 def test_no_pool_holds_more_than_fits(requests: list[tuple[int, int]], pools: int) -> None:
-    scheduler = Scheduler(60, 20, pools=pools)
+    scheduler = LiveScheduler(60, 20, pools=pools)
     charged = {
         row: sum(request)
         for key, request in enumerate(requests)
@@ -259,11 +259,11 @@ def test_no_pool_holds_more_than_fits(requests: list[tuple[int, int]], pools: in
     assert not running
 
 
-def staged(tokens: int = 1000, sequences: int = 8, **options: int | str) -> Scheduler:
-    return Scheduler(tokens, sequences, staged=True, **options)  # type: ignore[arg-type]
+def staged(tokens: int = 1000, sequences: int = 8, **options: int | str) -> LiveScheduler:
+    return LiveScheduler(tokens, sequences, staged=True, **options)  # type: ignore[arg-type]
 
 
-def added(scheduler: Scheduler, prompt: int, output: int, *, width: int = 1, key: int = 0) -> int:
+def added(scheduler: LiveScheduler, prompt: int, output: int, *, width: int = 1, key: int = 0) -> int:
     row = scheduler.add(prompt, output, width=width, key=key)
     assert row is not None
     return row
@@ -348,7 +348,7 @@ def test_only_who_was_admitted_gets_ready_and_once() -> None:
 
 
 def test_without_stages_nobody_has_to_be_told_ready() -> None:
-    scheduler = Scheduler(100, 4)
+    scheduler = LiveScheduler(100, 4)
     row = added(scheduler, 10, 5)
     assert scheduler.advance()[1].tolist() == [row]
     assert scheduler.admitted.tolist() == []

@@ -11,7 +11,8 @@ import torch
 from tiny_models import seeded, tiny
 from torch import Tensor
 
-from lamina.attention.worker import TensorWorker
+from lamina.attention.cpu import TensorWorker
+from lamina.attention.heads import AttentionLayer
 from lamina.convert import ConversionError
 from lamina.convert.graphs import SIZES, Replay, captured, size_for
 from lamina.kv import Slab
@@ -67,7 +68,7 @@ def test_a_batch_is_filled_up_with_rows_that_leave_nothing() -> None:
     generator = torch.Generator().manual_seed(1)
     k, v = (torch.zeros(40, 2, 16) for _ in range(2))
     worker = TensorWorker(torch.float32, 4, 2, 16)
-    layer = worker.add_layer(k, v, scale=0.25)
+    layer = worker.add_layer(AttentionLayer(k, v, 0.25))
     slab = Slab(40)
     for name, count in ((1, 5), (2, 9), (3, 1)):
         slab.allocate(name, count)

@@ -1,10 +1,10 @@
-"""The attention worker on torch tensors, with the checks that bare addresses do not allow."""
+"""The GPU's attention worker: the kernels of the CUDA library on torch tensors."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,180 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from lamina import cuda_library, gpu
-from lamina._native import AttentionWorker, Slab
-from lamina.kv.stored import KvDtype
-
-
-class Heads:
-    """Heads of one shape and dtype, whose tensors are on one device."""
-
-    device: torch.device
-    dtypes: ClassVar[Mapping[torch.dtype, object]]  # by torch's name the native one
-
-    def __init__(self, dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int, latent: int = 0) -> None:
-        if dtype not in self.dtypes:
-            raise ValueError(f"dtype is {dtype} but must be one of {', '.join(map(str, self.dtypes))}")
-        self.dtype = self.stored = dtype  # of what comes and goes, and of the arena
-        self.heads, self.kv_heads, self.head_dim, self.latent = heads, kv_heads, head_dim, latent
-        self.value_dim = latent or head_dim
-        self.requests = 0
-
-    def require_views(self, k: Tensor, v: Tensor) -> None:
-        """A layer's, both [slots, kv_heads, head_dim], of the same strides, a head's dimensions adjacent.
-
-        With `latent` values are views of the first so many numbers of their keys.
-        """
-        assert k.dtype == v.dtype == self.stored
-        assert k.shape[1:] == (self.kv_heads, self.head_dim)
-        assert v.shape[1:] == (self.kv_heads, self.value_dim)
-        assert (k.data_ptr() == v.data_ptr()) == bool(self.latent)
-        assert k.stride() == v.stride()
-        assert k.stride(2) == 1
-
-    def check(self, rows: int, q: Tensor | None = None, *kv: Tensor) -> None:
-        """A q [rows, heads, head_dim], and k and v [rows, kv_heads, head_dim] or k alone; all contiguous."""
-        assert len(kv) in (0, 1 if self.latent else 2)
-        for tensor, heads in [(q, self.heads), *((one, self.kv_heads) for one in kv)]:
-            if tensor is not None:
-                assert tensor.dtype == self.dtype
-                assert tensor.shape == (rows, heads, self.head_dim)
-                assert tensor.is_contiguous()
-                assert tensor.device == self.device
-
-
-class TensorWorker(Heads):
-    """A native AttentionWorker for tensors of one dtype and shape of heads; see help(AttentionWorker)."""
-
-    device = torch.device("cpu")
-    dtypes: ClassVar[dict[torch.dtype, str]] = {
-        torch.float32: "float32",
-        torch.bfloat16: "bfloat16",
-        torch.float16: "float16",
-    }
-
-    def __init__(
-        self,
-        dtype: torch.dtype,
-        heads: int,
-        kv_heads: int,
-        head_dim: int,
-        latent: int = 0,
-        *,
-        threads: int = 0,
-        isa: str = "",
-        prefetch: str = "",
-        kv_dtype: KvDtype = "auto",
-    ) -> None:
-        """`kv_dtype`: what layers hold; fp8 and int8 as tensors of int8."""
-        super().__init__(dtype, heads, kv_heads, head_dim, latent)
-        if kv_dtype != "auto":
-            self.stored = torch.int8
-        self.native = AttentionWorker(
-            self.dtypes[dtype], heads, kv_heads, head_dim, threads, isa, latent, prefetch, kv_dtype
-        )
-        self._kept: list[Tensor] = []  # the arena; the worker knows only its address
-        self._q: Tensor | None = None  # likewise, from begin() to finish()
-        self._planned = 0
-
-    def add_layer(
-        self,
-        k: Tensor,
-        v: Tensor,
-        *,
-        scale: float,
-        window: int = 0,
-        softcap: float = 0.0,
-        sinks: Tensor | None = None,
-        chunk: int = 0,
-        space: int = 0,
-        scales: tuple[Tensor, ...] = (),
-    ) -> int:
-        """The next layer's keys and values: views [slots, kv_heads, head_dim] with the same strides.
-
-        `sinks` [heads], float32: of each head a score without a value, which counts in the softmax. `space`:
-        whose plan() it goes by. `scales` [slots, kv_heads], float32: of int8, K's and V's.
-        """
-        self.require_views(k, v)
-        for each in scales:
-            assert each.dtype == torch.float32
-            assert each.shape == k.shape[:2]
-            assert (each.stride(0) * each.itemsize, each.stride(1)) == (k.stride(0), 1)
-        self._kept += [k, v, *scales]
-        slots = min(len(k), len(v))
-        return self.native.add_layer(
-            k.data_ptr(),
-            v.data_ptr(),
-            slots,
-            k.stride(0),
-            k.stride(1),
-            scale,
-            window,
-            softcap,
-            None if sinks is None else sinks.contiguous().numpy(),
-            chunk,
-            space,
-            *(each.data_ptr() for each in scales),
-        )
-
-    def plan(
-        self, slab: Slab, requests: NDArray[np.int64], rows: int | None = None, *, space: int = 0
-    ) -> None:
-        """Once an iteration, for each space: the requests whose tokens the following calls attend to.
-
-        The batch is filled up to `rows` with requests that have no tokens and whose results are zero.
-        """
-        self.native.plan(slab, requests, space)
-        self._planned = len(requests)
-        self.requests = self._planned if rows is None else rows
-
-    def plan_lists(self, offsets: NDArray[np.int64], slots: NDArray[np.int32], *, space: int = 0) -> None:
-        """As plan(), of lists given directly: request i has slots[offsets[i]:offsets[i + 1]]."""
-        self.native.plan_lists(offsets, slots, space)
-        self.requests = self._planned = len(offsets) - 1
-
-    def begin(self, layer: int, q: Tensor) -> None:
-        """Begin to attend from q [requests, heads, head_dim] to the previous tokens, in the background."""
-        self.check(self.requests, q)
-        self.native.begin(layer, q.data_ptr())
-        self._q = q
-
-    def finish(self, layer: int, *kv: Tensor) -> Tensor:
-        """Store the new tokens' k and v [requests, kv_heads, head_dim]; the output, of v's width.
-
-        k alone with `latent`, whose values are part of it.
-        """
-        self.check(self.requests, None, *kv)
-        out = torch.empty((self.requests, self.heads, self.value_dim), dtype=self.dtype)
-        self.native.finish(layer, kv[0].data_ptr(), kv[-1].data_ptr(), out.data_ptr())
-        if self._planned < self.requests:
-            out[self._planned :] = 0
-        self._q = None
-        return out
-
-    def run(self, layer: int, q: Tensor, *kv: Tensor) -> Tensor:
-        """begin() and finish() in one go."""
-        self.begin(layer, q)
-        return self.finish(layer, *kv)
-
-    def partial(self, layer: int, q: Tensor) -> tuple[Tensor, Tensor]:
-        """Over all planned tokens: the output and the log of the softmax's denominator, both float32."""
-        self.check(self.requests, q)
-        out = torch.empty((self.requests, self.heads, self.value_dim))
-        lse = torch.empty((self.requests, self.heads))
-        self.native.partial(layer, q.data_ptr(), out.data_ptr(), lse.data_ptr())
-        return out, lse
-
-    def append(self, layer: int, slots: NDArray[np.int32], *kv: Tensor) -> None:
-        """Store k and v [len(slots), kv_heads, head_dim] in these slots, as a prefill does."""
-        self.check(len(slots), None, *kv)
-        self.native.append(layer, kv[0].data_ptr(), kv[-1].data_ptr(), slots)
-
+from lamina._native import Slab
+from lamina.attention.heads import AttentionLayer, Heads
 
 _PREVIOUS = 0
 
 
 def _structure(name: str, **fields: type) -> type[ctypes.Structure]:
-    """As decode.h has it."""
+    """Return a struct of decode.h."""
     return type(name, (ctypes.Structure,), {"_fields_": tuple(fields.items())})
 
 
@@ -221,7 +55,7 @@ class _Layer:
     sight: tuple[int, int]  # window, chunk
     space: int
     sinks: Tensor | None
-    kept: tuple[Tensor, Tensor]  # the kernels know only addresses
+    arena_views: tuple[Tensor, Tensor]  # the kernels have only addresses
 
 
 class CudaAttentionWorker(Heads):
@@ -273,37 +107,30 @@ class CudaAttentionWorker(Heads):
         # begin()'s, one for each space, window and chunk.
         self._previous: dict[tuple[int, int, int], Tensor] = {}
 
-    def add_layer(
-        self,
-        k: Tensor,
-        v: Tensor,
-        *,
-        scale: float,
-        window: int = 0,
-        softcap: float = 0.0,
-        sinks: Tensor | None = None,
-        chunk: int = 0,
-        space: int = 0,
-        scales: tuple[Tensor, ...] = (),
-    ) -> int:
-        """The next layer's keys and values: views [slots, kv_heads, head_dim] with the same strides.
-
-        `sinks` [heads], float32: of each head a score without a value, which counts in the softmax. `space`:
-        whose plan() it goes by.
-        """
+    def add_layer(self, layer: AttentionLayer) -> int:
+        """Add the next layer; return its number."""
+        k, v, sinks = layer.k, layer.v, layer.sinks
         self.require_views(k, v)
-        assert not scales, "kernels on GPUs read K and V in the model's dtype"
+        assert not layer.scales, "kernels on GPUs read K and V in the model's dtype"
         assert sinks is None or (sinks.dtype == torch.float32 and sinks.shape == (self.heads,))
         assert k.device == v.device == self.device
         heads = self.heads, self.kv_heads, self.head_dim
-        attention = _Attention(self.dtypes[self.dtype], *heads, scale, softcap, self.latent)
+        attention = _Attention(self.dtypes[self.dtype], *heads, layer.scale, layer.softcap, self.latent)
         arena = _Arena(k.data_ptr(), v.data_ptr(), k.stride(0), k.stride(1))
-        sinks = None if sinks is None else sinks.to(self.device).contiguous()
-        key = space, window, chunk
+        key = layer.space, layer.window, layer.chunk
         if key not in self._previous:
             self._previous[key] = gpu.workspace(self._workspace_bytes, self.device)
-        layer = _Layer(attention, arena, self._previous[key], (window, chunk), space, sinks, (k, v))
-        self._layers.append(layer)
+        self._layers.append(
+            _Layer(
+                attention,
+                arena,
+                self._previous[key],
+                (layer.window, layer.chunk),
+                layer.space,
+                None if sinks is None else sinks.to(self.device).contiguous(),
+                (k, v),
+            )
+        )
         return len(self._layers) - 1
 
     def plan(
