@@ -57,7 +57,7 @@ def curve(
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """Of each request that finished (in the window), its wait for the first token and its longest gap."""
+    """The wait for the first token and the longest gap of each request that finished in the window."""
 
     waits: Ticks
     gaps: Ticks
@@ -67,7 +67,7 @@ class Joint:
         return self._shares(self.gaps[self.waits <= limit_ticks(ttft_ms)], limits_ms)
 
     def over_ttft(self, limits_ms: Float64, tbt_ms: float) -> Float64:
-        """The same for each TTFT limit beside this one of TBT."""
+        """Return joint attainment for several TTFT limits and one TBT limit."""
         return self._shares(self.waits[self.gaps <= limit_ticks(tbt_ms)], limits_ms)
 
     def _shares(self, kept: Ticks, limits_ms: Float64) -> Float64:
@@ -192,7 +192,7 @@ def request_attainment(
 
 
 class InTime(NamedTuple):
-    """Of the requests that finished, how many kept the limit on gaps; and the one on the first token too."""
+    """Requests that finished, those that kept the limit on gaps, and those that kept both limits."""
 
     finished: int
     gaps: int
@@ -200,7 +200,7 @@ class InTime(NamedTuple):
 
     @property
     def share(self) -> float | None:
-        """Of those that finished, that kept the limit on gaps; None without any."""
+        """Share of finished requests that kept the limit on gaps; None without any."""
         return self.gaps / self.finished if self.finished else None
 
 

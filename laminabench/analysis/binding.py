@@ -13,7 +13,7 @@ TIMES = ("model", "attention", "network", "host")
 
 
 class Binding(NamedTuple):
-    """Of one replay."""
+    """What binds one replay."""
 
     kv_share: float | None  # of KV memory, the largest that was in use
     time: str | None  # the part of a token's time that is the largest, and how large

@@ -71,13 +71,13 @@ def _of_chunks(found: Chunks, even: NDArray[np.bool_], window: Window) -> tuple[
 
 
 def _between(start: Ticks, end: Ticks, some: NDArray[np.bool_], window: Window) -> Distribution:
-    """From one moment of a request to another that is in the window."""
+    """Return times between two moments of requests, if the second is in the window."""
     some = some & (end > window.start) & (end <= window.end)
     return distribution(np.maximum(end[some] - start[some], 0))
 
 
 def _lateness(sent: Ticks, due: Ticks) -> Lateness:
-    """By how much the client itself missed the timestamps."""
+    """Return how late the client sent requests."""
     some = (sent >= 0) & (due >= 0)
     found = distribution(np.maximum(sent[some] - due[some], 0)).describe(_PER_MS)
     return Lateness(p50=found.p50, p99=found.p99, max=found.max)
@@ -100,7 +100,7 @@ def _attempts(calls: Columns, codes: NDArray[np.int8]) -> Attempts:
 
 
 def _counted(calls: Columns, lengths: Lengths, streams: Streams, codes: NDArray[np.int8]) -> Counted:
-    """What the server says that it read and made, beside what it was asked for."""
+    """Compare the server's token counts with those that were requested."""
     wrong = (codes == DONE) & (streams.tokens != lengths.output_tokens)
     return Counted(
         prompt_tokens=_count(lengths.prompt_tokens, calls["prompt_counted"]),
@@ -110,7 +110,7 @@ def _counted(calls: Columns, lengths: Lengths, streams: Streams, codes: NDArray[
 
 
 def _count(asked: NDArray[np.int32], counted: NDArray[np.int64]) -> Count:
-    """Of the requests whose server says a number."""
+    """Compare counts of the requests for which the server has one."""
     known = counted >= 0
     return Count(
         requests=int(np.count_nonzero(known)),

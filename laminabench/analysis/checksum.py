@@ -9,7 +9,7 @@ import numpy as np
 
 
 def tokens_sha256(tokens: Iterable[Sequence[int]]) -> str:
-    """Of all requests in the trace's order: how many tokens each has and which, as 64-bit numbers."""
+    """Hash the tokens of all requests in the trace's order: their number and ids, as 64-bit numbers."""
     digest = hashlib.sha256()
     for row in tokens:
         digest.update(np.array([len(row), *row], "<i8").tobytes())

@@ -128,7 +128,7 @@ def _distinct(ordered: Ticks) -> Ticks:
 
 
 def distribution(values: Ticks, weights: NDArray[Any] | None = None) -> Distribution:
-    """Of non-negative values, each as often as its weight says (a whole number of 1 or more)."""
+    """Return the distribution of non-negative values with weights, whole numbers of 1 or more."""
     if weights is None:
         ordered = np.sort(values)
         return Distribution(ordered, None, dot(ordered, np.ones(len(ordered), np.uint8)))

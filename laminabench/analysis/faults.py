@@ -33,7 +33,7 @@ _Dip = dict[str, float | None]  # what a fault did to the time between tokens, a
 
 
 class _Gaps:
-    """Every iteration that has a gap or not, in the order of their ends, all batches together."""
+    """The iterations of all batches in the order of their ends, with the gap of their tokens."""
 
     def __init__(self, outcome: Outcome) -> None:
         rows = outcome.iterations
@@ -53,7 +53,7 @@ class _Gaps:
         self.gap: Ticks = self.end - self.last
 
     def median(self, rows: NDArray[np.int64]) -> int | None:
-        """Of the gaps of all tokens of these iterations."""
+        """Return the median gap of all tokens of these iterations."""
         some = rows[self.stayed[rows] > 0]
         return distribution(self.gap[some], self.stayed[some]).percentile(500)
 

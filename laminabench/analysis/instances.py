@@ -16,7 +16,7 @@ from laminabench.sim.spec import ticks
 def instances_of(
     outcome: Outcome, lengths: rates.Lengths, window: Window, mean_batches: Sequence[float]
 ) -> PerInstance:
-    """Of each instance; `mean_batches` are those of all batches that ran.
+    """Return the numbers of each instance; `mean_batches` are those of all batches that ran.
 
     Where iterations were not kept, from when each request was there.
     """

@@ -50,7 +50,7 @@ class Metric:
 def _points(
     key: str, what: str, per: str, points: tuple[str, ...], sorts: dict[str, str]
 ) -> Iterator[Metric]:
-    """Those of a distribution that are compared."""
+    """Return the metrics of a distribution that are compared."""
     for point in points:
         column = (f"{what.lower()}-{point}", sorts[point]) if point in sorts else None
         yield Metric(

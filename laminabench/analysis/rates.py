@@ -25,7 +25,7 @@ PARTS = ("model", "attention", "network", "host")
 
 
 class Lengths(Protocol):
-    """What is needed of a trace; a Run has it too."""
+    """Prompt and output lengths of a trace or of a Run."""
 
     @property
     def prompt_tokens(self) -> NDArray[np.int32]: ...
@@ -60,7 +60,7 @@ def mean_batches(outcome: Outcome, window: Window, seen: Seen | None = None) -> 
 
 
 def mean_at_once(start: Ticks, end: Ticks, window: Window) -> float:
-    """How many of these spans of time there are on average at a moment of the window."""
+    """Return how many of these spans overlap a moment of the window on average."""
     return total(overlap(start, end, window)) / window.ticks if window.ticks else 0.0
 
 
@@ -202,7 +202,7 @@ def per_second(count: float, window: Window) -> float | None:
 
 
 def cost(throughput_tokens_per_s: float | None, usd_per_hour: float | None) -> Cost:
-    """What tokens cost at this rate, and how many a dollar buys.
+    """Return the cost of tokens at this rate, and how many a dollar buys.
 
     None where that is infinite, and throughout where the devices have no price.
     """

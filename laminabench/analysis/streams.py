@@ -26,7 +26,7 @@ class Chunks(NamedTuple):
 
 
 class Streams(NamedTuple):
-    """From its first chunk to its last: a row for each request, -1 where no chunk of it came."""
+    """First and last chunk of each request; -1 if it had none."""
 
     first: Ticks
     last: Ticks
@@ -93,7 +93,7 @@ def arrivals(outcome: Outcome) -> Iterator[tuple[Ticks, NDArray[np.int32]]]:
 
 
 def all_arrivals(outcome: Outcome) -> tuple[Ticks, NDArray[np.int32]]:
-    """All of them at once, for what follows them over time."""
+    """Return all arrivals of tokens at once, to follow them over time."""
     found = list(arrivals(outcome))
     if not found:
         return np.zeros(0, np.int64), np.zeros(0, np.int32)

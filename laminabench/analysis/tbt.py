@@ -81,7 +81,7 @@ class Gaps:
 
 
 def gaps_of(tokens: Tokens, window: Window | None = None) -> Gaps:
-    """Every gap with its time, for what follows them over time; `tbt` is leaner where only lengths count."""
+    """Return every gap with its time; `tbt` takes less memory where only lengths count."""
     lanes, alone = tokens.lanes, tokens.alone
     end = np.concatenate([*(lane.end[1:] for lane in lanes), alone.end])
     gap = np.concatenate([*(np.diff(lane.end) for lane in lanes), alone.gap])

@@ -109,7 +109,7 @@ def _found(rows: list[Table], said: Table) -> Found:
 
 
 def _load(config: Table) -> tuple[Mode, int | None]:
-    """How requests were offered."""
+    """Return how requests were offered."""
     phases = [phase for phase in config.get("phases") or [] if phase.get("kind") != "warmup"]
     phase = phases[-1] if phases else {}
     if phase.get("type") == _CLOSED and phase.get("concurrency"):
@@ -178,7 +178,7 @@ def _why(row: Table) -> str:
 
 
 def _code(row: Table) -> int:
-    """Of an answer that was an error; aiperf's 499 is of its own making."""
+    """Return the status of an error; 499 is aiperf's own."""
     code = (row.get("error") or {}).get("code")
     return -1 if code is None or row["metadata"].get("was_cancelled") else int(code)
 

@@ -71,7 +71,7 @@ def _summary(calls: Calls, said: Said) -> Table:
 
 
 def _lengths(calls: Calls) -> Table:
-    """Of prompts and outputs, as the configuration of aiperf's own data has them."""
+    """Return prompt and output lengths as aiperf's configuration has them."""
     columns = {"isl": calls.prompt_tokens, "osl": calls.output_tokens}
     return {
         name: {"mean": max(1.0, float(column.mean())), "stddev": float(column.std())}
@@ -80,7 +80,7 @@ def _lengths(calls: Calls) -> Table:
 
 
 def _errors(calls: Calls) -> list[Table]:
-    """How often what went wrong."""
+    """Count the errors."""
     failed = Counter(
         (str(error) or "unfinished", int(code)) for error, code, done in _fates(calls) if not done
     )

@@ -44,7 +44,7 @@ def per_request(calls: Calls) -> Mapping[str, tuple[str, Float64]]:
 
 
 def _second(calls: Calls) -> Float64:
-    """From the first piece to the second."""
+    """Return the time from the first piece to the second."""
     found = np.full(len(calls), np.nan)
     of, gaps = calls.pieces.gaps()
     found[of[::-1]] = 1e3 * gaps[::-1]
@@ -52,7 +52,7 @@ def _second(calls: Calls) -> Float64:
 
 
 def summary(calls: Calls, observed_s: float) -> dict[str, Metric]:
-    """Every metric, as a summary has it; rates are over the time for which it was looked."""
+    """Return every metric of a summary; rates are over the observed time."""
     done = calls.done
     of, gaps = calls.pieces.gaps()
     values: dict[str, tuple[str, NDArray[Any]]] = {

@@ -34,7 +34,7 @@ class Pieces:
     tokens: Int32
 
     def gaps(self) -> tuple[Int64, Float64]:
-        """Whose, and how many seconds after the one before: of every piece but a request's first."""
+        """Return the request and the gap of every piece but a request's first."""
         later = self.request[1:] == self.request[:-1]
         return self.request[1:][later], np.diff(self.at_s)[later]
 
@@ -77,11 +77,11 @@ class Calls:
         return max((float(each.max()) for each in known if len(each)), default=0.0)
 
     def spent_s(self) -> Float64:
-        """From sending to the last piece."""
+        """Return the seconds from sending to the last piece."""
         return self.last_s - self.sent_s
 
     def waited_s(self) -> Float64:
-        """From sending to the first piece."""
+        """Return the seconds from sending to the first piece."""
         return self.first_s - self.sent_s
 
     def per_token_s(self) -> Float64:
@@ -92,7 +92,7 @@ class Calls:
 
 
 def calls_of(run: Run) -> Calls:
-    """Of a Run, whoever saw it; requests that were never sent are left out."""
+    """Return the calls of a Run; requests that were never sent are left out."""
     outcome = run.outcome
     if outcome.tally is not None:
         raise UserError(
@@ -137,7 +137,7 @@ def calls_of(run: Run) -> Calls:
 
 
 def pieces_of(lists: list[tuple[Float64, Int64]]) -> Pieces:
-    """Of one (times, tokens) a request; pieces that are left without a token are no pieces."""
+    """Join (times, tokens) of each request; pieces without a token are left out."""
     request = np.repeat(np.arange(len(lists)), [len(at_s) for at_s, _ in lists])
     at_s = np.concatenate([np.zeros(0), *(at_s for at_s, _ in lists)])
     tokens = np.concatenate([np.zeros(0, np.int64), *(tokens for _, tokens in lists)]).astype(np.int32)
@@ -146,7 +146,7 @@ def pieces_of(lists: list[tuple[Float64, Int64]]) -> Pieces:
 
 
 def _renumbered(pieces: Pieces, order: Int64, requests: int, began_s: float) -> Pieces:
-    """By the rows that are kept."""
+    """Renumber pieces by the rows that remain."""
     rank = np.full(requests, -1, np.int64)
     rank[order] = np.arange(len(order))
     request = rank[pieces.request]

@@ -40,7 +40,7 @@ def _first_sent(run: Run) -> float:
 
 
 def target_of(run: Run, tool: str, target: Path | None) -> Path:
-    """Where it goes. What was not measured says so in its name, whatever name was asked for."""
+    """Return the target's path; numbers that were not measured are marked in its name."""
     mark = mark_of(run.manifest)
     suffix = "" if TOOLS[tool].folder else ".json"
     if target is None:
@@ -52,7 +52,7 @@ def target_of(run: Run, tool: str, target: Path | None) -> Path:
 
 
 def write(files: dict[str, list[Table]], target: Path, *, folder: bool) -> int:
-    """All of it or nothing; how many bytes."""
+    """Write all files or none; return the number of bytes."""
     # What is no number in JSON becomes null.
     encode = msgspec.json.Encoder(enc_hook=as_number).encode_lines
     texts = {name: encode(lines) for name, lines in files.items()}

@@ -74,7 +74,7 @@ class Found:
 
 
 def marks_in(table: Table) -> dict[str, str]:
-    """What an export of ours says of its Run; nothing where the tool itself wrote the file."""
+    """Return the marks of an export of ours; none if the tool wrote the file."""
     return {name: str(value) for name, value in table.items() if name.startswith(MARK)}
 
 
@@ -121,6 +121,6 @@ def unlike(where: object, tool: str, why: object) -> UserError:
 
 
 def last_line(text: object, most: int = 200) -> str:
-    """Of a traceback what it ends with."""
+    """Return the last line of a traceback."""
     lines = str(text).strip().splitlines()
     return lines[-1].strip()[:most] if lines else ""

@@ -50,7 +50,7 @@ def is_like(document: Any) -> bool:
 
 
 def read(path: Path) -> Iterator[Found]:
-    """Every benchmark of a report."""
+    """Read every benchmark of a report."""
     path = path / "benchmarks.json" if path.is_dir() else path
     document = read_json(read_text(path), str(path))
     if not is_like(document) or not document["benchmarks"]:
@@ -138,7 +138,7 @@ def flat(metrics: Table) -> dict[str, float]:
 
 
 def _load(strategy: Table) -> tuple[Mode, int | None]:
-    """How requests were offered."""
+    """Return how requests were offered."""
     kind = strategy["type_"]
     if kind in _CLOSED:
         return "closed", count(strategy.get("streams") or 1, "streams")
@@ -146,7 +146,7 @@ def _load(strategy: Table) -> tuple[Mode, int | None]:
 
 
 def _calls(lists: dict[str, list[Table]], *, scheduled: bool) -> tuple[Calls, float]:
-    """Of all requests that were sent, and when the first was, by the Unix clock."""
+    """Return all requests that were sent, and when the first one was, by the Unix clock."""
     rows = [(row, _ENDS[name]) for name, some in lists.items() for row in some if _sent(row) is not None]
     if not rows:
         raise ValueError("no request was sent")

@@ -209,7 +209,7 @@ def _moment(at_s: Any, began: float) -> float | None:
 
 
 def _derived(sent: float, first: float | None, last: float | None, prompt: int, output: int) -> Table:
-    """What guidellm writes beside what it is computed from."""
+    """Return the numbers that guidellm derives from a request."""
     ended = sent if last is None else last
     latency = ended - sent
     waited = None if first is None else 1e3 * (first - sent)

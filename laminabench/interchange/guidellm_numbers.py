@@ -21,7 +21,7 @@ POINTS = {
 
 
 def of_values(values: Float64, weights: Float64 | None = None, count: int | None = None) -> Distribution:
-    """Of weighted values; a percentile is the smallest at which so much of the weight is reached."""
+    """Summarise weighted values; a percentile is the smallest value that reaches its share of the weight."""
     weights = np.ones(len(values)) if weights is None else weights
     if not len(values):
         empty = dict.fromkeys(("mean", "median", "mode", "variance", "std_dev", "min", "max"), 0.0)

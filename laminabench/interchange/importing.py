@@ -28,7 +28,7 @@ SYSTEM = "openai"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What no tool's file says, and a user does."""
+    """What the user adds to a tool's file."""
 
     model: str | None = None
     hardware: Deployment | None = None
@@ -51,7 +51,7 @@ class Imported:
 
     @property
     def notes(self) -> list[str]:
-        """What to know of it before its numbers are believed."""
+        """Notes to read before its numbers."""
         numbers = NUMBERS[self.manifest.backend]
         article = "an" if numbers == "emulated" else "a"
         computed = f"this is an export of {article} {numbers} Run: its times were computed and not measured"
@@ -62,7 +62,7 @@ class Imported:
         ]
 
     def write(self, directory: Path) -> None:
-        """As a Run in this directory."""
+        """Write it as a Run in this directory."""
         write_run(directory, self.outcome, self.trace, self.manifest)
 
 
@@ -118,7 +118,7 @@ def imported(found: Found, path: Path, given: Given) -> Imported:
 
 
 def _address(url: str) -> Address | None:
-    """Of the server; of a URL that is none, or has a name or password in it, nothing is kept."""
+    """Parse the server's URL; None if it is invalid or has credentials."""
     try:
         return parse_url(url)
     except UserError:

@@ -13,7 +13,7 @@ UNKNOWN_BEGAN_S = 86_400.0
 
 
 def mark_of(manifest: Manifest) -> str:
-    """Of numbers that nobody measured, in capitals; nothing of those that were."""
+    """Return a mark in capitals for numbers that were not measured."""
     return "" if manifest.backend == "live" else NUMBERS[manifest.backend].upper()
 
 
@@ -31,7 +31,7 @@ class Said:
 
     @property
     def label(self) -> str:
-        """What no reader can take for something else."""
+        """A label that says whether the numbers were measured."""
         trace, manifest = self.manifest.trace, self.manifest
         of = f"{manifest.system} {manifest.deployment.name}, {trace.name} ({trace.source})"
         how = f"{self.mark}, not measured: computed" if self.mark else "measured"
@@ -40,7 +40,7 @@ class Said:
 
     @property
     def marks(self) -> dict[str, str]:
-        """The same in parts, for fields that take any key."""
+        """The label in parts, for fields that take any key."""
         manifest = self.manifest
         return {
             "laminabench_backend": manifest.backend,
@@ -65,7 +65,7 @@ class Said:
 
     @property
     def url(self) -> str:
-        """Of the server; a name that leads nowhere where there was none."""
+        """The server's URL, or an invalid host name where there was no server."""
         url = self.manifest.deployment.url
         return (
             url
@@ -77,7 +77,7 @@ class Said:
 
     @property
     def began_at_s(self) -> float:
-        """Of the Unix clock, as far as an imported file knew it."""
+        """When it began by the Unix clock, as far as an imported file knew it."""
         facts: Any = self.manifest.deployment.facts or {}
         known = facts.get("imported", {}).get("began_at_s") if isinstance(facts, dict) else None
         return float(known) if known else UNKNOWN_BEGAN_S

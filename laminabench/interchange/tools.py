@@ -67,7 +67,7 @@ def tool_of(path: Path) -> str:
 
 
 def read(path: Path, name: str | None = None) -> list[Found]:
-    """Every benchmark of a file or folder."""
+    """Read every benchmark of a file or folder."""
     if not path.exists():
         raise UserError("file-not-readable", f"cannot read {path}: there is no such file")
     return list(TOOLS[name or tool_of(path)].read(path))

@@ -55,7 +55,7 @@ def documents(path: Path) -> list[Table]:
 
 
 def read(path: Path) -> Iterator[Found]:
-    """Every result of a file."""
+    """Read every result of a file."""
     all_ = documents(path)
     for number, document in enumerate(all_, 1):
         where = str(path) if len(all_) == 1 else f"{path}, result {number}"

@@ -15,7 +15,7 @@ Kept = TypeVar("Kept", bound=msgspec.Struct)
 
 
 class Kind(NamedTuple):
-    """What such a folder is called, its document, and the newest version of that which this can read."""
+    """A kind of document: its name, its file, and the newest version that can be read."""
 
     name: str  # "plan"
     writer: str  # the command that writes it again

@@ -32,18 +32,18 @@ def manifest_in(directory: Path, format_: str, file: str = MANIFEST) -> dict[str
 
 
 def sha256_of(path: Path) -> str:
-    """What the manifest says of each table, so that one changed bit is an error and not another result."""
+    """Hash a table's file, so that one changed bit is an error and not another result."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with a checksum, so that one flipped bit is not another result."""
+    """Add a checksum, so that one flipped bit is an error and not another result."""
     return {**facts, "crc32": _sum_of(facts)}
 
 
 def unsealed(found: object) -> dict[str, Any] | None:
-    """What was sealed, or was kept from before there were checksums; None of what has changed since."""
+    """Return what was sealed, or was written before there were checksums; None if it has changed."""
     if not isinstance(found, dict):
         return None
     facts = {name: value for name, value in found.items() if name != "crc32"}

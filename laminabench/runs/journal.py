@@ -50,7 +50,7 @@ def require_none(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """What of a journal cannot be gone on with: each record rests on all before it."""
+    """The part of a journal that cannot be resumed from: each record depends on all before it."""
 
     path: Path
     at_byte: int
@@ -138,7 +138,7 @@ class Journal:
             self._file.write(_framed(self._pack(record)))
 
     def flush(self) -> None:
-        """What was added is kept, however this process ends, and soon however the machine does."""
+        """Write what was added, so that it survives this process, and soon a crash of the machine."""
         with self._writing():
             if self._trouble:
                 raise self._trouble
@@ -267,7 +267,7 @@ def _framed(body: bytes) -> bytes:
 
 
 def _bodies(data: bytes, at: int) -> Iterator[tuple[bytes, int]]:
-    """Each whole record from there on, and where it ends, up to one that is not."""
+    """Yield each complete record and where it ends, up to one that is not complete."""
     while (body := _body(data, at)) is not None:
         at += _FRAME.size + len(body)
         yield body, at
@@ -286,7 +286,7 @@ def _body(data: bytes, at: int) -> bytes | None:
 
 
 def _next_whole(data: bytes, damaged: int) -> int:
-    """Where the next whole record begins behind a damaged one; the end, if none is found."""
+    """Return where the next complete record begins after a damaged one, or the end."""
     searched = 0
     for at in range(damaged + 1, len(data) - _FRAME.size):
         length = _LENGTH.unpack_from(data, at)[0]

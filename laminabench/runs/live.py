@@ -27,7 +27,7 @@ SUFFIX = ".live"
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="header"):
-    """What is replayed, and by which process."""
+    """The replay, and the process that runs it."""
 
     format: str = FORMAT
     format_version: int = FORMAT_VERSION
@@ -98,7 +98,7 @@ class LiveFile:
             self._file = None
 
     def remove(self) -> None:
-        """What it was about is over, and told elsewhere."""
+        """Remove the file: the replay is over, and the Run has its results."""
         self.close()
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)

@@ -49,7 +49,7 @@ class TraceFacts(Facts, frozen=True, kw_only=True):
 
 
 class WorkloadFacts(Facts, frozen=True, kw_only=True):
-    """How it was offered, with every flag of the replay."""
+    """How requests were offered, with every flag of the replay."""
 
     mode: Mode
     concurrency: int | None = None
@@ -106,12 +106,12 @@ class Partial(Facts, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """The same by itself: what is to be read before any number."""
+        """The warning to show before any number."""
         return f"PARTIAL, it {self.ended}"
 
 
 class Totals(Facts, frozen=True, kw_only=True):
-    """What the tables of an outcome cannot tell."""
+    """Totals of an outcome that its tables do not have."""
 
     replica_busy_s: list[float | None]
     attention_busy_s: float | None = 0.0
@@ -158,12 +158,12 @@ class Manifest(Facts, frozen=True, kw_only=True):
 
     @property
     def choices(self) -> JsonObject:
-        """What was chosen for the replay, by the flags' names; of an older Run by those of its options."""
+        """The replay's choices by their flags; an older Run has them by its options' names."""
         return safe_parse.toml(self.request) if self.request is not None else self.workload.options or {}
 
     @property
     def model_name(self) -> str:
-        """As the catalogue, or the server, calls it."""
+        """The model's name in the catalogue, or on the server."""
         return str(self.model["name"])
 
 

@@ -117,7 +117,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 class _Head(msgspec.Struct):
-    """What says how to read the rest."""
+    """The fields that say how to read the rest."""
 
     format: str = ""
     format_version: object = None
@@ -200,7 +200,7 @@ def _values(column: Column, chunked: pa.ChunkedArray) -> NDArray[Any]:
 
 
 def _codes(statuses: pa.DictionaryArray) -> NDArray[np.int8]:
-    """By name: who wrote the file may have put them in another order."""
+    """Decode a dictionary by its names: another writer may have put them in another order."""
     codes = np.array([STATUSES.index(name) for name in statuses.dictionary.to_pylist()], np.int8)
     found: NDArray[np.int8] = codes[statuses.indices.to_numpy(zero_copy_only=False)]
     return found

@@ -19,7 +19,7 @@ WindowKind = Literal["queue_never_empty", "concurrency_held", "arrivals", "whole
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What all parts have in common: they are made once, by name, and not changed."""
+    """Base of the parts of a summary: immutable, with fields by name."""
 
 
 class Percentiles(Facts, frozen=True, kw_only=True):
@@ -34,7 +34,7 @@ class Percentiles(Facts, frozen=True, kw_only=True):
 
 
 class Attainment(Facts, frozen=True, kw_only=True):
-    """What was served within the limit."""
+    """Attainment of the latency limits."""
 
     tbt_ms: float
     token_attainment: Number
@@ -74,7 +74,7 @@ class Energy(Facts, frozen=True, kw_only=True):
 
 
 class Requests(Facts, frozen=True, kw_only=True):
-    """How many came to which end."""
+    """Requests by how they ended."""
 
     completed: int
     rejected: int = 0
@@ -83,7 +83,7 @@ class Requests(Facts, frozen=True, kw_only=True):
 
 
 class Window(Facts, frozen=True, kw_only=True):
-    """What happens after start_s and up to and including end_s."""
+    """A window of time, after start_s and up to and including end_s."""
 
     start_s: float
     end_s: float
@@ -101,7 +101,7 @@ class Window(Facts, frozen=True, kw_only=True):
 
     @property
     def ticks(self) -> int:
-        """How long it is."""
+        """Its length in ticks."""
         return self.end - self.start
 
     @property
@@ -111,7 +111,7 @@ class Window(Facts, frozen=True, kw_only=True):
 
 
 class TimeShares(Facts, frozen=True, kw_only=True):
-    """Of a token's time."""
+    """Shares of a token's time."""
 
     model: Number = None
     attention: Number = None
@@ -122,7 +122,7 @@ class TimeShares(Facts, frozen=True, kw_only=True):
 
 
 class WorkerShares(Facts, frozen=True, kw_only=True):
-    """Of each worker, over the whole run; `devices` where model and attention share them."""
+    """Shares of each worker over the whole run; `devices` where model and attention share them."""
 
     devices: list[Number] | UnsetType = UNSET
     replicas: list[Number] | UnsetType = UNSET
@@ -130,7 +130,7 @@ class WorkerShares(Facts, frozen=True, kw_only=True):
 
 
 class PoolShares(Facts, frozen=True, kw_only=True):
-    """Of pools of workers in the window, and of each worker."""
+    """Shares of pools of workers in the window, and of each worker."""
 
     devices: Number | UnsetType = UNSET
     model: Number | UnsetType = UNSET
@@ -138,13 +138,13 @@ class PoolShares(Facts, frozen=True, kw_only=True):
     whole_run: WorkerShares = WorkerShares()
 
     def pools(self) -> dict[str, float | None]:
-        """Those that this system has, by name."""
+        """The pools that this system has, by name."""
         named = {"devices": self.devices, "model": self.model, "attention": self.attention}
         return {name: share for name, share in named.items() if share is not UNSET}
 
 
 class PerInstance(Facts, frozen=True, kw_only=True):
-    """Of instances behind a router, in their order."""
+    """Numbers of the instances behind a router, in their order."""
 
     requests: list[int]  # that were sent there, over the whole run
     throughput_tokens_per_s: list[Number]
@@ -153,7 +153,7 @@ class PerInstance(Facts, frozen=True, kw_only=True):
 
 
 class PromptPool(Facts, frozen=True, kw_only=True):
-    """Of the devices that compute prompts for others."""
+    """Numbers of the devices that compute prompts for others."""
 
     engines: int
     prompt_tokens_per_s: Number
@@ -174,7 +174,7 @@ class MeanAndMax(Facts, frozen=True, kw_only=True):
 
 
 class HbmBytes(Facts, frozen=True, kw_only=True):
-    """By what is in it."""
+    """HBM bytes by content."""
 
     kv: MeanAndMax
     qkv: MeanAndMax
@@ -190,7 +190,7 @@ class Amounts(Facts, frozen=True, kw_only=True):
 
 
 class Memory(Facts, frozen=True, kw_only=True):
-    """Of boards with two memories."""
+    """Numbers of boards with two memories."""
 
     hbm_capacity_bytes: int | None
     hbm_share: MeanAndMax
@@ -209,7 +209,7 @@ class Memory(Facts, frozen=True, kw_only=True):
 
 
 class Lateness(Facts, frozen=True, kw_only=True):
-    """Of the client itself."""
+    """How late the client itself sent requests."""
 
     p50: Number
     p99: Number
@@ -223,7 +223,7 @@ class TokensPerChunk(Facts, frozen=True, kw_only=True):
 
 
 class Attempts(Facts, frozen=True, kw_only=True):
-    """Of a client to have its requests served."""
+    """A client's attempts to have its requests served."""
 
     sent: int
     retried: int
@@ -248,7 +248,7 @@ class Counted(Facts, frozen=True, kw_only=True):
 
 
 class Schedule(Facts, frozen=True, kw_only=True):
-    """What the workers of a live replay recorded of their order of work."""
+    """The order of work that the workers of a live replay recorded."""
 
     pieces: int
     violations: list[str]
@@ -307,7 +307,7 @@ class Resumed(Facts, frozen=True, kw_only=True):
 
 
 class Summary(Rates, frozen=True, kw_only=True):
-    """What every replay has: the steady window's numbers, and the main ones of the whole run."""
+    """The numbers of every replay: of the steady window, and the main ones of the whole run."""
 
     cost: Cost
     energy: Energy = Energy()

@@ -132,7 +132,7 @@ def _write_table(path: Path, columns: tuple[Column, ...], values: Columns) -> in
 
 
 def _array(column: Column, values: NDArray[Any]) -> pa.Array:
-    """As arrow has it: null for NaN and -1, which is where something never came to pass."""
+    """Convert to arrow: null for NaN and -1, which stand for what never happened."""
     if column.type == STATUS:
         # Readers of the first version do not know of the last status.
         names = STATUSES if (values == FAILED).any() else STATUSES[:FAILED]

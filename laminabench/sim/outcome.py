@@ -65,6 +65,6 @@ class Outcome:
 
 
 def no_timeline() -> Columns:
-    """Of a replay whose work was not recorded."""
+    """Return the timeline of a replay whose work was not recorded."""
     integers = {name: np.zeros(0, np.int64) for name in ("batch", "worker", "iteration", "cycle", "slice")}
     return {**integers, "start_s": np.zeros(0), "end_s": np.zeros(0)}

@@ -323,7 +323,7 @@ class Fleet:
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """How many batches each instance has; they are numbered one instance after the other."""
+        """Batches of each instance; they are numbered one instance after the other."""
         return tuple(spec.batches for spec in self.specs for _ in range(spec.copies))
 
 

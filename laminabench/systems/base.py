@@ -33,7 +33,7 @@ Made = TypeVar("Made", bound="DataclassInstance")
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """How a trace is offered, and what is expected of the answers."""
+    """How a trace is offered, and the limits of its latencies."""
 
     mode: Mode = "saturate"
     concurrency: int | None = None
@@ -52,7 +52,7 @@ class Workload:
         )
 
     def offered(self, trace: Trace) -> Offered:
-        """How a system gets the trace; a UserError where choices contradict each other."""
+        """Return how requests come to the system; raise a UserError if choices contradict each other."""
         if self.mode == "open" and not trace.meta.has_arrivals:
             raise UserError(
                 "trace-no-arrivals",
@@ -95,7 +95,7 @@ class Hardware(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What came of a replay, and everything needed to know what it means."""
+    """The result of a replay, with what is needed to interpret it."""
 
     outcome: Outcome
     facts: JsonObject  # of the deployment, as it was built
@@ -115,7 +115,7 @@ class Replayed:
 
 
 class Past(Protocol):
-    """What a journal has of a replay that was interrupted, and where it is gone on with."""
+    """The events of an interrupted replay, and the journal in which it is resumed."""
 
     @property
     def events(self) -> Sequence[Any]: ...
@@ -136,7 +136,7 @@ class Prepared:
 
     @property
     def costs(self) -> CostSet | None:
-        """What modelled times are computed from."""
+        """The cost set that modelled times are computed from."""
         return None
 
     @property
@@ -150,7 +150,7 @@ class Prepared:
         return found
 
     def decided(self, trace: Trace, listener: Listener) -> Self:
-        """With what is found out on this machine, before the replay begins."""
+        """Return the request with what is measured on this machine before the replay."""
         del trace, listener
         return self
 

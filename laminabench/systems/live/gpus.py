@@ -19,7 +19,7 @@ _LINE = re.compile(r"GPU \d+: (.+) \(UUID: (.+)\)")
 
 
 def names() -> list[str]:
-    """What the driver calls them, in the order in which CUDA counts those that this process may use.
+    """Return the driver's names of the GPUs that this process may use, in CUDA's order.
 
     That is the bus's: whoever uses them asks for it (CUDA_DEVICE_ORDER).
     """

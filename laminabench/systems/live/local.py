@@ -26,7 +26,7 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 @dataclass(frozen=True, slots=True)
 class LocalSetup:
-    """What is decoded, and on what."""
+    """The model and the devices of a replay on this machine."""
 
     model: ModelShape
     source: str  # a name of the catalogue, or the path of a config.json or of a model's folder
@@ -45,7 +45,7 @@ class LocalSetup:
 
     @property
     def config_file(self) -> Path:
-        """Of a model that is not the catalogue's."""
+        """The configuration of a model that is not in the catalogue."""
         path = Path(self.source)
         return path / "config.json" if path.is_dir() else path
 

@@ -27,5 +27,5 @@ def prompt_of(trace: Trace, seed: int, vocab: int, row: int) -> list[int]:
 
 
 def prompts_of(trace: Trace, seed: int, vocab: int) -> Iterator[list[int]]:
-    """The same for all rows."""
+    """Return the prompts of all rows."""
     return (prompt_of(trace, seed, vocab, row) for row in range(len(trace)))

@@ -121,7 +121,7 @@ def expected_of(
     *,
     whole: bool = True,
 ) -> Expected:
-    """What is known of a replay as its clock starts; `whole`: answers are as long as the trace's."""
+    """Return what is known as the clock starts; `whole`: responses are as long as the trace's."""
     return Expected(
         requests=len(trace),
         tokens=int(trace.output_tokens.sum(dtype=np.int64)) if whole else None,
@@ -133,7 +133,7 @@ def expected_of(
 
 @contextlib.contextmanager
 def watched(listener: Listener, expected: Expected, *, exact: bool = True) -> Iterator[Recent]:
-    """What a live replay tells somebody who watches."""
+    """Yield what reports the progress of a live replay."""
     with listener.watch(expected) as told:
         yield Recent(told, expected.requests, exact)
 

@@ -54,7 +54,7 @@ class Stint(NamedTuple):
 
 
 class Tables:
-    """What is known so far."""
+    """The tables of a live replay, step by step."""
 
     def __init__(self, trace: Trace) -> None:
         rows = len(trace)
@@ -105,7 +105,7 @@ class Tables:
             self._end(row, event)
 
     def interrupted(self) -> None:
-        """Who runs has to wait: the engine is another one from here on."""
+        """Put running requests back in the queue: another engine takes over."""
         for row in list(self.running):
             self._pause(row)
 
@@ -157,7 +157,7 @@ class Tables:
         self._stints.append((row, stint.batch, stint.first_iteration, last))
 
     def outcome(self, **known: Any) -> Outcome:
-        """All of it, with what else is known: of workers and memory these tables say nothing."""
+        """Return the outcome, with what is known of workers and memory besides."""
         known.setdefault("requests", self.requests())
         known.setdefault("iterations", self.iterations())
         unknown: dict[str, Any] = {

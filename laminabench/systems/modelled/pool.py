@@ -50,7 +50,7 @@ def with_pool(setup: Setup, build: Callable[[Setup], Modelled], *, pulled: bool)
 
 
 def engines_of(setup: Setup, workers: Workers, *, pulled: bool) -> tuple[int, Modelled]:
-    """How many engines these devices are, each over as many as tensor parallelism goes, and one of them."""
+    """Return how many engines these devices make, by the largest tensor parallelism, and one of them."""
     degrees = [each for each in setup.model.tp_degrees(NODE_DEVICES) if workers.count % each == 0]
     tp = max(degrees)
     alone = replace(

@@ -20,6 +20,7 @@ MAY_NAME = (
         "figures/papers/",
         "torture/",
         "view/speed.py",
+        "render/view/speed.py",
         "cli/bench.py",
         "cli/validate.py",
     ),

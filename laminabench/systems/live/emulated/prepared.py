@@ -51,7 +51,7 @@ class PreparedEmulated(PreparedEngine):
         return f"lamina, emulated on {self.deployment}"
 
     def replay(self, trace: Trace, past: Past, listener: Listener) -> Replayed:
-        """As any live one."""
+        """Replay on live workers, and report the emulated devices."""
         replayed = PreparedEngine.replay(self, trace, past, listener)
         own, costs = replayed.facts, self.twin.costs
         if why := _behind(own["pace"], replayed):
@@ -87,7 +87,7 @@ class PreparedEmulated(PreparedEngine):
 
 
 def _behind(pace: Any, replayed: Replayed) -> str:
-    """What to do where the host was too slow for these devices; nothing where it was not."""
+    """Return advice if the host was too slow for the emulated devices, or an empty text."""
     if pace["kept"] is not False:
         return ""
     took_ms = float(np.mean(replayed.outcome.iterations["duration_s"])) * 1e3

@@ -35,7 +35,7 @@ class EmulatedSetup(LiveSetup):
     slowdown: float = field(kw_only=True)
 
     def devices(self) -> dict[str, tuple[str, ...]]:
-        """Where their processes are."""
+        """Return the devices of the workers' processes."""
         return {kind: (CPU,) * part.count for kind, part in self.parts.items()}
 
     @property
@@ -84,7 +84,7 @@ def timing_of(spec: Spec) -> Timing:
 
 
 def modelled_twin(request: ReplayRequest) -> ReplayRequest:
-    """The same replay of the virtual cluster, on the devices that are emulated."""
+    """Return the modelled replay on the devices that are emulated."""
     others: dict[str, Any] = {name: CHOICES[name].default for name in LIVE_ONLY}
     return msgspec.structs.replace(
         request, **others, backend="modelled", deployment=_deployment(request), timeline=None, plot=None
@@ -92,7 +92,7 @@ def modelled_twin(request: ReplayRequest) -> ReplayRequest:
 
 
 def _deployment(request: ReplayRequest) -> str:
-    """Of the devices of --emulate; by default as many of them as the paper has of its own."""
+    """Return the deployment of the emulated devices; by default as many as the paper has."""
     named = [name.strip().lower() for name in (request.emulate or "").split(",")]
     if not 1 <= len(named) <= 2 or not all(named):
         raise UserError(

@@ -34,7 +34,7 @@ class Sent(NamedTuple):
 
 @dataclass(slots=True)
 class Attempts:
-    """How requests are sent, and what came of those that were."""
+    """Sends requests, again where that makes sense, and records their responses."""
 
     pool: Pool
     records: Records
@@ -78,7 +78,7 @@ class Attempts:
         return stream
 
     async def _attempt(self, place: int, request: bytes, begun: Sent | None) -> tuple[Stream | None, str]:
-        """What came, if anything did, and what went wrong."""
+        """Make one attempt; return its response, if any, and its error."""
         tried_s = time.monotonic()
         try:
             sent = begun or self._send(await self.pool.take(), place, request)
@@ -98,7 +98,7 @@ class Attempts:
         return Sent(connection, stream, at_s)
 
     async def _response(self, sent: Sent, until_s: float | None = None) -> Stream:
-        """What came of it, in the time that it has."""
+        """Wait for the response, as long as the time-outs allow."""
         loop = asyncio.get_running_loop()
         connection, stream, at_s = sent
 
@@ -148,7 +148,7 @@ class Attempts:
 
 
 def _pause_s(stream: Stream | None, error: str, attempt: int) -> float | None:
-    """How long to wait before the next attempt; None if there is no sense in one.
+    """Return how long to wait before the next attempt, or None if there is to be none.
 
     What has begun to stream is never asked for twice: its tokens have been counted.
     """

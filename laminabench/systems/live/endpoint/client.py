@@ -37,7 +37,7 @@ Serve = Callable[[int, float], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one client process has to do."""
+    """The work of one client process."""
 
     setup: EndpointSetup
     accepted: Accepted
@@ -112,7 +112,7 @@ class Client:
         self.stopped.set()
 
     async def run(self, began_s: float, report: Callable[[Progress], None]) -> None:
-        """All of it, or until it is stopped; nothing of it is on the loop afterwards."""
+        """Run all of it, or until it is stopped; no task is left on the loop."""
         sampler = ProgressSampler(self.attempts.records)
         reporting = asyncio.ensure_future(_report_progress(sampler, report))
         work = asyncio.ensure_future(self._schedule(began_s))
@@ -174,7 +174,7 @@ async def _report_progress(sampler: ProgressSampler, report: Callable[[Progress]
 async def at_times(
     due_s: Sequence[float], serve: Serve, idle: Callable[[], object], departures: Departures
 ) -> None:
-    """Each at its time, however many are under way; `idle` is called while there is time before the next.
+    """Send each request at its time; `idle` is called while there is time before the next one.
 
     Who reads answers lets those go that are due meanwhile.
     """

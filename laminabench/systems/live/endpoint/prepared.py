@@ -92,7 +92,7 @@ def _required(request: ReplayRequest) -> tuple[str, str]:
 
 
 def _problem(seen: Seen, completed: int) -> CodedError | None:
-    """All of the trace has been offered, and something came of it; or why not."""
+    """Return why the replay is not complete, or None if it is."""
     if seen.partial:
         return CheckFailedError("replay-ended-early", f"the replay ended early: {seen.partial.why}")
     if completed:

@@ -24,7 +24,7 @@ _REFUSED = (400, 422)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What came of asking."""
+    """What the server was found to accept."""
 
     accepted: Accepted
     left_out: tuple[str, ...]  # fields that the server refuses
@@ -80,7 +80,7 @@ class Probe:
         )
 
     async def fields(self, prompt: Prompt) -> tuple[Accepted, Stream]:
-        """What the server takes; fields that it names as unknown are left out, one after the other."""
+        """Find the fields that the server accepts, leaving out those that it rejects one by one."""
         accepted = Accepted()
         while True:
             body = accepted.body(self.setup, prompt, OUTPUT_TOKENS)
@@ -112,7 +112,7 @@ class Probe:
             raise UserError("endpoint-unreachable", f"{setup.address}: {error.kind} ({error})") from None
 
     def _said(self, stream: Stream) -> str:
-        """What the server gave as a reason: on one line, not too long, and without what is secret."""
+        """Return the server's reason for an error on one line, shortened and without secrets."""
         # Before it is cut: half a secret would not be found in it.
         text = self.setup.hidden(_reason(stream))[:300]
         return f"{stream.error}: {text}" if text else stream.error
@@ -144,7 +144,7 @@ async def probed(probe: Probe, prompts: Prompts, *, listed: bool) -> Found:
 
 
 def _reason(stream: Stream) -> str:
-    """What the server gave as a reason, on one line."""
+    """Return the server's reason for an error, on one line."""
     text = stream.plain.decode("utf-8", "replace")
     try:
         found = msgspec.json.decode(stream.plain)

@@ -42,7 +42,7 @@ class ClientResult(NamedTuple):
 
 
 def shards(part: Part, workers: int) -> list[Part]:
-    """Every n-th request for each of n clients, and its part of the places in the system."""
+    """Deal every n-th request to each of n clients, with its part of the concurrency."""
     workers = min(workers, len(part.rows), part.places or len(part.rows))
     places = [part.places // workers + (number < part.places % workers) for number in range(workers)]
     return [
@@ -90,7 +90,7 @@ async def _run(client: Client, began_s: float, report: Callable[[Progress], None
 def run_in_processes(
     parts: Sequence[Part], recent: Recent, begun: Callable[[], None] = lambda: None
 ) -> list[ClientResult]:
-    """Each in a process of its own, all beginning at the same moment."""
+    """Run each client in a process of its own, all from the same moment."""
     context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
     try:

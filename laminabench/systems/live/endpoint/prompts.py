@@ -35,7 +35,7 @@ class Words:
 
 @dataclass(slots=True)
 class Prompts:
-    """What to send for a row of the trace: numbers below `below`, as token ids or as words of that number."""
+    """Prompts of the trace's rows: numbers below `below`, as token ids or as words."""
 
     trace: Trace
     seed: int
@@ -112,14 +112,14 @@ def words_of(tokenizer: Any) -> Words:
 
 
 def _candidates(tokenizer: Any) -> list[str]:
-    """What decodes to letters, most of it a word with the space before it."""
+    """Return tokens that decode to letters, mostly a word after a space."""
     ids = sorted(tokenizer.get_vocab(with_added_tokens=False).values())[:_TRIED]
     decoded = (tokenizer.decode([number], skip_special_tokens=True).strip() for number in ids)
     return sorted({word for word in decoded if word.isascii() and word.isalpha()})
 
 
 def _kept(tokenizer: Any, candidates: list[str], lead: str) -> Words:
-    """Those of which a text of three has three tokens."""
+    """Return the words of which three make a text of three tokens."""
     texts = [f"{lead}{word} {word} {word}" for word in candidates]
     found = tokenizer.encode_batch(texts, add_special_tokens=False)
     kept = [word for word, encoded in zip(candidates, found, strict=True) if len(encoded.ids) == 3]
@@ -127,6 +127,6 @@ def _kept(tokenizer: Any, candidates: list[str], lead: str) -> Words:
 
 
 def check_lengths(tokenizer: Any, prompts: Prompts, rows: list[int]) -> int:
-    """How many of these rows' texts are another number of tokens than they should be, encoded again."""
+    """Count the rows whose text has another number of tokens than intended when it is encoded again."""
     texts = [tokenizer.encode(prompts.of(row), add_special_tokens=False) for row in rows]
     return sum(len(text.ids) != prompts.length(row) for row, text in zip(rows, texts, strict=True))

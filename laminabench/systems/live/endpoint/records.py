@@ -32,7 +32,7 @@ _CALLS: dict[str, tuple[Any, Any]] = {
 
 
 class Noted(NamedTuple):
-    """What one client process noted of its requests."""
+    """The columns that one client process recorded."""
 
     rows: NDArray[np.int64]
     calls: Columns
@@ -41,7 +41,7 @@ class Noted(NamedTuple):
 
 @dataclass(slots=True)
 class Records:
-    """Of the requests `rows` of a trace; times are of the monotonic clock until they are `noted`."""
+    """Records of the requests `rows` of a trace; times are of the monotonic clock until `noted`."""
 
     rows: NDArray[np.int64]
     calls: dict[str, list[Any]] = field(init=False)
@@ -72,7 +72,7 @@ class Records:
         self.tokens += tokens
 
     def noted(self, began_s: float) -> Noted:
-        """All of it as columns, in seconds since then."""
+        """Return everything as columns, in seconds since then."""
         calls = {name: np.array(self.calls[name], kind) for name, (_, kind) in _CALLS.items()}
         calls |= {name: column - began_s for name, column in calls.items() if name.endswith("_s")}
         tokens = np.array(self.chunk_tokens, np.int32)

@@ -45,7 +45,7 @@ TOO_BUSY = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What came of it."""
+    """The result of a replay that only a client saw."""
 
     outcome: Outcome
     facts: Facts
@@ -57,7 +57,7 @@ class Seen:
 def replay(
     trace: Trace, setup: EndpointSetup, offered: Offered, *, seed: int, listener: Listener = SILENT
 ) -> Seen:
-    """From the first question to the server to the last answer."""
+    """Probe the server, send the trace, and return what the client saw."""
     found, prompts, facts, notes = until_terminated(_asked(trace, setup, seed))
     places = 0  # requests come at their times
     if offered.mode != "open":

@@ -26,7 +26,7 @@ Limit = Literal["max_tokens", "max_completion_tokens"]
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What the server takes beside a prompt."""
+    """The fields of a request that the server accepts."""
 
     fields: frozenset[str] = frozenset(OPTIONAL)
     limit: Limit = "max_tokens"

@@ -74,7 +74,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """What is behind a URL: nothing is known of it but what the user says."""
+    """The deployment behind a URL, as far as the user describes it."""
 
     address: Address | None  # None of a server that another tool measured and does not name
     hardware: Deployment | None = None
@@ -173,7 +173,7 @@ def _without_secrets(text: str) -> str:
 
 
 def fields_of(headers: Sequence[Secret], key_file: str | None) -> tuple[tuple[str, Secret], ...]:
-    """Every --header, and the key as the field that servers look for it in."""
+    """Return the header fields of a request, with the key as the field that servers expect."""
     fields = tuple(_field(header) for header in headers)
     if any(name.lower() == "authorization" for name, _ in fields):
         if key_file is not None:
@@ -200,7 +200,7 @@ def _field(header: Secret) -> tuple[str, Secret]:
 
 
 def _key(file: str | None) -> str | None:
-    """From the file, else from the environment; a UserError never shows what it has read."""
+    """Read the key from the file, or else the environment; no error shows its content."""
     where, text = _found(file)
     if text is None:
         return None

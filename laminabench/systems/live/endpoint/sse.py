@@ -62,7 +62,7 @@ read_chunk = msgspec.json.Decoder(Chunk).decode
 
 
 def tokens_in(choice: Choice) -> tuple[int, Told]:
-    """How many tokens one event says to have; 0 and `even` if it does not say."""
+    """Return the number of tokens in an event and how it is known; 0 and `even` if it is not."""
     if choice.token_ids is not None:
         return len(choice.token_ids), "token_ids"
     if choice.logprobs is not None:

@@ -236,7 +236,7 @@ def resolved(address: Address) -> list[Any]:
 
 
 def more_files() -> None:
-    """As many connections as this process may ever have: the limit that is in force mostly allows 1024."""
+    """Raise this process's limit of open files, mostly 1024, as far as it may."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -82,7 +82,7 @@ def _check_alone(setup: LiveSetup) -> None:
 
 
 def needs_workers(choice: str, setup: LiveSetup) -> UserError:
-    """Of an engine in one process."""
+    """Return the error for a choice that an engine in one process does not have."""
     why = f"{setup.deployment} is one process"
     if setup.auto:
         why = f"--deployment {AUTO} may choose one process"

@@ -34,7 +34,7 @@ TOKENS = WARM_UP + COUNTED
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a layout came to."""
+    """The measured result of a layout."""
 
     deployment: str
     tokens_per_s: float
@@ -43,14 +43,14 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What decodes in a trial: about what a trace has at once."""
+    """The load of a trial: about as much as the trace has at once."""
 
     sequences: int
     context: int  # tokens of each
 
     @classmethod
     def of(cls, trace: Trace, request: ReplayRequest, setup: LiveSetup, free_bytes: float) -> Load:
-        """As far as memory goes."""
+        """Return the load of a trace, as far as memory allows."""
         at_once = (len(trace), setup.max_sequences, request.concurrency or MOST_SEQUENCES, MOST_SEQUENCES)
         mean = float(np.mean(trace.prompt_tokens + trace.output_tokens / 2)) if len(trace) else 1.0
         context = max(1, round(mean))
@@ -80,7 +80,7 @@ class Choice:
         return str(self.setup.deployment)
 
     def describe(self) -> dict[str, Any]:
-        """As a Run keeps it."""
+        """Convert to what a Run stores."""
         return {"why": self.why, "trials": [asdict(each) for each in self.trials]}
 
 
@@ -124,7 +124,7 @@ def chosen(
 
 
 def _workers(setup: LiveSetup, attending: int) -> Iterator[LiveSetup]:
-    """Every way to divide the cores that the model allows, those with about so many for attention first."""
+    """Yield every way to divide the cores, those with about so many for attention first."""
     cores, device = setup.workers[0], setup.deployment.model.device
     for attention in sorted(range(1, cores), key=lambda count: abs(count - attending)):
         divided = Deployment(Workers(device, cores - attention), Workers(device, attention))

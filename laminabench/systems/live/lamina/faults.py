@@ -41,7 +41,7 @@ class Injection:
 
 
 def parse(spec: str) -> Injection:
-    """What a --chaos asks for; a UserError names the part of it that is wrong."""
+    """Parse a --chaos; a UserError names the part that is wrong."""
 
     def wrong(why: str) -> UserError:
         return UserError("chaos-invalid", f"--chaos '{spec}': {why}")
@@ -82,7 +82,7 @@ def parse(spec: str) -> Injection:
 
 
 def _called(match: re.Match[str]) -> str:
-    """As the engine calls it."""
+    """Return the engine's name of the worker."""
     if match[4]:
         return f"{INSTANCE} {int(match[5])}"
     instance = f"{int(match[1][:-1])}/" if match[1] else ""
@@ -92,7 +92,7 @@ def _called(match: re.Match[str]) -> str:
 def plan(
     specs: Iterable[Injection], workers: Sequence[str], tokens: int, seed: int, instances: int = 1
 ) -> list[Injection]:
-    """Every fault, with whom it hits and when; a UserError for workers that there are not.
+    """Plan every fault: its worker and its time; raise a UserError for an unknown worker.
 
     The same specs, workers, tokens of the trace and seed make the same plan.
     """
@@ -118,7 +118,7 @@ def plan(
 
 
 def due(planned: Iterable[Injection], log: ReplayLog, elapsed_s: float) -> list[Injection]:
-    """Those whose time has come and who have not been performed.
+    """Return the faults that are due and have not been injected.
 
     A worker that was struck is left alone until the engine has noticed: who is dead cannot be killed.
     """

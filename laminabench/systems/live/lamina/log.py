@@ -20,7 +20,7 @@ from laminabench.util.live_progress import FaultEvent
 
 
 class Begun(NamedTuple):
-    """What the engine settled on that the flags may have left open."""
+    """What the engine chose where flags left it open."""
 
     batches: int
     pipelining: str
@@ -52,7 +52,7 @@ def packed(event: Event) -> list[Any]:
 
 
 def unpacked(record: Sequence[Any]) -> Event:
-    """From a journal; ValueError, TypeError, KeyError or ValidationError if it is no event."""
+    """Parse a journal's record; ValueError, TypeError, KeyError or ValidationError if it is no event."""
     name, *values = record
     kind = _KINDS[name]
     event: Event = msgspec.convert(values[0] if kind is FaultEvent else values, kind)
@@ -153,7 +153,7 @@ class ReplayLog:
 
 
 def record(event: Event, log: ReplayLog, journal: Journal | None) -> None:
-    """What happens is known here, and in the journal from its next flush on."""
+    """Record an event in the log, and in the journal with its next flush."""
     log.apply(event)
     if journal:
         journal.append(packed(event))

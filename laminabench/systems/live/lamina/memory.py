@@ -95,7 +95,7 @@ def _room_for_kv(setup: LiveSetup, free_bytes: float) -> tuple[float, float]:
 
 
 def absorbing_bytes(setup: LiveSetup) -> float:
-    """What attention workers multiply queries and outputs by, which they share here."""
+    """Return the bytes of the matrices that attention workers share to absorb queries and outputs."""
     products = setup.model.products() if setup.absorb == "attention" else ()
     return setup.model.dtype_bytes * sum(each.elements for each in products if each.heads)
 

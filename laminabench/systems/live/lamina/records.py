@@ -45,7 +45,7 @@ class Recorded:
         )
 
     def outcome(self, log: ReplayLog, kv_capacity_tokens: int) -> Outcome:
-        """What was told step by step, with what the workers recorded."""
+        """Return the log's tables with the times that the workers recorded."""
         of = np.array(self.records.replica_of, np.int64)
         busy_s = self.records.busy_s
         return log.tables.outcome(
@@ -59,7 +59,7 @@ class Recorded:
         )
 
     def _attention_busy_s(self, busy_s: NDArray[np.float64], of: NDArray[np.int64]) -> float:
-        """Of each instance's longest worker, added up."""
+        """Return the sum of the busiest attention worker of each instance."""
         longest: dict[str, float] = {}
         for name, spent, replica in zip(self.records.workers, busy_s.tolist(), of.tolist(), strict=True):
             instance = name.rpartition("/")[0]
@@ -144,7 +144,7 @@ class OwnTimes:
         return UNSET
 
     def outcome(self, log: ReplayLog, kv_capacity_tokens: int) -> Outcome:
-        """What was told step by step."""
+        """Return the log's tables."""
         iterations = log.tables.iterations()
         return log.tables.outcome(
             iterations=iterations,
@@ -173,7 +173,7 @@ def recorded(
 
 
 def _in_its_seconds(records: Records, clock: Clock) -> Records:
-    """By the replay's clock, of which a second may take several."""
+    """Convert to the replay's clock, of which a second may take several."""
     if clock.slowdown == 1:
         return records
     began, each = int(clock.began * 1e9), records.of_iterations
@@ -192,7 +192,7 @@ def _in_its_seconds(records: Records, clock: Clock) -> Records:
 def _of_all(
     fleet: Fleet, records: Sequence[Records | None], began_s: float, before: Mapping[int, int]
 ) -> Recorded:
-    """Of all instances that are left."""
+    """Join the records of all instances that are left."""
     from lamina.pipeline import check_schedule
     from lamina.pipeline.records import joined
 

@@ -72,7 +72,7 @@ def allowed_hosts(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def tokenizer_of(source: str, given: Path | None) -> Path | None:
-    """Where the tokenizer is: where the user says, or beside the model's weights, if there is one."""
+    """Return the tokenizer's folder: the user's, or that of the model's weights."""
     if given is not None:
         if not given.exists():
             raise UserError("serve-no-tokenizer", f"--tokenizer {given}: there is no such file or folder")

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class WarmUp(NamedTuple):
-    """What decodes before the clock starts, as vLLM's does: the arguments of Engine.warm_up."""
+    """The warm-up before the clock starts, as in vLLM: the arguments of Engine.warm_up."""
 
     sequences: int
     prompt_tokens: int
 
     @classmethod
     def of(cls, trace: Trace) -> WarmUp:
-        """As many as there can be of the trace, and one with its longest prompt."""
+        """Return a warm-up with as many sequences as the trace has, one with its longest prompt."""
         return cls(len(trace), int(trace.prompt_tokens.max(initial=1)))
 
 
@@ -111,7 +111,7 @@ def _started(
 
 
 def _machine(setup: LiveSetup, made: contextlib.ExitStack) -> Workplace | None:
-    """Where workers run. Several instances here share what they start from, and so the weights."""
+    """Return where workers run. Several instances on this machine share the weights."""
     if setup.ray is not None:
         from lamina.cluster.ray import RayMachine
 
@@ -140,7 +140,7 @@ def on_cores(count: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def refused() -> Iterator[None]:
-    """What the engine says no to, as the sentence of a UserError."""
+    """Turn errors of the engine into UserErrors."""
     try:
         yield
     except Exception as error:

@@ -109,7 +109,7 @@ def _tail(log: bytes) -> str:
 
 
 def _facts(setup: VllmSetup, environment: Environment, ended: Ended) -> dict[str, Any]:
-    """What a reader should know; first what all replays tell, then what vLLM said it runs with."""
+    """Return what a Run says of vLLM: first what all replays have, then vLLM's own settings."""
     received, done = ended.received, ended.received.done or {}
     ready = received.ready or {}
     return {
@@ -133,12 +133,12 @@ def _facts(setup: VllmSetup, environment: Environment, ended: Ended) -> dict[str
 
 
 def _of_stripped(received: Received, done: dict[str, Any]) -> dict[str, Any]:
-    """Of what is not stripped out: requests that were preempted are really computed again."""
+    """Return what was computed again: preempted requests are not made up."""
     return {"recomputed_tokens": received.recomputed, "prefill_verified_steps": done.get("steps")}
 
 
 def _of_prompts(done: dict[str, Any]) -> dict[str, Any]:
-    """What vLLM counted, once a request; what it computes again after a preemption it does not tell."""
+    """Return vLLM's counts of prompt tokens; what it recomputes after preemption is not counted."""
     return {name: done.get(name) for name in ("prompt_tokens_computed", "prompt_tokens_cached")}
 
 

@@ -69,7 +69,7 @@ class VllmProcess(contextlib.AbstractContextManager["VllmProcess"]):
             self._process.stdin.flush()
 
     def lines(self) -> Iterator[dict[str, object]]:
-        """What it writes until it ends, with VllmEndedError."""
+        """Yield the runner's lines; raise VllmEndedError at its end."""
         for line in self._raw_lines():
             try:
                 parsed = json.loads(line)
@@ -113,7 +113,7 @@ class VllmProcess(contextlib.AbstractContextManager["VllmProcess"]):
         return f"vLLM ended with exit code {code} before it was done"
 
     def log_bytes(self) -> bytes:
-        """What vLLM wrote; of very much, the end."""
+        """Return vLLM's log, or its end if it is long."""
         with self._log.open("rb") as log:
             size = log.seek(0, os.SEEK_END)
             log.seek(max(0, size - _LOG_BYTES))
@@ -171,7 +171,7 @@ class VllmProcess(contextlib.AbstractContextManager["VllmProcess"]):
 
 
 def command(environment: Environment) -> list[str]:
-    """How the runner is started. -P: what lies in its working folder is not imported."""
+    """Return the runner's command. -P: nothing in its working folder is imported."""
     return [str(environment.python), "-P", "-m", "decode_replay"]
 
 
@@ -210,7 +210,7 @@ def variables(
 
 
 def cache_of(environment: Environment, folder: Path) -> Path:
-    """Where what is compiled is kept: with the environment, or in `folder` if that cannot be written."""
+    """Return the folder of compiled code: the environment's, or `folder` if that is read-only."""
     return (environment.folder if os.access(environment.folder, os.W_OK) else folder) / "cache"
 
 

@@ -104,7 +104,7 @@ class Received:
             self.recent.iteration(0, end_s, size, len(joined))
 
     def _tell(self, *, quiet: bool) -> None:
-        """Where it is, for who watches: lines come a few times a second, also while it waits for arrivals."""
+        """Report progress: lines come a few times a second, also between arrivals."""
         tables, now_s = self.tables, time.monotonic()
         if not quiet:
             self._heard_s = now_s
@@ -119,7 +119,7 @@ class Received:
         )
 
     def outcome(self) -> Outcome:
-        """As far as it came."""
+        """Return the outcome, as far as the replay came."""
         tables, ready, done = self.tables, self.ready or {}, self.done or {}
         # Of those that run or wait at the end of a partial Run, the stretches they ran.
         tables.interrupted()

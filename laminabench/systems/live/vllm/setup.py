@@ -66,11 +66,11 @@ class VllmSetup(LocalSetup):
 
     @property
     def kv_bytes_per_token(self) -> float:
-        """Of all workers together: where they are more than the heads of KV, several hold the same one."""
+        """Bytes of all workers together: those beyond the number of KV heads hold copies."""
         return self.model.kv_bytes_per_token * max(1, self.workers // self.model.kv_heads)
 
     def gpus(self) -> list[int]:
-        """Those of this machine that the deployment names; a UserError if there are fewer."""
+        """Return this machine's GPUs that the deployment names; raise a UserError if there are fewer."""
         if self.kind == "cpu":
             return []
         instead = f"--deployment {DEPLOYMENT}, or --backend modelled"
@@ -132,7 +132,7 @@ def check(setup: VllmSetup) -> None:
 
 
 def architecture(setup: VllmSetup) -> str | None:
-    """What vLLM calls a model of the catalogue; None for one that says so itself."""
+    """Return vLLM's name for a model of the catalogue; None if its config says it."""
     if not setup.of_catalogue:
         return None
     family = str(to_hf_config(setup.model.name, 1)["model_type"])
@@ -234,7 +234,7 @@ def requests_of(trace: Trace, prompts: Path | None) -> dict[str, object]:
 
 
 def write_prompts(prompts: Iterable[Sequence[int]], path: Path) -> Path:
-    """As the runner reads them."""
+    """Write the prompts for the runner."""
     with path.open("wb") as file:
         for ids in prompts:
             file.write(np.array(ids, np.uint32).tobytes())

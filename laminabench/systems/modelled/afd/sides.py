@@ -35,7 +35,7 @@ def feed_bytes(model: ModelShape, layout: Layout) -> float:
 
 
 def nodes_reached(model: ModelShape, layout: Layout) -> tuple[float, float]:
-    """How many nodes of feed-forward workers a token is sent to, in a dense layer and in one of experts.
+    """Return the nodes of feed-forward workers that a token is sent to, by dense and expert layers.
 
     In the latter, those that have one of its experts, each of which is as likely as any other; all nodes
     where experts are not dealt out.
@@ -50,7 +50,7 @@ def nodes_reached(model: ModelShape, layout: Layout) -> tuple[float, float]:
 
 
 def copies(model: ModelShape, layout: Layout) -> float:
-    """How often a hidden state is sent to the feed-forward workers, and back: the mean of all layers."""
+    """Return how often a hidden state is sent to the feed-forward workers, on average over layers."""
     dense, experts = nodes_reached(model, layout)
     return (model.dense_layers * dense + model.expert_layers * experts) / model.layers
 

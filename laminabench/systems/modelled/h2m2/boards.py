@@ -46,7 +46,7 @@ class Parameter:
         return float(value) * self.scale if self.kind is float else value
 
     def wanted(self, value: object) -> str | None:
-        """What a value would have to be; None if it is."""
+        """Return what a value has to be, or None if it is."""
         if self.kind is str:
             return None if value in self.words else " or ".join(f'"{word}"' for word in self.words)
         if self.kind is bool:
@@ -181,12 +181,12 @@ class Board:
         }
 
     def describe(self) -> Table:
-        """Every parameter by name, in the unit of its name, for manifests."""
+        """Return every parameter by name, in the unit of its name."""
         shown = {name: self._shown(parameter) for name, parameter in PARAMETERS.items()}
         return {"name": self.name, "title": self.title, **shown}
 
     def assumptions(self) -> list[Table]:
-        """Every parameter with its value, its unit, and where it is from."""
+        """Return every parameter with its value, unit and source."""
         return [
             {"name": name, "value": self._shown(parameter), "unit": parameter.unit}
             | self._origin(name, self._shown(parameter))

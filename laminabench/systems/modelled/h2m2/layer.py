@@ -19,7 +19,7 @@ DRAMS: dict[Side, str] = {"hbm": "hbm3", "lpddr": "lpddr5x"}  # of the catalogue
 
 
 class Reading(NamedTuple):
-    """How a layer is read, where the paper says nothing."""
+    """Assumptions about how a layer is read, where the paper says nothing."""
 
     packed: bool = True  # a tile's weights lie together; else as in a matrix stored by columns
     in_turn: bool = False  # cores take tiles and requests in turn; else those that follow each other
@@ -121,6 +121,6 @@ class LayerReplay:
 
 
 def efficiency(board: Board, side: Side, replayed: SideReplay) -> float:
-    """Of the peak bandwidth, of a replay without computing and TLB misses."""
+    """Return the share of peak bandwidth of a replay without computing and TLB misses."""
     memory = board.hbm if side == "hbm" else board.lpddr
     return replayed.bytes / replayed.seconds / memory.bandwidth_bytes_per_s

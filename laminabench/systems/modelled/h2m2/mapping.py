@@ -22,7 +22,7 @@ ITERATIONS, BATCH, LONGEST = 128, 32, 2048
 
 
 class IterationLoad(NamedTuple):
-    """What an iteration has to do."""
+    """The work of an iteration."""
 
     batch: int
     kv_tokens: int  # that its requests read, each with its new one
@@ -221,7 +221,7 @@ def _require_work(load: IterationLoad) -> None:
 
 
 def _no_room(board: Board, model: ModelShape, policy: str, load: IterationLoad, lm_head: bool) -> str:
-    """What does not fit, and what would: a smaller batch of this length, or this batch with shorter ones."""
+    """Say what does not fit, and what would: a smaller batch, or shorter requests."""
 
     def fits(batch: int, length: int) -> bool:
         return _native_plan(board, model, policy, uniform(batch, length, board), lm_head) is not None
