@@ -40,6 +40,19 @@ def tag(name: str, /, *children: object, **attributes: object) -> Markup:
     return Markup(f"<{name}{said}>{joined(children)}</{name}>")
 
 
+def document(title: str, *body: object, head: Iterable[object] = (), **attributes: object) -> str:
+    """Return a whole page."""
+    about = (
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        *head,
+        tag("title", title),
+    )
+    whole = tag("html", tag("head", *about), tag("body", *body, **attributes), lang="en")
+    return f"<!doctype html>\n{whole}\n"
+
+
 def joined(parts: Iterable[object]) -> Markup:
     return Markup("".join(map(text, parts)))
 
