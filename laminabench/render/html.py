@@ -85,7 +85,7 @@ def cell(found: object) -> Markup:
     """Return what is inside of a table's cell."""
     if not isinstance(found, Cell):
         return text(found)
-    written = tag("code", found.text) if found.tone == "code" else exactly(found.value, found.text)
+    written = exactly(found.value, found.text)
     if found.tone in _CLASSES:
         written = tag("span", written, class_=_CLASSES[found.tone])
     return joined((written, tag("span", f" {found.more}", class_="interval"))) if found.more else written
