@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from importlib import resources
 
 from laminabench.render.forms import tiles
-from laminabench.render.html import Markup, cell, joined, sentences, tag
+from laminabench.render.html import Markup, cell, document, joined, sentences, tag
 from laminabench.render.model import Sheet
 
 
@@ -47,11 +47,4 @@ def sheet(found: Sheet, *, most: int | None = None) -> Markup:
 
 def page(title: str, *inside: str) -> str:
     """The same as a page by itself."""
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", title),
-    )
-    return f"<!doctype html>\n{tag('html', head, tag('body', *map(Markup, inside)), lang='en')}\n"
+    return document(title, *map(Markup, inside))

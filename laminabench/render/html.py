@@ -40,6 +40,19 @@ def tag(name: str, /, *children: object, **attributes: object) -> Markup:
     return Markup(f"<{name}{said}>{joined(children)}</{name}>")
 
 
+def document(title: str, *body: object, head: Iterable[object] = (), **attributes: object) -> str:
+    """Return a whole page."""
+    about = (
+        tag("meta", charset="utf-8"),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        *head,
+        tag("title", title),
+    )
+    whole = tag("html", tag("head", *about), tag("body", *body, **attributes), lang="en")
+    return f"<!doctype html>\n{whole}\n"
+
+
 def joined(parts: Iterable[object]) -> Markup:
     return Markup("".join(map(text, parts)))
 
@@ -72,7 +85,7 @@ def cell(found: object) -> Markup:
     """Return what is inside of a table's cell."""
     if not isinstance(found, Cell):
         return text(found)
-    written = tag("code", found.text) if found.tone == "code" else exactly(found.value, found.text)
+    written = exactly(found.value, found.text)
     if found.tone in _CLASSES:
         written = tag("span", written, class_=_CLASSES[found.tone])
     return joined((written, tag("span", f" {found.more}", class_="interval"))) if found.more else written

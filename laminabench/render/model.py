@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from laminabench.util import markdown
 
-Tone = Literal["", "good", "bad", "quiet", "strong", "code"]
+Tone = Literal["", "good", "bad", "quiet", "strong"]
 
 
 class Cell(NamedTuple):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from laminabench.render.charts.chart import Chart
 from laminabench.render.charts.timeline import default_window_s
-from laminabench.render.html import Markup, joined, script_data, sentences, sheet_table, tag
+from laminabench.render.html import Markup, document, joined, script_data, sentences, sheet_table, tag
 from laminabench.render.model import Sheet, listed
 from laminabench.render.sections import drawn, opening, origins, run_keys, section, timeline
 from laminabench.render.shown import Shown, caveats
@@ -70,18 +70,12 @@ def page(found: Report) -> str:
         "base-uri 'none'; form-action 'none'"
     )
     charts, body = _body(found)
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
+    head = (
         tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", found.title),
         tag("style", Markup(_packaged("report.css"))),
     )
     data = script_data("figures", [chart.figure() for chart in charts])
-    run = joined(tag("script", Markup(script)) for script in scripts)
-    return f"<!doctype html>\n{tag('html', head, tag('body', body, data, run), lang='en')}\n"
+    return document(found.title, body, data, *(tag("script", Markup(each)) for each in scripts), head=head)
 
 
 def _body(found: Report) -> tuple[list[Chart], Markup]:

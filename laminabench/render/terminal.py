@@ -19,9 +19,7 @@ _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *ran
 # What rich takes for markup, after any backslashes.
 _TAG = re.compile(r"(\\*)(\[[a-z#/@][^[]*?\])")
 
-_STYLES: dict[Tone, str] = {
-    "": "", "good": "green", "bad": "red", "quiet": "dim", "strong": "bold", "code": "",
-}  # fmt: skip
+_STYLES: dict[Tone, str] = {"": "", "good": "green", "bad": "red", "quiet": "dim", "strong": "bold"}
 
 
 def visible(text: str) -> str:

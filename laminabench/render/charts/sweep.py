@@ -29,7 +29,7 @@ LINES = [[0, "#d55e00"], [0.5, "#8a929b"], [1, "#0072b2"]]
 # More numbers than these are no help in their cells.
 MOST_WRITTEN = 240
 _QUIET = "#8a929b"
-_ROW_PX, _AXIS_PX = 34, 92
+_ROW_PX = 34
 
 
 def map_chart(sweep: KeptSweep, chosen: Choices) -> Chart:

@@ -111,8 +111,8 @@ def client_sheets(runs: Sequence[Shown]) -> list[Sheet]:
 
 def _times(each: Shown) -> Sheet:
     values = {title: [each.number_at(f"{key}.{point}") for point in _POINTS] for title, key in _TIMES}
-    rows = [
-        (title, *(Cell(number4(value), value) for value in points))
+    rows: list[list[str | Cell]] = [
+        [title, *(Cell(number4(value), value) for value in points)]
         for title, points in values.items()
         if any(value is not None for value in points)
     ]

@@ -28,9 +28,7 @@ class Box:
     title: str
     detail: str = ""
     members: list[InstructionFacts] = field(default_factory=list)
-    saved: list[int] = field(
-        default_factory=list
-    )  # bytes of each value, where it is one that crosses the cut
+    saved: list[int] = field(default_factory=list)  # bytes of each value that crosses the cut
 
     @property
     def saved_bytes(self) -> str:
@@ -67,10 +65,10 @@ class _Folder:
         self.piece = piece
         self.boxes: dict[str, Box] = {}
         self.bytes: dict[str, int] = {}
-        self.through: dict[
-            str, list[str]
-        ] = {}  # for each value, the values it is made of once views are gone
-        self.home: dict[str, str] = {}  # for each value, its box
+        # Of each value: what it is made of once views are gone, what its operator takes, and its box.
+        self.through: dict[str, list[str]] = {}
+        self.made_of: dict[str, list[str]] = {}
+        self.home: dict[str, str] = {}
         self.views = 0
         self.uses: dict[str, list[str]] = {}
         self._inputs(saved_before)
@@ -88,10 +86,8 @@ class _Folder:
             self._put(box, value["bytes"])
         for value in self.piece["inputs"]:
             if value["name"] == "attended":
-                self._put(
-                    Box("attended", "receive", self.piece["parts"][0]["name"], "receive output"),
-                    value["bytes"],
-                )
+                first = self.piece["parts"][0]["name"]
+                self._put(Box("attended", "receive", first, "receive output"), value["bytes"])
 
     def _put(self, box: Box, width: int) -> None:
         self.boxes[box.name] = box
@@ -105,9 +101,8 @@ class _Folder:
         for part in self.piece["parts"]:
             for one in part["instructions"]:
                 name = one["result"]
-                before = list(
-                    dict.fromkeys(v for given in one["inputs"] for v in self.through.get(given, []))
-                )
+                inputs = (self.through.get(given, []) for given in one["inputs"])
+                before = self.made_of[name] = list(dict.fromkeys(itertools.chain.from_iterable(inputs)))
                 if is_size(one) or (not before and not one["weights"]):
                     self.through[name] = []  # made of the size of the batch alone
                     continue
@@ -132,12 +127,8 @@ class _Folder:
         """One box for elementwise operators that continue one value, as long as one wide value leaves it."""
         query = self.piece["parts"][0]["gives"][0]["bytes"]
         stream = self.bytes.get("attended", query)
-        leaving = {
-            value
-            for part in self.piece["parts"]
-            for given in part["gives"]
-            for value in self.through[given["name"]]
-        }
+        given = (each["name"] for part in self.piece["parts"] for each in part["gives"])
+        leaving = {value for name in given for value in self.through[name]}
         order = list(self.boxes)
         needs = self._needs(order)
         taken: set[str] = set()
@@ -146,13 +137,10 @@ class _Folder:
             best: list[str] = []
             for name in order[start + 1 :]:
                 box = self.boxes[name]
-                if (
-                    box.kind != "elementwise"
-                    or name in taken
-                    or (chain and box.part != self.boxes[chain[0]].part)
-                ):
+                elsewhere = chain and box.part != self.boxes[chain[0]].part
+                if box.kind != "elementwise" or name in taken or elsewhere:
                     continue
-                made_of = self._made_of(name)
+                made_of = self.made_of[name]
                 others = [value for value in made_of if value != source and value not in chain]
                 # Small values (cos and sin, a router's choice) may join in, unless they come from the chain
                 # itself; a second wide value is a meeting of two streams, which is to be seen.
@@ -161,11 +149,7 @@ class _Folder:
                 if not joins or len(others) == len(made_of):
                     continue
                 chain.append(name)
-                exits = [
-                    v
-                    for v in chain
-                    if v in leaving or any(user not in chain for user in self.uses.get(v, []))
-                ]
+                exits = [v for v in chain if v in leaving or not {*self.uses.get(v, [])} <= {*chain}]
                 if sum(self.bytes[v] >= _WIDE * stream for v in exits) <= 1:
                     best = list(chain)
             for group in self._connected(best):
@@ -180,19 +164,15 @@ class _Folder:
         """All that each box is made of, however far up."""
         needs: dict[str, set[str]] = {}
         for name in order:
-            above = self._made_of(name) if self.boxes[name].members else []
+            above = self.made_of.get(name, [])
             needs[name] = {*above, *(far for value in above for far in needs[value])}
         return needs
-
-    def _made_of(self, name: str) -> list[str]:
-        one = self.boxes[name].members[0]
-        return list(dict.fromkeys(v for given in one["inputs"] for v in self.through.get(given, [])))
 
     def _connected(self, chain: list[str]) -> list[list[str]]:
         """Two norms of one value are two chains."""
         groups: list[list[str]] = []
         for name in chain:
-            near = [group for group in groups if any(value in group for value in self._made_of(name))]
+            near = [group for group in groups if any(value in group for value in self.made_of[name])]
             groups = [group for group in groups if group not in near] + [[*itertools.chain(*near), name]]
         return groups
 
@@ -205,7 +185,7 @@ class _Folder:
         vectors = [short_name(weight["name"]) for one in members for weight in one["weights"]]
         ops = [one["op"] for one in members]
         listed = " ".join(_telling(ops))
-        beside = {self.home[v] for name in group for v in self._made_of(name)} - {last.name}
+        beside = {self.home[v] for name in group for v in self.made_of[name]} - {last.name}
         if {"cos", "sin"} <= set(ops):
             last.title = "cos, sin"
         elif vectors:
@@ -215,9 +195,7 @@ class _Folder:
         else:
             last.title = listed
         if len(ops) > 1:
-            last.detail = (
-                f"{len(ops)} operators: {listed}" if last.title != listed else f"{len(ops)} operators"
-            )
+            last.detail = f"{len(ops)} operators" + (f": {listed}" if last.title != listed else "")
 
     def _ends(self) -> None:
         self.sinks: dict[str, list[str]] = {}
@@ -262,22 +240,18 @@ class _Folder:
 
     def edges(self) -> list[Edge]:
         """One line for each two boxes that are connected."""
-        pairs = [
-            (self.home[value], self.home[user]) for value, users in self.uses.items() for user in users
-        ] + [
-            (self.home[maker], sink)
-            for sink, given in self.sinks.items()
-            for value in given
-            for maker in self.through[value]
-        ]
-        return [
-            Edge(tail, head, self._kind(tail, head)) for tail, head in dict.fromkeys(pairs) if tail != head
-        ]
+        home = self.home
+        pairs = [(home[value], home[user]) for value, users in self.uses.items() for user in users]
+        for sink, given in self.sinks.items():
+            pairs += [(home[maker], sink) for value in given for maker in self.through[value]]
+        distinct = [(tail, head) for tail, head in dict.fromkeys(pairs) if tail != head]
+        return [Edge(tail, head, self._kind(tail, head)) for tail, head in distinct]
 
     def _kind(self, tail: str, head: str) -> str:
-        if "saved" in {self.boxes[tail].kind, self.boxes[head].kind}:
+        first, last = self.boxes[tail].kind, self.boxes[head].kind
+        if "saved" in (first, last):
             return "cut"
-        return "moved" if self.boxes[tail].kind == "receive" or self.boxes[head].kind == "send" else "plain"
+        return "moved" if first == "receive" or last == "send" else "plain"
 
 
 def _telling(ops: list[str]) -> list[str]:

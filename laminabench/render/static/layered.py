@@ -38,9 +38,9 @@ def lay_out(
         bends: list[Node] = [("bend", tail, row) for row in range(row_of[tail] + 1, row_of[head])]
         layout.row_of.update((bend, row) for row, bend in enumerate(bends, row_of[tail] + 1))
         layout.paths[tail, head] = [tail, *bends, head]
-    for node, row in layout.row_of.items():
-        layout.x[node] = float(len(layout.rows[row]))
-        layout.rows[row].append(node)
+    for node, place in layout.row_of.items():
+        layout.x[node] = float(len(layout.rows[place]))
+        layout.rows[place].append(node)
     wide = {node: width(node) if node in row_of else _BEND_WIDTH for node in layout.row_of}
     near: dict[Node, list[Node]] = {node: [] for node in layout.row_of}
     links = (pair for path in layout.paths.values() for pair in itertools.pairwise(path))

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from starlette.datastructures import QueryParams
 
 from laminabench.render import report as reports
 from laminabench.render.charts.timeline import closed, default_window_s
+from laminabench.render.format import short
 from laminabench.render.forms import form, hidden, line, select, submit
-from laminabench.render.html import Markup, joined, tag
+from laminabench.render.html import Markup, joined, table, tag
 from laminabench.render.model import listed
 from laminabench.render.sections import drawn, opening, origins, run_keys, timeline
+from laminabench.render.sheets.runs import swatch
 from laminabench.render.shown import Shown, caveats
-from laminabench.render.view.differences import differences_section
+from laminabench.render.view.facts import Facts
 from laminabench.render.view.folder import Found
 from laminabench.render.view.index import Index
 from laminabench.render.view.opened import at_a_glance, chosen, whole
@@ -23,6 +26,29 @@ from laminabench.render.view.page import Page, address, several
 from laminabench.requests.replay import seconds
 from laminabench.util.errors import UserError
 
+# Parts of a manifest that say what a Run is of; its numbers are results, and compared as such.
+_ASKED = (
+    *("system", "backend", "deployment.name", "model.name"),
+    *("trace.", "transforms.", "workload.", "request."),
+)
+_FOLLOWING = ("deployment.", "model.", "laminabench.", "host.", "seed", "partial.")
+_TRANSFORMS = (
+    *("num-requests", "scale-lengths", "rate-scale", "request-rate", "burstiness", "sample", "seed"),
+)
+# What the request says in other words.
+_AGAIN = {
+    "request.system": "system",
+    "request.backend": "backend",
+    "request.deployment": "deployment.name",
+    "request.model": "model.name",
+    "request.trace": "trace.name",
+    "request.mode": "workload.mode",
+    "request.slo-tbt-ms": "workload.slo_tbt_ms",
+    **{f"request.{name}": f"transforms.{name.replace('-', '_')}" for name in _TRANSFORMS},
+}
+# With more Runs, how many have a value is told, and not which.
+MOST_BESIDE = 8
+_MOST_VALUES = 12
 # In a chart with more lines nobody tells them apart.
 MOST_CHARTED = 12
 # A title with more names than these is no title.
@@ -189,3 +215,54 @@ def _from_zero(window_s: tuple[float, float]) -> tuple[float, float]:
     """Not before the replay began, and as long as it was."""
     start_s, end_s = window_s
     return (start_s, end_s) if start_s >= 0 else (0.0, end_s - start_s)
+
+
+def differences_section(runs: Sequence[Shown], facts: Sequence[Facts]) -> Markup:
+    """Nothing of one Run alone."""
+    if len(runs) < 2:
+        return joined(())
+    differing = _differing(facts)
+    first = {name: values for name, values in differing.items() if name.startswith(_ASKED)}
+    rest = {name: values for name, values in differing.items() if name not in first}
+    if not differing:
+        inside = [tag("p", "Nothing: their manifests say the same of trace, system, model and choices.")]
+    elif first:
+        inside = [_table("Of what was asked for", runs, first)]
+    else:
+        inside = [tag("p", "Nothing that was asked for.")]
+    if rest:
+        words = f"{several(len(rest), 'field')} more: what follows from these, machine and version"
+        inside.append(
+            tag("details", tag("summary", words), _table("Of the rest of the manifests", runs, rest))
+        )
+    return tag("section", tag("h2", "What differs"), *inside)
+
+
+def _differing(facts: Sequence[Facts]) -> dict[str, list[str]]:
+    names = dict.fromkeys(name for each in facts for name in each if name.startswith((*_ASKED, *_FOLLOWING)))
+    found = {}
+    for name in sorted(names, key=_place):
+        values = [short(each[name]) if name in each else "-" for each in facts]
+        if len(set(values)) > 1:
+            found[name] = values
+    return {name: values for name, values in found.items() if found.get(_AGAIN.get(name, "")) is None}
+
+
+def _place(name: str) -> tuple[int, str]:
+    places = (*_ASKED, *_FOLLOWING)
+    return next(place for place, each in enumerate(places) if name.startswith(each)), name
+
+
+def _table(caption: str, runs: Sequence[Shown], differing: Mapping[str, Sequence[str]]) -> Markup:
+    if len(runs) <= MOST_BESIDE:
+        header = ["", *(joined((swatch(each), " ", each.name)) for each in runs)]
+        rows = [(tag("code", name), *values) for name, values in differing.items()]
+        return table(caption, header, rows, "differing")
+    rows = [(tag("code", name), len(set(values)), _counted(values)) for name, values in differing.items()]
+    return table(caption, ("", "Values", "Runs of each"), rows, "differing")
+
+
+def _counted(values: Sequence[str]) -> str:
+    counts = Counter(values).most_common()
+    more = f", and {len(counts) - _MOST_VALUES:,} more" if len(counts) > _MOST_VALUES else ""
+    return ", ".join(f"{value} ({count:,})" for value, count in counts[:_MOST_VALUES]) + more

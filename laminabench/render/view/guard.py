@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.requests import cookie_parser
 
-from laminabench.render.html import tag
+from laminabench.render.html import document, tag
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -111,15 +111,10 @@ class Guard:
 
 
 async def _answer(send: Send, status: int, said: str, headers: dict[str, str]) -> None:
-    title = tag("title", "laminabench")
     icon = tag("link", rel="icon", href="data:,")
-    if status == 200:
-        onward = tag("meta", http_equiv="refresh", content=f"0;url={said}")
-        head, body = tag("head", onward, icon, title), tag("p", tag("a", "Go on", href=said))
-    else:
-        head, body = tag("head", icon, title), tag("p", said)
-    main = tag("main", tag("h1", "laminabench"), body)
-    page = f"<!doctype html>\n{tag('html', head, tag('body', main), lang='en')}\n"
+    onward = tag("meta", http_equiv="refresh", content=f"0;url={said}") if status == 200 else ""
+    body = tag("p", tag("a", "Go on", href=said) if status == 200 else said)
+    page = document("laminabench", tag("main", tag("h1", "laminabench"), body), head=(icon, onward))
     written = page.encode()
     sent = {"content-type": "text/html; charset=utf-8", "content-length": str(len(written)), **headers}
     pairs = [(name.encode(), value.encode()) for name, value in sent.items()]

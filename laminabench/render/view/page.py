@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from importlib import resources
 from urllib.parse import urlencode
 
+from laminabench.render import html
 from laminabench.render.charts.chart import Chart
 from laminabench.render.html import Markup, script_data, tag
 from laminabench.render.report import plotly_script
@@ -92,31 +93,24 @@ def document(page: Page, folder: str, places: Sequence[Place]) -> str:
         "report.js",
         *page.scripts,
     ]
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", f"{page.title} \N{EN DASH} laminabench"),
-        *(
-            tag("link", rel="stylesheet", href=static(name))
-            for name in ("report.css", "view.css", "things.css")
-        ),
+    sheets = ("report.css", "view.css", "things.css")
+    head = (
+        *(tag("link", rel="stylesheet", href=static(name)) for name in sheets),
         tag("link", rel="icon", href="data:,"),
         # Before anything is drawn: it knows which colours were chosen.
         tag("script", src=static("view.js")),
     )
-    body = tag(
-        "body",
+    return html.document(
+        f"{page.title} \N{EN DASH} laminabench",
         tag("a", "Skip to the content", class_="skip", href="#main"),
         _bar(folder, places),
         tag("main", tag("h1", page.title), page.keys or "", page.body, id="main", tabindex="-1"),
         _footer(),
         script_data("figures", [chart.figure() for chart in page.charts]),
         *(tag("script", src=static(name)) for name in names),
+        head=head,
         class_="explorer",
     )
-    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
 def part(page: Page) -> dict[str, object]:

@@ -207,26 +207,10 @@ def test_a_plan_at_its_own_prices_and_at_others(things: dict[str, Found]) -> Non
 def test_a_front_of_other_axes(cost: Any, speed: Any, things: dict[str, Found]) -> None:
     page = plan_of(things, cost=cost, speed=speed)
     front = next(each for each in page.charts[0].traces if each["meta"]["role"] == "front")
-    sign = 1 if speed == "tbt_p99_ms" else -1
-    points = {
-        i: (sum(n * PRICES[name] for name, n in each[2].items()), each[3], each[4])
-        for i, each in enumerate(CANDIDATES)
-        if each[4] <= LIMIT_MS
-    }
-
-    def costs(i: int) -> float:
-        hour, rate, _ = points[i]
-        return hour if cost == "usd_per_hour" else hour / (rate * 3600) * 1e6
-
-    def slowness(i: int) -> float:
-        return sign * points[i][2 if speed == "tbt_p99_ms" else 1]
-
-    beaten = {
-        i
-        for i in points
-        if any(j != i and costs(j) <= costs(i) and slowness(j) <= slowness(i) for j in points)
-    }
-    assert set(front["customdata"]) == set(points) - beaten
+    plan = read_plan(things["plans/one"].path)
+    found = front_at(plan.answers[0].replayed, plan.prices, LIMIT_MS, cost, speed)
+    assert front["customdata"] == found.on
+    assert front["y"] == pytest.approx([getattr(found.all[i], cost) for i in found.on], rel=1e-5)
 
 
 @pytest.mark.parametrize(
