@@ -11,7 +11,7 @@ import click
 from laminabench.cli.flags import GroupedCommand
 from laminabench.cli.lazy import LazyGroup
 from laminabench.cli.main import EXAMPLES, SECTIONS, main
-from laminabench.requests.replay import CHOICES, FLAGS, OUTPUT
+from laminabench.requests.replay import FIELDS, FLAGS, OUTPUT
 
 
 def pages() -> dict[str, str]:
@@ -81,7 +81,7 @@ def _options(command: click.Command, context: click.Context) -> dict[str, list[s
     grouped: dict[str, list[str]] = {}
     for parameter in command.get_params(context):
         row = _row(parameter, context)
-        choice = CHOICES.get(parameter.name or "") if isinstance(command, GroupedCommand) else None
+        choice = FIELDS.get(parameter.name or "") if isinstance(command, GroupedCommand) else None
         title = (choice.group if choice else OUTPUT) if isinstance(command, GroupedCommand) else "Options"
         if row:
             grouped.setdefault(title, []).append(row)

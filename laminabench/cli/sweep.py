@@ -37,7 +37,7 @@ MOST_ERRORS = 8
 @option("--jobs", COUNT, "Replays at once; as many as there are cores by default.")
 @option("--ray", None, "Replay on this Ray cluster, auto or host:port.", metavar="ADDRESS")
 @option(
-    "--out directory",
+    "-o --out directory",
     FOLDER,
     "Where points and table go; under sweeps/ by default, the same for the same sweep.",
 )

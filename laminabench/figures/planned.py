@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from laminabench.traces.table import Trace
     from laminabench.workflows.plan.answer import Answer
     from laminabench.workflows.plan.measure import Point
-    from laminabench.workflows.plan.request import PlanRequest
+    from laminabench.workflows.plan.request import ResolvedPlan
 
 # Not by colour alone.
 MARKS = {"lamina": "o", "lamina-v1": "s", "vllm": "^", "h2m2": "D", "afd": "v"}
 
 
-def draw(request: PlanRequest, trace: Trace, answers: Sequence[Answer], target: Path) -> None:
+def draw(request: ResolvedPlan, trace: Trace, answers: Sequence[Answer], target: Path) -> None:
     """Draw a plan into `target`, as its suffix names: one panel a cost set."""
     with look():
         drawn(lambda: picture(request, trace.meta.name, answers), target)
 
 
-def picture(request: PlanRequest, trace_name: str, answers: Sequence[Answer]) -> Figure:
+def picture(request: ResolvedPlan, trace_name: str, answers: Sequence[Answer]) -> Figure:
     """The figure, not yet written anywhere; inside `look`."""
     figure, panels = sheet(1, len(answers), width=PAGE, height=3.4, squeeze=False, sharey=True)
     points = [point for answer in answers for point in answer.found.points]
@@ -37,7 +37,7 @@ def picture(request: PlanRequest, trace_name: str, answers: Sequence[Answer]) ->
     scale = "log" if all(point.usd_per_million_tokens for point in points) else "linear"
     for axes, answer in zip(panels[0], answers, strict=True):
         axes.set_yscale(scale)
-        _panel(axes, answer, request.slo_tbt_p99_ms)
+        _panel(axes, answer, request.request.slo_tbt_p99_ms)
     panels[0][0].set_ylabel("\\$ a million tokens")
     # What one panel lacks another may have.
     named = {
@@ -46,7 +46,7 @@ def picture(request: PlanRequest, trace_name: str, answers: Sequence[Answer]) ->
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     figure.legend(list(named.values()), list(named), loc="outside upper center", ncols=6)
-    names = f"{_literal(trace_name)}, {_literal(request.model.name)}, {request.mode}"
+    names = f"{_literal(trace_name)}, {_literal(request.model.name)}, {request.request.mode}"
     foot(figure, f"modelled; {names}; candidates that were replayed in full")
     return figure
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from laminabench.catalog.deployment import Deployment
 from laminabench.catalog.models import ModelShape
+from laminabench.requests.replay import taken_by
 from laminabench.systems.modelled.homogeneous import BLOCK_TOKENS, MAX_NUM_SEQS, build
 from laminabench.systems.modelled.setup import Modelled, Setup, by_size
 from laminabench.systems.modelled.system import EVERY, PROMPTS, System, of_today
@@ -13,7 +14,7 @@ class Vllm(System):
     """One batch on one kind of device."""
 
     NAME = "vllm"
-    TAKES = EVERY | PROMPTS | {"prefix_sharing", "block_size", "gpu_memory_utilization", "routing"}
+    TAKES = EVERY | PROMPTS | taken_by("vllm")
     MAX_REQUESTS = MAX_NUM_SEQS
     BLOCK_TOKENS = BLOCK_TOKENS
 

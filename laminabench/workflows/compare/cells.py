@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+from msgspec import structs
 
 from laminabench.analysis.binding import binding_of
 from laminabench.catalog.costs import CostSet
@@ -21,6 +23,7 @@ from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
 from laminabench.util.json import Json
 from laminabench.util.parallel import spread
+from laminabench.workflows.compare.runs import CellRun, run_of
 from laminabench.workflows.compare.sides import Side, SideBySide, modelled_estimates, side_by_side
 from laminabench.workflows.compare.spec import (
     ComparisonSpec,
@@ -35,7 +38,7 @@ from laminabench.workflows.compare.spec import (
     longest_held,
     price_of,
 )
-from laminabench.workflows.replay import replay
+from laminabench.workflows.replay import Replayed, ReplayRequest, replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,7 @@ class Cell:
     slo_ttft_ms: float | None
     kinds_of_prices: str  # where they cannot be compared: which device has which
     assumed: tuple[str, ...]  # prices and watts that nobody published, a sentence each
+    runs: tuple[CellRun, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def band(self) -> str:
@@ -166,8 +170,8 @@ class Cell:
         }
 
 
-# What was replayed: of which system, on what, and the prompts of which requests.
-Done = dict[tuple[str, Setup, Routed, bytes], Summary]
+# What was replayed: the system, its setup and instances, and the prompts of the requests.
+Done = dict[tuple[str, Setup, Routed, bytes], tuple[Summary, CellRun | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,38 +206,52 @@ def placed(spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet
 
 
 def cell(
-    spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet, done: Done | None = None
+    spec: ComparisonSpec,
+    model: ModelShape,
+    trace: Trace,
+    costs: CostSet,
+    done: Done | None = None,
+    common: ReplayRequest | None = None,
 ) -> Cell:
-    """Every system of the spec, replayed; what is `done` is not again."""
+    """Replay every system of the spec, except for what is `done`.
+
+    With `common`, the request that all replays have in common, the cell has its Runs. Readings with all
+    hosts as slow as the era's have none: they explain a gain, and are no deployments.
+    """
     found = placed(spec, model, trace, costs)
     asked, chosen, kept = found.asked, found.chosen, found.kept
     done, requests = {} if done is None else done, kept.prompt_tokens.tobytes()
+    stored = None if spec.reading and spec.reading.alike else common
     for name, each in chosen.items():
         key = name, each.setup, each.routed, requests
         if key not in done:
-            done[key] = _summary(kept, name, each, spec)
+            replayed = _replayed(kept, name, each, spec)
+            run = run_of(name, each, spec, costs, stored, kept, replayed) if stored else None
+            done[key] = replayed.summary, run
+    results = {name: done[name, each.setup, each.routed, requests] for name, each in chosen.items()}
     devices = found.devices
     return Cell(
-        model.name,
-        trace.meta.name,
-        costs.name,
-        spec.reading,
-        {name: host_of(each.setup) for name, each in chosen.items()},
-        {name: _most_requests(name, each.setup) for name, each in chosen.items()},
-        costs.held_against,
-        found.dropped,
-        least_room(chosen),
-        {name: str(each.hardware) for name, each in asked.items()},
-        {name: str(each.hardware) for name, each in chosen.items()},
-        {name: price_of(name, each.hardware) for name, each in chosen.items()},
-        {name: each.hardware.power_w for name, each in chosen.items()},
-        {name: each.boards for name, each in chosen.items() if each.boards},
-        {name: held_in(each.setup) for name, each in chosen.items()},
-        {name: done[name, each.setup, each.routed, requests] for name, each in chosen.items()},
-        spec.workload.slo_tbt_ms,
-        spec.workload.slo_ttft_ms,
-        kinds_of_prices(devices),
-        assumed_amounts(devices),
+        model=model.name,
+        trace=trace.meta.name,
+        costs=costs.name,
+        reading=spec.reading,
+        hosts={name: host_of(each.setup) for name, each in chosen.items()},
+        limits={name: _most_requests(name, each.setup) for name, each in chosen.items()},
+        costs_held=costs.held_against,
+        dropped=found.dropped,
+        least_room=least_room(chosen),
+        asked={name: str(each.hardware) for name, each in asked.items()},
+        deployments={name: str(each.hardware) for name, each in chosen.items()},
+        usd_per_hour={name: price_of(name, each.hardware) for name, each in chosen.items()},
+        power_w={name: each.hardware.power_w for name, each in chosen.items()},
+        boards={name: each.boards for name, each in chosen.items() if each.boards},
+        held_in={name: held_in(each.setup) for name, each in chosen.items()},
+        summaries={name: summary for name, (summary, _) in results.items()},
+        slo_tbt_ms=spec.workload.slo_tbt_ms,
+        slo_ttft_ms=spec.workload.slo_ttft_ms,
+        kinds_of_prices=kinds_of_prices(devices),
+        assumed=assumed_amounts(devices),
+        runs=tuple(run for _, run in results.values() if run and stored),
     )
 
 
@@ -245,8 +263,8 @@ def _most_requests(name: str, setup: Setup) -> int:
     return setup.max_num_seqs or system(name).most_requests(setup.deployment)
 
 
-def _summary(trace: Trace, name: str, on: Deployed, spec: ComparisonSpec) -> Summary:
-    return replay(trace, name, on.setup, spec.workload, on.routed).summary
+def _replayed(trace: Trace, name: str, on: Deployed, spec: ComparisonSpec) -> Replayed:
+    return replay(trace, name, on.setup, spec.workload, on.routed)
 
 
 class View(NamedTuple):
@@ -261,6 +279,8 @@ class Grid:
     views: list[View]
     models: list[ModelShape]
     traces: list[Trace]
+    common: ReplayRequest | None = None  # of all replays, where their Runs are stored
+    costs_as_named: Mapping[str, str] = field(default_factory=dict)  # by the names that the sets have
 
 
 def grid_cells(
@@ -277,8 +297,11 @@ def grid_cells(
 
 def _work(grid: Grid, place: tuple[int, int, int]) -> list[Cell]:
     (costs, specs), model, trace = grid.views[place[0]], grid.models[place[1]], grid.traces[place[2]]
+    common = grid.common
+    if common is not None:
+        common = structs.replace(common, costs=grid.costs_as_named[costs.name])
     done: Done = {}
-    return [cell(spec, model, trace, costs, done) for spec in specs]
+    return [cell(spec, model, trace, costs, done, common) for spec in specs]
 
 
 def made_equal(
@@ -353,7 +376,7 @@ def _served(name: str, on: Deployed, spec: ComparisonSpec, held: Trace) -> tuple
     kept = held_by_all(held, {name: on})
     if len(kept) < len(on.routed.instances):
         return 0, 0.0
-    summary = _summary(kept, name, on, spec)
+    summary = _replayed(kept, name, on, spec).summary
     key = "slo.goodput_requests_per_s" if spec.workload.slo_ttft_ms else "throughput_tokens_per_s"
     return len(kept), number_at(summary, key) or 0.0
 

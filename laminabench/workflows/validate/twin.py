@@ -12,7 +12,7 @@ import msgspec
 
 from laminabench.analysis.estimate import Estimate, of_rounds
 from laminabench.catalog.cost_file import load_costs
-from laminabench.requests.replay import CHOICES
+from laminabench.requests.replay import FIELDS
 from laminabench.runs.summary import Summary, number_at
 from laminabench.systems.live.lamina.setup import PROMPT_TOKENS
 from laminabench.systems.live.local import MAX_SEQUENCES
@@ -159,7 +159,7 @@ def of_costs(request: ReplayRequest) -> ReplayRequest:
     live = request.deployment or ""
     vllm = request.system == "vllm"
     count = "1x" if vllm else r"\g<1>"
-    more: dict[str, Any] = {each: CHOICES[each].default for each in LIVE_ONLY}
+    more: dict[str, Any] = {each: FIELDS[each].default for each in LIVE_ONLY}
     more["deployment"] = re.sub(rf"(\d+x){CORE}\b", rf"{count}{name}", live)
     if vllm:
         more["admission"] = "grow"

@@ -11,7 +11,7 @@ import pytest
 
 import laminabench as lb
 from laminabench.api.choices import SAID_OTHERWISE, ReplayChoices, request_of
-from laminabench.requests.replay import CHOICES, ReplayRequest
+from laminabench.requests.replay import FIELDS, ReplayRequest
 from laminabench.systems.registry import NAMES
 
 HINTS = get_type_hints(ReplayChoices)
@@ -27,12 +27,12 @@ def _words(kind: Any) -> set[object]:
 
 
 def test_every_choice_of_a_request_is_a_keyword_and_none_else() -> None:
-    assert set(HINTS) == set(CHOICES) - set(SAID_OTHERWISE)
+    assert set(HINTS) == set(FIELDS) - set(SAID_OTHERWISE)
 
 
 @pytest.mark.parametrize("name", HINTS)
 def test_words_are_the_requests(name: str) -> None:
-    assert _words(HINTS[name]) == set(_OF_NAMES.get(name, _words(CHOICES[name].type)))
+    assert _words(HINTS[name]) == set(_OF_NAMES.get(name, _words(FIELDS[name].type)))
 
 
 def test_the_signature_names_each_with_its_default() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from laminabench.cli.flags import parsed
 from laminabench.requests.replay import (
     BY_KEY,
-    CHOICES,
+    FIELDS,
     HIDDEN,
     Choice,
     ReplayRequest,
@@ -35,7 +35,7 @@ def values(choice: Choice) -> st.SearchStrategy[Any]:
     """What the choice's type allows."""
     if choice.name in WORDS:
         return WORDS[choice.name]
-    if choice.flag.kind == "seconds":
+    if choice.option.kind == "seconds":
         return STRETCHES
     if choice.repeatable:
         return st.lists(TEXT, min_size=1, max_size=3).map(tuple)
@@ -63,7 +63,7 @@ def of_kind(kind: Any) -> st.SearchStrategy[Any] | None:
     return st.booleans() if kind is bool else TEXT
 
 
-CHOSEN = st.fixed_dictionaries({}, optional={name: values(choice) for name, choice in CHOICES.items()})
+CHOSEN = st.fixed_dictionaries({}, optional={name: values(choice) for name, choice in FIELDS.items()})
 
 
 @given(CHOSEN)
@@ -165,11 +165,11 @@ def test_a_run_keeps_the_files_and_not_where_it_is(tmp_path: Path, monkeypatch: 
     Path("mine.csv").touch()
     Path("llama3-70b").mkdir()
     request = ReplayRequest(trace="mine.csv", model="llama3-70b", plot="p.svg", directory="x")
-    assert request.kept() == ReplayRequest(trace=str(tmp_path / "mine.csv"), model="llama3-70b")
+    assert request.stored() == ReplayRequest(trace=str(tmp_path / "mine.csv"), model="llama3-70b")
 
 
 def test_every_choice_has_a_heading_and_a_help() -> None:
-    assert all(choice.flag.help.endswith(".") for choice in CHOICES.values())
+    assert all(choice.option.help.endswith(".") for choice in FIELDS.values())
     assert set(BY_KEY) == {field.encode_name for field in msgspec.structs.fields(ReplayRequest)}
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from laminabench.catalog.deployment import AUTO, Deployment, Instances, Workers
 from laminabench.catalog.find_model import to_hf_config
-from laminabench.requests.replay import CHOICES
+from laminabench.requests.replay import FIELDS
 from laminabench.sim.spec import Admission, Pipelining
 from laminabench.systems.live import gpus, local
 from laminabench.systems.live.local import KV_SHARE, MAX_SEQUENCES, LocalSetup
@@ -248,6 +248,9 @@ class LiveSetup(LocalSetup):
         }
 
 
+SETUP = LiveSetup
+
+
 def check(setup: LiveSetup) -> None:
     """A UserError if this machine cannot run it; nothing has started yet."""
     require_known(setup.router)
@@ -314,7 +317,7 @@ def needs_workers(choice: str, setup: LiveSetup) -> UserError:
         why = f"--deployment {AUTO} may choose one process"
     return UserError(
         "deployment-no-attention",
-        f"{CHOICES[choice].spelled} is for workers, and {why}; take MODEL+ATTENTION workers, such as "
+        f"{FIELDS[choice].flag} is for workers, and {why}; take MODEL+ATTENTION workers, such as "
         f"{DEPLOYMENT}",
     )
 

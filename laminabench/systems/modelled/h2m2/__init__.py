@@ -10,6 +10,7 @@ from laminabench.catalog.deployment import Deployment, Workers
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.provenance import host_provenance
+from laminabench.requests.replay import taken_by
 from laminabench.sim.h2m2 import flexgen_shares, footprint, uniform
 from laminabench.sim.spec import BoardTiming, Spec
 from laminabench.systems.modelled.h2m2.other_boards import at_own_price, unpriced
@@ -187,7 +188,7 @@ class H2m2(System):
     """Boards, each of which serves a whole model by itself."""
 
     NAME = "h2m2"
-    TAKES = EVERY | {"mapping", "board"}
+    TAKES = EVERY | taken_by("h2m2")
     # A board's memories are used whole, as its paper does.
     ANYWAY: ClassVar[Mapping[str, object]] = {**ONE_BATCH, "gpu_memory_utilization": MEMORY_SHARE}
     WHY_NOT = "a board has the whole model, one batch, and KV token by token in pages of its own"

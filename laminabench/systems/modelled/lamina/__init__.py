@@ -14,6 +14,7 @@ from laminabench.catalog.layout import Layout
 from laminabench.catalog.models import ModelShape, Product
 from laminabench.catalog.provenance import attention_sources, provenance, step_sources
 from laminabench.catalog.step import priced, summed
+from laminabench.requests.replay import taken_by
 from laminabench.sim.spec import Pipelining, Spec, Timing
 from laminabench.systems.modelled.lamina.transfers import migration_seconds, transfers
 from laminabench.systems.modelled.setup import (
@@ -344,23 +345,7 @@ class Lamina(SplitSystem):
     """As this package has it."""
 
     NAME = "lamina"
-    TAKES = (
-        EVERY
-        | PROMPTS
-        | {
-            *("batches", "pipelining", "pipeline_parallel", "partition", "overlap", "stream_chunks"),
-            *(
-                "min_batch",
-                "routing",
-                "absorb",
-                "stream_along",
-                "kv_overcommit",
-                "prefix_sharing",
-                "block_size",
-                "gpu_memory_utilization",
-            ),
-        }
-    )
+    TAKES = EVERY | PROMPTS | taken_by("lamina")
     NETWORK = NETWORK
     MAX_REQUESTS = MAX_REQUESTS
 
