@@ -164,7 +164,7 @@ def _prices(console: Console, answer: Answer) -> None:
 
 
 def _together(plan: ResolvedPlan, answers: Sequence[Answer], top: int) -> Iterator[str]:
-    """What is to be said of all cost sets: whether they agree, and whose devices nobody measured."""
+    """Yield whether all cost sets agree, and which devices they have no measurements of."""
     if len(answers) > 1:
         winners = [answer.winner for answer in answers if answer.winner is not None]
         costs = [point.usd_per_million_tokens for point in winners]
@@ -184,8 +184,8 @@ def _together(plan: ResolvedPlan, answers: Sequence[Answer], top: int) -> Iterat
         for device in point.candidate.borrowed(answer.question.costs)
     }
     if borrowed := sorted(assumed - set(boards)):
-        names = ", ".join(borrowed)
-        yield f"[dim]{ASSUMED} {names}: not measured, coefficients borrowed (costs show)[/dim]"
+        note = f"{', '.join(borrowed)}: not measured in this cost set, coefficients borrowed (costs show)"
+        yield f"[dim]{ASSUMED} {note}[/dim]"
     # Of boards, whether or not one of them is in a table.
     for name in boards:
         yield (

@@ -13,7 +13,7 @@ import click
 from laminabench.cli.flags import GroupedCommand, changed, given_in, with_fields
 from laminabench.cli.options import PATH, option
 from laminabench.cli.output import Output, reporting
-from laminabench.requests.replay import FIELDS, ReplayRequest, of_file, of_manifest
+from laminabench.requests.replay import FIELDS, ReplayRequest, of_file, of_manifest, require_given
 from laminabench.util.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def replay(
     laminabench replay --trace azure-code --backend live --num-requests 200
     laminabench replay --resume runs/azure-code-lamina-llama-mini-20260101-120000
     """
+    from laminabench.runs.read import read_manifest
     from laminabench.workflows.replay.journal import ReplayJournal
 
     given = given_in(flags)
@@ -55,19 +56,17 @@ def replay(
         with contextlib.closing(journal):
             _replay(journal.in_force(given), out, journal)
         return
-    base = of_file(config) if config else _repeated(again, given) if again else ReplayRequest()
+    base = ReplayRequest()
+    if config:
+        base = of_file(config)
+        require_given(base, str(config), given)
+    elif again:
+        base = of_manifest(read_manifest(again).request, str(again), given)
     request = changed(base, given)
     if print_config:
         click.echo(request.text(), nl=False)
         return
     _replay(request, out)
-
-
-def _repeated(run: Path, given: dict[str, object]) -> ReplayRequest:
-    """The request of a Run."""
-    from laminabench.runs.read import read_manifest
-
-    return of_manifest(read_manifest(run).request, str(run), given)
 
 
 def _replay(request: ReplayRequest, out: Output, journal: ReplayJournal | None = None) -> None:

@@ -11,7 +11,19 @@ import numpy as np
 
 from laminabench.interchange.aiperf_numbers import summary
 from laminabench.interchange.calls import Calls, pieces_of
-from laminabench.interchange.found import Found, Table, last_line, marks_in, read_json, read_text, unlike
+from laminabench.interchange.found import (
+    DAMAGE,
+    Found,
+    Table,
+    count,
+    last_line,
+    marks_in,
+    moment,
+    read_json,
+    read_text,
+    seconds,
+    unlike,
+)
 from laminabench.runs.status import DONE, FAILED, UNFINISHED
 from laminabench.sim.spec import Mode
 from laminabench.systems.live.endpoint.stream import dealt
@@ -46,7 +58,7 @@ def read(path: Path) -> Iterator[Found]:
     rows = [read_json(line, f"{records}, line {number}") for number, line in enumerate(_lines(records), 1)]
     try:
         yield _found(rows, said)
-    except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+    except DAMAGE as error:
         raise unlike(records, NAME, repr(error)) from error
 
 
@@ -59,7 +71,7 @@ def _found(rows: list[Table], said: Table) -> Found:
     rows = [row for row in rows if row["metadata"]["benchmark_phase"] != "warmup" and not _is_skipped(row)]
     if not rows:
         raise ValueError("it has no request")
-    rows.sort(key=lambda row: row["metadata"]["request_start_ns"])
+    rows.sort(key=lambda row: moment(row["metadata"]["request_start_ns"], "request_start_ns", _NS))
     if any(_is_done(row) and "time_to_first_token" not in row["metrics"] for row in rows):
         raise UserError(
             "import-not-streamed",
@@ -101,7 +113,7 @@ def _load(config: Table) -> tuple[Mode, int | None]:
     phases = [phase for phase in config.get("phases") or [] if phase.get("kind") != "warmup"]
     phase = phases[-1] if phases else {}
     if phase.get("type") == _CLOSED and phase.get("concurrency"):
-        return "closed", int(phase["concurrency"])
+        return "closed", count(phase["concurrency"], "concurrency")
     return "open", None
 
 
@@ -120,8 +132,10 @@ def _calls(rows: list[Table]) -> Calls:
             and (whole := _value(metrics, "request_latency")) not in (None, first)
         ):
             gaps = [whole - first]
-        times = np.zeros(0) if first is None else at_s + _MS * np.cumsum([first, *(gaps or [])])
-        made = int(_value(metrics, "output_sequence_length") or len(times))
+        waits = [] if first is None else [seconds(first, "time_to_first_token", _MS)]
+        waits += [seconds(gap, "inter_chunk_latency", _MS) for gap in gaps or [] if waits]
+        times = at_s + np.cumsum(waits)
+        made = count(_value(metrics, "output_sequence_length") or len(times), "output_sequence_length")
         lists.append((times, np.array(dealt(made, len(times)) if len(times) else [], np.int64)))
         even.append(len(times) > 0 and made != len(times))
     pieces = pieces_of(lists)
@@ -178,11 +192,11 @@ def _whole(
             _value(row["metrics"], otherwise) if each is None else each
             for each, row in zip(found, rows, strict=True)
         ]
-    return np.array([unknown if each is None else int(each) for each in found], np.int64)
+    return np.array([unknown if each is None else count(each, name) for each in found], np.int64)
 
 
-def _since(began: int, moment: int | None) -> float:
-    return float("nan") if moment is None else (moment - began) * _NS
+def _since(began: int, at_ns: int | None) -> float:
+    return float("nan") if at_ns is None else (moment(at_ns, "request_ack_ns", _NS) - began) * _NS
 
 
 def _value(metrics: Table, name: str) -> Any:

@@ -8,12 +8,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from laminabench.interchange.calls import Calls
+from laminabench.runs.read import LATEST_S
 from laminabench.sim.spec import Mode
+from laminabench.traces.table import MAX_TOKENS
 from laminabench.util.errors import UserError
 
 Table = dict[str, Any]
 MARK = "laminabench_"
+# Clocks may be of the Unix epoch, in whichever unit: this is in the year 5138.
+_LATEST_CLOCK_S = 1e11
+# What damage in a file of a tool raises while it is read.
+DAMAGE = (ArithmeticError, AttributeError, KeyError, TypeError, ValueError, IndexError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +45,20 @@ class Found:
     more: Mapping[str, Any] = field(default_factory=dict)  # what else is worth keeping
     notes: Sequence[str] = ()
     marks: Mapping[str, str] = field(default_factory=dict)  # what an export of ours says of its Run
+
+    def __post_init__(self) -> None:
+        """Raise a ValueError for times that no benchmark can have had."""
+        calls, pieces = self.calls, self.calls.pieces
+        if self.duration_s is not None:
+            seconds(self.duration_s, "the duration")
+        known = {"sent": calls.sent_s, "answered": calls.last_s, "pieces came": pieces.at_s}
+        for what, at_s in known.items():
+            if (np.isinf(at_s) | (at_s < 0) | (at_s > LATEST_S)).any():
+                raise ValueError(
+                    f"requests were {what} before the first was sent, or more than 29 years later"
+                )
+        if (calls.first_s < calls.sent_s).any() or (pieces.gaps()[1] < 0).any():
+            raise ValueError("tokens came before their request, or before those that precede them")
 
     @property
     def called(self) -> str:
@@ -70,6 +92,27 @@ def read_json(text: str, where: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UserError("import-not-json", f"{where} is not JSON ({error})") from error
+
+
+def count(value: Any, name: str) -> int:
+    """Return a number of tokens or requests; raise a ValueError for what is none."""
+    return int(_number(value, name, MAX_TOKENS))
+
+
+def seconds(value: Any, name: str, unit_s: float = 1.0) -> float:
+    """Return a length of time in seconds; raise a ValueError for what is none."""
+    return float(_number(value, name, LATEST_S / unit_s) * unit_s)
+
+
+def moment(value: Any, name: str, unit_s: float = 1.0) -> Any:
+    """Return a time of any clock unchanged; raise a ValueError for what is none."""
+    return _number(value, name, _LATEST_CLOCK_S / unit_s)
+
+
+def _number(value: Any, name: str, most: float) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most:
+        raise ValueError(f"{name} is {last_line(repr(value), 40)}, which is no number from 0 to {most:g}")
+    return value
 
 
 def unlike(where: object, tool: str, why: object) -> UserError:

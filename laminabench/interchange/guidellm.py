@@ -13,7 +13,18 @@ from typing import Any
 import numpy as np
 
 from laminabench.interchange.calls import Calls, pieces_of
-from laminabench.interchange.found import Found, Table, last_line, marks_in, read_json, read_text, unlike
+from laminabench.interchange.found import (
+    DAMAGE,
+    Found,
+    Table,
+    count,
+    last_line,
+    marks_in,
+    moment,
+    read_json,
+    read_text,
+    unlike,
+)
 from laminabench.interchange.guidellm_numbers import STATUSES, summary
 from laminabench.runs.status import DONE, FAILED, UNFINISHED
 from laminabench.sim.spec import Mode
@@ -48,7 +59,7 @@ def read(path: Path) -> Iterator[Found]:
         try:
             where = f"{path}, benchmark {number}"
             yield _found(benchmark, document, number if len(document["benchmarks"]) > 1 else 0, where)
-        except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
+        except DAMAGE as error:
             raise unlike(path, NAME, repr(error)) from error
 
 
@@ -67,7 +78,7 @@ def _found(benchmark: Table, document: Table, number: int, where: str) -> Found:
     whole = (
         clock["measure_start_time"] <= began_at_s and clock["measure_end_time"] >= clock["request_end_time"]
     )
-    duration_s = clock["request_end_time"] - began_at_s
+    duration_s = moment(clock["request_end_time"], "request_end_time") - began_at_s
     mode, concurrency = _load(strategy)
     labels = ((document.get("config") or {}).get("metadata") or {}).get("labels") or {}
     numbers = flat(summary(calls, duration_s))
@@ -130,7 +141,7 @@ def _load(strategy: Table) -> tuple[Mode, int | None]:
     """How requests were offered."""
     kind = strategy["type_"]
     if kind in _CLOSED:
-        return "closed", int(strategy.get("streams") or 1)
+        return "closed", count(strategy.get("streams") or 1, "streams")
     return ("saturate" if kind in _AT_ONCE else "open"), None
 
 
@@ -145,17 +156,17 @@ def _calls(lists: dict[str, list[Table]], *, scheduled: bool) -> tuple[Calls, fl
     began = float(sent[0])
     made, even = [], []
     for (row, _), clock in zip(rows, times, strict=True):
-        first, last, count = (
-            clock[f"{name}"] for name in ("first_token_iteration", "last_token_iteration", "token_iterations")
-        )
-        if first is None or not count:
+        first, chunks = clock["first_token_iteration"], count(clock["token_iterations"], "token_iterations")
+        if first is None or not chunks:
             made.append((np.zeros(0), np.zeros(0, np.int64)))
             even.append(False)
             continue
-        tokens = row["output_tokens"] if row.get("output_tokens") is not None else count
-        at_s = np.linspace(first, last if count > 1 else first, count) - began
-        made.append((at_s, np.array(dealt(int(tokens), count), np.int64)))
-        even.append(count > 2 or tokens != count)
+        tokens = row.get("output_tokens")
+        tokens = chunks if tokens is None else count(tokens, "output_tokens")
+        last = clock["last_token_iteration"] if chunks > 1 else first
+        first, last = (moment(each, "token_iteration") for each in (first, last))
+        made.append((np.linspace(first, last, chunks) - began, np.array(dealt(tokens, chunks), np.int64)))
+        even.append(chunks > 2 or tokens != chunks)
     pieces = pieces_of(made)
     size = len(rows)
     calls = Calls(
@@ -164,7 +175,9 @@ def _calls(lists: dict[str, list[Table]], *, scheduled: bool) -> tuple[Calls, fl
         headers_s=np.full(size, np.nan),
         first_s=_moments(times, "first_token_iteration", began),
         last_s=_moments(times, "last_token_iteration", began),
-        prompt_tokens=np.array([row.get("prompt_tokens") or 0 for row, _ in rows], np.int32),
+        prompt_tokens=np.array(
+            [count(row.get("prompt_tokens") or 0, "prompt_tokens") for row, _ in rows], np.int32
+        ),
         output_tokens=np.bincount(pieces.request, pieces.tokens, size).astype(np.int32),
         # By the server or by guidellm's tokenizer: the file does not say by whom.
         prompt_counted=np.full(size, -1, np.int64),
@@ -179,11 +192,12 @@ def _calls(lists: dict[str, list[Table]], *, scheduled: bool) -> tuple[Calls, fl
 
 
 def _sent(row: Table) -> float | None:
-    moment = row["info"]["timings"].get("request_start")
-    return None if moment is None else float(moment)
+    at_s = row["info"]["timings"].get("request_start")
+    return None if at_s is None else float(moment(at_s, "request_start"))
 
 
 def _moments(times: list[Table], name: str, began: float) -> np.ndarray[Any, np.dtype[np.float64]]:
     return np.array(
-        [np.nan if clock.get(name) is None else clock[name] - began for clock in times], np.float64
+        [np.nan if clock.get(name) is None else moment(clock[name], name) - began for clock in times],
+        np.float64,
     )

@@ -13,13 +13,17 @@ import numpy as np
 
 from laminabench.interchange.calls import Calls, pieces_of
 from laminabench.interchange.found import (
+    DAMAGE,
     MARK,
     Found,
     Table,
+    count,
     last_line,
     marks_in,
+    moment,
     read_json,
     read_text,
+    seconds,
     unlike,
 )
 from laminabench.interchange.said import Said
@@ -60,7 +64,7 @@ def read(path: Path) -> Iterator[Found]:
         _require_detail(document, where)
         try:
             yield _found(document, f"result {number}" if len(all_) > 1 else "")
-        except (KeyError, TypeError, ValueError, IndexError) as error:
+        except DAMAGE as error:
             raise unlike(where, _TOOL, repr(error)) from error
 
 
@@ -84,7 +88,8 @@ def _found(document: Table, part: str) -> Found:
     calls = _calls(document)
     rate, places = document["request_rate"], document.get("max_concurrency")
     mode: Mode = "open" if rate != "inf" else "closed" if places else "saturate"
-    numbers = summary(calls, float(document["duration"]))
+    duration_s = seconds(document["duration"], "duration")
+    numbers = summary(calls, duration_s)
     stated = {name: float(document[name]) for name in numbers if isinstance(document.get(name), int | float)}
     began = [float(each) for each in document["start_times"] if each]
     return Found(
@@ -94,8 +99,8 @@ def _found(document: Table, part: str) -> Found:
         model=str(document["model_id"]),
         mode=mode,
         # With a rate it is a limit, and not what is offered.
-        concurrency=int(places) if places and mode == "closed" else None,
-        duration_s=float(document["duration"]),
+        concurrency=count(places, "max_concurrency") if places and mode == "closed" else None,
+        duration_s=duration_s,
         stated=stated,
         recounted=numbers,
         part=part,
@@ -126,7 +131,7 @@ def _calls(document: Table) -> Calls:
         raise ValueError("its lists are not of one length, or empty")
     # A request that was never sent has no time of sending.
     rows = [row for row in range(len(columns["ttfts"])) if columns["start_times"][row]]
-    rows.sort(key=lambda row: columns["start_times"][row])
+    rows.sort(key=lambda row: moment(columns["start_times"][row], "start_times"))
     if not rows:
         raise ValueError("no request was sent")
     picked = {name: [column[row] for row in rows] for name, column in columns.items()}
@@ -136,9 +141,10 @@ def _calls(document: Table) -> Calls:
     for at_s, ttft, itl, tokens, error in zip(
         sent_s, picked["ttfts"], picked["itls"], picked["output_lens"], picked["errors"], strict=True
     ):
-        times = at_s + np.cumsum([ttft, *itl]) if ttft else np.zeros(0)
+        waits = [seconds(ttft, "ttfts"), *(seconds(gap, "itls") for gap in itl)] if ttft else []
+        times = at_s + np.cumsum(waits)
         # Of one that failed tokens are not counted: as many as there are pieces, at least.
-        made = len(times) if error else int(tokens)
+        made = len(times) if error else count(tokens, "output_lens")
         lists.append((times, np.array(dealt(made, len(times)) if len(times) else [], np.int64)))
         even.append(made != len(times) or bool(error and made))
         output.append(made if len(times) else 0)
@@ -149,7 +155,7 @@ def _calls(document: Table) -> Calls:
         headers_s=np.full(len(rows), np.nan),
         first_s=np.array([times[0] if len(times) else np.nan for times, _ in lists]),
         last_s=np.array([times[-1] if len(times) else np.nan for times, _ in lists]),
-        prompt_tokens=np.array(picked["input_lens"], np.int32),
+        prompt_tokens=np.array([count(tokens, "input_lens") for tokens in picked["input_lens"]], np.int32),
         output_tokens=np.array(output, np.int32),
         # By the server or by the client's tokenizer: the file does not say by whom.
         prompt_counted=np.full(len(rows), -1, np.int64),
@@ -183,8 +189,8 @@ def summary(calls: Calls, duration_s: float) -> dict[str, float]:
         "itl": gaps[done[of]],
         "e2el": calls.spent_s()[done],
     }
-    for name, seconds in distributions.items():
-        found |= _statistics(name, 1e3 * seconds)
+    for name, values in distributions.items():
+        found |= _statistics(name, 1e3 * values)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from laminabench.runs.format import FORMAT, FORMAT_VERSION, MANIFEST, sha256_of, unsealed
-from laminabench.runs.manifest import Manifest, Table
+from laminabench.runs.manifest import Manifest, Table, Totals
 from laminabench.runs.schema import FLAG, OPTIONAL, SECONDS, STATUS, TABLES, TEXT, Column, schema
 from laminabench.runs.status import STATUSES
 from laminabench.sim.outcome import Columns, Outcome, no_timeline
@@ -50,11 +51,8 @@ def read_run(directory: Path) -> Run:
     }
     if not {"requests", "iterations"} <= tables.keys():
         raise _damaged(directory / MANIFEST, "it does not name the tables")
-    _require_times(directory, tables)
-    _require_calls_of_requests(directory, tables)
-    for name in {"memory", "prompts"} & tables.keys():
-        if len(next(iter(tables[name].values()))) != len(tables["iterations"]["start_s"]):
-            raise _damaged(directory / f"{name}.parquet", "it has not one row for each iteration")
+    for file, why in problems(tables, totals):
+        raise _damaged(directory / file, why)
     tables.setdefault(
         "stints", {column.name: np.zeros(0, column.type.to_pandas_dtype()) for column in TABLES["stints"]}
     )
@@ -127,32 +125,32 @@ def _not_a_run(directory: Path) -> UserError:
     )
 
 
-def _require_times(directory: Path, tables: dict[str, Columns]) -> None:
-    """What is counted in ticks has to have that many."""
+def problems(tables: Mapping[str, Columns], totals: Totals) -> Iterator[tuple[str, str]]:
+    """Yield the file and the reason of everything in a Run's tables that cannot be."""
     for name, table in tables.items():
         for column in TABLES[name]:
-            if column.type == SECONDS:
-                values = table[column.name]
-                if ((values > LATEST_S) | (values < -LATEST_S)).any():
-                    why = f"its column {column.name} has times of more than {LATEST_S:,.0f} s"
-                    raise _damaged(directory / f"{name}.parquet", why)
-
-
-def _require_calls_of_requests(directory: Path, tables: dict[str, Columns]) -> None:
-    """Chunks and calls are there together, and of requests that there are."""
+            # What is counted in ticks has to have that many.
+            if column.type == SECONDS and (np.abs(table[column.name]) > LATEST_S).any():
+                why = f"its column {column.name} has times of more than {LATEST_S:,.0f} s"
+                yield f"{name}.parquet", why
+    if max(abs(totals.end_s), abs(totals.queue_empty_s)) > LATEST_S:
+        yield MANIFEST, f"its totals have times of more than {LATEST_S:,.0f} s"
+    for name in {"memory", "prompts"} & tables.keys():
+        if len(next(iter(tables[name].values()))) != len(tables["iterations"]["start_s"]):
+            yield f"{name}.parquet", "it has not one row for each iteration"
+    # Chunks and calls are there together, and of requests that there are.
     if ("chunks" in tables) != ("calls" in tables):
-        raise _damaged(directory / MANIFEST, "of chunks and calls it names one without the other")
-    if "chunks" not in tables:
-        return
-    count = len(tables["requests"]["arrival_s"])
-    if len(tables["calls"]["due_s"]) != count:
-        raise _damaged(directory / "calls.parquet", "it has not one row for each request")
-    chunks = tables["chunks"]
-    request, at_s = chunks["request"], chunks["at_s"]
-    if len(request) and (request.min() < 0 or request.max() >= count or chunks["tokens"].min() < 1):
-        raise _damaged(directory / "chunks.parquet", "it has chunks of no request, or of no token")
-    if not np.isfinite(at_s).all() or (np.diff(at_s) < 0).any():
-        raise _damaged(directory / "chunks.parquet", "its chunks are not in the order in which they came")
+        yield MANIFEST, "of chunks and calls it names one without the other"
+    elif "chunks" in tables:
+        count = len(tables["requests"]["arrival_s"])
+        if len(tables["calls"]["due_s"]) != count:
+            yield "calls.parquet", "it has not one row for each request"
+        chunks = tables["chunks"]
+        request, at_s = chunks["request"], chunks["at_s"]
+        if len(request) and (request.min() < 0 or request.max() >= count or chunks["tokens"].min() < 1):
+            yield "chunks.parquet", "it has chunks of no request, or of no token"
+        if not np.isfinite(at_s).all() or (np.diff(at_s) < 0).any():
+            yield "chunks.parquet", "its chunks are not in the order in which they came"
 
 
 def _read_table(path: Path, columns: tuple[Column, ...], table: Table) -> Columns:

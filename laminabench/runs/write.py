@@ -22,13 +22,14 @@ from laminabench.runs.format import (
     sha256_of,
 )
 from laminabench.runs.manifest import Manifest, Table, Totals
-from laminabench.runs.read import Run
+from laminabench.runs.read import Run, problems
 from laminabench.runs.replace import replacing_directory, require_replaceable
 from laminabench.runs.schema import FLAG, OPTIONAL, STATUS, TABLES, TEXT, Column, schema
 from laminabench.runs.status import FAILED, STATUSES, statuses
 from laminabench.sim.outcome import Columns, Outcome
 from laminabench.traces.arrow import array_of, texts_of
 from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
 from laminabench.util.json import as_number
 
 # A row group, and so what is in memory twice.
@@ -78,6 +79,8 @@ def write_run(
         kv_capacity_tokens=int(outcome.kv_capacity_tokens),
         tally=sums,
     )
+    for file, why in problems(tables, totals):
+        raise UserError("run-impossible", f"{directory} is not written, as {file} would be damaged: {why}")
     written: dict[str, Table] = {}
     with replacing_directory(directory) as temporary:
         for name, columns in tables.items():

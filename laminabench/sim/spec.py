@@ -29,8 +29,14 @@ Float64 = NDArray[np.float64]
 
 
 def ticks(seconds: Float64 | float) -> Ticks:
-    """Seconds as whole ticks of 0.1 ns."""
-    return np.floor(np.asarray(seconds, np.float64) * TICKS_PER_S + 0.5).astype(np.int64)
+    """Return seconds as whole ticks of 0.1 ns; raise a UserError for what 64 bits cannot hold."""
+    whole = np.floor(np.asarray(seconds, np.float64) * TICKS_PER_S + 0.5)
+    if whole.size and not (whole.min() >= -(2.0**63) and whole.max() < 2.0**63):  # NaN is neither
+        wrong = np.ravel(seconds)[int(np.argmin(np.ravel(np.abs(whole) < 2.0**63)))]
+        raise UserError(
+            "time-not-countable", f"{wrong:g} s is no time: it is not a number, or is more than 29 years"
+        )
+    return whole.astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)

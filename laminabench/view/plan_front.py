@@ -204,10 +204,12 @@ def _number(value: float | None, written: str, name: str | None = None) -> Marku
 
 
 def assumed(points: Iterable[KeptPoint]) -> Markup:
-    """Whose devices nobody measured."""
+    """Return the note on devices of which the cost set has no measurements."""
     names = sorted({device for point in points for device in point.assumed_devices})
     if not names:
         return text("")
     return tag(
-        "p", f"{ASSUMED} {', '.join(names)}: not measured, its coefficients are another's.", class_="quiet"
+        "p",
+        f"{ASSUMED} {', '.join(names)}: not measured in this cost set, its coefficients are another's.",
+        class_="quiet",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from msgspec import Meta
 
 from laminabench.analysis.metrics_table import IN_GOLDENS
 from laminabench.catalog.entries import from_path
-from laminabench.requests.replay import BY_KEY, NOT_OF_MANY, ReplayRequest, of_table
+from laminabench.requests.replay import BY_KEY, NOT_OF_MANY, ReplayRequest, acting, of_table
 from laminabench.systems.registry import backend_of
 from laminabench.util.errors import UserError
 from laminabench.util.suggest import nearest
@@ -160,6 +161,12 @@ def _request(where: str, flags: Mapping[str, Any]) -> ReplayRequest:
         for key, value in flags.items()
     }
     found = of_table(lists, where)
+    if words := acting(found):
+        raise UserError(
+            "case-not-trusted",
+            f"{where} has {shlex.join(words)}: code, addresses, credentials and files to write are taken "
+            "from the command line only, so no case can have them",
+        )
     try:
         found.require_valid()
         backend_of(found)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from laminabench.requests.replay import FIELDS, ReplayRequest, absolute, of_text
+from laminabench.requests.replay import FIELDS, ReplayRequest, absolute, acting, of_text, require_given
 from laminabench.runs.format import MANIFEST, sha256_of
 from laminabench.runs.journal import SUFFIX, Journal, beside, require_none
 from laminabench.runs.replace import require_writable
@@ -162,7 +162,8 @@ class ReplayJournal:
     @contextlib.contextmanager
     def until_written(self, listener: Listener) -> Iterator[None]:
         """It goes when the block has put the Run in its place; else it stays, with a note of how to go on."""
-        sentence = f"go on with: laminabench replay --resume {shlex.quote(str(self.directory))}"
+        anew = acting(self.request, ("directory",))
+        sentence = f"go on with: laminabench replay --resume {shlex.join([str(self.directory), *anew])}"
         try:
             yield
             if self.journal:
@@ -194,6 +195,7 @@ class ReplayJournal:
                     f"{_said(getattr(self.request, name))}: leave it out, the flags in "
                     f"{self.path} are in force",
                 )
+        require_given(self.request, str(self.path), given)
         anew = {name: value for name, value in given.items() if name in FREE}
         return msgspec.structs.replace(self.request, **anew, directory=str(self.directory))
 

@@ -160,7 +160,7 @@ def test_h20_is_h100_s_efficiencies_on_h20_s_specification_and_labelled():
     for term in ("gemm", "attention", "allreduce over 4", "elementwise"):
         assert rows[term]["kind"] == "assumed"
         assert rows[term]["borrowed_from"] == "h100"
-        assert "no public H20 measurement" in rows[term]["reason"]
+        assert "no H20 measurement in this set" in rows[term]["reason"]
     assert rows["host"]["kind"] == "assumed"
     assert costs.host.seconds(100) == pytest.approx(4e-3)
     assert {row["kind"] for row in provenance(costs, h100)} == {"fitted", "assumed"}

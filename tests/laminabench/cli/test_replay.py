@@ -292,6 +292,40 @@ def test_a_run_is_repeated_from_its_manifest(as_json: Any, shell: Any) -> None:
     assert shell("replay", "--again", "here", "--config", "there")[0] == 2
 
 
+def changed_request(run: str, text: str) -> None:
+    """Put choices into a Run's request, as whoever made the Run could."""
+    manifest = Path(run, "run.json")
+    facts = json.loads(manifest.read_text())
+    facts["request"] += text
+    del facts["crc32"]
+    manifest.write_text(json.dumps(facts))
+
+
+@pytest.mark.parametrize(
+    ("text", "flag"),
+    [
+        ('policy = "evil:Policy"\n', "--policy evil:Policy"),
+        ('url = "http://127.0.0.1:9"\napi-key-file = "run/run.json"\n', "--url http://127.0.0.1:9"),
+        ('plot = "mine.svg"\n', "--plot mine.svg"),
+        ('timeline = "mine.json"\n', "--timeline mine.json"),
+        ('out = "elsewhere"\n', "--out elsewhere"),
+        ("metrics-port = 0\n", "--metrics-port 0"),
+    ],
+)
+def test_a_run_of_others_runs_no_code_and_writes_nowhere_else(
+    as_json: Any, refused: Any, text: str, flag: str
+) -> None:
+    as_json("replay", *SMALL[:-1], "--out", "run")
+    Path("evil.py").write_text("open('ran', 'w')\nclass Policy: ...\n")
+    before = sorted(Path().iterdir())
+    changed_request("run", text)
+    refused(flag, "replay", "--again", "run", "-q")
+    request = json.loads(Path("run", "run.json").read_text())["request"]
+    Path("kept.toml").write_text(request)
+    refused(flag, "replay", "--config", "kept.toml", "-q")
+    assert sorted(Path().iterdir()) == sorted([*before, Path("kept.toml")])
+
+
 def test_the_first_screen_of_help_is_what_a_newcomer_needs(printed: Any) -> None:
     out = printed("replay", "--help")
     screen = "\n".join(out.splitlines()[:24])

@@ -116,6 +116,18 @@ def test_how_it_is_told_can_be_said_anew(shell: Any, as_json: Any, cut_off: Any)
     assert Path("t.json").is_file()
 
 
+def test_what_a_journal_would_write_is_given_anew(
+    shell: Any, as_json: Any, refused: Any, cut_off: Any
+) -> None:
+    cut_off(5)
+    code, _, err = shell(*LIVE, "--out", "kept", "--plot", "p.svg")
+    plot = str(Path("p.svg").absolute())
+    assert (code, err.rstrip().endswith(f"--resume kept --plot {plot}")) == (130, True)
+    cut_off(None)
+    refused(f"add: --plot {plot}", "replay", "--resume", "kept", "-q")
+    assert as_json("replay", "--resume", "kept", "-q", "--plot", plot)["plot"] == plot
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -61,8 +61,8 @@ def test_commands_write_and_print_no_header(command: Command, url: str, tmp_path
     openai = ("--system", "openai", "--url", url)
     side = f"--system openai --url {url} --header '{HEADER}'"
     command("replay", *TRACE, *openai, "--header", HEADER, "--out", "runs/one", "-v")
-    command("replay", "--again", "runs/one", "--header", HEADER, "--out", "runs/two")
-    assert "--header 'X-Key: ***'" in command("replay", "--again", "runs/one", code=2)
+    command("replay", "--again", "runs/one", "--url", url, "--header", HEADER, "--out", "runs/two")
+    assert f"--url {url} --header 'X-Key: ***'" in command("replay", "--again", "runs/one", code=2)
     command("sweep", *TRACE, *openai, f"--header={HEADER}", "--vary", "rate-scale=1,2", "--out", "runs/sweep")
     rounds = ("--live", side, "--live", f"{side} --retries 2", "--rounds", "1", "--out", "runs/kept")
     command("compare", *TRACE, *rounds, "--report", "runs/answer.html")

@@ -176,6 +176,55 @@ def test_what_aiperf_leaves_out_and_a_password_in_a_url(written: Any, tmp_path: 
 # What is refused
 
 
+def set_at(document: Any, value: Any, *place: Any) -> None:
+    for key in place[:-1]:
+        document = document[key]
+    document[place[-1]] = value
+
+
+TIMINGS = ("benchmarks", 0, "requests", "successful", 0, "info", "timings")
+IMPOSSIBLE = [
+    ("vllm.json", float("-inf"), ("output_lens", 0)),
+    ("vllm.json", 2**31, ("input_lens", 1)),
+    ("vllm.json", -1, ("input_lens", 1)),
+    ("vllm.json", 10**30, ("ttfts", 0)),
+    ("vllm.json", 2**63, ("itls", 0, 0)),
+    ("vllm.json", -0.1, ("itls", 0, 0)),
+    ("vllm.json", 1e30, ("duration",)),
+    ("vllm.json", 0, ("duration",)),
+    ("vllm.json", 10**400, ("start_times", 0)),
+    ("guidellm.json", True, (*TIMINGS, "last_token_iteration")),
+    ("guidellm.json", 1.0, (*TIMINGS, "last_token_iteration")),
+    ("guidellm.json", 1e30, (*TIMINGS, "token_iterations")),
+    ("guidellm.json", 2**31, (*TIMINGS[:-2], "prompt_tokens")),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "place"), IMPOSSIBLE)
+def test_numbers_that_no_benchmark_has(changed: Any, name: str, value: Any, place: Any) -> None:
+    with pytest.raises(UserError, match="import-damaged"):
+        read(changed(name, lambda said: set_at(said, value, *place)))
+
+
+AIPERF = [
+    (float("inf"), ("metrics", "output_sequence_length", "value")),
+    (2**31, ("metrics", "input_sequence_length", "value")),
+    (True, ("metrics", "time_to_first_token", "value")),
+    (1e30, ("metrics", "time_to_first_token", "value")),
+    (10**30, ("metadata", "request_start_ns")),
+]
+
+
+@pytest.mark.parametrize(("value", "place"), AIPERF)
+def test_numbers_that_no_request_of_aiperf_has(written: Any, tmp_path: Path, value: Any, place: Any) -> None:
+    first, *others = (written("aiperf") / "profile_export.jsonl").read_text().splitlines()
+    row = json.loads(first)
+    set_at(row, value, *place)
+    (tmp_path / "profile_export.jsonl").write_text("\n".join([json.dumps(row), *others]))
+    with pytest.raises(UserError, match="import-damaged"):
+        read(tmp_path)
+
+
 def test_sums_alone_are_refused_with_the_flag_that_keeps_requests(written: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="import-aggregates-only") as refused:
         read(written("vllm-plain.json"))

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laminabench.cli.flags import parsed
+from laminabench.requests.fields import ACTING as REACHING_OUT
+from laminabench.requests.fields import Field
 from laminabench.requests.replay import (
     BY_KEY,
     FIELDS,
-    HIDDEN,
-    Choice,
     ReplayRequest,
     of_file,
     of_manifest,
@@ -24,6 +24,7 @@ from laminabench.requests.replay import (
     seconds,
 )
 from laminabench.util.errors import UserError
+from laminabench.util.redact import HIDDEN, Secret
 
 LETTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 TEXT = st.text(LETTERS, min_size=1, max_size=12)
@@ -31,20 +32,15 @@ WORDS = {"system": st.sampled_from(["lamina", "vllm"]), "url": st.just("http://1
 STRETCHES = st.sampled_from(["0:600", ":5", "3:"])
 
 
-def values(choice: Choice) -> st.SearchStrategy[Any]:
+def values(choice: Field) -> st.SearchStrategy[Any]:
     """What the choice's type allows."""
     if choice.name in WORDS:
         return WORDS[choice.name]
-    if choice.option.kind == "seconds":
+    if choice.option.kind == "window":
         return STRETCHES
     if choice.repeatable:
         return st.lists(TEXT, min_size=1, max_size=3).map(tuple)
-    return st.one_of([one for kind in kinds(choice.type) if (one := of_kind(kind)) is not None])
-
-
-def kinds(kind: Any) -> tuple[Any, ...]:
-    whole = hasattr(kind, "__metadata__") or get_origin(kind) is Literal
-    return (kind,) if whole else get_args(kind) or (kind,)
+    return st.one_of([one for kind in choice.alternatives() if (one := of_kind(kind)) is not None])
 
 
 def of_kind(kind: Any) -> st.SearchStrategy[Any] | None:
@@ -102,9 +98,46 @@ def test_secrets_are_in_no_text() -> None:
         assert "s3cret" not in text
     kept = [each.revealed() for each in of_text(request.text(), "here").header]
     assert kept == [f"Authorization: {HIDDEN}", f"X-Key: {HIDDEN}"]
-    with pytest.raises(UserError, match="replay-secret-missing"):
-        of_manifest(request.text(), "runs/one", {})
-    assert of_manifest(request.text(), "runs/one", {"header": ("X-Key: new",)}).system == "openai"
+
+
+# Of every choice that acts outside of the replay, a value that does.
+ACTING = {
+    "policy": "own:Policy",
+    "router": "own:Router",
+    "url": "http://127.0.0.1:8000",
+    "ray": "10.0.0.1:6379",
+    "metrics_port": 0,
+    "header": ("X-Key: s3cret",),
+    "api_key_file": "key.txt",
+    "directory": "elsewhere",
+    "plot": "x.svg",
+    "timeline": "x.json",
+}
+
+
+@pytest.mark.parametrize("choice", FIELDS.values(), ids=FIELDS)
+def test_every_choice_says_what_it_reaches(choice: Field) -> None:
+    free_text = choice.type is str or any(
+        kind in (str, Secret) or getattr(kind, "__origin__", None) is str for kind in get_args(choice.type)
+    )
+    assert not free_text or choice.option.reach is not None
+    assert (choice.option.reach in REACHING_OUT) == (choice.name in ACTING)
+
+
+@pytest.mark.parametrize(("name", "value"), ACTING.items())
+def test_what_acts_outside_of_a_replay_is_taken_from_no_run(name: str, value: Any) -> None:
+    text = ReplayRequest(trace="azure-conv", **{name: value}).text()
+    with pytest.raises(UserError, match="request-not-trusted") as error:
+        of_manifest(text, "runs/one", {"trace": "other"})
+    assert FIELDS[name].flag in str(error.value)
+    assert "s3cret" not in str(error.value)
+    assert of_manifest(text, "runs/one", {name: value}).trace == "azure-conv"
+
+
+def test_what_is_only_read_is_taken_from_a_run() -> None:
+    kept = {"trace": "mine.csv", "model": "config.json", "costs": "own.toml", "tokenizer": "tokenizer.json"}
+    request = ReplayRequest(**kept, policy="sjf", router="least-kv", instances=2, window="0:5")
+    assert of_manifest(request.text(), "runs/one", {}) == request
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import os
@@ -278,6 +279,20 @@ def test_times_that_no_replay_has_are_damage(written: Path) -> None:
     edit_manifest(written, tables=tables | {"iterations": {"rows": len(table), "sha256": sha256_of(path)}})
     with pytest.raises(UserError, match=r"start_s has times"):
         read_run(written)
+
+
+@pytest.mark.parametrize("late", [{"end_s": 1e30}, {"queue_empty_s": -1e30}, {"requests": 1e30}])
+def test_what_would_be_refused_is_never_written(
+    tmp_path: Path, manifest_small: ManifestOf, late: dict[str, float]
+) -> None:
+    trace, outcome = small()
+    if "requests" in late:
+        outcome.requests["arrival_s"][-1] = late["requests"]
+    else:
+        outcome = dataclasses.replace(outcome, **late)
+    with pytest.raises(UserError, match="run-impossible"):
+        write_run(tmp_path / "run", outcome, trace, manifest_small(trace))
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", [MANIFEST, "requests.parquet"])

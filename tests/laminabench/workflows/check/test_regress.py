@@ -364,6 +364,8 @@ def test_what_is_wrong_in_a_case(tmp_path: Path, text: str) -> None:
         ("[case.'../one']\ntrace = 't'", "case-file-invalid"),
         ("[case.one]\nsystem = 'vllm'", "case-invalid"),
         ("[case.one]\ntrace = 't'\nout = 'x'", "case-invalid"),
+        ("[case.one]\ntrace = 't'\npolicy = 'evil:Policy'", "case-not-trusted"),
+        ("[case.one]\ntrace = 't'\nsystem = 'openai'\nurl = 'http://127.0.0.1:9'", "case-not-trusted"),
         ("[case.one]\ntrace = 't'\nhost-async = 1", "replay-value"),
         ("[case.one]\ntrace = 't'\nbatches = [3, 4]", "replay-value"),
         ("[case.one]\ntrace = 't'\nburstiness = 2", "trace-burstiness"),
