@@ -17,6 +17,7 @@ from laminabench.util.progress import Listener
 from laminabench.workflows.compare.assumptions import left_out
 from laminabench.workflows.compare.cells import Cell, Grid, grid_cells
 from laminabench.workflows.compare.plan import Plan, resolve
+from laminabench.workflows.compare.runs import CellRun
 from laminabench.workflows.compare.sides import SideBySide
 from laminabench.workflows.compare.spec import ComparisonSpec
 
@@ -76,7 +77,7 @@ class Compared:
 
     def runs(self) -> list[Run]:
         """Return the Runs behind the numbers, each once and named by its place; the base's first."""
-        found = {}
+        found: dict[object, CellRun] = {}
         for cell in self.cells:
             for each in cell.runs:
                 found.setdefault((cell.costs, cell.reading and cell.reading.era.name, each.request), each)

@@ -122,23 +122,6 @@ def test_runs_with_prompts_under_one_limit(as_json: Any, printed: Any) -> None:
     assert [side["metrics"]["ttft_attainment"]["value"] for side in found["sides"]] == [0, 0]
 
 
-@pytest.mark.parametrize(
-    ("more", "code"),
-    [
-        (("--slo-ttft-ms", "9"), "replay-flag-unused"),
-        (("--max-batched-tokens", "9"), "replay-flag-unused"),
-        (("--prefill", "colocated", "--systems", "vllm,h2m2"), "system-no-prompts"),
-        (("--prefill", "model"), "replay-prefill"),
-        (("--prefill", "pool:4xh2m2"), "costs-device-is-a-board"),
-        (("--prefill", "pool:h1"), "catalogue-unknown-name"),
-        (("--prefill", "pool:1xh100"), "model-does-not-fit"),
-    ],
-)
-def test_what_means_nothing_without_prompts(more: tuple[str, ...], code: str, shell: Any) -> None:
-    status, out, _ = shell(*ONE_CELL, *more, "--json")
-    assert (status, json.loads(out)["error"]["code"]) == (2, code)
-
-
 def test_several_instances_are_a_replays(as_json: Any, printed: Any) -> None:
     several = ("--instances", "2", "--router", "least-kv", "--queue", "global")
     facts = as_json(*ONE_CELL, *several, "--equal-cost")
@@ -175,22 +158,6 @@ def test_every_board_of_every_instance_counts(as_json: Any) -> None:
     assert cell["break_even_usd_per_board_hour"]["h2m2"]["vllm"] == pytest.approx(
         rate["h2m2"] / rate["vllm"] * paid["vllm"] / 6
     )
-
-
-@pytest.mark.parametrize(
-    ("more", "code"),
-    [
-        (("--router", "least-kv"), "replay-flag-unused"),
-        (("--queue", "global"), "replay-flag-unused"),
-        (("--instances", "2", "--router", "best"), "router-unknown"),
-        (("--instances", "2", "--router", "prefix"), "router-no-prefixes"),
-        (("--instances", "3", "--deployment", "vllm=4xh100,8xh100"), "deployment-instances"),
-        (("--instances", "61"), "deployment-too-few-requests"),
-    ],
-)
-def test_instances_that_cannot_be(more: tuple[str, ...], code: str, shell: Any) -> None:
-    status, out, _ = shell(*ONE_CELL, *more, "--json")
-    assert (status, json.loads(out)["error"]["code"]) == (2, code)
 
 
 def test_a_grid_is_laid_out_as_figure_10(shell: Any, as_json: Any) -> None:
@@ -243,41 +210,6 @@ def test_any_systems_and_their_prices(as_json: Any) -> None:
     assert cell["gain"].keys() == {"lamina"}
     assert cell["deployment"]["lamina-v1"] == "2xa100-80g+8xrtx-3090"
     assert cell["usd_per_hour"]["lamina-v1"] > 8 * 0.5
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("runs/none", "runs/other"), "[run-not-a-run]"),
-        (("few.csv",), "is a file"),
-        (("runs/one",), "[compare-too-few]"),
-        (("a", "b", "--trace", "few.csv"), "[compare-flag-not-applicable]"),
-        (("a", "b", "--num-requests", "5"), "[compare-flag-not-applicable]"),
-        (("--no-group",), "[compare-flag-not-applicable]"),
-        (("none", "./none"), "[compare-run-twice]"),
-        (("--tolerance", "0.2"), "[compare-flag-not-applicable]"),
-        (("--devices", "h100"), "[compare-flag-not-applicable]"),
-        (("--equal-cost", "--tolerance", "nan"), "nan is not a number"),
-        (("--slo-tbt-ms", "nan"), "nan is not a number"),
-        (("--host-async", "lamina-v1"), "[compare-host-async]"),
-        (("--deployment", "vllm=4xh100", "--deployment", "vllm=8xh100"), "[compare-deployment-twice]"),
-        (("--trace", "few.csv"), "[compare-name-twice]"),
-        (("--costs", "roofline", "--costs", "roofline"), "[compare-name-twice]"),
-        (("--systems", "lamina,sglang"), "no system named 'sglang'"),
-        (("--systems", "lamina"), "[compare-too-few]"),
-        (("--deployment", "4xh100"), "[compare-deployment-syntax]"),
-        (("--base", "lamina-v1"), "[compare-base-unknown]"),
-        (("--fail-on", "speed<1"), "[gate-metric-unknown]"),
-        (("--plot", "bars.txt"), "cannot draw bars.txt"),
-        (
-            ("--equal-cost", "--tolerance", "0.01", "--devices", "h100", "--model", "llama3-70b"),
-            "[compare-no-equal-deployment]",
-        ),
-    ],
-)
-def test_wrong_use_is_told_in_a_sentence(refused: Any, arguments: tuple[str, ...], words: str) -> None:
-    asked = ("--trace", "few.csv") if arguments[0].startswith("--") and "--no-group" not in arguments else ()
-    refused(words, "compare", *arguments, *asked, "-v")
 
 
 def test_real_traces_give_the_documented_gains(as_json: Any, real_traces: Path) -> None:
@@ -378,20 +310,6 @@ def test_eras_are_replayed_where_nothing_else_says_what_systems_are(as_json: Any
     assert "RFC 6854" in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (("--era", "vllm-2023"), "[catalogue-unknown-name]"),
-        (("--era", "vllm-2024", "--systems", "lamina,lamina-v1"), "[compare-era]"),
-        (("--era", "vllm-2024", "--host", "vllm=5ms"), "[compare-era-says]"),
-        (("--era", "vllm-2024", "--max-num-seqs", "vllm=5"), "[compare-era-says]"),
-        (("--era", "vllm-2024", "--host-async", "lamina"), "[compare-era-says]"),
-    ],
-)
-def test_an_era_that_is_contradicted_is_told(refused: Any, arguments: tuple[str, ...], code: str) -> None:
-    refused(code, *IN_ERAS, *arguments, "-v")
-
-
 def test_a_host_is_of_one_system(as_json: Any) -> None:
     usual, slow = as_json(*ONE_CELL), as_json(*ONE_CELL, "--host", "vllm=7ms")
     (before,), (after,) = usual["cells"], slow["cells"]
@@ -399,27 +317,6 @@ def test_a_host_is_of_one_system(as_json: Any) -> None:
     assert after["tbt_ms"]["lamina"] == before["tbt_ms"]["lamina"]
     assert slow["host"]["vllm"]["origin"]["kind"] == "given"
     assert usual["host"] == {}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--equal-cost", "--equal-power"), "[compare-equal-both]"),
-        (("--max-num-seqs", "h2m2"), "[compare-max-num-seqs]"),
-        (("--max-num-seqs", "lamina=3"), "[compare-max-num-seqs]"),
-        (("--max-num-seqs", "h2m2=0"), "[compare-max-num-seqs]"),
-        (("--host", "lamina=5ms"), "[compare-host]"),
-        (("--host", "vllm"), "[compare-host]"),
-        (("--host", "vllm=5"), "[host-unreadable]"),
-        (("--power", "h2m2=hot"), "expected DEVICE=WATTS, such as h100=700"),
-        (("--deployment", "vllm=2xh2m2"), "vllm does not run on h2m2"),
-        (("--deployment", "h2m2=2xh100"), "h2m2 runs on boards"),
-        (("--equal-cost", "--devices", "h100"), "[compare-no-equal-deployment]"),
-        (("--equal-cost", "--devices", "h2m2", "--price", "h2m2=80"), "[compare-no-equal-deployment]"),
-    ],
-)
-def test_wrong_use_with_boards_is_told(refused: Any, arguments: tuple[str, ...], words: str) -> None:
-    refused(words, *CELL, "vllm,h2m2", "--costs", "vllm-0.14", *arguments, "-v")
 
 
 def test_only_kinds_that_a_system_runs_on_are_named(shell: Any) -> None:

@@ -163,35 +163,6 @@ def test_no_first_token_is_soon_enough(shell: Any, trace: str) -> None:
     assert "has a TTFT p99 of 150 ms" in err
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (("--slo-tbt-p99-ms", "0"), "not above zero"),
-        (("--devices", "h101"), "did you mean h100"),
-        (("--devices", ""), "no device named ''"),
-        (("--network", ""), "no network named ''"),
-        (("--budget", "1"), "the cheapest deployment of h100, h20, a100-80g"),
-        (("--devices", "rtx-4080", "--systems", "vllm"), "fits on no deployment"),
-        (("--systems", "vlm"), "no system named 'vlm'; did you mean vllm"),
-        (("--devices", "h20", "--most-devices", "1"), "fits on no deployment of h20"),
-        (("--slo-queueing-p99-s", "2"), "goes with --mode open"),
-        (("--scale-lengths", "900"), "no candidate holds the longest request"),
-        (("--plot", "plan.txt"), "cannot draw"),
-        (("--slo-ttft-ms", "2000", "--mode", "saturate"), "goes with --mode open"),
-        (("--slo-ttft-ms", "2000", "--prefill", "off"), "plans that compute prompts"),
-        (("--max-batched-tokens", "512"), "plans that compute prompts"),
-        (("--prefill", "colocated", "--systems", "h2m2"), "h2m2 computes no prompts"),
-    ],
-)
-def test_wrong_use_is_one_sentence(more: tuple[str, ...], said: str, refused: Any, trace: str) -> None:
-    refused(said, "plan", "--trace", trace, "--slo-tbt-p99-ms", "50", *more, "-q")
-
-
-def test_open_without_arrivals(refused: Any) -> None:
-    Path("bare.csv").write_text("prompt_tokens,output_tokens\n100,20\n200,30\n")
-    refused("--request-rate", "plan", "--trace", "bare.csv", "--slo-tbt-p99-ms", "50", "--mode", "open", "-q")
-
-
 def test_another_price_is_taken(as_json: Any, trace: str) -> None:
     found = as_json("plan", "--trace", trace, "--slo-tbt-p99-ms", "100", "--price", "h20=0.01", *FEW)
     prices = {row["name"]: row["price"]["usd"] for row in found["devices"]}

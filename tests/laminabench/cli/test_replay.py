@@ -195,44 +195,6 @@ def test_the_timeline_can_be_opened(shell: Any) -> None:
     assert sum(event["ph"] == "X" for event in events) > 50
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--model", "llama4-70b"], "did you mean llama3-70b"),
-        (["--deployment", "2xh1000+4xh20"], "did you mean h100"),
-        (["--deployment", "2xh100+4xh20+1xh100"], "deployment '2xh100+4xh20+1xh100' has 3 parts"),
-        (["--deployment", "2xh100+3xh20"], "possible: 1, 2, 4, 8"),
-        (["--deployment", "1xh100+4xh20"], "2xh100 would fit"),
-        (["--costs", "vllm-0.15"], "vllm-0.14"),
-        (["--network", "carrier-pigeon"], "fhbn"),
-        (["--network", "40us,0GB/s"], "above 0"),
-        (["--price", "h100=free"], "h100=2.5"),
-        (["--mode", "closed"], "needs --concurrency"),
-        (["--concurrency", "4"], "--concurrency is for --mode closed"),
-        (["--slo-tbt-ms", "0"], "0.0 is not in the range"),
-        (["--policy", "lottery"], "fifo, sjf, deadline"),
-        (["--policy", "no_such_module:Policy"], "ModuleNotFoundError"),
-        (["--policy", "sys:exit"], "--policy sys:exit"),
-        (["--kv-overcommit", "0.5"], "--kv-overcommit"),
-        (["--network", "99999999ms,1GB/s"], "longer than 60 s"),
-        (["--system", "vllm", "--pipeline-parallel", "2"], "--pipeline-parallel is for lamina"),
-        (["--system", "vllm", "--kv-overcommit", "2"], "--kv-overcommit is for lamina"),
-        (["--system", "vllm", "--no-overlap"], "--no-overlap is for lamina"),
-        (["--out", "here", "--no-out"], "contradict"),
-        (["--out", "taken"], "not a Run"),
-        (["--timeline", "t.png"], ".json"),
-        (["--batches", "3", "--deployment", "3xh100+4xh20"], "2 replicas"),
-        (["--window", "900000:900001"], "holds no request"),
-    ],
-)
-def test_wrong_use_is_one_sentence_and_exit_2(refused: Any, arguments: list[str], said: str) -> None:
-    Path("taken").mkdir()
-    Path("taken", "precious").write_text("")
-    refused(said, "replay", "--trace", "azure-code", "--offline", "-q", *arguments)
-    assert not Path("runs").exists()
-    assert [path.name for path in Path("taken").iterdir()] == ["precious"]
-
-
 def test_sharegpt_in_open_mode_says_what_it_needs(refused: Any, as_json: Any) -> None:
     few = ("--trace", "sharegpt", "--offline", "--num-requests", "100", "-q", "--no-out", "--mode", "open")
     refused("--request-rate", "replay", *few)

@@ -83,23 +83,6 @@ def test_the_timeline_has_a_lane_a_board(as_json: Any, tmp_path: Path) -> None:
     assert kinds == {(1, "slice"), (1, "attention"), (2, "slice"), (2, "attention"), (3, "host"), (4, "host")}
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--mapping", "greddy"], "'greddy' is not one of 'greedy', 'oracle'"),
-        (["--board", "hbmbw-mor"], "no board named 'hbmbw-mor'; did you mean hbmbw-more"),
-        (["--board", "none.toml"], "cannot read none.toml"),
-        (["--backend", "live"], "h2m2 is modelled only"),
-        (["--system", "vllm", "--mapping", "greedy"], "--mapping is for h2m2, not for vllm"),
-        (["--system", "vllm", "--deployment", "1xh2m2"], "vllm does not run on h2m2"),
-        (["--system", "lamina", "--backend", "live", "--board", "h2m2"], "--board is for h2m2"),
-        (["--mode", "closed", "--concurrency", "1", "--deployment", "2xh2m2"], "give at least 2"),
-    ],
-)
-def test_bad_input_is_one_sentence(refused: Any, flags: list[str], said: str) -> None:
-    refused(said, "replay", *SMALL, "--no-out", *flags)
-
-
 def test_other_hardware_is_not_charged_the_boards_price(shell: Any) -> None:
     command = ("replay", *(flag for flag in SMALL if flag != "-q"), "--no-out")
     _, out, err = shell(*command, "--mapping", "lpddr")

@@ -81,34 +81,3 @@ def test_waits_for_first_tokens_are_drawn_over_time(shell: Shell) -> None:
     assert code == 0, err
     drawn = Path("t.svg").read_text(encoding="utf-8")
     assert drawn.count('<g id="axes_') == 3
-
-
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        (("--system", "vllm", "--prefill", "model"), "replay-prefill"),
-        (("--system", "lamina", "--prefill", "2"), "replay-prefill"),
-        (("--system", "lamina", "--backend", "live", "--prefill", "colocated"), "replay-prefill"),
-        (("--system", "h2m2", "--prefill", "colocated"), "replay-flag-unused"),
-        (("--system", "vllm", "--slo-ttft-ms", "100"), "replay-flag-unused"),
-        (("--system", "vllm", "--max-batched-tokens", "100"), "replay-flag-unused"),
-        (
-            (
-                "--system",
-                "vllm",
-                "--prefill",
-                "colocated",
-                "--max-batched-tokens",
-                "64",
-                "--max-num-seqs",
-                "65",
-            ),
-            "replay-prompt-budget",
-        ),
-    ],
-)
-def test_what_cannot_be_is_refused(shell: Shell, words: tuple[str, ...], code: str) -> None:
-    status, _, err = shell("replay", *TRACE[:-1], *words, "-v")
-    assert status == 2
-    assert f"[{code}]" in err
-    assert not Path("runs").exists()

@@ -46,12 +46,6 @@ def test_what_has_no_arrivals_is_drawn_without(printed: Any) -> None:
     printed("traces info sharegpt --offline --num-requests 500 --plot s.png")
 
 
-def test_a_suffix_that_is_no_picture_s(refused: Any) -> None:
-    Path("mine.csv").write_text(AZURE)
-    said = "cannot draw picture.bmp: give it one of the suffixes .png, .svg, .pdf"
-    refused(said, "traces info mine.csv --plot picture.bmp")
-
-
 def test_import_keeps_a_file_under_a_name(as_json: Any) -> None:
     Path("mine.csv").write_text("t,in,out\n0,10,5\n1.5,20,6\n")
     facts = as_json("traces", "import", "mine.csv", "--columns", "arrival=t,prompt=in,output=out")
@@ -116,45 +110,6 @@ def test_synth_says_one_thing_and_the_rest_with_v(shell: Any) -> None:
     line = ("traces", "synth", "kimi-ta", "--requests", "50", "-o", "k.parquet")
     assert shell(*line)[2].count("\n") == 1
     assert "Moment-matched, not fitted" in shell(*line, "-v")[2]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["traces", "import", "mine.csv", "--name", "azure-conv"], "is a trace of the catalogue; choose"),
-        (["traces", "import", "mine.csv", "--name", "../x"], "'../x' cannot be a trace's name"),
-        (["traces", "import", "mine.csv", "--columns", "arrival"], "is not of the form arrival=COLUMN"),
-        (["traces", "fetch"], "name the traces to fetch, or say --all"),
-        (["traces", "fetch", "azure-conf"], "did you mean azure-conv"),
-        (["traces", "info", "azure-conv", "--rate-scale", "0"], "'--rate-scale': 0.0 is not in the range"),
-        (["traces", "info", "azure-conv", "--rate-scale", "nan"], "'--rate-scale': nan is not a number"),
-        (["traces", "info", "azure-conv", "--window", "9:3"], "write seconds as A:B"),
-        (["traces", "info", "azure-conv", "--burstiness", "2"], "give that too"),
-        (
-            ["traces", "info", "sharegpt", "--offline", "-q", "--window", "0:9"],
-            "has none; use --num-requests",
-        ),
-        (["traces", "synth", "azure-conv", "--requests", "0", "-o", "x.csv"], "'--requests'"),
-        (["traces", "synth", "azure-conv", "-o", "x.xlsx"], "x.xlsx"),
-        (["traces", "synth", "azure-code", "-o", "mine.csv/x.csv"], "cannot write mine.csv/x.csv"),
-        (["traces", "synth", "nowhere.toml", "-o", "x.csv"], "nowhere.toml"),
-        (["traces", "fit", "x.csv", "-o", "x.json"], "a profile is a .toml file"),
-        (["traces", "infos"], "did you mean info"),
-        (["traces", "info", "nowhere.csv", "--plot", "x.bmp"], "cannot draw x.bmp"),
-        (["traces", "export", "nowhere.csv", "-o", "x.xlsx"], "cannot write x.xlsx"),
-        (["traces", "synth", "azure-conv", "--requests", "1000000001", "-o", "x.csv"], "'--requests'"),
-        (["traces", "synth", "~nosuchuser/x.toml", "-o", "x.csv"], "~nosuchuser is nobody here"),
-        (["traces", "info", "~nosuchuser/x"], "~nosuchuser is nobody here"),
-        (["traces", "fetch", "azure-conv", "--from", "~nosuchuser/x"], "~nosuchuser is nobody here"),
-        (
-            ["traces", "info", "azure-code", "--offline", "-q", "--rate-scale", "1e-300"],
-            "over more than a century",
-        ),
-    ],
-)
-def test_wrong_use_is_one_sentence_and_exit_2(refused: Any, arguments: list[str], said: str) -> None:
-    Path("mine.csv").write_text(AZURE)
-    refused(said, *arguments)
 
 
 def test_a_group_alone_shows_its_help(shell: Any) -> None:
