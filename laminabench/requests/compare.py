@@ -6,8 +6,15 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from laminabench.requests.fields import Count, Milliseconds, Option, Request, flag_key
-from laminabench.requests.replay import CUTS, GROUPS, OUTPUT, SYSTEM, WORKLOAD, ReplayRequest
+from laminabench.requests.fields import Count, Milliseconds, Request, flag_key
+from laminabench.requests.replay import (
+    CUTS,
+    GROUPS,
+    ReplayRequest,
+    hardware_option,
+    output_option,
+    workload_option,
+)
 from laminabench.util.errors import UserError
 
 # What is compared, for `takes`.
@@ -56,34 +63,31 @@ class CompareRequest(
 
     trace: Annotated[
         tuple[str, ...],
-        Option("Trace, repeatable; the four of v2 Table 4 by default.", WORKLOAD, _BOTH, common=True),
+        workload_option("Trace, repeatable; the four of v2 Table 4 by default.", _BOTH, common=True),
     ] = ()
     model: Annotated[
         tuple[str, ...],
-        Option("Model, repeatable; the three of v2 Table 3 by default.", SYSTEM, _BOTH, common=True),
+        hardware_option("Model, repeatable; the three of v2 Table 3 by default.", _BOTH, common=True),
     ] = ()
     costs: Annotated[
         tuple[str, ...],
-        Option(
+        hardware_option(
             "Cost set, repeatable; the eras' by default, or both measured sets with hosts or limits.",
-            SYSTEM,
             (SYSTEMS,),
         ),
     ] = ()
     eras: Annotated[
         tuple[str, ...],
-        Option(
+        hardware_option(
             "Repeatable: an era of vllm from `laminabench costs eras`; all by default.",
-            SYSTEM,
             (SYSTEMS,),
             metavar="NAME",
         ),
     ] = ()
     systems: Annotated[
         str | None,
-        Option(
+        hardware_option(
             "Systems; the first one's price, or power, is the reference. lamina,vllm by default.",
-            SYSTEM,
             (SYSTEMS,),
             common=True,
             metavar="A,B,...",
@@ -91,9 +95,8 @@ class CompareRequest(
     ] = None
     deployments: Annotated[
         tuple[str, ...],
-        Option(
+        hardware_option(
             "Repeatable, as lamina=2xh100+4xh20, of several instances A,B; the papers' by default.",
-            SYSTEM,
             (SYSTEMS,),
             common=True,
             metavar="SYSTEM=DEPLOYMENT",
@@ -101,89 +104,80 @@ class CompareRequest(
     ] = ()
     max_num_seqs: Annotated[
         tuple[str, ...],
-        Option(
+        hardware_option(
             "Repeatable: most requests at once, on each board of h2m2; each system's limit by default.",
-            SYSTEM,
             (SYSTEMS,),
             metavar="SYSTEM=N",
         ),
     ] = ()
     network: Annotated[
-        str | None, Option("As for replay; each paper's own by default.", SYSTEM, (SYSTEMS,))
+        str | None, hardware_option("As for replay; each paper's own by default.", (SYSTEMS,))
     ] = None
     hosts: Annotated[
         tuple[str, ...],
-        Option(
+        hardware_option(
             "Repeatable: host time of an iteration and of each request, as vllm=5ms,20us; the cost set's by "
             "default.",
-            SYSTEM,
             (SYSTEMS,),
             metavar="SYSTEM=TIME[,TIME]",
         ),
     ] = ()
     host_async: Annotated[
         str | None,
-        Option(
+        hardware_option(
             "The system whose host prepares an iteration during the previous one; neither by default.",
-            SYSTEM,
             (SYSTEMS,),
         ),
     ] = None
     equal_cost: Annotated[
         bool | None,
-        Option(
-            "Choose deployments within --tolerance of the first one's price.", SYSTEM, (SYSTEMS,), common=True
+        hardware_option(
+            "Choose deployments within --tolerance of the first one's price.", (SYSTEMS,), common=True
         ),
     ] = None
     equal_power: Annotated[
         bool | None,
-        Option(
-            "Choose deployments within --tolerance of the first one's rated power.",
-            SYSTEM,
-            (SYSTEMS,),
-            common=True,
+        hardware_option(
+            "Choose deployments within --tolerance of the first one's rated power.", (SYSTEMS,), common=True
         ),
     ] = None
     tolerance: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None,
-        Option("How far prices, or powers, may differ; 0.1 by default.", SYSTEM, (SYSTEMS,), unit="share"),
+        hardware_option("How far prices, or powers, may differ; 0.1 by default.", (SYSTEMS,), unit="share"),
     ] = None
     devices: Annotated[
         str | None,
-        Option(
+        hardware_option(
             "Devices to choose from at equal cost or power; the deployments' by default.",
-            SYSTEM,
             (SYSTEMS,),
             metavar="A,B,...",
         ),
     ] = None
     slo_tbt_ms: Annotated[
         Milliseconds | None,
-        Option(
-            "One limit of TBT for all; each Run's own, or 100, by default.", WORKLOAD, common=True, unit="ms"
+        workload_option(
+            "One limit of TBT for all; each Run's own, or 100, by default.", common=True, unit="ms"
         ),
     ] = None
     slo_ttft_ms: Annotated[
         Milliseconds | None,
-        Option("One limit of TTFT for all, with prompts; each Run's own by default.", WORKLOAD, unit="ms"),
+        workload_option("One limit of TTFT for all, with prompts; each Run's own by default.", unit="ms"),
     ] = None
     base: Annotated[
         str | None,
-        Option(
+        output_option(
             "The base of ratios; the first Run or --live, or vllm, or the first system.",
-            OUTPUT,
             common=True,
             metavar="RUN, SYSTEM or N",
         ),
     ] = None
     no_group: Annotated[
-        bool | None, Option("Do not group Runs of one live deployment as rounds.", OUTPUT, (RUNS,))
+        bool | None, output_option("Do not group Runs of one live deployment as rounds.", (RUNS,))
     ] = None
     live: Annotated[
         tuple[str, ...],
-        Option(
+        hardware_option(
             "Repeatable: a live replay that alternates with others: '--system vllm --deployment 2xcpu'.",
-            SYSTEM,
             (REPLAYS,),
             common=True,
             metavar="'FLAGS OF REPLAY'",
@@ -191,16 +185,15 @@ class CompareRequest(
     ] = ()
     rounds: Annotated[
         Annotated[int, Meta(ge=1, le=1000)] | None,
-        Option("How often each --live is replayed; 3 by default.", SYSTEM, (REPLAYS,)),
+        hardware_option("How often each --live is replayed; 3 by default.", (REPLAYS,)),
     ] = None
     jobs: Annotated[
-        Count | None, Option("Processes that replay; one a core by default.", OUTPUT, (SYSTEMS,))
+        Count | None, output_option("Processes that replay; one a core by default.", (SYSTEMS,))
     ] = None
     directory: Annotated[
         str | None,
-        Option(
+        output_option(
             "Keep every replay as a Run in this folder; with --live runs/compare-TRACE-TIME by default.",
-            OUTPUT,
             _BOTH,
             common=True,
             kind="folder",

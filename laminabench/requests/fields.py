@@ -40,8 +40,8 @@ class Option:
     """What a field's name, type and default leave open."""
 
     help: str
+    takes: tuple[str, ...] = ()  # the kinds of systems, or of comparisons, that take it; empty: all
     group: str = "Options"
-    takes: tuple[str, ...] = ()  # the kinds of systems, or of commands, that take it; empty: all
     common: bool = False  # shown by --help; --help-all shows all
     unit: str = ""  # of a number; the help's placeholder
     metavar: str | None = None  # the help's placeholder of a text

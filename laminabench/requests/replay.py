@@ -7,6 +7,7 @@ command line, its help, the Python API and the keys of files are made of these d
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import shlex
@@ -43,6 +44,9 @@ LIVE = "Live replays"
 SERVER = "A server (--system openai)"
 CUTS = "Cuts of the trace"
 OUTPUT = "Output"
+workload_option, hardware_option, _live, _server, _cut, output_option = (
+    functools.partial(Option, group=group) for group in (WORKLOAD, SYSTEM, LIVE, SERVER, CUTS, OUTPUT)
+)
 
 # Kinds of systems, for `takes`. A system has the options of its name and of the kinds that it belongs to.
 MODELLED = "modelled"  # every modelled system
@@ -60,57 +64,52 @@ class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Every option of a replay."""
 
     trace: Annotated[
-        str | None, Option("Catalogue name, imported name or file.", WORKLOAD, common=True, reach="files")
+        str | None, workload_option("Catalogue name, imported name or file.", common=True, reach="files")
     ] = None
     mode: Annotated[
         Literal["saturate", "open", "closed"],
-        Option("Queue never empty, the trace's arrivals, or fixed concurrency.", WORKLOAD, common=True),
+        workload_option("Queue never empty, the trace's arrivals, or fixed concurrency.", common=True),
     ] = "saturate"
     concurrency: Annotated[
-        Count | None, Option("Requests in the system at once, with --mode closed.", WORKLOAD, unit="requests")
+        Count | None, workload_option("Requests in the system at once, with --mode closed.", unit="requests")
     ] = None
     slo_tbt_ms: Annotated[
-        Milliseconds, Option("Limit of the time between tokens.", WORKLOAD, common=True, unit="ms")
+        Milliseconds, workload_option("Limit of the time between tokens.", common=True, unit="ms")
     ] = 100.0
     slo_ttft_ms: Annotated[
         Milliseconds | None,
-        Option("Limit of the time to the first token, with --prefill.", WORKLOAD, _PROMPTS, unit="ms"),
+        workload_option("Limit of the time to the first token, with --prefill.", _PROMPTS, unit="ms"),
     ] = None
     policy: Annotated[
         str | None,
-        Option(
-            "Order of the queue: fifo (default), sjf, deadline, or module:Class.",
-            WORKLOAD,
-            _TIMELINE,
-            reach="code",
+        workload_option(
+            "Order of the queue: fifo (default), sjf, deadline, or module:Class.", _TIMELINE, reach="code"
         ),
     ] = None
 
-    system: Annotated[str, Option("The system to replay against.", SYSTEM, common=True, reach="nothing")] = (
+    system: Annotated[str, hardware_option("The system to replay against.", common=True, reach="nothing")] = (
         "lamina"
     )
     deployment: Annotated[
         str | None,
-        Option(
+        hardware_option(
             "4xh100, model+attention workers as 2xh100+4xh20, with a layout 8xh200:dp8ep8; live lamina also "
             "auto, the fastest on this machine. The paper's, or 1xcpu+1xcpu, by default.",
-            SYSTEM,
             common=True,
             reach="nothing",
         ),
     ] = None
     model: Annotated[
-        str | None, Option("Name, config.json or folder.", SYSTEM, common=True, reach="files")
+        str | None, hardware_option("Name, config.json or folder.", common=True, reach="files")
     ] = None
     backend: Annotated[
         Literal["modelled", "live"] | None,
-        Option("Modelled hardware (default), or this machine.", SYSTEM, common=True),
+        hardware_option("Modelled hardware (default), or this machine.", common=True),
     ] = None
     costs: Annotated[
         str | None,
-        Option(
+        hardware_option(
             "Cost set or TOML file; vllm-0.14, for recent models and devices vllm-0.24, by default.",
-            SYSTEM,
             (MODELLED, EMULATED),
             common=True,
             reach="files",
@@ -118,121 +117,116 @@ class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = None
     network: Annotated[
         str | None,
-        Option(
+        hardware_option(
             "fhbn, nccl, shm, ..., or 40us,42GB/s; live auto, shm, gloo, verbs or mlx5.",
-            SYSTEM,
             _TIMELINE,
             reach="nothing",
         ),
     ] = None
     batches: Annotated[
         UpTo64 | Literal["auto"] | None,
-        Option("Batches that alternate, 1 is serial; 2 by default. auto measures: live.", SYSTEM, _SPLIT),
+        hardware_option("Batches that alternate, 1 is serial; 2 by default. auto measures: live.", _SPLIT),
     ] = None
     min_batch: Annotated[
         Count | None,
-        Option(
+        hardware_option(
             "Sequences that each batch should have; with fewer in all, fewer batches alternate.",
-            SYSTEM,
             _LAMINA,
             unit="requests",
         ),
     ] = None
     pipelining: Annotated[
         Literal["serial", "rotational", "fixed", "pingpong"] | None,
-        Option("How batches alternate: lamina rotational or fixed, afd pingpong; or serial.", SYSTEM, _SPLIT),
+        hardware_option(
+            "How batches alternate: lamina rotational or fixed, afd pingpong; or serial.", _SPLIT
+        ),
     ] = None
     pipeline_parallel: Annotated[
-        UpTo64 | None, Option("Stages that the model workers' layers are split into.", SYSTEM, _LAMINA)
+        UpTo64 | None, hardware_option("Stages that the model workers' layers are split into.", _LAMINA)
     ] = None
     experts: Annotated[
         Literal["tp", "ep"] | None,
-        Option("Experts split over a replica's workers (tp), or distributed (ep).", SYSTEM, (LIVE_LAMINA,)),
+        hardware_option("Experts split over a replica's workers (tp), or distributed (ep).", (LIVE_LAMINA,)),
     ] = None
     partition: Annotated[
         Literal["heads", "requests"] | None,
-        Option("What is distributed over attention workers.", SYSTEM, _LAMINA),
+        hardware_option("What is distributed over attention workers.", _LAMINA),
     ] = None
     overlap: Annotated[
-        bool | None, Option("Send q before k and v are computed.", SYSTEM, _LAMINA, opposite=True)
+        bool | None, hardware_option("Send q before k and v are computed.", _LAMINA, opposite=True)
     ] = None
     stream_chunks: Annotated[
-        UpTo64 | None, Option("Chunks that a transfer is split into.", SYSTEM, ("lamina", LIVE_LAMINA))
+        UpTo64 | None, hardware_option("Chunks that a transfer is split into.", ("lamina", LIVE_LAMINA))
     ] = None
     stream_along: Annotated[
         Literal["requests", "heads"] | None,
-        Option("What a transfer is split along.", SYSTEM, ("lamina", LIVE_LAMINA)),
+        hardware_option("What a transfer is split along.", ("lamina", LIVE_LAMINA)),
     ] = None
     absorb: Annotated[
         Literal["model", "attention"] | None,
-        Option("MLA: the workers that project queries and outputs to and from the latent.", SYSTEM, _LAMINA),
+        hardware_option("MLA: the workers that project queries and outputs to and from the latent.", _LAMINA),
     ] = None
     routing: Annotated[
         Literal["skewed", "uniform"] | None,
-        Option("Mixture of experts: the load of experts.", SYSTEM, ("lamina", "vllm", "afd", EMULATED)),
+        hardware_option("Mixture of experts: the load of experts.", ("lamina", "vllm", "afd", EMULATED)),
     ] = None
     kv_overcommit: Annotated[
         Annotated[float, Meta(ge=1, le=100)] | None,
-        Option(
+        hardware_option(
             "KV capacity as a multiple of device memory; the rest is paged to the host.",
-            SYSTEM,
             ("lamina", LIVE_LAMINA),
             unit="x",
         ),
     ] = None
     host: Annotated[
         str | None,
-        Option(
+        hardware_option(
             "Host time of an iteration and, after a comma, of each request: 5ms or 2ms,20us; the cost set's "
             "by default.",
-            SYSTEM,
             (MODELLED,),
             reach="nothing",
         ),
     ] = None
     host_async: Annotated[
-        bool | None, Option("The host prepares an iteration during the previous one.", SYSTEM, (MODELLED,))
+        bool | None, hardware_option("The host prepares an iteration during the previous one.", (MODELLED,))
     ] = None
     admission: Annotated[
         Literal["reserve", "grow"] | None,
-        Option("Reserve KV for the final length (default), or grow it and preempt.", SYSTEM, _SEVERAL),
+        hardware_option("Reserve KV for the final length (default), or grow it and preempt.", _SEVERAL),
     ] = None
     prefix_sharing: Annotated[
         bool | None,
-        Option(
+        hardware_option(
             "Store prompt prefixes that the trace marks as equal once; the default with --prefill.",
-            SYSTEM,
             _PAGED,
             opposite=True,
         ),
     ] = None
     kv_tokens: Annotated[
         Count | None,
-        Option(
+        hardware_option(
             "KV capacity of all workers together; what fits by default.",
-            SYSTEM,
             (*_TIMELINE, LIVE_VLLM),
             unit="tokens",
         ),
     ] = None
     max_num_seqs: Annotated[
         Annotated[int, Meta(ge=1, le=1 << 20)] | None,
-        Option("Most requests that run at once.", SYSTEM, (*_TIMELINE, LIVE_VLLM), unit="requests"),
+        hardware_option("Most requests that run at once.", (*_TIMELINE, LIVE_VLLM), unit="requests"),
     ] = None
     block_size: Annotated[
         Annotated[int, Meta(ge=1, le=4096)] | None,
-        Option("Tokens of a KV block.", SYSTEM, _PAGED, unit="tokens"),
+        hardware_option("Tokens of a KV block.", _PAGED, unit="tokens"),
     ] = None
     gpu_memory_utilization: Annotated[
         Annotated[float, Meta(ge=0.1, le=1)] | None,
-        Option("Share of a device's memory in use.", SYSTEM, (*_PAGED, EMULATED), unit="share"),
+        hardware_option("Share of a device's memory in use.", (*_PAGED, EMULATED), unit="share"),
     ] = None
     prefill: Annotated[
         UpTo64 | Annotated[str, Meta(pattern="^(off|colocated|model|pool:.+)$")] | None,
-        Option(
+        hardware_option(
             "Prompts are there already (off, default), computed with decoding (colocated) or on separate "
             "devices (pool:2xh100). Live: made up (off), computed by model workers (model) or by N others.",
-            SYSTEM,
             _PROMPTS,
             common=True,
             words=("off", "colocated", "model", "pool:"),
@@ -241,56 +235,52 @@ class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = None
     max_batched_tokens: Annotated[
         Annotated[int, Meta(ge=1, le=1 << 17)] | None,
-        Option(
+        hardware_option(
             "Most tokens of an iteration, with --prefill; 2048, live lamina 512 of prompts, by default.",
-            SYSTEM,
             _PROMPTS,
             unit="tokens",
         ),
     ] = None
     instances: Annotated[
         Annotated[int, Meta(ge=1, le=1 << 14)] | None,
-        Option("Copies of the deployment behind a router.", SYSTEM, _SEVERAL),
+        hardware_option("Copies of the deployment behind a router.", _SEVERAL),
     ] = None
     router: Annotated[
         str | None,
-        Option(
+        hardware_option(
             "Which instance gets a request: round-robin (default), least-requests, least-kv, prefix, fit, or "
             "module:Class.",
-            SYSTEM,
             _SEVERAL,
             reach="code",
         ),
     ] = None
     queue: Annotated[
         Literal["each", "global"] | None,
-        Option(
-            "Requests wait at an instance (each, default), or before the router (global).", SYSTEM, _SEVERAL
+        hardware_option(
+            "Requests wait at an instance (each, default), or before the router (global).", _SEVERAL
         ),
     ] = None
     iterations: Annotated[
         bool | None,
-        Option(
+        hardware_option(
             "Store every iteration (default). Without them replays of billions of iterations fit, with TBT "
             "to 0.1 % and without pictures over time.",
-            SYSTEM,
             (PROMPTS,),
             opposite=True,
         ),
     ] = None
     mapping: Annotated[
         str | None,
-        Option("The policy that places data on a board's sides.", SYSTEM, ("h2m2",), reach="nothing"),
+        hardware_option("The policy that places data on a board's sides.", ("h2m2",), reach="nothing"),
     ] = None
     board: Annotated[
         str | None,
-        Option("Another board than the device's.", SYSTEM, ("h2m2",), metavar="NAME|FILE", reach="files"),
+        hardware_option("Another board than the device's.", ("h2m2",), metavar="NAME|FILE", reach="files"),
     ] = None
     price: Annotated[
         tuple[str, ...],
-        Option(
+        hardware_option(
             "Repeatable: price per hour instead of the catalogue's.",
-            SYSTEM,
             metavar="DEVICE=USD",
             common=True,
             reach="nothing",
@@ -298,23 +288,19 @@ class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = ()
     power: Annotated[
         tuple[str, ...],
-        Option(
-            "Repeatable: rated power instead of the catalogue's.",
-            SYSTEM,
-            metavar="DEVICE=WATTS",
-            reach="nothing",
+        hardware_option(
+            "Repeatable: rated power instead of the catalogue's.", metavar="DEVICE=WATTS", reach="nothing"
         ),
     ] = ()
     price_basis: Annotated[
         Literal["rent", "purchase"] | None,
-        Option("Rents, or purchases over four years with power; rent where known by default.", SYSTEM),
+        hardware_option("Rents, or purchases over four years with power; rent where known by default."),
     ] = None
 
     emulate: Annotated[
         str | None,
-        Option(
+        _live(
             "Devices such as h100,h20: workers wait as long as the cost set says that these take.",
-            LIVE,
             (LIVE_LAMINA, EMULATED),
             metavar="MODEL,ATTENTION",
             reach="nothing",
@@ -322,26 +308,21 @@ class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = None
     slowdown: Annotated[
         Annotated[float, Meta(ge=1, le=1000)] | None,
-        Option(
-            "Factor on all times with --emulate, for a slow host; 1 by default.", LIVE, (EMULATED,), unit="x"
-        ),
+        _live("Factor on all times with --emulate, for a slow host; 1 by default.", (EMULATED,), unit="x"),
     ] = None
-    oversubscribe: Annotated[bool | None, Option("Allow more workers than cores.", LIVE, (LIVE_LAMINA,))] = (
-        None
-    )
+    oversubscribe: Annotated[bool | None, _live("Allow more workers than cores.", (LIVE_LAMINA,))] = None
     dtype: Annotated[
         Literal["bf16", "fp16", "fp32"] | None,
-        Option("Type of weights and KV; the model's by default.", LIVE, (LIVE_LAMINA, LIVE_VLLM)),
+        _live("Type of weights and KV; the model's by default.", (LIVE_LAMINA, LIVE_VLLM)),
     ] = None
     kv_dtype: Annotated[
         Literal["auto", "fp8", "int8"] | None,
-        Option("Type of KV alone on CPUs, a byte a number: fp8 or int8.", LIVE, (LIVE_LAMINA,)),
+        _live("Type of KV alone on CPUs, a byte a number: fp8 or int8.", (LIVE_LAMINA,)),
     ] = None
     chaos: Annotated[
         tuple[str, ...],
-        Option(
+        _live(
             "Repeatable: kill a worker, as attention:1@t=3s, random@tokens=500, random*50.",
-            LIVE,
             (LIVE_LAMINA, EMULATED),
             metavar="WORKER[=HOW]@WHEN",
             reach="nothing",
@@ -349,9 +330,8 @@ class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = ()
     ray: Annotated[
         str | None,
-        Option(
+        _live(
             "Run workers as actors of this Ray cluster, auto or host:port.",
-            LIVE,
             (LIVE_LAMINA,),
             metavar="ADDRESS",
             reach="network",
@@ -359,24 +339,21 @@ class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = None
     tensor_parallel: Annotated[
         UpTo64 | None,
-        Option("Workers that share the model: GPUs, or threads on the cores of a CPU.", LIVE, (LIVE_VLLM,)),
+        _live("Workers that share the model: GPUs, or threads on the cores of a CPU.", (LIVE_VLLM,)),
     ] = None
     max_model_len: Annotated[
-        Count | None,
-        Option("Longest request; the trace's longest by default.", LIVE, (LIVE_VLLM,), unit="tokens"),
+        Count | None, _live("Longest request; the trace's longest by default.", (LIVE_VLLM,), unit="tokens")
     ] = None
     enforce_eager: Annotated[
-        bool | None, Option("Compile nothing: starts sooner, runs slower.", LIVE, (LIVE_VLLM,))
+        bool | None, _live("Compile nothing: starts sooner, runs slower.", (LIVE_VLLM,))
     ] = None
     runner_timeout: Annotated[
-        Seconds | None,
-        Option("How long vLLM may be silent; 300 by default.", LIVE, (LIVE_VLLM,), unit="seconds"),
+        Seconds | None, _live("How long vLLM may be silent; 300 by default.", (LIVE_VLLM,), unit="seconds")
     ] = None
     metrics_port: Annotated[
         Annotated[int, Meta(ge=0, le=65535)] | None,
-        Option(
+        _live(
             "Serve Prometheus metrics meanwhile, on this port of 127.0.0.1; 0 is any.",
-            LIVE,
             (LIVE_LAMINA, LIVE_VLLM, OPENAI, EMULATED),
             unit="port",
             reach="network",
@@ -385,26 +362,17 @@ class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     url: Annotated[
         str | None,
-        Option("The server, as http://127.0.0.1:8000.", SERVER, (OPENAI,), metavar="URL", reach="network"),
+        _server("The server, as http://127.0.0.1:8000.", (OPENAI,), metavar="URL", reach="network"),
     ] = None
-    api: Annotated[Literal["completions", "chat"] | None, Option("The API to call.", SERVER, (OPENAI,))] = (
-        None
-    )
+    api: Annotated[Literal["completions", "chat"] | None, _server("The API to call.", (OPENAI,))] = None
     header: Annotated[
         tuple[Secret, ...],
-        Option(
-            "Repeatable: a header of every request.",
-            SERVER,
-            (OPENAI,),
-            metavar="'K: V'",
-            reach="credential",
-        ),
+        _server("Repeatable: a header of every request.", (OPENAI,), metavar="'K: V'", reach="credential"),
     ] = ()
     api_key_file: Annotated[
         str | None,
-        Option(
+        _server(
             "File of the API key; by default LAMINABENCH_API_KEY or OPENAI_API_KEY.",
-            SERVER,
             (OPENAI,),
             kind="file",
             reach="credential",
@@ -412,104 +380,86 @@ class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = None
     tokenizer: Annotated[
         str | None,
-        Option(
-            "Send text, by this tokenizer.json or folder.", SERVER, (OPENAI,), metavar="PATH", reach="files"
-        ),
+        _server("Send text, by this tokenizer.json or folder.", (OPENAI,), metavar="PATH", reach="files"),
     ] = None
     vocab: Annotated[
-        Count | None, Option("Number of token ids; 10000 where unknown.", SERVER, (OPENAI,), unit="tokens")
+        Count | None, _server("Number of token ids; 10000 where unknown.", (OPENAI,), unit="tokens")
     ] = None
-    timeout: Annotated[
-        Seconds | None, Option("Limit of a whole request.", SERVER, (OPENAI,), unit="seconds")
-    ] = None
+    timeout: Annotated[Seconds | None, _server("Limit of a whole request.", (OPENAI,), unit="seconds")] = None
     first_byte_timeout: Annotated[
-        Seconds | None, Option("Limit until a response begins.", SERVER, (OPENAI,), unit="seconds")
+        Seconds | None, _server("Limit until a response begins.", (OPENAI,), unit="seconds")
     ] = None
     retries: Annotated[
         Annotated[int, Meta(ge=0, le=100)] | None,
-        Option("More attempts after an error that may pass.", SERVER, (OPENAI,)),
+        _server("More attempts after an error that may pass.", (OPENAI,)),
     ] = None
     warm_up: Annotated[
         Annotated[int, Meta(ge=0, le=10_000)] | None,
-        Option("Requests before the clock starts.", SERVER, (OPENAI,), unit="requests"),
+        _server("Requests before the clock starts.", (OPENAI,), unit="requests"),
     ] = None
     connections: Annotated[
         Count | None,
-        Option(
-            "Requests in flight with --mode saturate; 256 by default.", SERVER, (OPENAI,), unit="requests"
-        ),
+        _server("Requests in flight with --mode saturate; 256 by default.", (OPENAI,), unit="requests"),
     ] = None
-    client_workers: Annotated[UpTo64 | None, Option("Client processes.", SERVER, (OPENAI,))] = None
+    client_workers: Annotated[UpTo64 | None, _server("Client processes.", (OPENAI,))] = None
 
-    offline: Annotated[bool | None, Option("Never download; use local files, else the profile.", CUTS)] = None
+    offline: Annotated[bool | None, _cut("Never download; use local files, else the profile.")] = None
     max_rows: Annotated[
         Annotated[int, Meta(ge=1, le=10**9)] | None,
-        Option("Most rows of a trace's file, however well it is compressed.", CUTS, unit="n"),
+        _cut("Most rows of a trace's file, however well it is compressed.", unit="n"),
     ] = None
     window: Annotated[
         str | None,
-        Option(
-            "Only requests that arrive in these seconds.", CUTS, metavar="A:B", kind="window", reach="nothing"
-        ),
+        _cut("Only requests that arrive in these seconds.", metavar="A:B", kind="window", reach="nothing"),
     ] = None
-    scale_lengths: Annotated[Positive, Option("Multiply prompt and output lengths.", CUTS, unit="x")] = 1.0
-    max_prompt: Annotated[Count | None, Option("Longest prompt.", CUTS, unit="tokens")] = None
-    max_output: Annotated[Count | None, Option("Longest output.", CUTS, unit="tokens")] = None
-    too_long: Annotated[Literal["truncate", "drop"], Option("What happens to longer requests.", CUTS)] = (
-        "truncate"
-    )
+    scale_lengths: Annotated[Positive, _cut("Multiply prompt and output lengths.", unit="x")] = 1.0
+    max_prompt: Annotated[Count | None, _cut("Longest prompt.", unit="tokens")] = None
+    max_output: Annotated[Count | None, _cut("Longest output.", unit="tokens")] = None
+    too_long: Annotated[Literal["truncate", "drop"], _cut("What happens to longer requests.")] = "truncate"
     sample: Annotated[
-        Count | None, Option("A random sample of this many requests, in whole sessions.", CUTS, unit="n")
+        Count | None, _cut("A random sample of this many requests, in whole sessions.", unit="n")
     ] = None
     num_requests: Annotated[
-        Count | None,
-        Option("Only the first N requests.", CUTS, common=True, unit="n", also="--num-prompts"),
+        Count | None, _cut("Only the first N requests.", common=True, unit="n", also="--num-prompts")
     ] = None
     request_rate: Annotated[
-        Positive | None, Option("Replace the arrival times: requests a second.", CUTS, unit="x")
+        Positive | None, _cut("Replace the arrival times: requests a second.", unit="x")
     ] = None
     burstiness: Annotated[
-        Positive,
-        Option("Gamma shape of the gaps of --request-rate; 1 is Poisson, less is burstier.", CUTS, unit="x"),
+        Positive, _cut("Gamma shape of the gaps of --request-rate; 1 is Poisson, less is burstier.", unit="x")
     ] = 1.0
     rate_scale: Annotated[
-        Positive, Option("Scale the load: 2 means twice the rate.", CUTS, common=True, unit="x")
+        Positive, _cut("Scale the load: 2 means twice the rate.", common=True, unit="x")
     ] = 1.0
-    seed: Annotated[Annotated[int, Meta(ge=0)], Option("Seed of all random numbers.", CUTS)] = 0
+    seed: Annotated[Annotated[int, Meta(ge=0)], _cut("Seed of all random numbers.")] = 0
 
     directory: Annotated[
         str | None,
-        Option(
+        output_option(
             "Where the Run goes; runs/NAME-AND-TIME by default.",
-            OUTPUT,
             common=True,
             kind="folder",
             also="-o",
             reach="writes",
         ),
     ] = None
-    no_out: Annotated[bool | None, Option("Print only, store no Run.", OUTPUT)] = None
+    no_out: Annotated[bool | None, output_option("Print only, store no Run.")] = None
     plot: Annotated[
         str | None,
-        Option(
-            "Draw TBT and tokens/s over time: .png, .svg or .pdf.",
-            OUTPUT,
-            common=True,
-            kind="file",
-            reach="writes",
+        output_option(
+            "Draw TBT and tokens/s over time: .png, .svg or .pdf.", common=True, kind="file", reach="writes"
         ),
     ] = None
     timeline: Annotated[
         str | None,
-        Option(
-            "Perfetto trace of one window: .json or .json.gz.", OUTPUT, _TIMELINE, kind="file", reach="writes"
+        output_option(
+            "Perfetto trace of one window: .json or .json.gz.", _TIMELINE, kind="file", reach="writes"
         ),
     ] = None
     timeline_window: Annotated[
         str | None,
-        Option(
+        output_option(
             "The window of --timeline, in seconds; two iterations from the middle by default.",
-            OUTPUT,
             _TIMELINE,
             metavar="A:B",
             kind="window",

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from laminabench.requests.replay import FIELDS
+from laminabench.systems.registry import LIVE, MODULES, find_system, takes
+
 SMALL = ("--trace", "azure-code", "--offline", "--num-requests", "200", "-q")
 # DESIGN.md's documented keys of a replay.
 KEYS = {
@@ -293,9 +296,25 @@ def test_the_first_screen_of_help_is_what_a_newcomer_needs(printed: Any) -> None
     screen = "\n".join(out.splitlines()[:24])
     for needed in ("laminabench replay --trace azure-conv", "Workload:", "--trace", "--mode", "--system"):
         assert needed in screen
+    assert len(out.splitlines()) <= 50
+    assert "--kv-overcommit" not in out
+    all_ = printed("replay", "--help-all")
     headings = ["Workload:", "System and hardware:", "Live replays:", "A server", "Cuts of", "Output:"]
-    places = [out.index(f"\n{heading}") for heading in headings]
+    places = [all_.index(f"\n{heading}") for heading in headings]
     assert places == sorted(places)
+    assert all(field.flag in all_ for field in FIELDS.values())
+
+
+@pytest.mark.parametrize("system", [*MODULES, *LIVE])
+@pytest.mark.parametrize("backend", ["modelled", "live"])
+def test_the_help_of_a_system_has_what_it_takes_with_its_defaults(
+    printed: Any, system: str, backend: str
+) -> None:
+    found = find_system(system, backend)
+    out = printed("replay", "--system", system, "--backend", backend, "--help")
+    if found is not None:
+        taken = {field.flag for name, field in FIELDS.items() if takes(found, name)}
+        assert taken == {field.flag for field in FIELDS.values() if f"{field.flag} " in f"{out} "}
 
 
 @pytest.mark.parametrize("flag", ["--trace", "--out"])

@@ -102,8 +102,9 @@ def test_an_interrupt_closes_the_engine_and_leaves_no_run(
 
     monkeypatch.setattr(made_up_engine, "step", interrupted)
     code, out, err = shell(*LIVE, "--out", "kept", "--timeline", "t.json")
-    sentence = "laminabench: interrupted; go on with: laminabench replay --resume kept\n"
-    assert (code, out, err) == (130, "", sentence)
+    # A file to write is named again, by its full path.
+    resume = f"laminabench replay --resume kept --timeline {Path('t.json').absolute()}"
+    assert (code, out, err) == (130, "", f"laminabench: interrupted; go on with: {resume}\n")
     assert pretended["closed"]
     assert sorted(Path().iterdir()) == [Path("kept.journal"), Path("kept.live")]
     # Without a Run to come there is nothing to go on with.
