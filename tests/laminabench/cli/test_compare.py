@@ -177,13 +177,6 @@ def test_a_grid_is_laid_out_as_figure_10(shell: Any, as_json: Any) -> None:
     assert "tokens/s" in Path("grid.svg").read_text()
 
 
-def test_a_deployment_that_was_replaced_is_told(shell: Any) -> None:
-    code, out, err = shell(*ONE_CELL, "--deployment", "lamina=2xh200+4xh20", "--equal-cost")
-    assert code == 0
-    assert "took the place of vllm's 4xh100 (llama3-70b on few)" in err
-    assert "vllm 4xh100" not in out
-
-
 def test_markdown_has_notes_and_gates(shell: Any) -> None:
     code, _, _ = shell(*ONE_CELL, "--fail-on", "throughput<99", "--markdown", "out.md", "-q")
     assert code == 1
@@ -191,11 +184,6 @@ def test_markdown_has_notes_and_gates(shell: Any) -> None:
     assert "- prices an hour differ" in written
     assert "- **failed** throughput&lt;99: lamina has" in written
     assert "| --- | --: | --: | --: |" in written
-
-
-def test_runs_as_a_picture(printed: Any, runs: tuple[str, str]) -> None:
-    printed("compare", *runs, "--plot", "bars.svg")
-    assert "vllm 4xh100" in Path("bars.svg").read_text()
 
 
 def test_any_systems_and_their_prices(as_json: Any) -> None:
@@ -229,25 +217,6 @@ CELL = ("compare", "--model", "llama3-70b", "--trace", "few.csv", "--jobs", "1",
 THREE = (*CELL, "h2m2,lamina,vllm", "--costs", "vllm-0.14", "--deployment", "h2m2=8xh2m2")
 
 
-def test_a_table_says_what_is_assumed_and_when_a_board_breaks_even(shell: Any, as_json: Any) -> None:
-    facts = as_json(*THREE, "--equal-cost")
-    (cell,) = facts["cells"]
-    usd = cell["break_even_usd_per_board_hour"]["h2m2"]["vllm"]
-    rate, paid = cell["throughput_tokens_per_s"], cell["usd_per_hour"]
-    assert usd == pytest.approx(rate["h2m2"] / rate["vllm"] * paid["vllm"] / 8)
-    assert cell["weights_and_kv"] == {"h2m2": "int8", "lamina": "bf16", "vllm": "bf16"}
-    code, out, err = shell(*THREE, "--equal-cost", "--markdown", "out.md", "--plot", "bars.svg")
-    assert (code, err) == (0, "")
-    for said in (
-        f"h2m2 breaks even with vllm at ${usd:.2f} an hour a board",
-        "weights and KV of llama3-70b are in int8: h2m2; bf16: lamina, vllm (--model NAME@fp8",
-        "assumed, as nobody has published it: $5.26 an hour and 450 W of h2m2",
-    ):
-        assert said in " ".join(out.split())
-    assert "breaks even with vllm" in Path("out.md").read_text()
-    assert "h2m2" in Path("bars.svg").read_text()
-
-
 def test_equal_power_chooses_by_watts_and_says_so(printed: Any, as_json: Any) -> None:
     asked = (*CELL, "vllm,h2m2", "--costs", "vllm-0.14", "--equal-power", "--power", "h2m2=700")
     facts = as_json(*asked)
@@ -261,28 +230,6 @@ def test_equal_power_chooses_by_watts_and_says_so(printed: Any, as_json: Any) ->
     assert "--equal-cost holds them together" not in said
     out = printed(*asked)
     assert "throughput at the base's" in out
-
-
-def test_a_grid_has_a_break_even_for_every_cell(printed: Any) -> None:
-    out = printed(*CELL, "vllm,h2m2", "--costs", "vllm-0.14", "--costs", "roofline")
-    for costs in ("vllm-0.14", "roofline"):
-        assert f"llama3-70b on few, {costs}: h2m2 breaks even with vllm at $" in " ".join(out.split())
-
-
-def test_gates_judge_boards_too(shell: Any) -> None:
-    gates = ("--fail-on", "throughput_at_equal_power<1000", "--fail-on", "rated_w>0.01")
-    code, _, err = shell(*CELL, "vllm,h2m2", "--costs", "vllm-0.14", *gates)
-    assert code == 1
-    assert "throughput_at_equal_power<1000: h2m2" in err
-    assert "and 1 more" in err
-
-
-def test_a_narrow_model_says_what_was_not_measured(refused: Any, printed: Any) -> None:
-    narrow = [part.replace("llama3-70b", "llama3-70b@fp8") for part in CELL]
-    out = printed(*narrow, "vllm,h2m2", "--costs", "vllm-0.14", "--max-num-seqs", "h2m2=16")
-    said = " ".join(out.split())
-    assert "are in fp8: vllm; int8: h2m2 (cost sets measured attention on 16 bits" in said
-    refused("no coefficients of fp8 GEMMs", *narrow, "vllm,h2m2", "--costs", "vidur-2024")
 
 
 IN_ERAS = ("compare", "--model", "llama-33b", "--trace", "few.csv", "--jobs", "1", "-q")
@@ -317,29 +264,3 @@ def test_a_host_is_of_one_system(as_json: Any) -> None:
     assert after["tbt_ms"]["lamina"] == before["tbt_ms"]["lamina"]
     assert slow["host"]["vllm"]["origin"]["kind"] == "given"
     assert usual["host"] == {}
-
-
-def test_only_kinds_that_a_system_runs_on_are_named(shell: Any) -> None:
-    _, _, err = shell(*CELL, "h2m2,vllm", "--costs", "vllm-0.14", "--equal-cost")
-    assert "no deployment of vllm on h100 is within 10% of $5.26 an hour" in err
-
-
-def test_other_types_of_16_bits_are_as_good_as_bf16(printed: Any) -> None:
-    shape = {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8, "vocab_size": 1000}
-    config = {"model_type": "llama", "num_hidden_layers": 2, "torch_dtype": "float16", **shape}
-    Path("config.json").write_text(json.dumps(config))
-    half = ["config.json" if part == "llama3-70b" else part for part in CELL]
-    out = printed(*half, "vllm,lamina", "--costs", "vllm-0.14")
-    assert "weights and KV" not in out
-    out = printed(*half, "vllm,h2m2", "--costs", "vllm-0.14")
-    assert "measured attention on 16 bits" not in out
-    assert "int8: h2m2 (--model NAME@fp8" in " ".join(out.split())
-
-
-def test_who_has_no_steady_window_is_named(shell: Any) -> None:
-    # All 60 requests run at once on a board; with room for four, most of them wait.
-    command = tuple(flag for flag in CELL if flag != "-q")
-    for limit, said in (("60", True), ("4", False)):
-        limits = ("--max-num-seqs", f"h2m2={limit}", "--max-num-seqs", "vllm=4")
-        _, _, err = shell(*command, "vllm,h2m2", "--costs", "vllm-0.14", *limits)
-        assert ("few has too few requests for a steady window of h2m2: numbers there" in err) == said

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -36,24 +35,7 @@ def test_replay_has_the_documented_keys_and_keeps_a_run(as_json: Any) -> None:
     assert parts == {"run.json", "requests.parquet", "iterations.parquet"}
 
 
-def test_the_summary_fits_a_screen_and_says_modelled(printed: Any) -> None:
-    out = printed("replay", *SMALL, "--no-out")
-    assert "modelled" in out.splitlines()[0]
-    assert "generated from its profile" in out.splitlines()[0]
-    for label in ("throughput", "mean batch", "TBT in ms", "within 100 ms", "cost", "idle (bubbles)"):
-        assert label in out
-    assert re.search(r"^TBT in ms +mean .*, p99 .*, p99\.9 .*, max ", out, re.M)
-    assert len(out.splitlines()) <= 14
-    assert not Path("runs").exists()
-
-
-def test_the_summary_of_instances_says_how_evenly_they_were_used(printed: Any) -> None:
-    out = printed("replay", *SMALL, "--no-out", "--instances", "2")
-    assert re.search(r"^instances +100 to 100 requests each; the fullest has 1\.?\d* x the mean", out, re.M)
-    assert "in 2 batches;" not in out
-    assert "in 2 batches;" in printed("replay", *SMALL, "--no-out")
-
-
+@pytest.mark.long
 @pytest.mark.parametrize("system", ["lamina", "lamina-v1", "vllm"])
 @pytest.mark.parametrize("mode", [["saturate"], ["open"], ["closed", "--concurrency", "20"]])
 @pytest.mark.parametrize("admission", ["reserve", "grow"])

@@ -46,22 +46,6 @@ def test_it_has_the_keys_of_a_modelled_replay_and_says_live(as_json: Any, preten
 
 
 @pytest.mark.usefixtures("pretended")
-def test_the_summary_says_measured_and_how_the_schedule_went(shell: Any, printed: Any) -> None:
-    out = printed(*LIVE, "--no-out", "--price", "cpu=0.05")
-    assert "(saturate, live, measured)" in out.splitlines()[0]
-    assert "schedule       as defined: " in out
-    assert re.search(
-        r"no overlap; idle, each worker, from first to last piece: model 0 5\d\.\d%, attention 0 4\d\.\d%",
-        out,
-    )
-    assert "network -" in out
-    assert "$0.10 an hour" in out
-    assert len(out.splitlines()) <= 14
-    assert not Path("runs").exists()
-    assert "cost           -, for want of a price" in shell(*LIVE, "--no-out")[1]
-
-
-@pytest.mark.usefixtures("pretended")
 def test_work_out_of_order_fails_the_check_after_the_run_is_kept(
     shell: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

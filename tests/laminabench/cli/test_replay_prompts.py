@@ -67,17 +67,3 @@ def test_marked_prefixes_are_computed_once(as_json: AsJson) -> None:
         for flag in ((), ("--no-prefix-sharing",))
     )
     assert kept["throughput_tokens_per_s"] > again["throughput_tokens_per_s"] * 1.1
-
-
-def test_both_limits_are_on_the_screen(shell: Shell) -> None:
-    code, out, _ = shell("replay", *OPEN, "--system", "vllm", "--no-out", "--slo-ttft-ms", "2000")
-    assert code == 0
-    for label in ("TTFT in ms", "both limits", "end to end, ms"):
-        assert any(line.startswith(f"{label} ") for line in out.splitlines()), label
-
-
-def test_waits_for_first_tokens_are_drawn_over_time(shell: Shell) -> None:
-    code, _, err = shell("replay", *OPEN, *VLLM, "--no-out", "--slo-ttft-ms", "900", "--plot", "t.svg")
-    assert code == 0, err
-    drawn = Path("t.svg").read_text(encoding="utf-8")
-    assert drawn.count('<g id="axes_') == 3

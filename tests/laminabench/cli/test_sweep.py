@@ -160,18 +160,6 @@ def test_several_traces_rates_and_switches(as_json: Any) -> None:
     assert last["throughput_tokens_per_s"] == alone["throughput_tokens_per_s"]
 
 
-def test_the_table_marks_the_best_and_says_why_points_failed(shell: Any) -> None:
-    code, out, err = shell(*GRID, "--plot", "p.svg")
-    assert (code, err) == (0, "")
-    lines = out.splitlines()
-    assert lines[0] == "6 points, modelled, 2 failed"
-    assert lines[1].split()[:3] == ["attention-workers", "batches", "tokens/s"]
-    assert lines[-2].startswith("attention-workers=3, batches=1 and 1 more: the 8 KV heads")
-    assert sum("*" in line for line in lines[2:8]) >= 1
-    assert "attention-workers" in Path("p.svg").read_text()
-    assert shell("sweep", *SMALL, "--vary", "batches=1")[1].startswith("1 point, modelled\n")
-
-
 def test_no_point_at_all(shell: Any) -> None:
     code, out, err = shell("sweep", *SMALL, "--vary", "attention-workers=3,5", "--jobs", "1")
     assert code == 2

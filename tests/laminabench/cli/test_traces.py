@@ -106,18 +106,6 @@ def test_what_a_file_cannot_hold_is_told(shell: Any) -> None:
     assert "prefix block" not in shell(*halved, "h.parquet")[2]
 
 
-def test_synth_says_one_thing_and_the_rest_with_v(shell: Any) -> None:
-    line = ("traces", "synth", "kimi-ta", "--requests", "50", "-o", "k.parquet")
-    assert shell(*line)[2].count("\n") == 1
-    assert "Moment-matched, not fitted" in shell(*line, "-v")[2]
-
-
-def test_a_group_alone_shows_its_help(shell: Any) -> None:
-    code, out, err = shell("traces")
-    assert (code, out) == (2, "")
-    assert "Examples:" in err
-
-
 def test_fit_and_synthesise_from_the_fit(shell: Any, as_json: Any) -> None:
     shell("traces", "synth", "azure-code", "--requests", "2000", "-o", "code.csv")
     facts = as_json("traces", "fit", "code.csv", "-o", "mine.toml")
@@ -128,15 +116,6 @@ def test_fit_and_synthesise_from_the_fit(shell: Any, as_json: Any) -> None:
     assert again["prompt"]["mean"] == pytest.approx(
         as_json("traces", "info", "code.csv")["prompt"]["mean"], rel=0.01
     )
-
-
-def test_fit_by_moments_says_so(shell: Any, as_json: Any) -> None:
-    shell("traces", "synth", "azure-code", "--requests", "2000", "-o", "code.csv")
-    matched = ("--mean-prompt", "500", "--mean-output", "50", "--requests", "300")
-    assert as_json("traces", "fit", "code.csv", "-o", "other.toml", *matched)["method"] == "moment-matched"
-    made = as_json("traces", "synth", "other.toml", "-o", "other.csv")
-    assert made["requests"] == 300
-    assert made["prompt"]["mean"] == pytest.approx(500, rel=0.02)
 
 
 def test_fit_wants_the_real_trace(shell: Any, refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:
