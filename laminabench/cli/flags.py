@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 import click
 import msgspec
 
+from laminabench.analysis.metrics_table import COLUMNS
 from laminabench.cli.options import CountOr, Decorator, NumberRange
 from laminabench.requests.compare import BOTH, NEITHER
 from laminabench.requests.fields import Field, Request
@@ -23,6 +24,7 @@ _WORDS: Mapping[str, Iterable[str]] = {
     "system": NAMES,
     "mapping": POLICIES,
     "host_async": (NEITHER, BOTH, *MODULES),
+    "sort": COLUMNS,
 }
 # What a context knows of the help that is printed: all options, and the system whose options they are.
 _ALL, _SYSTEM = "laminabench.help.all", "laminabench.help.system"
@@ -94,17 +96,19 @@ def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_fields(wrapped, GROUPS[CUTS])
 
 
-def request_options(kind: type[Request], *, but: Sequence[str] = ()) -> Decorator:
+def request_options(kind: type[Request]) -> Decorator:
     """Return a decorator that gives a command the options of a request, passed on as `request`."""
-    own = [name for name in kind.fields() if name not in but]
+    own = list(kind.fields())
 
     def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            shared = ReplayRequest(**given_in({name: kwargs.pop(name) for name in kind.SHARED}))
-            shared.require_gaps()
             fields = given_in({name: kwargs.pop(name) for name in own}, kind)
-            return command(*args, request=kind(**fields, replay=shared), **kwargs)
+            if kind.SHARED:
+                shared = ReplayRequest(**given_in({name: kwargs.pop(name) for name in kind.SHARED}))
+                shared.require_gaps()
+                fields["replay"] = shared
+            return command(*args, request=kind(**fields), **kwargs)
 
         return with_fields(with_fields(wrapped, kind.SHARED), own, kind)
 
