@@ -69,22 +69,22 @@ class Cell:
 
     @property
     def band(self) -> str:
-        """What it is one end of: the cost set's, or the era's."""
+        """Return the name of the range that it is one end of: the cost set's, or the era's."""
         return self._named(self.reading.era.name if self.reading else "")
 
     @property
     def label(self) -> str:
-        """Tells it from the others of its model and trace."""
+        """Return a name that differs from those of the other cells of its model and trace."""
         return self._named(str(self.reading or ""))
 
     def _named(self, reading: str) -> str:
-        """With the cost set, unless that is the era's."""
+        """Add the cost set, unless that is the era's."""
         own = self.reading is not None and self.reading.era.costs == self.costs
         return reading if own else ", ".join(filter(None, (reading, self.costs)))
 
     @property
     def alike(self) -> bool:
-        """Whether all hosts are as slow as that of the era's system, which no source says."""
+        """Return whether all hosts are as slow as the era's, which no source says."""
         return self.reading is not None and self.reading.alike
 
     @property
@@ -100,28 +100,28 @@ class Cell:
         return {name: summary.tbt_ms.p50 for name, summary in self.summaries.items()}
 
     def gain_of(self, name: str, base: str) -> float:
-        """One system's throughput over another's, less one."""
+        """Return one system's throughput over another's, less one."""
         return self.throughput_tokens_per_s[name] / self.throughput_tokens_per_s[base] - 1
 
     def gain_per_dollar_of(self, name: str, base: str) -> float:
-        """The same at exactly equal cost."""
+        """Return the gain at exactly equal cost."""
         return (1 + self.gain_of(name, base)) * self.usd_per_hour[base] / self.usd_per_hour[name] - 1
 
     def amount_of(self, name: str, equal: Equal) -> str:
-        """What a system has of what was held equal, with its unit."""
+        """Return a system's amount of what was equal, with its unit."""
         amount = self.usd_per_hour[name] if equal.amount == "cost" else self.power_w[name]
         assert amount is not None
         return equal.said(amount).removesuffix(" an hour")
 
     def break_even_usd(self, name: str, other: str) -> float | None:
-        """What a board of this system may cost an hour for a dollar to buy as many tokens as the other's."""
+        """Return the hourly price of a board at which a dollar buys as many tokens as the other system's."""
         rate = self.throughput_tokens_per_s
         if name not in self.boards or not rate[other]:
             return None
         return rate[name] / rate[other] * self.usd_per_hour[other] / self.boards[name]
 
     def break_evens(self, base: str) -> dict[str, dict[str, float]]:
-        """Of every system on boards with the base, or of the base with every other."""
+        """Return the break-even prices of systems on boards with the base, or of the base with all others."""
         others = [name for name in self.summaries if name != base]
         pairs = [(base, each) if base in self.boards else (each, base) for each in others]
         found: dict[str, dict[str, float]] = {}
@@ -176,7 +176,7 @@ Done = dict[tuple[str, Setup, Routed, bytes], tuple[Summary, CellRun | None]]
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Every system on its devices, and the requests that all of them can hold."""
+    """The devices of every system, and the requests that fit on all of them."""
 
     asked: dict[str, Deployed]
     chosen: dict[str, Deployed]  # at equal cost or power others may have taken their place
@@ -189,7 +189,7 @@ class Placed:
 
 
 def placed(spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet) -> Placed:
-    """Every system of the spec, at equal cost or power if they ask for it; a UserError if nothing fits."""
+    """Deploy every system, at equal cost or power if the spec says so; a UserError if nothing fits."""
     asked = spec.deployed(model, costs)
     chosen = made_equal(asked, spec, spec.equal, trace, costs) if spec.equal else asked
     for name, each in chosen.items():
@@ -268,7 +268,7 @@ def _replayed(trace: Trace, name: str, on: Deployed, spec: ComparisonSpec) -> Re
 
 
 class View(NamedTuple):
-    """A cost set, and what it is compared with: what the user says, or the readings of an era."""
+    """A cost set with the specs that use it: the user's, or the readings of an era."""
 
     costs: CostSet
     specs: tuple[ComparisonSpec, ...]
@@ -286,7 +286,7 @@ class Grid:
 def grid_cells(
     grid: Grid, *, jobs: int | None = None, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> list[Cell]:
-    """All of them, in the order views, models, traces, readings."""
+    """Replay the grid; cells are in the order views, models, traces, readings."""
     places = list(itertools.product(range(len(grid.views)), range(len(grid.models)), range(len(grid.traces))))
     found: dict[int, list[Cell]] = {}
     for place, each in spread(_work, places, grid, jobs=jobs):
@@ -307,9 +307,9 @@ def _work(grid: Grid, place: tuple[int, int, int]) -> list[Cell]:
 def made_equal(
     given: dict[str, Deployed], spec: ComparisonSpec, asked: Equal, trace: Trace, costs: CostSet
 ) -> dict[str, Deployed]:
-    """What is given, with everything within the tolerance of the first one's price, or power.
+    """Return deployments within the tolerance of the first one's price, or power.
 
-    What takes the place of another has as many instances, all alike.
+    A replacement has as many instances, all of one deployment.
     """
     first, *others = given
     reference = given[first]
@@ -340,7 +340,7 @@ def made_equal(
 
 
 def _laid_out(name: str, on: Deployed, spec: ComparisonSpec) -> list[Deployed]:
-    """The same devices in every way in which they can share a mixture of experts, as it was first."""
+    """Return the same devices in every layout of a mixture of experts, the given one first."""
     model, workers = on.setup.model, on.setup.deployment.model
     if model.experts is None:
         return [on]
@@ -369,7 +369,7 @@ def _fitting(name: str, some: Iterable[Deployed]) -> list[Deployed]:
 
 
 def _served(name: str, on: Deployed, spec: ComparisonSpec, held: Trace) -> tuple[int, float]:
-    """How well it serves what the reference has `held`: how many of the requests, and how fast.
+    """Return how many of the reference's requests a deployment serves, and how fast.
 
     With a limit of TTFT that is how many requests a second are within both limits.
     """

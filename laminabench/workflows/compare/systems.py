@@ -118,7 +118,7 @@ def _of_prompts(spec: ComparisonSpec) -> dict[str, Json]:
 
 
 def _notes(cells: list[Cell], spec: ComparisonSpec) -> Iterator[str]:
-    """What a reader of the numbers should know of what is behind them."""
+    """Yield what a reader of the numbers has to know."""
     equal = spec.equal
     if equal is None:
         yield from _apart(cells, spec)
@@ -139,7 +139,7 @@ def _notes(cells: list[Cell], spec: ComparisonSpec) -> Iterator[str]:
 
 
 def _without_window(cells: list[Cell]) -> Iterator[str]:
-    """Whose numbers have the end of the run in them, where batches run empty, while the others' have not."""
+    """Yield the systems whose numbers include the end of the run, where batches run empty."""
     short = {
         (cell.trace, tuple(name for name, summary in cell.summaries.items() if summary.window.fell_back))
         for cell in cells
@@ -153,7 +153,7 @@ def _without_window(cells: list[Cell]) -> Iterator[str]:
 
 
 def _apart(cells: list[Cell], spec: ComparisonSpec) -> Iterator[str]:
-    """Prices that are not about equal."""
+    """Yield prices that are not about equal."""
     apart = {
         " and ".join(
             f"{cell.deployments[name]} of {name} for ${cell.usd_per_hour[name]:.2f}" for name in (a, b)
