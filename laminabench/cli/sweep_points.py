@@ -44,7 +44,7 @@ _SWITCH = {"yes": True, "on": True, "true": True, "no": False, "off": False, "fa
 
 
 class TraceKey(NamedTuple):
-    """What a trace is loaded by: points that share it share a trace."""
+    """The key of a loaded trace, which points share."""
 
     name: str
     offline: bool
@@ -71,12 +71,12 @@ class Point:
 
 
 def named(varied: Mapping[str, Any]) -> str:
-    """A point in a sentence."""
+    """Return a point's text."""
     return ", ".join(f"{name}={value}" for name, value in varied.items())
 
 
 class _Value(NamedTuple):
-    """One value of a flag that is varied: the parameter it sets, and to what; or a count of workers."""
+    """One value of a varied flag, with the field that it sets; or a count of workers."""
 
     column: str
     told: Any  # as the table has it
@@ -85,7 +85,7 @@ class _Value(NamedTuple):
 
 
 def points(flags: Sequence[str], varied: Sequence[Varied]) -> list[Point]:
-    """All points, the first --vary slowest; a UserError that says which --vary, or which point, is wrong."""
+    """Return all points, the first --vary slowest; a UserError names the wrong --vary or point."""
     given = _given(flags)
     base = changed(ReplayRequest(), given)
     if base.trace is None and not any(each.name == "trace" for each in varied):
@@ -106,7 +106,7 @@ def points(flags: Sequence[str], varied: Sequence[Varied]) -> list[Point]:
 
 
 def _axis(varied: Varied, given: Mapping[str, Any]) -> Iterator[_Value]:
-    """The values of one --vary, each as replay's parser reads it."""
+    """Yield the values of one --vary, parsed by replay's parser."""
     name = _ALIASES.get(varied.name, varied.name)
     if name in COUNTS:
         yield from (_Value(name, _count(value, varied), None, None) for value in varied.values)
@@ -164,7 +164,7 @@ def _count(value: str, varied: Varied) -> int:
 
 
 def _given(flags: Sequence[str]) -> dict[str, object]:
-    """What the flags choose for all points; a UserError for what says nothing about a sweep."""
+    """Parse the flags of all points; a UserError for those that do not go with a sweep."""
     for word in flags:
         require_text(word)
         name = word.partition("=")[0].removeprefix("--")

@@ -49,7 +49,7 @@ POOL_BUDGETS = (2048,)
 
 
 def devices_of(names: str, known: Mapping[str, Device]) -> list[Device]:
-    """`h100,h20,a100`: by name, or by the name of a family, which stands for all of it."""
+    """Parse `h100,h20,a100`: names, or names of families, each of which stands for all of its devices."""
     found: dict[str, Device] = {}
     for name in (each.strip().lower() for each in names.split(",")):
         family = [each for each in known if each.startswith(f"{name}-") and name]
@@ -64,13 +64,13 @@ def devices_of(names: str, known: Mapping[str, Device]) -> list[Device]:
 
 
 def price_note(devices: Sequence[Device]) -> str:
-    """A warning where rents and purchases are compared; empty where prices are of one kind."""
+    """Return a warning if rents and purchases are compared, else an empty text."""
     kinds = kinds_of_prices(devices)
     return kinds and f"prices of different kinds are compared ({kinds}); see --price and --price-basis"
 
 
 def _require_used(systems: Sequence[str], devices: Sequence[Device]) -> None:
-    """A UserError where a device or a system was asked for that nothing would come of."""
+    """Raise a UserError for a device or a system that could not be used."""
     if not any(system(name).runs_on(device) for name in systems for device in devices):
         raise UserError(
             "plan-system-without-devices",
@@ -87,7 +87,7 @@ def _require_used(systems: Sequence[str], devices: Sequence[Device]) -> None:
 
 
 def with_prompts(systems: Sequence[str], named: bool) -> tuple[str, ...]:
-    """Those that can compute prompts; a UserError for one that was asked for by name and cannot."""
+    """Return the systems that compute prompts; a UserError for a `named` one that does not."""
     able = tuple(name for name in systems if "prefill" in system(name).TAKES)
     for name in systems:
         if named and name not in able:
@@ -99,7 +99,7 @@ def with_prompts(systems: Sequence[str], named: bool) -> tuple[str, ...]:
 
 
 def papers_budget(model: ModelShape, known: Mapping[str, Device]) -> float:
-    """What a plan may cost an hour where nobody says."""
+    """Return the default budget in dollars an hour."""
     usd = parse_deployment(system("lamina").default_deployment(model), known).usd_per_hour
     assert usd is not None
     return BUDGET_TIMES * usd
@@ -116,7 +116,7 @@ class ResolvedPlan:
 
     @property
     def budget(self) -> float:
-        """Most dollars an hour."""
+        """The most dollars an hour."""
         assert self.request.budget is not None
         return self.request.budget
 
@@ -267,7 +267,7 @@ def affordable(
     limits: Limits,
     prompts: Prompts = NO_PROMPTS,
 ) -> list[Candidate]:
-    """All within the limits; a UserError if the model fits on none of them, with what it would take."""
+    """Return all candidates within the limits; a UserError if the model fits on none of them."""
     _require_used(systems, devices)
     for each in devices:
         if not each.board:
