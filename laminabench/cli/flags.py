@@ -49,7 +49,9 @@ class FieldOption(click.Option):
         elif every and option.takes and MODELLED not in option.takes:
             extra = [f"({', '.join(option.takes)})"]
         text = option.help if every or system else option.brief
-        if default is not None and default is not False and default != ():
+        if option.required:
+            extra = ["[required]", *extra]
+        elif default is not None and default is not False and default != ():
             extra = [f"[default: {default}]", *extra]
         return record[0], "  ".join([text, *extra])
 
