@@ -53,6 +53,7 @@ lint: setup
 	$(BIN)/python ci/waits.py
 	$(BIN)/python ci/map.py --check
 	$(BIN)/python ci/man.py --check
+	$(BIN)/python ci/keywords.py --check
 	$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
 
 # Known vulnerabilities of the versions that are pinned; says so and succeeds where nobody can be asked.

@@ -8,10 +8,10 @@ from html import escape
 
 import click
 
-from laminabench.cli.flags import GroupedCommand
+from laminabench.cli.flags import FieldOption, GroupedCommand
 from laminabench.cli.lazy import LazyGroup
 from laminabench.cli.main import EXAMPLES, SECTIONS, main
-from laminabench.requests.replay import CHOICES, FLAGS, OUTPUT
+from laminabench.requests.replay import GROUPS, OUTPUT
 
 
 def pages() -> dict[str, str]:
@@ -81,11 +81,11 @@ def _options(command: click.Command, context: click.Context) -> dict[str, list[s
     grouped: dict[str, list[str]] = {}
     for parameter in command.get_params(context):
         row = _row(parameter, context)
-        choice = CHOICES.get(parameter.name or "") if isinstance(command, GroupedCommand) else None
-        title = (choice.group if choice else OUTPUT) if isinstance(command, GroupedCommand) else "Options"
+        option = parameter.field.option if isinstance(parameter, FieldOption) else None
+        title = (option.group if option else OUTPUT) if isinstance(command, GroupedCommand) else "Options"
         if row:
             grouped.setdefault(title, []).append(row)
-    order = [*FLAGS, OUTPUT, "Options"]
+    order = [*GROUPS, "Options"]
     return dict(sorted(grouped.items(), key=lambda item: order.index(item[0])))
 
 

@@ -3,32 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from msgspec import structs
 
-from laminabench.api.choices import Name, Shared, paired, request_of
 from laminabench.api.comparison import Comparison
 from laminabench.api.heard import Heard
+from laminabench.api.keywords import request_of
 from laminabench.api.replay import named
 from laminabench.api.run import Run, read
 from laminabench.render.sheets.compare import sheet_of_runs, sheets_of_systems, verdicts
+from laminabench.requests.compare import TRACES, CompareRequest
 from laminabench.runs.read import Run as Table
-from laminabench.runs.read import read_run
-from laminabench.systems.registry import COMPARED
 from laminabench.traces.resolve import cut, transforms_of
 from laminabench.util.errors import UserError
-from laminabench.workflows.compare.asked import MODELS, TRACES, Asked, systems_named
 from laminabench.workflows.compare.recorded import of_run
 from laminabench.workflows.compare.rounds import compare_recorded
-from laminabench.workflows.compare.systems import compare_systems
+from laminabench.workflows.compare.sides import SideBySide
+from laminabench.workflows.compare.systems import Compared, compare_systems
 from laminabench.workflows.replay.run import load
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from laminabench.api.keyword_types import CompareKeywords
     from laminabench.api.replay import TraceLike
 
 RunLike = Run | str | os.PathLike[str]
@@ -47,28 +46,14 @@ def compare(
 @overload
 def compare(
     *,
-    trace: TraceLike | Sequence[Name],
-    model: Name | Sequence[Name] = ...,
-    systems: Sequence[str] = ...,
-    deployments: Mapping[str, str] | None = ...,
-    equal_cost: bool = ...,
-    equal_power: bool = ...,
-    tolerance: float = ...,
-    devices: Sequence[str] = ...,
-    costs: Name | Sequence[Name] = ...,
-    eras: str | Sequence[str] = ...,
-    hosts: Mapping[str, str] | None = ...,
-    host_async: str = ...,
-    max_num_seqs: Mapping[str, int] | None = ...,
-    network: str | None = ...,
-    base: str | None = ...,
+    trace: TraceLike | Sequence[str | os.PathLike[str]],
     jobs: int | None = ...,
     progress: bool = ...,
-    **choices: Unpack[Shared],
+    **keywords: Unpack[CompareKeywords],
 ) -> Comparison: ...
 
 
-def compare(*runs: RunLike, **asked: Any) -> Comparison:
+def compare(*runs: RunLike, **keywords: Any) -> Comparison:
     """Runs side by side, or systems replayed on the same requests.
 
     With Runs (or their folders): the first is what ratios are to, unless `base` is another's place. Runs of
@@ -89,10 +74,10 @@ def compare(*runs: RunLike, **asked: Any) -> Comparison:
         >>> sorted(both.ratios.index.get_level_values("side"))
         ['lamina', 'vllm']
     """
-    return _of_runs(*runs, **asked) if runs else _of_systems(**asked)
+    return _compare_runs(*runs, **keywords) if runs else _compare_systems(**keywords)
 
 
-def _of_runs(
+def _compare_runs(
     *given: RunLike,
     base: int = 0,
     slo_tbt_ms: float | None = None,
@@ -104,7 +89,7 @@ def _of_runs(
     if not 0 <= base < len(given):
         raise UserError("compare-base-unknown", f"base is the place of a Run, 0 to {len(given) - 1}")
     runs = [each if isinstance(each, Run) else read(each) for each in given]
-    # What is in memory only is told apart by its place.
+    # A Run that is in memory only is told apart by its place.
     tables = [each.table(f"#{place}") for place, each in enumerate(runs, 1)]
     places = [each.path.resolve() if each.path else id(each) for each in runs]
     if len(set(places)) < len(places):
@@ -116,6 +101,18 @@ def _of_runs(
             "compare-too-few",
             "these Runs are rounds of one thing, with nothing to compare; group=False keeps them apart",
         )
+    manifest = tables[base].manifest
+    cell = (manifest.model_name, manifest.trace.name, str(manifest.choices.get("costs", "")))
+    return comparison_of_runs(compared, notes, lambda: tables, cell)
+
+
+def comparison_of_runs(
+    compared: SideBySide,
+    notes: Sequence[str],
+    runs: Callable[[], list[Table]],
+    cell: tuple[str, str, str] = ("", "", ""),
+) -> Comparison:
+    """Return Runs side by side as a comparison; `cell` is their model, trace and costs."""
 
     def figure() -> Figure:
         from laminabench.render.static.compared import picture_of_sides
@@ -123,95 +120,63 @@ def _of_runs(
         return picture_of_sides(compared)
 
     names = [side.label for side in compared.sides]
-    manifest = tables[base].manifest
-    cell = (manifest.model_name, manifest.trace.name, str(manifest.choices.get("costs", "")))
     return Comparison(
         title=f"{', '.join(names)}: ratios are to {names[compared.base]}",
         verdicts=(),
         notes=tuple(notes),
         sides=(compared,),
         _cells=(cell,),
+        _where=("",),
         _sheets=(sheet_of_runs(compared),),
         _figure=figure,
-        _runs=lambda _: tables,
+        _runs=runs,
+        _described={**compared.describe(), "notes": list(notes)},
     )
 
 
-def _of_systems(
+def _compare_systems(
     *,
-    trace: TraceLike | Sequence[Name] = TRACES,
-    model: Name | Sequence[Name] = MODELS,
-    systems: Sequence[str] = COMPARED,
-    deployments: Mapping[str, str] | None = None,
-    equal_cost: bool = False,
-    equal_power: bool = False,
-    tolerance: float = 0.1,
-    devices: Sequence[str] = (),
-    costs: Name | Sequence[Name] = (),
-    eras: str | Sequence[str] = (),
-    hosts: Mapping[str, str] | None = None,
-    host_async: str = "neither",
-    max_num_seqs: Mapping[str, int] | None = None,
-    network: str | None = None,
-    base: str | None = None,
+    trace: TraceLike | Sequence[str | os.PathLike[str]] = TRACES,
     jobs: int | None = None,
     progress: bool = False,
-    **choices: Unpack[Shared],
+    **keywords: Any,
 ) -> Comparison:
-    if equal_cost and equal_power:
-        raise UserError(
-            "compare-equal-both", "equal_cost and equal_power: deployments are chosen by one of them"
-        )
     heard = Heard(progress=progress)
     given = [named(each) for each in (trace if isinstance(trace, list | tuple) else [trace])]
-    equal: Literal["cost", "power"] | None = "cost" if equal_cost else "power" if equal_power else None
-    request = request_of(dict(choices), "compare()")
-    request.require_gaps()
-    asked = Asked(
-        systems=systems_named(",".join(_listed(systems))),
-        models=_listed(model),
-        traces=tuple(name for name, _ in given),
-        costs=_listed(costs),
-        eras=_listed(eras),
-        deployments=paired(deployments or {}),
-        limits=paired(max_num_seqs or {}),
-        hosts=paired(hosts or {}),
-        host_async=host_async,
-        network=network,
-        devices=",".join(_listed(devices)) or None,
-        equal=equal,
-        tolerance=tolerance,
-        base=base,
-        choices=request,
+    request = request_of(
+        CompareRequest, keywords, "compare()", trace=tuple(name for name, _ in given), jobs=jobs
     )
+    request.require_applicable()
+    request.replay.require_gaps()
     traces = [
-        load(structs.replace(request, trace=name), heard)
+        load(structs.replace(request.replay, trace=name), heard)
         if whole is None
-        else cut(whole, transforms_of(request), heard)
+        else cut(whole, transforms_of(request.replay), heard)
         for name, whole in given
     ]
-    found = compare_systems(asked, heard, traces=traces, jobs=jobs)
+    return comparison_of_systems(compare_systems(request, heard, traces=traces, with_runs=True), heard.notes)
+
+
+def comparison_of_systems(compared: Compared, notes: Sequence[str] = ()) -> Comparison:
+    """Return the cells of systems as a comparison; `notes` are those of loading traces."""
 
     def figure() -> Figure:
         from laminabench.render.static.compared import picture_of_cells
 
-        return picture_of_cells(found.cells)
+        return picture_of_cells(compared.cells)
 
-    def runs(directory: Path) -> list[Table]:
-        return [read_run(path) for path in found.keep(directory, heard)] if found.of_one else []
-
+    said = tuple(verdicts(compared.cells, compared.base)) if compared.plan.is_single else ()
+    own = compared.notes()
+    where, sides = zip(*compared.side_by_side(), strict=True)
     return Comparison(
-        title=found.title,
-        verdicts=tuple(verdicts(found.cells, found.base)) if found.of_one else (),
-        notes=(*heard.notes, *found.notes()),
-        sides=tuple(compared for _, compared in found.side_by_side()),
-        _cells=tuple((cell.model, cell.trace, cell.label) for cell in found.cells),
-        _sheets=tuple(sheets_of_systems(found)),
+        title=compared.title,
+        verdicts=said,
+        notes=(*notes, *own),
+        sides=sides,
+        _cells=tuple((cell.model, cell.trace, cell.label) for cell in compared.cells),
+        _where=where,
+        _sheets=tuple(sheets_of_systems(compared)),
         _figure=figure,
-        _runs=runs,
+        _runs=compared.runs,
+        _described={**compared.describe(), "verdicts": list(said), "notes": own},
     )
-
-
-def _listed(names: Name | Sequence[Name]) -> tuple[str, ...]:
-    """One name or several."""
-    return tuple(os.fspath(name) for name in ([names] if isinstance(names, str | os.PathLike) else names))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +19,9 @@ from laminabench.runs.manifest import NUMBERS
 from laminabench.runs.read import Run as Table
 from laminabench.util.atomic import replacing
 from laminabench.util.errors import UserError
+from laminabench.util.json import Json
 from laminabench.util.suggest import nearest
-from laminabench.workflows.compare.sides import SideBySide
+from laminabench.workflows.compare.sides import Gate, SideBySide, failures
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,9 +45,11 @@ class Comparison:
     sides: tuple[SideBySide, ...] = field(repr=False)
     """One of Runs; of systems one for each model, trace and cost set or era."""
     _cells: tuple[tuple[str, str, str], ...]
+    _where: tuple[str, ...]  # of each of `sides`, for the end of a sentence
     _sheets: tuple[Sheet, ...]
     _figure: Callable[[], Figure]
-    _runs: Callable[[Path], list[Table]]
+    _runs: Callable[[], list[Table]]
+    _described: dict[str, Json] = field(repr=False)  # for --json
 
     @property
     def table(self) -> pd.DataFrame:
@@ -112,18 +114,40 @@ class Comparison:
         Of systems on several models or traces it has the tables only.
         """
         target = Path(path)
-        with tempfile.TemporaryDirectory() as temporary:
-            runs = self._runs(Path(temporary))
-            if runs:
-                from laminabench.render.report import Lead, report, write_page
-                from laminabench.render.shown import shown
-
-                lead = Lead(self.verdicts, self._sheets, self.notes)
-                write_page(report(shown(runs), self.title, None, lead), target)
-                return target
-        with replacing(target) as temporary_file:
-            temporary_file.write_text(html.page(self.title, self._repr_html_()), encoding="utf-8")
+        if self._runs():
+            self.write_report(target, self.title)
+        else:
+            with replacing(target) as temporary:
+                temporary.write_text(html.page(self.title, self._repr_html_()), encoding="utf-8")
         return target
+
+    def write_report(self, target: Path, title: str | None, slo_tbt_ms: float | None = None) -> None:
+        """Write the page of a comparison that has Runs; without a title it has their names."""
+        from laminabench.render.report import Lead, report, write_page
+        from laminabench.render.shown import shown
+
+        lead = Lead(self.verdicts, self._sheets, self.notes)
+        write_page(report(shown(self._runs(), slo_tbt_ms), title, None, lead), target)
+
+    def runs(self) -> list[Table]:
+        """Return the Runs that are compared."""
+        return self._runs()
+
+    def describe(self) -> dict[str, Json]:
+        """Return the facts of `laminabench compare --json`."""
+        return self._described
+
+    def sheets(self) -> tuple[Sheet, ...]:
+        """Return the tables."""
+        return self._sheets
+
+    def failures(self, gates: list[Gate], *, strict: bool) -> list[str]:
+        """Return a line for every gate that fails."""
+        return [
+            line
+            for where, compared in zip(self._where, self.sides, strict=True)
+            for line in failures(gates, compared, strict=strict, where=where)
+        ]
 
     def __repr__(self) -> str:
         return "\n".join((self.title, *(self.verdicts or self._in_short())))

@@ -6,30 +6,33 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Unpack
+from typing import TYPE_CHECKING, Unpack
+
+from msgspec import structs
 
 from laminabench.api import html
-from laminabench.api.choices import Cuts, Named, paired, request_of, spelled_out
 from laminabench.api.frames import pandas
 from laminabench.api.heard import Heard
+from laminabench.api.keywords import request_of, with_keywords
 from laminabench.api.picture import Picture
 from laminabench.api.replay import named
 from laminabench.render.format import number
 from laminabench.render.html import sentences
 from laminabench.render.sheets.plan import sheet_of
+from laminabench.requests.plan import PlanRequest
 from laminabench.traces.resolve import cut, transforms_of
 from laminabench.traces.table import Trace
+from laminabench.util.errors import UserError
 from laminabench.workflows.plan.answer import Answer, require_possible
-from laminabench.workflows.plan.asked import answered
-from laminabench.workflows.plan.asked import asked as looked_up
 from laminabench.workflows.plan.measure import Point
-from laminabench.workflows.plan.request import PlanRequest
+from laminabench.workflows.plan.request import ResolvedPlan, resolve
 from laminabench.workflows.replay.run import load
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
+    from laminabench.api.keyword_types import PlanKeywords
     from laminabench.api.replay import TraceLike
 
 
@@ -37,8 +40,8 @@ if TYPE_CHECKING:
 class Plan:
     """The cheapest deployment within the limit, all that was replayed on the way, and what binds it."""
 
-    request: PlanRequest = field(repr=False)
-    """What was asked, with every name looked up."""
+    request: ResolvedPlan = field(repr=False)
+    """The request, with every name looked up."""
     trace: Trace = field(repr=False)
     answer: Answer = field(repr=False)
     notes: tuple[str, ...]
@@ -101,13 +104,14 @@ class Plan:
         return html.block(self._title(), said, sheet, notes, badges=["modelled"])
 
     def _title(self) -> str:
-        request, first = self.request, self.request.slo_ttft_ms
+        request = self.request.request
+        first = request.slo_ttft_ms
         limit = f"TBT p99 of at most {request.slo_tbt_p99_ms:g} ms"
         limit += f", TTFT p99 of at most {first:g} ms" if first else ""
         costs = self.answer.question.costs.name
         how = f"{request.mode}, modelled, costs {costs}"
-        what = f"{self.trace.meta.name}, {len(self.trace):,} requests with {request.model.name}"
-        return f"{what} ({how}): {limit}, at most ${request.budget:.2f} an hour"
+        what = f"{self.trace.meta.name}, {len(self.trace):,} requests with {self.request.model.name}"
+        return f"{what} ({how}): {limit}, at most ${self.request.budget:.2f} an hour"
 
     def _said(self) -> str:
         best, count = self.best, f"{self.answer.found.considered:,} candidates"
@@ -137,45 +141,23 @@ class Plan:
         return {**self.request.describe(self.trace), "answers": [self.answer.row()]}
 
 
-@spelled_out(Cuts)
+@with_keywords(PlanRequest)
 def plan(
     trace: TraceLike,
     slo_tbt_p99_ms: float,
     *,
-    model: str | os.PathLike[str] = "llama3-70b",
-    slo_ttft_ms: float | None = None,
-    budget: float | None = None,
-    power_budget: float | None = None,
-    devices: str | Sequence[str] | None = None,
-    systems: str | Sequence[str] | None = None,
-    most_devices: int | None = None,
-    costs: str | os.PathLike[str] | None = None,
-    mode: Literal["saturate", "open"] | None = None,
-    prefill: Literal["off", "colocated", "pool", "any"] | None = None,
-    max_batched_tokens: int | None = None,
-    slo_queueing_p99_s: float | None = None,
-    network: str | None = None,
-    host_async: bool = False,
-    price: Named = (),
-    power: Named = (),
-    price_basis: Literal["rent", "purchase"] | None = None,
-    exhaustive: bool = False,
     jobs: int | None = None,
     progress: bool = False,
-    **cuts: Unpack[Cuts],
+    **keywords: Unpack[PlanKeywords],
 ) -> Plan:
     """Find the deployment that serves a trace cheapest within a limit of time between tokens, all modelled.
 
     Args:
         trace: As for `replay`.
         slo_tbt_p99_ms: The 99th percentile of time between tokens that is good enough, in ms.
-        model: A name of the catalogue, or a config.json.
-        slo_ttft_ms: The 99th percentile of time to the first token that is good enough; prompts are computed.
-        budget: Most dollars an hour; twice the Lamina paper's deployment by default.
-        devices: Kinds to choose from, such as `("h100", "h20")`.
-        systems: Of `laminabench plan --systems`; all by default.
+        jobs: Processes at once; as many as cores by default.
         progress: Show on stderr how far the search is.
-        **cuts: How the trace is cut, as for `replay`.
+        **keywords: The other flags of `laminabench plan`.
 
     Returns:
         The plan. Where nothing meets the limit, `best` is None and `nearest` comes nearest.
@@ -189,38 +171,16 @@ def plan(
     """
     heard = Heard(progress=progress)
     name, given = named(trace)
-    workload = request_of(dict(cuts), "plan()", trace=name)
-    workload.require_gaps()
-    request = looked_up(
-        heard,
-        model_name=os.fspath(model),
-        slo_tbt_p99_ms=slo_tbt_p99_ms,
-        slo_ttft_ms=slo_ttft_ms,
-        budget=budget,
-        power_budget=power_budget,
-        devices=_joined(devices),
-        systems=_joined(systems),
-        most_devices=most_devices,
-        cost_names=() if costs is None else (os.fspath(costs),),
-        mode=mode,
-        prefill=prefill,
-        max_batched_tokens=max_batched_tokens,
-        slo_queueing_p99_s=slo_queueing_p99_s,
-        network_name=network,
-        host_async=host_async,
-        price=paired(price),
-        power=paired(power),
-        price_basis=price_basis,
-        exhaustive=exhaustive,
-        jobs=jobs,
+    request = request_of(
+        PlanRequest, dict(keywords), "plan()", trace=name, slo_tbt_p99_ms=slo_tbt_p99_ms, jobs=jobs
     )
+    if len(request.costs) > 1:
+        raise UserError("replay-value", "plan(): costs has several names; a plan has one cost set")
+    request.replay.require_gaps()
+    resolved = resolve(request, heard)
+    workload = structs.replace(request.replay, trace=name)
     found = load(workload, heard) if given is None else cut(given, transforms_of(workload), heard)
-    (question,) = request.questions(found)
-    answer = answered(request, question, heard)
+    (question,) = resolved.questions(found)
+    answer = resolved.answer(question, heard)
     require_possible(answer)
-    return Plan(request, found, answer, tuple(heard.notes))
-
-
-def _joined(names: str | Sequence[str] | None) -> str | None:
-    """As the flags take several names."""
-    return names if names is None or isinstance(names, str) else ",".join(names)
+    return Plan(resolved, found, answer, tuple(heard.notes))

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-from laminabench.api.choices import ReplayChoices, request_of, spelled_out
 from laminabench.api.heard import Heard
+from laminabench.api.keywords import request_of, with_keywords
 from laminabench.api.run import Run
 from laminabench.requests.replay import ReplayRequest
 from laminabench.traces.resolve import cut, transforms_of
@@ -19,16 +19,18 @@ from laminabench.workflows.replay.run import run
 if TYPE_CHECKING:
     import pandas as pd
 
+    from laminabench.api.keyword_types import ReplayKeywords
+
     TraceLike: TypeAlias = str | os.PathLike[str] | Trace | pd.DataFrame
 
 
-@spelled_out(ReplayChoices)
+@with_keywords(ReplayRequest)
 def replay(
     trace: TraceLike,
     *,
     out: str | os.PathLike[str] | None = None,
     progress: bool = False,
-    **choices: Unpack[ReplayChoices],
+    **choices: Unpack[ReplayKeywords],
 ) -> Run:
     """Replay a trace against a system: on modelled hardware, or live on this machine.
 
@@ -74,7 +76,7 @@ def asked(
 ) -> tuple[ReplayRequest, Trace | None]:
     """The request; and the trace cut as it says, where it was given and has not to be looked up."""
     name, given = named(trace)
-    request = request_of(choices, where, trace=name, **others)
+    request = request_of(ReplayRequest, choices, where, trace=name, **others)
     request.require_valid()
     return request, None if given is None else cut(given, transforms_of(request), listener)
 

@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
-from laminabench.api.choices import ReplayChoices, spelled_out
 from laminabench.api.frames import pandas
 from laminabench.api.heard import Heard
+from laminabench.api.keywords import with_keywords
 from laminabench.api.replay import asked, named
 from laminabench.render.sheets.replay import describe
 from laminabench.requests.replay import ReplayRequest
@@ -25,19 +25,20 @@ from laminabench.workflows.sweep.rows import row
 if TYPE_CHECKING:
     import pandas as pd
 
+    from laminabench.api.keyword_types import ReplayKeywords
     from laminabench.api.replay import TraceLike
 
 MOST_POINTS = 100_000
 
 
-@spelled_out(ReplayChoices)
+@with_keywords(ReplayRequest)
 def sweep(
     trace: TraceLike,
     vary: Mapping[str, Sequence[Any]],
     *,
     jobs: int | None = None,
     progress: bool = False,
-    **choices: Unpack[ReplayChoices],
+    **choices: Unpack[ReplayKeywords],
 ) -> pd.DataFrame:
     """Replay a trace once for each combination of values of some choices.
 

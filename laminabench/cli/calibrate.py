@@ -24,7 +24,7 @@ GPU_MODEL = "llama3.1-8b"
 
 
 @click.command()
-@option("-o --output target", FILE, "Write the set here (.toml); by default NAME.toml in this folder.")
+@option("-o --out --output target", FILE, "Write the set here (.toml); by default NAME.toml in this folder.")
 @option(
     "--model",
     None,

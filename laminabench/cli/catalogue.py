@@ -272,7 +272,7 @@ def show_costs(name: str, device_name: str, tp: int, dtype: str, model: str | No
 @costs.command("import")
 @click.argument("folders", nargs=-1, required=True, type=PATH)
 @option("--format form", click.Choice(FORMATS), "Who measured.", required=True)
-@option("-o --output target", FILE, "Write the set here (.toml).", required=True)
+@option("-o --out --output target", FILE, "Write the set here (.toml).", required=True)
 @option("--model models", None, "A model that the catalogue lacks: its config.json.", multiple=True)
 @option("--device devices", None, "A device by what the folder calls it: RTX4090=rtx-4090.", multiple=True)
 @option("--link links", None, "An all-reduce over 2 of a device: rtx-4090=20us,16GB/s.", multiple=True)

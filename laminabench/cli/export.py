@@ -20,7 +20,7 @@ TOOLS = ("aiperf", "vllm-bench", "guidellm")
 @click.command()
 @click.argument("directory", metavar="RUN", type=PATH)
 @option("--to tool", click.Choice(TOOLS), "Whose result it is to be.", required=True)
-@option("-o --output target", PATH, "The file, of aiperf the folder; named for the Run by default.")
+@option("-o --out --output target", PATH, "The file, of aiperf the folder; named for the Run by default.")
 @reporting
 def export(directory: Path, tool: str, target: Path | None, out: Output) -> None:
     """A Run as another load generator's result, for dashboards and plots that read those.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME...|all]")
-@option("--out folder", FOLDER, "Where NAME.csv, .svg, .png and PAPER.md go.", "figures")
+@option("-o --out folder", FOLDER, "Where NAME.csv, .svg, .png and PAPER.md go.", "figures")
 @click.option("--list", "listing", is_flag=True, help="Print the names and titles only.")
 @click.option(
     "--results",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.command("import")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=PATH)
 @option("--from tool", click.Choice(TOOLS), "Which tool wrote them; by what is in them by default.")
-@option("--out folder", FOLDER, "The Run, or a folder for several; runs/NAME-AND-TIME by default.")
+@option("-o --out folder", FOLDER, "The Run, or a folder for several; runs/NAME-AND-TIME by default.")
 @option("--model", None, "What answered, where the file does not say it or calls it otherwise.")
 @option("--deployment", None, "The hardware behind the server, for its price: 4xh100.")
 @price_options

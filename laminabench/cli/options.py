@@ -70,4 +70,4 @@ def option(
 
 def target_option(text: str) -> Decorator:
     """The -o option of the commands that write one file, passed on as `target`."""
-    return option("-o --output target", FILE, text, required=True)
+    return option("-o --out --output target", FILE, text, required=True)

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from laminabench.cli.flags import GroupedCommand, given_in, with_flags
+from laminabench.cli.flags import GroupedCommand, given_in, with_fields
 from laminabench.cli.options import COUNT, Decorator, option, target_option
 from laminabench.cli.output import Output, reporting
-from laminabench.requests.replay import CUTS, FLAGS, SERVER
+from laminabench.requests.replay import CUTS, GROUPS, SERVER
 from laminabench.util.errors import Interrupted
 
 if TYPE_CHECKING:
     from laminabench.workflows.validate.recording import Recording
 
 # All arrivals are the trace's own.
-OFFERED = ("trace", "model", *(name for name in FLAGS[SERVER] if name != "connections"), *FLAGS[CUTS])
+OFFERED = ("trace", "model", *(name for name in GROUPS[SERVER] if name != "connections"), *GROUPS[CUTS])
 
 
 def set_up_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,9 +40,9 @@ def set_up_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return functools.reduce(lambda made, add: add(made), reversed(options), command)
 
 
-@click.command(cls=GroupedCommand)
+@click.command(cls=GroupedCommand, short=False)
 @target_option("The recording: one file of numbers (.toml).")
-@functools.partial(with_flags, names=OFFERED)
+@functools.partial(with_fields, names=OFFERED)
 @option("--costs", None, "The cost set to predict the recording with.")
 @set_up_options
 @reporting

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from laminabench.cli.flags import GroupedCommand, changed, given_in, with_flags
+from laminabench.cli.flags import GroupedCommand, changed, given_in, with_fields
 from laminabench.cli.options import PATH, option
 from laminabench.cli.output import Output, reporting
-from laminabench.requests.replay import CHOICES, ReplayRequest, of_file, of_manifest, require_given
+from laminabench.requests.replay import FIELDS, ReplayRequest, of_file, of_manifest, require_given
 from laminabench.util.errors import Interrupted, UserError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=GroupedCommand)
-@functools.partial(with_flags, names=CHOICES)
+@functools.partial(with_fields, names=FIELDS)
 @option("--config", PATH, "Flags from a TOML file.", metavar="FILE")
 @click.option("--print-config", is_flag=True, help="Print this call as such a file, and do nothing.")
 @option("--again", PATH, "Repeat a Run; flags change it.", metavar="RUN")

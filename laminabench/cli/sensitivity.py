@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
 import click
 
-from laminabench.cli.compare.options import deployed_options
-from laminabench.cli.flags import changed, given_in, price_options, trace_options
+from laminabench.cli.flags import GroupedCommand, changed, price_options, trace_options, with_fields
 from laminabench.cli.options import COUNT, FILE, option
 from laminabench.cli.output import Output, reporting
+from laminabench.requests.compare import CompareRequest
 from laminabench.requests.replay import ReplayRequest
-from laminabench.systems.registry import MODULES
 from laminabench.util.errors import UserError
 
+# What a comparison of two modelled systems has in common with one of many.
+_SHARED = ("systems", "deployments", "max_num_seqs", "network", "hosts", "host_async", "equal_cost")
 
-@click.command()
+
+@click.command(cls=GroupedCommand)
 @option("--trace trace_name", None, "Catalogue name, imported name or file.", required=True)
 @option("--model model_name", None, "Name or config.json.", "llama3-70b")
 @option("--costs", None, "Cost set; the era's, or as for replay, by default.")
-@option("--era", None, "What vllm is taken to be, of `laminabench costs eras`, at the low end of its host.")
-@option(
-    "--systems",
-    None,
-    f"Two of {', '.join(MODULES)}; the gain is the first one's.",
-    "lamina,vllm",
-    metavar="A,B",
-)
-@deployed_options
-@click.option("--equal-cost", is_flag=True, help="First choose deployments as compare --equal-cost does.")
+@option("--era", None, "An era of vllm from `laminabench costs eras`, at the low end of its host.")
+@functools.partial(with_fields, names=_SHARED, kind=CompareRequest)
 @price_options
 @option("--jobs", COUNT, "Processes that replay; one a core by default.")
 @option("--plot", FILE, "Draw a tornado: .png, .svg or .pdf.")
-@option("--out target", FILE, "Write every end of every range as comma-separated values.")
+@option("-o --out target", FILE, "Write every end of every range as comma-separated values.")
 @trace_options
 @reporting
 def sensitivity(
@@ -61,31 +56,26 @@ def sensitivity(
     from laminabench.render.sheets.sensitivity import sheet_of, write_csv
     from laminabench.render.static.drawn import check_target
     from laminabench.runs.replace import require_writable
-    from laminabench.workflows.compare.asked import Asked, systems_named, terms_of_two
     from laminabench.workflows.compare.cells import placed
+    from laminabench.workflows.compare.plan import resolve_pair, systems_named
     from laminabench.workflows.replay.run import load
     from laminabench.workflows.sensitivity.search import sensitivity as answer
 
-    systems = systems_named(flags["systems"])
-    if len(systems) > 2:
-        raise UserError(
-            "sensitivity-two", f"--systems {flags['systems']}: name two, of which one is the base"
-        )
+    systems = flags["systems"]
+    if systems and len(systems_named(systems)) > 2:
+        raise UserError("sensitivity-two", f"--systems {systems}: name two, of which one is the base")
     if plot:
         check_target(plot)
     if target:
         require_writable(target)
     model = modelled(model_name)
-    same = ("deployments", "limits", "hosts", "host_async", "network")
-    asked = Asked(
-        systems=systems,
+    request = CompareRequest(
         costs=(flags["costs"],) if flags["costs"] else (),
         eras=(flags["era"],) if flags["era"] else (),
-        equal="cost" if flags["equal_cost"] else None,
-        choices=ReplayRequest(**given_in(flags)),
-        **{name: flags[name] for name in same},
+        replay=ReplayRequest(**{name: flags[name] for name in ("price", "power", "price_basis")}),
+        **{name: flags[name] for name in _SHARED},
     )
-    spec, costs = terms_of_two(asked, model)
+    spec, costs = resolve_pair(request, model)
     trace = load(changed(workload, {"trace": trace_name}), out)
     pair = placed(spec, model, trace, costs)
     if pair.dropped:

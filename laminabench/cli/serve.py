@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from laminabench.cli.flags import with_flags
+from laminabench.cli.flags import with_fields
 from laminabench.cli.options import COUNT, PATH, CountOr, NumberRange, option
 from laminabench.cli.output import Output, reporting
 from laminabench.util.errors import UserError
@@ -85,7 +85,7 @@ if TYPE_CHECKING:
 @option("--network", click.Choice(["auto", "shm", "gloo"]), "What links workers.", "auto")
 @option("--batches", CountOr("auto"), "How many take turns, 1 is serial; 2, or auto.")
 @functools.partial(
-    with_flags,
+    with_fields,
     names=(
         *("max_batched_tokens", "kv_tokens", "kv_overcommit", "dtype", "kv_dtype", "oversubscribe", "ray"),
         *("instances", "router", "queue"),

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from laminabench.analysis.metrics_table import COLUMNS
-from laminabench.cli.options import COUNT, FILE, FOLDER, option
+from laminabench.cli.flags import request_options
+from laminabench.cli.options import FILE, option
 from laminabench.cli.output import Output, reporting
 from laminabench.cli.sweep_run import Row
 from laminabench.render.format import number, share, short
 from laminabench.render.terminal import literal, table
+from laminabench.requests.sweep import SweepRequest
 from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,37 +28,11 @@ MOST_ERRORS = 8
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@option(
-    "--vary varied",
-    None,
-    "Repeatable: a flag of replay, model-workers or attention-workers; 1,2,3 or 2..8 or 2..16:2.",
-    multiple=True,
-    required=True,
-    metavar="FLAG=VALUES",
-)
-@option("--jobs", COUNT, "Replays at once; as many as there are cores by default.")
-@option("--ray", None, "Replay on this Ray cluster, auto or host:port.", metavar="ADDRESS")
-@option(
-    "--out directory",
-    FOLDER,
-    "Where points and table go; under sweeps/ by default, the same for the same sweep.",
-)
-@click.option("--retry-failed", is_flag=True, help="Try points that failed once more.")
-@option("--sort", click.Choice(list(COLUMNS)), "Best first; as the grid by default.")
+@request_options(SweepRequest)
 @option("--plot", FILE, "Draw throughput, TBT and cost over the first flag with numbers: .png, .svg or .pdf.")
 @reporting
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="--trace T [FLAGS OF REPLAY]")
-def sweep(
-    flags: tuple[str, ...],
-    varied: tuple[str, ...],
-    jobs: int | None,
-    ray: str | None,
-    directory: Path | None,
-    retry_failed: bool,
-    sort: str | None,
-    plot: Path | None,
-    out: Output,
-) -> None:
+def sweep(request: SweepRequest, flags: tuple[str, ...], plot: Path | None, out: Output) -> None:
     """Replay a trace once for each combination of values of some flags, and make one table of all.
 
     Flags are those of `laminabench replay`. Finished points are kept: the same call goes on after an
@@ -73,14 +49,14 @@ def sweep(
     from laminabench.workflows.sweep.values import parse_vary
 
     started = time.perf_counter()
-    if ray is not None and jobs is not None:
+    if request.ray is not None and request.jobs is not None:
         raise click.UsageError("--jobs is for this machine; with --ray the cluster's cores decide")
     if plot:
         check_target(plot)
-    axes = [parse_vary(text) for text in varied]
+    axes = [parse_vary(text) for text in request.vary]
     found = Sweep(flags, axes, points(flags, axes), out)
-    directory = directory or found.default_directory()
-    rows, kept = found.run(directory, jobs=jobs, ray=ray, retry_failed=retry_failed)
+    directory = Path(request.directory) if request.directory else found.default_directory()
+    rows, kept = found.run(directory, request)
     columns = list(found.points[0].varied)
     failed = [row for row in rows if row["error"]]
     result: dict[str, object] = {
@@ -91,7 +67,7 @@ def sweep(
         "kept": kept,
         "failed": len(failed),
         "best": _best(rows),
-        "rows": _ordered(rows, sort),
+        "rows": _ordered(rows, request.sort),
         "plot": None,
     }
     if plot and len(failed) < len(rows):

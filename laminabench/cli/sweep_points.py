@@ -14,7 +14,8 @@ import msgspec.structs
 
 from laminabench.catalog.deployment import Deployment, parse_deployments
 from laminabench.cli.flags import changed, parsed
-from laminabench.requests.replay import BY_KEY, NOT_OF_MANY, Choice, ReplayRequest
+from laminabench.requests.fields import Field
+from laminabench.requests.replay import BY_KEY, NOT_OF_MANY, ReplayRequest
 from laminabench.systems.registry import prepare
 from laminabench.traces.resolve import transforms_of
 from laminabench.util.errors import UserError, require_text
@@ -43,7 +44,7 @@ _SWITCH = {"yes": True, "on": True, "true": True, "no": False, "off": False, "fa
 
 
 class TraceKey(NamedTuple):
-    """What a trace is loaded by: points that share it share a trace."""
+    """The key of a loaded trace, which points share."""
 
     name: str
     offline: bool
@@ -70,12 +71,12 @@ class Point:
 
 
 def named(varied: Mapping[str, Any]) -> str:
-    """A point in a sentence."""
+    """Return a point's text."""
     return ", ".join(f"{name}={value}" for name, value in varied.items())
 
 
 class _Value(NamedTuple):
-    """One value of a flag that is varied: the parameter it sets, and to what; or a count of workers."""
+    """One value of a varied flag, with the field that it sets; or a count of workers."""
 
     column: str
     told: Any  # as the table has it
@@ -84,7 +85,7 @@ class _Value(NamedTuple):
 
 
 def points(flags: Sequence[str], varied: Sequence[Varied]) -> list[Point]:
-    """All points, the first --vary slowest; a UserError that says which --vary, or which point, is wrong."""
+    """Return all points, the first --vary slowest; a UserError names the wrong --vary or point."""
     given = _given(flags)
     base = changed(ReplayRequest(), given)
     if base.trace is None and not any(each.name == "trace" for each in varied):
@@ -105,13 +106,13 @@ def points(flags: Sequence[str], varied: Sequence[Varied]) -> list[Point]:
 
 
 def _axis(varied: Varied, given: Mapping[str, Any]) -> Iterator[_Value]:
-    """The values of one --vary, each as replay's parser reads it."""
+    """Yield the values of one --vary, parsed by replay's parser."""
     name = _ALIASES.get(varied.name, varied.name)
     if name in COUNTS:
         yield from (_Value(name, _count(value, varied), None, None) for value in varied.values)
         return
-    choice = _choice(name, varied)
-    if choice.name in given and not choice.repeatable:
+    field = _field(name, varied)
+    if field.name in given and not field.repeatable:
         raise UserError(
             "sweep-given-and-varied",
             f"--{varied.name} is given and varied too (--vary {varied.said!r}): leave one of them out",
@@ -123,18 +124,18 @@ def _axis(varied: Varied, given: Mapping[str, Any]) -> Iterator[_Value]:
         )
     for value in varied.values:
         try:
-            found = _value(choice, value)
+            found = _value(field, value)
         except click.UsageError as error:
             why = error.format_message().rstrip(".")
             raise UserError("sweep-vary-value", f"--vary {varied.said!r}: {why}") from error
         # One more of what can be repeated goes with those that are given.
-        chosen = (*given.get(choice.name, ()), *found) if choice.repeatable else found
+        chosen = (*given.get(field.name, ()), *found) if field.repeatable else found
         told = found if isinstance(found, bool | int | float | str) else value
-        yield _Value(varied.name if name in _ALIASES else name, told, choice.name, chosen)
+        yield _Value(varied.name if name in _ALIASES else name, told, field.name, chosen)
 
 
-def _choice(name: str, varied: Varied) -> Choice:
-    """Replay's flag of that name."""
+def _field(name: str, varied: Varied) -> Field:
+    """Return replay's field of that name."""
     if name in REFUSED:
         raise UserError(
             "sweep-flag-refused", f"--vary {varied.said!r}: --{name} cannot be varied: {REFUSED[name]}"
@@ -147,12 +148,12 @@ def _choice(name: str, varied: Varied) -> Choice:
     return BY_KEY[name]
 
 
-def _value(choice: Choice, value: str) -> Any:
-    """As replay's parser reads it."""
-    if not choice.switch:
-        return parsed([f"{choice.spelled}={value}"])[choice.name]
+def _value(field: Field, value: str) -> Any:
+    """Parse a value as replay's parser does."""
+    if not field.switch:
+        return parsed([f"{field.flag}={value}"])[field.name]
     if value.lower() not in _SWITCH:
-        raise click.UsageError(f"{choice.spelled} takes no value; write {choice.key}=yes,no")
+        raise click.UsageError(f"{field.flag} takes no value; write {field.key}=yes,no")
     return _SWITCH[value.lower()]
 
 
@@ -163,7 +164,7 @@ def _count(value: str, varied: Varied) -> int:
 
 
 def _given(flags: Sequence[str]) -> dict[str, object]:
-    """What the flags choose for all points; a UserError for what says nothing about a sweep."""
+    """Parse the flags of all points; a UserError for those that do not go with a sweep."""
     for word in flags:
         require_text(word)
         name = word.partition("=")[0].removeprefix("--")

@@ -18,6 +18,7 @@ from laminabench.catalog.cost_file import digest
 from laminabench.cli.output import Output
 from laminabench.cli.sweep_points import Point, TraceKey
 from laminabench.render.sheets.replay import describe as describe_replay
+from laminabench.requests.sweep import SweepRequest
 from laminabench.runs.manifest import host
 from laminabench.traces.resolve import cut, transforms_of, whole
 from laminabench.traces.table import Trace
@@ -60,10 +61,9 @@ class Sweep:
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(names))
         return Path("sweeps") / f"{plain}-{self.identity['points'][:8]}"
 
-    def run(
-        self, directory: Path, *, jobs: int | None, ray: str | None, retry_failed: bool
-    ) -> tuple[list[Row], int]:
-        """Replay what is not there yet; the table's rows, and how many were kept from before."""
+    def run(self, directory: Path, request: SweepRequest) -> tuple[list[Row], int]:
+        """Replay what is not there yet; return the table's rows, and how many were there."""
+        ray = request.ray
         if ray and any(point.prepared.backend == "live" for point in self.points):
             raise UserError(
                 "sweep-ray-live",
@@ -71,11 +71,11 @@ class Sweep:
             )
         began = time.perf_counter()
         with opened(directory, self._manifest(), self.keys) as kept:
-            if retry_failed:
+            if request.retry_failed:
                 kept.forget_failed()
             before = len(kept.found)
             with self._told(kept):
-                self._replay(kept, jobs, ray)
+                self._replay(kept, request.jobs, ray)
             rows = [
                 row(point.varied, kept.found[key]) for point, key in zip(self.points, self.keys, strict=True)
             ]

@@ -67,7 +67,7 @@ TWINS = {
 )
 @option("--rounds", click.IntRange(1, 1000), "Of twins: how often each has its turn.", 3)
 @option("--save", FILE, "Keep your recording as one file of numbers (.toml).")
-@option("-o --output folder", PATH, "Keep validation.json and the pictures here.")
+@option("-o --out --output folder", PATH, "Keep validation.json and the pictures here.")
 @option("--against", FILE, "Exit code 1 where a mean is over 0.5 points worse than in this validation.json.")
 @reporting
 def validate(

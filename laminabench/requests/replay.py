@@ -1,20 +1,18 @@
-"""A replay as it is asked for: every choice in one typed value, with a text form that a Run keeps.
+"""A replay as it is requested: every option in one typed value, with a text form that a Run stores.
 
-The command line, a --config file, a sweep's point, a case of `check` and a Run's manifest are all this. A
-choice that is None was not made: the system settles it. A flag of `laminabench replay` is a field here and a
-row of FLAGS; the command line, its help and the keys of files are made of these.
+The command line, a --config file, a point of a sweep, a case of `check` and a Run's manifest are all this. A
+field that is None was not set: the system decides. An option of `laminabench replay` is a field here; the
+command line, its help, the Python API and the keys of files are made of these declarations.
 """
 
 from __future__ import annotations
 
-import json
+import functools
 import math
 import os
-import re
 import shlex
 import tomllib
-from collections.abc import Container, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -22,10 +20,23 @@ import msgspec
 import msgspec.structs
 from msgspec import Meta
 
+from laminabench.requests.fields import (
+    Count,
+    Field,
+    Milliseconds,
+    Option,
+    Positive,
+    Request,
+    Seconds,
+    UpTo64,
+    convert,
+    flag_key,
+    require_known,
+    toml,
+)
 from laminabench.util import safe_parse
 from laminabench.util.errors import UserError, require_text
 from laminabench.util.redact import Secret, without_credentials
-from laminabench.util.suggest import nearest
 
 WORKLOAD = "Workload"
 SYSTEM = "System and hardware"
@@ -33,129 +44,428 @@ LIVE = "Live replays"
 SERVER = "A server (--system openai)"
 CUTS = "Cuts of the trace"
 OUTPUT = "Output"
+workload_option, hardware_option, _live, _server, _cut, output_option = (
+    functools.partial(Option, group=group) for group in (WORKLOAD, SYSTEM, LIVE, SERVER, CUTS, OUTPUT)
+)
 
-# What the text of a choice can reach besides the replay's own numbers. "files": it is looked up among known
-# names or read as data; "code", "network", "credential" and "writes" act outside of the replay.
-Reach = Literal["nothing", "files", "code", "network", "credential", "writes"]
-ACTING: tuple[Reach, ...] = ("code", "network", "credential", "writes")
-
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """How a field is given on the command line; its name there is the field's, with dashes."""
-
-    help: str
-    metavar: str | None = None
-    also: str = ""  # another spelling
-    opposite: bool = False  # of a switch: --no-NAME is one too
-    kind: Literal["", "file", "folder", "seconds"] = ""  # of a text: "seconds" is a stretch, as A:B
-    words: tuple[str, ...] = ()  # beside a number; what ends in a colon goes on
-    reach: Reach | None = None  # None only where the type has no free text, so that it reaches nothing
+# Kinds of systems, for `takes`. A system has the options of its name and of the kinds that it belongs to.
+MODELLED = "modelled"  # every modelled system
+PROMPTS = "prompts"  # modelled systems whose times are tables by batch size
+LIVE_LAMINA, LIVE_VLLM, OPENAI, EMULATED = "live lamina", "live vllm", "openai", "emulated lamina"
+_LAMINA = ("lamina", LIVE_LAMINA, EMULATED)
+_SPLIT = ("lamina", "afd", LIVE_LAMINA, EMULATED)
+_PAGED = ("lamina", "vllm", "afd", LIVE_VLLM)
+_PROMPTS = (PROMPTS, LIVE_LAMINA, LIVE_VLLM)
+_SEVERAL = (MODELLED, LIVE_LAMINA)
+_TIMELINE = (MODELLED, LIVE_LAMINA, EMULATED)
 
 
-Count = Annotated[int, Meta(ge=1)]
-UpTo64 = Annotated[int, Meta(ge=1, le=64)]
-Positive = Annotated[float, Meta(gt=0, le=1e300)]
-Seconds = Annotated[float, Meta(gt=0, le=1e6)]
+class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=flag_key):
+    """Every option of a replay."""
 
+    trace: Annotated[
+        str | None, workload_option("Catalogue name, imported name or file.", common=True, reach="files")
+    ] = None
+    mode: Annotated[
+        Literal["saturate", "open", "closed"],
+        workload_option("Queue never empty, the trace's arrivals, or fixed concurrency.", common=True),
+    ] = "saturate"
+    concurrency: Annotated[
+        Count | None, workload_option("Requests in the system at once, with --mode closed.", unit="requests")
+    ] = None
+    slo_tbt_ms: Annotated[
+        Milliseconds, workload_option("Limit of the time between tokens.", common=True, unit="ms")
+    ] = 100.0
+    slo_ttft_ms: Annotated[
+        Milliseconds | None,
+        workload_option("Limit of the time to the first token, with --prefill.", _PROMPTS, unit="ms"),
+    ] = None
+    policy: Annotated[
+        str | None,
+        workload_option(
+            "Order of the queue: fifo (default), sjf, deadline, or module:Class.", _TIMELINE, reach="code"
+        ),
+    ] = None
 
-def _key(name: str) -> str:
-    return "out" if name == "directory" else name.replace("_", "-")
+    system: Annotated[str, hardware_option("The system to replay against.", common=True, reach="nothing")] = (
+        "lamina"
+    )
+    deployment: Annotated[
+        str | None,
+        hardware_option(
+            "4xh100, model+attention workers as 2xh100+4xh20, with a layout 8xh200:dp8ep8; live lamina also "
+            "auto, the fastest on this machine. The paper's, or 1xcpu+1xcpu, by default.",
+            common=True,
+            reach="nothing",
+        ),
+    ] = None
+    model: Annotated[
+        str | None, hardware_option("Name, config.json or folder.", common=True, reach="files")
+    ] = None
+    backend: Annotated[
+        Literal["modelled", "live"] | None,
+        hardware_option("Modelled hardware (default), or this machine.", common=True),
+    ] = None
+    costs: Annotated[
+        str | None,
+        hardware_option(
+            "Cost set or TOML file; vllm-0.14, for recent models and devices vllm-0.24, by default.",
+            (MODELLED, EMULATED),
+            common=True,
+            reach="files",
+        ),
+    ] = None
+    network: Annotated[
+        str | None,
+        hardware_option(
+            "fhbn, nccl, shm, ..., or 40us,42GB/s; live auto, shm, gloo, verbs or mlx5.",
+            _TIMELINE,
+            reach="nothing",
+        ),
+    ] = None
+    batches: Annotated[
+        UpTo64 | Literal["auto"] | None,
+        hardware_option("Batches that alternate, 1 is serial; 2 by default. auto measures: live.", _SPLIT),
+    ] = None
+    min_batch: Annotated[
+        Count | None,
+        hardware_option(
+            "Sequences that each batch should have; with fewer in all, fewer batches alternate.",
+            _LAMINA,
+            unit="requests",
+        ),
+    ] = None
+    pipelining: Annotated[
+        Literal["serial", "rotational", "fixed", "pingpong"] | None,
+        hardware_option(
+            "How batches alternate: lamina rotational or fixed, afd pingpong; or serial.", _SPLIT
+        ),
+    ] = None
+    pipeline_parallel: Annotated[
+        UpTo64 | None, hardware_option("Stages that the model workers' layers are split into.", _LAMINA)
+    ] = None
+    experts: Annotated[
+        Literal["tp", "ep"] | None,
+        hardware_option("Experts split over a replica's workers (tp), or distributed (ep).", (LIVE_LAMINA,)),
+    ] = None
+    partition: Annotated[
+        Literal["heads", "requests"] | None,
+        hardware_option("What is distributed over attention workers.", _LAMINA),
+    ] = None
+    overlap: Annotated[
+        bool | None, hardware_option("Send q before k and v are computed.", _LAMINA, opposite=True)
+    ] = None
+    stream_chunks: Annotated[
+        UpTo64 | None, hardware_option("Chunks that a transfer is split into.", ("lamina", LIVE_LAMINA))
+    ] = None
+    stream_along: Annotated[
+        Literal["requests", "heads"] | None,
+        hardware_option("What a transfer is split along.", ("lamina", LIVE_LAMINA)),
+    ] = None
+    absorb: Annotated[
+        Literal["model", "attention"] | None,
+        hardware_option("MLA: the workers that project queries and outputs to and from the latent.", _LAMINA),
+    ] = None
+    routing: Annotated[
+        Literal["skewed", "uniform"] | None,
+        hardware_option("Mixture of experts: the load of experts.", ("lamina", "vllm", "afd", EMULATED)),
+    ] = None
+    kv_overcommit: Annotated[
+        Annotated[float, Meta(ge=1, le=100)] | None,
+        hardware_option(
+            "KV capacity as a multiple of device memory; the rest is paged to the host.",
+            ("lamina", LIVE_LAMINA),
+            unit="x",
+        ),
+    ] = None
+    host: Annotated[
+        str | None,
+        hardware_option(
+            "Host time of an iteration and, after a comma, of each request: 5ms or 2ms,20us; the cost set's "
+            "by default.",
+            (MODELLED,),
+            reach="nothing",
+        ),
+    ] = None
+    host_async: Annotated[
+        bool | None, hardware_option("The host prepares an iteration during the previous one.", (MODELLED,))
+    ] = None
+    admission: Annotated[
+        Literal["reserve", "grow"] | None,
+        hardware_option("Reserve KV for the final length (default), or grow it and preempt.", _SEVERAL),
+    ] = None
+    prefix_sharing: Annotated[
+        bool | None,
+        hardware_option(
+            "Store prompt prefixes that the trace marks as equal once; the default with --prefill.",
+            _PAGED,
+            opposite=True,
+        ),
+    ] = None
+    kv_tokens: Annotated[
+        Count | None,
+        hardware_option(
+            "KV capacity of all workers together; what fits by default.",
+            (*_TIMELINE, LIVE_VLLM),
+            unit="tokens",
+        ),
+    ] = None
+    max_num_seqs: Annotated[
+        Annotated[int, Meta(ge=1, le=1 << 20)] | None,
+        hardware_option("Most requests that run at once.", (*_TIMELINE, LIVE_VLLM), unit="requests"),
+    ] = None
+    block_size: Annotated[
+        Annotated[int, Meta(ge=1, le=4096)] | None,
+        hardware_option("Tokens of a KV block.", _PAGED, unit="tokens"),
+    ] = None
+    gpu_memory_utilization: Annotated[
+        Annotated[float, Meta(ge=0.1, le=1)] | None,
+        hardware_option("Share of a device's memory in use.", (*_PAGED, EMULATED), unit="share"),
+    ] = None
+    prefill: Annotated[
+        UpTo64 | Annotated[str, Meta(pattern="^(off|colocated|model|pool:.+)$")] | None,
+        hardware_option(
+            "Prompts are there already (off, default), computed with decoding (colocated) or on separate "
+            "devices (pool:2xh100). Live: made up (off), computed by model workers (model) or by N others.",
+            _PROMPTS,
+            common=True,
+            words=("off", "colocated", "model", "pool:"),
+            reach="nothing",
+        ),
+    ] = None
+    max_batched_tokens: Annotated[
+        Annotated[int, Meta(ge=1, le=1 << 17)] | None,
+        hardware_option(
+            "Most tokens of an iteration, with --prefill; 2048, live lamina 512 of prompts, by default.",
+            _PROMPTS,
+            unit="tokens",
+        ),
+    ] = None
+    instances: Annotated[
+        Annotated[int, Meta(ge=1, le=1 << 14)] | None,
+        hardware_option("Copies of the deployment behind a router.", _SEVERAL),
+    ] = None
+    router: Annotated[
+        str | None,
+        hardware_option(
+            "Which instance gets a request: round-robin (default), least-requests, least-kv, prefix, fit, or "
+            "module:Class.",
+            _SEVERAL,
+            reach="code",
+        ),
+    ] = None
+    queue: Annotated[
+        Literal["each", "global"] | None,
+        hardware_option(
+            "Requests wait at an instance (each, default), or before the router (global).", _SEVERAL
+        ),
+    ] = None
+    iterations: Annotated[
+        bool | None,
+        hardware_option(
+            "Store every iteration (default). Without them replays of billions of iterations fit, with TBT "
+            "to 0.1 % and without pictures over time.",
+            (PROMPTS,),
+            opposite=True,
+        ),
+    ] = None
+    mapping: Annotated[
+        str | None,
+        hardware_option("The policy that places data on a board's sides.", ("h2m2",), reach="nothing"),
+    ] = None
+    board: Annotated[
+        str | None,
+        hardware_option("Another board than the device's.", ("h2m2",), metavar="NAME|FILE", reach="files"),
+    ] = None
+    price: Annotated[
+        tuple[str, ...],
+        hardware_option(
+            "Repeatable: price per hour instead of the catalogue's.",
+            metavar="DEVICE=USD",
+            common=True,
+            reach="nothing",
+        ),
+    ] = ()
+    power: Annotated[
+        tuple[str, ...],
+        hardware_option(
+            "Repeatable: rated power instead of the catalogue's.", metavar="DEVICE=WATTS", reach="nothing"
+        ),
+    ] = ()
+    price_basis: Annotated[
+        Literal["rent", "purchase"] | None,
+        hardware_option("Rents, or purchases over four years with power; rent where known by default."),
+    ] = None
 
+    emulate: Annotated[
+        str | None,
+        _live(
+            "Devices such as h100,h20: workers wait as long as the cost set says that these take.",
+            (LIVE_LAMINA, EMULATED),
+            metavar="MODEL,ATTENTION",
+            reach="nothing",
+        ),
+    ] = None
+    slowdown: Annotated[
+        Annotated[float, Meta(ge=1, le=1000)] | None,
+        _live("Factor on all times with --emulate, for a slow host; 1 by default.", (EMULATED,), unit="x"),
+    ] = None
+    oversubscribe: Annotated[bool | None, _live("Allow more workers than cores.", (LIVE_LAMINA,))] = None
+    dtype: Annotated[
+        Literal["bf16", "fp16", "fp32"] | None,
+        _live("Type of weights and KV; the model's by default.", (LIVE_LAMINA, LIVE_VLLM)),
+    ] = None
+    kv_dtype: Annotated[
+        Literal["auto", "fp8", "int8"] | None,
+        _live("Type of KV alone on CPUs, a byte a number: fp8 or int8.", (LIVE_LAMINA,)),
+    ] = None
+    chaos: Annotated[
+        tuple[str, ...],
+        _live(
+            "Repeatable: kill a worker, as attention:1@t=3s, random@tokens=500, random*50.",
+            (LIVE_LAMINA, EMULATED),
+            metavar="WORKER[=HOW]@WHEN",
+            reach="nothing",
+        ),
+    ] = ()
+    ray: Annotated[
+        str | None,
+        _live(
+            "Run workers as actors of this Ray cluster, auto or host:port.",
+            (LIVE_LAMINA,),
+            metavar="ADDRESS",
+            reach="network",
+        ),
+    ] = None
+    tensor_parallel: Annotated[
+        UpTo64 | None,
+        _live("Workers that share the model: GPUs, or threads on the cores of a CPU.", (LIVE_VLLM,)),
+    ] = None
+    max_model_len: Annotated[
+        Count | None, _live("Longest request; the trace's longest by default.", (LIVE_VLLM,), unit="tokens")
+    ] = None
+    enforce_eager: Annotated[
+        bool | None, _live("Compile nothing: starts sooner, runs slower.", (LIVE_VLLM,))
+    ] = None
+    runner_timeout: Annotated[
+        Seconds | None, _live("How long vLLM may be silent; 300 by default.", (LIVE_VLLM,), unit="seconds")
+    ] = None
+    metrics_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65535)] | None,
+        _live(
+            "Serve Prometheus metrics meanwhile, on this port of 127.0.0.1; 0 is any.",
+            (LIVE_LAMINA, LIVE_VLLM, OPENAI, EMULATED),
+            unit="port",
+            reach="network",
+        ),
+    ] = None
 
-class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename=_key):
-    """Every choice of a replay. Which of them a system takes, its package says."""
+    url: Annotated[
+        str | None,
+        _server("The server, as http://127.0.0.1:8000.", (OPENAI,), metavar="URL", reach="network"),
+    ] = None
+    api: Annotated[Literal["completions", "chat"] | None, _server("The API to call.", (OPENAI,))] = None
+    header: Annotated[
+        tuple[Secret, ...],
+        _server("Repeatable: a header of every request.", (OPENAI,), metavar="'K: V'", reach="credential"),
+    ] = ()
+    api_key_file: Annotated[
+        str | None,
+        _server(
+            "File of the API key; by default LAMINABENCH_API_KEY or OPENAI_API_KEY.",
+            (OPENAI,),
+            kind="file",
+            reach="credential",
+        ),
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        _server("Send text, by this tokenizer.json or folder.", (OPENAI,), metavar="PATH", reach="files"),
+    ] = None
+    vocab: Annotated[
+        Count | None, _server("Number of token ids; 10000 where unknown.", (OPENAI,), unit="tokens")
+    ] = None
+    timeout: Annotated[Seconds | None, _server("Limit of a whole request.", (OPENAI,), unit="seconds")] = None
+    first_byte_timeout: Annotated[
+        Seconds | None, _server("Limit until a response begins.", (OPENAI,), unit="seconds")
+    ] = None
+    retries: Annotated[
+        Annotated[int, Meta(ge=0, le=100)] | None,
+        _server("More attempts after an error that may pass.", (OPENAI,)),
+    ] = None
+    warm_up: Annotated[
+        Annotated[int, Meta(ge=0, le=10_000)] | None,
+        _server("Requests before the clock starts.", (OPENAI,), unit="requests"),
+    ] = None
+    connections: Annotated[
+        Count | None,
+        _server("Requests in flight with --mode saturate; 256 by default.", (OPENAI,), unit="requests"),
+    ] = None
+    client_workers: Annotated[UpTo64 | None, _server("Client processes.", (OPENAI,))] = None
 
-    trace: str | None = None
-    mode: Literal["saturate", "open", "closed"] = "saturate"
-    concurrency: Count | None = None
-    slo_tbt_ms: Annotated[float, Meta(gt=0, le=1e9)] = 100.0
-    slo_ttft_ms: Annotated[float, Meta(gt=0, le=1e9)] | None = None
-    policy: str | None = None
+    offline: Annotated[bool | None, _cut("Never download; use local files, else the profile.")] = None
+    max_rows: Annotated[
+        Annotated[int, Meta(ge=1, le=10**9)] | None,
+        _cut("Most rows of a trace's file, however well it is compressed.", unit="n"),
+    ] = None
+    window: Annotated[
+        str | None,
+        _cut("Only requests that arrive in these seconds.", metavar="A:B", kind="window", reach="nothing"),
+    ] = None
+    scale_lengths: Annotated[Positive, _cut("Multiply prompt and output lengths.", unit="x")] = 1.0
+    max_prompt: Annotated[Count | None, _cut("Longest prompt.", unit="tokens")] = None
+    max_output: Annotated[Count | None, _cut("Longest output.", unit="tokens")] = None
+    too_long: Annotated[Literal["truncate", "drop"], _cut("What happens to longer requests.")] = "truncate"
+    sample: Annotated[
+        Count | None, _cut("A random sample of this many requests, in whole sessions.", unit="n")
+    ] = None
+    num_requests: Annotated[
+        Count | None, _cut("Only the first N requests.", common=True, unit="n", also="--num-prompts")
+    ] = None
+    request_rate: Annotated[
+        Positive | None, _cut("Replace the arrival times: requests a second.", unit="x")
+    ] = None
+    burstiness: Annotated[
+        Positive, _cut("Gamma shape of the gaps of --request-rate; 1 is Poisson, less is burstier.", unit="x")
+    ] = 1.0
+    rate_scale: Annotated[
+        Positive, _cut("Scale the load: 2 means twice the rate.", common=True, unit="x")
+    ] = 1.0
+    seed: Annotated[Annotated[int, Meta(ge=0)], _cut("Seed of all random numbers.")] = 0
 
-    system: str = "lamina"
-    deployment: str | None = None
-    model: str | None = None
-    backend: Literal["modelled", "live"] | None = None
-    costs: str | None = None
-    network: str | None = None
-    batches: UpTo64 | Literal["auto"] | None = None
-    min_batch: Count | None = None
-    pipelining: Literal["serial", "rotational", "fixed", "pingpong"] | None = None
-    pipeline_parallel: UpTo64 | None = None
-    experts: Literal["tp", "ep"] | None = None
-    partition: Literal["heads", "requests"] | None = None
-    overlap: bool | None = None
-    stream_chunks: UpTo64 | None = None
-    stream_along: Literal["requests", "heads"] | None = None
-    absorb: Literal["model", "attention"] | None = None
-    routing: Literal["skewed", "uniform"] | None = None
-    kv_overcommit: Annotated[float, Meta(ge=1, le=100)] | None = None
-    host: str | None = None
-    host_async: bool | None = None
-    admission: Literal["reserve", "grow"] | None = None
-    prefix_sharing: bool | None = None
-    kv_tokens: Count | None = None
-    max_num_seqs: Annotated[int, Meta(ge=1, le=1 << 20)] | None = None
-    block_size: Annotated[int, Meta(ge=1, le=4096)] | None = None
-    gpu_memory_utilization: Annotated[float, Meta(ge=0.1, le=1)] | None = None
-    prefill: UpTo64 | Annotated[str, Meta(pattern="^(off|colocated|model|pool:.+)$")] | None = None
-    max_batched_tokens: Annotated[int, Meta(ge=1, le=1 << 17)] | None = None
-    instances: Annotated[int, Meta(ge=1, le=1 << 14)] | None = None
-    router: str | None = None
-    queue: Literal["each", "global"] | None = None
-    iterations: bool | None = None
-    mapping: str | None = None
-    board: str | None = None
-    price: tuple[str, ...] = ()
-    power: tuple[str, ...] = ()
-    price_basis: Literal["rent", "purchase"] | None = None
-
-    emulate: str | None = None
-    slowdown: Annotated[float, Meta(ge=1, le=1000)] | None = None
-    oversubscribe: bool | None = None
-    dtype: Literal["bf16", "fp16", "fp32"] | None = None
-    kv_dtype: Literal["auto", "fp8", "int8"] | None = None
-    chaos: tuple[str, ...] = ()
-    ray: str | None = None
-    tensor_parallel: UpTo64 | None = None
-    max_model_len: Count | None = None
-    enforce_eager: bool | None = None
-    runner_timeout: Seconds | None = None
-    metrics_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
-
-    url: str | None = None
-    api: Literal["completions", "chat"] | None = None
-    header: tuple[Secret, ...] = ()
-    api_key_file: str | None = None
-    tokenizer: str | None = None
-    vocab: Count | None = None
-    timeout: Seconds | None = None
-    first_byte_timeout: Seconds | None = None
-    retries: Annotated[int, Meta(ge=0, le=100)] | None = None
-    warm_up: Annotated[int, Meta(ge=0, le=10_000)] | None = None
-    connections: Count | None = None
-    client_workers: UpTo64 | None = None
-
-    offline: bool | None = None
-    max_rows: Annotated[int, Meta(ge=1, le=10**9)] | None = None
-    window: str | None = None
-    scale_lengths: Positive = 1.0
-    max_prompt: Count | None = None
-    max_output: Count | None = None
-    too_long: Literal["truncate", "drop"] = "truncate"
-    sample: Count | None = None
-    num_requests: Count | None = None
-    request_rate: Positive | None = None
-    burstiness: Positive = 1.0
-    rate_scale: Positive = 1.0
-    seed: Annotated[int, Meta(ge=0)] = 0
-
-    directory: str | None = None
-    no_out: bool | None = None
-    plot: str | None = None
-    timeline: str | None = None
-    timeline_window: str | None = None
+    directory: Annotated[
+        str | None,
+        output_option(
+            "Where the Run goes; runs/NAME-AND-TIME by default.",
+            common=True,
+            kind="folder",
+            also="-o",
+            reach="writes",
+        ),
+    ] = None
+    no_out: Annotated[bool | None, output_option("Print only, store no Run.")] = None
+    plot: Annotated[
+        str | None,
+        output_option(
+            "Draw TBT and tokens/s over time: .png, .svg or .pdf.", common=True, kind="file", reach="writes"
+        ),
+    ] = None
+    timeline: Annotated[
+        str | None,
+        output_option(
+            "Perfetto trace of one window: .json or .json.gz.", _TIMELINE, kind="file", reach="writes"
+        ),
+    ] = None
+    timeline_window: Annotated[
+        str | None,
+        output_option(
+            "The window of --timeline, in seconds; two iterations from the middle by default.",
+            _TIMELINE,
+            metavar="A:B",
+            kind="window",
+            reach="nothing",
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         # From a command line they are words.
@@ -167,35 +477,29 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return self.backend == "live"
 
     def table(self) -> dict[str, object]:
-        """What was chosen, by the flags' names; of a header its value is left out, it may be a key."""
-        chosen = {flag.key: getattr(self, name) for name, flag in CHOICES.items() if self.chose(name)}
-        if "header" in chosen:
-            chosen["header"] = tuple(map(str, chosen["header"]))
-        if "url" in chosen:
-            chosen["url"] = without_credentials(chosen["url"])
-        return chosen
+        """Return what is set, by key. The values of headers are left out: they may be credentials."""
+        table = {field.key: getattr(self, field.name) for field in self.set_fields()}
+        if "header" in table:
+            table["header"] = tuple(map(str, table["header"]))
+        if "url" in table:
+            table["url"] = without_credentials(table["url"])
+        return table
 
     def text(self) -> str:
-        """As TOML, the same for the same choices. Secrets are not in it."""
-        return "".join(f"{key} = {_toml(value)}\n" for key, value in self.table().items())
+        """Return the request as TOML, without secrets; equal requests have equal texts."""
+        return "".join(f"{key} = {toml(value)}\n" for key, value in self.table().items())
 
-    def kept(self) -> Self:
-        """What a Run keeps of it: not where results go; files by their full path."""
+    def stored(self) -> Self:
+        """Return what a Run stores of it: without where results go, and with full paths of files."""
         paths = {name: absolute(name, value) for name in FILES if (value := getattr(self, name)) is not None}
-        return msgspec.structs.replace(self, **_UNKEPT, **paths)
+        return msgspec.structs.replace(self, **_NOT_STORED, **paths)
 
     def arguments(self) -> list[str]:
-        """As a person types it after `laminabench replay`."""
-        return [word for key, value in self.table().items() for word in typed(key, value)]
-
-    def chose(self, name: str) -> bool:
-        """Whether this choice was made, or is what it is by default. A switch that is off is not chosen."""
-        value, choice = getattr(self, name), CHOICES[name]
-        made: bool = value != choice.default
-        return made and (value is not False or choice.flag.opposite)
+        """Return the request as the arguments of `laminabench replay`."""
+        return [word for key, value in self.table().items() for word in BY_KEY[key].arguments(value)]
 
     def require_valid(self) -> None:
-        """A UserError where choices contradict each other, or a value cannot be."""
+        """Raise a UserError for fields that contradict each other, or a value that is not allowed."""
         for word in self.arguments():
             require_text(word)
         of_table(self.table(), "the request")
@@ -206,7 +510,7 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise UserError("replay-output", "--out and --no-out contradict each other")
 
     def require_gaps(self) -> None:
-        """A UserError for a shape of gaps that there are not."""
+        """Raise a UserError for a burstiness without a request rate."""
         if self.burstiness != 1.0 and self.request_rate is None:
             raise UserError(
                 "trace-burstiness", "--burstiness shapes the gaps of --request-rate; give that too"
@@ -216,223 +520,12 @@ class ReplayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return f"ReplayRequest({', '.join(f'{key}={value!r}' for key, value in self.table().items())})"
 
 
-# The flag of each choice, under the headings of `laminabench replay --help`, in their order.
-FLAGS: Mapping[str, Mapping[str, Flag]] = {
-    WORKLOAD: {
-        "trace": Flag("Catalogue name, imported name or file.", reach="files"),
-        "mode": Flag("Queue never empty, the trace's own arrivals, or fixed concurrency."),
-        "concurrency": Flag("With --mode closed: requests in the system at once."),
-        "slo_tbt_ms": Flag("Time between tokens that counts as good."),
-        "slo_ttft_ms": Flag("With --prefill: time to the first token that counts as good."),
-        "policy": Flag("Who goes first: fifo (default), sjf, deadline, module:Class.", reach="code"),
-    },
-    SYSTEM: {
-        "system": Flag("What to replay against.", reach="nothing"),
-        "deployment": Flag(
-            "4xh100, or model+attention workers: 2xh100+4xh20; with a layout: 8xh200:dp8ep8. "
-            "v2 Table 5's, or 1xcpu+1xcpu. Live lamina: or auto, what is fastest here.",
-            reach="nothing",
-        ),
-        "model": Flag("Name, config.json or folder; llama3-70b, or live llama-mini.", reach="files"),
-        "backend": Flag("Hardware one need not have (modelled, default), or the engine on this machine."),
-        "costs": Flag(
-            "Cost set, or a TOML file; vllm-0.14, or vllm-0.24 for models and devices of today.",
-            reach="files",
-        ),
-        "network": Flag(
-            "fhbn, nccl, shm, ..., or 40us,42GB/s; the paper's. Live: auto, shm, gloo, verbs, mlx5.",
-            reach="nothing",
-        ),
-        "batches": Flag("lamina, afd: how many take turns, 1 is serial; 2. Live: or auto."),
-        "min_batch": Flag(
-            "lamina: sequences that each batch should have; with fewer in all, fewer take turns; 1, live 8."
-        ),
-        "pipelining": Flag("How they take turns: lamina rotational or fixed, afd pingpong; or serial."),
-        "pipeline_parallel": Flag("lamina: stages the model workers' layers are split in; 1."),
-        "experts": Flag(
-            "Live lamina: a replica's workers split experts (tp, default) or deal them out (ep)."
-        ),
-        "partition": Flag("lamina: what attention workers share out."),
-        "overlap": Flag("lamina: send q before k and v exist; live not unless asked for.", opposite=True),
-        "stream_chunks": Flag("Mini-batches of a transfer: v1 4, lamina 1."),
-        "stream_along": Flag("What a mini-batch is a part of."),
-        "absorb": Flag("lamina with MLA: who multiplies queries and outputs to and from the latent; model."),
-        "routing": Flag("Mixtures of experts: loads as a power law (skewed, default), or all alike."),
-        "kv_overcommit": Flag(
-            "lamina: room for so many times the KV that devices hold, paged to the host; 1."
-        ),
-        "host": Flag(
-            "What the host adds to an iteration and, after a comma, for each request: 5ms or 2ms,20us; the "
-            "cost set's.",
-            reach="nothing",
-        ),
-        "host_async": Flag("The host prepares an iteration while the one before it runs."),
-        "admission": Flag(
-            "KV for the final length at once (reserve, default), or as it grows, with preemption."
-        ),
-        "prefix_sharing": Flag(
-            "Store prompt prefixes that the trace marks as equal once; --prefill: unless asked not to.",
-            opposite=True,
-        ),
-        "kv_tokens": Flag("KV memory, of all workers together; else what fits."),
-        "max_num_seqs": Flag("Most running at once; live 256."),
-        "block_size": Flag("KV tokens in a block: vllm 16, lamina 1."),
-        "gpu_memory_utilization": Flag("Share of a device's memory in use; 0.9.", metavar="X"),
-        "prefill": Flag(
-            "Prompts: there already (off, default), computed beside decoding (colocated), or by devices of "
-            "their own (pool:2xh100). Live: made up (off), computed by the model workers (model), or by N "
-            "others.",
-            words=("off", "colocated", "model", "pool:"),
-            reach="nothing",
-        ),
-        "max_batched_tokens": Flag(
-            "--prefill: tokens that a batch computes in an iteration; 2048. Live lamina: of prompts; 512."
-        ),
-        "instances": Flag("So many of the deployment behind a router, each a whole one; 1."),
-        "router": Flag(
-            "With --instances: which one a request goes to; round-robin (default), least-requests, "
-            "least-kv, prefix, fit, module:Class.",
-            reach="code",
-        ),
-        "queue": Flag(
-            "With --instances: requests wait at theirs (each, default), or in front until one has room "
-            "(global)."
-        ),
-        "iterations": Flag(
-            "Keep a row of every iteration (default); without them a replay of billions fits: TBT to 0.1 %, "
-            "of the whole run, no pictures over time.",
-            opposite=True,
-        ),
-        "mapping": Flag("h2m2: who says what is on which side; greedy.", reach="nothing"),
-        "board": Flag("h2m2: another board than the device's.", metavar="NAME|FILE", reach="files"),
-        "price": Flag(
-            "Price per hour instead of the catalogue's, repeatable.", metavar="DEVICE=USD", reach="nothing"
-        ),
-        "power": Flag(
-            "Rated power instead of the catalogue's, repeatable.", metavar="DEVICE=WATTS", reach="nothing"
-        ),
-        "price_basis": Flag(
-            "Rents, or purchases over four years with power; rent where there is one by default."
-        ),
-    },
-    LIVE: {
-        "emulate": Flag(
-            "Devices that are not here, as h100,h20: workers wait as long as the cost set says they take.",
-            metavar="MODEL,ATTENTION",
-            reach="nothing",
-        ),
-        "slowdown": Flag("With --emulate: stretch all times for a slow host; 1.", metavar="X"),
-        "oversubscribe": Flag("More workers than cores may share them."),
-        "dtype": Flag("Of weights and KV; else the model's."),
-        "kv_dtype": Flag("Of KV alone, on CPUs: rounded to a byte a number, fp8 or int8; auto."),
-        "chaos": Flag(
-            "Repeatable: kill a worker, as attention:1@t=3s, random@tokens=500, random*50.",
-            metavar="WHO[=HOW]@WHEN",
-            reach="nothing",
-        ),
-        "ray": Flag(
-            "Workers as actors of this Ray cluster, auto or host:port.", metavar="ADDRESS", reach="network"
-        ),
-        "tensor_parallel": Flag(
-            "vllm: workers that share the model; a CPU's cores are one's threads, GPUs a worker each."
-        ),
-        "max_model_len": Flag("vllm: longest request; else the trace's longest."),
-        "enforce_eager": Flag("vllm: compile nothing; starts sooner, runs slower."),
-        "runner_timeout": Flag(
-            "vllm: it hangs if nothing is heard from it for so long; 300.", metavar="SECONDS"
-        ),
-        "metrics_port": Flag(
-            "Tell Prometheus meanwhile, on this port of 127.0.0.1; 0: any.", metavar="PORT", reach="network"
-        ),
-    },
-    SERVER: {
-        "url": Flag("The server, as http://127.0.0.1:8000.", metavar="URL", reach="network"),
-        "api": Flag("Which of its two; completions."),
-        "header": Flag("Repeatable: a field of every request's head.", metavar="'K: V'", reach="credential"),
-        "api_key_file": Flag(
-            "The key; else LAMINABENCH_API_KEY or OPENAI_API_KEY.", kind="file", reach="credential"
-        ),
-        "tokenizer": Flag("Send text; the model's tokenizer.json or folder.", metavar="PATH", reach="files"),
-        "vocab": Flag("Token ids are below this; 10000 if it is not known."),
-        "timeout": Flag("Seconds for a request in all; 600."),
-        "first_byte_timeout": Flag("Seconds until an answer begins; 120."),
-        "retries": Flag("More attempts, where there is sense in it; 3."),
-        "warm_up": Flag("Requests before the clock starts; 2."),
-        "connections": Flag("--mode saturate: in flight at once; 256."),
-        "client_workers": Flag("Client processes; 1."),
-    },
-    CUTS: {
-        "offline": Flag("Never download; use what is here, else the profile."),
-        "max_rows": Flag("Read a file of up to so many rows, however well it is packed.", metavar="N"),
-        "window": Flag(
-            "Only requests arriving in these seconds.", metavar="A:B", kind="seconds", reach="nothing"
-        ),
-        "scale_lengths": Flag("Multiply prompt and output lengths.", metavar="X"),
-        "max_prompt": Flag("Longest prompt let through, in tokens."),
-        "max_output": Flag("Longest output let through, in tokens."),
-        "too_long": Flag("What happens to longer requests."),
-        "sample": Flag("This many requests at random, whole sessions together."),
-        "num_requests": Flag("Only the first N requests.", also="num-prompts"),
-        "request_rate": Flag("Replace the arrival times: this many a second.", metavar="X"),
-        "burstiness": Flag(
-            "With --request-rate: gamma shape of the gaps; 1 is Poisson, less is burstier.", metavar="X"
-        ),
-        "rate_scale": Flag("Scale the load: 2 means twice the rate.", metavar="X"),
-        "seed": Flag("For everything drawn at random."),
-    },
-    OUTPUT: {
-        "directory": Flag(
-            "Where the Run goes; runs/NAME-AND-TIME by default.", kind="folder", reach="writes"
-        ),
-        "no_out": Flag("Print only, keep no Run."),
-        "plot": Flag("Draw TBT and tokens/s over time: .png, .svg or .pdf.", kind="file", reach="writes"),
-        "timeline": Flag("Perfetto trace of one window: .json or .json.gz.", kind="file", reach="writes"),
-        "timeline_window": Flag(
-            "Which seconds; two iterations from the middle by default.",
-            metavar="A:B",
-            kind="seconds",
-            reach="nothing",
-        ),
-    },
+FIELDS: Mapping[str, Field] = ReplayRequest.fields()
+BY_KEY: Mapping[str, Field] = {field.key: field for field in FIELDS.values()}
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    group: tuple(name for name, field in FIELDS.items() if field.option.group == group)
+    for group in (WORKLOAD, SYSTEM, LIVE, SERVER, CUTS, OUTPUT)
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A field: its key in files, its type, what it is by default, and its flag."""
-
-    name: str
-    key: str
-    type: Any
-    default: Any
-    flag: Flag
-    group: str
-
-    @property
-    def spelled(self) -> str:
-        return f"--{self.key}"
-
-    @property
-    def switch(self) -> bool:
-        return bool in getattr(self.type, "__args__", ())
-
-    @property
-    def repeatable(self) -> bool:
-        return isinstance(self.default, tuple)
-
-    def acts(self, value: object) -> bool:
-        """Whether this value runs code, opens a connection, reveals a credential or writes a file."""
-        # Policies and routers of laminabench have no colon in their names.
-        return self.flag.reach in ACTING and (self.flag.reach != "code" or ":" in str(value))
-
-
-_FIELDS = {field.name: field for field in msgspec.structs.fields(ReplayRequest)}
-CHOICES: Mapping[str, Choice] = {
-    name: Choice(name, _FIELDS[name].encode_name, _FIELDS[name].type, _FIELDS[name].default, flag, group)
-    for group, flags in FLAGS.items()
-    for name, flag in flags.items()
-}
-BY_KEY: Mapping[str, Choice] = {choice.key: choice for choice in CHOICES.values()}
 # What a command that replays many times decides itself, and why.
 _ONE_RUN = "it is about one replay's Run"
 NOT_OF_MANY = {
@@ -443,30 +536,24 @@ NOT_OF_MANY = {
     "timeline-window": "it draws one replay",
     "metrics-port": "it tells of one replay",
 }
-_UNKEPT = dict.fromkeys((*FLAGS[OUTPUT], "metrics_port"))  # where results go, and not what is replayed
-# What may name a file.
+_NOT_STORED = dict.fromkeys((*GROUPS[OUTPUT], "metrics_port"))
+# Fields that may name a file.
 FILES = ("trace", "model", "costs", "board", "api_key_file", "tokenizer")
 
 
+def taken_by(*kinds: str) -> frozenset[str]:
+    """Return the names of the fields that a system of these kinds takes, besides those that all take."""
+    return frozenset(name for name, field in FIELDS.items() if set(kinds) & set(field.option.takes))
+
+
 def of_table(table: Mapping[str, Any], where: str) -> ReplayRequest:
-    """The request of keys and values; a UserError names the key, and `where` it stands."""
-    for key in table:
-        if key not in BY_KEY:
-            raise UserError(
-                "replay-key-unknown", f"{where} has '{key}', which is not known; {nearest(key, BY_KEY)}"
-            )
-    try:
-        return msgspec.convert(dict(table), ReplayRequest, dec_hook=_secret)
-    except msgspec.ValidationError as error:
-        why, _, place = str(error).partition(" - at `$.")
-        key = re.split(r"[`\[]", place)[0]
-        raise UserError(
-            "replay-value", f"{where}: {key} = {table.get(key)!r}: {why.replace('`', '')}"
-        ) from error
+    """Return the request of keys and values; a UserError names the key, and `where` it is written."""
+    require_known(table, BY_KEY, where)
+    return convert(ReplayRequest, {BY_KEY[key].name: value for key, value in table.items()}, where)
 
 
 def of_text(text: str, where: str) -> ReplayRequest:
-    """The request that `text()` wrote, or a person."""
+    """Parse a request written by `ReplayRequest.text()` or by a person."""
     try:
         table = safe_parse.toml(text)
     except tomllib.TOMLDecodeError as error:
@@ -475,7 +562,7 @@ def of_text(text: str, where: str) -> ReplayRequest:
 
 
 def of_file(path: Path) -> ReplayRequest:
-    """The request in a --config file."""
+    """Read the request in a --config file."""
     try:
         text = safe_parse.text(path)
     except OSError as error:
@@ -485,8 +572,8 @@ def of_file(path: Path) -> ReplayRequest:
     return of_text(text, str(path))
 
 
-def require_given(request: ReplayRequest, where: str, given: Container[str]) -> None:
-    """Raise a UserError if a stored request acts outside of the replay by a choice not in `given`."""
+def require_given(request: ReplayRequest, where: str, given: Collection[str]) -> None:
+    """Raise a UserError if a stored request acts outside of the replay by a field not in `given`."""
     if words := acting(request, given):
         raise UserError(
             "request-not-trusted",
@@ -495,19 +582,19 @@ def require_given(request: ReplayRequest, where: str, given: Container[str]) -> 
         )
 
 
-def acting(request: ReplayRequest, given: Container[str] = ()) -> list[str]:
-    """Return the choices of a request that act outside of the replay as arguments, without those given."""
+def acting(request: ReplayRequest, given: Collection[str] = ()) -> list[str]:
+    """Return the fields of a request that act outside of the replay as arguments, without those given."""
     table = request.table()
     return [
         word
-        for name, choice in CHOICES.items()
-        if name not in given and choice.key in table and choice.acts(getattr(request, name))
-        for word in typed(choice.key, table[choice.key])
+        for name, field in FIELDS.items()
+        if name not in given and field.key in table and field.acts(getattr(request, name))
+        for word in field.arguments(table[field.key])
     ]
 
 
-def of_manifest(text: str | None, where: str, given: Mapping[str, Any]) -> ReplayRequest:
-    """Return the request that a Run keeps; what it reaches outside of the replay must be given anew."""
+def of_manifest(text: str | None, where: str, given: Collection[str]) -> ReplayRequest:
+    """Return the request that a Run stores; what it reaches outside of the replay must be given anew."""
     if text is None:
         raise UserError(
             "run-too-old",
@@ -519,47 +606,22 @@ def of_manifest(text: str | None, where: str, given: Mapping[str, Any]) -> Repla
 
 
 def seconds(text: str, flag: str) -> tuple[float, float]:
-    """A stretch of seconds, "A:B"; either end may be left out."""
+    """Parse a window of seconds, "A:B"; either end may be left out."""
     first, colon, last = text.partition(":")
     try:
-        stretch = (float(first or 0), float(last or math.inf))
+        window = (float(first or 0), float(last or math.inf))
     except ValueError:
-        stretch = (math.nan, math.nan)
-    if not colon or not 0 <= stretch[0] < stretch[1]:
+        window = (math.nan, math.nan)
+    if not colon or not 0 <= window[0] < window[1]:
         raise UserError(
             "window-invalid",
             f"{flag}: '{text}' is not a window; write seconds as A:B with A < B, such as 0:600",
         )
-    return stretch
-
-
-def _secret(kind: type, value: object) -> Secret:
-    if kind is not Secret or not isinstance(value, str):
-        raise TypeError(f"Expected `str`, got `{type(value).__name__}`")
-    return Secret(value)
+    return window
 
 
 def absolute(name: str, value: str) -> str:
-    """A file's full path, so that it is found from elsewhere too; anything else as it is."""
-    # A catalogue's name is that, whatever lies here; of traces a file goes first.
+    """Return a file's full path, so that it is found from other folders too; anything else as it is."""
+    # A name of the catalogue stays one, whatever file has that name here; of traces a file goes first.
     is_path = os.sep in value or value.endswith((".json", ".toml")) or name in ("trace", "api_key_file")
     return str(Path(value).absolute()) if is_path and Path(value).exists() else value
-
-
-def typed(key: str, value: Any) -> Iterator[str]:
-    """A choice as words of a command line."""
-    if isinstance(value, bool):
-        # Of a switch that has no opposite, off is to leave it out.
-        yield from [f"--{key}"] if value else [f"--no-{key}"] * BY_KEY[key].flag.opposite
-    else:
-        for one in value if isinstance(value, list | tuple) else (value,):
-            yield from (f"--{key}", str(one))
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, str):
-        # JSON escapes what TOML does, but for one character.
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
@@ -178,6 +178,12 @@ class Live:
         """Return the choices of the modelled replay that a live one of this request is compared with."""
         found: dict[str, Any] = importlib.import_module(f"{self.package}.prepared").twin(request)
         return found
+
+    @property
+    def defaults(self) -> Mapping[str, object]:
+        """The values of options that a request leaves open: those of its setup."""
+        kind = importlib.import_module(f"{self.package}.setup").SETUP
+        return {each.name: each.default for each in fields(kind) if each.default is not MISSING}
 
     def prepare(self, request: ReplayRequest, listener: Listener) -> Prepared:
         """The request settled; a UserError if this machine cannot replay it."""

@@ -12,7 +12,7 @@ from laminabench.catalog.deployment import Deployment, parse_deployment
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network, parse_network
-from laminabench.requests.replay import CHOICES, CUTS, FLAGS, OUTPUT, WORKLOAD, ReplayRequest
+from laminabench.requests.replay import FIELDS, ReplayRequest
 from laminabench.runs.manifest import Backend
 from laminabench.systems.base import Live, Prepared
 from laminabench.systems.modelled.setup import Setup
@@ -41,11 +41,8 @@ EMULATED = {"lamina": f"{_LIVE}.emulated"}
 LIVE = {"lamina": f"{_LIVE}.lamina", "vllm": f"{_LIVE}.vllm", "openai": f"{_LIVE}.endpoint"}
 NAMES = tuple(dict.fromkeys((*MODULES, *LIVE)))
 
-# Choices of every replay.
-_COMMON = frozenset(
-    {"system", "deployment", "model", "backend", "price", "power", "price_basis"}
-    | {name for group in (WORKLOAD, CUTS, OUTPUT) for name in FLAGS[group]}
-) - {"policy", "slo_ttft_ms", "timeline", "timeline_window"}
+# Fields that every system takes.
+_COMMON = frozenset(name for name, field in FIELDS.items() if not field.option.takes)
 
 
 def system(name: str) -> System:
@@ -76,6 +73,18 @@ def of_server(deployment: Deployment) -> System:
     """Return the system that models a server on these devices: with attention workers this project's own."""
     split = deployment.attention is not None
     return next(one for one in map(system, MODULES) if split == one.SPLIT)
+
+
+def find_system(name: str | None, backend: str | None) -> System | Live | None:
+    """Return the system that a request of this name and backend is prepared by, if there is one."""
+    if name in MODULES and backend != "live":
+        return system(name)
+    return live_system(name) if name in LIVE else None
+
+
+def takes(found: System | Live, name: str) -> bool:
+    """Return whether a system takes this field of a request."""
+    return name in _COMMON or name in found.TAKES
 
 
 def deployments(
@@ -130,15 +139,15 @@ def backend_of(request: ReplayRequest) -> Backend:
 
 def _require_taken(request: ReplayRequest, found: System | Live, backend: Backend) -> None:
     """A UserError for a choice that nothing would come of: ignoring it would answer another question."""
-    for name, choice in CHOICES.items():
+    for name, field in FIELDS.items():
         value = getattr(request, name)
-        if name in _COMMON or name in found.TAKES or not request.chose(name):
+        if takes(found, name) or not request.is_set(name):
             continue
         if name in found.ANYWAY and value == found.ANYWAY[name]:
             continue
         how = "live" if request.emulate is None else "emulated"
         own = f"{how} {request.system}" if backend == "live" else request.system
-        spelled = f"--no-{choice.key}" if value is False else choice.spelled
+        spelled = f"--no-{field.key}" if value is False else field.flag
         why = f": {found.WHY_NOT}" if found.WHY_NOT else ""
         raise UserError(
             "replay-flag-unused",
@@ -146,11 +155,11 @@ def _require_taken(request: ReplayRequest, found: System | Live, backend: Backen
         )
     # Modelled prompts can share their beginnings without being computed.
     for name in ("max_batched_tokens", "slo_ttft_ms", *(["prefix_sharing"] if backend == "live" else [])):
-        if request.chose(name) and request.prefill in (None, "off"):
+        if request.is_set(name) and request.prefill in (None, "off"):
             how = "model" if backend == "live" else COMPUTED
             raise UserError(
                 "replay-flag-unused",
-                f"{CHOICES[name].spelled} is for replays that compute prompts; add --prefill {how}",
+                f"{FIELDS[name].flag} is for replays that compute prompts; add --prefill {how}",
             )
 
 

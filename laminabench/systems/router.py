@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from laminabench.requests.replay import CHOICES, ReplayRequest
+from laminabench.requests.replay import FIELDS, ReplayRequest
 from laminabench.systems import own
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
@@ -52,10 +52,10 @@ def require_several(request: ReplayRequest, instances: int) -> None:
     Who says --instances 1 has a row of a sweep.
     """
     for name in ("router", "queue"):
-        if request.chose(name) and instances == 1 and request.instances is None:
+        if request.is_set(name) and instances == 1 and request.instances is None:
             raise UserError(
                 "replay-flag-unused",
-                f"{CHOICES[name].spelled} is for several instances, and "
+                f"{FIELDS[name].flag} is for several instances, and "
                 f"{request.deployment or 'every deployment'} is one; add --instances N",
             )
 

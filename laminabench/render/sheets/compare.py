@@ -46,7 +46,7 @@ def sheets_of_systems(found: Compared) -> list[Sheet]:
     """One cell by its metrics; several as a grid."""
     if len(found.cells) == 1:
         return [sheet_of_cell(found.cells[0], found.base)]
-    return sheets_of_grid(found.cells, found.base, as_published=not found.asked.deployments)
+    return sheets_of_grid(found.cells, found.base, as_published=not found.request.deployments)
 
 
 def sheet_of_cell(cell: Cell, base: str) -> Sheet:

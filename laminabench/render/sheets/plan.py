@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from laminabench.traces.table import Trace
     from laminabench.workflows.plan.answer import Answer
     from laminabench.workflows.plan.measure import Point
-    from laminabench.workflows.plan.request import PlanRequest
+    from laminabench.workflows.plan.request import ResolvedPlan
 
 # Why a candidate was not replayed, in the order in which it is found out.
 WHY = {
@@ -50,24 +50,25 @@ GAINS = {
 
 
 def print_plan(
-    console: Console, request: PlanRequest, trace: Trace, answers: Sequence[Answer], top: int
+    console: Console, plan: ResolvedPlan, trace: Trace, answers: Sequence[Answer], top: int
 ) -> None:
     """One part a cost set, and whether they agree."""
+    request = plan.request
     power = f" and {request.power_budget:,g} W" if request.power_budget else ""
     first = f"TTFT p99 of at most {request.slo_ttft_ms:g} ms, " if request.slo_ttft_ms else ""
     prompts = f", prompts {request.prefill}" if request.prefill != "off" else ""
     console.print(
         f"[bold]{literal(trace.meta.name)}[/bold], {SOURCES[trace.meta.source]}, {len(trace):,} requests,",
-        f"with {literal(request.model.name)} ({request.mode}{prompts}, [bold]modelled[/bold]):",
+        f"with {literal(plan.model.name)} ({request.mode}{prompts}, [bold]modelled[/bold]):",
         f"{first}TBT p99 of at most {request.slo_tbt_p99_ms:g} ms,",
-        f"at most ${request.budget:.2f} an hour{power}",
+        f"at most ${plan.budget:.2f} an hour{power}",
         soft_wrap=True,
     )
     for answer in answers:
         console.print()
         _answer(console, answer, top)
     console.print()
-    for line in _together(request, answers, top):
+    for line in _together(plan, answers, top):
         console.print(line, soft_wrap=True)
 
 
@@ -237,7 +238,7 @@ def _prices(console: Console, answer: Answer) -> None:
         console.print(f"  {device:{width}}  {'; '.join(changes)}", soft_wrap=True)
 
 
-def _together(request: PlanRequest, answers: Sequence[Answer], top: int) -> Iterator[str]:
+def _together(plan: ResolvedPlan, answers: Sequence[Answer], top: int) -> Iterator[str]:
     """Yield whether all cost sets agree, and which devices they have no measurements of."""
     if len(answers) > 1:
         winners = [answer.winner for answer in answers if answer.winner is not None]
@@ -250,7 +251,7 @@ def _together(request: PlanRequest, answers: Sequence[Answer], top: int) -> Iter
             yield f"the cost sets agree on it: ${min(costs):.3f} to ${max(costs):.3f}/M tokens"
     for held in dict.fromkeys(answer.question.costs.held_against for answer in answers):
         yield f"[dim]{literal(held)}[/dim]"
-    boards = [device.name for device in request.devices if device.board]
+    boards = [device.name for device in plan.devices if device.board]
     assumed = {
         device
         for answer in answers
@@ -264,7 +265,7 @@ def _together(request: PlanRequest, answers: Sequence[Answer], top: int) -> Iter
     for name in boards:
         yield (
             f"[dim]{ASSUMED} {name}: not measured, computed from the board's parameters (hardware boards); "
-            f"weights and KV in int8, elsewhere in {request.model.dtype}[/dim]"
+            f"weights and KV in int8, elsewhere in {plan.model.dtype}[/dim]"
         )
-    for line in assumed_amounts(request.devices):
+    for line in assumed_amounts(plan.devices):
         yield f"[dim]{line}[/dim]"

@@ -202,7 +202,7 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
         raise UserError(
             "replay-flag-unused", "--batches auto goes with --backend live; give a modelled replay a number"
         )
-    if request.chose("min_batch") and request.prefill not in (None, "off"):
+    if request.is_set("min_batch") and request.prefill not in (None, "off"):
         raise UserError(
             "replay-flag-unused",
             "--min-batch is for modelled replays that decode alone; leave it or --prefill out",

@@ -5,12 +5,15 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields
 from typing import ClassVar
 
 from laminabench.catalog.deployment import Deployment, Workers
 from laminabench.catalog.hardware import Device, device
 from laminabench.catalog.layout import NODE_DEVICES, Layout
 from laminabench.catalog.models import ModelShape
+from laminabench.requests import replay as request
+from laminabench.requests.replay import taken_by
 from laminabench.systems.modelled.pool import with_pool
 from laminabench.systems.modelled.setup import Modelled, Setup
 from laminabench.util.errors import UserError
@@ -20,12 +23,9 @@ COUNTS = (1, 2, 4, 8, 16)
 ATTENTION_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 # Of any modelled system.
-EVERY = frozenset(
-    {"policy", "costs", "network", "host", "host_async", "admission", "kv_tokens", "max_num_seqs"}
-    | {"instances", "router", "queue", "timeline", "timeline_window"}
-)
+EVERY = taken_by(request.MODELLED)
 # Of those whose times are tables: they can compute prompts too, and need not keep what iterations were.
-PROMPTS = frozenset({"prefill", "max_batched_tokens", "slo_ttft_ms", "iterations"})
+PROMPTS = taken_by(request.PROMPTS)
 # What --prefill may be where prompts are computed, for the end of a sentence.
 COMPUTED = "colocated, or pool:2xh100 for devices of their own"
 # What says of a system of one batch and no attention workers what it does anyway.
@@ -69,6 +69,13 @@ class System(ABC):
     BLOCK_TOKENS = 1
     # Whether it reads the KV of prompts when it has time, or is sent it.
     PULLS_KV = False
+
+    @property
+    def defaults(self) -> dict[str, object]:
+        """The values of options that a request leaves open, where they do not depend on its other options."""
+        of_setup = {each.name: each.default for each in fields(Setup) if each.default is not MISSING}
+        own = {"network": self.NETWORK, "max_num_seqs": self.MAX_REQUESTS, "block_size": self.BLOCK_TOKENS}
+        return {**{name: value for name, value in of_setup.items() if value is not None}, **own}
 
     @abstractmethod
     def default_deployment(self, model: ModelShape) -> str:

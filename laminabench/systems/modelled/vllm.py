@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from laminabench.catalog.deployment import Deployment
 from laminabench.catalog.models import ModelShape
+from laminabench.requests.replay import taken_by
 from laminabench.systems.modelled.homogeneous import BLOCK_TOKENS, MAX_NUM_SEQS, build
 from laminabench.systems.modelled.setup import Modelled, Setup, by_size
 from laminabench.systems.modelled.system import EVERY, PROMPTS, System, of_today
@@ -15,7 +16,7 @@ class Vllm(System):
     NAME = "vllm"
     COLOUR, MARKER = "#d55e00", "triangle-up"
     BASELINE = True
-    TAKES = EVERY | PROMPTS | {"prefix_sharing", "block_size", "gpu_memory_utilization", "routing"}
+    TAKES = EVERY | PROMPTS | taken_by("vllm")
     MAX_REQUESTS = MAX_NUM_SEQS
     BLOCK_TOKENS = BLOCK_TOKENS
 

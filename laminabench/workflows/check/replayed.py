@@ -12,7 +12,7 @@ from typing import cast
 from laminabench.catalog.cost_file import DEFAULT_COSTS, load_costs
 from laminabench.catalog.costs import known_devices
 from laminabench.catalog.hardware import Device
-from laminabench.requests.replay import typed
+from laminabench.requests.replay import BY_KEY
 from laminabench.runs.manifest import Manifest
 from laminabench.util.errors import CheckFailedError, UserError
 from laminabench.util.json import Json, JsonObject, to_json
@@ -60,7 +60,7 @@ def _measured(case: Case, done: Callable[[], None]) -> Obtained:
 
 def _command(case: Case) -> str:
     """As a person would type it."""
-    words = [word for key, value in case.flags.items() for word in typed(key, value)]
+    words = [word for key, value in case.flags.items() for word in BY_KEY[key].arguments(value)]
     return shlex.join(["laminabench", "replay", *words, "--no-out"])
 
 

@@ -1,4 +1,4 @@
-"""What cells take to be so, and whom they leave out: for under a table, and for a caption."""
+"""The assumptions of cells, and the requests that they leave out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from laminabench.workflows.compare.cells import Cell
 
 
 def assumptions(cells: Sequence[Cell], names: Sequence[str]) -> Iterator[str]:
-    """What decides much: hosts and limits, a line for each band; then memory that is not for KV."""
+    """Yield the hosts and limits of each band, then the memory that is not for KV."""
     for band in dict.fromkeys(cell.band for cell in cells):
         own = [cell for cell in cells if cell.band == band and not cell.alike]
         each = []
@@ -25,7 +25,7 @@ def assumptions(cells: Sequence[Cell], names: Sequence[str]) -> Iterator[str]:
 
 
 def left_out(cells: Sequence[Cell]) -> Iterator[str]:
-    """How many requests of what, and why."""
+    """Yield the number of requests that were left out, and why."""
     found = dict.fromkeys(
         (cell.model, cell.trace, cell.dropped, cell.least_room) for cell in cells if cell.dropped
     )

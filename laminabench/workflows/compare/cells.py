@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+
+from msgspec import structs
 
 from laminabench.analysis.binding import binding_of
 from laminabench.catalog.costs import CostSet
@@ -21,6 +23,7 @@ from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
 from laminabench.util.json import Json
 from laminabench.util.parallel import spread
+from laminabench.workflows.compare.runs import CellRun, run_of
 from laminabench.workflows.compare.sides import Side, SideBySide, modelled_estimates, side_by_side
 from laminabench.workflows.compare.spec import (
     ComparisonSpec,
@@ -35,7 +38,7 @@ from laminabench.workflows.compare.spec import (
     longest_held,
     price_of,
 )
-from laminabench.workflows.replay import replay
+from laminabench.workflows.replay import Replayed, ReplayRequest, replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +65,26 @@ class Cell:
     slo_ttft_ms: float | None
     kinds_of_prices: str  # where they cannot be compared: which device has which
     assumed: tuple[str, ...]  # prices and watts that nobody published, a sentence each
+    runs: tuple[CellRun, ...] = field(default=(), repr=False, compare=False)
 
     @property
     def band(self) -> str:
-        """What it is one end of: the cost set's, or the era's."""
+        """Return the name of the range that it is one end of: the cost set's, or the era's."""
         return self._named(self.reading.era.name if self.reading else "")
 
     @property
     def label(self) -> str:
-        """Tells it from the others of its model and trace."""
+        """Return a name that differs from those of the other cells of its model and trace."""
         return self._named(str(self.reading or ""))
 
     def _named(self, reading: str) -> str:
-        """With the cost set, unless that is the era's."""
+        """Add the cost set, unless that is the era's."""
         own = self.reading is not None and self.reading.era.costs == self.costs
         return reading if own else ", ".join(filter(None, (reading, self.costs)))
 
     @property
     def alike(self) -> bool:
-        """Whether all hosts are as slow as that of the era's system, which no source says."""
+        """Return whether all hosts are as slow as the era's, which no source says."""
         return self.reading is not None and self.reading.alike
 
     @property
@@ -96,28 +100,28 @@ class Cell:
         return {name: summary.tbt_ms.p50 for name, summary in self.summaries.items()}
 
     def gain_of(self, name: str, base: str) -> float:
-        """One system's throughput over another's, less one."""
+        """Return one system's throughput over another's, less one."""
         return self.throughput_tokens_per_s[name] / self.throughput_tokens_per_s[base] - 1
 
     def gain_per_dollar_of(self, name: str, base: str) -> float:
-        """The same at exactly equal cost."""
+        """Return the gain at exactly equal cost."""
         return (1 + self.gain_of(name, base)) * self.usd_per_hour[base] / self.usd_per_hour[name] - 1
 
     def amount_of(self, name: str, equal: Equal) -> str:
-        """What a system has of what was held equal, with its unit."""
+        """Return a system's amount of what was equal, with its unit."""
         amount = self.usd_per_hour[name] if equal.amount == "cost" else self.power_w[name]
         assert amount is not None
         return equal.said(amount).removesuffix(" an hour")
 
     def break_even_usd(self, name: str, other: str) -> float | None:
-        """What a board of this system may cost an hour for a dollar to buy as many tokens as the other's."""
+        """Return the hourly price of a board at which a dollar buys as many tokens as the other system's."""
         rate = self.throughput_tokens_per_s
         if name not in self.boards or not rate[other]:
             return None
         return rate[name] / rate[other] * self.usd_per_hour[other] / self.boards[name]
 
     def break_evens(self, base: str) -> dict[str, dict[str, float]]:
-        """Of every system on boards with the base, or of the base with every other."""
+        """Return the break-even prices of systems on boards with the base, or of the base with all others."""
         others = [name for name in self.summaries if name != base]
         pairs = [(base, each) if base in self.boards else (each, base) for each in others]
         found: dict[str, dict[str, float]] = {}
@@ -166,13 +170,13 @@ class Cell:
         }
 
 
-# What was replayed: of which system, on what, and the prompts of which requests.
-Done = dict[tuple[str, Setup, Routed, bytes], Summary]
+# What was replayed: the system, its setup and instances, and the prompts of the requests.
+Done = dict[tuple[str, Setup, Routed, bytes], tuple[Summary, CellRun | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Every system on its devices, and the requests that all of them can hold."""
+    """The devices of every system, and the requests that fit on all of them."""
 
     asked: dict[str, Deployed]
     chosen: dict[str, Deployed]  # at equal cost or power others may have taken their place
@@ -185,7 +189,7 @@ class Placed:
 
 
 def placed(spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet) -> Placed:
-    """Every system of the spec, at equal cost or power if they ask for it; a UserError if nothing fits."""
+    """Deploy every system, at equal cost or power if the spec says so; a UserError if nothing fits."""
     asked = spec.deployed(model, costs)
     chosen = made_equal(asked, spec, spec.equal, trace, costs) if spec.equal else asked
     for name, each in chosen.items():
@@ -202,38 +206,52 @@ def placed(spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet
 
 
 def cell(
-    spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet, done: Done | None = None
+    spec: ComparisonSpec,
+    model: ModelShape,
+    trace: Trace,
+    costs: CostSet,
+    done: Done | None = None,
+    common: ReplayRequest | None = None,
 ) -> Cell:
-    """Every system of the spec, replayed; what is `done` is not again."""
+    """Replay every system of the spec, except for what is `done`.
+
+    With `common`, the request that all replays have in common, the cell has its Runs. Readings with all
+    hosts as slow as the era's have none: they explain a gain, and are no deployments.
+    """
     found = placed(spec, model, trace, costs)
     asked, chosen, kept = found.asked, found.chosen, found.kept
     done, requests = {} if done is None else done, kept.prompt_tokens.tobytes()
+    stored = None if spec.reading and spec.reading.alike else common
     for name, each in chosen.items():
         key = name, each.setup, each.routed, requests
         if key not in done:
-            done[key] = _summary(kept, name, each, spec)
+            replayed = _replayed(kept, name, each, spec)
+            run = run_of(name, each, spec, costs, stored, kept, replayed) if stored else None
+            done[key] = replayed.summary, run
+    results = {name: done[name, each.setup, each.routed, requests] for name, each in chosen.items()}
     devices = found.devices
     return Cell(
-        model.name,
-        trace.meta.name,
-        costs.name,
-        spec.reading,
-        {name: host_of(each.setup) for name, each in chosen.items()},
-        {name: _most_requests(name, each.setup) for name, each in chosen.items()},
-        costs.held_against,
-        found.dropped,
-        least_room(chosen),
-        {name: str(each.hardware) for name, each in asked.items()},
-        {name: str(each.hardware) for name, each in chosen.items()},
-        {name: price_of(name, each.hardware) for name, each in chosen.items()},
-        {name: each.hardware.power_w for name, each in chosen.items()},
-        {name: each.boards for name, each in chosen.items() if each.boards},
-        {name: held_in(each.setup) for name, each in chosen.items()},
-        {name: done[name, each.setup, each.routed, requests] for name, each in chosen.items()},
-        spec.workload.slo_tbt_ms,
-        spec.workload.slo_ttft_ms,
-        kinds_of_prices(devices),
-        assumed_amounts(devices),
+        model=model.name,
+        trace=trace.meta.name,
+        costs=costs.name,
+        reading=spec.reading,
+        hosts={name: host_of(each.setup) for name, each in chosen.items()},
+        limits={name: _most_requests(name, each.setup) for name, each in chosen.items()},
+        costs_held=costs.held_against,
+        dropped=found.dropped,
+        least_room=least_room(chosen),
+        asked={name: str(each.hardware) for name, each in asked.items()},
+        deployments={name: str(each.hardware) for name, each in chosen.items()},
+        usd_per_hour={name: price_of(name, each.hardware) for name, each in chosen.items()},
+        power_w={name: each.hardware.power_w for name, each in chosen.items()},
+        boards={name: each.boards for name, each in chosen.items() if each.boards},
+        held_in={name: held_in(each.setup) for name, each in chosen.items()},
+        summaries={name: summary for name, (summary, _) in results.items()},
+        slo_tbt_ms=spec.workload.slo_tbt_ms,
+        slo_ttft_ms=spec.workload.slo_ttft_ms,
+        kinds_of_prices=kinds_of_prices(devices),
+        assumed=assumed_amounts(devices),
+        runs=tuple(run for _, run in results.values() if run and stored),
     )
 
 
@@ -245,12 +263,12 @@ def _most_requests(name: str, setup: Setup) -> int:
     return setup.max_num_seqs or system(name).most_requests(setup.deployment)
 
 
-def _summary(trace: Trace, name: str, on: Deployed, spec: ComparisonSpec) -> Summary:
-    return replay(trace, name, on.setup, spec.workload, on.routed).summary
+def _replayed(trace: Trace, name: str, on: Deployed, spec: ComparisonSpec) -> Replayed:
+    return replay(trace, name, on.setup, spec.workload, on.routed)
 
 
 class View(NamedTuple):
-    """A cost set, and what it is compared with: what the user says, or the readings of an era."""
+    """A cost set with the specs that use it: the user's, or the readings of an era."""
 
     costs: CostSet
     specs: tuple[ComparisonSpec, ...]
@@ -261,12 +279,14 @@ class Grid:
     views: list[View]
     models: list[ModelShape]
     traces: list[Trace]
+    common: ReplayRequest | None = None  # of all replays, where their Runs are stored
+    costs_as_named: Mapping[str, str] = field(default_factory=dict)  # by the names that the sets have
 
 
 def grid_cells(
     grid: Grid, *, jobs: int | None = None, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> list[Cell]:
-    """All of them, in the order views, models, traces, readings."""
+    """Replay the grid; cells are in the order views, models, traces, readings."""
     places = list(itertools.product(range(len(grid.views)), range(len(grid.models)), range(len(grid.traces))))
     found: dict[int, list[Cell]] = {}
     for place, each in spread(_work, places, grid, jobs=jobs):
@@ -277,16 +297,19 @@ def grid_cells(
 
 def _work(grid: Grid, place: tuple[int, int, int]) -> list[Cell]:
     (costs, specs), model, trace = grid.views[place[0]], grid.models[place[1]], grid.traces[place[2]]
+    common = grid.common
+    if common is not None:
+        common = structs.replace(common, costs=grid.costs_as_named[costs.name])
     done: Done = {}
-    return [cell(spec, model, trace, costs, done) for spec in specs]
+    return [cell(spec, model, trace, costs, done, common) for spec in specs]
 
 
 def made_equal(
     given: dict[str, Deployed], spec: ComparisonSpec, asked: Equal, trace: Trace, costs: CostSet
 ) -> dict[str, Deployed]:
-    """What is given, with everything within the tolerance of the first one's price, or power.
+    """Return deployments within the tolerance of the first one's price, or power.
 
-    What takes the place of another has as many instances, all alike.
+    A replacement has as many instances, all of one deployment.
     """
     first, *others = given
     reference = given[first]
@@ -317,7 +340,7 @@ def made_equal(
 
 
 def _laid_out(name: str, on: Deployed, spec: ComparisonSpec) -> list[Deployed]:
-    """The same devices in every way in which they can share a mixture of experts, as it was first."""
+    """Return the same devices in every layout of a mixture of experts, the given one first."""
     model, workers = on.setup.model, on.setup.deployment.model
     if model.experts is None:
         return [on]
@@ -346,14 +369,14 @@ def _fitting(name: str, some: Iterable[Deployed]) -> list[Deployed]:
 
 
 def _served(name: str, on: Deployed, spec: ComparisonSpec, held: Trace) -> tuple[int, float]:
-    """How well it serves what the reference has `held`: how many of the requests, and how fast.
+    """Return how many of the reference's requests a deployment serves, and how fast.
 
     With a limit of TTFT that is how many requests a second are within both limits.
     """
     kept = held_by_all(held, {name: on})
     if len(kept) < len(on.routed.instances):
         return 0, 0.0
-    summary = _summary(kept, name, on, spec)
+    summary = _replayed(kept, name, on, spec).summary
     key = "slo.goodput_requests_per_s" if spec.workload.slo_ttft_ms else "throughput_tokens_per_s"
     return len(kept), number_at(summary, key) or 0.0
 

@@ -11,10 +11,10 @@ from laminabench.workflows.compare.spec import ComparisonSpec, Reading
 
 
 def readings_of(spec: ComparisonSpec, era: Era) -> tuple[ComparisonSpec, ...]:
-    """The spec with the era's host, from the least to the most; then with everyone's host as slow.
+    """Return the spec with each end of the era's host range; then with all hosts as slow.
 
-    The era's limit is of a deployment: `limit_in` of `compare.spec` has it.
-    What the last ones lack of the others' gain is what the gain owes to the difference of the hosts.
+    The era's limit belongs to a deployment: `limit_in` of `spec.py` has it.
+    What the last ones lack of the others' gain is due to the difference of the hosts.
     """
     spec = replace(spec, reading=Reading(era))
     if era.host_async:

@@ -29,7 +29,7 @@ ENGINE, CLIENT = "in the engine", "by the client"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a Run is the result of, as far as it matters for whether it can be compared."""
+    """The facts of a Run that decide whether it can be compared with others."""
 
     system: str
     deployment: str
@@ -49,7 +49,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One Run, read, summarised and let go of."""
+    """A Run's summary, estimates and facts, without its tables."""
 
     path: Path
     facts: Facts
@@ -67,7 +67,7 @@ def recorded(path: Path, slo_tbt_ms: float | None, slo_ttft_ms: float | None = N
 
 
 def of_run(run: Run, slo_tbt_ms: float | None, slo_ttft_ms: float | None = None) -> Recorded:
-    """A Run within these limits or its own, and how sure it is of what it measured."""
+    """Summarise a Run within these limits or its own, with the uncertainty of measured numbers."""
     path, facts, prices = run.directory, _facts(run.manifest), run.manifest.deployment
     own = run.manifest.summary
     limit = facts.slo_tbt_ms if slo_tbt_ms is None else slo_tbt_ms
@@ -90,7 +90,7 @@ def of_run(run: Run, slo_tbt_ms: float | None, slo_ttft_ms: float | None = None)
 
 
 def of_manifest(directory: Path, manifest: Manifest, slo_tbt_ms: float) -> Recorded | None:
-    """The same of a manifest alone; None where it takes the tables: of measured Runs, and at other limits."""
+    """Summarise a manifest alone; None where the tables are needed: for measured Runs, and other limits."""
     if manifest.backend != "modelled" or manifest.summary.slo.tbt_ms != slo_tbt_ms:
         return None
     estimates = modelled_estimates(manifest.summary)
@@ -127,7 +127,7 @@ def _facts(manifest: Manifest) -> Facts:
 
 
 def _on_boards(manifest: Manifest) -> tuple[str, str]:
-    """What boards hold weights and KV in whatever the model's type is, and what their prices are worth."""
+    """Return the type of weights and KV on boards, and a note on the boards' prices."""
     facts = manifest.deployment.facts or {}
     if "board" not in facts:
         return "", ""
@@ -151,12 +151,12 @@ _DEALT = "they were dealt evenly, so TBT of single tokens is a guess"
 
 
 def comparability_warnings(found: list[Recorded], groups: list[list[Recorded]]) -> list[str]:
-    """What to know before numbers of these Runs are compared; each group is rounds of one thing."""
+    """Return warnings on comparing these Runs; each group has the rounds of one deployment."""
     return [*_of_single_runs(found), *differences(found), *_of_intervals(groups)]
 
 
 def differences(found: list[Recorded]) -> Iterator[str]:
-    """In what the Runs differ that makes their numbers answers to different questions."""
+    """Yield the differences between Runs that make their numbers incomparable."""
     alike: dict[str, Callable[[Facts], str]] = {
         "traces": lambda facts: facts.trace,
         "cuts of the trace": lambda facts: facts.transforms,
@@ -197,7 +197,7 @@ def differences(found: list[Recorded]) -> Iterator[str]:
 
 
 def _boards(found: list[Facts]) -> Iterator[str]:
-    """What boards hold in another type than others do, and what of their prices is assumed."""
+    """Yield differences between the types of boards and other devices, and assumed prices of boards."""
     held = dict.fromkeys(facts.boards_type or facts.model_type for facts in found)
     if len(held) > 1 and any(facts.boards_type for facts in found):
         yield f"weights and KV are not of one type ({', '.join(held)}): boards hold them in their own"
@@ -205,7 +205,7 @@ def _boards(found: list[Facts]) -> Iterator[str]:
 
 
 def _of_single_runs(found: list[Recorded]) -> Iterator[str]:
-    """What of single Runs is to be known before their numbers are believed."""
+    """Yield warnings on single Runs."""
     for each in found:
         if each.facts.partial:
             yield f"{each.path} is {each.facts.partial}"
@@ -216,7 +216,7 @@ def _of_single_runs(found: list[Recorded]) -> Iterator[str]:
 
 
 def _of_intervals(groups: list[list[Recorded]]) -> Iterator[str]:
-    """What intervals of measured Runs do not tell."""
+    """Yield the limits of intervals of measured Runs."""
     single = [group[0] for group in groups if len(group) == 1 and group[0].measured]
     for each in single:
         if each.estimates[THROUGHPUT.name].error is None:

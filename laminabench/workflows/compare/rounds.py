@@ -23,7 +23,7 @@ def compare_runs(
     group: bool = True,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[SideBySide, list[str]]:
-    """The Runs side by side, and sentences on why they may not be comparable.
+    """Return the Runs side by side, and sentences on why they may not be comparable.
 
     The base is a Run of the side that ratios are to; the first one's, if None.
     """
@@ -38,7 +38,7 @@ def compare_runs(
 def compare_recorded(
     found: list[Recorded], *, base: Path | None = None, group: bool = True
 ) -> tuple[SideBySide, list[str]]:
-    """The same of Runs that have been read and summarised."""
+    """Compare Runs that have been read and summarised."""
     groups = _groups(found, group=group)
     at = _base(groups, base or found[0].path)
     limits = {each.summary.slo.tbt_ms for each in found}
@@ -50,7 +50,7 @@ def compare_recorded(
 
 
 def _require_distinct(paths: Sequence[Path]) -> None:
-    """A Run beside itself would pass for two rounds that agree to the last bit."""
+    """Raise a UserError for a Run that is given twice: it would pass for two rounds that agree exactly."""
     seen: set[Path] = set()
     for path in paths:
         if path.resolve() in seen:
@@ -59,7 +59,7 @@ def _require_distinct(paths: Sequence[Path]) -> None:
 
 
 def _groups(found: list[Recorded], *, group: bool) -> list[list[Recorded]]:
-    """Rounds together, where the first of them was. What is modelled is exact: each Run by itself."""
+    """Group rounds at the place of the first one. Modelled Runs are exact: each is a group by itself."""
     groups: dict[str, list[Recorded]] = {}
     for place, each in enumerate(found):
         together = group and each.measured
@@ -79,7 +79,7 @@ def _base(groups: list[list[Recorded]], base: Path) -> int:
 
 
 def _labels(groups: list[list[Recorded]]) -> list[str]:
-    """System and deployment where that tells the sides apart, else the Run's name."""
+    """Return system and deployment where these differ between groups, else the Run's name."""
     plain = [f"{group[0].facts.system} {group[0].facts.deployment}" for group in groups]
     return [
         (name if plain.count(name) == 1 else str(group[0].path)) + _PARTIAL * bool(group[0].facts.partial)

@@ -26,7 +26,7 @@ from laminabench.util.json import Json
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One column: a system on a deployment, and what it came to."""
+    """One column of a comparison: a system on a deployment, with its metrics."""
 
     label: str
     system: str
@@ -38,14 +38,14 @@ class Side:
     partial: str | None = None  # a sentence, where it ended before its trace did
 
     def describe(self) -> dict[str, Json]:
-        """For --json, without the numbers."""
+        """Return the side for --json, without its numbers."""
         facts = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "estimates"}
         return {**facts, "runs": list(self.runs)}
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One metric of every side, and its ratios to the base's."""
+    """One metric of every side, with its ratios to the base's."""
 
     metric: Metric
     values: tuple[Estimate, ...]
@@ -54,7 +54,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class SideBySide:
-    """Several sides; `base` is the place of the one that ratios are to."""
+    """Several sides; `base` is the place of the base of ratios."""
 
     sides: tuple[Side, ...]
     base: int
@@ -62,7 +62,7 @@ class SideBySide:
     slo_ttft_ms: float | None = None  # likewise, and where there is none
 
     def ratio(self, metric: str, place: int) -> Estimate:
-        """This side's over the base's; the base's own is exactly 1."""
+        """Return a side's metric over the base's; the base's own ratio is exactly 1."""
         to, base = (self.sides[each].estimates[metric] for each in (place, self.base))
         if place == self.base:
             return Estimate(1.0) if base.value else UNKNOWN
@@ -101,7 +101,7 @@ class SideBySide:
 def side_by_side(
     sides: Sequence[Side], base: int, slo_tbt_ms: float | None, slo_ttft_ms: float | None = None
 ) -> SideBySide:
-    """Sides with the metrics of SUMMARISED; what they would come to at the base's cost or power is added."""
+    """Return sides with the metrics of SUMMARISED, and the throughput at the base's cost and power added."""
     found = list(sides)
     for scaled, amount in ((AT_EQUAL_COST, USD_PER_HOUR), (AT_EQUAL_POWER, RATED_W)):
         of_base = sides[base].estimates[amount.name].value
@@ -110,12 +110,12 @@ def side_by_side(
 
 
 def modelled_estimates(summary: Summary) -> dict[str, Estimate]:
-    """Of a modelled replay, whose numbers are exact."""
+    """Return the metrics of a modelled replay, which are exact."""
     return {metric.name: Estimate(metric.of(summary)) for metric in SUMMARISED}
 
 
 def _in_proportion(side: Side, scaled: Metric, amount: Metric, of_base: float | None) -> Side:
-    """With the throughput that it would have if it had as much as the base of what a deployment takes."""
+    """Add a side's throughput scaled to the base's cost, or power."""
     own, rate = side.estimates[amount.name].value, side.estimates[THROUGHPUT.name]
     if not own or of_base is None or rate.value is None:
         found = UNKNOWN
@@ -147,9 +147,9 @@ class Gate:
         return f"{self.metric}{self.sign}{self.limit:.12g}"
 
     def fails(self, ratio: Estimate, *, strict: bool) -> bool:
-        """Whether it is beyond; where it was measured, whether all of its interval is, unless `strict`.
+        """Return whether a ratio is beyond the limit; of a measured one, unless `strict`, its whole interval.
 
-        A ratio that there is not fails: a gate that cannot be judged must not let anything through.
+        An unknown ratio fails: a gate that cannot be judged must not let anything through.
         """
         if ratio.value is None:
             return True
@@ -160,7 +160,7 @@ class Gate:
 
 
 def parse_gate(text: str) -> Gate:
-    """`METRIC<NUMBER` or `METRIC>NUMBER`."""
+    """Parse `METRIC<NUMBER` or `METRIC>NUMBER`."""
     match = _EXPRESSION.fullmatch(text)
     if match is None:
         raise UserError(
@@ -177,7 +177,7 @@ def parse_gate(text: str) -> Gate:
 
 
 def failures(gates: list[Gate], compared: SideBySide, *, strict: bool, where: str = "") -> list[str]:
-    """A line for each gate that a side does not pass; a UserError where there is nothing whole to judge."""
+    """Return a line for each gate that a side fails; a UserError for a side that ended early."""
     partial = next((side for side in compared.sides if side.partial), None)
     if gates and partial is not None:
         raise UserError(

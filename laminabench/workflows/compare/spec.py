@@ -34,7 +34,7 @@ EXPERTS_APART, KV_APART = ", experts in ", ", KV in "
 
 @dataclass(frozen=True, slots=True)
 class Equal:
-    """Deployments must be of about the same price or rated power, and may be chosen so that they are."""
+    """The condition that deployments have about the same price or rated power."""
 
     tolerance: float = 0.1
     # Kinds to choose from; those of the systems' deployments where there are none.
@@ -42,16 +42,16 @@ class Equal:
     amount: Amount = "cost"
 
     def of(self, name: str, deployment: Hardware) -> float:
-        """Dollars an hour, or watts; a UserError if nobody knows, or it is nothing."""
+        """Return dollars an hour, or watts; a UserError if unknown or zero."""
         return price_of(name, deployment) if self.amount == "cost" else power_of(name, deployment)
 
     def allows(self, deployment: Hardware, reference: float) -> bool:
-        """Whether it is about equal to the reference; what nobody knows is not."""
+        """Return whether it is about equal to the reference; an unknown amount is not."""
         own = self.known(deployment)
         return own is not None and abs(own - reference) <= self.tolerance * reference
 
     def known(self, deployment: Hardware) -> float | None:
-        """Dollars an hour, or watts; None if nobody knows."""
+        """Return dollars an hour, or watts; None if unknown."""
         return deployment.usd_per_hour if self.amount == "cost" else deployment.power_w
 
     def said(self, amount: float) -> str:
@@ -60,36 +60,36 @@ class Equal:
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """A system on its instances, of which there may be one."""
+    """A system on one or several instances."""
 
     setup: Setup  # of the first
     routed: Routed
 
     @property
     def hardware(self) -> Hardware:
-        """All that there is of it."""
+        """Return the hardware of all instances."""
         return self.routed.hardware(self.setup)
 
     @property
     def kinds(self) -> list[Setup]:
-        """Of instances that differ, one each."""
+        """Return a setup for every distinct deployment."""
         return [replace(self.setup, deployment=each) for each in dict.fromkeys(self.routed.instances)]
 
     @property
     def boards(self) -> int:
-        """How many hold a whole model each; none where it is not on boards."""
+        """Return the number of boards, each with a whole model; 0 for other devices."""
         return sum(each.model.count for each in self.routed.instances) if on_boards(self.setup) else 0
 
 
 class Host(NamedTuple):
-    """What a host adds to an iteration."""
+    """The time that a host adds to an iteration."""
 
     per_step_ms: float
     per_request_us: float
     behind: bool  # the devices, as far as it is done before these are
 
     def to(self, slower: Host) -> str:
-        """In words, from this one to a slower one, which may be the same."""
+        """Describe the range from this host to a slower one, which may be the same."""
         if not (slower.per_step_ms or slower.per_request_us):
             return "takes nothing"
         if self.behind:
@@ -101,7 +101,7 @@ class Host(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Where in an era's range a comparison is."""
+    """The place of a comparison in an era's range."""
 
     era: Era
     host: str = ""  # of the era's system, where there is a range
@@ -113,7 +113,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonSpec:
-    """The first system is the one whose price or power the others are held to."""
+    """The options that all cells have in common; the first system's price or power is the reference."""
 
     systems: tuple[str, ...]
     given: Mapping[str, tuple[Deployment, ...]] = field(default_factory=dict)  # in place of the papers'
@@ -136,15 +136,15 @@ class ComparisonSpec:
 
     @property
     def several(self) -> bool:
-        """Whether a system has several instances."""
+        """Return whether a system has several instances."""
         return (self.instances or 1) > 1 or any(len(each) > 1 for each in self.given.values())
 
     def deployed(self, model: ModelShape, costs: CostSet) -> dict[str, Deployed]:
-        """Every system on what was given for it, or on its paper's for this model."""
+        """Return every system on the given deployment, or on its paper's for this model."""
         return {name: self.on(name, model, costs, self._instances(name, model)) for name in self.systems}
 
     def on(self, name: str, model: ModelShape, costs: CostSet, instances: tuple[Deployment, ...]) -> Deployed:
-        """The system on instances that decode, each with the devices for prompts added."""
+        """Return the system on instances that decode, each with the devices for prompts added."""
         each = tuple(replace(one, prefill=self.prefill) for one in instances)
         setup = Setup(
             model,
@@ -166,7 +166,7 @@ class ComparisonSpec:
 
 
 def limit_in(era: Era, setup: Setup) -> int:
-    """Requests at once of the era's system, of all its engines.
+    """Return the most requests at once of the era's system, over all its engines.
 
     An engine that computes prompts, too, has no more than an iteration has tokens for.
     """
@@ -178,12 +178,12 @@ def limit_in(era: Era, setup: Setup) -> int:
 
 
 def on_boards(setup: Setup) -> bool:
-    """Whether it is deployed on boards, which hold a whole model each."""
+    """Return whether it is deployed on boards, which hold a whole model each."""
     return setup.deployment.model.device.board is not None
 
 
 def held_in(setup: Setup) -> str:
-    """The type that weights and KV are in: a board's own, else the model's; see `types_in`."""
+    """Return the types of weights and KV: a board's own, else the model's; `types_in` parses it."""
     model = setup.model
     if on_boards(setup):
         return BOARD_TYPE
@@ -192,20 +192,20 @@ def held_in(setup: Setup) -> str:
 
 
 def host_of(setup: Setup) -> Host:
-    """What its host adds to an iteration."""
+    """Return the time that its host adds to an iteration."""
     cost = setup.costs.host
     return Host(1000 * cost.per_step_s, 1e6 * cost.per_request_s, setup.host_async)
 
 
 def types_in(held: str) -> tuple[set[str], str]:
-    """Of what `held_in` says: the types of weights, and of KV."""
+    """Parse the types of weights, and of KV, from the text of `held_in`."""
     weights, _, kv = held.partition(KV_APART)
     types = weights.split(EXPERTS_APART)
     return set(types), kv or types[0]
 
 
 def price_of(name: str, deployment: Hardware) -> float:
-    """What a deployment costs an hour; a UserError if nobody knows, or it is nothing."""
+    """Return the hourly price of a deployment; a UserError if unknown or zero."""
     usd = deployment.usd_per_hour
     if not usd:
         raise UserError(
@@ -216,7 +216,7 @@ def price_of(name: str, deployment: Hardware) -> float:
 
 
 def power_of(name: str, deployment: Hardware) -> float:
-    """The watts that a deployment is rated for; a UserError if nobody knows, or there are none."""
+    """Return the rated power of a deployment in watts; a UserError if unknown or zero."""
     watts = deployment.power_w
     if not watts:
         raise UserError(
@@ -227,8 +227,8 @@ def power_of(name: str, deployment: Hardware) -> float:
 
 
 def longest_held(name: str, setup: Setup) -> int:
-    """Tokens of the longest request that fits, a block to spare; a UserError if not even the model does."""
-    return _longest(system(name).build(setup).spec)
+    """Return the longest request that fits, in tokens; a UserError if the model does not fit."""
+    return _longest(system(name).build(setup).spec)  # with a block to spare
 
 
 def _longest(spec: Spec) -> int:
@@ -236,7 +236,7 @@ def _longest(spec: Spec) -> int:
 
 
 def held_by_all(trace: Trace, chosen: Mapping[str, Deployed]) -> Trace:
-    """The requests that every instance can hold, and whose prompts fit the engines that compute them."""
+    """Return the requests that fit on every instance, and whose prompts fit the engines that compute them."""
     specs = [system(name).build(setup).spec for name, each in chosen.items() for setup in each.kinds]
     fitting = without_longer(trace, min(map(_longest, specs)))
     engines = [_longest(spec.pool.engine) for spec in specs if spec.pool]
@@ -246,7 +246,7 @@ def held_by_all(trace: Trace, chosen: Mapping[str, Deployed]) -> Trace:
 
 
 def least_room(chosen: Mapping[str, Deployed]) -> str:
-    """Which system decides how long requests may be, and what it has room for."""
+    """Describe the deployment that limits how long requests may be, and its room."""
     longest = {
         f"{name} {setup.deployment}": longest_held(name, setup)
         for name, each in chosen.items()
@@ -257,7 +257,7 @@ def least_room(chosen: Mapping[str, Deployed]) -> str:
 
 
 def without_longer(trace: Trace, longest: int) -> Trace:
-    """The requests that have at most so many tokens in the end."""
+    """Return the requests with at most so many tokens in total."""
     lengths = trace.prompt_tokens.astype(np.int64) + trace.output_tokens
     fitting = np.flatnonzero(lengths <= longest)
     return trace if len(fitting) == len(trace) else trace.take(fitting)

@@ -1,70 +1,63 @@
-"""Systems replayed on everything that was asked for: what came out, what to know of it, and its Runs."""
+"""A comparison of systems: its cells, what to know of them, and its Runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
-from msgspec import structs
 
-from laminabench.catalog.find_model import modelled
-from laminabench.catalog.models import ModelShape
-from laminabench.systems.router import require_prefixes
+from laminabench.requests.compare import CompareRequest
+from laminabench.runs.read import Run
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
 from laminabench.util.json import Json
 from laminabench.util.progress import Listener
-from laminabench.workflows.compare.asked import Asked, Terms, require_names_apart, terms
 from laminabench.workflows.compare.assumptions import left_out
 from laminabench.workflows.compare.cells import Cell, Grid, grid_cells
-from laminabench.workflows.compare.kept import keep, sides
+from laminabench.workflows.compare.plan import Plan, resolve
+from laminabench.workflows.compare.runs import CellRun
 from laminabench.workflows.compare.sides import SideBySide
 from laminabench.workflows.compare.spec import ComparisonSpec
-from laminabench.workflows.replay.run import load
 
-# Which prices differ by less is at equal cost for all that anybody says of them.
+# Prices that differ by less are about equal.
 ABOUT_EQUAL = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Cell by cell, every system on the same requests."""
+    """All cells of a plan: in each, every system on the same requests."""
 
-    asked: Asked
-    terms: Terms
-    models: list[ModelShape]
-    traces: list[Trace]
+    plan: Plan
     cells: list[Cell]
 
     @property
-    def base(self) -> str:
-        return self.terms.base
+    def request(self) -> CompareRequest:
+        return self.plan.request
 
     @property
-    def of_one(self) -> bool:
-        """Whether all cells are of one model on one trace: of several there is no one answer."""
-        return len(self.models) * len(self.traces) == 1
+    def base(self) -> str:
+        return self.plan.base
 
     @property
     def title(self) -> str:
-        names = [self.base, *(name for name in self.asked.systems if name != self.base)]
+        names = [self.base, *(name for name in self.plan.spec.systems if name != self.base)]
         return f"{' or '.join(names)}: {self.cells[0].model} on {self.cells[0].trace}, modelled"
 
     def side_by_side(self) -> list[tuple[str, SideBySide]]:
-        """Each cell with where it is from, for the end of a sentence."""
+        """Return each cell with its origin, for the end of a sentence."""
         return [
             (f" ({cell.model} on {cell.trace}, {cell.label})", cell.sides(self.base)) for cell in self.cells
         ]
 
     def notes(self) -> list[str]:
-        """What a reader of the numbers has to know."""
-        return list(_notes(self.cells, self.terms.spec))
+        """Return what a reader of the numbers has to know."""
+        return list(_notes(self.cells, self.plan.spec))
 
     def describe(self) -> dict[str, Json]:
-        """For --json."""
-        spec = self.terms.spec
+        """Return the comparison for --json."""
+        spec = self.plan.spec
         equal = spec.equal
         tolerance = None if equal is None else {"tolerance": equal.tolerance}
         return {
@@ -73,7 +66,7 @@ class Compared:
             "systems": list(spec.systems),
             "equal_cost": tolerance if equal and equal.amount == "cost" else None,
             "equal_power": tolerance if equal and equal.amount == "power" else None,
-            "eras": [era.describe() for era in self.terms.eras],
+            "eras": [era.describe() for era in self.plan.eras],
             "host": msgspec.to_builtins(spec.hosts),
             "host_async": list(spec.host_async),
             "max_num_seqs": dict(spec.max_num_seqs),
@@ -82,57 +75,41 @@ class Compared:
             "cells": [cell.row(self.base) for cell in self.cells],
         }
 
-    def keep(self, directory: Path, listener: Listener) -> list[Path]:
-        """The replays again, each as a Run in this folder; the base's first."""
-        asked = self.asked
-        common = structs.replace(
-            asked.choices, trace=asked.traces[0], model=asked.models[0], network=asked.network
-        )
-        found = [
-            side
-            for view in self.terms.views
-            for side in sides(
-                view.specs,
-                self.models[0],
-                self.traces[0],
-                view.costs,
-                structs.replace(common, costs=self.terms.costs_as_named[view.costs.name]),
-            )
-        ]
-        found.sort(key=lambda side: side.request.system != self.base)
-        with listener.progress("keeping", unit="Runs") as progress:
-            return keep(found, directory, progress)
+    def runs(self) -> list[Run]:
+        """Return the Runs behind the numbers, each once and named by its place; the base's first."""
+        found: dict[object, CellRun] = {}
+        for cell in self.cells:
+            for each in cell.runs:
+                found.setdefault((cell.costs, cell.reading and cell.reading.era.name, each.request), each)
+        runs = sorted(found.values(), key=lambda each: each.request.system != self.base)
+        return [replace(each.run, directory=Path(f"{n}-{each.name}")) for n, each in enumerate(runs, 1)]
 
 
 def compare_systems(
-    asked: Asked,
+    request: CompareRequest,
     listener: Listener,
     *,
     traces: list[Trace] | None = None,
-    jobs: int | None = None,
-    kept: str = "",
+    wants_runs: str = "",
+    with_runs: bool = False,
 ) -> Compared:
-    """All of them, replayed. `kept` says what wants their Runs, which only one model on one trace has.
+    """Replay all systems of a request on all traces.
 
-    `traces` are those that were asked for, where they have been loaded and cut before.
+    `traces` are the request's, where they have been loaded and cut before. `wants_runs` names an option
+    that needs the Runs, which only one model on one trace has.
     """
-    models = [modelled(name) for name in asked.models]
-    found = terms(asked, models)
-    if traces is None:
-        traces = [load(structs.replace(asked.choices, trace=name), listener) for name in asked.traces]
-    require_names_apart("--model", [each.name for each in models])
-    require_names_apart("--trace", [each.meta.name for each in traces])
-    for trace in traces:
-        require_prefixes(found.spec.router, trace)
-    if kept and len(models) * len(traces) > 1:
+    plan = resolve(request, listener, traces)
+    if wants_runs and not plan.is_single:
         raise UserError(
             "compare-keep-one",
-            f"{kept} the Runs of one model on one trace; there are {len(models)} models and {len(traces)} "
-            "traces: name one of each",
+            f"{wants_runs} the Runs of one model on one trace; there are {len(plan.models)} models and "
+            f"{len(plan.traces)} traces: name one of each",
         )
+    common = plan.replay if plan.is_single and (wants_runs or with_runs) else None
+    grid = Grid(plan.views, plan.models, plan.traces, common, plan.costs_as_named)
     with listener.progress("replaying", unit="cells") as progress:
-        cells = grid_cells(Grid(found.views, models, traces), jobs=jobs, progress=progress)
-    return Compared(asked, found, models, traces, cells)
+        cells = grid_cells(grid, jobs=request.jobs, progress=progress)
+    return Compared(plan, cells)
 
 
 def _of_prompts(spec: ComparisonSpec) -> dict[str, Json]:
@@ -141,7 +118,7 @@ def _of_prompts(spec: ComparisonSpec) -> dict[str, Json]:
 
 
 def _notes(cells: list[Cell], spec: ComparisonSpec) -> Iterator[str]:
-    """What a reader of the numbers should know of what is behind them."""
+    """Yield what a reader of the numbers has to know."""
     equal = spec.equal
     if equal is None:
         yield from _apart(cells, spec)
@@ -162,7 +139,7 @@ def _notes(cells: list[Cell], spec: ComparisonSpec) -> Iterator[str]:
 
 
 def _without_window(cells: list[Cell]) -> Iterator[str]:
-    """Whose numbers have the end of the run in them, where batches run empty, while the others' have not."""
+    """Yield the systems whose numbers include the end of the run, where batches run empty."""
     short = {
         (cell.trace, tuple(name for name, summary in cell.summaries.items() if summary.window.fell_back))
         for cell in cells
@@ -176,7 +153,7 @@ def _without_window(cells: list[Cell]) -> Iterator[str]:
 
 
 def _apart(cells: list[Cell], spec: ComparisonSpec) -> Iterator[str]:
-    """Prices that are not about equal."""
+    """Yield prices that are not about equal."""
     apart = {
         " and ".join(
             f"{cell.deployments[name]} of {name} for ${cell.usd_per_hour[name]:.2f}" for name in (a, b)

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment, Instances, Workers
@@ -14,6 +13,7 @@ from laminabench.catalog.hardware import Device
 from laminabench.catalog.layout import NODE_DEVICES
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network, network_of
+from laminabench.requests.plan import PlanMode, PlanPrefill
 from laminabench.systems.modelled.setup import Setup, with_prompts
 from laminabench.systems.registry import deployments, system
 from laminabench.traces.table import Trace
@@ -158,8 +158,6 @@ def _borrows(device: Device, costs: CostSet) -> bool:
     return borrowed is not None and costs.measured_as(device) == borrowed.device
 
 
-PlanMode = Literal["saturate", "open"]
-PlanPrefill = Literal["off", "colocated", "pool", "any"]
 # In an open replay: how long 99 of 100 requests may wait to be let in.
 SLO_QUEUEING_P99_S = 1.0
 

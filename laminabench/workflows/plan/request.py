@@ -1,26 +1,38 @@
-"""Every choice of a plan, and the candidates that follow from it; one sentence where there are none."""
+"""A plan's request with its names looked up, and the candidates that follow from it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from laminabench.catalog.cost_file import load_costs
-from laminabench.catalog.deployment import assumed_amounts, kinds_of_prices, parse_deployment
-from laminabench.catalog.hardware import Device, device
+from msgspec import structs
+
+from laminabench.catalog.cost_file import load_costs, usual_costs
+from laminabench.catalog.costs import known_devices
+from laminabench.catalog.deployment import (
+    assumed_amounts,
+    devices_named,
+    kinds_of_prices,
+    parse_deployment,
+)
+from laminabench.catalog.find_model import modelled
+from laminabench.catalog.hardware import Device, device, priced_devices
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
+from laminabench.requests.plan import PlanRequest
 from laminabench.systems.registry import DEFAULT, MODULES, system
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
+from laminabench.util.progress import Listener
+from laminabench.util.suggest import nearest
+from laminabench.workflows.plan.answer import Answer, answer
 from laminabench.workflows.plan.measure import cluster
 from laminabench.workflows.plan.question import (
     MOST_INSTANCES,
     NO_PROMPTS,
+    SLO_QUEUEING_P99_S,
     Candidate,
     Limits,
-    PlanMode,
-    PlanPrefill,
     Prompts,
     Question,
     candidates,
@@ -37,7 +49,7 @@ POOL_BUDGETS = (2048,)
 
 
 def devices_of(names: str, known: Mapping[str, Device]) -> list[Device]:
-    """`h100,h20,a100`: by name, or by the name of a family, which stands for all of it."""
+    """Parse `h100,h20,a100`: names, or names of families, each of which stands for all of its devices."""
     found: dict[str, Device] = {}
     for name in (each.strip().lower() for each in names.split(",")):
         family = [each for each in known if each.startswith(f"{name}-") and name]
@@ -52,13 +64,13 @@ def devices_of(names: str, known: Mapping[str, Device]) -> list[Device]:
 
 
 def price_note(devices: Sequence[Device]) -> str:
-    """A warning where rents and purchases are compared; empty where prices are of one kind."""
+    """Return a warning if rents and purchases are compared, else an empty text."""
     kinds = kinds_of_prices(devices)
     return kinds and f"prices of different kinds are compared ({kinds}); see --price and --price-basis"
 
 
 def _require_used(systems: Sequence[str], devices: Sequence[Device]) -> None:
-    """A UserError where a device or a system was asked for that nothing would come of."""
+    """Raise a UserError for a device or a system that could not be used."""
     if not any(system(name).runs_on(device) for name in systems for device in devices):
         raise UserError(
             "plan-system-without-devices",
@@ -75,7 +87,7 @@ def _require_used(systems: Sequence[str], devices: Sequence[Device]) -> None:
 
 
 def with_prompts(systems: Sequence[str], named: bool) -> tuple[str, ...]:
-    """Those that can compute prompts; a UserError for one that was asked for by name and cannot."""
+    """Return the systems that compute prompts; a UserError for a `named` one that does not."""
     able = tuple(name for name in systems if "prefill" in system(name).TAKES)
     for name in systems:
         if named and name not in able:
@@ -87,38 +99,38 @@ def with_prompts(systems: Sequence[str], named: bool) -> tuple[str, ...]:
 
 
 def papers_budget(model: ModelShape, known: Mapping[str, Device]) -> float:
-    """What a plan may cost an hour where nobody says."""
+    """Return the default budget in dollars an hour."""
     usd = parse_deployment(system(DEFAULT).default_deployment(model), known).usd_per_hour
     assert usd is not None
     return BUDGET_TIMES * usd
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRequest:
+@dataclass(frozen=True, slots=True)
+class ResolvedPlan:
+    """A request whose names are looked up, and whose defaults are filled in."""
+
+    request: PlanRequest
     model: ModelShape
     systems: tuple[str, ...]
     devices: tuple[Device, ...]
-    cost_names: tuple[str, ...]
-    slo_tbt_p99_ms: float
-    mode: PlanMode
-    slo_queueing_p99_s: float
-    budget: float  # $/hour
-    power_budget: float | None = None
-    most_devices: int | None = None
-    network_name: str | None = None  # each system's own, if None
-    host_async: bool = False
-    slo_ttft_ms: float | None = None
-    prefill: PlanPrefill = "off"
-    max_batched_tokens: int | None = None  # PROMPT_BUDGETS, if None
-    exhaustive: bool = False
-    jobs: int | None = None
+
+    @property
+    def budget(self) -> float:
+        """The most dollars an hour."""
+        assert self.request.budget is not None
+        return self.request.budget
 
     @property
     def limits(self) -> Limits:
-        return Limits(self.budget, self.power_budget or float("inf"), self.most_devices)
+        return Limits(self.budget, self.request.power_budget or float("inf"), self.request.most_devices)
 
     def questions(self, trace: Trace) -> list[Question]:
-        if self.mode == "open" and not trace.meta.has_arrivals:
+        """Return a question for every cost set."""
+        request = self.request
+        assert request.mode
+        assert request.prefill
+        assert request.slo_queueing_p99_s
+        if request.mode == "open" and not trace.meta.has_arrivals:
             raise UserError(
                 "trace-no-arrivals",
                 f"{trace.meta.name} has no arrival times; an open plan of it needs --request-rate",
@@ -128,54 +140,124 @@ class PlanRequest:
                 trace,
                 self.model,
                 costs,
-                self.slo_tbt_p99_ms,
-                self.mode,
-                self.slo_queueing_p99_s,
-                None if self.network_name is None else parse_network(self.network_name, costs.networks),
-                self.host_async,
-                self.slo_ttft_ms,
-                self.prefill,
+                request.slo_tbt_p99_ms,
+                request.mode,
+                request.slo_queueing_p99_s,
+                None if request.network is None else parse_network(request.network, costs.networks),
+                bool(request.host_async),
+                request.slo_ttft_ms,
+                request.prefill,
             )
-            for costs in map(load_costs, self.cost_names)
+            for costs in map(load_costs, request.costs)
         ]
 
     def candidates(self, question: Question) -> list[Candidate]:
-        given = (self.max_batched_tokens,) if self.max_batched_tokens else ()
+        """Return every deployment within the limits."""
+        budget, prefill = self.request.max_batched_tokens, self.request.prefill
+        given = (budget,) if budget else ()
         prompts = Prompts(
-            (given or PROMPT_BUDGETS) if self.prefill in ("colocated", "any") else (),
-            (given or POOL_BUDGETS) if self.prefill in ("pool", "any") else (),
+            (given or PROMPT_BUDGETS) if prefill in ("colocated", "any") else (),
+            (given or POOL_BUDGETS) if prefill in ("pool", "any") else (),
             # Saturated, so many instances make as many times the tokens for as many times the price.
             MOST_INSTANCES if question.prompts and question.mode == "open" else 1,
         )
         return affordable(question, self.systems, self.devices, self.limits, prompts)
 
+    def answer(self, question: Question, listener: Listener, *, at_any_price: bool = False) -> Answer:
+        """Search for the answer of one question."""
+        candidates = self.candidates(question)
+        with listener.progress(f"searching with {question.costs.name}", unit="candidates") as told:
+            return answer(
+                question,
+                candidates,
+                exhaustive=bool(self.request.exhaustive),
+                at_any_price=at_any_price,
+                jobs=self.request.jobs,
+                told=told,
+            )
+
     def describe(self, trace: Trace) -> dict[str, object]:
+        """Return the plan for --json."""
+        request = self.request
         named = {name: getattr(trace.meta, name) for name in ("name", "source", "sha256")}
+        prompts = {
+            "slo_ttft_p99_ms": request.slo_ttft_ms,
+            "prefill": request.prefill,
+            "max_batched_tokens": request.max_batched_tokens,
+        }
         return {
             "backend": "modelled",
             "trace": {**named, "requests": len(trace)},
             "model": self.model.name,
             "weights_and_kv": self.model.dtype,
-            "mode": self.mode,
-            "slo_tbt_p99_ms": self.slo_tbt_p99_ms,
-            "slo_queueing_p99_s": self.slo_queueing_p99_s if self.mode == "open" else None,
+            "mode": request.mode,
+            "slo_tbt_p99_ms": request.slo_tbt_p99_ms,
+            "slo_queueing_p99_s": request.slo_queueing_p99_s if request.mode == "open" else None,
             "budget_usd_per_hour": self.budget,
-            "power_budget_w": self.power_budget,
+            "power_budget_w": request.power_budget,
             "devices": [device.describe() for device in self.devices],
             "assumed": list(assumed_amounts(self.devices)),
-            "most_devices": self.most_devices,
+            "most_devices": request.most_devices,
             "systems": list(self.systems),
-            "network": self.network_name,
-            "host_async": self.host_async,
-            **(self._of_prompts() if self.prefill != "off" else {}),
+            "network": request.network,
+            "host_async": bool(request.host_async),
+            **(prompts if request.prefill != "off" else {}),
         }
 
-    def _of_prompts(self) -> dict[str, object]:
-        return {
-            "slo_ttft_p99_ms": self.slo_ttft_ms,
-            "prefill": self.prefill,
-            "max_batched_tokens": self.max_batched_tokens,
-        }
+
+def resolve(request: PlanRequest, listener: Listener) -> ResolvedPlan:
+    """Look up the names of a request; a UserError for options that contradict each other."""
+    mode = request.mode or ("open" if request.slo_ttft_ms else "saturate")
+    prefill = request.prefill or ("any" if request.slo_ttft_ms else "off")
+    if request.slo_ttft_ms and mode != "open":
+        raise UserError(
+            "plan-flag-unused",
+            "--slo-ttft-ms goes with --mode open: in a saturated replay the first token waits for the queue",
+        )
+    for flag, value in (
+        ("--slo-ttft-ms", request.slo_ttft_ms),
+        ("--max-batched-tokens", request.max_batched_tokens),
+    ):
+        if value and prefill == "off":
+            raise UserError(
+                "plan-flag-unused", f"{flag} is for plans that compute prompts; add --prefill any"
+            )
+    if request.slo_queueing_p99_s and mode != "open":
+        raise UserError(
+            "plan-flag-unused",
+            "--slo-queueing-p99-s goes with --mode open: a saturated queue is never empty",
+        )
+    listed = request.systems.split(",") if request.systems else MODULES
+    systems = tuple(dict.fromkeys(name.strip() for name in listed))
+    for name in systems:
+        if name not in MODULES:
+            raise UserError(
+                "system-unknown", f"--systems: no system named {name!r}; {nearest(name, MODULES)}"
+            )
+    if prefill != "off":
+        systems = with_prompts(systems, named=request.systems is not None)
+    model = modelled(request.model)
+    names = DEVICES if request.devices is None else request.devices
+    costs = request.costs or (usual_costs(model, devices_named(request.devices or DEVICES)),)
+    costs = tuple(dict.fromkeys(costs))
+    prices = request.replay
+    known = priced_devices(
+        prices.price, prices.price_basis, prices.power, known_devices(map(load_costs, costs))
+    )
+    devices = devices_of(names, known)
+    if note := price_note(devices):
+        listener.note(note)
+    # A request that waits longer than the limit of the first token has missed that anyway.
+    queueing_s = request.slo_queueing_p99_s or (request.slo_ttft_ms or 1000 * SLO_QUEUEING_P99_S) / 1000
+    settled = structs.replace(
+        request,
+        mode=mode,
+        prefill=prefill,
+        costs=costs,
+        budget=request.budget or papers_budget(model, known),
+        slo_queueing_p99_s=queueing_s,
+    )
+    return ResolvedPlan(settled, model, systems, tuple(devices))
 
 
 def affordable(
@@ -185,7 +267,7 @@ def affordable(
     limits: Limits,
     prompts: Prompts = NO_PROMPTS,
 ) -> list[Candidate]:
-    """All within the limits; a UserError if the model fits on none of them, with what it would take."""
+    """Return all candidates within the limits; a UserError if the model fits on none of them."""
     _require_used(systems, devices)
     for each in devices:
         if not each.board:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from laminabench.requests.replay import CHOICES, ReplayRequest, absolute, acting, of_text, require_given
+from laminabench.requests.replay import FIELDS, ReplayRequest, absolute, acting, of_text, require_given
 from laminabench.runs.format import MANIFEST, sha256_of
 from laminabench.runs.journal import SUFFIX, Journal, beside, require_none
 from laminabench.runs.replace import require_writable
@@ -77,11 +77,11 @@ class ReplayJournal:
     def begun(cls, directory: Path, request: ReplayRequest, trace: Trace) -> ReplayJournal:
         """A new one beside where the Run will be; its file appears with the first event."""
         drawn = {
-            name: str(Path(value).absolute()) if CHOICES[name].flag.kind == "file" else value
+            name: str(Path(value).absolute()) if FIELDS[name].option.kind == "file" else value
             for name in FREE
             if (value := getattr(request, name)) is not None
         }
-        kept = msgspec.structs.replace(request.kept(), **drawn)
+        kept = msgspec.structs.replace(request.stored(), **drawn)
         header = {
             "format_version": FORMAT_VERSION,
             "laminabench": __version__,
@@ -191,7 +191,7 @@ class ReplayJournal:
             if (absolute(name, now) if isinstance(now, str) else now) != was:
                 raise UserError(
                     "replay-resume-contradiction",
-                    f"{CHOICES[name].spelled} contradicts the interrupted replay, which has "
+                    f"{FIELDS[name].flag} contradicts the interrupted replay, which has "
                     f"{_said(getattr(self.request, name))}: leave it out, the flags in "
                     f"{self.path} are in force",
                 )

@@ -47,8 +47,8 @@ class Result:
         """What a Run says of itself; `request` is as it was asked, before its system settled it."""
         prepared, replayed = self.prepared, self.replayed
         return manifest(
-            command=["laminabench", "replay", *request.kept().arguments()],
-            request=prepared.request.kept().text(),
+            command=["laminabench", "replay", *request.stored().arguments()],
+            request=prepared.request.stored().text(),
             seed=request.seed,
             trace=self.trace,
             transforms=asdict(transforms_of(request)),

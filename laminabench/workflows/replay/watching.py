@@ -77,14 +77,14 @@ class LiveReport(Passing):
             self._file.remove()
 
     def _header(self, expected: Expected) -> Header:
-        prepared, kept = self._prepared, self._request.kept()
+        prepared, kept = self._prepared, self._request.stored()
         return Header(
             laminabench=describe(),
             pid=os.getpid(),
             pid_started=started(os.getpid()),
             began=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
             command=("laminabench", "replay", *kept.arguments()),
-            request=prepared.request.kept().text(),
+            request=prepared.request.stored().text(),
             trace=self._trace.meta.name,
             requests=expected.requests,
             tokens=expected.tokens,

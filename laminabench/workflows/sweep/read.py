@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from laminabench.requests.replay import BY_KEY, typed
+from laminabench.requests.replay import BY_KEY
 from laminabench.runs.documents import Kind, read
 from laminabench.runs.summary import Facts
 from laminabench.util import safe_parse
@@ -95,7 +95,7 @@ def _flags(given: Sequence[str], point: dict[str, Any], varied: Sequence[str]) -
     for name in varied:
         if name not in COUNTS:
             value = point[name]
-            yield from typed(name, value) if name in BY_KEY else (f"--{name}", str(value))
+            yield from BY_KEY[name].arguments(value) if name in BY_KEY else (f"--{name}", str(value))
     if counted and point["deployment"] is not None:
         yield from ("--deployment", str(point["deployment"]))
 

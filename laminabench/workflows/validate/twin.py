@@ -12,7 +12,7 @@ import msgspec
 
 from laminabench.analysis.estimate import Estimate, of_rounds
 from laminabench.catalog.cost_file import load_costs
-from laminabench.requests.replay import CHOICES
+from laminabench.requests.replay import FIELDS
 from laminabench.runs.summary import Summary, number_at
 from laminabench.systems.registry import live_system, prepare, system
 from laminabench.util.errors import Interrupted, UserError
@@ -156,7 +156,7 @@ def of_costs(request: ReplayRequest) -> ReplayRequest:
     name = next(iter(devices))
     live = live_system(request.system)
     count = "1x" if live.ONE_DEVICE else r"\g<1>"
-    more: dict[str, Any] = {each: CHOICES[each].default for each in LIVE_ONLY}
+    more: dict[str, Any] = {each: FIELDS[each].default for each in LIVE_ONLY}
     more["deployment"] = re.sub(rf"(\d+x){CORE}\b", rf"{count}{name}", request.deployment or "")
     if request.prefill == "model":
         more["prefill"] = "colocated"

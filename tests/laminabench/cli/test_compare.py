@@ -122,23 +122,6 @@ def test_runs_with_prompts_under_one_limit(as_json: Any, printed: Any) -> None:
     assert [side["metrics"]["ttft_attainment"]["value"] for side in found["sides"]] == [0, 0]
 
 
-@pytest.mark.parametrize(
-    ("more", "code"),
-    [
-        (("--slo-ttft-ms", "9"), "replay-flag-unused"),
-        (("--max-batched-tokens", "9"), "replay-flag-unused"),
-        (("--prefill", "colocated", "--systems", "vllm,h2m2"), "system-no-prompts"),
-        (("--prefill", "model"), "replay-prefill"),
-        (("--prefill", "pool:4xh2m2"), "costs-device-is-a-board"),
-        (("--prefill", "pool:h1"), "catalogue-unknown-name"),
-        (("--prefill", "pool:1xh100"), "model-does-not-fit"),
-    ],
-)
-def test_what_means_nothing_without_prompts(more: tuple[str, ...], code: str, shell: Any) -> None:
-    status, out, _ = shell(*ONE_CELL, *more, "--json")
-    assert (status, json.loads(out)["error"]["code"]) == (2, code)
-
-
 def test_several_instances_are_a_replays(as_json: Any, printed: Any) -> None:
     several = ("--instances", "2", "--router", "least-kv", "--queue", "global")
     facts = as_json(*ONE_CELL, *several, "--equal-cost")
@@ -177,22 +160,6 @@ def test_every_board_of_every_instance_counts(as_json: Any) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("more", "code"),
-    [
-        (("--router", "least-kv"), "replay-flag-unused"),
-        (("--queue", "global"), "replay-flag-unused"),
-        (("--instances", "2", "--router", "best"), "router-unknown"),
-        (("--instances", "2", "--router", "prefix"), "router-no-prefixes"),
-        (("--instances", "3", "--deployment", "vllm=4xh100,8xh100"), "deployment-instances"),
-        (("--instances", "61"), "deployment-too-few-requests"),
-    ],
-)
-def test_instances_that_cannot_be(more: tuple[str, ...], code: str, shell: Any) -> None:
-    status, out, _ = shell(*ONE_CELL, *more, "--json")
-    assert (status, json.loads(out)["error"]["code"]) == (2, code)
-
-
 def test_a_grid_is_laid_out_as_figure_10(shell: Any, as_json: Any) -> None:
     asked = (*ONE_CELL, "--costs", "vllm-0.14", "--model", "llama-33b", "--equal-cost", "-q")
     facts = as_json(*asked)
@@ -210,13 +177,6 @@ def test_a_grid_is_laid_out_as_figure_10(shell: Any, as_json: Any) -> None:
     assert "tokens/s" in Path("grid.svg").read_text()
 
 
-def test_a_deployment_that_was_replaced_is_told(shell: Any) -> None:
-    code, out, err = shell(*ONE_CELL, "--deployment", "lamina=2xh200+4xh20", "--equal-cost")
-    assert code == 0
-    assert "took the place of vllm's 4xh100 (llama3-70b on few)" in err
-    assert "vllm 4xh100" not in out
-
-
 def test_markdown_has_notes_and_gates(shell: Any) -> None:
     code, _, _ = shell(*ONE_CELL, "--fail-on", "throughput<99", "--markdown", "out.md", "-q")
     assert code == 1
@@ -224,11 +184,6 @@ def test_markdown_has_notes_and_gates(shell: Any) -> None:
     assert "- prices an hour differ" in written
     assert "- **failed** throughput&lt;99: lamina has" in written
     assert "| --- | --: | --: | --: |" in written
-
-
-def test_runs_as_a_picture(printed: Any, runs: tuple[str, str]) -> None:
-    printed("compare", *runs, "--plot", "bars.svg")
-    assert "vllm 4xh100" in Path("bars.svg").read_text()
 
 
 def test_any_systems_and_their_prices(as_json: Any) -> None:
@@ -243,41 +198,6 @@ def test_any_systems_and_their_prices(as_json: Any) -> None:
     assert cell["gain"].keys() == {"lamina"}
     assert cell["deployment"]["lamina-v1"] == "2xa100-80g+8xrtx-3090"
     assert cell["usd_per_hour"]["lamina-v1"] > 8 * 0.5
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("runs/none", "runs/other"), "[run-not-a-run]"),
-        (("few.csv",), "is a file"),
-        (("runs/one",), "[compare-too-few]"),
-        (("a", "b", "--trace", "few.csv"), "[compare-flag-not-applicable]"),
-        (("a", "b", "--num-requests", "5"), "[compare-flag-not-applicable]"),
-        (("--no-group",), "[compare-flag-not-applicable]"),
-        (("none", "./none"), "[compare-run-twice]"),
-        (("--tolerance", "0.2"), "[compare-flag-not-applicable]"),
-        (("--devices", "h100"), "[compare-flag-not-applicable]"),
-        (("--equal-cost", "--tolerance", "nan"), "nan is not a number"),
-        (("--slo-tbt-ms", "nan"), "nan is not a number"),
-        (("--host-async", "lamina-v1"), "[compare-host-async]"),
-        (("--deployment", "vllm=4xh100", "--deployment", "vllm=8xh100"), "[compare-deployment-twice]"),
-        (("--trace", "few.csv"), "[compare-name-twice]"),
-        (("--costs", "roofline", "--costs", "roofline"), "[compare-name-twice]"),
-        (("--systems", "lamina,sglang"), "no system named 'sglang'"),
-        (("--systems", "lamina"), "[compare-too-few]"),
-        (("--deployment", "4xh100"), "[compare-deployment-syntax]"),
-        (("--base", "lamina-v1"), "[compare-base-unknown]"),
-        (("--fail-on", "speed<1"), "[gate-metric-unknown]"),
-        (("--plot", "bars.txt"), "cannot draw bars.txt"),
-        (
-            ("--equal-cost", "--tolerance", "0.01", "--devices", "h100", "--model", "llama3-70b"),
-            "[compare-no-equal-deployment]",
-        ),
-    ],
-)
-def test_wrong_use_is_told_in_a_sentence(refused: Any, arguments: tuple[str, ...], words: str) -> None:
-    asked = ("--trace", "few.csv") if arguments[0].startswith("--") and "--no-group" not in arguments else ()
-    refused(words, "compare", *arguments, *asked, "-v")
 
 
 def test_real_traces_give_the_documented_gains(as_json: Any, real_traces: Path) -> None:
@@ -297,25 +217,6 @@ CELL = ("compare", "--model", "llama3-70b", "--trace", "few.csv", "--jobs", "1",
 THREE = (*CELL, "h2m2,lamina,vllm", "--costs", "vllm-0.14", "--deployment", "h2m2=8xh2m2")
 
 
-def test_a_table_says_what_is_assumed_and_when_a_board_breaks_even(shell: Any, as_json: Any) -> None:
-    facts = as_json(*THREE, "--equal-cost")
-    (cell,) = facts["cells"]
-    usd = cell["break_even_usd_per_board_hour"]["h2m2"]["vllm"]
-    rate, paid = cell["throughput_tokens_per_s"], cell["usd_per_hour"]
-    assert usd == pytest.approx(rate["h2m2"] / rate["vllm"] * paid["vllm"] / 8)
-    assert cell["weights_and_kv"] == {"h2m2": "int8", "lamina": "bf16", "vllm": "bf16"}
-    code, out, err = shell(*THREE, "--equal-cost", "--markdown", "out.md", "--plot", "bars.svg")
-    assert (code, err) == (0, "")
-    for said in (
-        f"h2m2 breaks even with vllm at ${usd:.2f} an hour a board",
-        "weights and KV of llama3-70b are in int8: h2m2; bf16: lamina, vllm (--model NAME@fp8",
-        "assumed, as nobody has published it: $5.26 an hour and 450 W of h2m2",
-    ):
-        assert said in " ".join(out.split())
-    assert "breaks even with vllm" in Path("out.md").read_text()
-    assert "h2m2" in Path("bars.svg").read_text()
-
-
 def test_equal_power_chooses_by_watts_and_says_so(printed: Any, as_json: Any) -> None:
     asked = (*CELL, "vllm,h2m2", "--costs", "vllm-0.14", "--equal-power", "--power", "h2m2=700")
     facts = as_json(*asked)
@@ -329,28 +230,6 @@ def test_equal_power_chooses_by_watts_and_says_so(printed: Any, as_json: Any) ->
     assert "--equal-cost holds them together" not in said
     out = printed(*asked)
     assert "throughput at the base's" in out
-
-
-def test_a_grid_has_a_break_even_for_every_cell(printed: Any) -> None:
-    out = printed(*CELL, "vllm,h2m2", "--costs", "vllm-0.14", "--costs", "roofline")
-    for costs in ("vllm-0.14", "roofline"):
-        assert f"llama3-70b on few, {costs}: h2m2 breaks even with vllm at $" in " ".join(out.split())
-
-
-def test_gates_judge_boards_too(shell: Any) -> None:
-    gates = ("--fail-on", "throughput_at_equal_power<1000", "--fail-on", "rated_w>0.01")
-    code, _, err = shell(*CELL, "vllm,h2m2", "--costs", "vllm-0.14", *gates)
-    assert code == 1
-    assert "throughput_at_equal_power<1000: h2m2" in err
-    assert "and 1 more" in err
-
-
-def test_a_narrow_model_says_what_was_not_measured(refused: Any, printed: Any) -> None:
-    narrow = [part.replace("llama3-70b", "llama3-70b@fp8") for part in CELL]
-    out = printed(*narrow, "vllm,h2m2", "--costs", "vllm-0.14", "--max-num-seqs", "h2m2=16")
-    said = " ".join(out.split())
-    assert "are in fp8: vllm; int8: h2m2 (cost sets measured attention on 16 bits" in said
-    refused("no coefficients of fp8 GEMMs", *narrow, "vllm,h2m2", "--costs", "vidur-2024")
 
 
 IN_ERAS = ("compare", "--model", "llama-33b", "--trace", "few.csv", "--jobs", "1", "-q")
@@ -378,20 +257,6 @@ def test_eras_are_replayed_where_nothing_else_says_what_systems_are(as_json: Any
     assert "RFC 6854" in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (("--era", "vllm-2023"), "[catalogue-unknown-name]"),
-        (("--era", "vllm-2024", "--systems", "lamina,lamina-v1"), "[compare-era]"),
-        (("--era", "vllm-2024", "--host", "vllm=5ms"), "[compare-era-says]"),
-        (("--era", "vllm-2024", "--max-num-seqs", "vllm=5"), "[compare-era-says]"),
-        (("--era", "vllm-2024", "--host-async", "lamina"), "[compare-era-says]"),
-    ],
-)
-def test_an_era_that_is_contradicted_is_told(refused: Any, arguments: tuple[str, ...], code: str) -> None:
-    refused(code, *IN_ERAS, *arguments, "-v")
-
-
 def test_a_host_is_of_one_system(as_json: Any) -> None:
     usual, slow = as_json(*ONE_CELL), as_json(*ONE_CELL, "--host", "vllm=7ms")
     (before,), (after,) = usual["cells"], slow["cells"]
@@ -399,50 +264,3 @@ def test_a_host_is_of_one_system(as_json: Any) -> None:
     assert after["tbt_ms"]["lamina"] == before["tbt_ms"]["lamina"]
     assert slow["host"]["vllm"]["origin"]["kind"] == "given"
     assert usual["host"] == {}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--equal-cost", "--equal-power"), "[compare-equal-both]"),
-        (("--max-num-seqs", "h2m2"), "[compare-max-num-seqs]"),
-        (("--max-num-seqs", "lamina=3"), "[compare-max-num-seqs]"),
-        (("--max-num-seqs", "h2m2=0"), "[compare-max-num-seqs]"),
-        (("--host", "lamina=5ms"), "[compare-host]"),
-        (("--host", "vllm"), "[compare-host]"),
-        (("--host", "vllm=5"), "[host-unreadable]"),
-        (("--power", "h2m2=hot"), "expected DEVICE=WATTS, such as h100=700"),
-        (("--deployment", "vllm=2xh2m2"), "vllm does not run on h2m2"),
-        (("--deployment", "h2m2=2xh100"), "h2m2 runs on boards"),
-        (("--equal-cost", "--devices", "h100"), "[compare-no-equal-deployment]"),
-        (("--equal-cost", "--devices", "h2m2", "--price", "h2m2=80"), "[compare-no-equal-deployment]"),
-    ],
-)
-def test_wrong_use_with_boards_is_told(refused: Any, arguments: tuple[str, ...], words: str) -> None:
-    refused(words, *CELL, "vllm,h2m2", "--costs", "vllm-0.14", *arguments, "-v")
-
-
-def test_only_kinds_that_a_system_runs_on_are_named(shell: Any) -> None:
-    _, _, err = shell(*CELL, "h2m2,vllm", "--costs", "vllm-0.14", "--equal-cost")
-    assert "no deployment of vllm on h100 is within 10% of $5.26 an hour" in err
-
-
-def test_other_types_of_16_bits_are_as_good_as_bf16(printed: Any) -> None:
-    shape = {"hidden_size": 512, "intermediate_size": 1024, "num_attention_heads": 8, "vocab_size": 1000}
-    config = {"model_type": "llama", "num_hidden_layers": 2, "torch_dtype": "float16", **shape}
-    Path("config.json").write_text(json.dumps(config))
-    half = ["config.json" if part == "llama3-70b" else part for part in CELL]
-    out = printed(*half, "vllm,lamina", "--costs", "vllm-0.14")
-    assert "weights and KV" not in out
-    out = printed(*half, "vllm,h2m2", "--costs", "vllm-0.14")
-    assert "measured attention on 16 bits" not in out
-    assert "int8: h2m2 (--model NAME@fp8" in " ".join(out.split())
-
-
-def test_who_has_no_steady_window_is_named(shell: Any) -> None:
-    # All 60 requests run at once on a board; with room for four, most of them wait.
-    command = tuple(flag for flag in CELL if flag != "-q")
-    for limit, said in (("60", True), ("4", False)):
-        limits = ("--max-num-seqs", f"h2m2={limit}", "--max-num-seqs", "vllm=4")
-        _, _, err = shell(*command, "vllm,h2m2", "--costs", "vllm-0.14", *limits)
-        assert ("few has too few requests for a steady window of h2m2: numbers there" in err) == said

@@ -63,42 +63,6 @@ def test_a_flag_of_the_comparison_holds_for_all_and_a_side_may_differ(as_json: A
     assert [(each["mode"], each["concurrency"]) for each in offered] == [("closed", 4), ("saturate", None)]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--live", "--batches 1"], "[compare-too-few]"),
-        (["--live", "--batches 1", "--live", "--batches  1"], "[compare-live-same]"),
-        (["--live", "--batches x", "--live", ""], "[compare-live-syntax]"),
-        (["--live", "--batches '1", "--live", ""], "[compare-live-syntax]"),
-        (["--live", "--no-such 1", "--live", ""], "[compare-live-syntax]"),
-        (["--live", "--seed 3", "--live", ""], "[compare-live-flag]"),
-        (["--live", "--trace kimi-conv", "--live", ""], "[compare-live-flag]"),
-        (["--live", "--out x", "--live", ""], "[compare-live-flag]"),
-        (["--live", "--no-out", "--live", ""], "[compare-live-flag]"),
-        (["--live", "--backend modelled", "--live", ""], "[compare-live-modelled]"),
-        (["--live", "--costs roofline", "--live", ""], "--live '--costs roofline': --costs is for"),
-        (["--live", "--router fit", "--live", ""], "[replay-flag-unused]"),
-        (["--live", "--prefill pool:2xh100", "--live", ""], "[replay-prefill]"),
-        ([*TWO, "--instances", "2000"], "[deployment-too-few-cores]"),
-        ([*TWO, "--base", "3"], "[compare-base-unknown]"),
-        ([*TWO, "--trace", "azure-conv"], "[compare-live-one-workload]"),
-        ([*TWO, "--model", "llama-mini"], "[compare-live-one-workload]"),
-        ([*TWO, "--equal-cost"], "[compare-flag-not-applicable]"),
-        ([*TWO, "runs/a"], "[compare-flag-not-applicable]"),
-        ([*TWO, "--out", "full"], "[output-exists]"),
-        (["--rounds", "2"], "[compare-flag-not-applicable]"),
-    ],
-)
-def test_wrong_use_is_one_sentence_and_nothing_starts(
-    refused: Any, pretended: dict[str, Any], arguments: list[str], said: str
-) -> None:
-    Path("full").mkdir()
-    Path("full/file").touch()
-    err = refused(said, *COMMON, *arguments, "-v")
-    assert err.startswith(TOLD)
-    assert "engine" not in pretended
-
-
 @pytest.mark.usefixtures("pretended")
 @pytest.mark.parametrize(
     ("error", "ends", "said"), [(UserError, 2, "error"), (CheckFailedError, 1, "check failed")]

@@ -86,22 +86,6 @@ def test_families_as_a_table(shell: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     assert max(map(len, out.splitlines())) <= 120
 
 
-def test_a_folder_is_converted_and_told_on_a_screen(shell: Any, tiny: Path) -> None:
-    code, out, err = shell("convert", str(tiny))
-    assert (code, err) == (0, "")
-    lines = out.splitlines()
-    assert lines[0].startswith(
-        "tiny-llama: cut at 2 attention operators into 3 slices of 3 classes; bfloat16"
-    )
-    assert "config.json" in lines[1]
-    assert "gate_proj 96x64, up_proj 96x64" in out
-    assert "0      0       before q is sent" in out
-    assert "while a slice of class 0 computes k_proj, v_proj" in out
-    assert "embedding bfloat16[B, 1, 64] 128 B; cos, sin bfloat16[B, 1, 1, 8] 2 x 16 B" in out
-    assert "(2 + 2/4) x 2 x 64 = 320  agrees" in out
-    assert len(lines) < 40
-
-
 def test_instructions_and_source_on_request(printed: Any, tiny: Path) -> None:
     out = printed("convert", str(tiny / "config.json"), "-v", "--source", "--slice", "1")
     assert "Slice 1 (class 1), all instructions" in out
@@ -158,13 +142,6 @@ def test_catalogue_configs_build_models_of_the_published_size(name: str) -> None
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     assert sum(weight.numel() for weight in model.parameters()) == load_models()[name].parameters
-
-
-def test_a_long_one_is_announced(shell: Any, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("laminabench.cli.convert._LONG", 2)
-    _, _, err = shell("convert", str(tiny))
-    assert "converting tiny-llama, 2 layers" in err
-    assert shell("convert", str(tiny), "-q")[2] == ""
 
 
 @pytest.mark.parametrize("suffix", [".svg", ".png", ".pdf"])

@@ -97,20 +97,6 @@ def test_the_plan_is_kept(as_json: Any, refused: Any, trace: str) -> None:
     refused("is not a plan", *call, "--out", "full")
 
 
-def test_what_is_printed(shell: Any, trace: str) -> None:
-    sets = ("--costs", "vllm-0.14", "--costs", "vidur-2024")
-    code, out, err = shell(
-        "plan", "--trace", trace, "--slo-tbt-p99-ms", "100", *FEW, *sets, "--top", "2", "--plot", "plan.svg"
-    )
-    assert (code, err) == (0, "")
-    for said in ("modelled", "binds:", "prices", "the cost sets", "* h20: not measured", "the 2 cheapest"):
-        assert said in out
-    assert out.count("candidates in") == 2
-    drawn = Path("plan.svg").read_text()
-    assert "TBT p99 in ms" in drawn
-    assert "limit, 100 ms" in drawn
-
-
 def test_nothing_meets_the_limit(shell: Any, printed: Any, trace: str) -> None:
     code, out, err = shell("plan", "--trace", trace, "--slo-tbt-p99-ms", "2", *FEW, "--json")
     assert code == 1
@@ -163,35 +149,6 @@ def test_no_first_token_is_soon_enough(shell: Any, trace: str) -> None:
     assert "has a TTFT p99 of 150 ms" in err
 
 
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (("--slo-tbt-p99-ms", "0"), "not above zero"),
-        (("--devices", "h101"), "did you mean h100"),
-        (("--devices", ""), "no device named ''"),
-        (("--network", ""), "no network named ''"),
-        (("--budget", "1"), "the cheapest deployment of h100, h20, a100-80g"),
-        (("--devices", "rtx-4080", "--systems", "vllm"), "fits on no deployment"),
-        (("--systems", "vlm"), "no system named 'vlm'; did you mean vllm"),
-        (("--devices", "h20", "--most-devices", "1"), "fits on no deployment of h20"),
-        (("--slo-queueing-p99-s", "2"), "goes with --mode open"),
-        (("--scale-lengths", "900"), "no candidate holds the longest request"),
-        (("--plot", "plan.txt"), "cannot draw"),
-        (("--slo-ttft-ms", "2000", "--mode", "saturate"), "goes with --mode open"),
-        (("--slo-ttft-ms", "2000", "--prefill", "off"), "plans that compute prompts"),
-        (("--max-batched-tokens", "512"), "plans that compute prompts"),
-        (("--prefill", "colocated", "--systems", "h2m2"), "h2m2 computes no prompts"),
-    ],
-)
-def test_wrong_use_is_one_sentence(more: tuple[str, ...], said: str, refused: Any, trace: str) -> None:
-    refused(said, "plan", "--trace", trace, "--slo-tbt-p99-ms", "50", *more, "-q")
-
-
-def test_open_without_arrivals(refused: Any) -> None:
-    Path("bare.csv").write_text("prompt_tokens,output_tokens\n100,20\n200,30\n")
-    refused("--request-rate", "plan", "--trace", "bare.csv", "--slo-tbt-p99-ms", "50", "--mode", "open", "-q")
-
-
 def test_another_price_is_taken(as_json: Any, trace: str) -> None:
     found = as_json("plan", "--trace", trace, "--slo-tbt-p99-ms", "100", "--price", "h20=0.01", *FEW)
     prices = {row["name"]: row["price"]["usd"] for row in found["devices"]}
@@ -207,25 +164,6 @@ def test_devices_for_nothing(shell: Any, trace: str) -> None:
     assert (code, err) == (0, "")
     assert "at $0.00 same winner, $0.000/M" in out
     assert "winner" in Path("p.svg").read_text()
-
-
-def test_a_remedy_that_breaks_the_limit_is_told(as_json: Any, shell: Any, trace: str) -> None:
-    """More KV memory makes batches larger: a limit at the winner's own p99 has no room for it."""
-    alone = ("--devices", "h20", "--systems", "vllm", "--budget", "10", "-q", "--scale-lengths", "4")
-    call = ("plan", "--trace", trace, *alone, "--slo-tbt-p99-ms")
-    answer = as_json(*call, "500")["answers"][0]
-    assert answer["binds"][0]["resource"] == "KV memory"
-    assert answer["binds"][0]["tbt_p99_gain"] < 0
-    assert "over the limit" not in shell(*call, "500")[1]
-    assert "TBT p99, over the limit\n" in shell(*call, str(answer["winner"]["tbt_p99_ms"]))[1]
-
-
-def test_prices_of_different_kinds_are_told(shell: Any, trace: str) -> None:
-    few = ("--devices", "h20,rtx-3090", "--systems", "vllm", "--model", "llama3-8b", "--budget", "20")
-    code, _, err = shell("plan", "--trace", trace, "--slo-tbt-p99-ms", "100", *few)
-    assert code == 0
-    assert "h20 by rent, rtx-3090 by purchase" in err
-    assert "rtx-3090 by" not in shell("plan", "--trace", trace, "--slo-tbt-p99-ms", "100", *few[2:])[2]
 
 
 def test_bench_plan_judges_by_its_median(as_json: Any, monkeypatch: pytest.MonkeyPatch) -> None:

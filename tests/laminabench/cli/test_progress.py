@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laminabench.cli import progress
-from laminabench.cli.live_step import LiveStep, how_it_goes, sentence_of
+from laminabench.cli.live_step import LiveStep
 from laminabench.cli.output import Output
-from laminabench.cli.progress import Pace, Step, clock
+from laminabench.cli.progress import Pace
 from laminabench.util.live_progress import Expected, FaultEvent, Moment
 from laminabench.util.progress import Once
 
@@ -87,25 +87,6 @@ def test_tokens_say_how_long_a_live_replay_lasts(time_s: list[float]) -> None:
     time_s[0] = 11.0
     step.happens(moment(tokens=9, at_s=30.0))
     assert step.left_s == pytest.approx(70.0)
-
-
-def test_what_is_not_known_is_not_said() -> None:
-    assert how_it_goes(moment(), None) == ""
-    known = moment(tokens_per_s=1234.5, tbt_ms_p50=3.21, tbt_ms_p99=1204.4, batch=7, waiting=2, kv_tokens=50)
-    assert how_it_goes(known, None) == "1,234 tokens/s, TBT p50 3.21 and p99 1,204 ms, 7 decode, 2 wait"
-    lost = moment(batch=0, kv_tokens=50, failed=1, workers_lost=2)
-    assert how_it_goes(lost, 200) == "0 decode, KV 25%, 1 failed, 2 workers lost"
-    assert [clock(each) for each in (0, 59.6, 3600 + 62)] == ["0:00", "1:00", "1:01:02"]
-    assert Step("x", "bytes", 1_500_000).counted() == "1.5 MB"
-    uncounted = Step("starting", "")
-    assert (uncounted.line(), uncounted.ending()) == ("starting, 0:00 so far", "starting in 0:00")
-
-
-def test_a_fault_says_who_and_when_it_went_on() -> None:
-    fault = FaultEvent(at_s=2.0, workers=("model 0", "model 1"), why="model 0 has ended", resumed_s=2.5)
-    assert sentence_of(fault) == "at 2.00 s: model 0 has ended; lost too: model 1; work went on 0.50 s later"
-    blow = FaultEvent(at_s=2.0, workers=("model 0",), why="--chaos: kill", struck="kill")
-    assert sentence_of(blow) == "at 2.00 s: model 0 gets a kill (--chaos)"
 
 
 def out(*, quiet: bool = False) -> Output:

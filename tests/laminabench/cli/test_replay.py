@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from laminabench.requests.replay import FIELDS
+from laminabench.systems.registry import LIVE, MODULES, find_system, takes
 
 SMALL = ("--trace", "azure-code", "--offline", "--num-requests", "200", "-q")
 # DESIGN.md's documented keys of a replay.
@@ -33,24 +35,7 @@ def test_replay_has_the_documented_keys_and_keeps_a_run(as_json: Any) -> None:
     assert parts == {"run.json", "requests.parquet", "iterations.parquet"}
 
 
-def test_the_summary_fits_a_screen_and_says_modelled(printed: Any) -> None:
-    out = printed("replay", *SMALL, "--no-out")
-    assert "modelled" in out.splitlines()[0]
-    assert "generated from its profile" in out.splitlines()[0]
-    for label in ("throughput", "mean batch", "TBT in ms", "within 100 ms", "cost", "idle (bubbles)"):
-        assert label in out
-    assert re.search(r"^TBT in ms +mean .*, p99 .*, p99\.9 .*, max ", out, re.M)
-    assert len(out.splitlines()) <= 14
-    assert not Path("runs").exists()
-
-
-def test_the_summary_of_instances_says_how_evenly_they_were_used(printed: Any) -> None:
-    out = printed("replay", *SMALL, "--no-out", "--instances", "2")
-    assert re.search(r"^instances +100 to 100 requests each; the fullest has 1\.?\d* x the mean", out, re.M)
-    assert "in 2 batches;" not in out
-    assert "in 2 batches;" in printed("replay", *SMALL, "--no-out")
-
-
+@pytest.mark.long
 @pytest.mark.parametrize("system", ["lamina", "lamina-v1", "vllm"])
 @pytest.mark.parametrize("mode", [["saturate"], ["open"], ["closed", "--concurrency", "20"]])
 @pytest.mark.parametrize("admission", ["reserve", "grow"])
@@ -195,44 +180,6 @@ def test_the_timeline_can_be_opened(shell: Any) -> None:
     assert sum(event["ph"] == "X" for event in events) > 50
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--model", "llama4-70b"], "did you mean llama3-70b"),
-        (["--deployment", "2xh1000+4xh20"], "did you mean h100"),
-        (["--deployment", "2xh100+4xh20+1xh100"], "deployment '2xh100+4xh20+1xh100' has 3 parts"),
-        (["--deployment", "2xh100+3xh20"], "possible: 1, 2, 4, 8"),
-        (["--deployment", "1xh100+4xh20"], "2xh100 would fit"),
-        (["--costs", "vllm-0.15"], "vllm-0.14"),
-        (["--network", "carrier-pigeon"], "fhbn"),
-        (["--network", "40us,0GB/s"], "above 0"),
-        (["--price", "h100=free"], "h100=2.5"),
-        (["--mode", "closed"], "needs --concurrency"),
-        (["--concurrency", "4"], "--concurrency is for --mode closed"),
-        (["--slo-tbt-ms", "0"], "0.0 is not in the range"),
-        (["--policy", "lottery"], "fifo, sjf, deadline"),
-        (["--policy", "no_such_module:Policy"], "ModuleNotFoundError"),
-        (["--policy", "sys:exit"], "--policy sys:exit"),
-        (["--kv-overcommit", "0.5"], "--kv-overcommit"),
-        (["--network", "99999999ms,1GB/s"], "longer than 60 s"),
-        (["--system", "vllm", "--pipeline-parallel", "2"], "--pipeline-parallel is for lamina"),
-        (["--system", "vllm", "--kv-overcommit", "2"], "--kv-overcommit is for lamina"),
-        (["--system", "vllm", "--no-overlap"], "--no-overlap is for lamina"),
-        (["--out", "here", "--no-out"], "contradict"),
-        (["--out", "taken"], "not a Run"),
-        (["--timeline", "t.png"], ".json"),
-        (["--batches", "3", "--deployment", "3xh100+4xh20"], "2 replicas"),
-        (["--window", "900000:900001"], "holds no request"),
-    ],
-)
-def test_wrong_use_is_one_sentence_and_exit_2(refused: Any, arguments: list[str], said: str) -> None:
-    Path("taken").mkdir()
-    Path("taken", "precious").write_text("")
-    refused(said, "replay", "--trace", "azure-code", "--offline", "-q", *arguments)
-    assert not Path("runs").exists()
-    assert [path.name for path in Path("taken").iterdir()] == ["precious"]
-
-
 def test_sharegpt_in_open_mode_says_what_it_needs(refused: Any, as_json: Any) -> None:
     few = ("--trace", "sharegpt", "--offline", "--num-requests", "100", "-q", "--no-out", "--mode", "open")
     refused("--request-rate", "replay", *few)
@@ -331,9 +278,25 @@ def test_the_first_screen_of_help_is_what_a_newcomer_needs(printed: Any) -> None
     screen = "\n".join(out.splitlines()[:24])
     for needed in ("laminabench replay --trace azure-conv", "Workload:", "--trace", "--mode", "--system"):
         assert needed in screen
+    assert len(out.splitlines()) <= 50
+    assert "--kv-overcommit" not in out
+    all_ = printed("replay", "--help-all")
     headings = ["Workload:", "System and hardware:", "Live replays:", "A server", "Cuts of", "Output:"]
-    places = [out.index(f"\n{heading}") for heading in headings]
+    places = [all_.index(f"\n{heading}") for heading in headings]
     assert places == sorted(places)
+    assert all(field.flag in all_ for field in FIELDS.values())
+
+
+@pytest.mark.parametrize("system", [*MODULES, *LIVE])
+@pytest.mark.parametrize("backend", ["modelled", "live"])
+def test_the_help_of_a_system_has_what_it_takes_with_its_defaults(
+    printed: Any, system: str, backend: str
+) -> None:
+    found = find_system(system, backend)
+    out = printed("replay", "--system", system, "--backend", backend, "--help")
+    if found is not None:
+        taken = {field.flag for name, field in FIELDS.items() if takes(found, name)}
+        assert taken == {field.flag for field in FIELDS.values() if f"{field.flag} " in f"{out} "}
 
 
 @pytest.mark.parametrize("flag", ["--trace", "--out"])

@@ -90,33 +90,6 @@ def test_which_deployment_it_is(flags: str, deployment: str) -> None:
     assert str(prepared(f"{FEW} --backend live {flags}").deployment) == deployment
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ("--emulate h100,h20", "--emulate is for live lamina, not for lamina"),
-        ("--emulate h100,h20 --system vllm", "--emulate is for live lamina, not for vllm"),
-        ("--backend live --slowdown 2", "--slowdown is for emulated lamina, not for live lamina"),
-        ("--backend live --emulate h100,h21", "no device named 'h21'"),
-        ("--backend live --emulate h100,h20,a100", "name the model workers' device"),
-        ("--backend live --emulate h100,h20 --deployment 1xcpu+1xcpu", "name the same devices in both"),
-        ("--backend live --emulate h100,h20 --deployment 1xh100+1xh20", "does not fit on 1xh100"),
-        ("--backend live --emulate h100 --deployment 2xh100", "has no attention workers"),
-        ("--backend live --emulate h100,h20 --prefill model", "not for emulated lamina"),
-        ("--backend live --emulate h100,h20 --ray auto", "not for emulated lamina"),
-        ("--backend live --emulate h100,h20 --model gpt-oss-120b --costs vllm-0.24", "look at a window"),
-        ("--backend live --emulate h200,h20 --model deepseek-v3 --deployment 8xh200:dp8ep8+8xh20", "groups"),
-        ("--backend live --emulate h100,h20 --deployment 2xh100+4xh20,2xh100+8xh20", "several instances"),
-        (
-            "--backend live --emulate rtx-4090 --costs vllm-0.19 --model llama3.1-8b "
-            "--deployment 1xrtx-4090+1xrtx-4090",
-            "as it was measured cannot be emulated",
-        ),
-    ],
-)
-def test_what_cannot_be_emulated(refused: Any, flags: str, said: str) -> None:
-    refused(said, f"replay {FEW} {flags} -q", "--no-out")
-
-
 @pytest.mark.long
 @pytest.mark.usefixtures("shared_machine")
 def test_workers_that_are_killed_are_replaced_and_wait_on(as_json: Any) -> None:

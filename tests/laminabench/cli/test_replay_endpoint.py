@@ -61,13 +61,6 @@ def test_hardware_that_is_named_gives_a_price(as_json: Any, ask: tuple[str, ...]
     assert facts["deployment"].startswith("4xh100 at http://127.0.0.1:")
 
 
-def test_the_summary_says_what_a_client_saw(printed: Any, ask: tuple[str, ...]) -> None:
-    out = printed(*ask, "--mode", "open", "--request-rate", "200", "--no-out")
-    lines = {line[:15].strip() for line in out.splitlines()}
-    assert {"sent late by", "TTFT in ms", "ITL in ms", "TBT in ms", "attempts"} <= lines
-    assert "a token's time" not in lines
-
-
 def test_no_key_is_kept_or_printed(
     shell: Any, ask: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,35 +87,8 @@ def test_no_key_is_kept_or_printed(
     assert 'header = ["Authorization: ***", "X-Team: ***"]\n' in manifest["request"]
 
 
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        (("--batches", "2"), "not for live openai: the server has been started already"),
-        (("--timeline", "t.json"), "nothing is seen of its workers"),
-        (("--policy", "sjf"), "not for live openai"),
-        (("--backend", "modelled"), "cannot be modelled"),
-        (("--price", "h100=1"), "give --deployment too"),
-        (("--power", "h100=1"), "--power: give --deployment too"),
-        (("--connections", "4", "--mode", "open"), "--connections is for --mode saturate"),
-        (("--mode", "closed"), "needs --concurrency"),
-        (("--header", "nonsense"), "write it as 'Name: value'"),
-        (("--header", "Host: x"), "the client says that itself"),
-        (("--header", "X: a\nb"), "no header has"),
-        (("--api-key-file", "no-such-file"), "No such file"),
-        (("--tokenizer", "nowhere"), "there is no tokenizer.json"),
-    ],
-)
-def test_flags_that_make_no_sense_here_are_refused_with_a_sentence(
-    refused: Any, ask: tuple[str, ...], more: tuple[str, ...], says: str
-) -> None:
-    refused(says, *ask, *more, "--no-out")
-
-
-@pytest.mark.parametrize(("left_out", "needed"), [("--url", "needs --url"), ("--model", "needs --model")])
-def test_it_cannot_do_without_a_url_and_a_model(refused: Any, url: str, left_out: str, needed: str) -> None:
-    both = {"--url": url, "--model": "mock"}
-    rest = [word for name, value in both.items() if name != left_out for word in (name, value)]
-    refused(needed, *OPENAI, *rest)
+def test_a_header_cannot_add_another_one(refused: Any, ask: tuple[str, ...]) -> None:
+    refused("[endpoint-header]", *ask, "--header", "X: a\nb", "--no-out", "-v")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from laminabench.runs.read import read_run
@@ -16,6 +15,7 @@ GPT3 = ("--system", "h2m2", "--model", "gpt3-175b")
 SMALL = ("--trace", "azure-conv", "--offline", "--num-requests", "40", "-q", *GPT3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", [["saturate"], ["open"], ["closed", "--concurrency", "12"]])
 @pytest.mark.parametrize("admission", ["reserve", "grow"])
 def test_every_mode_and_admission(as_json: Any, mode: list[str], admission: str) -> None:
@@ -83,23 +83,6 @@ def test_the_timeline_has_a_lane_a_board(as_json: Any, tmp_path: Path) -> None:
     assert kinds == {(1, "slice"), (1, "attention"), (2, "slice"), (2, "attention"), (3, "host"), (4, "host")}
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--mapping", "greddy"], "'greddy' is not one of 'greedy', 'oracle'"),
-        (["--board", "hbmbw-mor"], "no board named 'hbmbw-mor'; did you mean hbmbw-more"),
-        (["--board", "none.toml"], "cannot read none.toml"),
-        (["--backend", "live"], "h2m2 is modelled only"),
-        (["--system", "vllm", "--mapping", "greedy"], "--mapping is for h2m2, not for vllm"),
-        (["--system", "vllm", "--deployment", "1xh2m2"], "vllm does not run on h2m2"),
-        (["--system", "lamina", "--backend", "live", "--board", "h2m2"], "--board is for h2m2"),
-        (["--mode", "closed", "--concurrency", "1", "--deployment", "2xh2m2"], "give at least 2"),
-    ],
-)
-def test_bad_input_is_one_sentence(refused: Any, flags: list[str], said: str) -> None:
-    refused(said, "replay", *SMALL, "--no-out", *flags)
-
-
 def test_other_hardware_is_not_charged_the_boards_price(shell: Any) -> None:
     command = ("replay", *(flag for flag in SMALL if flag != "-q"), "--no-out")
     _, out, err = shell(*command, "--mapping", "lpddr")
@@ -115,39 +98,3 @@ def test_other_hardware_is_not_charged_the_boards_price(shell: Any) -> None:
 
 
 BOARDS = ("replay", "--trace", "few.csv", "--system", "h2m2", "--model", "llama2-70b", "-q")
-
-
-@pytest.mark.usefixtures("few")
-def test_the_summary_the_run_and_what_is_printed_agree(printed: Any, as_json: Any) -> None:
-    facts = as_json(*BOARDS, "--deployment", "2xh2m2", "--out", "run")
-    assert json.loads(Path("run/run.json").read_text())["summary"]["memory"] == facts["memory"]
-    table = pq.read_table("run/memory.parquet")
-    iterations = pq.read_table("run/iterations.parquet")
-    assert len(table) == len(iterations)
-    assert set(iterations["batch"].to_pylist()) == {0, 1}
-    parts = ("hbm_qkv_bytes", "hbm_kv_bytes", "hbm_fc_bytes", "hbm_free_bytes")
-    (capacity,) = {sum(row) for row in zip(*(table[name].to_pylist() for name in parts), strict=True)}
-    assert capacity == facts["memory"]["hbm_capacity_bytes"]
-    assert 0 < facts["memory"]["hbm_share"]["mean"] <= facts["memory"]["hbm_share"]["max"] <= 1
-    for side in ("hbm_busy_share", "lpddr_busy_share"):
-        assert 0 < facts["memory"][side] <= 1
-    out = printed(*BOARDS, "--deployment", "2xh2m2", "--no-out")
-    assert f"HBM {facts['memory']['hbm_share']['mean']:.1%} in use" in out
-
-
-@pytest.mark.usefixtures("few")
-def test_boards_beside_another_system(shell: Any, printed: Any, as_json: Any) -> None:
-    for name, system in (("boards", "h2m2"), ("gpus", "vllm")):
-        call = (*BOARDS[:4], system, *BOARDS[5:])
-        assert shell(*call, "--out", name)[0] == 0
-    out = printed("compare", "boards", "gpus")
-    assert "h2m2 1xh2m2 (modelled)" in out
-    # What they are compared on is not one number format, and a price is nobody's: Runs say so too.
-    said = " ".join(as_json("compare", "boards", "gpus", "-q")["notes"])
-    assert "weights and KV are not of one type (int8, bf16)" in said
-    assert "assumed, as nobody has published it: $5.26 an hour" in said
-    printed("report", "boards", "gpus", "-o", "page.html", "-q")
-    page = Path("page.html").read_text()
-    assert "<h2>Memory</h2>" in page
-    assert 'id="hbm-0"' in page
-    assert 'id="hbm-1"' not in page

@@ -11,14 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from msgspec import convert, structs
+from msgspec import structs
 from rich.console import Console
 
 from laminabench.analysis.metrics import summarise
-from laminabench.render.sheets.replay import _memory_lines, describe, render
+from laminabench.render.sheets.replay import describe, render
 from laminabench.runs.manifest import Partial
 from laminabench.runs.status import FAILED
-from laminabench.runs.summary import Amounts, HbmBytes, MeanAndMax, Memory
 from laminabench.sim.outcome import Outcome
 from laminabench.systems.modelled import prepared
 from laminabench.traces.table import Trace, TraceMeta
@@ -61,32 +60,6 @@ def printed(result: Result) -> list[str]:
     render(console, result, result.wall_s)
     text: str = console.file.getvalue()  # type: ignore[attr-defined]
     return text.splitlines()
-
-
-def test_tokens_and_chunks_stand_beside_each_other(result: Result) -> None:
-    lines = {line[:15].strip(): line[15:] for line in printed(result)[1:]}
-    assert lines["ITL in ms"].startswith("mean 30, p50 30,")
-    assert lines["ITL in ms"].endswith(": between chunks of 3 tokens, 3 at most")
-    assert lines["TBT in ms"].startswith("mean 9.66, p50 0, p90 30,")
-    assert lines["sent late by"] == "p50 4, p99 4, max 4 ms: this client's own doing"
-    assert lines["TTFT in ms"].startswith("mean 96, p50 96,")
-    assert lines["requests"] == "12 completed, 7 failed"
-    assert lines["attempts"] == "25 sent, 6 of them again; answered: 13 with 200, 5 with 400, 1 with 503"
-    assert lines["lengths"] == "12 prompts had another length by the server's count"
-    assert lines["failed"] == "for 3 other reasons, see --json"
-    assert any("1: the [connection] was reset" in line for line in printed(result))
-    for word in ("KV", "idle", "bubbles", "a token's time", "energy", "cost"):
-        assert not any(word in line for line in printed(result))
-
-
-def test_what_was_dealt_evenly_was_not_late_or_ended_early_is_said(result: Result) -> None:
-    chunks = structs.replace(result.replayed.summary.tokens_per_chunk, even_share=0.25)
-    told = printed(changed(result, {"tokens_per_chunk": chunks, "lateness_ms": None}))
-    assert any("25.0% of them dealt evenly" in line for line in told)
-    assert not any("sent late" in line for line in told)
-    assert told[0].startswith("made, ")
-    first = printed(changed(result, {}, partial=PARTIAL))[0]
-    assert first == "PARTIAL, it ended after 3.2 s: the server is [gone]"
 
 
 def test_errors_are_no_columns_of_a_sweep(result: Result) -> None:
@@ -134,49 +107,3 @@ def test_a_sweep_and_a_check_do_not_judge_it(shell: Any) -> None:
 
 
 GB = 1_000_000_000
-
-
-def test_three_lines_say_it() -> None:
-    memory = Memory(
-        hbm_capacity_bytes=96 * GB,
-        hbm_share=MeanAndMax(mean=0.71, max=0.76),
-        hbm_bytes=HbmBytes(
-            kv=MeanAndMax(mean=55 * GB, max=60 * GB),
-            qkv=MeanAndMax(mean=10 * GB, max=0),
-            fc=MeanAndMax(mean=6 * GB, max=0),
-        ),
-        lpddr_bytes=MeanAndMax(mean=230 * GB, max=240 * GB),
-        wasted_bytes=MeanAndMax(mean=0.75 * GB, max=GB),
-        mapping_changes=1234,
-        changes_per_iteration=0.1,
-        moved_bytes=Amounts(total=4000 * GB, per_iteration=0.39 * GB, max=4_200_000_000),
-        compacted_bytes=Amounts(total=30 * GB, per_iteration=0.003 * GB, max=GB),
-        moving_s=1.0,
-        moving_share=0.021,
-        hideable_share=0.25,
-        hbm_busy_share=0.6,
-        lpddr_busy_share=0.9,
-    )
-    assert dict(_memory_lines(memory)) == {
-        "memory": "HBM 71.0% in use, 76.0% at most: 55 GB KV, 10 GB QKV weights, 6 GB FC weights; "
-        "LPDDR 230 GB; 0.75 GB empty in pages",
-        "busy": "HBM side 60.0%, LPDDR side 90.0% of the iterations' time",
-        "moved": "4,000 GB in 1,234 changes of mapping, 0.39 GB an iteration, 4.2 GB at most; "
-        "30 GB of KV copied together; that takes 2.1% of the time, 25.0% of that could pass while LPDDR is "
-        "idle",
-    }
-
-
-def test_of_nothing_nothing_is_said() -> None:
-    nothing = {"mean": None, "max": None}
-    none_moved = {"total": 0, "per_iteration": None, "max": None}
-    known = {
-        "hbm_share": nothing,
-        "hbm_bytes": dict.fromkeys(("kv", "qkv", "fc"), nothing),
-        **dict.fromkeys(("lpddr_bytes", "wasted_bytes"), nothing),
-        **dict.fromkeys(("moved_bytes", "compacted_bytes"), none_moved),
-        "mapping_changes": 0,
-        "moving_s": 0.0,
-    }
-    memory = convert({**dict.fromkeys(Memory.__struct_fields__), **known}, Memory)
-    assert dict(_memory_lines(memory))["memory"].startswith("HBM - in use, - at most: - KV")

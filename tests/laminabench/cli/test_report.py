@@ -38,27 +38,6 @@ def test_the_window_of_the_timeline(as_json: Any, refused: Any, kept: Path) -> N
     refused("[report-window]", "report", str(kept), "-o", "r.html", "--window", "1e6:", "-v")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("-o", "r.html"), "Missing argument 'RUN...'"),
-        (("nowhere", "-o", "r.html"), "[run-not-a-run]"),
-        ((".", "-o", "r.html"), "[run-not-a-run]"),
-        (("run",), "Missing option '-o'"),
-        (("run", "-o", "small.csv/r.html"), "[file-not-writable]"),
-        (("run", "-o", "run"), "is a directory"),
-        (("run", "-o", "run/run.json"), "[report-target-in-run]"),
-        (("run", "-o", "run/../run/requests.parquet"), "[report-target-in-run]"),
-        (("run", "-o", "r.html", "--slo-tbt-ms", "0"), "--slo-tbt-ms"),
-        (("run", "-o", "r.html", "--window", "2:1"), "is not a window"),
-    ],
-)
-@pytest.mark.usefixtures("kept")
-def test_wrong_use_is_one_sentence(refused: Any, arguments: tuple[str, ...], said: str) -> None:
-    refused(said, "report", *arguments, "-v")
-    assert not Path("r.html").exists()
-
-
 def test_without_the_extra_it_says_how_to_get_it(
     refused: Any, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,23 +64,3 @@ def test_an_era_says_what_vllm_is(as_json: Any) -> None:
 def test_at_equal_cost_a_deployment_is_chosen_first(as_json: Any) -> None:
     given = ("--deployment", "vllm=8xh100", "--equal-cost")
     assert as_json(*CELL, *given)["deployment"]["vllm"] != "8xh100"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--systems", "lamina"), "[compare-too-few]"),
-        (("--systems", "lamina,vllm,afd"), "[sensitivity-two]"),
-        (("--systems", "lamina,openai"), "[catalogue-unknown-name]"),
-        (("--deployment", "lamina=4xh100"), "[deployment-no-attention]"),
-        (("--deployment", "vllm=4xgb200"), "[deployment-no-price]"),
-        (("--host", "afd=2ms"), "[compare-host]"),
-        (("--era", "vllm-1999"), "[catalogue-unknown-name]"),
-        (("--era", "vllm-2024", "--host", "vllm=2ms"), "[compare-era-says]"),
-        (("--era", "vllm-2024", "--systems", "lamina,h2m2"), "[compare-era]"),
-        (("--plot", "tornado.txt"), "[picture-suffix]"),
-        (("--trace", "nothing.csv"), "nothing.csv"),
-    ],
-)
-def test_what_is_refused(refused: Any, arguments: tuple[str, ...], words: str) -> None:
-    refused(words, *CELL, *arguments, "-v")

@@ -160,18 +160,6 @@ def test_several_traces_rates_and_switches(as_json: Any) -> None:
     assert last["throughput_tokens_per_s"] == alone["throughput_tokens_per_s"]
 
 
-def test_the_table_marks_the_best_and_says_why_points_failed(shell: Any) -> None:
-    code, out, err = shell(*GRID, "--plot", "p.svg")
-    assert (code, err) == (0, "")
-    lines = out.splitlines()
-    assert lines[0] == "6 points, modelled, 2 failed"
-    assert lines[1].split()[:3] == ["attention-workers", "batches", "tokens/s"]
-    assert lines[-2].startswith("attention-workers=3, batches=1 and 1 more: the 8 KV heads")
-    assert sum("*" in line for line in lines[2:8]) >= 1
-    assert "attention-workers" in Path("p.svg").read_text()
-    assert shell("sweep", *SMALL, "--vary", "batches=1")[1].startswith("1 point, modelled\n")
-
-
 def test_no_point_at_all(shell: Any) -> None:
     code, out, err = shell("sweep", *SMALL, "--vary", "attention-workers=3,5", "--jobs", "1")
     assert code == 2
@@ -190,48 +178,3 @@ def test_live_points_one_after_another(as_json: Any, pretended: dict[str, Any]) 
     assert {row["backend"] for row in found["rows"]} == {"live"}
     assert [row["requests.completed"] for row in found["rows"]] == [100] * 4
     assert found["rows"][0]["mean_batch"] < found["rows"][2]["mean_batch"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--vary", "batchs=1"], "replay has no flag --batchs; did you mean batches"),
-        (["--vary", "batches=1,x"], "--vary 'batches=1,x': Invalid value for '--batches'"),
-        (["--vary", "model=1..3"], "its workers are model-workers"),
-        (["--vary", "workers=1..3"], "did you mean model-workers or client-workers or attention-workers"),
-        (["--vary", "attention=0..3"], "'0' is no number of workers"),
-        (["--vary", "attention=2", "--vary", "attention-workers=3"], "attention-workers is said twice"),
-        (["--vary", "batches=1,1..3"], "--vary 'batches=1,1..3': 1 is said twice"),
-        (["--vary", "slo-tbt-ms=50,50.0"], "50.0 is said twice"),
-        (["--vary", "attention=2,02"], "2 is said twice"),
-        (["--vary", "num-prompts=2"], "--num-prompts is given and varied too"),
-        (["--vary", "attention=2", "--system", "vllm"], "4xh100 has no attention workers to count"),
-        (["--vary", "model-workers=4097"], "point model-workers=4097: deployment"),
-        (["--vary", "batches=1", "--batches", "2"], "--batches is given and varied too"),
-        (["--vary", "costs=nope"], "point costs=nope: no cost set named 'nope'"),
-        (["--vary", "host-async=maybe"], "write host-async=yes,no"),
-        (["--vary", "out=a,b"], "--out cannot be varied"),
-        (["--vary", "json=yes,no"], "--json cannot be varied"),
-        (["--vary", "batches=1", "--timeline", "t.json"], "--timeline does not go with a sweep"),
-        (["--vary", "batches=1", "--resume", "x"], "--resume does not go with a sweep"),
-        (["--vary", "batches=1", "--no-out"], "--no-out does not go with a sweep"),
-        (["--vary", "batches=1", "--job", "2"], "has a flag --job; did you mean --jobs"),
-        (["--vary", "batches=1", "--plot", "p.txt"], ".png"),
-        (["--vary", "batches=1", "--burstiness", "2"], "--burstiness shapes the gaps"),
-        (["--vary", "window=900000:900001"], "point window=900000:900001: --window"),
-        (["--vary", "seed=1..9000", "--vary", "kv-tokens=1..9000"], "the grid has 81,000,000 points"),
-        (["--vary", "batches=1", "--ray", "127.0.0.1:1"], "there is no Ray cluster at 127.0.0.1:1"),
-        (["--vary", "batches=1", "--ray", "auto", "--jobs", "2"], "--jobs is for this machine"),
-        (["--vary", "seed=2", "--backend", "live", "--ray", "auto"], "--ray is for modelled points"),
-        (["--vary", "batches=1", "surplus"], "unexpected extra argument (surplus)"),
-    ],
-)
-def test_wrong_use_is_one_sentence_and_exit_2(refused: Any, arguments: list[str], said: str) -> None:
-    refused(said, "sweep", *SMALL, *arguments)
-    assert not list(Path().glob("sweeps/*/sweep.parquet"))
-
-
-def test_help_is_quick_to_say_where_flags_are(printed: Any, refused: Any) -> None:
-    refused("Missing option '--trace'", "sweep", "--vary", "batches=1,2")
-    out = printed("sweep", "--help")
-    assert "laminabench replay" in out

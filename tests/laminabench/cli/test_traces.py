@@ -46,12 +46,6 @@ def test_what_has_no_arrivals_is_drawn_without(printed: Any) -> None:
     printed("traces info sharegpt --offline --num-requests 500 --plot s.png")
 
 
-def test_a_suffix_that_is_no_picture_s(refused: Any) -> None:
-    Path("mine.csv").write_text(AZURE)
-    said = "cannot draw picture.bmp: give it one of the suffixes .png, .svg, .pdf"
-    refused(said, "traces info mine.csv --plot picture.bmp")
-
-
 def test_import_keeps_a_file_under_a_name(as_json: Any) -> None:
     Path("mine.csv").write_text("t,in,out\n0,10,5\n1.5,20,6\n")
     facts = as_json("traces", "import", "mine.csv", "--columns", "arrival=t,prompt=in,output=out")
@@ -112,57 +106,6 @@ def test_what_a_file_cannot_hold_is_told(shell: Any) -> None:
     assert "prefix block" not in shell(*halved, "h.parquet")[2]
 
 
-def test_synth_says_one_thing_and_the_rest_with_v(shell: Any) -> None:
-    line = ("traces", "synth", "kimi-ta", "--requests", "50", "-o", "k.parquet")
-    assert shell(*line)[2].count("\n") == 1
-    assert "Moment-matched, not fitted" in shell(*line, "-v")[2]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["traces", "import", "mine.csv", "--name", "azure-conv"], "is a trace of the catalogue; choose"),
-        (["traces", "import", "mine.csv", "--name", "../x"], "'../x' cannot be a trace's name"),
-        (["traces", "import", "mine.csv", "--columns", "arrival"], "is not of the form arrival=COLUMN"),
-        (["traces", "fetch"], "name the traces to fetch, or say --all"),
-        (["traces", "fetch", "azure-conf"], "did you mean azure-conv"),
-        (["traces", "info", "azure-conv", "--rate-scale", "0"], "'--rate-scale': 0.0 is not in the range"),
-        (["traces", "info", "azure-conv", "--rate-scale", "nan"], "'--rate-scale': nan is not a number"),
-        (["traces", "info", "azure-conv", "--window", "9:3"], "write seconds as A:B"),
-        (["traces", "info", "azure-conv", "--burstiness", "2"], "give that too"),
-        (
-            ["traces", "info", "sharegpt", "--offline", "-q", "--window", "0:9"],
-            "has none; use --num-requests",
-        ),
-        (["traces", "synth", "azure-conv", "--requests", "0", "-o", "x.csv"], "'--requests'"),
-        (["traces", "synth", "azure-conv", "-o", "x.xlsx"], "x.xlsx"),
-        (["traces", "synth", "azure-code", "-o", "mine.csv/x.csv"], "cannot write mine.csv/x.csv"),
-        (["traces", "synth", "nowhere.toml", "-o", "x.csv"], "nowhere.toml"),
-        (["traces", "fit", "x.csv", "-o", "x.json"], "a profile is a .toml file"),
-        (["traces", "infos"], "did you mean info"),
-        (["traces", "info", "nowhere.csv", "--plot", "x.bmp"], "cannot draw x.bmp"),
-        (["traces", "export", "nowhere.csv", "-o", "x.xlsx"], "cannot write x.xlsx"),
-        (["traces", "synth", "azure-conv", "--requests", "1000000001", "-o", "x.csv"], "'--requests'"),
-        (["traces", "synth", "~nosuchuser/x.toml", "-o", "x.csv"], "~nosuchuser is nobody here"),
-        (["traces", "info", "~nosuchuser/x"], "~nosuchuser is nobody here"),
-        (["traces", "fetch", "azure-conv", "--from", "~nosuchuser/x"], "~nosuchuser is nobody here"),
-        (
-            ["traces", "info", "azure-code", "--offline", "-q", "--rate-scale", "1e-300"],
-            "over more than a century",
-        ),
-    ],
-)
-def test_wrong_use_is_one_sentence_and_exit_2(refused: Any, arguments: list[str], said: str) -> None:
-    Path("mine.csv").write_text(AZURE)
-    refused(said, *arguments)
-
-
-def test_a_group_alone_shows_its_help(shell: Any) -> None:
-    code, out, err = shell("traces")
-    assert (code, out) == (2, "")
-    assert "Examples:" in err
-
-
 def test_fit_and_synthesise_from_the_fit(shell: Any, as_json: Any) -> None:
     shell("traces", "synth", "azure-code", "--requests", "2000", "-o", "code.csv")
     facts = as_json("traces", "fit", "code.csv", "-o", "mine.toml")
@@ -173,15 +116,6 @@ def test_fit_and_synthesise_from_the_fit(shell: Any, as_json: Any) -> None:
     assert again["prompt"]["mean"] == pytest.approx(
         as_json("traces", "info", "code.csv")["prompt"]["mean"], rel=0.01
     )
-
-
-def test_fit_by_moments_says_so(shell: Any, as_json: Any) -> None:
-    shell("traces", "synth", "azure-code", "--requests", "2000", "-o", "code.csv")
-    matched = ("--mean-prompt", "500", "--mean-output", "50", "--requests", "300")
-    assert as_json("traces", "fit", "code.csv", "-o", "other.toml", *matched)["method"] == "moment-matched"
-    made = as_json("traces", "synth", "other.toml", "-o", "other.csv")
-    assert made["requests"] == 300
-    assert made["prompt"]["mean"] == pytest.approx(500, rel=0.02)
 
 
 def test_fit_wants_the_real_trace(shell: Any, refused: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,13 +66,3 @@ def test_twins_by_default_are_replays_that_can_be_live_and_modelled(core_costs: 
         prepare(of_costs(request))
         if request.system == "lamina":  # vLLM may not be here
             prepare(msgspec.structs.replace(request, costs=None))
-
-
-def test_a_twin_of_one_s_own_needs_costs(refused: Any) -> None:
-    refused("--costs", "validate --twin '--trace azure-conv'")
-
-
-def test_settings_without_a_recording_are_refused(refused: Any) -> None:
-    refused("--recorded", "validate --kv-tokens 100")
-    refused("nowhere", "validate --recorded nowhere")
-    refused("nowhere.json", "validate --against nowhere.json")

@@ -11,13 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laminabench.cli.flags import parsed
-from laminabench.requests.replay import (
-    ACTING as REACHING_OUT,
-)
+from laminabench.requests.fields import ACTING as REACHING_OUT
+from laminabench.requests.fields import Field
 from laminabench.requests.replay import (
     BY_KEY,
-    CHOICES,
-    Choice,
+    FIELDS,
     ReplayRequest,
     of_file,
     of_manifest,
@@ -34,20 +32,15 @@ WORDS = {"system": st.sampled_from(["lamina", "vllm"]), "url": st.just("http://1
 STRETCHES = st.sampled_from(["0:600", ":5", "3:"])
 
 
-def values(choice: Choice) -> st.SearchStrategy[Any]:
+def values(choice: Field) -> st.SearchStrategy[Any]:
     """What the choice's type allows."""
     if choice.name in WORDS:
         return WORDS[choice.name]
-    if choice.flag.kind == "seconds":
+    if choice.option.kind == "window":
         return STRETCHES
     if choice.repeatable:
         return st.lists(TEXT, min_size=1, max_size=3).map(tuple)
-    return st.one_of([one for kind in kinds(choice.type) if (one := of_kind(kind)) is not None])
-
-
-def kinds(kind: Any) -> tuple[Any, ...]:
-    whole = hasattr(kind, "__metadata__") or get_origin(kind) is Literal
-    return (kind,) if whole else get_args(kind) or (kind,)
+    return st.one_of([one for kind in choice.alternatives() if (one := of_kind(kind)) is not None])
 
 
 def of_kind(kind: Any) -> st.SearchStrategy[Any] | None:
@@ -66,7 +59,7 @@ def of_kind(kind: Any) -> st.SearchStrategy[Any] | None:
     return st.booleans() if kind is bool else TEXT
 
 
-CHOSEN = st.fixed_dictionaries({}, optional={name: values(choice) for name, choice in CHOICES.items()})
+CHOSEN = st.fixed_dictionaries({}, optional={name: values(choice) for name, choice in FIELDS.items()})
 
 
 @given(CHOSEN)
@@ -122,13 +115,13 @@ ACTING = {
 }
 
 
-@pytest.mark.parametrize("choice", CHOICES.values(), ids=CHOICES)
-def test_every_choice_says_what_it_reaches(choice: Choice) -> None:
+@pytest.mark.parametrize("choice", FIELDS.values(), ids=FIELDS)
+def test_every_choice_says_what_it_reaches(choice: Field) -> None:
     free_text = choice.type is str or any(
         kind in (str, Secret) or getattr(kind, "__origin__", None) is str for kind in get_args(choice.type)
     )
-    assert not free_text or choice.flag.reach is not None
-    assert (choice.flag.reach in REACHING_OUT) == (choice.name in ACTING)
+    assert not free_text or choice.option.reach is not None
+    assert (choice.option.reach in REACHING_OUT) == (choice.name in ACTING)
 
 
 @pytest.mark.parametrize(("name", "value"), ACTING.items())
@@ -136,7 +129,7 @@ def test_what_acts_outside_of_a_replay_is_taken_from_no_run(name: str, value: An
     text = ReplayRequest(trace="azure-conv", **{name: value}).text()
     with pytest.raises(UserError, match="request-not-trusted") as error:
         of_manifest(text, "runs/one", {"trace": "other"})
-    assert CHOICES[name].spelled in str(error.value)
+    assert FIELDS[name].flag in str(error.value)
     assert "s3cret" not in str(error.value)
     assert of_manifest(text, "runs/one", {name: value}).trace == "azure-conv"
 
@@ -205,11 +198,11 @@ def test_a_run_keeps_the_files_and_not_where_it_is(tmp_path: Path, monkeypatch: 
     Path("mine.csv").touch()
     Path("llama3-70b").mkdir()
     request = ReplayRequest(trace="mine.csv", model="llama3-70b", plot="p.svg", directory="x")
-    assert request.kept() == ReplayRequest(trace=str(tmp_path / "mine.csv"), model="llama3-70b")
+    assert request.stored() == ReplayRequest(trace=str(tmp_path / "mine.csv"), model="llama3-70b")
 
 
 def test_every_choice_has_a_heading_and_a_help() -> None:
-    assert all(choice.flag.help.endswith(".") for choice in CHOICES.values())
+    assert all(choice.option.help.endswith(".") for choice in FIELDS.values())
     assert set(BY_KEY) == {field.encode_name for field in msgspec.structs.fields(ReplayRequest)}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from laminabench.requests.replay import CHOICES, ReplayRequest
+from laminabench.requests.replay import FIELDS, ReplayRequest
 from laminabench.systems.registry import LIVE, MODULES, NAMES, live_system, prepare, system
 from laminabench.util.errors import UserError
 
@@ -85,7 +85,7 @@ def test_what_is_there_on_one_backend_or_not_at_all(name: str, backend: str, cod
 
 def test_what_systems_say_of_choices_is_of_choices_there_are() -> None:
     for found in [*map(system, MODULES), *map(live_system, LIVE)]:
-        assert found.TAKES | set(found.ANYWAY) <= set(CHOICES)
+        assert found.TAKES | set(found.ANYWAY) <= set(FIELDS)
     assert set(NAMES) == set(MODULES) | set(LIVE)
 
 

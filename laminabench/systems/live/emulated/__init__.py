@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
+from laminabench.requests.replay import EMULATED, taken_by
 from laminabench.systems.base import Live
 
 SYSTEM = Live(
     __name__,
-    frozenset(
-        {
-            *("emulate", "slowdown", "costs", "network", "gpu_memory_utilization", "routing", "absorb"),
-            *("batches", "min_batch", "pipelining", "pipeline_parallel", "partition", "overlap"),
-            *("kv_tokens", "max_num_seqs", "policy", "chaos", "timeline", "timeline_window", "metrics_port"),
-        }
-    ),
+    taken_by(EMULATED),
     {"prefill": "off", "admission": "reserve", "kv_overcommit": 1.0, "stream_chunks": 1},
     "an emulated worker waits for slices and attention of one engine, as the cost set has them, and decodes "
     "alone",

@@ -12,7 +12,7 @@ import numpy as np
 
 from laminabench.catalog.deployment import Deployment, devices_named
 from laminabench.catalog.find_model import modelled
-from laminabench.requests.replay import CHOICES, ReplayRequest
+from laminabench.requests.replay import FIELDS, ReplayRequest
 from laminabench.sim.spec import Float64, Spec, Timing
 from laminabench.systems.live.lamina.setup import LiveSetup
 from laminabench.systems.live.local import CPU
@@ -77,6 +77,9 @@ class EmulatedSetup(LiveSetup):
         )
 
 
+SETUP = EmulatedSetup
+
+
 def timing_of(spec: Spec) -> Timing:
     """Its tables: only boards have none."""
     assert isinstance(spec.timing, Timing)
@@ -85,7 +88,7 @@ def timing_of(spec: Spec) -> Timing:
 
 def modelled_twin(request: ReplayRequest) -> ReplayRequest:
     """Return the modelled replay on the devices that are emulated."""
-    others: dict[str, Any] = {name: CHOICES[name].default for name in LIVE_ONLY}
+    others: dict[str, Any] = {name: FIELDS[name].default for name in LIVE_ONLY}
     return msgspec.structs.replace(
         request, **others, backend="modelled", deployment=_deployment(request), timeline=None, plot=None
     )

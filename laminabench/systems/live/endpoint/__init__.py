@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from laminabench.requests.replay import FLAGS, SERVER
+from laminabench.requests.replay import OPENAI, taken_by
 from laminabench.systems.base import Live
 
 SYSTEM = Live(
     __name__,
-    frozenset({*FLAGS[SERVER], "metrics_port"}),
+    taken_by(OPENAI),
     # The server decides who goes first.
     {"policy": "fifo"},
     "the server has been started already, and nothing is seen of its workers",

@@ -133,6 +133,9 @@ class EndpointSetup:
         return "/v1/chat/completions" if self.api == "chat" else "/v1/completions"
 
 
+SETUP = EndpointSetup
+
+
 def parse_url(text: str) -> Address:
     """The server of a URL, with or without the /v1 that clients call the base of an API."""
     shown = _without_secrets(text)

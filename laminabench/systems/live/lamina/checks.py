@@ -6,7 +6,7 @@ import os
 from dataclasses import fields
 
 from laminabench.catalog.deployment import AUTO
-from laminabench.requests.replay import CHOICES
+from laminabench.requests.replay import FIELDS
 from laminabench.systems.live.lamina.setup import DEPLOYMENT, LiveSetup
 from laminabench.systems.live.local import CPU
 from laminabench.systems.modelled.lamina import check_heads
@@ -88,7 +88,7 @@ def needs_workers(choice: str, setup: LiveSetup) -> UserError:
         why = f"--deployment {AUTO} may choose one process"
     return UserError(
         "deployment-no-attention",
-        f"{CHOICES[choice].spelled} is for workers, and {why}; take MODEL+ATTENTION workers, such as "
+        f"{FIELDS[choice].flag} is for workers, and {why}; take MODEL+ATTENTION workers, such as "
         f"{DEPLOYMENT}",
     )
 

@@ -247,7 +247,7 @@ def prepare(request: ReplayRequest, _: Listener) -> PreparedEngine:
     faults = [parse(spec) for spec in request.chaos]
     check(setup)
     for name in ("timeline", "chaos"):
-        if setup.alone and request.chose(name):
+        if setup.alone and request.is_set(name):
             raise needs_workers(name, setup)
     plan(faults, setup.names(), 0, 0, len(each))  # to refuse it before anything is loaded
     return PreparedEngine(request, setup, faults)

@@ -153,3 +153,6 @@ class LiveSetup(LocalSetup):
             "together": self.on_gpus and not gpus.shared_by_processes(),
             **{name: getattr(self, name) for name in same},
         }
+
+
+SETUP = LiveSetup

@@ -82,6 +82,9 @@ class VllmSetup(LocalSetup):
         return allowed[: self.devices] if self.kind == "cpu" else allowed
 
 
+SETUP = VllmSetup
+
+
 def check(setup: VllmSetup) -> None:
     """A UserError if this machine cannot run it; nothing has started yet."""
     deployment, count = setup.deployment, setup.devices

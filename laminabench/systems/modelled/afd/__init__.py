@@ -15,6 +15,7 @@ from laminabench.catalog.layout import NODE_DEVICES, Layout
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.provenance import attention_sources, provenance, step_sources
 from laminabench.catalog.step import lm_head_seconds
+from laminabench.requests.replay import taken_by
 from laminabench.sim.spec import Pipelining, Spec, Timing
 from laminabench.systems.modelled.afd.sides import (
     attention_bytes,
@@ -257,11 +258,7 @@ class Afd(SplitSystem):
 
     NAME = "afd"
     COLOUR, MARKER = "#e69f00", "cross"
-    TAKES = (
-        EVERY
-        | PROMPTS
-        | {"batches", "pipelining", "routing", "prefix_sharing", "block_size", "gpu_memory_utilization"}
-    )
+    TAKES = EVERY | PROMPTS | taken_by("afd")
     ANYWAY: ClassVar[dict[str, object]] = {"kv_overcommit": 1.0, "pipeline_parallel": 1, "overlap": True}
     MAX_REQUESTS = MAX_REQUESTS
     # Two or three micro-batches, as in the papers; three hide more of the network.

@@ -10,6 +10,7 @@ from laminabench.catalog.deployment import Deployment, Workers
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.provenance import host_provenance
+from laminabench.requests.replay import taken_by
 from laminabench.sim.spec import Spec
 from laminabench.systems.modelled.h2m2.boards import Board, board
 from laminabench.systems.modelled.h2m2.mapping import flexgen_shares, footprint, uniform
@@ -231,7 +232,7 @@ class H2m2(System):
 
     NAME = "h2m2"
     COLOUR, MARKER = "#009e73", "diamond"
-    TAKES = EVERY | {"mapping", "board"}
+    TAKES = EVERY | taken_by("h2m2")
     # A board's memories are used whole, as its paper does.
     ANYWAY: ClassVar[Mapping[str, object]] = {**ONE_BATCH, "gpu_memory_utilization": MEMORY_SHARE}
     WHY_NOT = "a board has the whole model, one batch, and KV token by token in pages of its own"

@@ -15,6 +15,7 @@ from laminabench.catalog.layout import Layout
 from laminabench.catalog.models import ModelShape, Product
 from laminabench.catalog.provenance import attention_sources, provenance, step_sources
 from laminabench.catalog.step import priced, summed
+from laminabench.requests.replay import taken_by
 from laminabench.sim.spec import Pipelining, Spec, Timing
 from laminabench.systems.modelled.lamina.transfers import migration_seconds, transfers
 from laminabench.systems.modelled.setup import (
@@ -337,23 +338,7 @@ class Lamina(SplitSystem):
         Vllm.NAME: "the paper measured +16.1% to +90.1% and a mean batch ratio of 2.39 over 12 cells; "
         "nothing here is tuned to it"
     }
-    TAKES = (
-        EVERY
-        | PROMPTS
-        | {
-            *("batches", "pipelining", "pipeline_parallel", "partition", "overlap", "stream_chunks"),
-            *(
-                "min_batch",
-                "routing",
-                "absorb",
-                "stream_along",
-                "kv_overcommit",
-                "prefix_sharing",
-                "block_size",
-                "gpu_memory_utilization",
-            ),
-        }
-    )
+    TAKES = EVERY | PROMPTS | taken_by("lamina")
     NETWORK = NETWORK
     MAX_REQUESTS = MAX_REQUESTS
 

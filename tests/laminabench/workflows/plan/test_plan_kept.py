@@ -11,44 +11,44 @@ import pytest
 from msgspec import structs
 
 from laminabench.catalog.hardware import load_devices
+from laminabench.requests.plan import PlanRequest
 from laminabench.util.errors import UserError
 from laminabench.workflows.plan.answer import Answer, answer
 from laminabench.workflows.plan.kept import PLAN, KeptPoint, read_plan, require_free, write_plan
 from laminabench.workflows.plan.measure import front, winner
 from laminabench.workflows.plan.question import Limits, candidates
 from laminabench.workflows.plan.reprice import bill, front_at
-from laminabench.workflows.plan.request import PlanRequest
+from laminabench.workflows.plan.request import ResolvedPlan
 
 LIMIT_MS = 60.0
 
 
 @pytest.fixture(scope="module")
-def planned(draw_trace: Any, ask: Any) -> tuple[PlanRequest, Answer]:
+def planned(draw_trace: Any, ask: Any) -> tuple[ResolvedPlan, Answer]:
     question = ask(draw_trace(3, requests=120, prompt=800, output=60), LIMIT_MS)
     known = load_devices()
     request = PlanRequest(
-        model=question.model,
-        systems=("vllm", "lamina"),
-        devices=(known["h100"], known["h20"]),
-        cost_names=(question.costs.name,),
         slo_tbt_p99_ms=LIMIT_MS,
+        costs=(question.costs.name,),
         mode="saturate",
+        prefill="off",
         slo_queueing_p99_s=1.0,
         budget=45.0,
         jobs=1,
     )
-    every = request.candidates(question)
-    return request, answer(question, every, exhaustive=True, at_any_price=True, jobs=1)
+    plan = ResolvedPlan(request, question.model, ("vllm", "lamina"), (known["h100"], known["h20"]))
+    every = plan.candidates(question)
+    return plan, answer(question, every, exhaustive=True, at_any_price=True, jobs=1)
 
 
 @pytest.fixture
-def folder(planned: tuple[PlanRequest, Answer], tmp_path: Path) -> Path:
+def folder(planned: tuple[ResolvedPlan, Answer], tmp_path: Path) -> Path:
     request, found = planned
     write_plan(tmp_path / "plan", {**request.describe(found.question.trace), "answers": [found.row()]})
     return tmp_path / "plan"
 
 
-def test_what_was_kept_is_what_was_found(planned: tuple[PlanRequest, Answer], folder: Path) -> None:
+def test_what_was_kept_is_what_was_found(planned: tuple[ResolvedPlan, Answer], folder: Path) -> None:
     _, found = planned
     kept = read_plan(folder)
     (told,) = kept.answers
@@ -67,7 +67,7 @@ def test_what_was_kept_is_what_was_found(planned: tuple[PlanRequest, Answer], fo
 
 @pytest.mark.parametrize("changes", [(0.25, 4.0), (4.0, 0.25), (1.0, 0.3), (0.0, 1.0)])
 def test_other_prices_have_the_front_of_a_plan_at_these(
-    changes: tuple[float, float], planned: tuple[PlanRequest, Answer], folder: Path
+    changes: tuple[float, float], planned: tuple[ResolvedPlan, Answer], folder: Path
 ) -> None:
     """As if the devices had cost so much from the beginning; and what binds is known of all of them."""
     _, found = planned

@@ -1,9 +1,11 @@
-"""Systems to compare as a person names them, looked up: on which devices, with which costs, at what time."""
+"""A comparison's plan: what a request names, looked up - devices, costs, eras, models and traces."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from laminabench.catalog.cost_file import COSTS_OF_TODAY, load_costs, usual_costs
 from laminabench.catalog.cost_terms import HostCost
@@ -11,122 +13,137 @@ from laminabench.catalog.costs import CostSet, known_devices
 from laminabench.catalog.deployment import Deployment, devices_named, parse_deployments
 from laminabench.catalog.entries import pick
 from laminabench.catalog.eras import Era, load_eras
+from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import Device, device, priced_devices
 from laminabench.catalog.host import parse_host
 from laminabench.catalog.models import DTYPE_BYTES, ModelShape
 from laminabench.catalog.network import Network, parse_network
-from laminabench.requests.replay import CHOICES, ReplayRequest
+from laminabench.requests.compare import BOTH, MODELS, NEITHER, TOLERANCE, TRACES, CompareRequest
+from laminabench.requests.replay import FIELDS, ReplayRequest
 from laminabench.systems.modelled.prepared import QUEUE, ROUTER, prefill_workers, prompt_budget
 from laminabench.systems.modelled.system import COMPUTED
 from laminabench.systems.registry import MODULES, system
-from laminabench.systems.router import require_known, require_several
+from laminabench.systems.router import require_known, require_prefixes, require_several
+from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
+from laminabench.util.progress import Listener
 from laminabench.workflows.compare.cells import View
 from laminabench.workflows.compare.eras import readings_of
-from laminabench.workflows.compare.spec import Amount, ComparisonSpec, Equal
+from laminabench.workflows.compare.spec import ComparisonSpec, Equal
 from laminabench.workflows.replay import Workload
+from laminabench.workflows.replay.run import load
 
-# v2 Figure 10.
-MODELS = ("llama-33b", "llama-65b", "llama3-70b")
-TRACES = ("azure-conv", "azure-code", "kimi-conv", "kimi-ta")
+# The first one's price, or power, is the reference.
+SYSTEMS = "lamina,vllm"
 COSTS = ("vllm-0.14", "vidur-2024")
-# Choices that are a replay's too, and mean the same.
-SHARED = (
-    *("mode", "concurrency", "slo_tbt_ms", "slo_ttft_ms", "admission", "prefill", "max_batched_tokens"),
-    *("instances", "router", "queue", "price", "power", "price_basis"),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What is compared on what, by the names that `laminabench compare` takes."""
-
-    systems: tuple[str, ...]
-    models: tuple[str, ...] = MODELS
-    traces: tuple[str, ...] = TRACES
-    costs: tuple[str, ...] = ()  # the eras' or the models' own, where none is named
-    eras: tuple[str, ...] = ()
-    deployments: tuple[str, ...] = ()  # each as SYSTEM=DEPLOYMENT; the papers', where none is given
-    limits: tuple[str, ...] = ()  # each as SYSTEM=N
-    hosts: tuple[str, ...] = ()  # each as SYSTEM=TIME
-    host_async: str = "neither"
-    network: str | None = None
-    devices: str | None = None
-    equal: Amount | None = None
-    tolerance: float = Equal().tolerance
-    base: str | None = None
-    choices: ReplayRequest = field(default_factory=ReplayRequest)  # SHARED ones, and the cuts of the trace
-
-    @property
-    def named_devices(self) -> frozenset[str]:
-        hardware = (each.rpartition("=")[2] for each in self.deployments)
-        return devices_named(",".join((self.devices or "", *hardware)))
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """The names looked up."""
+class Plan:
+    """All names of a request, resolved: every cell that is replayed follows from it."""
 
+    request: CompareRequest
     base: str
     spec: ComparisonSpec
     eras: list[Era]
     views: list[View]
     costs_as_named: Mapping[str, str]  # by the names that the sets have: one may be a file
+    models: list[ModelShape]
+    traces: list[Trace]
+
+    @property
+    def is_single(self) -> bool:
+        """Whether there is one model on one trace: of several there is no one answer."""
+        return len(self.models) * len(self.traces) == 1
+
+    @property
+    def replay(self) -> ReplayRequest:
+        """Return the request that all replays of a single model on a single trace have in common."""
+        request = self.request
+        return structs.replace(
+            _replay(request),
+            trace=(request.trace or TRACES)[0],
+            model=(request.model or MODELS)[0],
+            network=request.network,
+        )
 
 
-def terms(asked: Asked, models: Sequence[ModelShape]) -> Terms:
-    """What is compared on each of the models; a UserError for what there is not, or contradicts itself."""
-    usual = dict.fromkeys(usual_costs(each, asked.named_devices) for each in models)
+def resolve(request: CompareRequest, listener: Listener, traces: list[Trace] | None = None) -> Plan:
+    """Look up what a request names; a UserError for unknown names and contradictions.
+
+    `traces` are the request's, where they have been loaded and cut before.
+    """
+    models = [modelled(name) for name in request.model or MODELS]
+    systems = systems_named(request.systems or SYSTEMS)
+    devices = _named_devices(request)
+    usual = dict.fromkeys(usual_costs(each, devices) for each in models)
     # One set for all, so that no era is compared with another.
     # Nor with kernels that there were not: those of 2024 are in 16 bits.
     today = COSTS_OF_TODAY in usual or any(DTYPE_BYTES[each.dtype] != 2 for each in models)
-    eras = _eras(asked, today=today)
-    names = asked.costs or [era.costs for era in eras] or ((COSTS_OF_TODAY,) if today else COSTS)
+    eras = _eras(request, systems, today=today)
+    names = request.costs or [era.costs for era in eras] or ((COSTS_OF_TODAY,) if today else COSTS)
     cost_sets = [load_costs(name) for name in names]
-    spec = _spec(asked, cost_sets)
-    base = _base(asked.base, asked.systems)
-    require_names_apart("--costs", [each.name for each in cost_sets if asked.costs])
-    views = _views(spec, eras, cost_sets, named=bool(asked.costs))
-    return Terms(
-        base, spec, eras, views, {each.name: name for each, name in zip(cost_sets, names, strict=True)}
-    )
+    spec = _spec(request, systems, cost_sets)
+    base = _base(request.base, systems)
+    require_unique("--costs", [each.name for each in cost_sets if request.costs])
+    views = _views(spec, eras, cost_sets, named=bool(request.costs))
+    if traces is None:
+        common = _replay(request)
+        names_ = request.trace or TRACES
+        traces = [load(structs.replace(common, trace=name), listener) for name in names_]
+    require_unique("--model", [each.name for each in models])
+    require_unique("--trace", [each.meta.name for each in traces])
+    for trace in traces:
+        require_prefixes(spec.router, trace)
+    costs_as_named = {each.name: name for each, name in zip(cost_sets, names, strict=True)}
+    return Plan(request, base, spec, eras, views, costs_as_named, models, traces)
+
+
+def resolve_pair(request: CompareRequest, model: ModelShape) -> tuple[ComparisonSpec, CostSet]:
+    """Return what a single cell compares; of an era that is named, the low end of its host."""
+    systems = systems_named(request.systems or SYSTEMS)
+    eras = _eras(request, systems, today=False) if request.eras else []
+    usual = eras[0].costs if eras else usual_costs(model, _named_devices(request))
+    costs = load_costs(request.costs[0] if request.costs else usual)
+    spec = _spec(request, systems, [costs])
+    return (readings_of(spec, eras[0])[0] if eras else spec), costs
+
+
+def _replay(request: CompareRequest) -> ReplayRequest:
+    """Return the request's part of every replay."""
+    return structs.replace(request.replay, **request.limits())
+
+
+def _named_devices(request: CompareRequest) -> frozenset[str]:
+    hardware = (each.rpartition("=")[2] for each in request.deployments)
+    return devices_named(",".join((request.devices or "", *hardware)))
 
 
 def systems_named(text: str) -> tuple[str, ...]:
-    """Those of a comma-separated list; a UserError where they are none to compare."""
+    """Parse a comma-separated list of systems; a UserError for less than two."""
     found = tuple(pick("system", name, dict.fromkeys(MODULES)) or name for name in _names(text))
     if len(found) < 2:
         raise UserError("compare-too-few", f"--systems {text} is nothing to compare; name at least two")
     return found
 
 
-def terms_of_two(asked: Asked, model: ModelShape) -> tuple[ComparisonSpec, CostSet]:
-    """What one cell is of: at the low end of the era's host, if an era is named."""
-    eras = _eras(asked, today=False) if asked.eras else []
-    usual = eras[0].costs if eras else usual_costs(model, asked.named_devices)
-    costs = load_costs(asked.costs[0] if asked.costs else usual)
-    spec = _spec(asked, [costs])
-    return (readings_of(spec, eras[0])[0] if eras else spec), costs
-
-
-def _eras(asked: Asked, *, today: bool) -> list[Era]:
-    """Those that were asked for; else, where nothing else says what systems are, all that models have."""
-    async_ = () if asked.host_async == "neither" else (asked.host_async,)
-    said = {"--host": asked.hosts, "--max-num-seqs": asked.limits, "--host-async": async_}
+def _eras(request: CompareRequest, systems: tuple[str, ...], *, today: bool) -> list[Era]:
+    """Return the eras that are named; else, unless other options describe the systems, all of the models."""
+    async_ = () if request.host_async in (None, NEITHER) else (request.host_async,)
+    described = {"--host": request.hosts, "--max-num-seqs": request.max_num_seqs, "--host-async": async_}
     known = load_eras()
-    if not asked.eras:
-        if asked.costs or any(said.values()):
+    if not request.eras:
+        if request.costs or any(described.values()):
             return []
         of_models = [era for era in known.values() if not today or era.costs == COSTS_OF_TODAY]
-        return [era for era in of_models if era.system in asked.systems]
-    eras = [pick("era", name, known) for name in dict.fromkeys(asked.eras)]
+        return [era for era in of_models if era.system in systems]
+    eras = [pick("era", name, known) for name in dict.fromkeys(request.eras)]
     for era in eras:
-        if era.system not in asked.systems:
+        if era.system not in systems:
             raise UserError(
-                "compare-era",
-                f"--era {era.name} is of {era.system}; --systems has {', '.join(asked.systems)}",
+                "compare-era", f"--era {era.name} is of {era.system}; --systems has {', '.join(systems)}"
             )
-        for flag, text in ((flag, text) for flag, texts in said.items() for text in texts):
+        for flag, text in ((flag, text) for flag, texts in described.items() for text in texts):
             if flag == "--host-async" or text.partition("=")[0] == era.system:
                 raise UserError(
                     "compare-era-says", f"{flag} {text}: --era {era.name} says that; leave one of the two out"
@@ -137,7 +154,7 @@ def _eras(asked: Asked, *, today: bool) -> list[Era]:
 def _views(
     spec: ComparisonSpec, eras: Sequence[Era], cost_sets: Sequence[CostSet], *, named: bool
 ) -> list[View]:
-    """Every era with the kernels of its time, or with those that the user names."""
+    """Return every era with the kernels of its time, or with the cost sets that the user names."""
     if not eras:
         return [View(costs, (spec,)) for costs in cost_sets]
     return [
@@ -148,8 +165,8 @@ def _views(
     ]
 
 
-def require_names_apart(flag: str, names: list[str]) -> None:
-    """A UserError where two would have one place in the grid."""
+def require_unique(flag: str, names: list[str]) -> None:
+    """Raise a UserError where two would have one place in the grid."""
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UserError(
@@ -158,8 +175,8 @@ def require_names_apart(flag: str, names: list[str]) -> None:
         )
 
 
-def _spec(asked: Asked, cost_sets: Sequence[CostSet]) -> ComparisonSpec:
-    systems, choices = asked.systems, asked.choices
+def _spec(request: CompareRequest, systems: tuple[str, ...], cost_sets: Sequence[CostSet]) -> ComparisonSpec:
+    choices = _replay(request)
     # Prices of two kinds cannot be compared: where one's devices are not for rent, all are bought.
     bases = (choices.price_basis, *(system(name).PRICE_BASIS for name in systems))
     known = known_devices(cost_sets)
@@ -167,16 +184,18 @@ def _spec(asked: Asked, cost_sets: Sequence[CostSet]) -> ComparisonSpec:
     for each in cost_sets:
         networks |= each.networks
     catalogue = priced_devices(choices.price, next(filter(None, bases), None), choices.power, known)
-    kinds = tuple(device(name, catalogue) for name in _names(asked.devices or ""))
-    equal = None if asked.equal is None else Equal(asked.tolerance, kinds, asked.equal)
-    async_ = {"neither": (), "both": systems}
-    if asked.host_async not in (*async_, *systems):
+    kinds = tuple(device(name, catalogue) for name in _names(request.devices or ""))
+    tolerance = TOLERANCE if request.tolerance is None else request.tolerance
+    equal = None if request.equal is None else Equal(tolerance, kinds, request.equal)
+    host_async = request.host_async or NEITHER
+    behind = {NEITHER: (), BOTH: systems}
+    if host_async not in (*behind, *systems):
         raise UserError(
             "compare-host-async",
-            f"--host-async {asked.host_async} is not replayed; --systems has {', '.join(systems)}",
+            f"--host-async {host_async} is not replayed; --systems has {', '.join(systems)}",
         )
     _require_prompts(choices, systems)
-    given = _given(asked.deployments, systems, choices.instances, catalogue)
+    given = _given(request.deployments, systems, choices.instances, catalogue)
     counts = (sum(map(system(name).instances_of, each)) for name, each in given.items())
     require_several(choices, max(counts, default=1))
     require_known(choices.router or ROUTER)
@@ -187,10 +206,10 @@ def _spec(asked: Asked, cost_sets: Sequence[CostSet]) -> ComparisonSpec:
         router=choices.router or ROUTER,
         queue=choices.queue or QUEUE,
         catalogue=catalogue,
-        network=parse_network(asked.network, networks) if asked.network else None,
-        hosts=_hosts(asked.hosts, systems),
-        host_async=async_.get(asked.host_async, (asked.host_async,)),
-        max_num_seqs=_limits(asked.limits, systems),
+        network=parse_network(request.network, networks) if request.network else None,
+        hosts=_hosts(request.hosts, systems),
+        host_async=behind.get(host_async, (host_async,)),
+        max_num_seqs=_limits(request.max_num_seqs, systems),
         admission=choices.admission,
         prompt_budget=prompt_budget(choices),
         prefill=prefill_workers(choices, catalogue),
@@ -199,14 +218,14 @@ def _spec(asked: Asked, cost_sets: Sequence[CostSet]) -> ComparisonSpec:
     )
 
 
-def _require_prompts(asked: ReplayRequest, systems: tuple[str, ...]) -> None:
-    """A UserError for a system that computes no prompts, and for flags that mean nothing without them."""
-    if asked.prefill in (None, "off"):
+def _require_prompts(request: ReplayRequest, systems: tuple[str, ...]) -> None:
+    """Raise a UserError for a system that computes no prompts, and for options that have no effect then."""
+    if request.prefill in (None, "off"):
         for name in ("slo_ttft_ms", "max_batched_tokens"):
-            if asked.chose(name):
+            if request.is_set(name):
                 raise UserError(
                     "replay-flag-unused",
-                    f"{CHOICES[name].spelled} is for replays that compute prompts; add --prefill {COMPUTED}",
+                    f"{FIELDS[name].flag} is for replays that compute prompts; add --prefill {COMPUTED}",
                 )
         return
     for each in systems:
@@ -281,5 +300,5 @@ def _base(wanted: str | None, systems: tuple[str, ...]) -> str:
 
 
 def _names(text: str) -> list[str]:
-    """Of a comma-separated list, each once."""
+    """Parse a comma-separated list, each name once."""
     return list(dict.fromkeys(name.strip().lower() for name in text.split(",") if name.strip()))

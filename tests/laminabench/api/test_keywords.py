@@ -4,46 +4,26 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any
 
 import numpy as np
 import pytest
 
 import laminabench as lb
-from laminabench.api.choices import SAID_OTHERWISE, ReplayChoices, request_of
-from laminabench.requests.replay import CHOICES, ReplayRequest
-from laminabench.systems.registry import NAMES
-
-HINTS = get_type_hints(ReplayChoices)
-# A choice whose words are not in the type of the request's field, which a system may add to.
-_OF_NAMES = {"system": NAMES}
+from laminabench.api.keywords import NOT_KEYWORDS, request_of
+from laminabench.requests.replay import FIELDS, ReplayRequest
 
 
-def _words(kind: Any) -> set[object]:
-    """Those that a type allows."""
-    if get_origin(kind) is Literal:
-        return set(get_args(kind))
-    return {word for part in get_args(kind) if not hasattr(kind, "__metadata__") for word in _words(part)}
-
-
-def test_every_choice_of_a_request_is_a_keyword_and_none_else() -> None:
-    assert set(HINTS) == set(CHOICES) - set(SAID_OTHERWISE)
-
-
-@pytest.mark.parametrize("name", HINTS)
-def test_words_are_the_requests(name: str) -> None:
-    assert _words(HINTS[name]) == set(_OF_NAMES.get(name, _words(CHOICES[name].type)))
-
-
-def test_the_signature_names_each_with_its_default() -> None:
+def test_the_signature_names_each_keyword_with_its_default() -> None:
     parameters = inspect.signature(lb.replay).parameters
     assert list(parameters)[:3] == ["trace", "out", "progress"]
     assert parameters["slo_tbt_ms"].default == 100.0
-    assert set(parameters) - {"trace", "out", "progress"} == set(HINTS)
+    assert set(parameters) - {"trace", "out", "progress"} == set(FIELDS) - NOT_KEYWORDS
 
 
 def test_values_of_python() -> None:
     request = request_of(
+        ReplayRequest,
         {
             "price": {"h100": 2.5, "h20": 1},
             "window": (0, 12.25),

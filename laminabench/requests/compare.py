@@ -1,0 +1,243 @@
+"""A comparison as it is requested: of Runs, of modelled systems, or of live replays that alternate."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta
+
+from laminabench.requests.fields import Count, Milliseconds, Request, flag_key
+from laminabench.requests.replay import (
+    CUTS,
+    GROUPS,
+    ReplayRequest,
+    hardware_option,
+    output_option,
+    workload_option,
+)
+from laminabench.util.errors import UserError
+
+# What is compared, for `takes`.
+Kind = Literal["runs", "systems", "live"]
+RUNS: Kind = "runs"
+SYSTEMS: Kind = "systems"
+REPLAYS: Kind = "live"
+_BOTH = (SYSTEMS, REPLAYS)
+_WHY_NOT = {
+    RUNS: "replaying systems, not for Runs that are there",
+    SYSTEMS: "--live, which is not given",
+    REPLAYS: "modelled systems; a side of --live has flags of its own",
+}
+# v2 Figure 10.
+MODELS = ("llama-33b", "llama-65b", "llama3-70b")
+TRACES = ("azure-conv", "azure-code", "kimi-conv", "kimi-ta")
+TOLERANCE, ROUNDS = 0.1, 3
+NEITHER, BOTH = "neither", "both"
+
+_NAMES = {"deployments": "deployment", "eras": "era", "hosts": "host"}
+
+
+class CompareRequest(
+    Request,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    rename=lambda name: _NAMES.get(name) or flag_key(name),
+):
+    """Every option of a comparison."""
+
+    # Options of all replays, which mean the same as for one.
+    SHARED: ClassVar = (
+        *(
+            "mode",
+            "concurrency",
+            "admission",
+            "prefill",
+            "max_batched_tokens",
+            "instances",
+            "router",
+            "queue",
+        ),
+        *("price", "power", "price_basis", *GROUPS[CUTS]),
+    )
+
+    trace: Annotated[
+        tuple[str, ...],
+        workload_option("Trace, repeatable; the four of v2 Table 4 by default.", _BOTH, common=True),
+    ] = ()
+    model: Annotated[
+        tuple[str, ...],
+        hardware_option("Model, repeatable; the three of v2 Table 3 by default.", _BOTH, common=True),
+    ] = ()
+    costs: Annotated[
+        tuple[str, ...],
+        hardware_option(
+            "Cost set, repeatable; the eras' by default, or both measured sets with hosts or limits.",
+            (SYSTEMS,),
+        ),
+    ] = ()
+    eras: Annotated[
+        tuple[str, ...],
+        hardware_option(
+            "Repeatable: an era of vllm from `laminabench costs eras`; all by default.",
+            (SYSTEMS,),
+            metavar="NAME",
+        ),
+    ] = ()
+    systems: Annotated[
+        str | None,
+        hardware_option(
+            "Systems; the first one's price, or power, is the reference. lamina,vllm by default.",
+            (SYSTEMS,),
+            common=True,
+            metavar="A,B,...",
+        ),
+    ] = None
+    deployments: Annotated[
+        tuple[str, ...],
+        hardware_option(
+            "Repeatable, as lamina=2xh100+4xh20, of several instances A,B; the papers' by default.",
+            (SYSTEMS,),
+            common=True,
+            metavar="SYSTEM=DEPLOYMENT",
+        ),
+    ] = ()
+    max_num_seqs: Annotated[
+        tuple[str, ...],
+        hardware_option(
+            "Repeatable: most requests at once, on each board of h2m2; each system's limit by default.",
+            (SYSTEMS,),
+            metavar="SYSTEM=N",
+        ),
+    ] = ()
+    network: Annotated[
+        str | None, hardware_option("As for replay; each paper's own by default.", (SYSTEMS,))
+    ] = None
+    hosts: Annotated[
+        tuple[str, ...],
+        hardware_option(
+            "Repeatable: host time of an iteration and of each request, as vllm=5ms,20us; the cost set's by "
+            "default.",
+            (SYSTEMS,),
+            metavar="SYSTEM=TIME[,TIME]",
+        ),
+    ] = ()
+    host_async: Annotated[
+        str | None,
+        hardware_option(
+            "The system whose host prepares an iteration during the previous one; neither by default.",
+            (SYSTEMS,),
+        ),
+    ] = None
+    equal_cost: Annotated[
+        bool | None,
+        hardware_option(
+            "Choose deployments within --tolerance of the first one's price.", (SYSTEMS,), common=True
+        ),
+    ] = None
+    equal_power: Annotated[
+        bool | None,
+        hardware_option(
+            "Choose deployments within --tolerance of the first one's rated power.", (SYSTEMS,), common=True
+        ),
+    ] = None
+    tolerance: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        hardware_option("How far prices, or powers, may differ; 0.1 by default.", (SYSTEMS,), unit="share"),
+    ] = None
+    devices: Annotated[
+        str | None,
+        hardware_option(
+            "Devices to choose from at equal cost or power; the deployments' by default.",
+            (SYSTEMS,),
+            metavar="A,B,...",
+        ),
+    ] = None
+    slo_tbt_ms: Annotated[
+        Milliseconds | None,
+        workload_option(
+            "One limit of TBT for all; each Run's own, or 100, by default.", common=True, unit="ms"
+        ),
+    ] = None
+    slo_ttft_ms: Annotated[
+        Milliseconds | None,
+        workload_option("One limit of TTFT for all, with prompts; each Run's own by default.", unit="ms"),
+    ] = None
+    base: Annotated[
+        str | None,
+        output_option(
+            "The base of ratios; the first Run or --live, or vllm, or the first system.",
+            common=True,
+            metavar="RUN, SYSTEM or N",
+        ),
+    ] = None
+    no_group: Annotated[
+        bool | None, output_option("Do not group Runs of one live deployment as rounds.", (RUNS,))
+    ] = None
+    live: Annotated[
+        tuple[str, ...],
+        hardware_option(
+            "Repeatable: a live replay that alternates with others: '--system vllm --deployment 2xcpu'.",
+            (REPLAYS,),
+            common=True,
+            metavar="'FLAGS OF REPLAY'",
+        ),
+    ] = ()
+    rounds: Annotated[
+        Annotated[int, Meta(ge=1, le=1000)] | None,
+        hardware_option("How often each --live is replayed; 3 by default.", (REPLAYS,)),
+    ] = None
+    jobs: Annotated[
+        Count | None, output_option("Processes that replay; one a core by default.", (SYSTEMS,))
+    ] = None
+    directory: Annotated[
+        str | None,
+        output_option(
+            "Keep every replay as a Run in this folder; with --live runs/compare-TRACE-TIME by default.",
+            _BOTH,
+            common=True,
+            kind="folder",
+            also="-o",
+        ),
+    ] = None
+    runs: tuple[str, ...] = ()
+    replay: ReplayRequest = ReplayRequest()
+
+    @property
+    def kind(self) -> Kind:
+        """What is compared."""
+        return RUNS if self.runs else REPLAYS if self.live else SYSTEMS
+
+    @property
+    def equal(self) -> Literal["cost", "power"] | None:
+        """What deployments have about equal amounts of."""
+        return "cost" if self.equal_cost else "power" if self.equal_power else None
+
+    def limits(self) -> dict[str, float]:
+        """Return the limits that are set, by the names that a replay has for them."""
+        limits = {"slo_tbt_ms": self.slo_tbt_ms, "slo_ttft_ms": self.slo_ttft_ms}
+        return {name: value for name, value in limits.items() if value is not None}
+
+    def require_applicable(self) -> None:
+        """Raise a UserError for an option that has no effect together with the others."""
+        kind = self.kind
+        for field in self.set_fields():
+            takes = field.option.takes
+            if takes and kind not in takes:
+                why = "Runs, and none is given" if takes == (RUNS,) else _WHY_NOT[kind]
+                raise _not_applicable(field.flag, why)
+        shared = [field for field in self.replay.set_fields() if field.name in self.SHARED]
+        if kind == RUNS and shared:
+            raise _not_applicable(shared[0].flag, _WHY_NOT[kind])
+        if self.equal_cost and self.equal_power:
+            raise UserError(
+                "compare-equal-both",
+                "--equal-cost and --equal-power: deployments are chosen by one of them; give either",
+            )
+        if self.equal is None and (self.tolerance is not None or self.devices is not None):
+            flag = "--devices" if self.tolerance is None else "--tolerance"
+            raise _not_applicable(flag, "--equal-cost or --equal-power, which are not asked for")
+
+
+def _not_applicable(flag: str, why: str) -> UserError:
+    return UserError("compare-flag-not-applicable", f"{flag} is for {why}")
