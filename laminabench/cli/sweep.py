@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,8 +14,9 @@ from laminabench.cli.flags import request_options
 from laminabench.cli.options import FILE, option
 from laminabench.cli.output import Output, reporting
 from laminabench.cli.sweep_run import Row
-from laminabench.render.format import number, share, short
-from laminabench.render.terminal import literal, table
+from laminabench.render.format import short
+from laminabench.render.sheets.sweep import points_sheet
+from laminabench.render.terminal import literal, print_sheet
 from laminabench.requests.sweep import SweepRequest
 from laminabench.util.errors import UserError
 
@@ -108,7 +109,7 @@ def _render(console: Console, result: Row) -> None:
     """The table, then what failed, then where all of it is."""
     rows, columns = result["rows"], list(result["vary"])
     console.print(_headline(result), soft_wrap=True)
-    console.print(_table(rows, columns, result["best"]))
+    print_sheet(console, points_sheet(rows, columns, result["best"]))
     failed = _by_error(rows, columns)
     for error, points in list(failed.items())[:MOST_ERRORS]:
         others = f" and {len(points) - 1:,} more" if len(points) > 1 else ""
@@ -136,18 +137,3 @@ def _by_error(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, list[str
             point = ", ".join(f"{name}={short(row[name])}" for name in columns)
             found.setdefault(row["error"], []).append(point)
     return found
-
-
-def _table(rows: Sequence[Row], columns: Sequence[str], top: dict[str, float]) -> Any:
-    numeric = {name for name in columns if all(isinstance(row[name], int | float) for row in rows)}
-    titles = [f">{name}" if name in numeric else name for name in columns]
-    titles += [f">{metric.column[1]}" for metric in COLUMNS.values() if metric.column]
-    drawn = table(titles)
-    for row in rows:
-        cells = [literal(short(row[name])) for name in columns]
-        for name, metric in COLUMNS.items():
-            value = row.get(metric.key)
-            text = share(value) if metric.is_share else number(value)
-            cells.append(f"[bold]{text}[/bold]*" if value is not None and value == top[name] else f"{text} ")
-        drawn.add_row(*cells)
-    return drawn

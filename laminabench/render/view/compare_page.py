@@ -258,8 +258,8 @@ def _table(caption: str, runs: Sequence[Shown], differing: Mapping[str, Sequence
         header = ["", *(joined((swatch(each), " ", each.name)) for each in runs)]
         rows = [(tag("code", name), *values) for name, values in differing.items()]
         return table(caption, header, rows, "differing")
-    rows = [(tag("code", name), len(set(values)), _counted(values)) for name, values in differing.items()]
-    return table(caption, ("", "Values", "Runs of each"), rows, "differing")
+    counted = [(tag("code", name), len(set(each)), _counted(each)) for name, each in differing.items()]
+    return table(caption, ("", "Values", "Runs of each"), counted, "differing")
 
 
 def _counted(values: Sequence[str]) -> str:

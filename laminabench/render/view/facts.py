@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -99,37 +100,28 @@ def brief(document: bytes) -> Brief:
     return _BRIEF.decode(document)
 
 
+_HEAD = ("system", "backend", "deployment.name", "model.name", "trace.name", "workload.mode")
+_NUMBERS = (
+    *("throughput_tokens_per_s", "mean_batch", "tbt_ms.p50", "tbt_ms.p99"),
+    *("slo.tbt_ms", "slo.token_attainment", "cost.usd_per_million_tokens"),
+)
+_READ = {name: attrgetter(name) for name in _HEAD} | {
+    name: attrgetter(f"summary.{name}") for name in _NUMBERS
+}
+# These a query has without everything being read.
+BRIEFLY = frozenset(("run", "date", "numbers", "partial.why", *_READ))
+
+
 def brief_facts(found: Brief, key: str, mtime_ns: int) -> Facts:
-    """The fields that the table shows as it opens; what is not known is left out."""
-    summary = found.summary
+    """Return the fields that the table shows as it opens; what is not known is left out."""
     facts = {
         "run": key,
         "date": datetime.fromtimestamp(mtime_ns // 10**9).isoformat(" "),
-        "system": found.system,
-        "backend": found.backend,
         "numbers": NUMBERS.get(found.backend, found.backend),
-        "deployment.name": found.deployment.name,
-        "model.name": found.model.name,
-        "trace.name": found.trace.name,
-        "workload.mode": found.workload.mode,
-        "throughput_tokens_per_s": summary.throughput_tokens_per_s,
-        "mean_batch": summary.mean_batch,
-        "tbt_ms.p50": summary.tbt_ms.p50,
-        "tbt_ms.p99": summary.tbt_ms.p99,
-        "slo.tbt_ms": summary.slo.tbt_ms,
-        "slo.token_attainment": summary.slo.token_attainment,
-        "cost.usd_per_million_tokens": summary.cost.usd_per_million_tokens,
         "partial.why": found.partial.why if found.partial else None,
+        **{name: read(found) for name, read in _READ.items()},
     }
     return {name: value for name, value in facts.items() if value is not None}
-
-
-# These a query has without everything being read.
-BRIEFLY = frozenset(
-    ("run", "date", "system", "backend", "numbers", "deployment.name", "model.name", "trace.name",
-     "workload.mode", "throughput_tokens_per_s", "mean_batch", "tbt_ms.p50", "tbt_ms.p99", "slo.tbt_ms",
-     "slo.token_attainment", "cost.usd_per_million_tokens", "partial.why")
-)  # fmt: skip
 
 
 def all_facts(document: bytes, brief_ones: Facts) -> Facts:
