@@ -8,9 +8,9 @@
 namespace lamina {
 
 // KV memory in blocks that remembers what it held, as vLLM's does: blocks are given back to the end of a line
-// and taken from its front, and until they are taken again they can be had as they are, by who needs the same
-// tokens. Three kinds stand in the line: prefix blocks of the trace (shared, each as a whole), what a
-// preempted request had beside them (its leading blocks last as long as possible), and what no one can use
+// and taken from its front, and until they are taken again they can be reused as they are, by a request with
+// the same tokens. Three kinds stand in the line: prefix blocks of the trace (shared, each as a whole), what
+// a preempted request had beside them (its leading blocks last as long as possible), and what no one can use
 // again.
 class BlockPool {
 public:
@@ -34,7 +34,7 @@ public:
     const auto found = prefixes_.find(id);
     return found != prefixes_.end() && found->second.owners > 0;
   }
-  // It must be here. It takes `blocks` out of the line if nobody held it.
+  // It must be here. It takes `blocks` out of the line if no request held it.
   void hold(std::int64_t id);
   // The caller has computed it in so many blocks of its own. If it was here already, these are given back.
   void add(std::int64_t id, std::int64_t blocks);
@@ -62,7 +62,7 @@ private:
   struct Prefix {
     std::int64_t blocks;
     std::int32_t owners;
-    std::uint32_t stretch;  // nobody holds it: its place in the line
+    std::uint32_t stretch;  // held by no request: its place in the line
   };
 
   std::uint32_t append(Stretch stretch);

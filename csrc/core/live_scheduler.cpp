@@ -44,20 +44,24 @@ void LiveScheduler::remove(Index row) {
   spare_.push_back(row);
 }
 
-void LiveScheduler::ready(Index row) {
-  if (row >= prompt_.size()) throw std::out_of_range("no request has this row");
-  scheduler_.ready(row);
-}
+void LiveScheduler::ready(Index row) { scheduler_.ready(known_row(row)); }
 
-void LiveScheduler::unjoin(Index row) {
-  if (row >= prompt_.size()) throw std::out_of_range("no request has this row");
-  scheduler_.unjoin(row);
-}
+void LiveScheduler::unjoin(Index row) { scheduler_.unjoin(known_row(row)); }
 
 const std::vector<LiveScheduler::Index>& LiveScheduler::finish(int batch) {
-  const std::vector<Index>& done = scheduler_.finish(batch);
+  const std::vector<Index>& done = scheduler_.finish(known(batch));
   spare_.insert(spare_.end(), done.begin(), done.end());
   return done;
+}
+
+int LiveScheduler::known(int batch) const {
+  if (batch < 0 || batch >= scheduler_.batches()) throw std::out_of_range("no such batch");
+  return batch;
+}
+
+LiveScheduler::Index LiveScheduler::known_row(Index row) const {
+  if (row >= prompt_.size()) throw std::out_of_range("no request has this row");
+  return row;
 }
 
 RequestTable LiveScheduler::table() const { return {prompt_, output_, {}, {}, 1, width_}; }

@@ -49,7 +49,8 @@ public:
     }
   }
 
-  // Takes a request out of the middle, which looks at all of them: for those who give up, not for a hot path.
+  // Takes a request out of the middle, which looks at all of them: for cancelled requests, not for a hot
+  // path.
   void erase(Index index) {
     const auto it = [&](const Entry& entry) { return entry.second == index; };
     run_.erase(std::remove_if(run_.begin() + static_cast<std::ptrdiff_t>(head_), run_.end(), it), run_.end());

@@ -38,11 +38,11 @@ int Router::route_to(int instance, const Wanted& wanted) {
                             std::to_string(instances()));
   const auto i = static_cast<std::size_t>(instance);
   if (!open_[i]) return sent(least_requests(wanted), wanted);
-  return takes(i, wanted) ? sent(instance, wanted) : kNobody;
+  return takes(i, wanted) ? sent(instance, wanted) : kNone;
 }
 
 int Router::sent(int instance, const Wanted& wanted) {
-  if (instance == kNobody) return instance;
+  if (instance == kNone) return instance;
   const auto i = static_cast<std::size_t>(instance);
   ++requests_[i];
   kv_[i] += needs(i, wanted);
@@ -82,7 +82,7 @@ int Router::choose(const Wanted& wanted) {
     case Routing::kFit:
       return fitting(wanted);
   }
-  return kNobody;
+  return kNone;
 }
 
 int Router::in_turn(const Wanted& wanted) {
@@ -91,15 +91,15 @@ int Router::in_turn(const Wanted& wanted) {
     if (++turn_ == instances_.size()) turn_ = 0;
     if (takes(next, wanted)) return static_cast<int>(next);
   }
-  return kNobody;
+  return kNone;
 }
 
 // Of those that take it, the first than which none is less.
 template <typename Less>
 int Router::least(const Wanted& wanted, Less less) const {
-  int best = kNobody;
+  int best = kNone;
   for (std::size_t i = 0; i < instances_.size(); ++i) {
-    if (takes(i, wanted) && (best == kNobody || less(i, static_cast<std::size_t>(best))))
+    if (takes(i, wanted) && (best == kNone || less(i, static_cast<std::size_t>(best))))
       best = static_cast<int>(i);
   }
   return best;
@@ -124,7 +124,7 @@ int Router::least_kv(const Wanted& wanted) const {
 
 int Router::with_prefix(const Wanted& wanted) const {
   const int idlest = least_requests(wanted);
-  if (idlest == kNobody) return idlest;
+  if (idlest == kNone) return idlest;
   for (std::size_t blocks = wanted.prefix.size(); blocks > 0; --blocks) {
     const int* const found = sent_to(wanted.prefix[blocks - 1]);
     if (found == nullptr) continue;
@@ -148,7 +148,7 @@ int Router::fitting(const Wanted& wanted) const {
                ? instances_[a].kv_tokens < instances_[b].kv_tokens
                : kv_[a] < kv_[b];
   });
-  return best == kNobody || fits(static_cast<std::size_t>(best)) ? best : least_kv(wanted);
+  return best == kNone || fits(static_cast<std::size_t>(best)) ? best : least_kv(wanted);
 }
 
 const int* Router::sent_to(std::int64_t id) const {

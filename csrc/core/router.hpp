@@ -36,15 +36,15 @@ public:
     std::int64_t max_requests;        // that it runs at once
     std::int64_t request_tokens = 0;  // that each of these takes beside its own
   };
-  static constexpr int kNobody = -1;
+  static constexpr int kNone = -1;
 
-  // `global`: nobody is sent where there is no room for all that it may need, but waits in front.
+  // `global`: a request is not sent where there is no room for all that it may need, but waits in front.
   Router(Routing routing, std::vector<Instance> instances, bool global);
 
   int instances() const { return static_cast<int>(instances_.size()); }
-  // Where it goes, counted there from now on; kNobody while no instance takes it.
+  // Where it goes, counted there from now on; kNone while no instance takes it.
   int route(const Wanted& wanted);
-  // The same where somebody else has chosen; if that one is closed, it goes where there are least requests.
+  // The same where the caller has chosen; if that one is closed, it goes where there are least requests.
   int route_to(int instance, const Wanted& wanted);
   // It has ended there, or been taken away.
   void left(int instance, const Wanted& wanted);

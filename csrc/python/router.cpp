@@ -58,7 +58,7 @@ It goes by what it has sent and by what has ended.)")
           [](Router& router, std::int64_t prompt, std::int64_t output, const Input<std::int64_t>& prefix,
              std::int64_t prefix_block_tokens) -> std::optional<int> {
             const int instance = router.route({prompt, output, span_of(prefix), prefix_block_tokens});
-            return instance == Router::kNobody ? std::nullopt : std::optional(instance);
+            return instance == Router::kNone ? std::nullopt : std::optional(instance);
           },
           "prompt"_a, "output"_a, "prefix"_a, "prefix_block_tokens"_a = 512,
           "Where a request goes, counted there from now on; None while no instance takes it.")
@@ -66,10 +66,10 @@ It goes by what it has sent and by what has ended.)")
           "route_to",
           [](Router& router, int instance, std::int64_t prompt, std::int64_t output) -> std::optional<int> {
             const int taken = router.route_to(instance, {prompt, output});
-            return taken == Router::kNobody ? std::nullopt : std::optional(taken);
+            return taken == Router::kNone ? std::nullopt : std::optional(taken);
           },
           "instance"_a, "prompt"_a, "output"_a,
-          "The same where somebody else has chosen; one that is closed is not what it gets.")
+          "The same where the caller has chosen, unless that one is closed.")
       .def(
           "left",
           [](Router& router, int instance, std::int64_t prompt, std::int64_t output) {

@@ -27,10 +27,6 @@ Rows rows_of(const std::vector<Scheduler::Index>& rows) {
   return array_of(std::span<const Scheduler::Index>(rows));
 }
 
-void require_batch(const LiveScheduler& live, int batch) {
-  if (batch < 0 || batch >= live.scheduler().batches()) throw std::out_of_range("no such batch");
-}
-
 }  // namespace
 
 void bind_scheduler(nb::module_& m) {
@@ -82,16 +78,11 @@ Waiting requests are served by smaller `key` first.)")
       .def("remove", &LiveScheduler::remove, "row"_a,
            "The request goes now, wherever it is: cancelled, or ended before its last token.")
       .def(
-          "finish",
-          [](LiveScheduler& live, int batch) {
-            require_batch(live, batch);
-            return rows_of(live.finish(batch));
-          },
-          "batch"_a = 0, "The batch has run an iteration: the rows that have all their tokens and leave.")
+          "finish", [](LiveScheduler& live, int batch) { return rows_of(live.finish(batch)); }, "batch"_a = 0,
+          "The batch has run an iteration: the rows that have all their tokens and leave.")
       .def(
           "advance",
           [](LiveScheduler& live, int batch) -> nb::typed<nb::tuple, Rows, Rows> {
-            require_batch(live, batch);
             const Scheduler::Change& change = live.advance(batch);
             return nb::make_tuple(rows_of(change.preempted), rows_of(change.joined));
           },
@@ -103,11 +94,7 @@ join for which ready() was called; `admitted` lists those that were given memory
       .def("ready", &LiveScheduler::ready, "row"_a,
            "Staged: the KV of a row that was admitted is there. It joins its batch when that advances next.")
       .def(
-          "join",
-          [](LiveScheduler& live, int batch) {
-            require_batch(live, batch);
-            return rows_of(live.join(batch).joined);
-          },
+          "join", [](LiveScheduler& live, int batch) { return rows_of(live.join(batch).joined); },
           "batch"_a = 0,
           R"(Staged: those that got ready since advance() join the iteration that it began, too.
 
@@ -118,53 +105,22 @@ All rows that have joined it.)")
 
 It keeps the memory that it was promised.)")
       .def_prop_ro(
-          "admitted", [](const LiveScheduler& live) { return rows_of(live.scheduler().change().admitted); },
+          "admitted", [](const LiveScheduler& live) { return rows_of(live.admitted()); },
           nb::rv_policy::automatic,
           "Staged: the rows that the last advance() has promised memory to, whichever batch they will join.")
-      .def(
-          "pool",
-          [](const LiveScheduler& live, LiveScheduler::Index row) {
-            if (row >= live.scheduler().requests()) throw std::out_of_range("no such row");
-            return live.scheduler().pool(row);
-          },
-          "row"_a, "The pool that a row's KV is in, once it was admitted: the one that had most free tokens.")
-      .def(
-          "batch",
-          [](const LiveScheduler& live, LiveScheduler::Index row) {
-            if (row >= live.scheduler().requests()) throw std::out_of_range("no such row");
-            return live.scheduler().batch(row);
-          },
-          "row"_a, "The batch that a row is in or will join, once it was admitted.")
-      .def(
-          "size",
-          [](const LiveScheduler& live, int batch) {
-            require_batch(live, batch);
-            return live.scheduler().size(batch);
-          },
-          "batch"_a = 0, "How many sequences the batch has.")
-      .def(
-          "kv_tokens",
-          [](const LiveScheduler& live, int batch) {
-            require_batch(live, batch);
-            return live.scheduler().kv(batch);
-          },
-          "batch"_a = 0, "KV tokens the batch has, a prompt that sequences share counted once.")
-      .def(
-          "check_integrity", [](const LiveScheduler& live) { live.scheduler().check_integrity(); },
-          "Recount everything; raise RuntimeError naming the first thing found wrong.")
-      .def_prop_ro(
-          "waiting", [](const LiveScheduler& live) { return live.scheduler().waiting(); },
-          "How many requests wait.")
-      .def_prop_ro(
-          "running", [](const LiveScheduler& live) { return live.scheduler().running(); },
-          "How many sequences run.")
-      .def_prop_ro(
-          "free_tokens",
-          [](const LiveScheduler& live) {
-            const KvPools& pools = live.scheduler().pools();
-            return pools.pools() * pools.capacity() - pools.used();
-          },
-          "KV tokens that no request has been promised.");
+      .def("pool", &LiveScheduler::pool, "row"_a,
+           "The pool that a row's KV is in, once it was admitted: the one that had most free tokens.")
+      .def("batch", &LiveScheduler::batch, "row"_a,
+           "The batch that a row is in or will join, once it was admitted.")
+      .def("size", &LiveScheduler::size, "batch"_a = 0, "How many sequences the batch has.")
+      .def("kv_tokens", &LiveScheduler::kv, "batch"_a = 0,
+           "KV tokens the batch has, a prompt that sequences share counted once.")
+      .def("check_integrity", &LiveScheduler::check_integrity,
+           "Recount everything; raise RuntimeError naming the first thing found wrong.")
+      .def_prop_ro("waiting", &LiveScheduler::waiting, "How many requests wait.")
+      .def_prop_ro("running", &LiveScheduler::running, "How many sequences run.")
+      .def_prop_ro("free_tokens", &LiveScheduler::free_tokens,
+                   "KV tokens that no request has been promised.");
 }
 
 }  // namespace lamina

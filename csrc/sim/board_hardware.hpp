@@ -15,8 +15,9 @@
 
 namespace lamina::sim {
 
-// A board as hardware: at every boundary its memory follows who came, grew and left, its policy decides anew
-// where heads and layers are, what is elsewhere moves there, and the iteration's times come of that.
+// A board as hardware: at every boundary its memory follows the requests that came, grew and left, its policy
+// decides anew where heads and layers are, what is elsewhere moves there, and the iteration's times come of
+// that.
 class BoardHardware {
 public:
   // `kv_tokens`: what the scheduler hands out at most.

@@ -100,7 +100,7 @@ inline Ticks formula_of(const Costs& costs, std::int64_t decoding, std::int64_t 
   return all + to_ticks(static_cast<double>(seen) * costs.windows.per_token[b]);
 }
 
-// Of those who decode, all in one pool.
+// Of requests that decode, all in one pool.
 inline Ticks attention_of(const Costs& costs, const Attended& all) {
   return costs.measured ? costs.measured->ticks(all, {}) : formula_of(costs, all.requests, all.kv);
 }

@@ -9,7 +9,7 @@
 
 namespace lamina::sim {
 
-// The earliest of many moments, each of which may change: a tree of who is earlier.
+// The earliest of many moments, each of which may change: a tree of the earlier ones.
 class Earliest {
 public:
   explicit Earliest(int count)
@@ -21,7 +21,7 @@ public:
     for (node /= 2; node > 0; node /= 2) at_[node] = std::min(at_[2 * node], at_[2 * node + 1]);
   }
   Ticks at() const { return at_[1]; }
-  int who() const {
+  int index() const {
     std::size_t node = 1;
     while (node < first_) node = 2 * node + (at_[2 * node] == at_[1] ? 0 : 1);
     return static_cast<int>(node - first_);

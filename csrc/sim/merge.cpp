@@ -32,7 +32,7 @@ Order by_start(std::vector<Result>& parts) {
   }
   Order order(rows);
   for (Place& place : order) {
-    const auto part = static_cast<std::uint32_t>(next.who());
+    const auto part = static_cast<std::uint32_t>(next.index());
     place = {part, taken[part]++};
     show(part);
   }

@@ -33,7 +33,7 @@ bool Pooled::advance(Ticks before, std::int64_t most) {
     if (!decoding_->advance(std::min(before, prompts), 1)) {
       decoded();
     } else if (prompts < before) {
-      step(prompts_.who());
+      step(prompts_.index());
     } else {
       return true;
     }

@@ -15,14 +15,14 @@
 
 namespace lamina::sim {
 
-// What iterations run on: it follows who is there, and says what each iteration is to the workers.
+// What iterations run on: it follows the requests, and says what each iteration is to the workers.
 template <typename H, typename S>
 concept Hardware = requires(H hardware, const H same, const S& scheduler,
                             const std::vector<Scheduler::Index>& requests, const typename S::Change& change) {
   { same.serving() } -> std::convertible_to<const ServingCosts&>;
   // These requests have all their tokens.
   hardware.leave(requests);
-  // The batch goes on as the scheduler says, after this change; nothing active if nobody is in it.
+  // The batch goes on as the scheduler says, after this change; nothing active if it is empty.
   { hardware.load(scheduler, 0, change) } -> std::same_as<Load>;
   // Its costs, where a batch that goes on as it is takes longer by its attention alone.
   { same.steady() } -> std::same_as<const Costs*>;
@@ -228,7 +228,7 @@ private:
     return load;
   }
 
-  // Whether it went on over some boundaries at once, which nobody but the batch has to do with.
+  // Whether it went on over some boundaries at once, which concern no other batch and no request that comes.
   bool coast(Ticks before) {
     const std::size_t j = first_active();
     if (j == loads_.size()) return false;
@@ -296,7 +296,7 @@ private:
       first_tokens(j);
       finish(batch);
     }
-    // An iteration that was scheduled while the last one ran has nobody who came since.
+    // An iteration that was scheduled while the last one ran has no request that came since.
     arrive(kPrompts && prepared > 0 ? pending_[j].start : now_);
     receive();
     const typename S::Change& change = scheduler_.advance(batch);
@@ -560,7 +560,7 @@ private:
     Ticks host = 0;
     std::int32_t joined = 0;
     std::vector<Index> first;    // their first token comes with this iteration
-    std::vector<Ticks> resumed;  // of a tally: when those who had made room had their last token
+    std::vector<Ticks> resumed;  // of a tally: when preempted requests had their last token
   };
 
   Part part_;
@@ -578,7 +578,7 @@ private:
   std::vector<Ticks> whole_;  // when the prompt of each is
   std::int64_t to_join_ = 0;  // whose KV has come
 
-  // Of a tally: when each batch's last iteration ended, and when those who made room had their last token.
+  // Of a tally: when each batch's last iteration ended, and when preempted requests had their last token.
   std::vector<Ticks> last_end_;
   std::unordered_map<Index, Ticks> lost_at_;
 

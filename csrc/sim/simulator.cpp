@@ -131,14 +131,14 @@ std::unique_ptr<Site> site(Replay& replay, int instance, Arrivals arrivals, Mode
 
 // Counts ended requests for all threads. Only the first thread calls the progress callback; an exception from
 // it stops all threads.
-class Told {
+class EndedCount {
 public:
-  explicit Told(const Progress& progress) : progress_(progress) {}
+  explicit EndedCount(const Progress& progress) : progress_(progress) {}
 
-  void add(std::size_t ended, bool tells) {
+  void add(std::size_t ended, bool reports) {
     const std::int64_t all = done_ += static_cast<std::int64_t>(ended);
     if (stopped_) throw Stopped{};
-    if (tells && progress_) progress_(all);
+    if (reports && progress_) progress_(all);
   }
   void stop() { stopped_ = true; }
 
@@ -151,30 +151,30 @@ private:
 };
 
 // On to a moment.
-void advance(Site& site, Ticks before, bool check, Told& told, bool tells) {
+void advance(Site& site, Ticks before, bool check, EndedCount& ended_count, bool reports) {
   for (bool there = false; !there;) {
     there = site.advance(before, check ? 1 : kLook);
     if (check) site.check_integrity();
-    told.add(site.gone().size(), tells);
+    ended_count.add(site.gone().size(), reports);
     site.gone().clear();
   }
 }
 
-// `work` of each number below `count`, on so many threads; the caller's is one of them and tells.
+// Calls `work` for each number below `count`, on that many threads; the caller's is one of them and reports.
 template <typename Work>
-void everywhere(int count, int threads, Told& told, Work work) {
+void everywhere(int count, int threads, EndedCount& ended_count, Work work) {
   std::atomic<int> next = 0;
   std::exception_ptr failed;
   std::mutex failing;
-  const auto run = [&](bool tells) {
+  const auto run = [&](bool reports) {
     try {
-      for (int i = next++; i < count; i = next++) work(i, tells);
-    } catch (const Told::Stopped&) {
-      // Somebody else failed.
+      for (int i = next++; i < count; i = next++) work(i, reports);
+    } catch (const EndedCount::Stopped&) {
+      // Another thread failed.
     } catch (...) {
       const std::lock_guard lock(failing);
       if (!failed) failed = std::current_exception();
-      told.stop();
+      ended_count.stop();
     }
   };
   {
@@ -185,13 +185,13 @@ void everywhere(int count, int threads, Told& told, Work work) {
   if (failed) std::rethrow_exception(failed);
 }
 
-// Every instance has its requests from the outset, and is a world of its own.
-std::vector<Result> dealt(Replay& replay, Told& told) {
+// Every instance has its requests from the outset, and depends on no other.
+std::vector<Result> dealt(Replay& replay, EndedCount& ended_count) {
   const Workload& workload = replay.workload;
   const auto rows = static_cast<Index>(workload.arrival.size());
   const auto copies = static_cast<Index>(replay.copies());
   std::vector<Result> results(copies);
-  everywhere(replay.copies(), replay.fleet.threads, told, [&](int instance, bool tells) {
+  everywhere(replay.copies(), replay.fleet.threads, ended_count, [&](int instance, bool reports) {
     const auto i = static_cast<Index>(instance);
     const Deployed& of = replay.fleet.instances[i];
     const bool comes = of.pool == nullptr;  // else it is sent there, request by request
@@ -204,10 +204,11 @@ std::vector<Result> dealt(Replay& replay, Told& told) {
     const std::unique_ptr<Site> its = site(replay, instance, std::move(arrivals), workload.mode, share);
     for (Index row = i; !comes && row < rows; row += copies) {
       const Ticks at = replay.requests.arrival[row];
-      if (its->next() < at) advance(*its, at, replay.check, told, tells && row / copies % kLook == 0);
+      if (its->next() < at)
+        advance(*its, at, replay.check, ended_count, reports && row / copies % kLook == 0);
       its->deliver(row, at);
     }
-    advance(*its, kNever, replay.check, told, tells);
+    advance(*its, kNever, replay.check, ended_count, reports);
     results[i] = its->take();
   });
   return results;
@@ -216,8 +217,8 @@ std::vector<Result> dealt(Replay& replay, Told& told) {
 // Instances behind a router, which sees what has ended before a request comes.
 class Routed {
 public:
-  Routed(Replay& replay, Told& told)
-      : replay_(replay), told_(told), router_(router_of(replay.fleet)), ends_(replay.copies()) {
+  Routed(Replay& replay, EndedCount& ended_count)
+      : replay_(replay), ended_count_(ended_count), router_(router_of(replay.fleet)), ends_(replay.copies()) {
     for (int i = 0; i < replay.copies(); ++i)
       sites_.push_back(
           site(replay, i,
@@ -233,14 +234,14 @@ public:
         come(replay_.requests.arrival[next_]);
         continue;
       }
-      if (events % kLook == 0) told_.add(0, true);
+      if (events % kLook == 0) ended_count_.add(0, true);
       if (ends_.at() == kNever)
         throw std::logic_error("a request waits in front of instances that have none");
-      go_on(ends_.who(), ends_.at());
+      go_on(ends_.index(), ends_.at());
     }
-    // Nobody comes any more: each goes on by itself.
-    everywhere(replay_.copies(), replay_.fleet.threads, told_, [&](int i, bool tells) {
-      sim::advance(*sites_[static_cast<std::size_t>(i)], kNever, replay_.check, told_, tells);
+    // No more requests come: each instance goes on by itself.
+    everywhere(replay_.copies(), replay_.fleet.threads, ended_count_, [&](int i, bool reports) {
+      sim::advance(*sites_[static_cast<std::size_t>(i)], kNever, replay_.check, ended_count_, reports);
     });
     std::vector<Result> results;
     for (const auto& each : sites_) results.push_back(each->take());
@@ -277,7 +278,7 @@ private:
     const Fleet::Own& own = replay_.fleet.own;
     const int chosen = own ? router_.route_to(own(what, router_.requests(), router_.kv_tokens()), what)
                            : router_.route(what);
-    if (chosen == Router::kNobody) return false;
+    if (chosen == Router::kNone) return false;
     Site& its = *sites_[static_cast<std::size_t>(chosen)];
     advance(its, at);  // whose next end is no earlier
     its.deliver(row, at);
@@ -291,7 +292,7 @@ private:
     }
   }
 
-  // An instance up to and including a moment, and what comes of those who end by then.
+  // Advances an instance up to and including a moment, and sends what waits for requests that end by then.
   void go_on(int instance, Ticks until) {
     advance(*sites_[static_cast<std::size_t>(instance)], until + 1);
     if (!left(instance)) return;
@@ -299,14 +300,14 @@ private:
     if (closed()) refill(until);
   }
 
-  // Whether anybody has left an instance.
+  // Whether a request has left an instance.
   bool left(int instance) {
     Site& its = *sites_[static_cast<std::size_t>(instance)];
     ends_.set(instance, its.next_end());
     if (its.gone().empty()) return false;
     for (const Index row : its.gone()) router_.left(instance, wanted(row));
     in_system_ -= static_cast<std::int64_t>(its.gone().size());
-    told_.add(its.gone().size(), false);
+    ended_count_.add(its.gone().size(), false);
     its.gone().clear();
     return true;
   }
@@ -316,7 +317,7 @@ private:
   }
 
   Replay& replay_;
-  Told& told_;
+  EndedCount& ended_count_;
   Router router_;
   Earliest ends_;
   std::vector<std::unique_ptr<Site>> sites_;
@@ -335,13 +336,13 @@ Result simulate(const Workload& workload, const Fleet& fleet, const Scheduler::P
     replay.first_batch.push_back(batches);
     batches += each.rotation.batches;
   }
-  Told told(progress);
-  told.add(0, true);
-  // With a pool somebody else has to see who of a closed replay has ended.
+  EndedCount ended_count(progress);
+  ended_count.add(0, true);
+  // With a pool, a closed replay needs the router to see which requests have ended.
   const bool pools = std::ranges::any_of(fleet.instances, [](const Deployed& each) { return each.pool; });
   const bool apart =
       !fleet.own && Router::deals(fleet.routing, fleet.global) && !(pools && workload.mode == Mode::kClosed);
-  Result result = merged(apart ? dealt(replay, told) : Routed(replay, told).run());
+  Result result = merged(apart ? dealt(replay, ended_count) : Routed(replay, ended_count).run());
   result.requests = std::move(replay.requests);
   return result;
 }

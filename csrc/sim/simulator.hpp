@@ -162,7 +162,7 @@ struct Recording {
   Ticks to = 0;
 };
 
-// A board in place of tables: its times are worked out at every boundary, from who is there.
+// A board in place of tables: its times are worked out at every boundary, from its requests.
 struct BoardCosts {
   ServingCosts serving;
   h2m2::Board board;
@@ -209,7 +209,7 @@ struct Deployed {
   bool prefix_sharing = false;
 };
 
-// Several of them, and who sends requests where.
+// Several of them, and how requests are routed.
 struct Fleet {
   // A user's own router: the instance, from what each one has (requests, KV tokens that these may need).
   using Own = std::function<int(const Wanted&, std::span<const std::int64_t>, std::span<const std::int64_t>)>;

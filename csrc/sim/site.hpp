@@ -24,7 +24,7 @@ public:
   virtual Ticks next() const = 0;
   // The boundaries before a moment, of which no more than so many are served at a time; whether that was all.
   virtual bool advance(Ticks before, std::int64_t most) = 0;
-  // Nobody ends here before this moment, if nobody comes: `next()`, or later.
+  // No request ends here before this moment, if none comes: `next()`, or later.
   virtual Ticks next_end() const { return next(); }
   // What came of it, without the requests.
   virtual Result take() = 0;

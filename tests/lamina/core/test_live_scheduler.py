@@ -230,7 +230,7 @@ def test_a_row_is_in_the_pool_that_had_most_room_when_it_joined() -> None:
     pools = [scheduler.pool(row) for row in rows if row is not None]
     # 100 free tokens against 100, 40 against 100, 40 against 70, 40 against 40: of equals the first.
     assert pools == [0, 1, 1, 0]
-    with pytest.raises(IndexError, match="no such row"):
+    with pytest.raises(IndexError, match="no request has this row"):
         scheduler.pool(99)
 
 
