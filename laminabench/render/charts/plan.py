@@ -7,19 +7,12 @@ from collections.abc import Mapping, Sequence
 from laminabench.render.charts.chart import Chart, PlotlyJson, axis, dotted_line, label, marks
 from laminabench.render.sheets.plan import binds_of
 from laminabench.render.shown import COLOURS, OTHERS
+from laminabench.systems.registry import marker
 from laminabench.workflows.plan.kept import KeptPlan, KeptPoint
 from laminabench.workflows.plan.reprice import Billed, Cost, Front, Speed
 
 COSTS: Mapping[Cost, str] = {"usd_per_million_tokens": "$ a million tokens", "usd_per_hour": "$ an hour"}
 SPEEDS: Mapping[Speed, str] = {"tbt_p99_ms": "TBT p99 in ms", "tokens_per_s": "tokens/s"}
-# Not by colour alone.
-SYMBOLS = {
-    "lamina": "circle",
-    "lamina-v1": "square",
-    "vllm": "triangle-up",
-    "h2m2": "diamond",
-    "afd": "cross",
-}
 # Seen on light and on dark.
 _QUIET, _LINE, _WINNER = "#8a929b", "#7d8790", "#b8578f"
 
@@ -52,7 +45,7 @@ def front_chart(plan: KeptPlan, found: Front, cost: Cost, speed: Speed) -> Chart
             system,
             [i for i in meeting if found.all[i].point.system == system],
             color=COLOURS.get(system) or next(others),
-            symbol=SYMBOLS.get(system, "star"),
+            symbol=marker(system),
             opacity=0.7,
         )
         for system in systems

@@ -17,15 +17,12 @@ MAY_NAME = (
         "bench/",
         "calibrate/",
         "papers/",
-        "figures/papers/",
-        "torture/",
-        "view/speed.py",
         "render/view/speed.py",
         "cli/bench.py",
         "cli/validate.py",
     ),
     # A request's default, and types that are made of the registry.
-    *("requests/", "api/choices.py"),
+    *("requests/"),
     # vLLM, the package and other tools' name for it; `openai`, the package.
     *("catalog/", "baselines/", "cli/baseline.py", "cli/ending.py", "interchange/"),
 )
