@@ -116,7 +116,8 @@ public:
   using Priority = std::function<std::int64_t(Index)>;
 
   // The request arrives: it waits from now on, or is rejected because it could never fit.
-  RequestState enqueue(Index request) {
+  // Not inlined, nor is steady(): the simulator's loop calls both seldom, and is slower with them inside.
+  [[gnu::noinline]] RequestState enqueue(Index request) {
     produced_[request] = 0;
     if (!self().fits(requests_, request)) return states_[request] = RequestState::kRejected;
     widen_rings(requests_.output[request]);
@@ -126,7 +127,7 @@ public:
 
   // For how many boundaries, of no more than `most`, the batch goes on as it is: no request waits, joins or
   // leaves, and all of it is in one pool that has room.
-  std::int64_t steady(int batch, std::int64_t most) const {
+  [[gnu::noinline]] std::int64_t steady(int batch, std::int64_t most) const {
     const Batch& its = at(batch);
     if (limits_.pools > 1 || !queue_.empty() || its.members == 0 || its.members != running_) return 0;
     // Over n iterations a member needs at most ceil(n / block) new blocks.
