@@ -12,6 +12,7 @@ from msgspec.structs import replace as with_fields
 from gpu_window import predicted
 from laminabench.bench.frame import Report
 from laminabench.catalog.cost_file import load_costs, write_costs
+from laminabench.catalog.cost_keys import DtypeKey
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import load_devices
 from laminabench.catalog.step import model_step
@@ -44,7 +45,7 @@ def kernels(folder: Path, times: float = 1.0) -> None:
         *(1e9, 1e9, None, "here"),
     )
     kept = {
-        "gemm": {(own.name, dtype): cost for (on, dtype), cost in costs.gemm.items() if on == "h100"},
+        "gemm": {DtypeKey(own.name, dtype): cost for (on, dtype), cost in costs.gemm.items() if on == "h100"},
         **{
             name: {own.name: getattr(costs, name)["h100"]}
             for name in ("attention", "prompt_attention", "elementwise")

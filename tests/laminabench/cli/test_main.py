@@ -116,7 +116,7 @@ def test_version_names_the_commit() -> None:
 def test_a_mistyped_command_gets_the_nearest() -> None:
     result = laminabench("trace")
     assert result.returncode == 2
-    assert "did you mean traces or" in result.stderr
+    assert "did you mean traces?" in result.stderr
 
 
 def test_a_users_mistake_is_one_sentence_and_exit_2(nowhere: dict[str, str]) -> None:

@@ -299,7 +299,7 @@ def test_any_replay_can_be_drawn(as_json: Any) -> None:
     for name in ("p.svg", "p.png", "p.pdf"):
         assert as_json(*modelled, "--plot", name)["plot"] == name
         assert Path(name).stat().st_size > 1000
-    assert "time between tokens in ms" in Path("p.svg").read_text()
+    assert "TBT in ms" in Path("p.svg").read_text()
     assert "llama3-70b, modelled" in Path("p.svg").read_text()
 
 

@@ -188,7 +188,7 @@ def test_a_journal_of_another_version_or_none_at_all(
     interrupted(shell, cut_off)
     with monkeypatch.context() as patch:
         patch.setattr(journal, "FORMAT_VERSION", 99)
-        refused("(journal format 2) and this is", "replay --resume kept")
+        refused("(journal format 3) and this is", "replay --resume kept")
     path = Path("kept.journal")
     path.write_bytes(b"hello")
     refused("is not a journal of a replay", "replay", "--resume", str(path.absolute()))

@@ -19,7 +19,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parsed_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parsed_text
 
-from laminabench.runs.live import End, Fault, Header, Line, Moment, alive, read_live
+from laminabench.runs.live import End, FaultEvent, Header, Line, Moment, alive, read_live
 from laminabench.util.errors import Terminated
 from laminabench.workflows.replay import metrics_page
 
@@ -118,8 +118,8 @@ def test_what_can_be_gone_on_with_says_how_and_goes_on_in_a_new_file(
     # What was before, and then where it was.
     header, blow, fault, first = seen
     assert isinstance(header, Header)
-    assert isinstance(blow, Fault)
-    assert isinstance(fault, Fault)
+    assert isinstance(blow, FaultEvent)
+    assert isinstance(fault, FaultEvent)
     assert isinstance(first, Moment)
     assert (blow.struck, fault.struck, first.workers_lost) == ("kill", None, 0)
     assert first.tokens >= made[-1].tokens > 0
