@@ -22,7 +22,7 @@ MAY_NAME = (
         "cli/validate.py",
     ),
     # A request's default, and types that are made of the registry.
-    *("requests/"),
+    "requests/",
     # vLLM, the package and other tools' name for it; `openai`, the package.
     *("catalog/", "baselines/", "cli/baseline.py", "cli/ending.py", "interchange/"),
 )
