@@ -11,7 +11,7 @@ import pytest
 from experiments.machine_cuts import _left, _Told, machine_cuts
 from experiments.scenarios import facts, write_a_run
 from experiments.vm_writer import HEADER, record
-from laminabench.runs.journal import Journal, beside
+from laminabench.runs.journal import Journal, journal_path
 from laminabench.runs.read import read_run
 
 
@@ -19,7 +19,7 @@ def test_what_is_left_is_looked_through(tmp_path: Path) -> None:
     begun, whole = _Told(0.0, "begun", 0, -1), _Told(2.0, "whole", 0, -1)
     flushed = [_Told(number / 10, "flushed", 0, number) for number in range(10)]
     assert _left(tmp_path, [begun], 20.0, b"")[0] == "lost"
-    journal = Journal.create(beside(tmp_path / "run-0"), HEADER)
+    journal = Journal.create(journal_path(tmp_path / "run-0"), HEADER)
     for number in range(9):
         journal.append(record(number))
     journal.close()

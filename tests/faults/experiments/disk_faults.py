@@ -23,7 +23,7 @@ from experiments.scenarios import (
     write_a_run,
 )
 from experiments.tally import Tally
-from laminabench.runs.journal import Journal, beside
+from laminabench.runs.journal import Journal, journal_path
 from laminabench.runs.read import read_run
 from laminabench.util.errors import UserError
 
@@ -99,7 +99,7 @@ def _journal_fails_at(place: Path, nth: int, error: int, stays: bool) -> Outcome
     journal, problem = None, None
     with failing(place, nth, error, stays=stays) as failed:
         try:
-            journal = Journal.create(beside(place / "run"), HEADER)
+            journal = Journal.create(journal_path(place / "run"), HEADER)
             committed = 0
             for record in RECORDS:
                 journal.append(record)
@@ -115,7 +115,7 @@ def _journal_fails_at(place: Path, nth: int, error: int, stays: bool) -> Outcome
         return "crashed", repr(problem)
     if committed < 0:
         return "leaked" if files_in(place) else None, f"{sorted(files_in(place))}"
-    reopened, found = Journal.reopen(beside(place / "run"))
+    reopened, found = Journal.reopen(journal_path(place / "run"))
     reopened.close()
     right = found == [HEADER, *RECORDS][: len(found)]
     kind = "wrong" if not right else "lost" if len(found) <= committed else None
@@ -138,7 +138,7 @@ def power_cuts(seeds: Sequence[int]) -> Tally:
                 disk.do(operation)
             there = folder / "after"
             disk.cut(drawn, there)
-            forced = _forced(operations[:at], str(beside(place / "run")))
+            forced = _forced(operations[:at], str(journal_path(place / "run")))
             kind, what = _after(there, known, at > _index(operations, "whole"), forced)
             tally.add(kind, f"power cut at operation {at}{' over a Run' * old}", seed, what)
             shutil.rmtree(there)
@@ -184,7 +184,7 @@ def _after(there: Path, known: list[bytes], whole: bool, forced: int) -> Outcome
         return (None, "") if run == now else ("lost", "a Run that was whole")
     if run == now:
         return None, ""
-    path = beside(there / "run")
+    path = journal_path(there / "run")
     if not path.exists():
         return "lost", "the journal, and no Run"
     size = path.stat().st_size

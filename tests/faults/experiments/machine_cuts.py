@@ -23,7 +23,7 @@ import pytest
 from experiments.scenarios import facts, write_a_run
 from experiments.tally import Tally
 from experiments.vm_writer import HEADER, RECORDS, record
-from laminabench.runs.journal import SYNC_EVERY_S, Journal, beside
+from laminabench.runs.journal import SYNC_EVERY_S, Journal, journal_path
 from laminabench.runs.read import read_run
 from laminabench.util.errors import UserError
 
@@ -159,10 +159,10 @@ def _left(after: Path, told: list[_Told], cut_s: float, was: bytes) -> tuple[str
             continue
         if any((each.what, each.turn) == ("whole", turn) for each in told):
             return "lost", f"run-{turn}, which was whole"
-        if not beside(run).exists():
+        if not journal_path(run).exists():
             return "lost", f"the journal of run-{turn}, and no Run"
         try:
-            journal, records = Journal.reopen(beside(run))
+            journal, records = Journal.reopen(journal_path(run))
         except UserError as error:
             return "lost", str(error)
         journal.close()

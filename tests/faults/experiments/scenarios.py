@@ -13,7 +13,7 @@ import msgspec
 from experiments.disk import mark
 from laminabench.catalog.cost_file import load_costs, write_costs
 from laminabench.requests.replay import ReplayRequest
-from laminabench.runs.journal import Journal, beside
+from laminabench.runs.journal import Journal, journal_path
 from laminabench.runs.read import read_run
 from laminabench.runs.write import write_run
 from laminabench.traces.formats import load_file
@@ -55,7 +55,7 @@ def write_a_run(directory: Path, seed: int = 0) -> None:
 
 def journalled(folder: Path, records: list[Any] | None = None) -> None:
     """A live replay, as its files see it: records, then the Run, and then no journal."""
-    journal = Journal.create(beside(folder / "run"), HEADER)
+    journal = Journal.create(journal_path(folder / "run"), HEADER)
     mark("begun")
     try:
         for record in RECORDS if records is None else records:

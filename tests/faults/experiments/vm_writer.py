@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from laminabench.runs.journal import Journal, beside
+from laminabench.runs.journal import Journal, journal_path
 from laminabench.runs.replace import replacing_directory
 
 HEADER = {"what": "a journal"}
@@ -30,7 +30,7 @@ def main() -> None:
     contents = {path.name: path.read_bytes() for path in files.iterdir()}
     for turn in itertools.count():
         run = folder / f"run-{turn}"
-        journal = Journal.create(beside(run), HEADER)
+        journal = Journal.create(journal_path(run), HEADER)
         print("begun", turn, flush=True)
         for number in range(RECORDS):
             journal.append(record(number))
