@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laminabench.analysis.rates import offered_s
-from laminabench.analysis.streams import seen_of
+from laminabench.analysis.streams import observed_of
 from laminabench.analysis.tbt import Tokens, tokens_of
 from laminabench.runs.read import Run
 from laminabench.runs.status import DONE, FAILED, REJECTED
@@ -156,9 +156,9 @@ def _renumbered(pieces: Pieces, order: Int64, requests: int, began_s: float) -> 
 
 
 def _pieces(outcome: Outcome) -> Pieces:
-    seen = seen_of(outcome)
-    if seen is not None:
-        return Pieces(seen.chunks.request, seen.chunks.end / TICKS_PER_S, seen.chunks.tokens)
+    observed = observed_of(outcome)
+    if observed is not None:
+        return Pieces(observed.chunks.request, observed.chunks.end / TICKS_PER_S, observed.chunks.tokens)
     return _made(outcome, tokens_of(outcome))
 
 
