@@ -1,6 +1,6 @@
-"""What runs in a virtual machine until its power is cut: journals and Runs are written, each step is told.
+"""The program of a virtual machine until its power is cut: it writes journals and Runs and prints each step.
 
-It needs no more than the machine has: a Run's files are given, and put into their place as any Run's are.
+It needs only what the machine has: a Run's files are given, and written as any Run's are.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _EVERY_S = 0.01
 
 
 def record(number: int) -> list[Any]:
-    """As of an iteration: most are short, some have many tokens."""
+    """Return a record like that of an iteration: most are short, some have many tokens."""
     return ["Iteration", number, [number] * (number * 7 % 300)]
 
 
 def main() -> None:
-    """`python -m experiments.vm_writer FOLDER FILES`: for ever."""
+    """Run `python -m experiments.vm_writer FOLDER FILES` until it is killed."""
     folder, files = map(Path, sys.argv[1:])
     contents = {path.name: path.read_bytes() for path in files.iterdir()}
     for turn in itertools.count():
