@@ -74,7 +74,7 @@ class Server:
             return f"processes outlive it: {[pid for pid in began if alive(pid)]}"
         if left := shared_memory() - self.was_shared:
             return f"/dev/shm: {', '.join(sorted(left))}"
-        message = self.message()
+        message = self.error_text()
         return f"it ended with {status}: {message}" if status or message else None
 
     def error_text(self) -> str:
