@@ -117,8 +117,8 @@ class Distribution:
         def scaled(value: float | None) -> float | None:
             return None if value is None else value * per_s / TICKS_PER_S
 
-        found = {name.replace(".", "_"): self.percentile(rank) for name, rank in PERMILLE.items()}
-        points = {name: scaled(value) for name, value in found.items()}
+        values = {name.replace(".", "_"): self.percentile(rank) for name, rank in PERMILLE.items()}
+        points = {name: scaled(value) for name, value in values.items()}
         return Percentiles(mean=scaled(self.mean), max=scaled(self.max), **points)
 
 

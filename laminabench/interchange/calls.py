@@ -66,7 +66,7 @@ class Calls:
 
     @property
     def done(self) -> NDArray[np.bool_]:
-        """Which requests were answered completely."""
+        """The mask of the requests that were answered completely."""
         complete: NDArray[np.bool_] = self.status == DONE
         return complete
 
