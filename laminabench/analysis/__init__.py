@@ -1,1 +1,1 @@
-"""From what a replay gave back to answers: pure functions over tables."""
+"""Analysis of a replay's tables: pure functions that return numbers."""

@@ -1,4 +1,4 @@
-"""How much came in time: within one limit, for every limit at once, and curves to draw."""
+"""Attainment and goodput: within one limit, for every limit at once, and curves to draw."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from laminabench.runs.summary import Window
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import TICKS_PER_S, Float64, Ticks, ticks
 
-# So many limits, in equal ratios from the shortest gap to the longest, if nobody says which.
+# Limits of the default grid, spaced evenly on a log scale from the shortest gap to the longest.
 DEFAULT_LIMITS = 101
 # For a replay without a single gap; any would do.
 _NO_GAPS_MS = (1.0, 1000.0)
@@ -26,7 +26,7 @@ _PER_MS = 1000.0 / TICKS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One value a limit; NaN where there was no gap, or no request that finished."""
+    """Attainment and goodput by TBT limit; NaN where there was no gap, or no request that finished."""
 
     limits_ms: Float64
     token_attainment: Float64
@@ -37,9 +37,9 @@ class Curve:
 def curve(
     outcome: Outcome, window: Window | None = None, limits_ms: Sequence[float] | Float64 | None = None
 ) -> Curve:
-    """Token and request attainment and goodput as functions of the TBT limit, as `slo` in a summary has them.
+    """Return token and request attainment and goodput by TBT limit, defined as in a summary's `slo`.
 
-    Of the whole replay without a window.
+    Without a window, the full replay counts.
     """
     tokens = tokens_of(outcome)
     gaps = tbt(tokens, window)
@@ -63,21 +63,21 @@ class Joint:
     gaps: Ticks
 
     def over_tbt(self, limits_ms: Float64, ttft_ms: float) -> Float64:
-        """`slo.joint_attainment` for each TBT limit beside this one of TTFT; NaN without any request."""
+        """Return joint attainment for several TBT limits and one TTFT limit; NaN without any request."""
         return self._shares(self.gaps[self.waits <= limit_ticks(ttft_ms)], limits_ms)
 
     def over_ttft(self, limits_ms: Float64, tbt_ms: float) -> Float64:
         """Return joint attainment for several TTFT limits and one TBT limit."""
         return self._shares(self.waits[self.gaps <= limit_ticks(tbt_ms)], limits_ms)
 
-    def _shares(self, kept: Ticks, limits_ms: Float64) -> Float64:
-        within = np.searchsorted(np.sort(kept), ticks(limits_ms / 1000), side="right")
+    def _shares(self, within_other: Ticks, limits_ms: Float64) -> Float64:
+        within = np.searchsorted(np.sort(within_other), ticks(limits_ms / 1000), side="right")
         shares: Float64 = within / (len(self.waits) or np.nan)
         return shares
 
 
 def joint(outcome: Outcome, window: Window | None = None) -> Joint:
-    """What both limits together are held against. Of the whole replay without a window."""
+    """Return what joint attainment is computed from; of the full replay without a window."""
     rows = _finished(outcome, window)
     first_s, offered = outcome.requests["first_token_s"][rows], offered_s(outcome)[rows]
     # A server may end an answer without a token.
@@ -90,9 +90,9 @@ def joint(outcome: Outcome, window: Window | None = None) -> Joint:
 
 
 def cdf(outcome: Outcome, window: Window | None = None, points: int = 400) -> tuple[Float64, Float64]:
-    """(ms, share of the gaps that are not above it), rising, every value one that occurred, the last share 1.
+    """Return (ms, share of the gaps at or below it), ascending; all values occurred, the last share is 1.
 
-    Every distinct gap if there are not more than `points`; else as many of them, half in the tail.
+    All distinct gaps if there are at most `points`; otherwise `points` of them, half in the tail.
     """
     gaps = tbt(tokens_of(outcome), window)
     if not gaps.count:
@@ -103,20 +103,20 @@ def cdf(outcome: Outcome, window: Window | None = None, points: int = 400) -> tu
 
 
 def worst_gaps(outcome: Outcome, tokens: Tokens, window: Window | None = None) -> tuple[Ticks, Ticks]:
-    """When each request finished that did (in the window), and its longest gap: 0 if it made one token."""
-    if outcome.tally is not None:  # whose gaps they are is not known
+    """Return when each finished request (in the window) finished, and its longest gap (0 with one token)."""
+    if outcome.tally is not None:  # a tally does not record which request a gap belongs to
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     columns, stints = outcome.requests, outcome.stints
     lengths = [len(lane.end) for lane in tokens.lanes]
     base = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    # At base[j] + k the gap before iteration k of batch j; a stretch never asks for that of its first.
+    # At base[j] + k: the gap before iteration k of batch j. A request's first iteration needs none.
     gap = np.zeros(int(base[-1]), np.int64)
     for j, lane in enumerate(tokens.lanes):
         gap[base[j] + 1 : base[j + 1]] = np.diff(lane.end)
     worst = np.zeros(len(columns["finished_s"]), np.int64)
-    whole = np.flatnonzero(columns["first_iteration"] >= 0)
-    whole = whole[~np.isin(whole, stints["request"])]
-    worst[whole] = _longest(gap, base, columns["batch"][whole], *_span(columns, whole))
+    unbroken = np.flatnonzero(columns["first_iteration"] >= 0)
+    unbroken = unbroken[~np.isin(unbroken, stints["request"])]
+    worst[unbroken] = _longest(gap, base, columns["batch"][unbroken], *_span(columns, unbroken))
     every = np.arange(len(stints["request"]))
     inside = _longest(gap, base, stints["batch"], *_span(stints, every))
     np.maximum.at(worst, stints["request"], inside)
@@ -126,7 +126,7 @@ def worst_gaps(outcome: Outcome, tokens: Tokens, window: Window | None = None) -
 
 
 def _finished(outcome: Outcome, window: Window | None) -> NDArray[np.int64]:
-    """The requests that finished (in the window)."""
+    """Return the rows of requests that finished (in the window)."""
     finished_s = outcome.requests["finished_s"]
     rows = np.flatnonzero(np.isfinite(finished_s))
     if window is None:
@@ -143,11 +143,11 @@ def _span(columns: dict[str, NDArray[np.int64]], rows: NDArray[np.int64]) -> tup
 def _longest(
     gap: Ticks, base: NDArray[np.int64], batch: NDArray[np.int32], first: Ticks, last: Ticks
 ) -> Ticks:
-    """The longest gap between the iterations `first` and `last` of these batches, 0 where they are one.
+    """Return the longest gap between iterations `first` and `last` of these batches, 0 where they are equal.
 
-    Ranges of every length by maxima over powers of two: one array at a time, doubled as lengths grow.
+    A range-maximum query by powers of two (sparse table); only one level is in memory at a time.
     """
-    found = np.zeros(len(first), np.int64)
+    longest = np.zeros(len(first), np.int64)
     begin, length = base[batch] + first + 1, last - first
     highest, width = gap, 1
     levels = np.frexp(length)[1] - 1  # floor(log2(length)), -1 for 0
@@ -155,10 +155,10 @@ def _longest(
         if power:
             highest = np.maximum(highest[:-width], highest[width:])
             width *= 2
-        mine = np.flatnonzero(levels == power)
-        start = begin[mine]
-        found[mine] = np.maximum(highest[start], highest[start + length[mine] - width])
-    return found
+        level = np.flatnonzero(levels == power)
+        start = begin[level]
+        longest[level] = np.maximum(highest[start], highest[start + length[level] - width])
+    return longest
 
 
 def _default_limits_ms(gaps: Distribution) -> Float64:
@@ -175,19 +175,19 @@ def limit_ticks(slo_tbt_ms: float) -> int:
 
 
 def token_attainment(gaps: Distribution, limit: int) -> float | None:
-    """Share of the gaps that are within the limit; None without any."""
+    """Return the share of the gaps that are within the limit; None without any."""
     return gaps.at_most(limit) / gaps.count if gaps.count else None
 
 
 def in_time(produced: int, gaps: Distribution, limit: int) -> int:
-    """Goodput: the produced tokens that were not late. First tokens have no gap to be late by."""
+    """Return goodput: produced tokens that were not late. First tokens have no gap and are never late."""
     return produced - (gaps.count - gaps.at_most(limit))
 
 
 def request_attainment(
     outcome: Outcome, tokens: Tokens, limit: int, window: Window | None = None
 ) -> float | None:
-    """Share of the requests (that finished in the window) all of whose gaps were within the limit."""
+    """Return the share of finished requests (in the window) all of whose gaps were within the limit."""
     return requests_in_time(outcome, tokens, limit, window).share
 
 
@@ -211,10 +211,10 @@ def requests_in_time(
     window: Window | None = None,
     first_token: int | None = None,
 ) -> InTime:
-    """The requests that finished (in the window), by which limits, in ticks, they kept throughout."""
+    """Count the requests that finished (in the window) and those within the limits (in ticks) throughout."""
     columns = outcome.requests
     late, base = _late_before(tokens, limit)
-    apart, missed = _missed_apart(outcome, tokens, limit, late, base)
+    own_gaps, missed = _missed_by_own_gaps(outcome, tokens, limit, late, base)
     finished = attained = both = 0
     for rows in chunks(len(columns["finished_s"])):
         some = rows.start + np.flatnonzero(np.isfinite(columns["finished_s"][rows]))
@@ -222,22 +222,22 @@ def requests_in_time(
             at = ticks(columns["finished_s"][some])
             some = some[(at > window.start) & (at <= window.end)]
         finished += len(some)
-        kept = np.zeros(0, np.int64)
-        if len(apart):
-            kept = some[apart[some] & ~missed[some]]
-            some = some[~apart[some]]
+        met = np.zeros(0, np.int64)
+        if len(own_gaps):
+            met = some[own_gaps[some] & ~missed[some]]
+            some = some[~own_gaps[some]]
         offset = base[columns["batch"][some]]
         first, last = offset + columns["first_iteration"][some], offset + columns["last_iteration"][some]
-        kept = np.concatenate([kept, some[late[first] == late[last]]])
-        attained += len(kept)
+        met = np.concatenate([met, some[late[first] == late[last]]])
+        attained += len(met)
         if first_token is not None:
-            waited = ticks(columns["first_token_s"][kept]) - ticks(offered_s(outcome)[kept])
+            waited = ticks(columns["first_token_s"][met]) - ticks(offered_s(outcome)[met])
             both += int(np.count_nonzero(waited <= first_token))
     return InTime(finished, attained, both)
 
 
 def _late_before(tokens: Tokens, limit: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """At base[j] + k: how many iterations of batch j, up to k, ended too long after the one before."""
+    """Return, at base[j] + k, how many iterations of batch j up to k were late after their predecessor."""
     lengths = [len(lane.end) for lane in tokens.lanes]
     base = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     late = np.zeros(int(base[-1]), np.int32)
@@ -246,29 +246,30 @@ def _late_before(tokens: Tokens, limit: int) -> tuple[NDArray[np.int32], NDArray
     return late, base
 
 
-def _missed_apart(
+def _missed_by_own_gaps(
     outcome: Outcome, tokens: Tokens, limit: int, late: NDArray[np.int32], base: NDArray[np.int64]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which requests have gaps by themselves, and which of them a late token; empty if none has.
+    """Return which requests have gaps of their own, and which of them a late token; empty if none has.
 
     Where a request ran in stints its first and last iteration may be of different batches. One that only a
     client saw has no iterations.
     """
     stints, requests = outcome.stints, len(outcome.requests["finished_s"])
-    seen = outcome.chunks is not None
-    if not seen and not len(stints["request"]) and outcome.pool is None:
+    from_client = outcome.chunks is not None
+    if not from_client and not len(stints["request"]) and outcome.pool is None:
         return np.zeros(0, np.bool_), np.zeros(0, np.bool_)
-    apart, missed = np.full(requests, seen), np.zeros(requests, np.bool_)
-    apart[stints["request"]] = True
+    own_gaps, missed = np.full(requests, from_client), np.zeros(requests, np.bool_)
+    own_gaps[stints["request"]] = True
     if outcome.pool is not None:
-        # All of them have been elsewhere first, and some made their only token there.
-        columns, whole = outcome.requests, np.flatnonzero(~apart & (outcome.requests["last_iteration"] >= 0))
-        offset = base[columns["batch"][whole]]
-        first, last = (offset + columns[name][whole] for name in ("first_iteration", "last_iteration"))
-        missed[whole] = late[first] != late[last]
-        apart[:] = True
+        # All requests were in the prompt pool first, and some made their only token there.
+        columns = outcome.requests
+        unbroken = np.flatnonzero(~own_gaps & (columns["last_iteration"] >= 0))
+        offset = base[columns["batch"][unbroken]]
+        first, last = (offset + columns[name][unbroken] for name in ("first_iteration", "last_iteration"))
+        missed[unbroken] = late[first] != late[last]
+        own_gaps[:] = True
     offset = base[stints["batch"]]
     within = late[offset + stints["first_iteration"]] != late[offset + stints["last_iteration"]]
     missed[stints["request"][within]] = True
     missed[tokens.alone.request[tokens.alone.gap > limit]] = True
-    return apart, missed
+    return own_gaps, missed

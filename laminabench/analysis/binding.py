@@ -1,4 +1,4 @@
-"""What keeps a deployment from making more tokens: memory that limits its batch, and who takes the time."""
+"""The resource that limits a deployment: KV memory or the largest part of a token's time."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 from laminabench.runs.summary import Summary
 
-# KV memory that was ever filled so far is what limits a batch: what is left is too little for a request.
+# KV memory filled to this share limits the batch: the rest is too little for another request.
 FULL = 0.95
 
 TIMES = ("model", "attention", "network", "host")
 
 
 class Binding(NamedTuple):
-    """What binds one replay."""
+    """The resource that limits one replay."""
 
     kv_share: float | None  # of KV memory, the largest that was in use
     time: str | None  # the part of a token's time that is the largest, and how large

@@ -1,4 +1,4 @@
-"""What only a client can tell: chunks, time to the first of them, its own lateness, attempts and errors."""
+"""Metrics that only a client can measure: chunks, time to the first one, lateness, attempts and errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from laminabench.analysis.distribution import Distribution, distribution, total
 from laminabench.analysis.rates import Lengths, mean_at_once
-from laminabench.analysis.streams import Chunks, Seen, Streams
+from laminabench.analysis.streams import Chunks, Observed, Streams
 from laminabench.runs.status import DONE, FAILED, statuses
 from laminabench.runs.summary import (
     Attempts,
@@ -27,21 +27,23 @@ from laminabench.sim.outcome import Columns, Outcome
 from laminabench.sim.spec import Float64, Mode, Ticks, ticks
 
 _PER_MS = 1000.0
-# Reasons to fail that are told apart; what is rarer is counted together.
+# Error kinds that are listed by name; rarer ones are counted together.
 MOST_ERRORS = 20
 OTHER_ERRORS = "(other errors)"
 
 
-def of_client(summary: Summary, outcome: Outcome, lengths: Lengths, seen: Seen, mode: Mode) -> ClientSummary:
+def of_client(
+    summary: Summary, outcome: Outcome, lengths: Lengths, client: Observed, mode: Mode
+) -> ClientSummary:
     """Add what only a client knows to the numbers of every replay.
 
     Times and chunks are of the window; lateness, attempts and counts are of the whole run.
     """
-    window, calls, streams, codes = summary.window, outcome.calls, seen.streams, statuses(outcome)
+    window, calls, streams, codes = summary.window, outcome.calls, client.streams, statuses(outcome)
     assert calls is not None
     sent, finished = _known(calls["sent_s"]), _known(outcome.requests["finished_s"])
     began = (streams.first >= 0) & (sent >= 0)
-    itl_ms, tokens_per_chunk = _of_chunks(seen.chunks, calls["even"], window)
+    itl_ms, tokens_per_chunk = _of_chunks(client.chunks, calls["even"], window)
     timed = structs.replace(
         summary,
         ttft_ms=_between(sent, streams.first, began, window).describe(_PER_MS),
@@ -58,12 +60,12 @@ def of_client(summary: Summary, outcome: Outcome, lengths: Lengths, seen: Seen, 
     )
 
 
-def _of_chunks(found: Chunks, even: NDArray[np.bool_], window: Window) -> tuple[Percentiles, TokensPerChunk]:
-    """Gaps of chunks, however many tokens are in one, and how many there are."""
-    inside = (found.end > window.start) & (found.end <= window.end)
-    tokens = found.tokens[inside]
-    made, dealt = total(tokens), total(tokens[even[found.request[inside]]])
-    return distribution(found.gap[inside & (found.gap >= 0)]).describe(_PER_MS), TokensPerChunk(
+def _of_chunks(pieces: Chunks, even: NDArray[np.bool_], window: Window) -> tuple[Percentiles, TokensPerChunk]:
+    """Return the gaps between chunks, whatever their number of tokens, and the tokens per chunk."""
+    inside = (pieces.end > window.start) & (pieces.end <= window.end)
+    tokens = pieces.tokens[inside]
+    made, dealt = total(tokens), total(tokens[even[pieces.request[inside]]])
+    return distribution(pieces.gap[inside & (pieces.gap >= 0)]).describe(_PER_MS), TokensPerChunk(
         mean=made / len(tokens) if len(tokens) else None,
         max=int(tokens.max()) if len(tokens) else None,
         even_share=dealt / made if made else None,
@@ -79,8 +81,8 @@ def _between(start: Ticks, end: Ticks, some: NDArray[np.bool_], window: Window) 
 def _lateness(sent: Ticks, due: Ticks) -> Lateness:
     """Return how late the client sent requests."""
     some = (sent >= 0) & (due >= 0)
-    found = distribution(np.maximum(sent[some] - due[some], 0)).describe(_PER_MS)
-    return Lateness(p50=found.p50, p99=found.p99, max=found.max)
+    late = distribution(np.maximum(sent[some] - due[some], 0)).describe(_PER_MS)
+    return Lateness(p50=late.p50, p99=late.p99, max=late.max)
 
 
 def _attempts(calls: Columns, codes: NDArray[np.int8]) -> Attempts:
@@ -121,8 +123,8 @@ def _count(asked: NDArray[np.int32], counted: NDArray[np.int64]) -> Count:
 
 
 def _known(seconds: Float64) -> Ticks:
-    """In ticks, -1 where there is no such moment."""
-    found = np.full(len(seconds), -1, np.int64)
+    """Convert to ticks, -1 where there is no such moment."""
+    moments = np.full(len(seconds), -1, np.int64)
     some = np.isfinite(seconds)
-    found[some] = ticks(seconds[some])
-    return found
+    moments[some] = ticks(seconds[some])
+    return moments

@@ -1,4 +1,4 @@
-"""What a replay said, as one number: to hold a run with faults against one without."""
+"""A checksum of a replay's tokens, to compare a run with faults against one without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole numbers exactly: sums over long columns, and distributions whose percentiles occurred."""
+"""Exact whole-number statistics: sums over long columns, and distributions whose percentiles occurred."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from laminabench.runs.summary import Percentiles
 from laminabench.sim.spec import TICKS_PER_S, Float64, Ticks, ticks
 
 _ROWS = 1 << 18
-# Low bits that are multiplied apart from the high ones, so that no partial sum leaves 64 bits.
+# Low bits that are multiplied separately from the high ones, so that no partial sum exceeds 64 bits.
 _LOW_BITS = 24
 _LOW_MASK = (1 << _LOW_BITS) - 1
 
 
 def chunks(rows: int) -> Iterator[slice]:
-    """Rows to work on at a time: few enough to stay in cache, enough to forget Python's share."""
+    """Yield slices of rows: small enough to stay in cache, large enough to hide Python's overhead."""
     return (slice(first, min(first + _ROWS, rows)) for first in range(0, rows, _ROWS))
 
 
 def column_ticks(seconds: Float64) -> Ticks:
-    """A column of seconds as ticks, without a copy of it in between. It must not contain NaN."""
+    """Convert a column of seconds to ticks without an intermediate copy. It must not contain NaN."""
     out = np.empty(len(seconds), np.int64)
     for rows in chunks(len(seconds)):
         out[rows] = ticks(seconds[rows])
@@ -32,7 +32,7 @@ def column_ticks(seconds: Float64) -> Ticks:
 
 
 def dot(values: Ticks, weights: NDArray[Any]) -> int:
-    """The sum of values times weights as a Python int; neither may be negative, a weight fits 32 bits."""
+    """Return the sum of values times weights as a Python int. Neither is negative; a weight fits 32 bits."""
     result = 0
     for rows in chunks(len(values)):
         some, weight = values[rows], weights[rows].astype(np.int64)
@@ -47,7 +47,7 @@ def total(values: NDArray[Any]) -> int:
     return int(np.sum(values, dtype=np.int64))
 
 
-# Ranks are worked out in whole numbers: 0.07 * 100 is not 7 in floating point.
+# Ranks are computed in integers: 0.07 * 100 is not 7 in floating point.
 PERMILLE = {"p50": 500, "p90": 900, "p99": 990, "p99.9": 999}
 _BITS = 63
 
@@ -75,7 +75,7 @@ class Distribution:
         return int(self.values[-1]) if len(self.values) else None
 
     def percentile(self, permille: int) -> int | None:
-        """The smallest value that at least this share of all is not above (the inverted CDF)."""
+        """Return the smallest value that at least this share of all does not exceed (the inverted CDF)."""
         if not self.count:
             return None
         rank = max(1, -(-self.count * permille // 1000))
@@ -89,7 +89,7 @@ class Distribution:
         return int(self.up_to[place - 1])
 
     def shares_at_most(self, limits: Ticks) -> Float64:
-        """For each limit the share of the values that are not above it; NaN without any value."""
+        """Return, for each limit, the share of the values that do not exceed it; NaN without any value."""
         if not self.count:
             return np.full(len(limits), np.nan)
         places = np.searchsorted(self.values, limits, side="right")
@@ -98,8 +98,10 @@ class Distribution:
         return shares
 
     def support(self, most: int) -> Ticks:
-        """The distinct values, or about so many of them: at equal steps of the share, half of them at the
-        hundred times finer steps of the last hundredth, where the tail is."""
+        """Return the distinct values, or about `most` of them.
+
+        Half are at equal steps of the share, half at the hundred times finer steps of the last hundredth.
+        """
         values = _distinct(self.values)
         if len(values) <= most:
             return values
@@ -110,18 +112,18 @@ class Distribution:
         return np.unique(self.values[places])
 
     def describe(self, per_s: float) -> Percentiles:
-        """Mean, percentiles and maximum of values in ticks; 1000 per_s gives milliseconds."""
+        """Return mean, percentiles and maximum of values in ticks; 1000 per_s gives milliseconds."""
 
         def scaled(value: float | None) -> float | None:
             return None if value is None else value * per_s / TICKS_PER_S
 
-        found = {name.replace(".", "_"): self.percentile(rank) for name, rank in PERMILLE.items()}
-        points = {name: scaled(value) for name, value in found.items()}
+        values = {name.replace(".", "_"): self.percentile(rank) for name, rank in PERMILLE.items()}
+        points = {name: scaled(value) for name, value in values.items()}
         return Percentiles(mean=scaled(self.mean), max=scaled(self.max), **points)
 
 
 def _distinct(ordered: Ticks) -> Ticks:
-    """np.unique would order them again, or look them up one by one."""
+    """Return the distinct values of a sorted array; np.unique would sort it again, or hash each value."""
     first = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     return ordered[first]

@@ -1,9 +1,9 @@
-"""A number and how sure it is: exact where it was modelled, with an interval where it was measured.
+"""A number and its uncertainty: exact where it was modelled, with an interval where it was measured.
 
-Intervals are Student's t on the logarithm, as numbers here are positive and compared by their ratios. Where
-there are rounds, Runs of one thing, they are the samples: what differs between one start and the next is in
-no single Run. Of a single Run the spread is the bootstrap's, and its blocks are what there are degrees of
-freedom of: a bootstrap alone takes them for many, and promises too much (Hesterberg 2015, 3.2).
+Intervals are Student's t on the logarithm, as numbers here are positive and compared by their ratios. Samples
+are rounds (Runs of the same thing) where there are several: a single Run does not show what differs between
+starts. The spread of a single Run is the bootstrap's, with its blocks as degrees of freedom: by itself a
+bootstrap gives intervals that are too narrow (Hesterberg 2015, 3.2).
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class Estimate:
     """A positive number, the standard error of its logarithm, and the degrees of freedom behind that."""
 
     value: float | None
-    error: float | None = 0.0  # 0 of what is exact; None where nobody knows
+    error: float | None = 0.0  # 0 if exact; None if unknown
     freedom: float = math.inf
 
     @property
     def exact(self) -> bool:
-        """Modelled, or derived from nothing but what was."""
+        """Whether it was modelled, or derived only from modelled numbers."""
         return self.freedom == math.inf and self.error is not None
 
     @property
     def interval(self) -> Interval | None:
-        """None of an exact number, and of one whose spread is not known."""
+        """The confidence interval; None of an exact number, and of one whose spread is not known."""
         if self.value is None or self.error is None or self.exact:
             return None
         reach = math.exp(_T[min(int(self.freedom), len(_T)) - 1] * self.error)
@@ -59,7 +59,7 @@ UNKNOWN = Estimate(None, None)
 
 
 def of_resamples(value: float | None, resampled: Float64 | None) -> Estimate:
-    """A number of one measured Run, and what bootstrap.resamples has of it, if anything."""
+    """Return the estimate of a measured Run's number, from its resamples if there are any."""
     if value is None or resampled is None or not (resampled > 0).all():
         return Estimate(value, None)
     # Resamples of so few blocks spread less than the blocks do.
@@ -68,7 +68,7 @@ def of_resamples(value: float | None, resampled: Float64 | None) -> Estimate:
 
 
 def of_rounds(values: Sequence[float | None]) -> Estimate:
-    """The geometric mean of at least two rounds; their mean, with no interval, where one of them is 0."""
+    """Return the geometric mean of at least two rounds; their plain mean, with no interval, if one is 0."""
     known = [value for value in values if value is not None]
     if len(known) < len(values):
         return UNKNOWN
@@ -80,7 +80,7 @@ def of_rounds(values: Sequence[float | None]) -> Estimate:
 
 
 def ratio(to: Estimate, base: Estimate) -> Estimate:
-    """One number over another that was found independently of it (Welch and Satterthwaite's freedom)."""
+    """Return the ratio of two independent estimates (Welch and Satterthwaite's degrees of freedom)."""
     if to.value is None or not base.value:
         return UNKNOWN
     value = to.value / base.value
@@ -94,5 +94,5 @@ def ratio(to: Estimate, base: Estimate) -> Estimate:
 
 
 def _measured(value: float, error: float, freedom: float) -> Estimate:
-    """Samples that are all the same, as where every token was in time, do not tell how sure they are."""
+    """Return an estimate; samples that are all equal (as all tokens in time) give no interval."""
     return Estimate(value, error, freedom) if error else Estimate(value, None)

@@ -1,12 +1,12 @@
-"""What each fault of a live replay cost: how fast it was noticed and mended, the dip, the goodput lost.
+"""The cost of each fault of a live replay: time to notice and to recover, the dip, the goodput lost.
 
-A fault *began* when one of its workers was struck, or, where nobody struck, when it was noticed. What was
-normal *before* it is told by the last iterations that ended before it began, up to BEFORE of them since the
-fault before it was over: the median of their tokens' gaps, and tokens within the limit a second. It is *over*
-with the first iteration that begins after the engine went on and whose tokens' gap is at most BACK times that
-median; where none is, with the end of the replay or the beginning of the next fault. Goodput lost is what
-would have been made within the limit from the beginning to then, at the rate before but not more than was
-left to be made, less what was.
+A fault *began* when one of its workers was struck (`--chaos`), otherwise when it was noticed. The state
+*before* it is taken from the last iterations that ended before it began, up to BEFORE of them since the
+previous fault was over: the median of their tokens' gaps, and tokens within the limit a second. It is *over*
+with the first iteration that begins after the engine resumed and whose tokens' gap is at most BACK times that
+median; if there is none, with the end of the replay or the beginning of the next fault. Goodput lost is the
+tokens expected within the limit from the beginning to then (at the rate before, at most what was left to be
+made), less the actual ones.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import TICKS_PER_S, Ticks, ticks
 from laminabench.util.live_progress import FaultEvent
 
-# Iterations that tell what was normal.
+# Iterations that define what was normal.
 BEFORE = 100
 # A gap of so many times the median is normal again.
 BACK = 1.5
 _PER_MS = 1000.0
 
-_Dip = dict[str, float | None]  # what a fault did to the time between tokens, as FaultCost has it
+_Dip = dict[str, float | None]  # FaultCost's fields on the time between tokens
 
 
 class _Gaps:
@@ -41,8 +41,8 @@ class _Gaps:
         end = start + ticks(rows["duration_s"])
         last = np.full(len(end), -1, np.int64)  # when the batch's iteration before it ended
         for batch in np.unique(rows["batch"]).tolist():
-            mine = np.flatnonzero(rows["batch"] == batch)
-            last[mine[1:]] = end[mine[:-1]]
+            rows_of_batch = np.flatnonzero(rows["batch"] == batch)
+            last[rows_of_batch[1:]] = end[rows_of_batch[:-1]]
         order = np.argsort(end, kind="stable")
         self.start: Ticks = start[order]
         self.end: Ticks = end[order]
@@ -58,7 +58,7 @@ class _Gaps:
         return distribution(self.gap[some], self.stayed[some]).percentile(500)
 
     def good(self, rows: NDArray[np.int64], limit: int) -> int:
-        """Tokens that were not late; first tokens have no gap to be late by."""
+        """Return the tokens that were not late; first tokens have no gap and are never late."""
         late = self.stayed[rows][self.gap[rows] > limit]
         return int(self.size[rows].sum() - late.sum())
 
@@ -69,7 +69,7 @@ def faults_of(
     gaps, limit = _Gaps(outcome), limit_ticks(slo_tbt_ms)
     causes = _causes(faults, strikes)
     began = [
-        min([int(ticks(strike.at_s)) for strike in cause], default=int(ticks(fault.at_s)))
+        min([int(ticks(event.at_s)) for event in cause], default=int(ticks(fault.at_s)))
         for fault, cause in zip(faults, causes, strict=True)
     ]
     rows, over = [], 0
@@ -97,7 +97,7 @@ def faults_of(
 
 
 def in_all(rows: Sequence[FaultCost], strikes: Sequence[FaultEvent], planned: int) -> FaultsInAll:
-    """The worst and the sum of all faults."""
+    """Return the worst and the sum of all faults."""
 
     def worst(name: str) -> float | None:
         return max((value for row in rows if (value := getattr(row, name)) is not None), default=None)
@@ -113,19 +113,19 @@ def in_all(rows: Sequence[FaultCost], strikes: Sequence[FaultEvent], planned: in
 
 
 def _causes(faults: Sequence[FaultEvent], strikes: Sequence[FaultEvent]) -> list[list[FaultEvent]]:
-    """The strikes behind each fault: at its workers, before it was noticed, and not an earlier one's."""
-    left, found = sorted(strikes, key=lambda strike: strike.at_s), []
+    """Return the injected faults behind each fault: on its workers, before it was noticed, used once."""
+    left, causes = sorted(strikes, key=lambda event: event.at_s), []
     for fault in faults:
-        mine = [each for each in left if each.workers[0] in fault.workers and each.at_s <= fault.at_s]
-        left = [each for each in left if each not in mine]
-        found.append(mine)
-    return found
+        own = [each for each in left if each.workers[0] in fault.workers and each.at_s <= fault.at_s]
+        left = [each for each in left if each not in own]
+        causes.append(own)
+    return causes
 
 
 def _cost(gaps: _Gaps, fault: FaultEvent, began: int, over: int, until: int, limit: int) -> tuple[_Dip, int]:
-    """The dip and what it cost, None where there is no telling; and when it was over.
+    """Return the dip and its cost (None where unknown), and when the fault was over.
 
-    `over` is when the fault before it was.
+    `over` is when the previous fault was over.
     """
     noticed, resumed = int(ticks(fault.at_s)), int(ticks(fault.recovered_s))
     before = np.flatnonzero((gaps.end <= began) & (gaps.start >= over))[-BEFORE:]
@@ -150,5 +150,5 @@ def _cost(gaps: _Gaps, fault: FaultEvent, began: int, over: int, until: int, lim
 
 def _dip(again_s: float | None, before: int | None, worst: int | None, lost: float | None) -> _Dip:
     before_ms, worst_ms = (None if gap is None else gap * _PER_MS / TICKS_PER_S for gap in (before, worst))
-    told = {"tbt_before_ms": before_ms, "tbt_worst_ms": worst_ms}
-    return {"normal_again_s": again_s, **told, "goodput_lost_tokens": lost}
+    gaps_ms = {"tbt_before_ms": before_ms, "tbt_worst_ms": worst_ms}
+    return {"normal_again_s": again_s, **gaps_ms, "goodput_lost_tokens": lost}

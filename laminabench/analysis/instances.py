@@ -1,4 +1,4 @@
-"""How work was spread: over instances behind a router, and over devices that compute prompts for others."""
+"""The spread of work over instances behind a router, and over devices that compute prompts for others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def instances_of(
 ) -> PerInstance:
     """Return the numbers of each instance; `mean_batches` are those of all batches that ran.
 
-    Where iterations were not kept, from when each request was there.
+    Where iterations were not stored, they are computed from the requests' times.
     """
     instances = len(outcome.instance_batches)
     of_batch = np.repeat(np.arange(instances), outcome.instance_batches)
@@ -48,7 +48,7 @@ def instances_of(
 
 
 def prompt_pool_of(outcome: Outcome, window: Window) -> PromptPool:
-    """In the window; of an iteration that its edge cuts, the part that is inside."""
+    """Return the prompt pool's numbers in the window; of an iteration cut by its edge, the part inside."""
     assert outcome.pool is not None
     columns = outcome.pool
     start = ticks(columns["start_s"])

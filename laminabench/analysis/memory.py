@@ -1,4 +1,4 @@
-"""What boards with two memories held and moved: in numbers of the steady window, and over time."""
+"""Use of boards with two memories: in numbers of the steady window, and over time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from laminabench.runs.summary import Amounts, HbmBytes, MeanAndMax, Memory, Wind
 from laminabench.sim.outcome import Columns, Outcome
 from laminabench.sim.spec import TICKS_PER_S, Float64, Ticks, ticks
 
-# What HBM is allocated to, with the columns that say how much.
+# Uses of HBM and the columns of their sizes.
 PARTS = {"kv": "hbm_kv_bytes", "qkv": "hbm_qkv_bytes", "fc": "hbm_fc_bytes"}
 NAMES = {"kv": "KV", "qkv": "QKV weights", "fc": "FC weights"}
 FREE = "hbm_free_bytes"
@@ -23,9 +23,9 @@ HEADS = ("qkv_heads", "attention_groups", "fc_heads")
 
 
 def memory_of(outcome: Outcome, window: Window) -> Memory:
-    """The summary's `memory`: of the iterations that ended in the window, bytes as one board has them.
+    """Return the summary's `memory`: of the iterations that ended in the window, bytes of one board.
 
-    Means weigh each iteration by how long it took; counts and totals are of all boards together.
+    Means weight each iteration by its duration; counts and totals are of all boards together.
     """
     memory, rows = outcome.memory, outcome.iterations
     assert memory is not None
@@ -63,66 +63,66 @@ def _together(memory: Columns, *columns: str) -> NDArray[np.int64]:
 
 
 def _changed(memory: Columns, board: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which iterations had another mapping than the one before them on their board."""
+    """Return which iterations had another mapping than the previous one on their board."""
     changed = np.zeros(len(board), np.bool_)
     mapping = np.column_stack([memory[name] for name in HEADS])
     for each in np.unique(board).tolist():
-        mine = np.flatnonzero(board == each)
-        changed[mine[1:]] = (mapping[mine[1:]] != mapping[mine[:-1]]).any(axis=1)
+        rows = np.flatnonzero(board == each)
+        changed[rows[1:]] = (mapping[rows[1:]] != mapping[rows[:-1]]).any(axis=1)
     return changed
 
 
 def _spread(values: NDArray[Any], lasts: Ticks) -> MeanAndMax:
-    """Mean over the iterations' time, and the most."""
+    """Return the mean weighted by the iterations' time, and the maximum."""
     time = total(lasts)
     if not time:
         return MeanAndMax(mean=None, max=None)
-    # Bytes and ticks multiplied leave 64 bits: some bits of the bytes at a time.
+    # Bytes times ticks exceeds 64 bits: multiply some bits of the bytes at a time.
     weighed = sum(dot(lasts, (values >> bits) & _MASK) << bits for bits in range(0, 64, _BITS))
     return MeanAndMax(mean=weighed / time, max=int(values.max()))
 
 
 def _amounts(moved: NDArray[Any]) -> Amounts:
-    """In all, and in an iteration: on average and at most."""
+    """Return the total, and the mean and the maximum of an iteration."""
     in_all, most = total(moved), int(moved.max()) if len(moved) else None
     return Amounts(total=in_all, per_iteration=_share(in_all, len(moved)), max=most)
 
 
-def _share(part: float | None, whole: float | None) -> float | None:
-    return part / whole if part is not None and whole else None
+def _share(part: float | None, full: float | None) -> float | None:
+    return part / full if part is not None and full else None
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryOverTime:
-    """One value a slice of time, all boards together."""
+    """Use of memory by slice of time, all boards together."""
 
     edges_s: Float64
     capacity_bytes: int  # of HBM
-    held_bytes: dict[str, Float64]  # means of kv, qkv, fc and free; of HBM
+    stored_bytes: dict[str, Float64]  # means of kv, qkv, fc and free; of HBM
     moved_bytes_per_s: Float64
 
 
 def memory_over_time(outcome: Outcome, slices: int = MOST_SLICES) -> MemoryOverTime:
-    """Equal slices from the beginning to the end, nothing left out.
+    """Return the use of memory in equal slices from the beginning to the end of the replay.
 
-    A board holds what an iteration began with until its next one begins, and after its last one nothing.
+    A board stores what an iteration began with until its next one begins, and nothing after its last one.
     """
     memory, rows = outcome.memory, outcome.iterations
     assert memory is not None
     edges_s = np.linspace(0.0, outcome.end_s, slices + 1)
     width_s = outcome.end_s / slices
-    held = {part: np.zeros(slices) for part in (*PARTS, "free")}
+    stored = {part: np.zeros(slices) for part in (*PARTS, "free")}
     capacity = 0
     if not width_s:
-        return MemoryOverTime(edges_s, capacity, held, np.zeros(slices))
+        return MemoryOverTime(edges_s, capacity, stored, np.zeros(slices))
     for board in np.unique(rows["batch"]).tolist():
-        mine = np.flatnonzero(rows["batch"] == board)
-        capacity += int(_together(memory, *PARTS.values(), FREE)[mine].max())
-        start_s = rows["start_s"][mine]
-        at_s = np.append(start_s, start_s[-1] + rows["duration_s"][mine[-1]])
+        ours = np.flatnonzero(rows["batch"] == board)
+        capacity += int(_together(memory, *PARTS.values(), FREE)[ours].max())
+        start_s = rows["start_s"][ours]
+        at_s = np.append(start_s, start_s[-1] + rows["duration_s"][ours[-1]])
         for part, column in (*PARTS.items(), ("free", FREE)):
-            so_far = np.append(0.0, np.cumsum(memory[column][mine] * np.diff(at_s)))
-            held[part] += np.diff(np.interp(edges_s, at_s, so_far)) / width_s
+            so_far = np.append(0.0, np.cumsum(memory[column][ours] * np.diff(at_s)))
+            stored[part] += np.diff(np.interp(edges_s, at_s, so_far)) / width_s
     place = slice_of(ticks(rows["start_s"]), ticks(edges_s))
     moved = np.bincount(place, weights=memory["moved_bytes"], minlength=slices) / width_s
-    return MemoryOverTime(edges_s, capacity, held, moved)
+    return MemoryOverTime(edges_s, capacity, stored, moved)

@@ -17,7 +17,7 @@ from laminabench.analysis.calls import of_client
 from laminabench.analysis.distribution import total
 from laminabench.analysis.instances import instances_of, prompt_pool_of
 from laminabench.analysis.memory import memory_of
-from laminabench.analysis.streams import Seen, arrivals, seen_of
+from laminabench.analysis.streams import Observed, arrivals, observed_of
 from laminabench.analysis.tbt import Tokens, tbt, tokens_of
 from laminabench.analysis.window import whole_run, window
 from laminabench.runs.status import STATUSES, statuses
@@ -51,23 +51,23 @@ def summarise(
     prompts: bool = False,
     instances: int = 1,
 ) -> Summary:
-    """Everything of the steady window, and the main numbers of the whole run beside it.
+    """Return all numbers of the steady window, and the main ones of the full run.
 
     `shared_devices`: attention runs on the model workers' own devices, so a bubble is when neither works.
-    `instances`: of a deployment whose attention workers are their own; busy times are of all of them.
-    `prompts`: they were computed, so the time to the first token says something.
+    `instances`: number of instances where attention has devices of its own; busy times are summed over all.
+    `prompts`: whether prompts were computed, so that the time to the first token is meaningful.
     """
-    steady, whole = window(outcome, mode), whole_run(outcome)
-    seen = seen_of(outcome)
-    tokens = tokens_of(outcome, seen)
+    steady, everything = window(outcome, mode), whole_run(outcome)
+    observed = observed_of(outcome)
+    tokens = tokens_of(outcome, observed)
     limits = (slo_tbt_ms, slo_ttft_ms)
-    of_whole = _rates(outcome, tokens, seen, whole, limits)
-    headline = of_whole if steady == whole else _rates(outcome, tokens, seen, steady, limits)
+    full_run = _rates(outcome, tokens, observed, everything, limits)
+    headline = full_run if steady == everything else _rates(outcome, tokens, observed, steady, limits)
     del tokens
     counts = np.bincount(statuses(outcome), minlength=len(STATUSES)).tolist()
-    # Of devices that do both each replica has its own attention.
+    # Where attention shares the replicas' devices, each replica is an attention pool.
     used = _utilisation(outcome, steady, len(outcome.replica_busy_s) if shared_devices else instances)
-    found = Summary(
+    summary = Summary(
         **asdict(headline),
         cost=rates.cost(headline.throughput_tokens_per_s, usd_per_hour),
         energy=rates.energy(headline.throughput_tokens_per_s, power_w),
@@ -75,24 +75,24 @@ def summarise(
         tokens_generated=sum(total(made) for _, made in arrivals(outcome)),
         duration_s=outcome.end_s,
         window=steady,
-        whole_run=of_whole,
+        whole_run=full_run,
         time_shares=rates.time_shares(outcome, steady),
         utilisation=used,
         bubbles=_bubbles(used, shared_devices=shared_devices),
         queueing_s=rates.queueing(outcome, steady).describe(PER_S),
-        tpot_ms=rates.tpot(outcome, lengths, steady, seen).describe(PER_MS),
-        # Only known of a replay whose scheduler can be asked.
-        preemptions=None if seen else total(outcome.requests["preemptions"]),
-        kv=Kv() if seen else _kv(outcome),
+        tpot_ms=rates.tpot(outcome, lengths, steady, observed).describe(PER_MS),
+        # Only known where the scheduler is ours.
+        preemptions=None if observed else total(outcome.requests["preemptions"]),
+        kv=Kv() if observed else _kv(outcome),
     )
-    if seen:
-        return of_client(found, outcome, lengths, seen, mode)
+    if observed:
+        return of_client(summary, outcome, lengths, observed, mode)
     if prompts:
         first, last = (rates.since_arrival(outcome, at, steady) for at in ("first_token_s", "finished_s"))
-        found = replace(found, ttft_ms=first.describe(PER_MS), e2e_ms=last.describe(PER_MS))
+        summary = replace(summary, ttft_ms=first.describe(PER_MS), e2e_ms=last.describe(PER_MS))
     several = len(outcome.instance_batches) > 1
     return EngineSummary(
-        **asdict(found),
+        **asdict(summary),
         memory=memory_of(outcome, steady) if outcome.memory is not None else UNSET,
         instances=instances_of(outcome, lengths, steady, headline.mean_batches) if several else UNSET,
         prompt_pool=prompt_pool_of(outcome, steady) if outcome.pool is not None else UNSET,
@@ -105,20 +105,20 @@ def _kv(outcome: Outcome) -> Kv:
 
 
 def _rates(
-    outcome: Outcome, tokens: Tokens, seen: Seen | None, of: Window, limits: tuple[float, float | None]
+    outcome: Outcome, tokens: Tokens, client: Observed | None, of: Window, limits: tuple[float, float | None]
 ) -> Rates:
     slo_tbt_ms, slo_ttft_ms = limits
     limit = limit_ticks(slo_tbt_ms)
     made = rates.produced(outcome, of)
     gaps = tbt(tokens, of)
-    batches = rates.mean_batches(outcome, of, seen)
+    batches = rates.mean_batches(outcome, of, client)
     first = None if slo_ttft_ms is None else limit_ticks(slo_ttft_ms)
-    # Whose the tokens of a tally are is not known.
-    kept = None if outcome.tally else requests_in_time(outcome, tokens, limit, of, first)
+    # A tally does not record which request its tokens belong to.
+    met = None if outcome.tally else requests_in_time(outcome, tokens, limit, of, first)
     slo = Attainment(
         tbt_ms=slo_tbt_ms,
         token_attainment=token_attainment(gaps, limit),
-        request_attainment=kept.share if kept else None,
+        request_attainment=met.share if met else None,
         goodput_tokens_per_s=rates.per_second(in_time(made, gaps, limit), of),
     )
     if slo_ttft_ms is not None and first is not None:
@@ -127,8 +127,8 @@ def _rates(
             slo,
             ttft_ms=slo_ttft_ms,
             ttft_attainment=token_attainment(waits, first),
-            joint_attainment=kept.both / kept.finished if kept and kept.finished else None,
-            goodput_requests_per_s=rates.per_second(kept.both, of) if kept else None,
+            joint_attainment=met.both / met.finished if met and met.finished else None,
+            goodput_requests_per_s=rates.per_second(met.both, of) if met else None,
         )
     return Rates(
         throughput_tokens_per_s=rates.per_second(made, of),
@@ -140,12 +140,12 @@ def _rates(
 
 
 def _utilisation(outcome: Outcome, steady: Window, attention_pools: int) -> PoolShares:
-    """Of the pools in the window; of each worker over the whole run, as its busy time is known for that."""
-    # Who is gone took its sum along.
-    whole = rates.unknown_until_s(outcome) == 0
+    """Return utilisation of the pools in the window and, where complete, of each worker over the full run."""
+    # A lost worker's busy time is lost with it.
+    complete = rates.unknown_until_s(outcome) == 0
 
     def share(busy: float) -> float | None:
-        return rates.share_of_run(outcome, busy) if whole else None
+        return rates.share_of_run(outcome, busy) if complete else None
 
     return PoolShares(
         **rates.utilisation(outcome, steady, attention_pools=attention_pools),
@@ -157,7 +157,7 @@ def _utilisation(outcome: Outcome, steady: Window, attention_pools: int) -> Pool
 
 
 def _bubbles(used: PoolShares, *, shared_devices: bool) -> PoolShares:
-    """1 - utilisation, of the same workers; of the devices, where model and attention share them."""
+    """Return 1 - utilisation of the same workers, or of the devices that model and attention share."""
 
     def idle(*busy: float | UnsetType | None) -> float | None:
         known = [share for share in busy if share is not None and share is not UNSET]

@@ -1,4 +1,4 @@
-"""The metrics of a replay: what each is called, its unit, which way is better, where it is shown.
+"""The metrics of a replay: name, unit, direction of improvement, and where each is shown.
 
 The one list that gates, tables, reports, sweeps and goldens are made from. A metric is a number of a
 `Summary`, by its dotted key; docs/metrics.md has the formulas, and tests hold its tables to this list.
@@ -14,7 +14,7 @@ from laminabench.analysis.estimate import Estimate, Interval
 from laminabench.runs.summary import Summary, number_at
 
 Sense = Literal["more", "less"]
-# How it is known in a measured Run: drawn from its iterations, as sure as throughput is, or known beforehand.
+# Its uncertainty in a measured Run: from resampled iterations, as that of throughput, or none.
 Certainty = Literal["resampled", "throughput", "fixed"]
 
 
@@ -22,14 +22,14 @@ Certainty = Literal["resampled", "throughput", "fixed"]
 class Metric:
     """One number of a summary, or several under one key."""
 
-    key: str  # in a summary; empty of what is computed from two of them
+    key: str  # in a summary; empty if computed from two summaries
     unit: str = ""
     better: Sense | None = None
-    name: str = ""  # of `compare` and its gates
+    name: str = ""  # in `compare` and its gates
     title: str = ""  # in tables of `compare` and of reports
-    column: tuple[str, str] | None = None  # of a sweep: the name to sort by, and the title
-    in_report: bool = False  # a row of its comparison, beside those of `compare`
-    in_goldens: bool = False  # what `check` holds against goldens unless a case says otherwise
+    column: tuple[str, str] | None = None  # in a sweep: the name to sort by, and the title
+    in_report: bool = False  # a row of its comparison, besides those of `compare`
+    in_goldens: bool = False  # `check` compares it with goldens unless a case says otherwise
     certainty: Certainty = "resampled"
 
     @property
@@ -37,14 +37,14 @@ class Metric:
         return self.unit == "share"
 
     def interval(self, estimate: Estimate) -> Interval | None:
-        """The estimate's, as far as this can be: no share is above 1."""
-        found = estimate.interval
-        return Interval(found.low, min(1.0, found.high)) if found and self.is_share else found
+        """Return the estimate's interval, capped at 1 for a share."""
+        interval = estimate.interval
+        return Interval(interval.low, min(1.0, interval.high)) if interval and self.is_share else interval
 
     def of(self, summary: Summary) -> float | None:
-        """The number, None where the replay has none."""
-        found = number_at(summary, self.key)
-        return None if found is None else float(found)
+        """Return the number; None where the replay has none."""
+        value = number_at(summary, self.key)
+        return None if value is None else float(value)
 
 
 def _points(
@@ -68,7 +68,7 @@ def _points(
 METRICS = (
     Metric("throughput_tokens_per_s", "tokens/s", "more", name="throughput",
            title="throughput, tokens/s", column=("throughput", "tokens/s"), in_goldens=True),
-    # At the base's price an hour, in proportion: as if any fraction of a deployment could be had.
+    # At the base's price an hour, in proportion: as if any fraction of a deployment could be rented.
     Metric("", "tokens/s", "more", name="throughput_at_equal_cost",
            title="throughput at the base's cost, tokens/s"),
     # The same with rated power.
@@ -139,11 +139,11 @@ METRICS = (
     Metric("memory.hbm_busy_share", "share", title="HBM side busy"),
     Metric("memory.lpddr_busy_share", "share", title="LPDDR side busy"),
 )  # fmt: skip
-# Of `compare` and its gates, by name.
+# The metrics of `compare` and its gates, by name.
 COMPARED = {metric.name: metric for metric in METRICS if metric.name}
 THROUGHPUT, USD_PER_HOUR, RATED_W = (COMPARED[name] for name in ("throughput", "usd_per_hour", "rated_w"))
 AT_EQUAL_COST, AT_EQUAL_POWER = (COMPARED[f"throughput_at_equal_{what}"] for what in ("cost", "power"))
-# Those of them that a summary has by itself.
+# The ones that a single summary has.
 SUMMARISED = tuple(metric for metric in COMPARED.values() if metric.key)
 BOARDS = tuple(metric for metric in METRICS if metric.key.startswith("memory.") and metric.title)
 COLUMNS = {metric.column[0]: metric for metric in METRICS if metric.column}
@@ -152,7 +152,7 @@ IN_GOLDENS = tuple(metric.key for metric in METRICS if metric.in_goldens)
 
 
 def better(key: str) -> Sense | None:
-    """Which way is better of whatever is at a dotted key, by the nearest entry around it that says so."""
+    """Return which direction is better at a dotted key, by the nearest enclosing entry that defines it."""
     key = key.removeprefix("whole_run.")
     while key:
         if known := _SENSES.get(key):

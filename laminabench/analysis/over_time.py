@@ -13,7 +13,7 @@ from laminabench.analysis.tbt import gaps_of, tokens_of
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import TICKS_PER_S, Float64, Ticks, ticks
 
-# As many as a picture can show, and not many fewer tokens in one than a percentile is of.
+# At most what a chart can show, and few enough that each has tokens for a percentile.
 MOST_SLICES, FEWEST_SLICES = 120, 20
 _MOMENTS_A_SLICE = 5
 _PER_MS = 1000.0 / TICKS_PER_S
@@ -21,7 +21,7 @@ _PER_MS = 1000.0 / TICKS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class OverTime:
-    """One value a slice; NaN where no token has a gap."""
+    """Tokens and gaps by slice of time; NaN where no token has a gap."""
 
     edges_s: Float64
     tokens_per_s: Float64
@@ -30,11 +30,11 @@ class OverTime:
 
 
 def over_time(outcome: Outcome, slices: int | None = None) -> OverTime:
-    """Equal slices from the beginning to the end; a token is in the slice in which it came."""
+    """Return equal slices from the beginning to the end; a token is in the slice in which it came."""
     at, tokens = all_arrivals(outcome)
     if slices is None:
-        wanted = len(at) // _MOMENTS_A_SLICE
-        slices = min(MOST_SLICES, max(FEWEST_SLICES, wanted))
+        enough = len(at) // _MOMENTS_A_SLICE
+        slices = min(MOST_SLICES, max(FEWEST_SLICES, enough))
     edges_s = np.linspace(0.0, outcome.end_s, slices + 1)
     edges = ticks(edges_s)
     gaps = gaps_of(tokens_of(outcome))
@@ -45,7 +45,7 @@ def over_time(outcome: Outcome, slices: int | None = None) -> OverTime:
 
 
 def first_tokens_over_time(outcome: Outcome, edges_s: Float64) -> tuple[Float64, Float64]:
-    """p50 and p99 of the time from arrival to the first token in each slice, in milliseconds."""
+    """Return p50 and p99 of the time to the first token in each slice, in milliseconds."""
     requests = outcome.requests
     began = np.isfinite(requests["first_token_s"])
     first = ticks(requests["first_token_s"][began])
@@ -54,7 +54,7 @@ def first_tokens_over_time(outcome: Outcome, edges_s: Float64) -> tuple[Float64,
 
 
 def _percentiles(at: Ticks, values: Ticks, count: NDArray[np.int32], edges: Ticks) -> tuple[Float64, Float64]:
-    """p50 and p99 in each slice, in milliseconds, of values that came so often at these moments."""
+    """Return p50 and p99 in each slice, in milliseconds, of weighted values at these moments."""
     slices = len(edges) - 1
     place = slice_of(at, edges)
     order = np.argsort(place, kind="stable")
@@ -62,15 +62,15 @@ def _percentiles(at: Ticks, values: Ticks, count: NDArray[np.int32], edges: Tick
     p50, p99 = np.full(slices, np.nan), np.full(slices, np.nan)
     first = np.searchsorted(place, np.arange(slices + 1))
     for each in range(slices):
-        mine = slice(first[each], first[each + 1])
+        members = slice(first[each], first[each + 1])
         if first[each] < first[each + 1]:
-            found = distribution(values[mine], count[mine])
-            p50[each] = (found.percentile(500) or 0) * _PER_MS
-            p99[each] = (found.percentile(990) or 0) * _PER_MS
+            part = distribution(values[members], count[members])
+            p50[each] = (part.percentile(500) or 0) * _PER_MS
+            p99[each] = (part.percentile(990) or 0) * _PER_MS
     return p50, p99
 
 
 def slice_of(at: NDArray[np.int64], edges: NDArray[np.int64]) -> NDArray[np.int64]:
-    """After one edge and up to and including the next."""
-    found: NDArray[np.int64] = np.clip(np.searchsorted(edges, at, side="left") - 1, 0, len(edges) - 2)
-    return found
+    """Return the slice of each moment: after one edge and up to and including the next."""
+    slices: NDArray[np.int64] = np.clip(np.searchsorted(edges, at, side="left") - 1, 0, len(edges) - 2)
+    return slices

@@ -14,12 +14,12 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from laminabench.analysis.distribution import Distribution, chunks, distribution, dot, total
-from laminabench.analysis.streams import Seen, arrivals, rows_of_batches, seen_of
+from laminabench.analysis.streams import Observed, arrivals, observed_of, rows_of_batches
 from laminabench.runs.summary import Cost, Energy, TimeShares, Window
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import TICKS_PER_S, Float64, Ticks, ticks
 
-# Nothing here knows what a device draws at work; what it is rated for is known.
+# The power a device draws at work is not measured; its rating is an upper bound.
 ENERGY_BOUND = "upper: every device at its rated power all the time; hosts, network and cooling not counted"
 PARTS = ("model", "attention", "network", "host")
 
@@ -38,15 +38,15 @@ def produced(outcome: Outcome, window: Window) -> int:
     return sum(total(made[(at > window.start) & (at <= window.end)]) for at, made in arrivals(outcome))
 
 
-def mean_batches(outcome: Outcome, window: Window, seen: Seen | None = None) -> list[float]:
-    """For each batch the mean number of requests in its iterations over the window's time, pauses included.
+def mean_batches(outcome: Outcome, window: Window, observed: Observed | None = None) -> list[float]:
+    """Return each batch's mean size over the window's time, pauses included.
 
     The sum is the mean number of requests being served at once. Where only a client saw them they are one
     batch, and a request is in it from its first chunk to its last.
     """
-    seen = seen or seen_of(outcome)
-    if seen is not None:
-        return [mean_at_once(seen.streams.first, seen.streams.last, window)]
+    observed = observed or observed_of(outcome)
+    if observed is not None:
+        return [mean_at_once(observed.streams.first, observed.streams.last, window)]
     if outcome.tally is not None:
         return [outcome.tally["duration_s"] / outcome.end_s if outcome.end_s else 0.0]
     columns = outcome.iterations
@@ -54,8 +54,8 @@ def mean_batches(outcome: Outcome, window: Window, seen: Seen | None = None) -> 
     sums = [0] * batches
     for rows, start, end in _spans(outcome):
         inside = overlap(start, end, window)
-        for j, mine in enumerate(rows_of_batches(columns["batch"][rows])):
-            sums[j] += dot(inside[mine], columns["size"][rows][mine])
+        for j, members in enumerate(rows_of_batches(columns["batch"][rows])):
+            sums[j] += dot(inside[members], columns["size"][rows][members])
     return [some / window.ticks if window.ticks else 0.0 for some in sums]
 
 
@@ -65,7 +65,7 @@ def mean_at_once(start: Ticks, end: Ticks, window: Window) -> float:
 
 
 def time_shares(outcome: Outcome, window: Window) -> TimeShares:
-    """Where the time of a token goes: the parts of the iterations' time, each iteration counted once a token.
+    """Return how a token's time is divided over the parts of an iteration, weighted by tokens.
 
     `waiting` is what no part accounts for: for the other batches, for a worker, in a bubble. Parts can run at
     the same time; `overlapped` is by how much they exceed an iteration's duration, so that model +
@@ -94,13 +94,13 @@ def time_shares(outcome: Outcome, window: Window) -> TimeShares:
         sums["waiting"] += dot(np.maximum(left, 0), size)
         sums["overlapped"] += dot(np.maximum(-left, 0), size)
     if not {"model", "attention"} <= sums.keys():
-        # Nobody can tell what was waiting and what was work.
+        # Waiting and work cannot be separated.
         sums = {part: some for part, some in sums.items() if part in measured}
     return TimeShares(**{part: some / all_time if all_time else None for part, some in sums.items()})
 
 
 def utilisation(outcome: Outcome, window: Window, *, attention_pools: int = 1) -> dict[str, float | None]:
-    """Busy share of the model replicas and of the pools of attention workers (means) within the window.
+    """Return the busy share of the model replicas and attention pools (means) within the window.
 
     From the iterations; of one that is cut by the window's edge, the part that its time inside is of its
     duration, as if the work were spread evenly over it. Where workers are gone (a fault, a resumption), of
@@ -115,11 +115,11 @@ def utilisation(outcome: Outcome, window: Window, *, attention_pools: int = 1) -
     busy = dict.fromkeys(("model", "attention"), 0.0)
     for rows, start, end in _spans(outcome):
         inside = overlap(start, end, window)
-        whole = inside == end - start
-        cut = np.flatnonzero(~whole & (inside > 0))
+        complete = inside == end - start
+        cut = np.flatnonzero(~complete & (inside > 0))
         for part in busy:
             spent = ticks(np.nan_to_num(columns[f"{part}_s"][rows]))
-            busy[part] += total(spent[whole])
+            busy[part] += total(spent[complete])
             busy[part] += sum(int(spent[i]) * int(inside[i]) / int(end[i] - start[i]) for i in cut)
     if window.ticks <= 0:
         return dict.fromkeys(busy)
@@ -127,7 +127,7 @@ def utilisation(outcome: Outcome, window: Window, *, attention_pools: int = 1) -
 
 
 def unknown_until_s(outcome: Outcome) -> float:
-    """When the last iteration ended whose workers are gone, and what they did with them; 0 without any.
+    """Return when the last iteration of a lost worker ended, whose busy time is unknown; 0 without any.
 
     Where only a client saw the replay nobody ever knew.
     """
@@ -147,12 +147,12 @@ def share_of_run(outcome: Outcome, busy_s: float) -> float | None:
 
 
 def queueing(outcome: Outcome, window: Window | None = None) -> Distribution:
-    """Ticks from arrival to the first iteration, of requests admitted in the window (its start included)."""
+    """Return ticks from arrival to first iteration of requests admitted in the window (start included)."""
     return since_arrival(outcome, "admitted_s", window, start_included=True)
 
 
 def offered_s(outcome: Outcome) -> Float64:
-    """When each request came: was sent first, where only a client saw it."""
+    """Return when each request arrived, or was first sent where only a client saw it."""
     came: Float64 = outcome.requests["arrival_s"] if outcome.calls is None else outcome.calls["sent_s"]
     return came
 
@@ -164,37 +164,37 @@ def since_arrival(
     *,
     start_included: bool = False,
 ) -> Distribution:
-    """Ticks from arrival to a moment of a request, of the requests that had it in the window."""
+    """Return ticks from arrival to a moment of a request, of the requests that had it in the window."""
     columns, offered = outcome.requests, offered_s(outcome)
-    found = []
+    delays = []
     for rows in chunks(len(columns[moment])):
         some = np.isfinite(columns[moment][rows])
         came = ticks(columns[moment][rows][some])
         delay = came - ticks(offered[rows][some])
         if window is not None:
             delay = delay[(came > window.start - start_included) & (came <= window.end)]
-        found.append(delay)
-    return distribution(_joined(found))
+        delays.append(delay)
+    return distribution(_joined(delays))
 
 
 def tpot(
-    outcome: Outcome, lengths: Lengths, window: Window | None = None, seen: Seen | None = None
+    outcome: Outcome, lengths: Lengths, window: Window | None = None, observed: Observed | None = None
 ) -> Distribution:
-    """(First token to last) / (tokens - 1) of each request that finished with more than one, to the tick."""
+    """Return (first token to last) / (tokens - 1), in ticks, of finished requests with more than one."""
     columns = outcome.requests
     made: NDArray[np.int32] | NDArray[np.int64] = lengths.output_tokens
-    seen = seen or seen_of(outcome)
-    if seen is not None:
-        made = seen.streams.tokens  # what came, whatever was asked for
-    found = []
+    observed = observed or observed_of(outcome)
+    if observed is not None:
+        made = observed.streams.tokens  # tokens received, whatever number was requested
+    times = []
     for rows in chunks(len(columns["finished_s"])):
         some = np.isfinite(columns["finished_s"][rows]) & (made[rows] > 1)
         finished = ticks(columns["finished_s"][rows][some])
         each = np.rint((finished - ticks(columns["first_token_s"][rows][some])) / (made[rows][some] - 1))
         if window is not None:
             each = each[(finished > window.start) & (finished <= window.end)]
-        found.append(each.astype(np.int64))
-    return distribution(_joined(found))
+        times.append(each.astype(np.int64))
+    return distribution(_joined(times))
 
 
 def per_second(count: float, window: Window) -> float | None:
@@ -217,13 +217,13 @@ def cost(throughput_tokens_per_s: float | None, usd_per_hour: float | None) -> C
 
 
 def energy(throughput_tokens_per_s: float | None, power_w: float | None) -> Energy:
-    """An upper bound on what the devices take for a token, and what it supposes. None as in `cost`."""
+    """Return an upper bound on the devices' energy for a token, and its assumption. None as in `cost`."""
     each = power_w / throughput_tokens_per_s if power_w is not None and throughput_tokens_per_s else None
     return Energy(rated_w=power_w, joules_per_token=each, bound=ENERGY_BOUND)
 
 
 def _spans(outcome: Outcome) -> Iterator[tuple[slice, Ticks, Ticks]]:
-    """Some rows of the iterations at a time, with when they started and ended."""
+    """Yield some rows of the iterations at a time, with when they started and ended."""
     start_s, duration_s = outcome.iterations["start_s"], outcome.iterations["duration_s"]
     for rows in chunks(len(start_s)):
         start = ticks(start_s[rows])
@@ -231,10 +231,10 @@ def _spans(outcome: Outcome) -> Iterator[tuple[slice, Ticks, Ticks]]:
 
 
 def overlap(start: Ticks, end: Ticks, window: Window) -> Ticks:
-    """For each span of time how much of it is in the window."""
+    """Return how much of each span of time is in the window."""
     inside: Ticks = np.minimum(end, window.end) - np.maximum(start, window.start)
     return np.maximum(inside, 0, out=inside)
 
 
-def _joined(found: list[Ticks]) -> Ticks:
-    return np.concatenate(found) if found else np.zeros(0, np.int64)
+def _joined(parts: list[Ticks]) -> Ticks:
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)

@@ -1,4 +1,4 @@
-"""When tokens came: at the ends of iterations, or in the chunks that a client saw, request by request."""
+"""Arrival times of tokens: at the ends of iterations, or in the chunks that a client saw, by request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from laminabench.analysis.distribution import chunks, column_ticks
 from laminabench.sim.outcome import Columns, Outcome
 from laminabench.sim.spec import Ticks, ticks
 
-# As many batches are found faster by looking for each than by sorting.
+# Up to this many batches, one search each is faster than sorting.
 FEW_BATCHES = 8
 
 
@@ -33,17 +33,17 @@ class Streams(NamedTuple):
     tokens: NDArray[np.int64]  # in all of them
 
 
-class Seen(NamedTuple):
+class Observed(NamedTuple):
     chunks: Chunks
     streams: Streams
 
 
-def seen_of(outcome: Outcome) -> Seen | None:
-    """What a client saw, where only a client did; millions of chunks are worth sorting only once."""
+def observed_of(outcome: Outcome) -> Observed | None:
+    """Return the chunks of a replay that only a client saw, else None. Slow: pass the result on."""
     if outcome.chunks is None:
         return None
     chunks = _chunks(outcome.chunks)
-    return Seen(chunks, _streams(chunks, len(outcome.requests["finished_s"])))
+    return Observed(chunks, _streams(chunks, len(outcome.requests["finished_s"])))
 
 
 def _chunks(table: Columns) -> Chunks:
@@ -66,7 +66,7 @@ def _streams(chunks: Chunks, requests: int) -> Streams:
 
 
 def _by_request(request: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The order by request that keeps that of time: one sorted array, many times faster than argsort."""
+    """Return the stable order by request: one sorted array, many times faster than argsort."""
     bits = len(request).bit_length()
     packed = (request.astype(np.int64) << bits) | np.arange(len(request))
     packed.sort()
@@ -75,13 +75,13 @@ def _by_request(request: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def arrivals(outcome: Outcome) -> Iterator[tuple[Ticks, NDArray[np.int32]]]:
-    """Times and numbers of tokens, some rows at a time, in the order of the table that they are from."""
+    """Yield times and numbers of tokens, some rows at a time, in the order of their table."""
     if outcome.chunks is not None:
         at_s, tokens = outcome.chunks["at_s"], outcome.chunks["tokens"]
         for rows in chunks(len(at_s)):
             yield ticks(at_s[rows]), tokens[rows]
         return
-    if outcome.tally is not None:  # who knows when
+    if outcome.tally is not None:  # a tally has no times
         yield ticks(np.array([outcome.end_s])), np.array([outcome.tally["tokens"]])
     start_s, duration_s = outcome.iterations["start_s"], outcome.iterations["duration_s"]
     for rows in chunks(len(start_s)):
@@ -94,15 +94,15 @@ def arrivals(outcome: Outcome) -> Iterator[tuple[Ticks, NDArray[np.int32]]]:
 
 def all_arrivals(outcome: Outcome) -> tuple[Ticks, NDArray[np.int32]]:
     """Return all arrivals of tokens at once, to follow them over time."""
-    found = list(arrivals(outcome))
-    if not found:
+    parts = list(arrivals(outcome))
+    if not parts:
         return np.zeros(0, np.int64), np.zeros(0, np.int32)
-    at, tokens = zip(*found, strict=True)
+    at, tokens = zip(*parts, strict=True)
     return np.concatenate(at), np.concatenate(tokens)
 
 
 def rows_of_batches(batch: NDArray[np.int32]) -> list[NDArray[np.intp]]:
-    """The rows of each batch, in their order."""
+    """Return the rows of each batch, in their order."""
     batches = int(batch.max()) + 1 if len(batch) else 0
     if batches <= FEW_BATCHES:
         return [np.flatnonzero(batch == j) for j in range(batches)]

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laminabench.analysis.distribution import Distribution, column_ticks, distribution
-from laminabench.analysis.streams import Chunks, Seen, rows_of_batches, seen_of
+from laminabench.analysis.streams import Chunks, Observed, observed_of, rows_of_batches
 from laminabench.runs.summary import Window
 from laminabench.sim.outcome import Columns, Outcome
 from laminabench.sim.spec import Ticks, ticks
@@ -47,20 +47,20 @@ class Alone:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """When the tokens of a run came: by batch, and those whose gap no other request shares."""
+    """Arrival times of a run's tokens: by batch, and those whose gap no other request shares."""
 
     lanes: tuple[Lane, ...]
     alone: Alone
 
 
-def tokens_of(outcome: Outcome, seen: Seen | None = None) -> Tokens:
-    """The iterations sorted into batches, or the chunks into requests, in ticks.
+def tokens_of(outcome: Outcome, observed: Observed | None = None) -> Tokens:
+    """Return the iterations sorted into batches, or the chunks into requests, in ticks.
 
-    `seen` is what a client saw, where only a client did, if it has been worked out before.
+    `seen` is `observed_of(outcome)`, if the caller has it already.
     """
-    seen = seen or seen_of(outcome)
-    if seen is not None:
-        return Tokens((), _chunked(seen.chunks))
+    observed = observed or observed_of(outcome)
+    if observed is not None:
+        return Tokens((), _chunked(observed.chunks))
     lanes = tuple(_lane(outcome.iterations, rows) for rows in rows_of_batches(outcome.iterations["batch"]))
     alone = [_resumed(outcome.stints, lanes)]
     if outcome.gaps is not None:
@@ -73,7 +73,7 @@ def tokens_of(outcome: Outcome, seen: Seen | None = None) -> Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """When gaps ended, how long they were, and how many tokens each is the gap of (at least one)."""
+    """Ends and lengths of gaps, and how many tokens (at least one) have each."""
 
     end: Ticks
     gap: Ticks
@@ -93,7 +93,7 @@ def gaps_of(tokens: Tokens, window: Window | None = None) -> Gaps:
 
 
 def tbt(tokens: Tokens, window: Window | None = None) -> Distribution:
-    """Gaps in ticks, each as often as there are tokens that came after it; in the window, if one is given."""
+    """Return the gaps in ticks (in the window), each weighted by the tokens that came after it."""
     gaps: list[Ticks] = []
     weights: list[NDArray[Any]] = []
     for lane in tokens.lanes:
@@ -104,7 +104,7 @@ def tbt(tokens: Tokens, window: Window | None = None) -> Distribution:
         if first >= last:
             continue
         stayed = lane.stayed[first:last]
-        # Without anybody in both iterations there is no gap, and often a long pause.
+        # With no request in both iterations there is no gap, and often a long pause.
         some = stayed > 0
         gaps.append(np.diff(lane.end[first - 1 : last])[some])
         weights.append(stayed[some])
@@ -119,7 +119,7 @@ def tbt(tokens: Tokens, window: Window | None = None) -> Distribution:
         return distribution(np.zeros(0, np.int64), np.zeros(0, np.int32))
     if len(gaps) == 1:
         return distribution(gaps[0], weights[0])
-    # The parts are let go before the whole is sorted.
+    # Free the parts before the concatenation is sorted.
     values = np.concatenate(gaps)
     gaps.clear()
     counts = np.concatenate(weights)
@@ -149,8 +149,8 @@ def _resumed(stints: Columns, lanes: tuple[Lane, ...]) -> Alone:
     batch, first, last = (stints[name][order] for name in ("batch", "first_iteration", "last_iteration"))
     began, ended = np.empty(len(request), np.int64), np.empty(len(request), np.int64)
     for j, lane in enumerate(lanes):
-        mine = batch == j
-        began[mine], ended[mine] = lane.end[first[mine]], lane.end[last[mine]]
+        members = batch == j
+        began[members], ended[members] = lane.end[first[members]], lane.end[last[members]]
     next_of_same = np.flatnonzero(request[1:] == request[:-1]) + 1
     end = began[next_of_same]
     once = np.ones(len(end), np.int32)
@@ -158,7 +158,7 @@ def _resumed(stints: Columns, lanes: tuple[Lane, ...]) -> Alone:
 
 
 def _tallied(tally: dict[str, Any], end_s: float) -> Alone:
-    """By class of gap, of nobody in particular; what sums of counts need fits 32 bits."""
+    """Return gaps by class, of no request in particular; split so that counts fit 32 bits."""
     parts = -(-tally["gap_tokens"] // MOST_AT_ONCE)
     tokens = np.repeat(tally["gap_tokens"] // parts, parts)
     tokens[np.cumsum(parts) - 1] += tally["gap_tokens"] % parts
@@ -166,14 +166,14 @@ def _tallied(tally: dict[str, Any], end_s: float) -> Alone:
     return Alone(np.full(len(gap), -1), np.full(len(gap), ticks(end_s)), gap, tokens.astype(np.int32))
 
 
-def _chunked(found: Chunks) -> Alone:
-    first_tokens = Alone(found.request, found.end, found.gap, (found.gap >= 0).astype(np.int32))
-    more = np.flatnonzero(found.tokens > 1)
+def _chunked(chunks: Chunks) -> Alone:
+    first_tokens = Alone(chunks.request, chunks.end, chunks.gap, (chunks.gap >= 0).astype(np.int32))
+    more = np.flatnonzero(chunks.tokens > 1)
     if not len(more):
         return first_tokens
     none = np.zeros(len(more), np.int64)
     return _together(
-        [first_tokens, Alone(found.request[more], found.end[more], none, found.tokens[more] - 1)]
+        [first_tokens, Alone(chunks.request[more], chunks.end[more], none, chunks.tokens[more] - 1)]
     )
 
 

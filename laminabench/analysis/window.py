@@ -19,8 +19,9 @@ def whole_run(outcome: Outcome) -> Window:
 
 
 def window(outcome: Outcome, mode: Mode) -> Window:
-    """The steady window of a replay in this mode; the whole run if that window is next to nothing, or if only
-    what iterations come to was kept.
+    """Return the steady window of a replay in this mode.
+
+    The full run if that window is too short, or if only a tally of iterations was stored.
 
     saturate: until the queue was first empty. closed: until the last request entered. open: from the first
     arrival to the last.
@@ -28,22 +29,22 @@ def window(outcome: Outcome, mode: Mode) -> Window:
     if outcome.tally is not None:
         return whole_run(outcome)
     if mode == "saturate":
-        found = Window(start_s=0.0, end_s=outcome.queue_empty_s, kind="queue_never_empty")
+        steady = Window(start_s=0.0, end_s=outcome.queue_empty_s, kind="queue_never_empty")
     else:
         arrival_s = outcome.requests["arrival_s"]
         if mode == "closed" or outcome.calls is not None:
             arrival_s = arrival_s[_entered(outcome)]
-        arrival_s = arrival_s[np.isfinite(arrival_s)]  # of a Run that ended early not everybody came
+        arrival_s = arrival_s[np.isfinite(arrival_s)]  # not all requests arrive in a Run that ended early
         if not len(arrival_s):
             return whole_run(outcome)
         first_s, last_s = float(arrival_s.min()), float(arrival_s.max())
-        found = (
+        steady = (
             Window(start_s=0.0, end_s=last_s, kind="concurrency_held")
             if mode == "closed"
             else Window(start_s=first_s, end_s=last_s, kind="arrivals")
         )
-    moments = sum(np.count_nonzero((at > found.start) & (at <= found.end)) for at, _ in arrivals(outcome))
-    return found if moments >= FEWEST_MOMENTS else whole_run(outcome)
+    moments = sum(np.count_nonzero((at > steady.start) & (at <= steady.end)) for at, _ in arrivals(outcome))
+    return steady if moments >= FEWEST_MOMENTS else whole_run(outcome)
 
 
 def _entered(outcome: Outcome) -> NDArray[np.bool_]:

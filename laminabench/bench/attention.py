@@ -1,4 +1,4 @@
-"""How fast decode attention reads its keys and values, beside how fast this machine can read at all."""
+"""Benchmark of decode attention: its rate of reading keys and values, compared with the machine's."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ FEWEST_ROUNDS = 5
 JUDGED_ORDERS = ("consecutive", "interleaved")
 ORDERS = (*JUDGED_ORDERS, "random")
 PREFETCHES = ("none", "l1", "l2", "both", "short", "slots")
-# What a processor that has this by its table could have instead.
+# The alternative to each default prefetch, to compare with.
 OTHER = {"l1": "l2", "both": "short", "short": "both", "slots": "l2"}
-LATENT_LESS = 16  # times as much memory, where time goes into arithmetic
+LATENT_LESS = 16  # times less memory for MLA, which is bound by arithmetic
 
 
 @dataclass(frozen=True)
 class Case:
-    """One model's heads and one type of numbers; what the targets speak of is bfloat16."""
+    """One model's heads and number formats; the targets are for bfloat16."""
 
     heads: int
     kv_heads: int
@@ -74,7 +74,7 @@ class Case:
 
     @property
     def token_flops(self) -> int:
-        """Multiplications and additions of all heads with one token's key and value."""
+        """Operations of all heads with one token's key and value."""
         return 2 * self.heads * (self.head_dim + (self.latent or self.head_dim))
 
     @property
@@ -83,7 +83,7 @@ class Case:
 
     @property
     def rounded(self) -> bool:
-        """Whether keys and values are stored in fewer bits than queries have."""
+        """Whether keys and values are stored in fewer bits than queries."""
         return self.kv_dtype != "auto"
 
     @property
@@ -108,13 +108,13 @@ CASES = [
         for dtype in (torch.float16, torch.float32)
         for heads, kv_heads in ((32, 32), (64, 8))
     ),
-    # DeepSeek-V3's, whole and of one of eight that share its heads.
+    # DeepSeek-V3's, complete and the share of one of eight attention workers.
     *(Case(heads, 1, 576, latent=512) for heads in (128, 16)),
 ]
 
 
 def usual_kv_bytes() -> int:
-    """More than the caches hold, as far as the system says: of what they do, a share would be read there."""
+    """Return a size larger than the caches, as far as the system reports them, so that memory is read."""
     sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
     caches = [int(size.read_text().strip().removesuffix("K")) << 10 for size in sizes]
     return max(256 << 20, 2 * max(caches, default=0))
@@ -128,19 +128,19 @@ def run(
 ) -> Report:
     """Measure every case for about `seconds` in all.
 
-    One call attends for a batch of 16 requests of equal length to one layer's keys and values, `kv_bytes` of
-    them, from queries to combined outputs. Requests that begin one after the other have consecutive slots;
-    those that decode together have interleaved ones; random slots are the worst that reuse can lead to.
+    One call attends for a batch of 16 requests of equal length to one layer's keys and values (`kv_bytes`),
+    from queries to combined outputs. Requests admitted one by one have consecutive slots, those that decode
+    together interleaved ones; random slots are the worst case after reuse.
 
-    What the machine can read is measured in each round right before attention, on the same memory and by the
-    same threads, so that what else the machine does slows down both. In the same rounds: the same kernel with
-    the other cache to fetch into, and vLLM's kernel, called directly in a process of vLLM's environment, on a
-    cache of its own of the same size. Beside it, torch's attention is given the same keys and values as it
-    would like them: gathered, [requests, heads, tokens, head_dim] each. Where keys and values are rounded to
-    a byte, it is instead our kernel on as many tokens in bfloat16.
+    The machine's read rate is measured in each round right before attention, on the same memory and by the
+    same threads, so that other load slows down both. The same rounds measure our kernel with the other
+    prefetch, and vLLM's kernel, called directly in a process of vLLM's environment on a cache of the same
+    size. torch's attention gets the same keys and values in its preferred layout: gathered, each [requests,
+    heads, tokens, head_dim]. Where keys and values are rounded to a byte, our kernel on as many tokens in
+    bfloat16 is measured instead.
 
-    Of a latent KV (MLA) a token's bytes are its one vector's, and many heads calculate with them: arithmetic
-    takes longer than reading, so no share of what can be read is asked of it.
+    With a latent KV (MLA) many heads compute on a token's one vector: arithmetic takes longer than reading,
+    so there is no target for its share of the read rate.
     """
     rows: list[Row] = []
     kv_bytes = kv_bytes or usual_kv_bytes()
@@ -174,7 +174,7 @@ def run(
 
 
 def vllm_environment(python: Path | None) -> tuple[Environment | None, str]:
-    """Where vLLM is; if there is none and nobody named one, why not."""
+    """Return vLLM's environment, or None and the reason if there is none and the user named none."""
     if python:
         return environment_of(python, "cpu", f"--vllm is {python}"), ""
     try:
@@ -186,14 +186,14 @@ def vllm_environment(python: Path | None) -> tuple[Environment | None, str]:
 
 
 def fetching(rows: Sequence[Row], chosen: str, other: str) -> Text:
-    """How it fetches ahead, and what that is worth."""
+    """Return a sentence on the prefetch and its gain."""
     over = [ratio for row in rows if isinstance(ratio := row.facts["over_other_prefetch"], Spread)]
     mean = statistics.geometric_mean([ratio.median for ratio in over])
     return f"fetches ahead by {chosen}: {mean:.2f} times as fast as by {other} (LAMINA_PREFETCH={other})"
 
 
 class Setting:
-    """Workers with their arena filled, and the same keys and values as torch would like them."""
+    """Workers with a filled arena, and the same keys and values in torch's layout."""
 
     def __init__(self, case: Case, kv_bytes: int, vllm: VllmKernel | None = None) -> None:
         self.case = case
@@ -229,24 +229,24 @@ class Setting:
         return worker
 
     def measure(self, seconds: float) -> list[Row]:
-        """A row for each order of slots, of bytes of keys and values a second."""
+        """Return a row for each order of slots, in bytes of keys and values a second."""
         torchs = None if self.unrounded else self.torchs_attention()
         orders = {order: slots_in(order, self.slots) for order in ORDERS}
         measured: dict[str, list[dict[str, float]]] = {order: [] for order in ORDERS}
-        # Once: it can take longer than all else.
+        # Once: it can take longer than everything else.
         sdpa = self.kv_bytes / seconds_of(torchs) if torchs else None
         if self.vllm:
             self.vllm.prepare(self.batch())
         for _ in rounds_for(seconds, FEWEST_ROUNDS):
             vllms = {"vllm": self.kv_bytes / self.vllm.seconds()} if self.vllm else {}
-            # Not counted: its threads, and torch's, spin for some milliseconds after their work.
+            # Not counted: vLLM's and torch's threads spin for some milliseconds after their work.
             self._read()
             for order, slots in orders.items():
                 measured[order].append(self._round(slots) | vllms)
         return [self._row(order, rounds, sdpa) for order, rounds in measured.items()]
 
     def _round(self, slots: NDArray[np.int32]) -> dict[str, float]:
-        """Bytes a second of everything that takes turns."""
+        """Return bytes a second of everything that takes turns."""
         speeds = {}
         for name, worker in self.workers.items():
             worker.plan_lists(np.arange(BATCH + 1) * self.tokens, slots)
@@ -258,7 +258,7 @@ class Setting:
         return self.workers[self.chosen].native.read_bandwidth(self.stored.data_ptr(), self.kv_bytes)
 
     def batch(self) -> dict[str, object]:
-        """As vLLM's process is told of it."""
+        """Return the batch as vLLM's process expects it."""
         case = self.case
         return {
             "heads": case.heads,
@@ -276,7 +276,7 @@ class Setting:
         share = ratios(speeds, memory)
         over_other = ratios(speeds, by_kind[self.other])
         over_vllm = ratios(speeds, by_kind["vllm"]) if self.vllm else None
-        # Of one case's bytes both times: a ratio of speeds is one of times.
+        # The bytes are equal, so a ratio of rates is one of times.
         over_bf16 = ratios(speeds, by_kind["unrounded"]) if self.unrounded else None
         flops_per_byte = case.token_flops / case.arena.token_bytes
         flops = spread([speed * flops_per_byte for speed in speeds])
@@ -330,7 +330,7 @@ class Setting:
 
 
 def slots_in(order: str, count: int) -> NDArray[np.int32]:
-    """The slots of the batch's requests, one request after the other."""
+    """Return the slots of the batch's requests, one request after the other."""
     if order == "interleaved":  # as the engine's allocator hands them out, step by step
         slab, requests = Slab(count), np.arange(BATCH)
         for request in range(BATCH):

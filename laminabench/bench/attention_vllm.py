@@ -1,4 +1,4 @@
-"""vLLM's own attention kernel as a contender: a process in its environment that computes when it is asked."""
+"""vLLM's own attention kernel as a contender, in a process of its environment that computes on request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from laminabench.baselines.environment import Environment
 from laminabench.systems.live.vllm.process import VllmEndedError, VllmProcess, variables
 from laminabench.util.errors import UserError
 
-# To import vLLM, or to fill a cache of gigabytes.
+# Enough to import vLLM, or to fill a cache of gigabytes.
 _TIMEOUT_S = 120.0
 
 
@@ -26,7 +26,7 @@ class VllmKernel(contextlib.AbstractContextManager["VllmKernel"]):
         self._lines: Iterator[dict[str, object]] = iter(())
 
     def prepare(self, batch: Mapping[str, object]) -> None:
-        """Make a batch ready, in the place of the one before: the fields of `attention_kernel.Batch`."""
+        """Prepare a batch, replacing the previous one: the fields of `attention_kernel.Batch`."""
         if self._process is None:
             self._process = self._stack.enter_context(self._start(batch))
             self._lines = self._process.lines()
@@ -35,7 +35,7 @@ class VllmKernel(contextlib.AbstractContextManager["VllmKernel"]):
         self._answer("ready")
 
     def seconds(self) -> float:
-        """How long one call takes."""
+        """Return the seconds of one call."""
         assert self._process, "prepare() a batch first"
         self._process.again()
         seconds = self._answer("seconds")

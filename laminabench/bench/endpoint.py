@@ -1,4 +1,4 @@
-"""The client of `replay --system openai` against a server that costs next to nothing."""
+"""Benchmark of the client of `replay --system openai`, against a server that costs almost nothing."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from laminabench.util.child_environment import child_environment
 from laminabench.util.errors import UserError
 
 TARGET_REQUESTS_PER_S, TARGET_TOKENS_PER_S, TARGET_LATENESS_MS = 2000.0, 100_000.0, 5.0
-# Rates below their target by no more than this are those asked for: a second has no round number of ticks.
+# Rates may be this much below their target: a second is not a whole number of ticks.
 _SLACK = 0.98
 VOCAB = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is offered: requests a second, and how each of them is streamed."""
+    """The offered load: requests a second, and how each of them is streamed."""
 
     requests_per_s: float
     seconds: float
@@ -103,7 +103,7 @@ def _row(load: Load, trace: Trace, did: list[ClientResult], client_s: float, ser
     tokens = np.concatenate([one.noted.chunks["tokens"] for one in did])
     failed = int(np.count_nonzero(calls["error"] != ""))
     late_ms = (calls["sent_s"] - calls["due_s"]) * 1e3
-    # Between the first answers' end and the last request streams come and go at the rate that was asked for.
+    # Between the first answers' end and the last request, streams start and end at the requested rate.
     first_s, last_s = load.chunks * load.gap_s, float(trace.arrival_s[-1])
     steady = (at_s > first_s) & (at_s <= last_s)
     tokens_per_s = float(tokens[steady].sum()) / (last_s - first_s) if last_s > first_s else 0.0
@@ -149,12 +149,12 @@ def _row(load: Load, trace: Trace, did: list[ClientResult], client_s: float, ser
 
 @contextlib.contextmanager
 def mock_server(load: Load) -> Iterator[tuple[str, Callable[[], float]]]:
-    """A server of that pace in a process of its own: its URL, and how long it has been busy."""
+    """Run a server of that pace in a separate process; yield its URL and a function for its busy time."""
     pace = [str(load.chunks), str(load.tokens_a_chunk), str(load.gap_s)]
     command = [sys.executable, "-m", "laminabench.bench.endpoint_server", *pace]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, env=child_environment(), stdin=pipe, stdout=pipe, text=True) as process:
-        # It ends when its stdin does, whatever becomes of this process.
+        # It ends when its stdin closes, even if this process is killed.
         killer = threading.Timer(60, process.kill)
         killer.start()
         try:
@@ -170,7 +170,7 @@ def mock_server(load: Load) -> Iterator[tuple[str, Callable[[], float]]]:
 
 
 def _busy_s(number: int) -> float:
-    """Processor time of a process so far."""
+    """Return the processor time of a process so far."""
     with open(f"/proc/{number}/stat", encoding="ascii") as file:  # noqa: PTH123 - a path that is none
         fields = file.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

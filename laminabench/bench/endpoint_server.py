@@ -1,4 +1,4 @@
-"""A server that costs next to nothing: answers in OpenAI's format, made before, streamed at a set pace."""
+"""A server that costs almost nothing: prepared answers in OpenAI's format, streamed at a set pace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import cast
 import msgspec
 import uvloop
 
-# Streams are served in turn, some in each tick, so that they do not all have their token at the same moment.
+# Streams are served in groups, one a tick, so that their tokens are not all due at the same moment.
 TICK_S = 0.001
 _HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -20,7 +20,7 @@ _HEAD = (
 
 
 def pieces(chunks: int, tokens_a_chunk: int) -> list[bytes]:
-    """What is written for each chunk; the last one ends the answer too."""
+    """Return the bytes to write for each chunk; the last one also ends the answer."""
     made = []
     for number in range(1, chunks + 1):
         tokens = number * tokens_a_chunk
@@ -39,7 +39,7 @@ def _chunked(data: bytes) -> bytes:
 
 
 class Turns:
-    """Streams under way, in as many groups as there are ticks between two chunks of one."""
+    """Streams under way, in as many groups as there are ticks between two chunks of a stream."""
 
     def __init__(self, chunks: list[bytes], gap_s: float) -> None:
         self._pieces = chunks
@@ -69,16 +69,16 @@ class Turns:
             stream.at += 1
             if stream.at < last and stream.open:
                 going.append(stream)
-        # Not the list's own loop: a stream that was added meanwhile is in the same group.
+        # In place: a stream that was added meanwhile is in the same list.
         group[:] = going
 
 
 class Mock(asyncio.Protocol):
-    """One connection: a request is a head and a body of the length it says, which is not looked at."""
+    """One connection: a request is a head and a body of the stated length, whose content is ignored."""
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        self._seen = b""
+        self._received = b""
         self.at = 0
         self.open = True
 
@@ -90,23 +90,23 @@ class Mock(asyncio.Protocol):
         self.open = False
 
     def data_received(self, data: bytes) -> None:
-        self._seen += data
-        head, end, body = self._seen.partition(b"\r\n\r\n")
+        self._received += data
+        head, end, body = self._received.partition(b"\r\n\r\n")
         if not end:
             return
         if head.startswith(b"GET"):
-            self._seen = b""
+            self._received = b""
             models = b'{"object":"list","data":[{"id":"mock","object":"model"}]}'
             fields = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
             self._transport.write(fields % len(models) + models)
             return
         _, _, length = head.lower().partition(b"content-length:")
         if len(body) >= int(length.split(b"\r\n", 1)[0]):
-            self._seen = b""
+            self._received = b""
             self._turns.add(self)
 
     def write(self, piece: bytes) -> None:
-        """At once, and past the loop's own queue: that is half the cost of a token."""
+        """Write at once, bypassing the loop's own queue: that is half the cost of a token."""
         written = 0
         with contextlib.suppress(BlockingIOError, ConnectionError):
             written = os.write(self._number, piece)
@@ -115,7 +115,7 @@ class Mock(asyncio.Protocol):
 
 
 async def serve(turns: Turns) -> None:
-    """On a free port, which is printed, until stdin ends."""
+    """Serve on a free port, which is printed, until stdin ends."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(lambda: Mock(turns), "127.0.0.1", 0, backlog=4096)
     print(server.sockets[0].getsockname()[1], flush=True)

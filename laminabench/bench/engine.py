@@ -1,4 +1,4 @@
-"""One iteration of the engine beside what it is made of: its matrix products alone, its KV read once."""
+"""Benchmark of one iteration of the engine, compared with its matrix products and reading its KV once."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ PARTS = ("model", "attention", "sampling")
 
 @dataclass(frozen=True)
 class Options:
-    threads: int  # of the attention worker; 0: one a core
+    threads: int  # of the attention worker; 0: one per core
     backend: Literal["python", "torch", "aot"]
     overlap: bool
     kv_dtype: KvDtype = "auto"
 
 
 def run(*, batch: int, context: int, rounds: int, options: Options, watcher: Watcher = QUIET) -> Report:
-    """Iterations, their GEMMs alone and the memory's bandwidth, measured in turn.
+    """Measure iterations, their GEMMs alone and the memory's bandwidth, in turns.
 
-    Judged is iteration / (GEMMs + KV bytes / bandwidth), round by round, so that a noisy moment of the
-    machine falls on both sides of the ratio.
+    The target is for iteration / (GEMMs + KV bytes / bandwidth), round by round, so that noise affects both
+    sides of the ratio.
     """
     with users_load(f"batch {batch:,}, context {context:,}, {rounds:,} rounds"):
         engine = _engine(batch, context, rounds, options)
@@ -63,14 +63,14 @@ def _engine(batch: int, context: int, rounds: int, options: Options) -> Engine:
         overlap=options.overlap,
         kv_dtype=options.kv_dtype,
     )
-    # The contexts pass through the one asked for in the middle of the run.
+    # The contexts reach the requested length in the middle of the run.
     for _ in range(batch):
         engine.submit(max(1, context - steps // 2), Sampling(max_tokens=steps))
     return engine
 
 
 class Gemms:
-    """The matrix products of slices, each with its own weight, without anything between them."""
+    """The matrix products of slices, each with its own weight, with nothing between them."""
 
     def __init__(self, slices: Sequence[BoundSlice], vocab_size: int, rows: int) -> None:
         self._weights = [
@@ -99,7 +99,7 @@ def _worker(engine: Engine) -> TensorWorker:
 
 
 def _round(engine: Engine, gemms: Gemms) -> dict[str, float]:
-    """What takes turns, by name: seconds, and bytes that the attention worker's threads can read a second."""
+    """Return one round's measurements by name: seconds, the bandwidth of attention's threads, the ratio."""
     storage, steps, took = engine.core.arena.spaces[0].storage, [], []
     nbytes = storage.numel() * storage.element_size()
     bandwidth = _worker(engine).native.read_bandwidth(storage.data_ptr(), nbytes)

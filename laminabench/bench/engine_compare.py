@@ -1,4 +1,4 @@
-"""Layouts of the engine, one process of it, and vLLM, decoding the same load in turns."""
+"""Benchmark of layouts of the engine, one process of it, and vLLM, which decode the same load in turns."""
 
 from __future__ import annotations
 
@@ -45,22 +45,22 @@ EXPERTS: dict[str, Layout] = {
     "tensor-parallel": _RANKS,
     "expert-parallel": replace(_RANKS, experts="ep"),
 }
-# vLLM, and in which type.
+# vLLM's contenders and their dtypes.
 VLLMS = {"vllm": "bf16", "vllm-fp32": "fp32"}
 CONTENDERS = (*LAYOUTS, *EXPERTS, *VLLMS)
-# A ratio is of the first's throughput over the second's.
+# Ratios are the first's throughput over the second's.
 PAIRS = (
     ("rotational", "serial"),
     *((name, other) for name in ("rotational", "one-process") for other in VLLMS),
 )
-# Where one of the two takes more than twice the other's time, taking turns cannot give that much.
+# If one of the two takes more than twice the other's time, rotation cannot reach its target.
 WITHIN = 2.0
-SMALL_BATCH = 16  # below it an iteration is little more than the reading of weights
+SMALL_BATCH = 16  # below it an iteration mostly reads weights
 TARGET_BOUNDARY_S = 1e-3
 TARGET_BOOKKEEPING_S = 0.5e-3
 BOOKKEEPING_REQUESTS = 1000
 BOOKKEEPING_ITERATIONS = 40
-# Of the requests whose bookkeeping is measured; as long as an answer of the Azure trace on average.
+# Lengths of the requests whose bookkeeping is measured: a mean answer of the Azure trace.
 PROMPT, OUTPUT = 200, 200
 
 
@@ -77,7 +77,7 @@ def target(first: str, second: str, load: Load) -> float | None:
 
 
 def usual_output(names: str) -> int:
-    """Tokens of each request. Ranks that share cores are slow: fewer do."""
+    """Return the tokens of each request: fewer for ranks, which share cores and are slow."""
     return 16 if any(name in names for name in EXPERTS) else 64
 
 
@@ -89,7 +89,7 @@ def run(
     vllm_python: Path | None = None,
     watcher: Watcher = QUIET,
 ) -> Report:
-    """The contenders of a list such as "serial,rotational", a turn each in every round."""
+    """Measure the contenders of a list such as "serial,rotational", one turn each in every round."""
     chosen = list(dict.fromkeys(name.strip() for name in names.split(",")))
     if unknown := [name for name in chosen if name not in CONTENDERS]:
         why = f"'{unknown[0]}' is unknown; known are {', '.join(CONTENDERS)}"
@@ -110,14 +110,14 @@ def run(
         }
         books = bookkeeping(BOOKKEEPING_REQUESTS, BOOKKEEPING_ITERATIONS)
         in_turns(contenders, 1)  # not counted: touches all memory, and vLLM starts
-        kept: list[float] = []
-        turns = in_turns(contenders, rounds, watcher.progress, after=lambda: kept.append(books()))
-    return _report(turns, spread(kept), load, rounds)
+        book_s: list[float] = []
+        turns = in_turns(contenders, rounds, watcher.progress, after=lambda: book_s.append(books()))
+    return _report(turns, spread(book_s), load, rounds)
 
 
 @contextlib.contextmanager
 def our_engine(name: str, load: Load, machine: Machine) -> Iterator[Contender]:
-    """Slices on one core and attention on another, or all in one process on both."""
+    """Yield a contender with slices on one core and attention on another, or one process on both."""
     engine = Engine(
         moe_config() if name in EXPERTS else config_of(load.model),
         layout=(LAYOUTS | EXPERTS)[name],
@@ -162,8 +162,9 @@ def our_engine(name: str, load: Load, machine: Machine) -> Iterator[Contender]:
 
 
 def boundary_s(records: Records, schedule: Schedule) -> float:
-    """From a batch's last slice to its next first one where nothing else is between them: what it takes to
-    tell the front end of the tokens, decide what comes next, and tell the workers. The median.
+    """Return the median time between iterations of a batch: from its last slice to its next first one.
+
+    It covers sending the tokens to the front end, scheduling, and sending the next iteration to the workers.
     """
     model = records.where((np.array(records.replica_of)[records.worker] >= 0) & (records.batch == 0))
     last, first = model.slice == schedule.slices - 1, model.slice == 0
@@ -175,11 +176,11 @@ def boundary_s(records: Records, schedule: Schedule) -> float:
 
 
 def bookkeeping(requests: int, iterations: int) -> Callable[[], float]:
-    """What scheduler, slots and bookkeeping take in an iteration of so many requests: the host's time of an
-    engine whose model is next to nothing.
+    """Return a function that measures the host's time of an iteration of an engine with a tiny model.
 
-    Requests make OUTPUT tokens and began at different times, so that in each iteration some come and some go,
-    as many as in a steady state.
+
+    It is the time of scheduler, slots and bookkeeping. Requests make OUTPUT tokens and began at different
+    times, so that as many join and leave in each iteration as in a steady state.
     """
     config = transformers.LlamaConfig(
         hidden_size=64,
@@ -258,7 +259,7 @@ def _report(turns: Mapping[str, list[Turn]], books: Spread, load: Load, rounds: 
 
 
 def _pairs(names: list[str]) -> list[tuple[str, str]]:
-    """Those with a target, and all others over the first."""
+    """Return the pairs with a target, and all others over the first."""
     pairs = [pair for pair in PAIRS if set(pair) <= set(names)]
     others = [(name, names[0]) for name in names[1:]]
     return pairs + [pair for pair in others if pair not in pairs and pair[::-1] not in pairs]
@@ -267,7 +268,7 @@ def _pairs(names: list[str]) -> list[tuple[str, str]]:
 def _row(name: str, turns: Sequence[Turn], load: Load) -> Row:
     parts = {part: spread([turn.parts[part] for turn in turns]) for part in turns[0].parts}
     speed = spread([load.batch * load.output / turn.seconds for turn in turns])
-    # Of a token of every request, in however many batches.
+    # The time of one token of every request, in however many batches.
     round_s = spread([turn.seconds / load.output for turn in turns])
     shown = [round_s, *(parts.get(part) for part in ("model_s", "attention_s", "host_s"))]
     texts = ("" if took is None else ms_text(took.median) for took in shown)
@@ -278,12 +279,14 @@ def _row(name: str, turns: Sequence[Turn], load: Load) -> Row:
 
 def _ratio(first: str, second: str, turns: Mapping[str, Sequence[Turn]], load: Load) -> Row:
     ratio = ratios(*([turn.seconds for turn in turns[name]] for name in (second, first)))
-    wanted = target(first, second, load)
-    facts: dict[str, object] = {"of": first, "over": second, "ratio": ratio, "target": wanted}
-    text = f"{first} / {second}: {ratio.text('{:.2f}'.format)}" + (f", target {wanted:.2f}" if wanted else "")
-    judged = wanted is not None
+    target_ratio = target(first, second, load)
+    facts: dict[str, object] = {"of": first, "over": second, "ratio": ratio, "target": target_ratio}
+    text = f"{first} / {second}: {ratio.text('{:.2f}'.format)}" + (
+        f", target {target_ratio:.2f}" if target_ratio else ""
+    )
+    judged = target_ratio is not None
     if first == "rotational":
-        # What a model worker and an attention worker take where nothing runs beside it.
+        # The times of a model worker and an attention worker without anything in parallel.
         alone = turns.get("serial", turns["rotational"])
         model, attention = (
             statistics.median(turn.parts[part] for turn in alone) for part in ("model_s", "attention_s")
@@ -293,4 +296,4 @@ def _ratio(first: str, second: str, turns: Mapping[str, Sequence[Turn]], load: L
         text += f"; slices take {model / attention:.2f} times attention's"
         text += "" if judged else ", and it is judged up to a factor of 2"
     facts["judged"] = judged
-    return Row(facts, (text,), ratio.median >= wanted if wanted is not None and judged else None)
+    return Row(facts, (text,), ratio.median >= target_ratio if target_ratio is not None and judged else None)

@@ -1,4 +1,4 @@
-"""vLLM as a contender of the engine: a load that it decodes once and again, by its own clock."""
+"""vLLM as a contender of the engine: it decodes a load repeatedly, timed by its own clock."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GPU_BLOCK = 16  # vLLM's default there
 
 @dataclass(frozen=True)
 class Load:
-    """What all contenders decode: requests that begin together, with prompts and outputs of equal lengths."""
+    """The load of all contenders: requests that begin together, with equal prompts and equal outputs."""
 
     batch: int
     prompt: int
@@ -40,7 +40,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Turn:
-    """The load decoded once, and parts of an iteration by name, as far as they are known."""
+    """One decoding of the load, and parts of an iteration by name, as far as they are known."""
 
     seconds: float
     parts: Mapping[str, float] = field(default_factory=dict)
@@ -51,7 +51,7 @@ Contender = Callable[[], Turn]
 
 @contextlib.contextmanager
 def vllm(load: Load, python: Path | None, dtype: str) -> Iterator[Contender]:
-    """vLLM's CPU build, which on a processor without bfloat16 is faster in fp32."""
+    """Yield vLLM's CPU build as a contender; on a processor without bfloat16 it is faster in fp32."""
     environment = environment_of(python, "cpu", f"--vllm is {python}") if python else find("cpu")
     cores = parse_deployment(f"{min(VLLM_THREADS, len(os.sched_getaffinity(0)))}xcpu")
     with decoding([load], cores, environment, dtype) as decode:
@@ -66,12 +66,11 @@ def decoding(
     dtype: str | None = None,
     **choices: Any,
 ) -> Iterator[Callable[[Load], Turn]]:
-    """vLLM with room for each of these loads, prefill stripped out, which replays saturated traces of equal
-    requests.
+    """Start vLLM with room for each of these loads and prefill stripped out, to replay equal requests.
 
-    Turns are timed by its own clock around its own steps.
+    The traces are saturated. Turns are timed by vLLM's clock around its steps.
     """
-    # One token more of each: that of the first step, which admits the requests, is not in the time.
+    # One token more of each: the first step, which admits the requests, is not counted.
     longest = max(load.prompt + load.output + 1 for load in loads)
     name = loads[0].model
     setup = VllmSetup(
@@ -88,7 +87,7 @@ def decoding(
     def turn(load: Load) -> Turn:
         try:
             if replays.ready is None and load != loads[0]:
-                replays.replay()  # it is started with the first
+                replays.replay()  # it was started with the first load
             received = replays.replay(_equal(load))
         except VllmEndedError as error:
             raise UserError("bench-vllm-failed", f"vLLM cannot take part: {error}") from error

@@ -1,9 +1,9 @@
-"""The frame of the self-benchmarks: measuring, spreads, targets, JSON and tables, written once.
+"""The common frame of the benchmarks: measuring, spreads, targets, JSON and tables.
 
 A benchmark is a function `run(..., watcher) -> Report`. It measures (`in_turns`, `rounds_for`), makes a Row
 of each measurement (the facts of --json and the cells of the table, together), and returns a Report: the
-facts, and sentences and tables for people with the targets beside what was measured. The command in
-`laminabench.cli.bench` only parses options: `@measuring` gives it --json, -q and -v and a progress bar, and
+facts, and sentences and tables for people, with targets and measurements. The command in
+`laminabench.cli.bench` only parses options: `@measuring` adds --json, -q and -v and a progress bar, and
 prints the Report. A benchmark that writes files too does so in `Report.write`, after its result was printed.
 """
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Watcher:
-    """What hears from a benchmark under way; by default nothing does."""
+    """Callbacks of a running benchmark; by default they do nothing."""
 
     progress: Callable[[int, int | None], None] = lambda done, total: None
     note: Callable[[str], None] = lambda sentence: None
@@ -34,18 +34,18 @@ QUIET = Watcher()
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The median is what counts; the ends show how noisy the machine was."""
+    """The median of a measurement, and its extremes, which show how noisy the machine was."""
 
     median: float
     min: float
     max: float
 
     def cells(self, form: Form) -> tuple[str, str]:
-        """Of a table: the median, and the ends."""
+        """Return the cells of a table: the median, and the range."""
         return form(self.median), f"{form(self.min)} to {form(self.max)}"
 
     def text(self, form: Form) -> str:
-        """As `2 ms (1 ms to 3 ms)`."""
+        """Return a text such as `2 ms (1 ms to 3 ms)`."""
         return "{} ({})".format(*self.cells(form))
 
 
@@ -54,7 +54,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def seconds_of(action: Callable[[], object]) -> float:
-    """How long the action takes, once."""
+    """Return the seconds that one call takes."""
     start = time.perf_counter()
     action()
     return time.perf_counter() - start
@@ -66,9 +66,9 @@ def in_turns(
     progress: Callable[[int, int | None], None] = QUIET.progress,
     after: Callable[[], object] = lambda: None,
 ) -> dict[str, list[T]]:
-    """What every action returned in every round, which `after` ends.
+    """Return every action's results, one a round; `after` is called at the end of each round.
 
-    They alternate, so that a noisy moment of the machine falls on all of them.
+    Actions alternate, so that noise of the machine affects all of them.
     """
     results: dict[str, list[T]] = {name: [] for name in actions}
     for done in range(rounds):
@@ -81,25 +81,25 @@ def in_turns(
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> Spread:
-    """Round by round: what disturbs a round disturbs both sides."""
+    """Return the spread of ratios, round by round: noise in a round affects both numbers."""
     return spread([a / b for a, b in zip(over, under, strict=True)])
 
 
 def rounds_for(seconds: float, fewest: int) -> Iterator[int]:
-    """Count rounds until the time is over, and `fewest` in any case."""
+    """Count rounds until the time is over, and at least `fewest`."""
     deadline, done = time.perf_counter() + seconds, 0
     while time.perf_counter() < deadline or done < fewest:
         yield done
         done += 1
 
 
-# A bool, or None where nothing is judged, is shown as whether the target was met.
+# A bool, or None without a target, is shown as whether the target was met.
 Cell = str | bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A measurement as facts and as cells, and whether it met its target; None if it is not judged."""
+    """A measurement as facts and as cells, and whether it met its target; None without a target."""
 
     facts: Mapping[str, object]
     cells: Sequence[Cell]
@@ -108,14 +108,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns are aligned right unless their title begins with `<`."""
+    """A table, with columns aligned right unless their title begins with `<`."""
 
     titles: Sequence[str]
     rows: Sequence[Sequence[Cell]]
 
 
 def judged(titles: Sequence[str], rows: Sequence[Row]) -> Table:
-    """Rows whose last cell says whether they met their target."""
+    """Return a table of rows whose last cell shows whether they met their target."""
     return Table(titles, [(*row.cells, row.met) for row in rows])
 
 
@@ -125,20 +125,20 @@ Text = str | tuple[str, bool | None] | Table
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a benchmark came to; the facts' names and order are those of --json."""
+    """The result of a benchmark; the facts' names and order are those of --json."""
 
     facts: Mapping[str, object]
     text: Sequence[Text]
     # Writes files and yields a note on each.
     write: Callable[[], Iterator[str]] = lambda: iter(())
-    failed: bool = False  # a part of it, which is no missed target: the exit code is 1
+    failed: bool = False  # a part failed (not a missed target): the exit code is 1
 
     def json(self) -> dict[str, object]:
         return {name: plain(fact) for name, fact in self.facts.items()}
 
 
 def plain(fact: object) -> object:
-    """As JSON has it: rows and dataclasses are objects."""
+    """Return a fact as JSON types: rows and dataclasses become objects."""
     if isinstance(fact, Row):
         return plain({**fact.facts, "met": fact.met})
     if dataclasses.is_dataclass(fact) and not isinstance(fact, type):
@@ -149,18 +149,18 @@ def plain(fact: object) -> object:
 
 
 def all_met(rows: Sequence[Row]) -> bool:
-    """Whether no target was missed."""
+    """Return whether no target was missed."""
     return all(row.met is not False for row in rows)
 
 
 def all_judged(verdicts: Sequence[bool | None]) -> bool | None:
-    """Whether no target was missed; None where nothing was judged."""
+    """Return whether no target was missed; None without any target."""
     judged = [met for met in verdicts if met is not None]
     return all(judged) if judged else None
 
 
 def timed(what: str, seconds: Sequence[float], target_s: float | None, **more: object) -> Row:
-    """A row of times, judged by the median, or not at all where there is no target."""
+    """Return a row of times, judged by the median if there is a target."""
     took = spread(seconds)
     facts = {"what": what, "seconds": took, "target_s": target_s, **more}
     target = "" if target_s is None else time_text(target_s)
@@ -169,19 +169,19 @@ def timed(what: str, seconds: Sequence[float], target_s: float | None, **more: o
 
 
 def relative(what: str, ratio: Spread, target: float, **more: object) -> Row:
-    """A row of the time of one thing over that of another, which took turns."""
+    """Return a row of the time of one thing over that of another, measured in turns."""
     cells = (what, *ratio.cells("{:.2f}".format), f"{target:.2f}")
     return Row({"what": what, "ratio": ratio, "target_ratio": target, **more}, cells, ratio.median <= target)
 
 
 def times_report(name: str, rows: Sequence[Row], *text: Text) -> Report:
-    """Times beside their targets, and what else is to be known of them."""
+    """Return a report of times with their targets, and further texts."""
     table = judged(("<what", "median", "min to max", "target", ""), rows)
     return Report({"benchmark": name, "rows": rows, "met": all_met(rows)}, [table, *text])
 
 
 def time_text(seconds: float) -> str:
-    """In the unit that is read best."""
+    """Return a time in the unit that reads best."""
     if seconds < 1e-3:
         return f"{seconds * 1e6:.3g} us"
     return f"{seconds * 1000:.1f} ms" if seconds < 0.1 else f"{seconds:.2f} s"

@@ -1,4 +1,4 @@
-"""How fast a plan is found, beside replaying every candidate: in turns, so that both see the same machine."""
+"""Benchmark of the search for a plan, compared with replaying every candidate, in turns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from laminabench.workflows.plan.question import Limits, Question
 from laminabench.workflows.plan.request import DEVICES, affordable, devices_of, papers_budget
 from laminabench.workflows.plan.search import search
 
-# Layouts of experts are more than numbers of devices, and take longer to price.
+# Layouts of experts have more parameters, and take longer to price.
 TARGET_PER_S, TARGET_OF_EXPERTS_PER_S = 200.0, 150.0
 TRACE, MODEL, SLO_TBT_P99_MS = "azure-conv", "llama3-70b", 100.0
 
@@ -26,20 +26,20 @@ def run(
     jobs: int | None = None,
     watcher: Watcher = QUIET,
 ) -> Report:
-    """Candidates a second of the search, with spread, and by how much it beats the grid in each turn.
+    """Return candidates a second of the search, and its speedup over the grid in each turn.
 
-    Asked is what `laminabench plan --trace azure-conv --slo-tbt-p99-ms 100` asks of the model and devices.
+    The question is that of `laminabench plan --trace azure-conv --slo-tbt-p99-ms 100`.
     """
     shape, known, devices = modelled(model), load_devices(), devices or DEVICES
     target = TARGET_OF_EXPERTS_PER_S if shape.experts else TARGET_PER_S
     costs = load_costs(usual_costs(shape, devices_named(devices)))
-    asked = Question(resolve(TRACE, offline=True), shape, costs, SLO_TBT_P99_MS)
+    question = Question(resolve(TRACE, offline=True), shape, costs, SLO_TBT_P99_MS)
     limits = Limits(papers_budget(shape, known))
-    candidates = affordable(asked, list(MODULES), devices_of(devices, known), limits)
+    candidates = affordable(question, list(MODULES), devices_of(devices, known), limits)
     turns = in_turns(
         {
-            "search": lambda: search(asked, candidates, jobs=jobs),
-            "grid": lambda: search(asked, candidates, exhaustive=True, jobs=jobs),
+            "search": lambda: search(question, candidates, jobs=jobs),
+            "grid": lambda: search(question, candidates, exhaustive=True, jobs=jobs),
         },
         repeats,
         watcher.progress,

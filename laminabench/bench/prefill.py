@@ -1,4 +1,4 @@
-"""What prompts cost requests that decode meanwhile: their TBT with and without prompts, in turns."""
+"""Benchmark of the cost of prompts for requests that decode meanwhile: TBT with and without prompts."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from laminabench.calibrate.models import MODEL, mini_config, users_load
 from laminabench.util.errors import UserError
 
 Source = Literal["traffic", "computed"]
-TARGET = 1.10  # p99 TBT with prompts over that without: below
+TARGET = 1.10  # p99 TBT with prompts over that without must be below this
 OWN_CORES = 3  # model worker, attention worker, prefill worker
 # Prompts that wait or are under way, so that prefill workers always have something to do.
 AHEAD = 2
-# The model's weights are not read in less: decoding requests have tokens to make until the end.
+# Reading the model's weights takes longer than this: decoding requests have tokens to make until the end.
 LEAST_TBT_S = 15e-3
-# Not counted: what comes of the phase before.
+# Steps that are not counted, as the previous phase affects them.
 _SETTLE_STEPS = 5
 
 
 @dataclass(frozen=True)
 class Offer:
-    """Which requests decode, and which prompts come meanwhile."""
+    """The offered load: requests that decode, and prompts that arrive meanwhile."""
 
     source: Source
     tokens_per_s: float  # of made-up prompts
@@ -47,14 +47,14 @@ class Phase:
     tbt_s: list[float]
     alone_s: list[float]  # of iterations in which no new request decoded too and made the batch larger
     seconds: float
-    prompts: int  # whose KV was there
+    prompts: int  # that were computed completely
 
 
 Phases = dict[bool, list[Phase]]  # without and with prompts
 
 
 def default_source() -> Source:
-    """Prompts are computed where the prefill worker has a core of its own for that."""
+    """Return "computed" if the prefill worker can have a core of its own for it."""
     return "computed" if len(os.sched_getaffinity(0)) >= OWN_CORES else "traffic"
 
 
@@ -66,7 +66,7 @@ def _machine(offer: Offer) -> Machine:
 
 
 class Decoding:
-    """Requests that decode for as long as this lasts."""
+    """Requests that decode for the whole benchmark."""
 
     def __init__(self, offer: Offer, layout: Layout, machine: Machine, longest: int) -> None:
         self._offer = offer
@@ -113,7 +113,7 @@ class Decoding:
 
 
 def run(offer: Offer, *, rounds: int, watcher: Watcher = QUIET) -> Report:
-    """Every phase in every round, so that a noisy moment of the machine falls on all."""
+    """Measure every phase in every round, so that noise of the machine affects all."""
     if offer.prompt_tokens < 2:
         why = "a prompt of one token has no KV to compute, give 2 or more"
         raise UserError("bench-prompt-too-short", f"--prompt-tokens {offer.prompt_tokens}: {why}")
@@ -124,11 +124,11 @@ def run(offer: Offer, *, rounds: int, watcher: Watcher = QUIET) -> Report:
         "in turn": Layout(pipelining="serial"),
     }
     what = f"batch {offer.batch:,}, context {offer.context:,}, {rounds:,} rounds"
-    beside = together(rounds, watcher)
+    prompts_together = together(rounds, watcher)
     phases: dict[str, Phases] = {name: {False: [], True: []} for name in layouts}
     with users_load(what), contextlib.ExitStack() as stack:
         machine = stack.enter_context(_machine(offer))
-        # Side by side, but only one of them works.
+        # Both exist at the same time, but only one of them works.
         decoding = {name: Decoding(offer, layout, machine, longest) for name, layout in layouts.items()}
         for one in decoding.values():
             stack.callback(one.engine.close)
@@ -136,15 +136,17 @@ def run(offer: Offer, *, rounds: int, watcher: Watcher = QUIET) -> Report:
         for round_ in range(rounds):
             watcher.progress(round_, rounds)
             for name, one in decoding.items():
-                # In either order, since contexts grow.
+                # In alternating order, since contexts grow.
                 for prompts in (False, True) if round_ % 2 == 0 else (True, False):
                     phases[name][prompts].append(one.phase(prompts=prompts))
         watcher.progress(rounds, rounds)
     ways = {name: _way(name, of_one, offer, token_bytes) for name, of_one in phases.items()}
-    return _report(ways, offer, rounds, cores, beside)
+    return _report(ways, offer, rounds, cores, prompts_together)
 
 
-def _report(ways: Mapping[str, Row], offer: Offer, rounds: int, cores: int, beside: Together) -> Report:
+def _report(
+    ways: Mapping[str, Row], offer: Offer, rounds: int, cores: int, prompts_together: Together
+) -> Report:
     judged = offer.source == "traffic" or cores >= OWN_CORES
     met = ways["pulled"].met if judged else None
     facts = {
@@ -162,7 +164,7 @@ def _report(ways: Mapping[str, Row], offer: Offer, rounds: int, cores: int, besi
         "ways": {name: way.facts for name, way in ways.items()},
         "target_p99_ratio": TARGET,
         "met": met,
-        "together": beside.facts,
+        "together": prompts_together.facts,
     }
     titles = ("TBT p50", "p99", "with prompts p50", "p99", "p99 ratio", "same batch", "tokens/s", "KV MB/s")
     text: list[Text] = [
@@ -172,7 +174,7 @@ def _report(ways: Mapping[str, Row], offer: Offer, rounds: int, cores: int, besi
         Table(("<prompts", *titles), [way.cells for way in ways.values()]),
         "same batch: of iterations without requests whose prompts have just come (they decode one token)",
         (f"p99 TBT with prompts that are pulled, over without: below {TARGET:.2f}", met),
-        *beside.text,
+        *prompts_together.text,
     ]
     return Report(facts, text)
 
@@ -195,7 +197,7 @@ def _what_came(offer: Offer, *, own_core: bool) -> str:
 def _way(name: str, phases: Phases, offer: Offer, token_bytes: int) -> Row:
     quiet, busy = ([_quantiles(phase.tbt_s) for phase in phases[prompts]] for prompts in (False, True))
     alone = [_quantiles(phase.alone_s or phase.tbt_s) for phase in phases[True]]
-    # Of prompts that were whole by the end of a phase.
+    # Only prompts that were complete by the end of a phase.
     taken = [phase.prompts * (offer.prompt_tokens - 1) / phase.seconds for phase in phases[True]]
     p50s, p99s = ([of_phase[place] for of_phase in quiet] for place in (0, 1))
     tokens_per_s, bytes_per_s = spread(taken), spread([tokens * token_bytes for tokens in taken])
@@ -206,7 +208,7 @@ def _way(name: str, phases: Phases, offer: Offer, token_bytes: int) -> Row:
         "with": with_prompts,
         "p50_ratio": ratios([p50 for p50, _ in busy], p50s),
         "p99_ratio": p99_ratio,
-        # Of iterations without new requests: what the traffic alone costs.
+        # Only iterations without new requests: the cost of the traffic alone.
         "p99_ratio_alone": alone_ratio,
         "prompt_tokens_per_s": tokens_per_s,
         "kv_bytes_per_s": bytes_per_s,

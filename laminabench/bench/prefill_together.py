@@ -1,4 +1,4 @@
-"""Short prompts through the slices together and one by one, beside the same matrix products alone."""
+"""Benchmark of short prompts through the slices together and one by one, and of matrix products alone."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from laminabench.bench.frame import QUIET, Row, Table, Text, Watcher, in_turns, 
 from laminabench.calibrate.models import mini_config
 
 LENGTHS = (32, 128, 512)
-# Of the rate of the products alone. What else there is to do: attention, which is 4 % of the operations at
-# 512 tokens and runs at half the products' rate, and small operators, which take a tenth of an iteration.
+# Share of the products' rate. The rest is attention (4 % of the operations at 512 tokens, at half the
+# products' rate) and small operators (a tenth of an iteration).
 TARGET_SHARE = 0.80
 
 
 @dataclass(frozen=True)
 class Together:
-    """What came of it: rows by length of prompts."""
+    """The results: rows by length of prompts."""
 
     rows: Sequence[Row]
     met: bool
@@ -51,7 +51,7 @@ class Together:
 
 @torch.inference_mode()
 def run(rounds: int, watcher: Watcher = QUIET) -> Together:
-    """As many tokens in each way, in turns."""
+    """Measure as many tokens in each way, in turns."""
     engine = Engine(
         mini_config(), max_sequences=1, dtype=torch.bfloat16, load_format="dummy", kv_tokens=CHUNK
     )
@@ -71,7 +71,7 @@ def run(rounds: int, watcher: Watcher = QUIET) -> Together:
 
 
 def _compute(prefill: Prefill, calls: Sequence[int], length: int) -> float:
-    """Prompts of a length, so many in each call."""
+    """Return the seconds of prompts of one length, with this many in each call."""
     tokens = torch.ones(length, dtype=torch.int64)
     batches = [[Some(PromptRun(length), tokens) for _ in range(count)] for count in calls]
 

@@ -1,4 +1,4 @@
-"""A fork server whose prefill workers compute nothing: KV of made-up content leaves them at a fixed rate.
+"""A fork server whose prefill workers compute nothing and send KV of generated content at a fixed rate.
 
 python -m laminabench.bench.prefill_traffic TOKENS_PER_S
 """
@@ -18,7 +18,7 @@ from lamina.operators import Attended
 
 
 class MadeUpPrefill:
-    """In place of lamina.model.Prefill: the same pieces in the same order."""
+    """A replacement of lamina.model.Prefill that delivers the same pieces in the same order."""
 
     def __init__(self, tokens_per_s: float, dtype: torch.dtype, attentions: Sequence[AttentionOp]) -> None:
         self._attentions = attentions
@@ -29,11 +29,11 @@ class MadeUpPrefill:
         self._due_s = 0.0
 
     def call(self, some: Sequence[Some], came: None, deliver: Deliver) -> Passed:  # noqa: ARG002
-        """Every layer when its time has come."""
+        """Deliver every layer when it is due."""
         count = sum(len(one.tokens) for one in some)
         for op in self._attentions:
             now = time.monotonic()
-            # Late ones are not made up for, or there would be more traffic for a moment.
+            # Delays are not caught up, or there would be bursts of traffic.
             self._due_s = max(self._due_s, now) + count * self._layer_s
             time.sleep(self._due_s - now)
             deliver(op.layer, *self._kv[:, :count])

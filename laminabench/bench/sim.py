@@ -1,4 +1,4 @@
-"""How fast replays are: of the virtual cluster (`run`) and of boards with two memories (`run_boards`)."""
+"""Benchmark of replays: of the virtual cluster (`run`) and of boards with two memories (`run_boards`)."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from laminabench.traces.table import Trace
 from laminabench.util.child_environment import child_environment
 from laminabench.util.processor import processor
 
-LONGEST_S = 3600.0  # for any process that measures
+LONGEST_S = 3600.0  # limit for a measuring process
 DECISION_TARGET_S = 20e-6
 SCENARIO_TARGET_S = 0.050
 BOARD_MODEL, BOARD = "gpt3-175b", "h2m2"
-# What is compared: the paper's solver, and the best that any could do.
+# The paper's solver, and the optimum.
 SOLVERS = ("greedy", "oracle")
 LENGTHS = range(16, LONGEST + 1, 16)
 HOUR_TARGET_S = 0.015
@@ -64,14 +64,14 @@ INSTANCES, INSTANCES_TARGET_RATIO = 16, 1.5
 FIGURE_10_MODELS = ("llama-33b", "llama-65b", "llama3-70b")
 FIGURE_10_TRACES = ("azure-conv", "azure-code", "kimi-conv", "kimi-ta")
 
-# What other tools import before they read a table.
+# Imports of other tools that read tables.
 IMPORTS = "import pandas, pyarrow.parquet, numpy"
 IMPORTS_TARGET_RATIO = 0.8
 REPLAY = (sys.executable, "-m", "laminabench", "replay", "--offline", "--json", "-q")
 
 
 def run(*, week: bool, repeats: int = 5, watcher: Watcher = QUIET) -> Report:
-    """Of the cluster: an hour of traffic, Figure 10's 24 runs, the whole command, a week."""
+    """Measure the cluster: an hour of traffic, Figure 10's 24 runs, the complete command, a week."""
     conv = resolve("azure-conv", offline=True)
     rows = [
         _hour(conv, "saturate", repeats),
@@ -92,7 +92,7 @@ def run(*, week: bool, repeats: int = 5, watcher: Watcher = QUIET) -> Report:
 
 
 def run_boards(*, repeats: int = 5, decisions: int = 200) -> Report:
-    """Of boards: decisions of both solvers, the paper's dynamic scenario, an hour of traffic."""
+    """Measure boards: decisions of both solvers, the paper's dynamic scenario, an hour of traffic."""
     board_spec = spec_of("h2m2", BOARD_MODEL)
     trace = resolve("azure-conv", offline=True)
     what = f"the dynamic scenario: {ITERATIONS} iterations of {BATCH} requests, memory managed"
@@ -108,7 +108,7 @@ def run_boards(*, repeats: int = 5, decisions: int = 200) -> Report:
 
 
 def _decision(solver: str, repeats: int, decisions: int) -> Row:
-    """Over lengths, each by the median of its repeats; judged by the length that takes longest."""
+    """Measure decisions over lengths, each by the median of its repeats; judged by the slowest length."""
     from laminabench import _sim
 
     chosen = board(BOARD)
@@ -128,18 +128,18 @@ def _decision(solver: str, repeats: int, decisions: int) -> Row:
 
 
 def spec_of(system_name: str, model_name: str, **choices: Any) -> Spec:
-    """A system's default deployment for a model, as its paper has it but for these choices."""
+    """Return a system's default deployment for a model, as in its paper except for these choices."""
     setup = papers_setup(system_name, model(model_name), load_costs(DEFAULT_COSTS))
     return system(system_name).build(replace(setup, **choices)).spec
 
 
 def simulation_seconds(trace: Trace, spec: Spec, offered: Offered, repeats: int) -> list[float]:
-    """How long each of so many simulations took, after one that is not counted."""
+    """Return the seconds of each simulation, after one that is not counted."""
     outcome = simulate(trace, spec, offered)
     seconds = []
     for _ in range(repeats):
         start = time.perf_counter()
-        # Letting go of the last outcome is not part of the simulation: it is kept until the next is there.
+        # Freeing the last outcome is not part of the simulation: it is alive until the next one exists.
         following = simulate(trace, spec, offered)
         seconds.append(time.perf_counter() - start)
         outcome = following
@@ -154,7 +154,7 @@ def _hour(trace: Trace, mode: Mode, repeats: int) -> Row:
 
 
 def _prompts(trace: Trace, repeats: int) -> list[Row]:
-    """With prompts computed beside decoding or on devices of their own, and without, in turns."""
+    """Measure with prompts computed alongside decoding or on separate devices, and without, in turns."""
     own = papers_setup("vllm", model("llama3-70b"), load_costs(DEFAULT_COSTS)).deployment
     prompts = {"prompt_budget": MAX_BATCHED_TOKENS, "admission": "grow"}
     specs = {
@@ -176,7 +176,7 @@ def _prompts(trace: Trace, repeats: int) -> list[Row]:
 
 
 def _instances(trace: Trace, repeats: int) -> list[Row]:
-    """Several with the load of one, and that one, in turns."""
+    """Measure several instances with the load of one, and that one, in turns."""
     one = spec_of("vllm", "llama3-70b")
     rows = []
     cases: list[tuple[Mode, str, bool]] = [
@@ -186,11 +186,11 @@ def _instances(trace: Trace, repeats: int) -> list[Row]:
         ("open", "round-robin", False),
         ("open", "least-requests", False),
     ]
-    for mode, router, kept in cases:
-        several = Fleet((replace(one, copies=INSTANCES),), router, keep_iterations=kept)
-        alone = Fleet((one,), keep_iterations=kept)
+    for mode, router, keep in cases:
+        several = Fleet((replace(one, copies=INSTANCES),), router, keep_iterations=keep)
+        alone = Fleet((one,), keep_iterations=keep)
         took = _simulated_in_turns(trace, {"several": several, "one": alone}, mode, repeats)
-        how = f"{mode}, {router}{'' if kept else ', no iterations kept'}"
+        how = f"{mode}, {router}{'' if keep else ', no iterations kept'}"
         rows.append(
             relative(
                 f"azure-conv on vllm/llama3-70b, {how}: {INSTANCES} instances / one",
@@ -206,7 +206,7 @@ def _instances(trace: Trace, repeats: int) -> list[Row]:
 def _simulated_in_turns(
     trace: Trace, deployed: Mapping[str, Spec | Fleet], mode: Mode, repeats: int
 ) -> dict[str, list[float]]:
-    """Seconds of each, after a round that is not counted."""
+    """Return the seconds of each, after a round that is not counted."""
     actions = {
         name: lambda one=one: seconds_of(lambda: simulate(trace, one, Offered(mode)))
         for name, one in deployed.items()
@@ -234,9 +234,7 @@ def _figure_10(repeats: int) -> Row:
 
 
 def _command(trace: Trace, repeats: int, watcher: Watcher) -> tuple[Row, Row]:
-    """The whole command as it is typed (start, imports, trace, simulation, files), beside a Python that only
-    imports what others read tables with.
-    """
+    """Measure the complete command, compared with a Python that only imports what reads tables elsewhere."""
     with tempfile.TemporaryDirectory(prefix="laminabench-bench-") as folder:
         replay = [*REPLAY, "--trace", "azure-conv", "--system", "lamina", "--out", str(Path(folder) / "run")]
         actions = {
@@ -259,7 +257,7 @@ def _command(trace: Trace, repeats: int, watcher: Watcher) -> tuple[Row, Row]:
 
 
 def _week(what: str, target_s: float, target_bytes: float, *flags: str) -> Row:
-    """27 million requests, generated and replayed; once, because it takes a while."""
+    """Measure 27 million requests, generated and replayed; once, because it takes long."""
     with tempfile.TemporaryDirectory(prefix="laminabench-bench-") as folder:
         out = ("--out", str(Path(folder) / "run"))
         start = time.perf_counter()
@@ -274,7 +272,7 @@ def _week(what: str, target_s: float, target_bytes: float, *flags: str) -> Row:
 
 
 def _peak_bytes(command: Sequence[str]) -> int:
-    """The most memory that a command had, which no other child's hides."""
+    """Return the peak memory of a command, independent of other children."""
     nowhere = subprocess.DEVNULL
     with subprocess.Popen(command, env=child_environment(), stdout=nowhere, stderr=nowhere) as process:
         _, status, used = os.wait4(process.pid, 0)

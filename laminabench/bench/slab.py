@@ -1,4 +1,4 @@
-"""How many tokens a second the KV slab allocator hands out and takes back, called from Python on one core."""
+"""Benchmark of the KV slab allocator: tokens a second allocated and released from Python on one core."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ FEWEST_SAMPLES = 5
 def run(seconds: float = 3.0) -> Report:
     """Measure every kind of call for about `seconds` in all.
 
-    An allocation is one token: for `allocate` and `extend` one slot handed out, for `release` one taken back,
-    for `fork` one shared. Rates are of whole Python calls, with the making of their results.
+    An allocation is one token: for `allocate` and `extend` one slot allocated, for `release` one freed, for
+    `fork` one shared. Rates are of complete Python calls, including their results.
 
-    Judged against the target are the calls that a serving loop makes once a step for many tokens: `extend`
-    of batches of 256 and more, and `allocate` of long prompts. `extend` of 64 and `allocate` of 1 and 128
-    are shown, because they tell what a call from Python costs, and not judged, because they tell little else.
-    The median counts: the minimum belongs to whatever else the machine did.
+    The target is for calls that a serving loop makes once a step for many tokens: `extend` of batches of 256
+    and more, and `allocate` of long prompts. `extend` of 64 and `allocate` of 1 and 128 mainly show the cost
+    of a call from Python, so they have no target. The median counts, as the minimum depends on other load.
     """
     prompts = [measure_prompts(n) for n in (1, 128, 1024)]
     decodes = [measure_extend(batch) for batch in (64, 256, 1024, 4096)]
@@ -51,7 +50,7 @@ class Kind:
 
 
 def sample(kind: Kind, seconds: float) -> list[Row]:
-    """Rounds for about `seconds`, the first not counted: it pages the memory in."""
+    """Return rows of rounds for about `seconds`; the first, which pages the memory in, is not counted."""
     kind.round()
     rounds = [kind.round() for _ in rounds_for(seconds, FEWEST_SAMPLES)]
     return [_row(name, kind, [kind.tokens_per_round / took[name] for took in rounds]) for name in rounds[0]]
@@ -90,7 +89,7 @@ def measure_prompts(n: int) -> Kind:
 
 
 def measure_extend(batch: int) -> Kind:
-    """Decode steps of a batch whose requests lie in memory in another order than in the batch."""
+    """Measure decode steps of a batch whose requests lie in memory in another order than in the batch."""
     steps = max(1, TOKENS_PER_SAMPLE // batch)
     slab, decoding = Slab(batch * (steps + 128)), shuffled(batch)
 
@@ -109,7 +108,7 @@ def measure_extend(batch: int) -> Kind:
 
 
 def measure_fork(n: int) -> Kind:
-    """Forks of one prompt of n tokens, as parallel sampling makes them."""
+    """Measure forks of one prompt of n tokens, as parallel sampling makes them."""
     children = TOKENS_PER_SAMPLE // n
     slab = Slab(n)
     slab.allocate(-1, n)

@@ -1,4 +1,4 @@
-"""How fast traces load: a million-row Azure CSV beside pandas, and a parquet of a week of requests."""
+"""Benchmark of loading traces: a million-row Azure CSV compared with pandas, and a parquet of a week."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from laminabench.traces.store import save
 from laminabench.traces.synth import synthesise
 from laminabench.util.child_environment import child_environment
 
-LONGEST_S = 3600.0  # for a process that measures
+LONGEST_S = 3600.0  # limit for a measuring process
 CSV_TARGET_S = 1.0
 PARQUET_TARGET_S = 5.0
 PARQUET_TARGET_BYTES = 2e9
@@ -40,7 +40,7 @@ print(json.dumps({"rows": rows, "seconds": seconds, "peak_bytes": peak}))
 
 
 def run(csv_rows: int, parquet_rows: int, repeats: int = 5, watcher: Watcher = QUIET) -> Report:
-    """Write both files, then load them again and again."""
+    """Write both files, then load them repeatedly."""
     watcher.note(f"writing {csv_rows:,} CSV rows and {parquet_rows:,} parquet rows to measure with")
     with tempfile.TemporaryDirectory(prefix="laminabench-bench-") as folder:
         csv_file = Path(folder) / "azure.csv"
@@ -65,8 +65,10 @@ def _measure_csv(path: Path, rows: int, repeats: int) -> Row:
         "target_s": CSV_TARGET_S,
     }
     line = f"csv      {rows:>12,} rows  {ours.text(_seconds)}  target {CSV_TARGET_S:g} s"
-    beside = f"         pandas.read_csv in the same run {pandas.text(_seconds)}: {than_ours(ratio.median)}"
-    return Row(facts, (line, beside), ours.median <= CSV_TARGET_S)
+    comparison = (
+        f"         pandas.read_csv in the same run {pandas.text(_seconds)}: {than_ours(ratio.median)}"
+    )
+    return Row(facts, (line, comparison), ours.median <= CSV_TARGET_S)
 
 
 def than_ours(ratio: float) -> str:
@@ -108,7 +110,7 @@ def _measure_parquet(path: Path, repeats: int) -> Row:
 
 
 def _write_azure_csv(path: Path, rows: int) -> None:
-    """A file in the publisher's format with the profile's lengths and rate."""
+    """Write a file in the publisher's format with the profile's lengths and rate."""
     trace = synthesise(read_profile(find("azure-conv").profile_path), rows)
     start = np.datetime64("2023-11-16T18:15:46", "ns")
     stamps = start + (trace.arrival_s * 1e9).astype("timedelta64[ns]")

@@ -1,4 +1,4 @@
-"""Measure this machine, and make a cost set of it by which modelled replays predict live ones."""
+"""Measurement of this machine as a cost set, from which modelled replays predict live ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from laminabench.calibrate.calibration import (
 )
 from laminabench.calibrate.cost_set import ENGINE, Made, cost_set
 from laminabench.calibrate.models import config_of
-from laminabench.calibrate.rounds import Point, Told, in_rounds
+from laminabench.calibrate.rounds import OnProgress, Point, in_rounds
 from laminabench.calibrate.terms import Control, Decode, Model, Prompts
 from laminabench.catalog.cost_file import assumed_host
 from laminabench.catalog.families import load_models
@@ -34,11 +34,13 @@ from laminabench.systems.live.lamina.starting import on_cores
 from laminabench.util.processor import processor
 from laminabench.util.version import __version__
 
-# Of the time, what workers get; the rest is for rounds.
+# The workers' share of the time; the rest is for rounds.
 WORKERS_SHARE = 0.2
 
 
-def calibrate(source: str, name: str, seconds: float, told: Told, ray: str | None = None) -> Calibration:
+def calibrate(
+    source: str, name: str, seconds: float, on_progress: OnProgress, ray: str | None = None
+) -> Calibration:
     """Measure for about so many seconds with a model of made-up weights; `name` will be the device's.
 
     Workers are processes of this machine, or actors of the Ray cluster at this address.
@@ -47,7 +49,7 @@ def calibrate(source: str, name: str, seconds: float, told: Told, ray: str | Non
     shape = model(source)
     require_dtype(shape, source)
     began, total = time.perf_counter(), int(seconds)
-    told(0, total)
+    on_progress(0, total)
     config = _config(source, shape)
     conversion = convert(config, torch.bfloat16)
     options = CoreOptions(dtype=torch.bfloat16, load_format="dummy")
@@ -56,13 +58,13 @@ def calibrate(source: str, name: str, seconds: float, told: Told, ray: str | Non
         decode = Decode(conversion, float(host_memory.free_bytes()))
         control = Control(slices, decode)
         left = seconds * (1 - WORKERS_SHARE) - (time.perf_counter() - began)
-        found = in_rounds([slices, decode, Prompts(conversion)], control, left, told, total)
+        repeats = in_rounds([slices, decode, Prompts(conversion)], control, left, on_progress, total)
     passed = time.perf_counter() - began
     between: dict[Point, list[float]] = {}
     del slices, decode
     if ray or len(os.sched_getaffinity(0)) > 1:
-        told(min(int(passed), total), total)
-        step_s = {int(rows): found.at(kind, rows) for kind, rows in found.of_kind("slices")}
+        on_progress(min(int(passed), total), total)
+        step_s = {int(rows): repeats.at(kind, rows) for kind, rows in repeats.of_kind("slices")}
         between = workers.measure(config, step_s, max(seconds - passed, 0.0), ray)
     now = datetime.now(UTC).date().isoformat()
     title = f"one core of {processor()}"
@@ -74,17 +76,17 @@ def calibrate(source: str, name: str, seconds: float, told: Told, ray: str | Non
         ENGINE,
         machine.memory_per_core(),
         float(np.median(control.bandwidths)),
-        found,
+        repeats,
         between,
         assumed_host(),
         "workers" if ray is None else "actors of Ray",
     )
     costs = cost_set(made)
-    return Calibration(costs, described(costs, made, found, measured(made), time.perf_counter() - began))
+    return Calibration(costs, described(costs, made, repeats, measured(made), time.perf_counter() - began))
 
 
 def _config(source: str, shape: ModelShape) -> Any:
-    """As the engine takes it."""
+    """Return the model's configuration as the engine takes it."""
     if source.strip().lower() == shape.name and shape.name in load_models():
         return config_of(shape.name)
     return source

@@ -1,4 +1,4 @@
-"""What a calibration comes to: the set, and how steadily it was measured."""
+"""The result of a calibration: the cost set, and how stable its measurements were."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _NAME = re.compile(r"[a-z][a-z0-9-]*")
 
 @dataclass(frozen=True)
 class Calibration:
-    """The set, and how the measuring went."""
+    """The cost set, and facts about its measurement."""
 
     costs: CostSet
     facts: dict[str, Any]
 
 
 def require_name(name: str) -> None:
-    """A UserError unless a device may be called so."""
+    """Raise a UserError unless the name is free and valid for a device."""
     if name in load_devices() or not _NAME.fullmatch(name):
         why = "the catalogue has a device of that name" if name in load_devices() else "no name of a device"
         raise UserError(
@@ -36,7 +36,7 @@ def require_name(name: str) -> None:
 
 
 def require_dtype(shape: ModelShape, source: str) -> None:
-    """A UserError unless it is the one that is measured, of a model whose parts are."""
+    """Raise a UserError unless the model has the dtype and the parts that can be measured."""
     shape.require_plain("calibrate")
     if shape.dtype != "bf16":
         raise UserError(
@@ -45,21 +45,21 @@ def require_dtype(shape: ModelShape, source: str) -> None:
         )
 
 
-# What workers have between them.
+# Terms between workers, by the kind of their points.
 BETWEEN = {"between slice and attention": "trip", "between iterations": "boundary"}
 
 
 def measured(made: Made) -> dict[str, tuple[Seconds, float]]:
-    """All terms, and how much the control drifted meanwhile."""
-    found, shape = made.found, made.shape
+    """Return all terms, and how much the control drifted meanwhile."""
+    repeats, shape = made.repeats, made.shape
     products = [f"gemm {matrix.name}" for matrix in (*shape.layer_gemms(), shape.lm_head_gemm())]
-    drift = {name: found.drift(name) for name in found.columns}
+    drift = {name: repeats.drift(name) for name in repeats.columns}
     return {
-        "slices": (found.of_kind("slices"), drift[Model.name]),
-        "matrix products": (found.of_kind(*products), drift[Model.name]),
-        "choosing tokens": (found.of_kind("sampler"), drift[Model.name]),
-        Decode.name: (found.of_kind("decode", "skew"), drift[Decode.name]),
-        Prompts.name: (found.of_kind("prompt"), drift[Prompts.name]),
+        "slices": (repeats.of_kind("slices"), drift[Model.name]),
+        "matrix products": (repeats.of_kind(*products), drift[Model.name]),
+        "choosing tokens": (repeats.of_kind("sampler"), drift[Model.name]),
+        Decode.name: (repeats.of_kind("decode", "skew"), drift[Decode.name]),
+        Prompts.name: (repeats.of_kind("prompt"), drift[Prompts.name]),
         **{what: (made.between_of(kind), 0.0) for what, kind in BETWEEN.items() if made.between},
     }
 
@@ -67,21 +67,21 @@ def measured(made: Made) -> dict[str, tuple[Seconds, float]]:
 def described(
     costs: CostSet,
     made: Made,
-    found: Repeats,
+    repeats: Repeats,
     terms: Mapping[str, tuple[Seconds, float]],
     took_s: float,
 ) -> dict[str, Any]:
-    """For --json; of all that was measured, and how much the control drifted, how often and how steadily."""
+    """Return the facts for --json: measurements, repeats, and how stable the machine was."""
     host, network = costs.host, next(iter(costs.networks.values()), None)
-    control = relative_spread(found.controls)
+    control = relative_spread(repeats.controls)
     return {
         "model": made.shape.name,
         "device": costs.devices[made.name].describe(),
         "measured_on": made.source,
         "seconds": took_s,
-        "rounds": found.rounds,
+        "rounds": repeats.rounds,
         "control_spread_percent": 100 * control,
-        "control_drift_percent": 100 * max(found.drift(name) for name in found.columns),
+        "control_drift_percent": 100 * max(repeats.drift(name) for name in repeats.columns),
         "stable": control <= UNSTABLE,
         "terms": [_row(what, points, drift) for what, (points, drift) in terms.items()],
         "host": {

@@ -1,4 +1,4 @@
-"""Where something is measured, and how its time is taken there: by a core's clock, or a GPU's own."""
+"""The device where something is measured, and its timer: a core's clock, or the GPU's own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def seconds_of(action: Callable[[], object]) -> float:
 
 @dataclass(frozen=True)
 class Clock:
-    """A GPU is given everything before it begins; `seconds_of_many`: more launches than can be ahead."""
+    """A device and its timers. A GPU's `seconds` queues all launches first; `seconds_of_many` is for more
+    launches than fit its queue."""
 
     device: str = "cpu"
     seconds: Seconds = seconds_of
@@ -31,7 +32,7 @@ class Clock:
 
     @property
     def place(self) -> torch.device:
-        """Where the tensors are."""
+        """The device of the tensors."""
         return gpu.tensors_on(self.device)
 
 

@@ -1,4 +1,4 @@
-"""What was measured as a cost set: curves and grids, formulas fitted to the same, a device and a network."""
+"""Conversion of measurements to a cost set: curves, grids, fitted formulas, a device and a network."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from laminabench.catalog.network import Network
 
 DTYPE = "bf16"
 NETWORK = "shm"
-# Batches so small that what is the same for all of them shows.
+# Batches so small that fixed costs dominate.
 SMALL = (1, 4)
 LEAST_S = 1e-6
 
 
 class Words(NamedTuple):
-    """For people: whose times these are, and how each was measured."""
+    """Descriptions of the sources of a cost set, for people."""
 
     system: str
     products: str
@@ -68,7 +68,7 @@ ENGINE = Words(
 
 @dataclass(frozen=True)
 class Made:
-    """All that a set is made of."""
+    """Everything that a cost set is made of."""
 
     shape: ModelShape
     name: str  # of the device
@@ -77,10 +77,10 @@ class Made:
     words: Words
     memory_bytes: float
     bandwidth: float  # bytes/s that it reads
-    found: Repeats
-    between: Seconds  # of workers; empty where there was no second core
-    host: HostCost  # where that is not known
-    linked: str = "workers"  # what they are
+    repeats: Repeats
+    between: Seconds  # of workers; empty without a second core
+    host: HostCost  # used if `between` is empty
+    linked: str = "workers"  # the name of workers in texts
 
     @property
     def heads(self) -> Heads:
@@ -90,14 +90,14 @@ class Made:
         return {point: taken for point, taken in self.between.items() if point[0] == kind}
 
     def origin(self, what: str, points: Seconds, drift: float = 0.0) -> Origin:
-        """Of points, while whose measuring the control drifted by this share."""
+        """Return the origin of measured points, during which the control drifted by this share."""
         spread = mean_spread(points)
         errors, unstable = {"spread": 100 * spread}, max(spread, drift) > UNSTABLE
         return Origin("measured", f"{self.source}: {what}", "", errors, len(points), unstable)
 
 
 def device_of(made: Made) -> Device:
-    """Its rates are the best that were seen, of which formulas take shares."""
+    """Return the device: its rates are the best observed, of which formulas take shares."""
     rates = [2.0 * n * k * rows / taken for (n, k, rows), taken in _products(made).items()]
     bandwidth = made.bandwidth
     return Device(
@@ -115,7 +115,7 @@ def device_of(made: Made) -> Device:
 
 
 def cost_set(made: Made) -> CostSet:
-    """The set of this machine."""
+    """Return the cost set of this machine."""
     on, grids = device_of(made), _attention(made)
     shape, name = made.shape, made.name
     return CostSet(
@@ -134,53 +134,53 @@ def cost_set(made: Made) -> CostSet:
     )
 
 
-# As it was measured
+# Measured values
 
 
 def _products(made: Made) -> dict[tuple[int, int, int], float]:
-    """Seconds of one product, by n, k and rows."""
+    """Return the seconds of one product, by n, k and rows."""
     return {
-        (matrix.n, matrix.k, rows): made.found.at(f"gemm {matrix.name}", rows) / times
+        (matrix.n, matrix.k, rows): made.repeats.at(f"gemm {matrix.name}", rows) / times
         for matrix, times in _matrices(made.shape)
         for rows in _rows(made)
     }
 
 
 def _matrices(shape: ModelShape) -> list[tuple[Gemm, int]]:
-    """Each with how often it is in a step."""
+    """Return the matrices and how often each is used in a step."""
     return [*((matrix, shape.layers) for matrix in shape.layer_gemms()), (shape.lm_head_gemm(), 1)]
 
 
 def _rows(made: Made) -> list[int]:
-    return sorted({int(point[1]) for point in made.found.seconds if point[0] == "slices"})
+    return sorted({int(point[1]) for point in made.repeats.seconds if point[0] == "slices"})
 
 
 def _gemms(made: Made) -> dict[GemmKey, Curve]:
-    found = {}
+    curves = {}
     for matrix, times in _matrices(made.shape):
         kind = f"gemm {matrix.name}"
-        found[GemmKey(made.name, DTYPE, matrix.n, matrix.k)] = _curve(made, kind, made.words.products, times)
-    return found
+        curves[GemmKey(made.name, DTYPE, matrix.n, matrix.k)] = _curve(made, kind, made.words.products, times)
+    return curves
 
 
 def _operators(made: Made) -> dict[OperatorKey, Curve]:
-    """What slices take beside their products, dealt out to the operators by their widths."""
+    """Return the slices' time besides their products, divided among the operators by width."""
     shape = made.shape
     operators = [*shape.operators(), ("embedding", shape.hidden, 1)]
-    whole = sum(width * times for _, width, times in operators)
-    found = {
-        OperatorKey(made.name, name, width): _curve(made, "rest", made.words.operators, whole / width)
+    total = sum(width * times for _, width, times in operators)
+    curves = {
+        OperatorKey(made.name, name, width): _curve(made, "rest", made.words.operators, total / width)
         for name, width, _ in operators
     }
     head = shape.lm_head_gemm().n
-    return {**found, OperatorKey(made.name, "sampler", head): _curve(made, "sampler", made.words.sampler, 1)}
+    return {**curves, OperatorKey(made.name, "sampler", head): _curve(made, "sampler", made.words.sampler, 1)}
 
 
 def _curve(made: Made, kind: str, what: str, times: float) -> Curve:
-    """By rows, of one of so many."""
+    """Return the curve over rows of one of `times` operations."""
     rows = _rows(made)
-    seconds = np.array([made.found.at(kind, each) for each in rows]) / times
-    origin = made.origin(what, made.found.of_kind(kind), made.found.drift(Model.name))
+    seconds = np.array([made.repeats.at(kind, each) for each in rows]) / times
+    origin = made.origin(what, made.repeats.of_kind(kind), made.repeats.drift(Model.name))
     return Curve(np.array(rows, np.float64), seconds, origin)
 
 
@@ -188,26 +188,26 @@ def _attention(made: Made) -> AttentionGrids:
     alone, prompt = _grid(made, "decode"), _grid(made, "prompt")
     kv = alone.axes[1]
     decode = replace(alone, values=alone.values + _more(made, "attention", "decode", int(kv[0])))
-    # Chunks are computed before or after what decodes: both at once are one after the other.
+    # Chunks are computed before or after decoding, never concurrently, so times add.
     both = prompt.values[:, :, None, None] + decode.values[None, None]
     skew = _skew(made, alone)
     mixed = Grid((*skew.axes, kv[-1:]), skew.values[..., None])
-    drift = max(made.found.drift(term) for term in (Decode.name, Prompts.name))
-    origin = made.origin(made.words.attention, made.found.of_kind("decode", "prompt"), drift)
+    drift = max(made.repeats.drift(term) for term in (Decode.name, Prompts.name))
+    origin = made.origin(made.words.attention, made.repeats.of_kind("decode", "prompt"), drift)
     return AttentionGrids(decode, prompt, Grid((*prompt.axes, *decode.axes), both), skew, mixed, origin)
 
 
 def _grid(made: Made, kind: str) -> Grid:
-    """Of two numbers."""
-    points = made.found.of_kind(kind)
+    """Return the grid of points with two numbers."""
+    points = made.repeats.of_kind(kind)
     axes = [sorted({int(point[place]) for point in points}) for place in (1, 2)]
-    values = np.array([[made.found.at(kind, first, second) for second in axes[1]] for first in axes[0]])
+    values = np.array([[made.repeats.at(kind, first, second) for second in axes[1]] for first in axes[0]])
     return Grid(tuple(np.array(axis, np.float64) for axis in axes), values)
 
 
 def _skew(made: Made, decode: Grid) -> Grid:
-    """How far a batch of two lengths is on the way from one of all their mean to one of all the longer."""
-    points = [tuple(map(int, point[1:])) for point in made.found.seconds if point[0] == "skew"]
+    """Return where a batch of two lengths is between one of their mean (0) and one of the longer (1)."""
+    points = [tuple(map(int, point[1:])) for point in made.repeats.seconds if point[0] == "skew"]
     if not points:
         return Grid((np.ones(1), np.zeros(1)), np.zeros((1, 1)))
     shares: dict[tuple[int, float], list[float]] = {}
@@ -216,14 +216,14 @@ def _skew(made: Made, decode: Grid) -> Grid:
         share = long / n
         mean = longest * (share + (1 - share) / SHORTER)
         even, all_long = np.interp((mean, float(longest)), decode.axes[1], row)
-        way = (made.found.at("skew", n, long, longest) - even) / max(all_long - even, 1e-12)
+        way = (made.repeats.at("skew", n, long, longest) - even) / max(all_long - even, 1e-12)
         shares.setdefault((n, share), []).append(float(np.clip(way, 0, 1)))
     wide = sorted({share for _, share in shares})
     values = [[np.mean(shares[n, share]) for share in wide] for n in SKEWED_REQUESTS]
     return Grid((np.array(SKEWED_REQUESTS, np.float64), np.array(wide)), np.array(values))
 
 
-# Formulas for all else
+# Fitted formulas
 
 
 def _fitted_gemm(made: Made, on: Device) -> GemmCost:
@@ -235,8 +235,8 @@ def _fitted_gemm(made: Made, on: Device) -> GemmCost:
 
 def _fitted_elementwise(made: Made, on: Device) -> ElementwiseCost:
     rows, shape = np.array(_rows(made), np.float64), made.shape
-    # What is once in a step is small beside what is in every layer.
-    layer = np.array([made.found.at("rest", each) for each in _rows(made)]) / shape.layers
+    # Costs once a step are small compared with those of every layer.
+    layer = np.array([made.repeats.at("rest", each) for each in _rows(made)]) / shape.layers
     samples = Samples({"m": rows, "tp": np.ones(len(rows))}, np.maximum(layer, 1e-9))
     return terms.elementwise(on, shape).sourced(samples, f"{made.source}: what is between matrix products")
 
@@ -255,9 +255,9 @@ def _fitted_prompt(made: Made, on: Device, prompt: Grid) -> PromptAttentionCost:
 
 
 def _host(made: Made) -> HostCost:
-    """From an iteration's end to the next one's beginning, a line over batch sizes.
+    """Return the host's cost: from an iteration's end to the next one's beginning, a line over batch sizes.
 
-    Its gap is what a model worker does for an iteration beside its slices.
+    Its gap is a model worker's time for an iteration besides its slices.
     """
     batches, seconds, origin = _line(made, "boundary", "from an iteration's end to the next one's beginning")
     if not len(batches):
@@ -269,7 +269,7 @@ def _host(made: Made) -> HostCost:
 
 
 def _networks(made: Made) -> dict[str, Network]:
-    """What links two workers here: all that is between slices and attention, not the channel alone."""
+    """Return the network between two workers here: all time between slices and attention."""
     batches, seconds, origin = _line(made, "trip", "from a slice to attention and back to the next one")
     if not len(batches):
         return {}
@@ -285,22 +285,22 @@ def _networks(made: Made) -> dict[str, Network]:
 
 
 def _more(made: Made, kind: str, alone: str, *column: int) -> float:
-    """Seconds that workers take for what one core did alone, beyond what that took: messages, mostly.
+    """Return the seconds by which workers take longer than one core alone: messages, mostly.
 
-    Of small batches, and of the least there was of either, as a restless machine only ever adds.
+    The minimum over small batches and repeats, as noise only ever adds time.
     """
-    found = [
-        min(taken) - min(made.found.seconds[alone, batch, *column])
+    extra_s = [
+        min(taken) - min(made.repeats.seconds[alone, batch, *column])
         for (name, batch), taken in made.between.items()
         if name == kind and batch in SMALL
     ]
-    return max(min(found, default=0.0), 0.0)
+    return max(min(extra_s, default=0.0), 0.0)
 
 
 def _line(made: Made, kind: str, what: str) -> tuple[Float64, Float64, Origin]:
-    """Batch sizes, what was between workers there, and where that is from."""
+    """Return batch sizes, the time between workers at each, and its origin."""
     taken = made.between_of(kind)
     batches = np.array([point[1] for point in taken], np.float64)
-    # Attention may begin before a slice has ended, as q, k and v leave before.
+    # Attention may begin before a slice has ended, as q, k and v are sent earlier.
     seconds = np.array([max(np.median(each), LEAST_S) for each in taken.values()])
     return batches, seconds, made.origin(what, taken)

@@ -1,4 +1,4 @@
-"""A GPU's kernels as a cost set: what the engine launches on it, each by itself."""
+"""Measurement of a GPU's kernels as a cost set: each kernel that the engine launches, by itself."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from laminabench.calibrate.clock import GPU, Clock
 from laminabench.calibrate.cost_set import Made, Words, cost_set
 from laminabench.calibrate.gpu_timing import COPY_BYTES, copy_bandwidth, made_up, require_gpu, slug
 from laminabench.calibrate.models import config_of
-from laminabench.calibrate.rounds import Told, in_rounds
+from laminabench.calibrate.rounds import OnProgress, in_rounds
 from laminabench.calibrate.terms import Decode, Model, Prompts
 from laminabench.catalog.cost_file import assumed_host
 from laminabench.catalog.families import load_models
@@ -32,7 +32,7 @@ from laminabench.catalog.models import ModelShape
 from laminabench.util.errors import UserError
 from laminabench.util.version import __version__
 
-# As many have more weights of each matrix than caches hold; times are of one.
+# This many layers have more weights of each matrix than caches hold; times are of one layer.
 LAYERS = 8
 WORDS = Words(
     "the engine's kernels",
@@ -46,11 +46,11 @@ WORDS = Words(
 
 
 def device_name(card: str) -> str:
-    """What the device of a set is called: names of the catalogue are of data sheets."""
+    """Return the device's name in a set; the catalogue's own names are of data sheets."""
     return f"measured-{slug(card)}"
 
 
-def calibrate_gpu(source: str, name: str | None, seconds: float, told: Told) -> Calibration:
+def calibrate_gpu(source: str, name: str | None, seconds: float, on_progress: OnProgress) -> Calibration:
     """Measure the GPU for about so many seconds with some layers of a model of the catalogue."""
     require_gpu()
     card = torch.cuda.get_device_name()
@@ -65,7 +65,7 @@ def calibrate_gpu(source: str, name: str | None, seconds: float, told: Told) -> 
         )
     memory = float(torch.cuda.get_device_properties(0).total_memory)
     try:
-        return kernels(config_of(shape.name), shape, card, name, memory, seconds, told)
+        return kernels(config_of(shape.name), shape, card, name, memory, seconds, on_progress)
     except torch.cuda.OutOfMemoryError as error:
         why = str(error).partition("\n")[0]
         raise UserError("calibrate-gpu-memory", f"--model {source}: {why}; name a smaller one") from error
@@ -78,13 +78,13 @@ def kernels(
     name: str,
     memory_bytes: float,
     seconds: float,
-    told: Told,
+    on_progress: OnProgress,
     clock: Clock = GPU,
     bandwidth: Callable[[], float] = copy_bandwidth,
 ) -> Calibration:
-    """All terms of a cost set but what is between workers, of which there are none, and the host's."""
+    """Measure all terms of a cost set except the host's and those between workers."""
     began, total = time.perf_counter(), int(seconds)
-    told(0, total)
+    on_progress(0, total)
     shape = replace(shape, layers=min(LAYERS, shape.layers))
     config.num_hidden_layers = shape.layers
     conversion = convert(config, torch.bfloat16)
@@ -97,7 +97,7 @@ def kernels(
 
     decode = Decode(conversion, float(free_bytes(clock.place)), clock)
     left = seconds - (time.perf_counter() - began)
-    found = in_rounds([slices, decode, Prompts(conversion, clock)], control, left, told, total)
+    repeats = in_rounds([slices, decode, Prompts(conversion, clock)], control, left, on_progress, total)
     now = datetime.now(UTC).date().isoformat()
     made = Made(
         shape,
@@ -107,9 +107,9 @@ def kernels(
         WORDS,
         memory_bytes,
         sorted(copied)[len(copied) // 2],
-        found,
+        repeats,
         {},
         assumed_host(),
     )
     costs = cost_set(made)
-    return Calibration(costs, described(costs, made, found, measured(made), time.perf_counter() - began))
+    return Calibration(costs, described(costs, made, repeats, measured(made), time.perf_counter() - began))

@@ -1,4 +1,4 @@
-"""What benchmarks on a GPU have in common: that there is one, and how long it takes for something."""
+"""Timing on a GPU: check that there is one, measure its calls, and generate models."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 COPY_BYTES = 1 << 30
 CALLS = 5  # between two events
-AHEAD_CYCLES = 5_000_000  # what the GPU waits while the host launches what is to be timed: some milliseconds
+AHEAD_CYCLES = 5_000_000  # the GPU waits some milliseconds while the host queues launches
 
 
 def require_gpu() -> None:
-    """A UserError unless torch and the kernels can use a GPU here."""
+    """Raise a UserError unless torch and the kernels can use a GPU here."""
     from lamina import gpu
     from lamina.cuda_library import CudaError
 
@@ -28,12 +28,12 @@ def require_gpu() -> None:
 
 
 def slug(device: str) -> str:
-    """`h100-80gb-hbm3` of "NVIDIA H100 80GB HBM3"."""
+    """Return a device's name as an identifier: `h100-80gb-hbm3` for "NVIDIA H100 80GB HBM3"."""
     return re.sub("[^a-z0-9]+", "-", device.lower().replace("nvidia", "")).strip("-")
 
 
 def made_up(config: transformers.PreTrainedConfig, device: str) -> transformers.PreTrainedModel:
-    """A model in bfloat16 with weights drawn where they are used: a core takes minutes for some billions."""
+    """Return a bfloat16 model with random weights, drawn on the device, as a core takes minutes for it."""
     import torch
     import transformers
 
@@ -47,7 +47,7 @@ def made_up(config: transformers.PreTrainedConfig, device: str) -> transformers.
 
 
 def copy_bandwidth() -> float:
-    """Bytes read and written a second by the fastest thing that does both."""
+    """Return bytes read and written a second by the fastest copy."""
     import torch
 
     source = torch.empty(COPY_BYTES, device="cuda", dtype=torch.uint8)
@@ -56,9 +56,9 @@ def copy_bandwidth() -> float:
 
 
 def gpu_seconds(call: Callable[[], object]) -> float:
-    """One call's time on the GPU, the mean of several in a row.
+    """Return one call's time on the GPU, the mean of several in a row.
 
-    The GPU is kept waiting until they are all launched, so that it never waits for the host in between.
+    The GPU is made to wait until all are launched, so that it never waits for the host in between.
     """
     from torch import cuda
 
@@ -73,7 +73,7 @@ def gpu_seconds(call: Callable[[], object]) -> float:
 
 
 def graph_seconds(call: Callable[[], object]) -> float:
-    """The same as one CUDA graph, of what has more launches than can be ahead of the GPU."""
+    """Return one call's time as a CUDA graph, for calls with more launches than fit the GPU's queue."""
     import torch
 
     aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]

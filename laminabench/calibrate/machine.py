@@ -1,4 +1,4 @@
-"""This machine: a core's share of its memory."""
+"""The memory of this machine."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import os
 
 
 def memory_per_core() -> float:
-    """Bytes of the machine's memory, a core's share."""
+    """Return the machine's memory in bytes divided by its cores."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (os.cpu_count() or 1)

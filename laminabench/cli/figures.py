@@ -47,7 +47,7 @@ def figures(
     laminabench figures fig10
     laminabench figures all --out figures
     """
-    from laminabench.papers.context import Context, kept_results
+    from laminabench.papers.context import Context, saved_results
     from laminabench.papers.entries import TITLES
     from laminabench.papers.page import write_page
     from laminabench.papers.paper import find, write
@@ -59,7 +59,7 @@ def figures(
         lines = "\n".join(f"{name:18}{literal(title)}" for name, title in titles.items())
         out.result({"figures": titles}, lambda console: console.print(lines, soft_wrap=True))
         return
-    context = Context(results or kept_results(), num_requests, offline)
+    context = Context(results or saved_results(), num_requests, offline)
     for name in context.fetch():
         out.note(f"{name} is not here: generated from its fitted profile")
     written: dict[int, Written] = {}

@@ -63,7 +63,7 @@ def import_(
     with out.progress("reading", unit="files") as progress:
         for done, path in enumerate(files):
             progress(done, len(files))
-            made += [imported(found, path, given) for found in read(path, tool)]
+            made += [imported(benchmark, path, given) for benchmark in read(path, tool)]
     places: list[Path] = []
     for each in made:
         places.append(_place(folder, each.trace.meta.name, several=len(made) > 1, taken=places))

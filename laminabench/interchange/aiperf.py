@@ -1,4 +1,4 @@
-"""aiperf's artifacts: a line of JSON for each request, and a summary beside them, in one folder."""
+"""Reader of aiperf's artifacts: a line of JSON for each request, and a summary, in one folder."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from laminabench.interchange.aiperf_numbers import summary
-from laminabench.interchange.calls import Calls, pieces_of
-from laminabench.interchange.found import (
+from laminabench.interchange.benchmark import (
     DAMAGE,
-    Found,
+    Benchmark,
     Table,
     count,
     last_line,
@@ -24,6 +23,7 @@ from laminabench.interchange.found import (
     seconds,
     unlike,
 )
+from laminabench.interchange.calls import Calls, pieces_of
 from laminabench.runs.status import DONE, FAILED, UNFINISHED
 from laminabench.sim.spec import Mode
 from laminabench.systems.live.endpoint.sse import dealt
@@ -37,14 +37,14 @@ _CLOSED = "concurrency"
 
 
 def is_like(document: Any) -> bool:
-    """Whether it is a summary, or a request."""
+    """Return whether a document is a summary or a request of aiperf."""
     if not isinstance(document, dict):
         return False
     return "aiperf_version" in document or {"metadata", "metrics"} <= document.keys()
 
 
-def read(path: Path) -> Iterator[Found]:
-    """The requests of a folder of artifacts; either file of it may be named."""
+def read(path: Path) -> Iterator[Benchmark]:
+    """Read the requests of a folder of artifacts; either of its files may be named."""
     folder = path if path.is_dir() else path.parent
     records = path if path.suffix == ".jsonl" else folder / RECORDS
     if not records.is_file():
@@ -53,11 +53,11 @@ def read(path: Path) -> Iterator[Found]:
             f"there is no {records.name} in {folder}, and the summary has only sums: keep aiperf's whole "
             "folder of artifacts, and run it with --export-level records",
         )
-    beside = path if path.suffix == ".json" and path.is_file() else folder / SUMMARY
-    said: Table = read_json(read_text(beside), str(beside)) if beside.is_file() else {}
+    summary_path = path if path.suffix == ".json" and path.is_file() else folder / SUMMARY
+    stated: Table = read_json(read_text(summary_path), str(summary_path)) if summary_path.is_file() else {}
     rows = [read_json(line, f"{records}, line {number}") for number, line in enumerate(_lines(records), 1)]
     try:
-        yield _found(rows, said)
+        yield _benchmark(rows, stated)
     except DAMAGE as error:
         raise unlike(records, NAME, repr(error)) from error
 
@@ -66,8 +66,8 @@ def _lines(path: Path) -> list[str]:
     return [line for line in read_text(path).splitlines() if line.strip()]
 
 
-def _found(rows: list[Table], said: Table) -> Found:
-    # As aiperf does in its summary.
+def _benchmark(rows: list[Table], document: Table) -> Benchmark:
+    # aiperf's own summary leaves these out too.
     rows = [row for row in rows if row["metadata"]["benchmark_phase"] != "warmup" and not _is_skipped(row)]
     if not rows:
         raise ValueError("it has no request")
@@ -78,21 +78,21 @@ def _found(rows: list[Table], said: Table) -> Found:
             "these requests were not streamed, so first tokens are not known: aiperf --streaming",
         )
     calls = _calls(rows)
-    config = said.get("input_config") or {}
-    duration_s = _observed_s(said)
+    config = document.get("input_config") or {}
+    duration_s = _observed_s(document)
     numbers = summary(calls, duration_s or calls.end_s)
     statistics = {f"{name} {key}": value for name, each in numbers.items() for key, value in each.items()}
     stated = {
-        f"{name} {key}": float(said[name][key])
+        f"{name} {key}": float(document[name][key])
         for name, each in numbers.items()
         for key in each
-        if isinstance((said.get(name) or {}).get(key), int | float)
+        if isinstance((document.get(name) or {}).get(key), int | float)
     }
     mode, concurrency = _load(config)
     models = (config.get("models") or {}).get("items") or [{}]
-    return Found(
+    return Benchmark(
         tool=NAME,
-        version=str(said.get("aiperf_version") or ""),
+        version=str(document.get("aiperf_version") or ""),
         calls=calls,
         model=str(models[0].get("name") or ""),
         mode=mode,
@@ -102,9 +102,9 @@ def _found(rows: list[Table], said: Table) -> Found:
         recounted={name: value for name, value in statistics.items() if isinstance(value, int | float)},
         url=str(((config.get("endpoint") or {}).get("urls") or [""])[0]),
         began_at_s=rows[0]["metadata"]["request_start_ns"] * _NS,
-        partial="the benchmark was cancelled" if said.get("was_cancelled") else "",
-        more={name: said[name] for name in ("benchmark_id", "schema_version") if said.get(name)},
-        marks=marks_in(said),
+        partial="the benchmark was cancelled" if document.get("was_cancelled") else "",
+        more={name: document[name] for name in ("benchmark_id", "schema_version") if document.get(name)},
+        marks=marks_in(document),
     )
 
 
@@ -125,13 +125,13 @@ def _calls(rows: list[Table]) -> Calls:
     for at_s, row in zip(sent_s, rows, strict=True):
         metrics = row["metrics"]
         first, gaps = _value(metrics, "time_to_first_token"), _value(metrics, "inter_chunk_latency")
-        # One piece: there are no gaps; where they were not kept, the last piece is known by the latency.
+        # No gaps: there was one piece, or they were not recorded and the latency gives the last piece.
         if (
             gaps is None
             and first is not None
-            and (whole := _value(metrics, "request_latency")) not in (None, first)
+            and (latency := _value(metrics, "request_latency")) not in (None, first)
         ):
-            gaps = [whole - first]
+            gaps = [latency - first]
         waits = [] if first is None else [seconds(first, "time_to_first_token", _MS)]
         waits += [seconds(gap, "inter_chunk_latency", _MS) for gap in gaps or [] if waits]
         times = at_s + np.cumsum(waits)
@@ -141,15 +141,15 @@ def _calls(rows: list[Table]) -> Calls:
     pieces = pieces_of(lists)
     return Calls(
         sent_s=sent_s,
-        # When a credit was issued is within the client, and not when a trace wanted it.
+        # A credit's time is internal to the client: it is not the time that a trace requested.
         due_s=np.full(size, np.nan),
         headers_s=np.array([_since(began, row["metadata"].get("request_ack_ns")) for row in rows]),
         first_s=np.array([times[0] if len(times) else np.nan for times, _ in lists]),
         last_s=np.array([times[-1] if len(times) else np.nan for times, _ in lists]),
-        prompt_tokens=_whole(rows, "input_sequence_length", 0, "error_isl").astype(np.int32),
+        prompt_tokens=_integers(rows, "input_sequence_length", 0, "error_isl").astype(np.int32),
         output_tokens=np.bincount(pieces.request, pieces.tokens, size).astype(np.int32),
-        prompt_counted=_whole(rows, "usage_prompt_tokens", -1),
-        completion_counted=_whole(rows, "usage_completion_tokens", -1),
+        prompt_counted=_integers(rows, "usage_prompt_tokens", -1),
+        completion_counted=_integers(rows, "usage_completion_tokens", -1),
         status_code=np.array([_code(row) for row in rows], np.int32),
         status=np.array([_status(row) for row in rows], np.int8),
         even=np.array(even, np.bool_),
@@ -183,16 +183,16 @@ def _code(row: Table) -> int:
     return -1 if code is None or row["metadata"].get("was_cancelled") else int(code)
 
 
-def _whole(
+def _integers(
     rows: list[Table], name: str, unknown: int, otherwise: str = ""
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
-    found = [_value(row["metrics"], name) for row in rows]
+    values = [_value(row["metrics"], name) for row in rows]
     if otherwise:
-        found = [
+        values = [
             _value(row["metrics"], otherwise) if each is None else each
-            for each, row in zip(found, rows, strict=True)
+            for each, row in zip(values, rows, strict=True)
         ]
-    return np.array([unknown if each is None else count(each, name) for each in found], np.int64)
+    return np.array([unknown if each is None else count(each, name) for each in values], np.int64)
 
 
 def _since(began: int, at_ns: int | None) -> float:
@@ -203,9 +203,9 @@ def _value(metrics: Table, name: str) -> Any:
     return (metrics.get(name) or {}).get("value")
 
 
-def _observed_s(said: Table) -> float | None:
-    """What aiperf's rates are over: from the begin of the load to its end, not benchmark_duration."""
-    began, ended = said.get("start_time"), said.get("end_time")
+def _observed_s(document: Table) -> float | None:
+    """Return the span that aiperf's rates are over: the load's begin to its end, not benchmark_duration."""
+    began, ended = document.get("start_time"), document.get("end_time")
     if began is None or ended is None:
         return None
     return (datetime.fromisoformat(ended) - datetime.fromisoformat(began)).total_seconds() or None

@@ -1,4 +1,4 @@
-"""A Run as aiperf's folder of artifacts."""
+"""Writer of a Run as aiperf's folder of artifacts."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ import numpy as np
 
 from laminabench.interchange.aiperf import RECORDS, SUMMARY
 from laminabench.interchange.aiperf_numbers import per_request, summary
+from laminabench.interchange.benchmark import Table
 from laminabench.interchange.calls import Calls
-from laminabench.interchange.found import Table
-from laminabench.interchange.said import Said
+from laminabench.interchange.run_info import RunInfo
 from laminabench.runs.status import UNFINISHED
 
-# The version whose files these are like.
+# The version whose format is written.
 VERSION, SCHEMA = "0.13.0", "1.4"
 _NS = 1_000_000_000
 
 
-def export(calls: Calls, said: Said) -> dict[str, list[Table]]:
-    """The files, each a list of the lines that it has."""
-    return {RECORDS: _records(calls, said), SUMMARY: [_summary(calls, said)]}
+def export(calls: Calls, info: RunInfo) -> dict[str, list[Table]]:
+    """Return the files, each as a list of its lines."""
+    return {RECORDS: _records(calls, info), SUMMARY: [_summary(calls, info)]}
 
 
-def _summary(calls: Calls, said: Said) -> Table:
-    began = datetime.fromtimestamp(said.began_at_s, UTC).replace(tzinfo=None)
-    ended = datetime.fromtimestamp(said.began_at_s + said.duration_s, UTC).replace(tzinfo=None)
-    closed = {"type": "concurrency", "concurrency": said.concurrency}
+def _summary(calls: Calls, info: RunInfo) -> Table:
+    began = datetime.fromtimestamp(info.began_at_s, UTC).replace(tzinfo=None)
+    ended = datetime.fromtimestamp(info.began_at_s + info.duration_s, UTC).replace(tzinfo=None)
+    closed = {"type": "concurrency", "concurrency": info.concurrency}
     open_ = (
         {"type": "fixed_schedule"}
-        if said.mode == "open"
+        if info.mode == "open"
         else {"type": "concurrency", "concurrency": len(calls)}
     )
     return {
         "schema_version": SCHEMA,
         "aiperf_version": VERSION,
-        "benchmark_id": f"{said.mark}-{said.name}" if said.mark else said.name,
-        **summary(calls, said.duration_s),
+        "benchmark_id": f"{info.mark}-{info.name}" if info.mark else info.name,
+        **summary(calls, info.duration_s),
         "input_config": {
-            "models": {"items": [{"name": said.model}]},
-            "endpoint": {"urls": [said.url], "type": "completions", "streaming": True},
+            "models": {"items": [{"name": info.model}]},
+            "endpoint": {"urls": [info.url], "type": "completions", "streaming": True},
             "datasets": [
                 {"name": "main", "type": "synthetic", "entries": len(calls), "prompts": _lengths(calls)}
             ],
@@ -50,23 +50,23 @@ def _summary(calls: Calls, said: Said) -> Table:
                     "name": "profiling",
                     "kind": "profiling",
                     "requests": len(calls),
-                    **(closed if said.mode == "closed" else open_),
+                    **(closed if info.mode == "closed" else open_),
                 }
             ],
             "artifacts": {"dir": "."},
         },
         "run_info": {
-            "benchmark_id": said.name,
+            "benchmark_id": info.name,
             "trial": 0,
-            "run_label": said.label,
-            "cli_command": said.command,
+            "run_label": info.label,
+            "cli_command": info.command,
         },
-        "was_cancelled": said.manifest.partial is not None,
-        "is_complete": said.manifest.partial is None,
+        "was_cancelled": info.manifest.partial is not None,
+        "is_complete": info.manifest.partial is None,
         "error_summary": _errors(calls),
         "start_time": began.isoformat(),
         "end_time": ended.isoformat(),
-        **said.marks,
+        **info.marks,
     }
 
 
@@ -96,7 +96,7 @@ def _error(why: str, code: int, cancelled: bool) -> Table:
     return {**known, "type": "RequestCancellationError" if cancelled else "RequestError", "message": why}
 
 
-def _records(calls: Calls, said: Said) -> list[Table]:
+def _records(calls: Calls, info: RunInfo) -> list[Table]:
     of, gaps = calls.pieces.gaps()
     bounds = np.searchsorted(of, np.arange(len(calls) + 1))
     columns = per_request(calls)
@@ -124,7 +124,7 @@ def _records(calls: Calls, said: Said) -> list[Table]:
                     metrics[name] = {"value": int(counted[row]), "unit": "tokens"}
         else:
             metrics = {"error_isl": {"value": int(calls.prompt_tokens[row]), "unit": "tokens"}}
-        line: Table = {"metadata": _metadata(calls, row, said, stopped), "metrics": metrics}
+        line: Table = {"metadata": _metadata(calls, row, info, stopped), "metrics": metrics}
         if not done:
             why = str(calls.error[row]) or "unfinished"
             line["error"] = _error(why, int(calls.status_code[row]), stopped)
@@ -132,16 +132,16 @@ def _records(calls: Calls, said: Said) -> list[Table]:
     return lines
 
 
-def _metadata(calls: Calls, row: int, said: Said, stopped: bool) -> Table:
-    # Whole seconds apart from the rest: a double does not have nanoseconds of today's Unix time.
-    whole, part = divmod(said.began_at_s, 1.0)
+def _metadata(calls: Calls, row: int, info: RunInfo, stopped: bool) -> Table:
+    # Seconds and fraction are separate: a double cannot represent nanoseconds of Unix time.
+    second, part = divmod(info.began_at_s, 1.0)
 
     def ns(at_s: float) -> int:
-        return int(whole) * _NS + round((part + at_s) * _NS)
+        return int(second) * _NS + round((part + at_s) * _NS)
 
     ended_s = float(calls.last_s[row])
     headers_s = float(calls.headers_s[row])
-    worker = f"laminabench-{said.mark.lower()}" if said.mark else "laminabench"
+    worker = f"laminabench-{info.mark.lower()}" if info.mark else "laminabench"
     return {
         "session_num": row,
         "conversation_id": f"session_{row:06d}",

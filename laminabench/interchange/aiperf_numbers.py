@@ -1,4 +1,4 @@
-"""aiperf's summary, by its names and definitions: over requests, of those that were answered whole."""
+"""aiperf's summary by its names and definitions, over requests that were answered completely."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ POINTS = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 
 
 def per_request(calls: Calls) -> Mapping[str, tuple[str, Float64]]:
-    """(unit, a value for each request) by name; NaN where a request has none."""
+    """Return (unit, a value for each request) by name; NaN where a request has none."""
     latency, first = 1e3 * calls.spent_s(), 1e3 * calls.waited_s()
     output, prompt = calls.output_tokens.astype(np.float64), calls.prompt_tokens.astype(np.float64)
     between = 1e3 * calls.per_token_s()
@@ -45,10 +45,10 @@ def per_request(calls: Calls) -> Mapping[str, tuple[str, Float64]]:
 
 def _second(calls: Calls) -> Float64:
     """Return the time from the first piece to the second."""
-    found = np.full(len(calls), np.nan)
+    gap_ms = np.full(len(calls), np.nan)
     of, gaps = calls.pieces.gaps()
-    found[of[::-1]] = 1e3 * gaps[::-1]
-    return found
+    gap_ms[of[::-1]] = 1e3 * gaps[::-1]
+    return gap_ms
 
 
 def summary(calls: Calls, observed_s: float) -> dict[str, Metric]:

@@ -1,7 +1,7 @@
-"""What a load generator knows of its requests: when each was sent, when its pieces came, what became of it.
+"""The requests as a load generator sees them: when each was sent, when its pieces arrived, how it ended.
 
-The common ground of a Run and of the files of the tools: a Run becomes this to be exported, and a tool's file
-to be imported.
+This is the common form of a Run and of the tools' files: a Run is converted to it to be exported, and a
+tool's file to be imported.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laminabench.analysis.rates import offered_s
-from laminabench.analysis.streams import seen_of
+from laminabench.analysis.streams import observed_of
 from laminabench.analysis.tbt import Tokens, tokens_of
 from laminabench.runs.read import Run
 from laminabench.runs.status import DONE, FAILED, REJECTED
@@ -27,7 +27,7 @@ Int64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """Pieces of streams, by request, those of one request in the order in which they came."""
+    """Pieces of streams by request, those of one request in order of arrival."""
 
     request: Int64
     at_s: Float64
@@ -41,9 +41,9 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """A row for each request that was sent, in the order in which they were; seconds since the first was.
+    """Columns with a row for each request sent, in order; times in seconds since the first was sent.
 
-    NaN, -1 and "" are what is not known.
+    NaN, -1 and "" mean unknown.
     """
 
     sent_s: Float64
@@ -52,8 +52,8 @@ class Calls:
     first_s: Float64  # its first piece
     last_s: Float64  # its last piece
     prompt_tokens: Int32
-    output_tokens: Int32  # that came
-    prompt_counted: Int64  # by the server, where the tool says that it was the server
+    output_tokens: Int32  # received
+    prompt_counted: Int64  # by the server, if the tool says so
     completion_counted: Int64
     status_code: Int32
     status: NDArray[np.int8]
@@ -66,13 +66,13 @@ class Calls:
 
     @property
     def done(self) -> NDArray[np.bool_]:
-        """Which were answered whole."""
-        whole: NDArray[np.bool_] = self.status == DONE
-        return whole
+        """The mask of the requests that were answered completely."""
+        complete: NDArray[np.bool_] = self.status == DONE
+        return complete
 
     @property
     def end_s(self) -> float:
-        """When the last thing happened that is known."""
+        """The latest known time of any event."""
         known = [each[np.isfinite(each)] for each in (self.sent_s, self.last_s)]
         return max((float(each.max()) for each in known if len(each)), default=0.0)
 
@@ -85,7 +85,7 @@ class Calls:
         return self.first_s - self.sent_s
 
     def per_token_s(self) -> Float64:
-        """A request's mean time of a token after its first; NaN where it has no second."""
+        """Return each request's mean time of a token after its first; NaN without a second token."""
         more = np.where(self.output_tokens > 1, self.output_tokens - 1, np.nan)
         mean: Float64 = (self.last_s - self.first_s) / more
         return mean
@@ -111,7 +111,7 @@ def calls_of(run: Run) -> Calls:
     pieces = _renumbered(_pieces(outcome), order, len(sent_s), began_s)
     made = np.bincount(pieces.request, pieces.tokens, len(order)).astype(np.int32)
     first_s, last_s = np.full((2, len(order)), np.nan)
-    last_s[pieces.request] = pieces.at_s  # of what is written twice the last stays
+    last_s[pieces.request] = pieces.at_s  # the last write wins
     first_s[pieces.request[::-1]] = pieces.at_s[::-1]
     status = outcome.requests["status"][order]
     known = outcome.calls or _unknown(len(sent_s))
@@ -150,26 +150,26 @@ def _renumbered(pieces: Pieces, order: Int64, requests: int, began_s: float) -> 
     rank = np.full(requests, -1, np.int64)
     rank[order] = np.arange(len(order))
     request = rank[pieces.request]
-    kept = np.flatnonzero(request >= 0)
-    kept = kept[np.lexsort((pieces.at_s[kept], request[kept]))]
-    return Pieces(request[kept], pieces.at_s[kept] - began_s, pieces.tokens[kept])
+    rows = np.flatnonzero(request >= 0)
+    rows = rows[np.lexsort((pieces.at_s[rows], request[rows]))]
+    return Pieces(request[rows], pieces.at_s[rows] - began_s, pieces.tokens[rows])
 
 
 def _pieces(outcome: Outcome) -> Pieces:
-    seen = seen_of(outcome)
-    if seen is not None:
-        return Pieces(seen.chunks.request, seen.chunks.end / TICKS_PER_S, seen.chunks.tokens)
+    observed = observed_of(outcome)
+    if observed is not None:
+        return Pieces(observed.chunks.request, observed.chunks.end / TICKS_PER_S, observed.chunks.tokens)
     return _made(outcome, tokens_of(outcome))
 
 
 def _made(outcome: Outcome, tokens: Tokens) -> Pieces:
-    """Where the engine was seen: a token at the end of each iteration that a request was in."""
+    """Return the pieces of an engine's Run: a token at the end of each iteration that a request was in."""
     columns, stints = outcome.requests, outcome.stints
-    whole = np.flatnonzero((columns["first_iteration"] >= 0) & (columns["last_iteration"] >= 0))
-    whole = whole[~np.isin(whole, stints["request"])]
+    unbroken = np.flatnonzero((columns["first_iteration"] >= 0) & (columns["last_iteration"] >= 0))
+    unbroken = unbroken[~np.isin(unbroken, stints["request"])]
     names = ("batch", "first_iteration", "last_iteration")
-    batch, first, last = (np.concatenate([columns[name][whole], stints[name]]) for name in names)
-    of = np.concatenate([whole, stints["request"]])
+    batch, first, last = (np.concatenate([columns[name][unbroken], stints[name]]) for name in names)
+    of = np.concatenate([unbroken, stints["request"]])
     base = np.cumsum([0, *(len(lane.end) for lane in tokens.lanes)])
     ends = np.concatenate([np.zeros(0, np.int64), *(lane.end for lane in tokens.lanes)])
     count = last - first + 1
@@ -181,13 +181,13 @@ def _made(outcome: Outcome, tokens: Tokens) -> Pieces:
         np.minimum.at(earliest, request, at)
         there = np.flatnonzero(np.isfinite(columns["first_token_s"]))
         firsts = ticks(columns["first_token_s"][there])
-        apart = firsts < earliest[there]
-        request, at = np.concatenate([request, there[apart]]), np.concatenate([at, firsts[apart]])
+        separate = firsts < earliest[there]
+        request, at = np.concatenate([request, there[separate]]), np.concatenate([at, firsts[separate]])
     return Pieces(request, at / TICKS_PER_S, np.ones(len(request), np.int32))
 
 
 def _unknown(requests: int) -> Columns:
-    """Of who was no client."""
+    """Return the columns of a client's calls, all unknown."""
     return {
         **dict.fromkeys(("due_s", "headers_s"), np.full(requests, np.nan)),
         **dict.fromkeys(("prompt_counted", "completion_counted", "status_code"), np.full(requests, -1)),

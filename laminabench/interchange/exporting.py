@@ -1,4 +1,4 @@
-"""A Run as a file, or a folder of files, that another tool's readers take."""
+"""Export of a Run as a file, or a folder of files, that another tool reads."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 from msgspec import UNSET
 
+from laminabench.interchange.benchmark import Table
 from laminabench.interchange.calls import Calls, calls_of
-from laminabench.interchange.found import Table
-from laminabench.interchange.said import Said, mark_of
+from laminabench.interchange.run_info import RunInfo, mark_of
 from laminabench.interchange.tools import TOOLS
 from laminabench.runs.manifest import NUMBERS
 from laminabench.runs.read import Run
@@ -21,7 +21,7 @@ from laminabench.util.json import as_number
 
 
 def exported(run: Run, tool: str) -> tuple[dict[str, list[Table]], Calls]:
-    """The files, each a list of lines, by their names or what these end with; and what is in them."""
+    """Return the files, each a list of lines by name or suffix, and the calls in them."""
     calls = calls_of(run)
     if not calls.done.any():
         raise UserError(
@@ -30,7 +30,7 @@ def exported(run: Run, tool: str) -> tuple[dict[str, list[Table]], Calls]:
         )
     began_s = 0.0 if run.outcome.calls is None else _first_sent(run)
     duration_s = max(calls.end_s, run.outcome.end_s - began_s)
-    return TOOLS[tool].export(calls, Said(run.directory.resolve().name, run.manifest, duration_s)), calls
+    return TOOLS[tool].export(calls, RunInfo(run.directory.resolve().name, run.manifest, duration_s)), calls
 
 
 def _first_sent(run: Run) -> float:
@@ -53,7 +53,7 @@ def target_of(run: Run, tool: str, target: Path | None) -> Path:
 
 def write(files: dict[str, list[Table]], target: Path, *, folder: bool) -> int:
     """Write all files or none; return the number of bytes."""
-    # What is no number in JSON becomes null.
+    # NaN and infinity become null.
     encode = msgspec.json.Encoder(enc_hook=as_number).encode_lines
     texts = {name: encode(lines) for name, lines in files.items()}
     if folder:
@@ -69,7 +69,7 @@ def write(files: dict[str, list[Table]], target: Path, *, folder: bool) -> int:
 
 
 def _is_ours(target: Path, names: set[str]) -> bool:
-    """Nothing but what an export writes, and a mark of ours in it."""
+    """Return whether a folder has exactly an export's files, with our mark in them."""
     if {path.name for path in target.iterdir()} != names:
         return False
     return any(

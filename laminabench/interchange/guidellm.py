@@ -1,7 +1,7 @@
 """guidellm's report, benchmarks.json: a list of benchmarks, each with its requests by how they ended.
 
-It keeps when the first and the last piece of an answer came, and how many there were; those between it takes
-to have come evenly, and so are they dealt here.
+It has the times of an answer's first and last piece and their number. guidellm assumes that those between
+arrived evenly, and so does this reader.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from laminabench.interchange.calls import Calls, pieces_of
-from laminabench.interchange.found import (
+from laminabench.interchange.benchmark import (
     DAMAGE,
-    Found,
+    Benchmark,
     Table,
     count,
     last_line,
@@ -25,6 +24,7 @@ from laminabench.interchange.found import (
     read_text,
     unlike,
 )
+from laminabench.interchange.calls import Calls, pieces_of
 from laminabench.interchange.guidellm_numbers import STATUSES, summary
 from laminabench.runs.status import DONE, FAILED, UNFINISHED
 from laminabench.sim.spec import Mode
@@ -32,9 +32,9 @@ from laminabench.systems.live.endpoint.sse import dealt
 from laminabench.util.errors import UserError
 
 NAME = "guidellm"
-# What became of the requests of a list.
+# The status of a list's requests.
 _ENDS = {"successful": DONE, "errored": FAILED, "incomplete": UNFINISHED}
-# At least as many requests at once as there are places, or all of them.
+# Strategies with a fixed number of concurrent requests, and with all at once.
 _CLOSED, _AT_ONCE = ("concurrent", "synchronous"), ("throughput",)
 EVEN = (
     "guidellm keeps when the first and the last token of an answer came, and not when those between did: "
@@ -43,13 +43,13 @@ EVEN = (
 
 
 def is_like(document: Any) -> bool:
-    """Whether it is a report."""
+    """Return whether a document is a report of guidellm."""
     return (
         isinstance(document, dict) and isinstance(document.get("benchmarks"), list) and "metadata" in document
     )
 
 
-def read(path: Path) -> Iterator[Found]:
+def read(path: Path) -> Iterator[Benchmark]:
     """Read every benchmark of a report."""
     path = path / "benchmarks.json" if path.is_dir() else path
     document = read_json(read_text(path), str(path))
@@ -58,12 +58,12 @@ def read(path: Path) -> Iterator[Found]:
     for number, benchmark in enumerate(document["benchmarks"], 1):
         try:
             where = f"{path}, benchmark {number}"
-            yield _found(benchmark, document, number if len(document["benchmarks"]) > 1 else 0, where)
+            yield _benchmark(benchmark, document, number if len(document["benchmarks"]) > 1 else 0, where)
         except DAMAGE as error:
             raise unlike(path, NAME, repr(error)) from error
 
 
-def _found(benchmark: Table, document: Table, number: int, where: str) -> Found:
+def _benchmark(benchmark: Table, document: Table, number: int, where: str) -> Benchmark:
     config, clock, metrics = (benchmark[name] for name in ("config", "scheduler_metrics", "metrics"))
     lists = {name: benchmark["requests"].get(name) or [] for name in _ENDS}
     for name, some in lists.items():
@@ -75,7 +75,7 @@ def _found(benchmark: Table, document: Table, number: int, where: str) -> Found:
             )
     strategy = config["strategy"]
     calls, began_at_s = _calls(lists, scheduled=strategy["type_"] not in (*_CLOSED, *_AT_ONCE))
-    whole = (
+    complete = (
         clock["measure_start_time"] <= began_at_s and clock["measure_end_time"] >= clock["request_end_time"]
     )
     duration_s = moment(clock["request_end_time"], "request_end_time") - began_at_s
@@ -84,11 +84,11 @@ def _found(benchmark: Table, document: Table, number: int, where: str) -> Found:
     numbers = flat(summary(calls, duration_s))
     stated = flat(metrics)
     notes = [] if len(calls.pieces.at_s) == len(calls) else [EVEN]
-    if not whole:
+    if not complete:
         notes.append(
             f"the summary of {where} leaves out warm-up and cool-down, so it is not held against its requests"
         )
-    return Found(
+    return Benchmark(
         tool=NAME,
         version=str(document["metadata"].get("guidellm_version") or ""),
         calls=calls,
@@ -97,7 +97,7 @@ def _found(benchmark: Table, document: Table, number: int, where: str) -> Found:
         concurrency=concurrency,
         duration_s=duration_s,
         stated=stated,
-        recounted=numbers if whole else {},
+        recounted=numbers if complete else {},
         url=str(config["backend"].get("target") or ""),
         began_at_s=began_at_s,
         platform=document["metadata"].get("platform"),
@@ -115,9 +115,9 @@ def _found(benchmark: Table, document: Table, number: int, where: str) -> Found:
     )
 
 
-# Of a distribution, what is held against the requests. Latency is left out: theirs ends with the answer's
-# last byte, and a Run's with its last token.
-_HELD = (
+# Distributions that are compared with the requests. Latency is left out: guidellm's ends with the answer's
+# last byte, a Run's with its last token.
+_COMPARED = (
     "time_to_first_token_ms",
     "inter_token_latency_ms",
     "prompt_token_count",
@@ -126,15 +126,15 @@ _HELD = (
 
 
 def flat(metrics: Table) -> dict[str, float]:
-    """Numbers of requests that were answered whole, by name."""
-    found: dict[str, float] = {}
-    for name in _HELD:
+    """Return numbers of requests that were answered completely, by name."""
+    numbers: dict[str, float] = {}
+    for name in _COMPARED:
         each = metrics[name]["successful"]
         points = {"mean": each["mean"], "p50": each["percentiles"]["p50"], "p99": each["percentiles"]["p99"]}
-        found |= {f"{name} {key}": float(value) for key, value in points.items()}
+        numbers |= {f"{name} {key}": float(value) for key, value in points.items()}
     rates = metrics["output_tokens_per_second"]["successful"]["mean"]
     counts = {f"request_totals {name}": float(metrics["request_totals"][name]) for name in STATUSES}
-    return found | counts | {"output_tokens_per_second mean": float(rates)}
+    return numbers | counts | {"output_tokens_per_second mean": float(rates)}
 
 
 def _load(strategy: Table) -> tuple[Mode, int | None]:
@@ -179,7 +179,7 @@ def _calls(lists: dict[str, list[Table]], *, scheduled: bool) -> tuple[Calls, fl
             [count(row.get("prompt_tokens") or 0, "prompt_tokens") for row, _ in rows], np.int32
         ),
         output_tokens=np.bincount(pieces.request, pieces.tokens, size).astype(np.int32),
-        # By the server or by guidellm's tokenizer: the file does not say by whom.
+        # Counted by the server or by guidellm's tokenizer: the file does not say which.
         prompt_counted=np.full(size, -1, np.int64),
         completion_counted=np.full(size, -1, np.int64),
         status_code=np.full(size, -1, np.int32),

@@ -1,4 +1,4 @@
-"""A Run as guidellm's report."""
+"""Writer of a Run as guidellm's report."""
 
 from __future__ import annotations
 
@@ -6,34 +6,34 @@ from typing import Any
 
 import numpy as np
 
+from laminabench.interchange.benchmark import Table
 from laminabench.interchange.calls import Calls
-from laminabench.interchange.found import Table
 from laminabench.interchange.guidellm_numbers import of_values, summary
-from laminabench.interchange.said import Said
+from laminabench.interchange.run_info import RunInfo
 from laminabench.runs.status import DONE, UNFINISHED
 
-# The version whose files these are like.
+# The version whose format is written.
 VERSION, SCHEMA = "0.8.1", 2
 
 
-def export(calls: Calls, said: Said) -> dict[str, list[Table]]:
-    """The files, each a list of the lines that it has."""
+def export(calls: Calls, info: RunInfo) -> dict[str, list[Table]]:
+    """Return the files, each as a list of its lines."""
     rows: dict[str, list[Table]] = {"successful": [], "errored": [], "incomplete": []}
     for row in range(len(calls)):
-        rows[_end(calls, row)].append(_request(calls, row, said))
-    metrics = summary(calls, said.duration_s)
-    labels = {"name": said.label, **said.marks}
+        rows[_end(calls, row)].append(_request(calls, row, info))
+    metrics = summary(calls, info.duration_s)
+    labels = {"name": info.label, **info.marks}
     benchmark = {
         "type_": "generative_benchmark",
-        "config": _config(calls, said),
-        "scheduler_state": _state(calls, said, metrics["request_totals"]),
-        "scheduler_metrics": _clock(said, metrics["request_totals"]),
+        "config": _config(calls, info),
+        "scheduler_state": _state(calls, info, metrics["request_totals"]),
+        "scheduler_metrics": _clock(info, metrics["request_totals"]),
         "metrics": metrics,
         "requests": {**rows, "total": None},
         "warnings": [],
-        "start_time": said.began_at_s,
-        "end_time": said.began_at_s + said.duration_s,
-        "duration": said.duration_s,
+        "start_time": info.began_at_s,
+        "end_time": info.began_at_s + info.duration_s,
+        "duration": info.duration_s,
         "warmup_duration": 0.0,
         "cooldown_duration": 0.0,
     }
@@ -41,14 +41,14 @@ def export(calls: Calls, said: Said) -> dict[str, list[Table]]:
         "metadata": {
             "version": SCHEMA,
             "guidellm_version": VERSION,
-            "python_version": said.manifest.host.python or "unknown",
-            "platform": said.mark or said.manifest.host.platform or "unknown",
+            "python_version": info.manifest.host.python or "unknown",
+            "platform": info.mark or info.manifest.host.platform or "unknown",
         },
         "config": {
             "metadata": {"labels": labels},
             "spec": {
-                "backend": {"kind": "openai_http", "target": said.url, "model": said.model},
-                "profile": _profile(calls, said),
+                "backend": {"kind": "openai_http", "target": info.url, "model": info.model},
+                "profile": _profile(calls, info),
                 "data": [_data(calls)],
             },
             "benchmarks": [None],
@@ -59,18 +59,18 @@ def export(calls: Calls, said: Said) -> dict[str, list[Table]]:
     return {".json": [report]}
 
 
-def _profile(calls: Calls, said: Said) -> Table:
-    if said.mode == "open":
+def _profile(calls: Calls, info: RunInfo) -> Table:
+    if info.mode == "open":
         return {"kind": "constant", "rate": [_rate(calls)]}
-    return {"kind": "concurrent", "streams": [_places(calls, said)]}
+    return {"kind": "concurrent", "streams": [_places(calls, info)]}
 
 
-def _places(calls: Calls, said: Said) -> int:
-    return said.concurrency or len(calls)
+def _places(calls: Calls, info: RunInfo) -> int:
+    return info.concurrency or len(calls)
 
 
 def _rate(calls: Calls) -> float:
-    """Requests a second, as they were sent."""
+    """Return requests a second, as they were sent."""
     return max(1e-9, (len(calls) - 1) / max(float(calls.sent_s[-1]), 1e-9))
 
 
@@ -83,35 +83,35 @@ def _lengths(calls: Calls) -> Table:
     return {"prompt_tokens": calls.prompt_tokens, "output_tokens": calls.output_tokens}
 
 
-def _config(calls: Calls, said: Said) -> Table:
-    places = _places(calls, said)
+def _config(calls: Calls, info: RunInfo) -> Table:
+    places = _places(calls, info)
     strategy: Table = (
         {"type_": "constant", "worker_count": 1, "max_concurrency": len(calls), "rate": _rate(calls)}
-        if said.mode == "open"
+        if info.mode == "open"
         else {"type_": "concurrent", "worker_count": 1, "max_concurrency": places, "streams": places}
-        if said.mode == "closed"
+        if info.mode == "closed"
         else {"type_": "throughput", "worker_count": 1, "max_concurrency": places}
     )
     return {
-        "id_": said.name,
-        "run_id": said.label,
+        "id_": info.name,
+        "run_id": info.label,
         "run_index": 0,
         "strategy": strategy,
         "constraints": {"max_requests": {"count": len(calls)}},
         "confidence": None,
-        "profile": _profile(calls, said),
-        "requests": dict(said.marks),
-        "backend": {"kind": "openai_http", "target": said.url, "model": said.model},
-        "environment": dict(said.marks),
+        "profile": _profile(calls, info),
+        "requests": dict(info.marks),
+        "backend": {"kind": "openai_http", "target": info.url, "model": info.model},
+        "environment": dict(info.marks),
     }
 
 
-def _state(calls: Calls, said: Said, totals: Table) -> Table:
+def _state(calls: Calls, info: RunInfo, totals: Table) -> Table:
     return {
         "node_id": 0,
         "num_processes": 1,
-        "start_time": said.began_at_s,
-        "end_time": said.began_at_s + said.duration_s,
+        "start_time": info.began_at_s,
+        "end_time": info.began_at_s + info.duration_s,
         "created_requests": len(calls),
         "processed_requests": len(calls),
         "successful_requests": totals["successful"],
@@ -120,9 +120,9 @@ def _state(calls: Calls, said: Said, totals: Table) -> Table:
     }
 
 
-def _clock(said: Said, totals: Table) -> Table:
-    """When it began and ended; the delays are guidellm's own, which this had none of."""
-    began, ended = said.began_at_s, said.began_at_s + said.duration_s
+def _clock(info: RunInfo, totals: Table) -> Table:
+    """Return when it began and ended; guidellm's internal delays are 0."""
+    began, ended = info.began_at_s, info.began_at_s + info.duration_s
     delays = (
         "queued_time_avg",
         "resolve_start_delay_avg",
@@ -143,9 +143,9 @@ def _clock(said: Said, totals: Table) -> Table:
         **dict.fromkeys(delays, 0.0),
         "dataset_incomplete": False,
         "strategy_type": "constant"
-        if said.mode == "open"
+        if info.mode == "open"
         else "concurrent"
-        if said.mode == "closed"
+        if info.mode == "closed"
         else "throughput",
     }
 
@@ -168,14 +168,14 @@ def _usage(tokens: int) -> Table:
     return {"text_tokens": tokens, **_USAGE, "total_tokens": tokens}
 
 
-def _request(calls: Calls, row: int, said: Said) -> Table:
-    began = said.began_at_s
+def _request(calls: Calls, row: int, info: RunInfo) -> Table:
+    began = info.began_at_s
     sent, due = began + float(calls.sent_s[row]), float(calls.due_s[row])
     first, last = _moment(calls.first_s[row], began), _moment(calls.last_s[row], began)
     ended = sent if last is None else last
     count = int(np.searchsorted(calls.pieces.request, row + 1) - np.searchsorted(calls.pieces.request, row))
     prompt, output = int(calls.prompt_tokens[row]), int(calls.output_tokens[row])
-    name, end = f"{said.name}-{row}", _end(calls, row)
+    name, end = f"{info.name}-{row}", _end(calls, row)
     timings = {
         "targeted_start": sent if np.isnan(due) else began + due,
         **dict.fromkeys(("queued", "dequeued", "scheduled_at", "resolve_start", "request_start"), sent),

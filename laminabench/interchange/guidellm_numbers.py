@@ -54,7 +54,7 @@ def of_values(values: Float64, weights: Float64 | None = None, count: int | None
 
 
 def _nothing() -> Distribution:
-    """Intervals are left out, as guidellm does without `confidence`."""
+    """Return empty intervals, as guidellm does without `confidence`."""
     return {"pdf": None, "mean_ci": None, "percentile_cis": None}
 
 
@@ -64,7 +64,7 @@ def rate(total: float, end_s: float) -> Distribution:
 
 
 def summary(calls: Calls, end_s: float) -> dict[str, Any]:
-    """All metrics; times are from the first request to the end."""
+    """Return all metrics; times are from the first request to the end."""
     chosen: dict[str, NDArray[np.bool_]] = {
         "successful": calls.status == DONE,
         "errored": (calls.status != DONE) & (calls.status != UNFINISHED),
@@ -75,11 +75,11 @@ def summary(calls: Calls, end_s: float) -> dict[str, Any]:
     alone = bool(chosen["successful"].all())
 
     def each(of: Callable[[NDArray[np.bool_]], Distribution]) -> dict[str, Distribution]:
-        found = {name: of(some) for name, some in chosen.items() if name != "total"}
-        return found | {"total": found["successful"] if alone else of(chosen["total"])}
+        parts = {name: of(some) for name, some in chosen.items() if name != "total"}
+        return parts | {"total": parts["successful"] if alone else of(chosen["total"])}
 
     def simply(values: Float64, weights: Float64 | None = None) -> dict[str, Distribution]:
-        known = np.nan_to_num(values)  # as guidellm counts what is not there
+        known = np.nan_to_num(values)  # guidellm counts missing values as 0
         return each(lambda some: of_values(known[some], None if weights is None else weights[some]))
 
     def per_second(values: Float64) -> dict[str, Distribution]:

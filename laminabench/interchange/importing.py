@@ -1,4 +1,4 @@
-"""What a tool's file says as a Run: the tables that a client's own replay has, and where they are from."""
+"""Import of a tool's file as a Run, with the tables of a client's own replay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from msgspec import structs
 
 from laminabench.catalog.deployment import Deployment
 from laminabench.interchange.aiperf import RECORDS
-from laminabench.interchange.found import MARK, Found
+from laminabench.interchange.benchmark import MARK, Benchmark
 from laminabench.runs.format import sha256_of
 from laminabench.runs.manifest import NUMBERS, Backend, Host, Manifest, Partial, manifest
 from laminabench.runs.summary import Summary
@@ -28,7 +28,7 @@ SYSTEM = "openai"
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What the user adds to a tool's file."""
+    """The user's additions to a tool's file."""
 
     model: str | None = None
     hardware: Deployment | None = None
@@ -40,7 +40,7 @@ class Given:
 class Imported:
     """A Run that is not yet written."""
 
-    found: Found
+    benchmark: Benchmark
     trace: Trace
     outcome: Outcome
     manifest: Manifest
@@ -57,8 +57,8 @@ class Imported:
         computed = f"this is an export of {article} {numbers} Run: its times were computed and not measured"
         return [
             *([computed] if self.manifest.backend != "live" else []),
-            *self.found.notes,
-            *self.found.differences(),
+            *self.benchmark.notes,
+            *self.benchmark.differences(),
         ]
 
     def write(self, directory: Path) -> None:
@@ -66,32 +66,32 @@ class Imported:
         write_run(directory, self.outcome, self.trace, self.manifest)
 
 
-def imported(found: Found, path: Path, given: Given) -> Imported:
-    """A Run of one benchmark of this file."""
-    name = given.model or found.model
+def imported(benchmark: Benchmark, path: Path, given: Given) -> Imported:
+    """Return the Run of one benchmark of this file."""
+    name = given.model or benchmark.model
     if not name:
         raise UserError("import-no-model", f"{path} does not say which model answered; give --model")
     source = _source(path)
     digest = sha256_of(source)
-    trace = _trace(found, source, digest)
-    outcome = _outcome(found, trace)
+    trace = _trace(benchmark, source, digest)
+    outcome = _outcome(benchmark, trace)
     workload = Workload(
-        found.mode, found.concurrency, slo_tbt_ms=given.slo_tbt_ms, slo_ttft_ms=given.slo_ttft_ms
+        benchmark.mode, benchmark.concurrency, slo_tbt_ms=given.slo_tbt_ms, slo_ttft_ms=given.slo_ttft_ms
     )
-    # A file that we wrote says of what: what was computed stays so.
-    marked = found.marks.get(f"{MARK}backend")
+    # A file that laminabench exported states the backend: computed numbers stay marked as such.
+    marked = benchmark.marks.get(f"{MARK}backend")
     backend: Backend = "modelled" if marked == "modelled" else "emulated" if marked == "emulated" else "live"
-    system = found.marks.get(f"{MARK}system", "")
-    behind = Behind(_address(found.url) if backend == "live" else None, given.hardware)
+    system = benchmark.marks.get(f"{MARK}system", "")
+    behind = Behind(_address(benchmark.url) if backend == "live" else None, given.hardware)
     facts = {
         "imported": {
-            "tool": found.tool,
-            "version": found.version or None,
+            "tool": benchmark.tool,
+            "version": benchmark.version or None,
             "file": source.name,
             "sha256": digest,
-            "began_at_s": found.began_at_s,
-            **found.marks,
-            **found.more,
+            "began_at_s": benchmark.began_at_s,
+            **benchmark.marks,
+            **benchmark.more,
         }
     }
     made = manifest(
@@ -109,12 +109,12 @@ def imported(found: Found, path: Path, given: Given) -> Imported:
         model={"name": name},
         backend=backend,
         coefficients=[],
-        wall_s=found.duration_s,
+        wall_s=benchmark.duration_s,
         summary=summary_of(outcome, trace, workload, behind),
-        partial=Partial(why=found.partial, at_s=outcome.end_s) if found.partial else None,
+        partial=Partial(why=benchmark.partial, at_s=outcome.end_s) if benchmark.partial else None,
     )
-    # It ran elsewhere, or nobody knows where.
-    return Imported(found, trace, outcome, structs.replace(made, host=Host(platform=found.platform)))
+    # It ran on another machine, or an unknown one.
+    return Imported(benchmark, trace, outcome, structs.replace(made, host=Host(platform=benchmark.platform)))
 
 
 def _address(url: str) -> Address | None:
@@ -126,32 +126,32 @@ def _address(url: str) -> Address | None:
 
 
 def _source(path: Path) -> Path:
-    """The file that has the requests."""
+    """Return the file that has the requests."""
     if path.is_dir():
         return path / (RECORDS if (path / RECORDS).exists() else "benchmarks.json")
-    beside = path.with_name(RECORDS)
+    records = path.with_name(RECORDS)
     return (
-        beside
-        if path.name.startswith("profile_export") and path.suffix == ".json" and beside.exists()
+        records
+        if path.name.startswith("profile_export") and path.suffix == ".json" and records.exists()
         else path
     )
 
 
-def _trace(found: Found, source: Path, digest: str) -> Trace:
-    """The requests as they were sent: what was meant to be sent a file does not say."""
-    calls = found.calls
+def _trace(benchmark: Benchmark, source: Path, digest: str) -> Trace:
+    """Return the requests as they were sent: the file does not say what was meant to be sent."""
+    calls = benchmark.calls
     name = source.parent.name if source.name == RECORDS and source.parent.name else source.stem
     meta = TraceMeta(
-        f"{name}-{found.part}" if found.part else name,
+        f"{name}-{benchmark.part}" if benchmark.part else name,
         sha256=digest,
-        origin=f"what {found.called} sent, by {source.name}",
-        notes=tuple(found.notes),
+        origin=f"what {benchmark.called} sent, by {source.name}",
+        notes=tuple(benchmark.notes),
     )
     return Trace(calls.sent_s, calls.prompt_tokens, calls.output_tokens, meta)
 
 
-def _outcome(found: Found, trace: Trace) -> Outcome:
-    calls, pieces = found.calls, found.calls.pieces
+def _outcome(benchmark: Benchmark, trace: Trace) -> Outcome:
+    calls, pieces = benchmark.calls, benchmark.calls.pieces
     size = len(calls)
     noted = Noted(
         np.arange(size),
@@ -170,11 +170,11 @@ def _outcome(found: Found, trace: Trace) -> Outcome:
         },
         {"request": pieces.request, "at_s": pieces.at_s, "tokens": pieces.tokens},
     )
-    outcome = outcome_of([noted], trace, found.mode)
-    # Who does not say when a request was due says when it was sent.
+    outcome = outcome_of([noted], trace, benchmark.mode)
+    # Without a due time, a request arrived when it was sent.
     arrival_s = np.where(np.isfinite(calls.due_s), calls.due_s, calls.sent_s)
     return replace(
         outcome,
         requests={**outcome.requests, "arrival_s": arrival_s},
-        end_s=max(outcome.end_s, found.duration_s or 0.0),
+        end_s=max(outcome.end_s, benchmark.duration_s or 0.0),
     )

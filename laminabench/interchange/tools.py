@@ -1,4 +1,4 @@
-"""The tools whose files are read and written, and which of them wrote a file."""
+"""The supported tools, and detection of the one that wrote a file."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from laminabench.interchange import aiperf, aiperf_export, guidellm, guidellm_export, vllm_bench
+from laminabench.interchange.benchmark import Benchmark, Table, read_json, read_text
 from laminabench.interchange.calls import Calls
-from laminabench.interchange.found import Found, Table, read_json, read_text
-from laminabench.interchange.said import Said
+from laminabench.interchange.run_info import RunInfo
 from laminabench.util.errors import UserError
 
 Files = dict[str, list[Table]]
@@ -19,13 +19,13 @@ Files = dict[str, list[Table]]
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One of them. An export is a file, or a folder of files with names of their own."""
+    """The reader and writer of one tool. An export is a file, or a folder of files."""
 
     is_like: Callable[[Any], bool]
-    read: Callable[[Path], Iterator[Found]]
-    export: Callable[[Calls, Said], Files]
+    read: Callable[[Path], Iterator[Benchmark]]
+    export: Callable[[Calls, RunInfo], Files]
     folder: bool
-    lists: str  # where a document that is a sum of several results says so
+    writes: str  # in words, for error messages
 
 
 TOOLS: Mapping[str, Tool] = {
@@ -42,7 +42,7 @@ TOOLS: Mapping[str, Tool] = {
 
 
 def tool_of(path: Path) -> str:
-    """Which tool wrote a file, by what is in it; a UserError where none of them did."""
+    """Return the tool that wrote a file, by its content; a UserError if none of them did."""
     if path.is_dir():
         if (path / aiperf.RECORDS).exists() or (path / aiperf.SUMMARY).exists():
             return aiperf.NAME
@@ -56,17 +56,17 @@ def tool_of(path: Path) -> str:
     text = read_text(path)
     first = next((line for line in text.splitlines() if line.strip()), "")
     try:
-        document: Any = json.loads(first)  # of many lines, each of which is one
+        document: Any = json.loads(first)  # of JSON lines
     except (ValueError, RecursionError):
         document = read_json(text, str(path))
     for name, tool in TOOLS.items():
         if tool.is_like(document):
             return name
-    known = ", ".join(tool.lists for tool in TOOLS.values())
+    known = ", ".join(tool.writes for tool in TOOLS.values())
     raise UserError("import-unknown-tool", f"{path} is none of: {known}; --from says which tool wrote it")
 
 
-def read(path: Path, name: str | None = None) -> list[Found]:
+def read(path: Path, name: str | None = None) -> list[Benchmark]:
     """Read every benchmark of a file or folder."""
     if not path.exists():
         raise UserError("file-not-readable", f"cannot read {path}: there is no such file")

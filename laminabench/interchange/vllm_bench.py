@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from laminabench.interchange.calls import Calls, pieces_of
-from laminabench.interchange.found import (
+from laminabench.interchange.benchmark import (
     DAMAGE,
     MARK,
-    Found,
+    Benchmark,
     Table,
     count,
     last_line,
@@ -26,7 +25,8 @@ from laminabench.interchange.found import (
     seconds,
     unlike,
 )
-from laminabench.interchange.said import Said
+from laminabench.interchange.calls import Calls, pieces_of
+from laminabench.interchange.run_info import RunInfo
 from laminabench.runs.status import DONE, FAILED
 from laminabench.sim.spec import Float64, Mode
 from laminabench.systems.live.endpoint.sse import dealt
@@ -39,14 +39,14 @@ POINTS = (50, 90, 95, 99)
 
 
 def is_like(document: Any) -> bool:
-    """Whether it has what only this tool's results have together."""
+    """Return whether a document has the keys that only this tool's results have together."""
     return (
         isinstance(document, dict) and {"total_output_tokens", "model_id", "request_rate"} <= document.keys()
     )
 
 
 def documents(path: Path) -> list[Table]:
-    """All results of a file: --append-result writes one a line."""
+    """Return all results of a file: --append-result writes one a line."""
     text = read_text(path)
     lines = [line for line in text.splitlines() if line.strip()]
     if len(lines) > 1 and all(line.startswith("{") and line.endswith("}") for line in lines):
@@ -54,7 +54,7 @@ def documents(path: Path) -> list[Table]:
     return [read_json(text, str(path))]
 
 
-def read(path: Path) -> Iterator[Found]:
+def read(path: Path) -> Iterator[Benchmark]:
     """Read every result of a file."""
     all_ = documents(path)
     for number, document in enumerate(all_, 1):
@@ -63,7 +63,7 @@ def read(path: Path) -> Iterator[Found]:
             raise unlike(where, _TOOL, "it has no total_output_tokens, model_id and request_rate")
         _require_detail(document, where)
         try:
-            yield _found(document, f"result {number}" if len(all_) > 1 else "")
+            yield _benchmark(document, f"result {number}" if len(all_) > 1 else "")
         except DAMAGE as error:
             raise unlike(where, _TOOL, repr(error)) from error
 
@@ -84,7 +84,7 @@ def _require_detail(document: Table, where: str) -> None:
         )
 
 
-def _found(document: Table, part: str) -> Found:
+def _benchmark(document: Table, part: str) -> Benchmark:
     calls = _calls(document)
     rate, places = document["request_rate"], document.get("max_concurrency")
     mode: Mode = "open" if rate != "inf" else "closed" if places else "saturate"
@@ -92,13 +92,13 @@ def _found(document: Table, part: str) -> Found:
     numbers = summary(calls, duration_s)
     stated = {name: float(document[name]) for name in numbers if isinstance(document.get(name), int | float)}
     began = [float(each) for each in document["start_times"] if each]
-    return Found(
+    return Benchmark(
         tool=_TOOL,
         version=str(document.get("vllm_version") or ""),
         calls=calls,
         model=str(document["model_id"]),
         mode=mode,
-        # With a rate it is a limit, and not what is offered.
+        # With a rate it is only a limit.
         concurrency=count(places, "max_concurrency") if places and mode == "closed" else None,
         duration_s=duration_s,
         stated=stated,
@@ -115,7 +115,7 @@ def _found(document: Table, part: str) -> Found:
 
 
 def _metadata(document: Table) -> Table:
-    """Texts that the user added with --metadata."""
+    """Return texts that the user added with --metadata."""
     known = {"date", "endpoint_type", "backend", "label", "model_id", "tokenizer_id", "request_rate"}
     added = {
         name: value
@@ -129,7 +129,7 @@ def _calls(document: Table) -> Calls:
     columns = {name: document[name] for name in _LISTS}
     if len({len(column) for column in columns.values()}) != 1 or not columns["ttfts"]:
         raise ValueError("its lists are not of one length, or empty")
-    # A request that was never sent has no time of sending.
+    # A request that was never sent has no start time.
     rows = [row for row in range(len(columns["ttfts"])) if columns["start_times"][row]]
     rows.sort(key=lambda row: moment(columns["start_times"][row], "start_times"))
     if not rows:
@@ -143,7 +143,7 @@ def _calls(document: Table) -> Calls:
     ):
         waits = [seconds(ttft, "ttfts"), *(seconds(gap, "itls") for gap in itl)] if ttft else []
         times = at_s + np.cumsum(waits)
-        # Of one that failed tokens are not counted: as many as there are pieces, at least.
+        # Tokens of a failed request are not counted: at least one a piece.
         made = len(times) if error else count(tokens, "output_lens")
         lists.append((times, np.array(dealt(made, len(times)) if len(times) else [], np.int64)))
         even.append(made != len(times) or bool(error and made))
@@ -157,7 +157,7 @@ def _calls(document: Table) -> Calls:
         last_s=np.array([times[-1] if len(times) else np.nan for times, _ in lists]),
         prompt_tokens=np.array([count(tokens, "input_lens") for tokens in picked["input_lens"]], np.int32),
         output_tokens=np.array(output, np.int32),
-        # By the server or by the client's tokenizer: the file does not say by whom.
+        # Counted by the server or by the client's tokenizer: the file does not say which.
         prompt_counted=np.full(len(rows), -1, np.int64),
         completion_counted=np.full(len(rows), -1, np.int64),
         status_code=np.full(len(rows), -1, np.int32),
@@ -169,12 +169,12 @@ def _calls(document: Table) -> Calls:
 
 
 def summary(calls: Calls, duration_s: float) -> dict[str, float]:
-    """The numbers of a result, by vLLM's names and definitions: of requests that were answered whole."""
+    """Return a result's numbers by vLLM's names and definitions, over requests answered completely."""
     done = calls.done
     of, gaps = calls.pieces.gaps()
     per_token = calls.per_token_s()[done]
     prompt, output = int(calls.prompt_tokens[done].sum()), int(calls.output_tokens[done].sum())
-    found: dict[str, float] = {
+    numbers: dict[str, float] = {
         "completed": int(done.sum()),
         "failed": int(len(calls) - done.sum()),
         "total_input_tokens": prompt,
@@ -190,12 +190,12 @@ def summary(calls: Calls, duration_s: float) -> dict[str, float]:
         "e2el": calls.spent_s()[done],
     }
     for name, values in distributions.items():
-        found |= _statistics(name, 1e3 * values)
-    return found
+        numbers |= _statistics(name, 1e3 * values)
+    return numbers
 
 
 def _statistics(name: str, values_ms: Float64) -> dict[str, float]:
-    values = values_ms if len(values_ms) else np.zeros(1)  # as vLLM has it
+    values = values_ms if len(values_ms) else np.zeros(1)  # as vLLM does
     points = zip(POINTS, np.percentile(values, POINTS), strict=True)
     return {
         f"mean_{name}_ms": float(values.mean()),
@@ -205,28 +205,28 @@ def _statistics(name: str, values_ms: Float64) -> dict[str, float]:
     }
 
 
-def export(calls: Calls, said: Said) -> dict[str, list[Table]]:
-    """The files, each a list of the lines that it has."""
+def export(calls: Calls, info: RunInfo) -> dict[str, list[Table]]:
+    """Return the files, each as a list of its lines."""
     done, came = calls.done, np.isfinite(calls.first_s)
     of, gaps = calls.pieces.gaps()
     bounds = np.searchsorted(of, np.arange(len(calls) + 1))
-    backend = f"laminabench-{said.mark.lower()}" if said.mark else "openai"
-    began_at_s = said.began_at_s
+    backend = f"laminabench-{info.mark.lower()}" if info.mark else "openai"
+    began_at_s = info.began_at_s
     document: Table = {
         "date": time.strftime("%Y%m%d-%H%M%S", time.gmtime(began_at_s)),
         "endpoint_type": backend,
         "backend": backend,
-        "label": said.label,
-        "model_id": said.model,
-        "tokenizer_id": said.model,
+        "label": info.label,
+        "model_id": info.model,
+        "tokenizer_id": info.model,
         "num_prompts": len(calls),
-        **said.marks,
-        "request_rate": _rate(calls) if said.mode == "open" else "inf",
+        **info.marks,
+        "request_rate": _rate(calls) if info.mode == "open" else "inf",
         "burstiness": None,  # a trace has its own arrivals
-        "max_concurrency": said.concurrency if said.mode == "closed" else None,
-        "duration": said.duration_s,
+        "max_concurrency": info.concurrency if info.mode == "closed" else None,
+        "duration": info.duration_s,
     }
-    numbers = summary(calls, said.duration_s)
+    numbers = summary(calls, info.duration_s)
     heads = [name for name in numbers if not name.endswith("_ms")]
     document |= {name: numbers[name] for name in heads}
     document |= {
@@ -236,7 +236,7 @@ def export(calls: Calls, said: Said) -> dict[str, list[Table]]:
         "ttfts": np.where(came, calls.waited_s(), 0.0).tolist(),
         "itls": [gaps[first:last].tolist() for first, last in itertools.pairwise(bounds)],
         "latencies": np.where(came, calls.spent_s(), 0.0).tolist(),
-        # Of a clock that begins anywhere; a request at 0 would be one that was never sent.
+        # The clock's origin is arbitrary, but 0 would mean never sent.
         "start_times": (began_at_s + calls.sent_s).tolist(),
         "queue_times": [0.0] * len(calls),
         "generated_texts": [""] * len(calls),
@@ -252,20 +252,20 @@ def export(calls: Calls, said: Said) -> dict[str, list[Table]]:
 
 
 def _rate(calls: Calls) -> float | str:
-    """Requests a second, as they were sent."""
+    """Return requests a second, as they were sent."""
     span_s = float(calls.sent_s[-1])
     return (len(calls) - 1) / span_s if span_s > 0 else "inf"
 
 
 def _peaks(calls: Calls) -> dict[str, float]:
-    """Pieces that came, and requests that were under way, in the fullest of whole seconds."""
+    """Return the most pieces that arrived, and the most requests under way, in one second."""
     done = calls.done
     if not done.any():
         return {"max_output_tokens_per_s": 0.0, "max_concurrent_requests": 0}
     began_s = float(calls.sent_s[done].min())
     seconds = math.ceil(float(calls.last_s[done].max()) - began_s) + 1
-    mine = done[calls.pieces.request]
-    tokens = np.bincount((calls.pieces.at_s[mine] - began_s).astype(np.int64), minlength=seconds)
+    of_done = done[calls.pieces.request]
+    tokens = np.bincount((calls.pieces.at_s[of_done] - began_s).astype(np.int64), minlength=seconds)
     change = np.zeros(seconds + 1, np.int64)
     np.add.at(change, (calls.sent_s[done] - began_s).astype(np.int64), 1)
     np.add.at(change, (calls.last_s[done] - began_s).astype(np.int64) + 1, -1)

@@ -1,4 +1,4 @@
-"""The papers' statements as data, each with the value that this project obtains."""
+"""The papers' statements as data, each with the value that this project computes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 Value = int | float | tuple[float, float] | str | None
-# What a paper states may be a number or a limit: "above 70 %" is not missed by 82 %.
+# A paper states a number or a limit: 82 % satisfies "above 70 %".
 Relation = Literal["is", "at least", "at most"]
 # Bookkeeping are configs, lengths, prices and ratios of a paper's own numbers: a model cannot get them wrong.
 # Performance is how fast, how efficient, or how much of the machine or the network something takes.
@@ -65,17 +65,17 @@ class Claim:
 
     @property
     def compared(self) -> bool:
-        """Whether ours can be wrong."""
+        """Whether our value is compared with the paper's and so can be wrong."""
         return self.holds is not None and not self.entered and not self.fitted
 
     @property
     def far_off(self) -> bool:
-        """Whether the remark has to be tested."""
+        """Whether the deviation is so large that its remark has to be tested."""
         return self.compared and not self.holds and abs(self.deviation or 0) > TO_TEST
 
     @property
     def deviation(self) -> float | None:
-        """The relative deviation; of a range the larger of its ends', of a limit that of the nearest end.
+        """The relative deviation: of a range its larger end's, of a limit the nearest end's.
 
         None where there is nothing to compare.
         """
@@ -83,7 +83,7 @@ class Claim:
 
     @property
     def holds(self) -> bool | None:
-        """Whether ours keeps a limit, or is as near to a number as needs no explanation."""
+        """Whether our value keeps a limit, or is so near to a number that it needs no explanation."""
         ours, published = _ends(self.ours), _ends(self.published)
         if not ours or not published:
             return None
@@ -136,7 +136,7 @@ class Claim:
 
 
 class Statement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A claim as a paper's TOML file has it; texts are templates over the values that a figure computes."""
+    """A claim of a paper's TOML file; texts are templates over the values that a figure computes."""
 
     what: str
     published: int | float | str | tuple[float, float] | None = None

@@ -1,4 +1,4 @@
-"""What the papers' figures are computed from: traces, cost sets and measurements of this project."""
+"""Inputs of the papers' figures: traces, cost sets and measurements of this project."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from laminabench.papers.entries import entry_of
 from laminabench.traces.resolve import resolve
 from laminabench.traces.table import Trace
 
-# Measured on real devices by others: between them lies what is not known.
+# Sets measured on real devices by others; the range between them is the uncertainty.
 COST_SETS = ("vllm-0.14", "vidur-2024")
 # v2 Table 4's.
 TRACES = ("azure-conv", "azure-code", "kimi-conv", "kimi-ta")
@@ -20,7 +20,7 @@ TRACES = ("azure-conv", "azure-code", "kimi-conv", "kimi-ta")
 V1_TRACES = ("sharegpt",)
 
 
-def kept_results() -> Path | None:
+def saved_results() -> Path | None:
     """Return the folder of this project's measurements: in the working folder, or in the checkout."""
     checkout = Path(__file__).parents[2] / "results"
     return next((folder for folder in (Path("results"), checkout) if folder.is_dir()), None)
@@ -50,7 +50,7 @@ class Context:
 
     @property
     def draft(self) -> bool:
-        """Whether traces are cut short."""
+        """Whether traces are shortened."""
         return self.num_requests is not None
 
     def costs(self) -> list[CostSet]:
@@ -59,7 +59,7 @@ class Context:
 
     @property
     def sets(self) -> str:
-        """The sets' names, for a sentence."""
+        """The names of the cost sets, for a sentence."""
         return " and ".join(self.cost_sets)
 
     def source_of(self, *names: str) -> str:

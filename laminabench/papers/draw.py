@@ -514,8 +514,8 @@ class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def select(frame: pd.DataFrame, only: Mapping[str, Any]) -> pd.DataFrame:
     """Return the rows that have these values, of a list any, of "!value" any other."""
-    for column, wanted in only.items():
-        values = [str(value) for value in (wanted if isinstance(wanted, list) else [wanted])]
+    for column, allowed in only.items():
+        values = [str(value) for value in (allowed if isinstance(allowed, list) else [allowed])]
         texts = frame[column].astype(str)
         frame = frame[texts != values[0][1:] if values[0].startswith("!") else texts.isin(values)]
     return frame

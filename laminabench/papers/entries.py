@@ -14,7 +14,7 @@ from laminabench.papers.draw import Plot, Table
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """A figure or table in its paper's TOML file; texts are templates over the values that are computed."""
+    """A figure or table of its paper's TOML file; texts are templates over the computed values."""
 
     title: str
     module: str  # of the paper's package, with the function that is called like the figure

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Told apart by people who see no red or green (after Okabe and Ito), and by their marks.
+# Distinguishable without seeing red or green (after Okabe and Ito), and by their marks.
 _LOOKS = {
     "shm": ("#0072b2", "o"),
     "verbs": ("#cc79a7", "D"),
@@ -40,12 +40,12 @@ __all__ = ["draw", "picture", "read"]
 
 
 def draw(result: Mapping[str, Any], target: Path) -> None:
-    """Draw what `bench fhbn` has found, or what `read` gives, into `target`, as its suffix names."""
+    """Draw the result of `bench fhbn`, or of `read`, into `target`, in the format of its suffix."""
     drawn(lambda: picture(result), target)
 
 
 def picture(result: Mapping[str, Any]) -> Figure:
-    """The figure, not yet written anywhere."""
+    """Return the figure, not yet written to a file."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10.5, 4.8), facecolor="white")

@@ -43,7 +43,7 @@ _LONG = 120
 
 
 def write_page(target: Path, figures: Sequence[Written]) -> None:
-    """The page of these figures, whole or not at all."""
+    """Write the page of these figures, completely or not at all."""
     with replacing(target) as temporary:
         temporary.write_text("\n".join(_lines(figures)), encoding="utf-8")
 
@@ -61,7 +61,7 @@ def _lines(figures: Sequence[Written]) -> Iterator[str]:
 
 
 def _summary(figures: Sequence[Written]) -> Iterator[str]:
-    """How many come out, of performance and of bookkeeping; then the same and the rest, by paper."""
+    """Return how many claims come out, of performance and of bookkeeping; then the same by paper."""
     claims = [claim for figure in figures for claim in figure.claims]
     verdicts = (f"{kind.capitalize()}: {_verdict(_about(kind, claims))}." for kind in _KINDS)
     yield f"{len(figures)} figures and tables, {len(claims)} claims. {' '.join(verdicts)}\n"
@@ -84,7 +84,7 @@ def _about(kind: About, claims: Sequence[Claim]) -> list[Claim]:
 
 
 def _counts(claims: Sequence[Claim]) -> tuple[int, ...]:
-    """In the order of the table's columns; the first is the sum of the others."""
+    """Return the counts in the order of the table's columns; the first is the sum of the others."""
     compared = [claim for claim in claims if claim.compared]
     holding = sum(bool(claim.holds) for claim in compared)
     entered, fitted = sum(claim.entered for claim in claims), sum(claim.fitted for claim in claims)
@@ -112,7 +112,7 @@ def _section(figure: Written) -> Iterator[str]:
 
 
 def _briefly(cells: Sequence[str], caption: str) -> list[str]:
-    """A row that does not say again, in full, the long list of parameters that the caption begins with."""
+    """Return a row without the long list of parameters, which the caption has already."""
     listed = caption.split(". ", maxsplit=1)[0].removesuffix(".")
     how = cells[_HOW]
     if len(listed) > _LONG and how.lower().startswith(listed.lower()):

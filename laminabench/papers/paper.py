@@ -29,7 +29,7 @@ SUFFIXES = (".csv", ".svg", ".png")
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a figure's function computes."""
+    """The result of a figure's function."""
 
     frame: pd.DataFrame | None  # None: a row for each claim
     values: Mapping[str, Any] = field(default_factory=dict)  # of claims and texts, by name
@@ -38,7 +38,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a figure shows, before it is drawn."""
+    """A computed figure, before it is drawn."""
 
     result: Result
     entry: Entry
@@ -104,7 +104,7 @@ def _listed(claims: Sequence[Claim]) -> pd.DataFrame:
 
 
 def write(context: Context, request: tuple[str, Path]) -> Written:
-    """Make and draw one figure, and write its three files into a folder: each is whole or not there."""
+    """Make and draw one figure, and write its three files into a folder, each completely or not at all."""
     name, folder = request
     made = make(name, context)
     with style.look():

@@ -1,4 +1,4 @@
-"""Replays and frames that figures of several papers are computed from."""
+"""Replays and frames that figures of several papers share."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def one_batch(system: str, setup: Setup, context: int, batch: int) -> tuple[Outc
     return replayed.outcome, {name: 1000 * float(done[f"{name}_s"].mean()) for name in names}
 
 
-def held_by_all(trace: Trace, setups: Iterable[tuple[str, Setup]]) -> Trace:
-    """Return the trace without requests that one of the systems could never hold."""
+def fitting_all(trace: Trace, setups: Iterable[tuple[str, Setup]]) -> Trace:
+    """Return the trace without requests that would not fit one of the systems."""
     return without_longer(trace, min(longest_held(system, setup) for system, setup in setups))
 
 

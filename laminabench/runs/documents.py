@@ -1,4 +1,4 @@
-"""Folders that commands keep and that are no Runs (sweeps, plans, validations): the JSON that marks them."""
+"""Folders written by commands that are not Runs (sweeps, plans, validations): the JSON that marks them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from laminabench.runs.format import unsealed
 from laminabench.util import safe_parse
 from laminabench.util.errors import UserError
 
-Kept = TypeVar("Kept", bound=msgspec.Struct)
+Document = TypeVar("Document", bound=msgspec.Struct)
 
 
 class Kind(NamedTuple):
@@ -22,11 +22,11 @@ class Kind(NamedTuple):
     file: str
     format: str
     version: int
-    # Keys of which documents from before there was `format` have one.
+    # Documents from before `format` existed have one of these keys.
     unmarked: tuple[str, ...] = ()
 
     def marks(self, document: Any) -> bool:
-        """Whether it is one of these, whatever its version."""
+        """Return whether a document is of this kind, whatever its version."""
         if not isinstance(document, dict):
             return False
         if "format" not in document:
@@ -43,8 +43,8 @@ class Kind(NamedTuple):
             return False
 
 
-def read(directory: Path, kind: Kind, schema: type[Kept]) -> Kept:
-    """The document, checked as a whole."""
+def read(directory: Path, kind: Kind, schema: type[Document]) -> Document:
+    """Return the document of this kind in a directory, completely checked."""
     path = directory / kind.file
     try:
         document = safe_parse.json_typed(safe_parse.content(path))

@@ -1,4 +1,4 @@
-"""What marks a directory as a Run, and which version of the format it is in."""
+"""The format of a Run: the manifest that marks a directory, its version, and checksums."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from laminabench.util import safe_parse
 from laminabench.util.errors import UserError
 
 FORMAT = "laminabench-run"
-# The newest there is. A change that older readers would misread is a new version; a Run that has nothing of
-# it is still written as the first, for them to read.
+# The newest version. A change that older readers would misread needs a new one; a Run without such a feature
+# is still written as the first, which they can read.
 # 2: tables of what a client saw, requests that failed, Runs that ended early.
 FORMAT_VERSION = 2
 FIRST_VERSION = 1
@@ -23,12 +23,12 @@ MANIFEST = "run.json"
 
 
 def manifest_in(directory: Path, format_: str, file: str = MANIFEST) -> dict[str, Any] | None:
-    """run.json, or another file, of a directory in this format, whatever its version; None of any other."""
+    """Return the manifest of a directory in this format, whatever its version; None for any other."""
     try:
-        found = safe_parse.json_value(safe_parse.content(directory / file))
+        document = safe_parse.json_value(safe_parse.content(directory / file))
     except (OSError, ValueError, UserError):
         return None
-    return found if isinstance(found, dict) and found.get("format") == format_ else None
+    return document if isinstance(document, dict) and document.get("format") == format_ else None
 
 
 def sha256_of(path: Path) -> str:
@@ -42,12 +42,12 @@ def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {**facts, "crc32": _sum_of(facts)}
 
 
-def unsealed(found: object) -> dict[str, Any] | None:
+def unsealed(document: object) -> dict[str, Any] | None:
     """Return what was sealed, or was written before there were checksums; None if it has changed."""
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         return None
-    facts = {name: value for name, value in found.items() if name != "crc32"}
-    return facts if found.get("crc32", _sum_of(facts)) == _sum_of(facts) else None
+    facts = {name: value for name, value in document.items() if name != "crc32"}
+    return facts if document.get("crc32", _sum_of(facts)) == _sum_of(facts) else None
 
 
 def _sum_of(facts: Mapping[str, Any]) -> int:

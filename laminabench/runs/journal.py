@@ -1,8 +1,8 @@
-"""A journal: an append-only file of records that is as good as its last whole one, however its writer ended.
+"""A journal: an append-only file of records, valid up to its last complete one however the writer ended.
 
 Each record is its length, a CRC-32 of that and of its bytes, and the bytes (msgpack). A flush hands it to
-the operating system: it survives the end of the process, kill -9 included. Within SYNC_EVERY_S it is forced
-to the disk, beside who writes, and survives the end of the machine.
+the operating system: it survives the end of the process, kill -9 included. Within SYNC_EVERY_S a background
+thread forces it to the disk, so that it survives a crash of the machine.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from laminabench.util.errors import UserError
 
 MAGIC = b"laminabench journal\n"
 SUFFIX = ".journal"
-# Of a replay's last moments so much may be lost with the machine, and is replayed again.
+# At most this much of a replay is lost if the machine crashes, and is replayed again.
 SYNC_EVERY_S = 1.0
 _FRAME = struct.Struct("<II")
 _LENGTH = struct.Struct("<I")
-# How much is summed up in search of whole records behind a damaged one.
+# Bytes to checksum in search of complete records after a damaged one.
 _SEARCHED = 1 << 27
 
 
-def beside(run: Path) -> Path:
-    """The journal of the Run that goes there."""
+def journal_path(run: Path) -> Path:
+    """Return the path of the journal of a Run."""
     return run.with_name(run.name + SUFFIX)
 
 
 def require_none(path: Path) -> None:
-    """A UserError where a journal is that somebody may want to go on with."""
+    """Raise a UserError if there is a journal already, which can be resumed."""
     if path.exists():
         raise UserError(
             "journal-exists",
@@ -55,20 +55,20 @@ class Damage:
     path: Path
     at_byte: int
     size: int  # bytes from there to the end
-    behind: int  # whole records behind the damaged one
-    kept: Path | None  # where the file is as it was, if there is more to it than a torn end
+    behind: int  # complete records after the damaged one
+    copy: Path | None  # the copy of the damaged file; None if only its last record was torn
 
     def __str__(self) -> str:
-        if self.kept is None:
+        if self.copy is None:
             return f"the last record of {self.path} is not whole ({self.size:,} bytes) and was cut off"
         return (
             f"{self.path} is damaged at byte {self.at_byte:,}: it is gone on with from the record before; "
-            f"{self.behind:,} whole records behind it cannot be used, the file as it was is {self.kept}"
+            f"{self.behind:,} whole records behind it cannot be used, the file as it was is {self.copy}"
         )
 
 
 class Journal:
-    """Open for appending, by nobody else at the same time. `create` or `reopen` makes one."""
+    """A journal open for appending, locked against other writers; made by `create` or `reopen`."""
 
     def __init__(
         self, path: Path, file: IO[bytes], pack: Callable[[Any], bytes], damage: Damage | None = None
@@ -80,14 +80,16 @@ class Journal:
         self._unforced = False
         self._trouble: OSError | None = None
         self._closing = threading.Event()
-        # Beside who writes: an iteration of a live replay must not wait for a disk.
+        # In a thread of its own: an iteration of a live replay must not wait for a disk.
         self._forcing = threading.Thread(target=self._force_now_and_then, daemon=True, name="journal")
         self._forcing.start()
 
     @classmethod
     def create(cls, path: Path, header: Any) -> Journal:
-        """A new one with its first record, on the disk; a UserError if there is one already."""
-        pack = importlib.import_module("msgpack").packb  # where it is missing, nothing is left behind
+        """Create a journal with its first record, on the disk; a UserError if there is one already."""
+        pack = importlib.import_module(
+            "msgpack"
+        ).packb  # before the file: if it is missing, nothing is created
         try:
             make_folder(path.parent)
             with alone(path):
@@ -99,10 +101,10 @@ class Journal:
 
     @classmethod
     def reopen(cls, path: Path) -> tuple[Journal, list[Any]]:
-        """Go on with one that was left; its records, the first is the header.
+        """Reopen a journal to resume; return it and its records, of which the first is the header.
 
-        What is behind the last that can be gone on with is cut off, and `damage` says so; of more than a torn
-        end a copy is kept.
+        What follows the last usable record is cut off and reported in `damage`; if more than the last record
+        is lost, the file is copied first.
         """
         msgpack = importlib.import_module("msgpack")
         try:
@@ -112,18 +114,18 @@ class Journal:
         try:
             _lock(file, path)
             data = file.read()
-            records, whole = [], len(MAGIC)
-            for body, end in _bodies(data, whole):
+            records, complete = [], len(MAGIC)
+            for body, end in _bodies(data, complete):
                 try:
                     records.append(msgpack.unpackb(body, strict_map_key=False))
                 except (ValueError, RecursionError) as error:
-                    raise _damaged(path, f"the record at byte {whole:,} is not msgpack") from error
-                whole = end
+                    raise _damaged(path, f"the record at byte {complete:,} is not msgpack") from error
+                complete = end
             if not records:
                 if data[: len(MAGIC)] != MAGIC:
                     raise UserError("journal-not-a-journal", f"{path} is not a journal of a replay")
                 raise _damaged(path, "its beginning is missing")
-            damage = _cut(file, path, data, whole)
+            damage = _cut(file, path, data, complete)
         except OSError as error:
             file.close()
             raise UserError("file-not-writable", f"cannot write {path}: {error.strerror}") from error
@@ -146,7 +148,7 @@ class Journal:
             self._unforced = True
 
     def close(self) -> None:
-        """Somebody else may take it up."""
+        """Close the file and release its lock, so that another process can reopen it."""
         self._closing.set()
         if self._forcing is not threading.current_thread():
             self._forcing.join()  # waits: for the disk, without which nothing is safe
@@ -163,7 +165,7 @@ class Journal:
                 try:
                     os.fdatasync(self._file.fileno())
                 except OSError as error:
-                    self._trouble = error  # the next flush tells
+                    self._trouble = error  # the next flush raises it
                     return
 
     @contextlib.contextmanager
@@ -178,9 +180,9 @@ class Journal:
             ) from error
 
     def remove(self) -> None:
-        """It has done its service: the Run is on the disk, and its name.
+        """Remove the journal when the Run is on the disk under its name.
 
-        Removed before it is let go: nobody can take it up in between.
+        It is removed before it is unlocked, so that no other process can reopen it in between.
         """
         self.path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
@@ -189,7 +191,7 @@ class Journal:
 
 
 def _begun(path: Path, header: bytes) -> IO[bytes]:
-    """The file, locked, with its first record from the moment that it has its name."""
+    """Return the new file, locked, with its first record from the moment that it has its name."""
     temporary = path.with_name(partial(path.name))
     file = temporary.open("xb")
     try:
@@ -209,21 +211,21 @@ def _begun(path: Path, header: bytes) -> IO[bytes]:
     return file
 
 
-def _cut(file: IO[bytes], path: Path, data: bytes, whole: int) -> Damage | None:
-    """Leave what can be gone on with, and say what is lost."""
+def _cut(file: IO[bytes], path: Path, data: bytes, complete: int) -> Damage | None:
+    """Cut a journal after its last complete record; return the damage."""
     damage = None
-    if whole < len(data) or data[: len(MAGIC)] != MAGIC:
-        behind, at = 0, whole
-        while (at := _next_whole(data, at)) < len(data):
+    if complete < len(data) or data[: len(MAGIC)] != MAGIC:
+        behind, at = 0, complete
+        while (at := _next_complete(data, at)) < len(data):
             for _, end in _bodies(data, at):
                 behind, at = behind + 1, end
-        kept = _copy(path, data) if behind else None
-        if whole < len(data):
-            damage = Damage(path, whole, len(data) - whole, behind, kept)
-    if data[: len(MAGIC)] != MAGIC:  # its records are all that matters
+        copy = _copy(path, data) if behind else None
+        if complete < len(data):
+            damage = Damage(path, complete, len(data) - complete, behind, copy)
+    if data[: len(MAGIC)] != MAGIC:  # its records are valid, only the magic is damaged
         file.seek(0)
         file.write(MAGIC)
-    file.seek(whole)
+    file.seek(complete)
     file.truncate()
     file.flush()
     os.fsync(file.fileno())
@@ -231,34 +233,34 @@ def _cut(file: IO[bytes], path: Path, data: bytes, whole: int) -> Damage | None:
 
 
 def _copy(path: Path, data: bytes) -> Path:
-    """Beside it, under a name that nothing has."""
+    """Copy the journal next to the original, under an unused name."""
     number = 1
-    while (kept := path.with_name(f"{path.name}.damaged-{number}")).exists():
+    while (copy := path.with_name(f"{path.name}.damaged-{number}")).exists():
         number += 1
-    with kept.open("xb") as file:
+    with copy.open("xb") as file:
         try:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         except BaseException:
-            kept.unlink(missing_ok=True)
+            copy.unlink(missing_ok=True)
             raise
-    force(kept.parent)
-    return kept
+    force(copy.parent)
+    return copy
 
 
 def _lock(file: IO[bytes], path: Path) -> None:
-    """Ends with the process, whatever ends it."""
+    """Lock the file; the lock ends with the process, however that ends."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Whoever had it may have removed it meanwhile.
-        gone = os.fstat(file.fileno()).st_nlink == 0
+        # The previous owner may have removed it meanwhile.
+        removed = os.fstat(file.fileno()).st_nlink == 0
     except BlockingIOError:
         file.close()
         raise UserError(
             "journal-in-use", f"{path} is in use: the replay it is of still runs, or is being resumed"
         ) from None
-    if gone:
+    if removed:
         raise UserError("journal-gone", f"{path} is gone: the replay it was of has just ended")
 
 
@@ -274,7 +276,7 @@ def _bodies(data: bytes, at: int) -> Iterator[tuple[bytes, int]]:
 
 
 def _body(data: bytes, at: int) -> bytes | None:
-    """The record that begins there, if one does."""
+    """Return the record that begins there; None if there is no complete one."""
     if at + _FRAME.size > len(data):
         return None
     length, crc = _FRAME.unpack_from(data, at)
@@ -285,7 +287,7 @@ def _body(data: bytes, at: int) -> bytes | None:
     return body if _crc(body) == crc else None
 
 
-def _next_whole(data: bytes, damaged: int) -> int:
+def _next_complete(data: bytes, damaged: int) -> int:
     """Return where the next complete record begins after a damaged one, or the end."""
     searched = 0
     for at in range(damaged + 1, len(data) - _FRAME.size):

@@ -1,8 +1,8 @@
-"""The file beside a Run that is being made, from which others see how far a live replay is.
+"""The file next to a Run in progress, which shows other processes how far a live replay is.
 
 Lines of JSON, each handed to the operating system as it is written: a Header, Moments and Faults as they
-come, and an End. It is a courtesy to who watches: a replay goes on where it cannot be written. It goes when
-the Run is there. One without an End whose process is gone is of a replay that was killed.
+occur, and an End. It is optional: a replay continues if it cannot be written. It is removed when the Run is
+complete. A file without an End whose process has ended is of a replay that was killed.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="h
     format_version: int = FORMAT_VERSION
     laminabench: str
     pid: int
-    pid_started: int | None  # by the kernel's clock, as numbers of processes are used again
+    pid_started: int | None  # by the kernel's clock, as process ids are reused
     began: str  # ISO 8601, UTC
     command: tuple[str, ...]
     request: str  # as TOML
     trace: str
     requests: Count
-    tokens: Count | None = None  # that all requests will make, where that is certain
+    tokens: Count | None = None  # of all requests together, where that is certain
     system: str
     deployment: str
     model: str
@@ -52,12 +52,12 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="h
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="end"):
-    """Nothing follows it."""
+    """The last line: how the replay ended."""
 
     at_s: float
     state: Literal["done", "interrupted", "failed"]
     why: str = ""
-    resume: str | None = None  # the command to go on with
+    resume: str | None = None  # the command that resumes it
 
 
 Line = Header | Moment | FaultEvent | End
@@ -65,23 +65,23 @@ _LINE = msgspec.json.Decoder(Line)
 _ENCODER = msgspec.json.Encoder()
 
 
-def live_beside(run: Path) -> Path:
-    """The file of the Run that goes there."""
+def live_path(run: Path) -> Path:
+    """Return the path of the live file of a Run."""
     return run.with_name(run.name + SUFFIX)
 
 
 class LiveFile:
-    """Open for writing. A line that cannot be written is the last: nobody's replay ends for it."""
+    """A live file open for writing. A line that cannot be written is the last; the replay continues."""
 
     def __init__(self, path: Path, header: Header) -> None:
-        """A new one, in place of one that was left behind; OSError or UserError where there can be none."""
+        """Create the file, replacing one that was left behind; OSError or UserError if it cannot."""
         self.path = path
         with replacing(path) as temporary:
             self._file: IO[bytes] | None = temporary.open("wb")
             self.write(header)
 
     def write(self, line: Line) -> None:
-        """Add a line; whoever reads the file sees it."""
+        """Add a line, visible to readers at once."""
         if self._file is None:
             return
         try:
@@ -91,7 +91,7 @@ class LiveFile:
             self.close()
 
     def close(self) -> None:
-        """It stays as it is."""
+        """Close the file and leave it in place."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
@@ -105,10 +105,10 @@ class LiveFile:
 
 
 def read_live(path: Path, offset: int = 0) -> tuple[list[Line], int]:
-    """The lines from `offset` on, and the offset to go on reading from; half a last line is left for then.
+    """Return the lines from `offset` on, and the offset to continue from; an incomplete last line is left.
 
-    Where another file has taken its place meanwhile, lines are from its beginning, and the first is a Header.
-    A line of a kind that is not known, as of a later version, is left out. OSError where there is no file.
+    If the file was replaced meanwhile, lines are from its beginning, and the first is a Header. Lines of an
+    unknown kind (of a later version) are left out. OSError if there is no file.
     """
     with path.open("rb") as file:
         if offset:
@@ -116,11 +116,15 @@ def read_live(path: Path, offset: int = 0) -> tuple[list[Line], int]:
             offset = offset if file.read(1) == b"\n" else 0
         file.seek(offset)
         data = file.read()
-    whole = data.rfind(b"\n") + 1
-    lines = [line for text in data[:whole].split(b"\n") if (line := _parsed(text)) is not None]
-    if offset == 0 and whole and not (lines and isinstance(lines[0], Header) and lines[0].format == FORMAT):
+    complete = data.rfind(b"\n") + 1
+    lines = [line for text in data[:complete].split(b"\n") if (line := _parsed(text)) is not None]
+    if (
+        offset == 0
+        and complete
+        and not (lines and isinstance(lines[0], Header) and lines[0].format == FORMAT)
+    ):
         raise UserError("live-not-live", f"{path} is not the file of a replay under way")
-    return lines, offset + whole
+    return lines, offset + complete
 
 
 def _parsed(text: bytes) -> Line | None:
@@ -132,7 +136,7 @@ def _parsed(text: bytes) -> Line | None:
 
 
 def alive(header: Header) -> bool:
-    """Whether the process that wrote it is still there, and not another by its number."""
+    """Return whether the process that wrote the header still runs (and its id was not reused)."""
     if header.pid_started is not None:
         return started(header.pid) == header.pid_started
     try:
@@ -145,7 +149,7 @@ def alive(header: Header) -> bool:
 
 
 def started(pid: int) -> int | None:
-    """When a process started, in ticks of the kernel's clock; None if it has ended, or nobody says here."""
+    """Return when a process started, in ticks of the kernel's clock; None if it has ended or is unknown."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""run.json: what a Run is the result of, so that it can be understood and repeated."""
+"""The manifest of a Run (run.json): everything needed to understand and repeat it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from laminabench.util.redact import command_line
 from laminabench.util.version import __version__, git_commit
 
 Backend = Literal["modelled", "live", "emulated"]
-# What its numbers are, wherever a Run is shown: never without the word.
+# The word for a Run's numbers by backend, shown wherever they are.
 NUMBERS: Mapping[str, str] = {"modelled": "modelled", "live": "measured", "emulated": "emulated"}
 
 
 class Code(Facts, frozen=True, kw_only=True):
-    """Which laminabench replayed."""
+    """The version and commit of laminabench that replayed."""
 
     version: str | None = None
     commit: str | None = None
@@ -49,7 +49,7 @@ class TraceFacts(Facts, frozen=True, kw_only=True):
 
 
 class WorkloadFacts(Facts, frozen=True, kw_only=True):
-    """How requests were offered, with every flag of the replay."""
+    """The workload: how requests were offered, with every flag of the replay."""
 
     mode: Mode
     concurrency: int | None = None
@@ -72,7 +72,7 @@ class DeviceFacts(Facts, frozen=True, kw_only=True):
 
 
 class DeploymentFacts(Facts, frozen=True, kw_only=True):
-    """Devices and what they cost; `facts` is what the system built of them."""
+    """The devices and their prices; `facts` is what the system derived from them."""
 
     name: str
     dop: list[int] | None = None
@@ -85,7 +85,7 @@ class DeploymentFacts(Facts, frozen=True, kw_only=True):
 
 
 class Host(Facts, frozen=True, kw_only=True):
-    """The machine that it ran on."""
+    """The machine that the replay ran on."""
 
     platform: str | None = None
     python: str | None = None
@@ -94,14 +94,14 @@ class Host(Facts, frozen=True, kw_only=True):
 
 
 class Partial(Facts, frozen=True, kw_only=True):
-    """Why and when a Run ended before its trace did: it is kept, and what shows its numbers says so."""
+    """The reason and time of a Run's early end; wherever its numbers are shown, this is too."""
 
     why: str
     at_s: float  # since the replay began
 
     @property
     def ended(self) -> str:
-        """To follow the Run's name."""
+        """The clause that follows the Run's name."""
         return f"ended after {self.at_s:,.1f} s: {self.why.rstrip('.')}"
 
     @property
@@ -119,7 +119,7 @@ class Totals(Facts, frozen=True, kw_only=True):
     queue_empty_s: float
     peak_kv_tokens: int
     kv_capacity_tokens: int
-    # Where the rows of iterations were not kept: what they come to, but for gaps, which are a table.
+    # Where the rows of iterations were not stored: their sums; gaps are in a table.
     tally: dict[str, float] | None = None
 
 
@@ -129,10 +129,10 @@ class Table(Facts, frozen=True, kw_only=True):
 
 
 class Manifest(Facts, frozen=True, kw_only=True):
-    """Everything that run.json says. `format_version` is the version of this schema too."""
+    """The contents of run.json. `format_version` is also the version of this schema."""
 
     format: str = FORMAT
-    format_version: int = FIRST_VERSION  # `write_run` knows better
+    format_version: int = FIRST_VERSION  # `write_run` sets it
     laminabench: Code = Code()
     command: str
     request: str | None = None  # as TOML; older Runs have `workload.options`
@@ -149,7 +149,7 @@ class Manifest(Facts, frozen=True, kw_only=True):
     wall_s: float | None = None
     summary: Summary
     partial: Partial | None = None
-    totals: Totals | None = None  # from here on known when it is written
+    totals: Totals | None = None  # set when the Run is written, as are the following
     tables: dict[str, Table] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -158,7 +158,7 @@ class Manifest(Facts, frozen=True, kw_only=True):
 
     @property
     def choices(self) -> JsonObject:
-        """The replay's choices by their flags; an older Run has them by its options' names."""
+        """The replay's choices by flag; in an older Run, by option name."""
         return safe_parse.toml(self.request) if self.request is not None else self.workload.options or {}
 
     @property
@@ -170,7 +170,7 @@ class Manifest(Facts, frozen=True, kw_only=True):
 def manifest(
     *, command: Sequence[str], trace: Trace, workload: JsonObject, deployment: JsonObject, **others: Any
 ) -> Manifest:
-    """The manifest of a Run; its `others` are given by their names."""
+    """Return the manifest of a Run; `others` are its other fields."""
     return Manifest(
         laminabench=Code(version=__version__, commit=git_commit()),
         command=command_line(command),
@@ -183,7 +183,7 @@ def manifest(
 
 
 def host() -> Host:
-    """The machine this runs on."""
+    """Return the facts of this machine."""
     system = platform.uname()
     return Host(
         platform=f"{system.system} {system.release} {system.machine}",

@@ -1,4 +1,4 @@
-"""Reading a Run back: its manifest alone, or with all its tables."""
+"""Read a Run: its manifest alone, or with all its tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from laminabench.sim.spec import TICKS_PER_S
 from laminabench.util import safe_parse
 from laminabench.util.errors import UserError
 
-# Times are counted in ticks, of which there are so many: 29 years.
+# The latest time that 64-bit ticks can count: 29 years.
 LATEST_S = 2.0**63 / TICKS_PER_S * 0.99
 
 
@@ -40,7 +40,7 @@ class Run:
 
 
 def read_run(directory: Path) -> Run:
-    """The Run in this directory; a UserError says what is wrong with it."""
+    """Return the Run in this directory; a UserError reports damage."""
     manifest = read_manifest(directory)
     totals = manifest.totals
     if totals is None or not totals.replica_busy_s:
@@ -67,7 +67,7 @@ def read_run(directory: Path) -> Run:
         tables["iterations"],
         tables["stints"],
         no_timeline(),
-        # null is what cannot be known, as of a server that is only seen from outside.
+        # null is unknown, as the busy time of a server seen only from outside.
         replica_busy_s=np.asarray(totals.replica_busy_s, np.float64),
         attention_busy_s=math.nan if totals.attention_busy_s is None else totals.attention_busy_s,
         end_s=totals.end_s,
@@ -82,7 +82,7 @@ def read_run(directory: Path) -> Run:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """run.json of a Run that this version can read, checked as a whole."""
+    """Return the completely checked manifest of a Run that this version can read."""
     path = directory / MANIFEST
     try:
         document = safe_parse.json_typed(safe_parse.content(path))
@@ -108,7 +108,7 @@ def read_manifest(directory: Path) -> Manifest:
         why = "it is not what its checksum is of (who changed it on purpose takes crc32 out)"
         raise _damaged(path, why)
     try:
-        # Two kinds of summary that no tag tells apart: what a client saw has attempts.
+        # Two kinds of summary without a tag: only a client's has attempts.
         manifest, summary = msgspec.convert(document, Manifest), document["summary"]
         kind = ClientSummary if "attempts" in summary else EngineSummary
         return msgspec.structs.replace(manifest, summary=msgspec.convert(summary, kind))
@@ -117,7 +117,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 class _Head(msgspec.Struct):
-    """The fields that say how to read the rest."""
+    """The fields that are needed to decide how to read the rest."""
 
     format: str = ""
     format_version: object = None
@@ -130,10 +130,10 @@ def _not_a_run(directory: Path) -> UserError:
 
 
 def problems(tables: Mapping[str, Columns], totals: Totals) -> Iterator[tuple[str, str]]:
-    """Yield the file and the reason of everything in a Run's tables that cannot be."""
+    """Yield the file and the reason of everything invalid in a Run's tables."""
     for name, table in tables.items():
         for column in TABLES[name]:
-            # What is counted in ticks has to have that many.
+            # Times must fit a 64-bit number of ticks.
             if column.type == SECONDS and (np.abs(table[column.name]) > LATEST_S).any():
                 why = f"its column {column.name} has times of more than {LATEST_S:,.0f} s"
                 yield f"{name}.parquet", why
@@ -142,7 +142,7 @@ def problems(tables: Mapping[str, Columns], totals: Totals) -> Iterator[tuple[st
     for name in {"memory", "prompts"} & tables.keys():
         if len(next(iter(tables[name].values()))) != len(tables["iterations"]["start_s"]):
             yield f"{name}.parquet", "it has not one row for each iteration"
-    # Chunks and calls are there together, and of requests that there are.
+    # Chunks and calls come together, and refer to existing requests.
     if ("chunks" in tables) != ("calls" in tables):
         yield MANIFEST, "of chunks and calls it names one without the other"
     elif "chunks" in tables:
@@ -166,18 +166,18 @@ def _read_table(path: Path, columns: tuple[Column, ...], table: Table) -> Column
             rows = file.metadata.num_rows
             if table.rows and rows != table.rows:
                 raise _damaged(path, f"it has {rows:,} rows and {MANIFEST} says {table.rows:,}")
-            # Equal values are next to nothing in a file, so anybody's Run could claim to be a large one.
+            # Equal values compress to almost nothing: a small file can unpack to a huge table.
             if safe_parse.is_bomb(path.stat().st_size, 8 * rows * len(columns)):
                 raise UserError(
                     "run-packed-too-well",
                     f"{path} has {path.stat().st_size:,} bytes and would come to {rows:,} rows, which no "
                     "replay does: it is not read",
                 )
-            found = {field.name: field.type for field in file.schema_arrow}
+            types = {field.name: field.type for field in file.schema_arrow}
             for column in columns:
-                if found.get(column.name) != schema((column,)).field(0).type:
+                if types.get(column.name) != schema((column,)).field(0).type:
                     raise _damaged(path, f"its column {column.name} is missing or not {column.type}")
-            # One column at a time: a whole table beside its arrays would be in memory twice.
+            # One column at a time: the table and its arrays would take twice the memory.
             return {column.name: _values(column, file.read([column.name]).column(0)) for column in columns}
     except FileNotFoundError as error:
         raise UserError(
@@ -202,8 +202,8 @@ def _values(column: Column, chunked: pa.ChunkedArray) -> NDArray[Any]:
 def _codes(statuses: pa.DictionaryArray) -> NDArray[np.int8]:
     """Decode a dictionary by its names: another writer may have put them in another order."""
     codes = np.array([STATUSES.index(name) for name in statuses.dictionary.to_pylist()], np.int8)
-    found: NDArray[np.int8] = codes[statuses.indices.to_numpy(zero_copy_only=False)]
-    return found
+    result: NDArray[np.int8] = codes[statuses.indices.to_numpy(zero_copy_only=False)]
+    return result
 
 
 def _damaged(path: Path, what: str) -> UserError:

@@ -1,4 +1,4 @@
-"""Directories appear whole or not at all, and replace their predecessor in one step where the system can."""
+"""Atomic replacement of directories: they appear complete or not at all, in one step where the system can."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RENAME_EXCHANGE = 2
 
 
 def require_replaceable(directory: Path, is_ours: Callable[[], bool], what: str) -> None:
-    """A UserError unless nothing is there, or an empty directory, or what this would replace."""
+    """Raise a UserError unless the path is free, an empty directory, or what this would replace."""
     require_writable(directory)
     try:
         if not directory.exists() and not directory.is_symlink():
@@ -33,7 +33,7 @@ def require_replaceable(directory: Path, is_ours: Callable[[], bool], what: str)
 
 
 def require_writable(target: Path) -> None:
-    """A UserError where `target` could not be put: before it is worked for. More than this can fail."""
+    """Raise a UserError early if `target` could not be written. Other failures remain possible."""
     parent = Path(os.path.realpath(target)).parent
     try:
         while not parent.exists():
@@ -50,7 +50,7 @@ def require_writable(target: Path) -> None:
 def replacing_directory(target: Path) -> Iterator[Path]:
     """Yield a temporary directory that becomes `target` if the block succeeds, and is removed if not.
 
-    Then all of it is on the disk. Whether `target` may be replaced is the caller's business.
+    It is forced to the disk first. The caller decides whether `target` may be replaced.
     """
     target = Path(os.path.realpath(target))
     try:
@@ -76,7 +76,7 @@ def _put(temporary: Path, target: Path) -> None:
     if not target.exists() or not any(target.iterdir()):
         temporary.rename(target)
     elif not _exchange(temporary, target):
-        # Two steps; a crash between them leaves the predecessor beside its place, and no half a directory.
+        # Two steps; a crash between them leaves the predecessor under its temporary name, complete.
         old = temporary.with_name(f"{temporary.name}-old")
         target.rename(old)
         try:

@@ -17,7 +17,7 @@ SECONDS, COUNT, NUMBER = pa.float64(), pa.int32(), pa.int64()
 FLAG, TEXT = pa.bool_(), pa.string()
 STATUS = pa.dictionary(pa.int8(), pa.string())
 
-# Null where it never came to that.
+# Null where it never happened.
 REQUESTS = (
     Column("arrival_s", SECONDS, "when it entered the system; 0 in a saturated run"),
     Column("admitted_s", SECONDS, "when it first joined a batch, or its prompt was begun"),
@@ -55,13 +55,13 @@ STINTS = (
     Column("first_iteration", NUMBER, "of this batch"),
     Column("last_iteration", NUMBER, "of this batch"),
 )
-# Of a replay that was only seen from outside: pieces of streams, in the order in which they came.
+# Only for a replay seen from outside: pieces of streams, in order of arrival.
 CHUNKS = (
     Column("request", NUMBER, "row of the request in requests.parquet"),
     Column("at_s", SECONDS, "when the client had it"),
     Column("tokens", COUNT, "tokens in it, at least one"),
 )
-# And its calls, in the order of the requests.
+# Its calls, in the order of the requests.
 CALLS = (
     Column("due_s", SECONDS, "when it was to be sent: by its timestamp, or when its place was free"),
     Column("sent_s", SECONDS, "when its first attempt was sent"),
@@ -73,8 +73,8 @@ CALLS = (
     Column("even", FLAG, "nobody said how many tokens a chunk has, or when each came: all were dealt evenly"),
     Column("error", TEXT, "why it failed, empty if it did not"),
 )
-# Of a replay on boards that map heads to two memories: a row an iteration, in their order, of the board that
-# ran it, as its memories are meanwhile.
+# Only for boards that map heads to two memories: a row an iteration, in order, with the state of its board's
+# memories.
 MEMORY = (
     Column(
         "qkv_heads", COUNT, "heads of the QKV projection on the HBM side; of a policy that maps layers, these"
@@ -94,10 +94,10 @@ MEMORY = (
     Column("hbm_busy_s", SECONDS, "the HBM side computing or reading"),
     Column("lpddr_busy_s", SECONDS, "the LPDDR side computing or reading"),
 )
-# Of a replay that computed prompts beside decoding: a row an iteration, in their order.
+# Only for a replay that computed prompts alongside decoding: a row an iteration, in order.
 PROMPTS = (Column("prompt_tokens", COUNT, "tokens of prompts that it computed"),)
-# Of a replay whose prompts were computed by devices of their own: a row an iteration of one of their engines,
-# those of an engine in their order.
+# Only for a replay whose prompts were computed by separate devices: a row an iteration of one of their
+# engines, those of an engine in order.
 POOL = (
     Column("engine", COUNT, "which engine, all instances' counted through"),
     Column("start_s", SECONDS, "when it started"),
@@ -107,14 +107,14 @@ POOL = (
     Column("made", COUNT, "of these, the ones that got their first token from it"),
     Column("prompt_tokens", COUNT, "tokens of prompts that it computed"),
 )
-# And the time between tokens where the first came from there and the second did not.
+# The time between a first token from those devices and the second token.
 GAPS = (
     Column("request", NUMBER, "row of the request in requests.parquet"),
     Column("at_s", SECONDS, "when the second token was there"),
     Column("gap_s", SECONDS, "since the one before"),
 )
-# Of a replay that kept no rows of iterations: how many tokens came so long after the one before. Gaps are in
-# classes no wider than a thousandth, each by its middle.
+# Only for a replay that stored no rows of iterations: how many tokens had which gap. Gaps are in classes no
+# wider than a thousandth, each by its middle.
 TALLY = (
     Column("gap_s", SECONDS, "between two tokens"),
     Column("gap_tokens", NUMBER, "tokens with such a gap before them"),
@@ -131,7 +131,7 @@ TABLES = {
     "gaps": GAPS,
     "tally": TALLY,
 }
-# Of these an outcome has what there is to tell.
+# Tables that an outcome may lack.
 OPTIONAL = ("memory", "prompts", "pool", "gaps")
 
 

@@ -1,4 +1,4 @@
-"""What became of each request."""
+"""The final status of each request."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ DONE, REJECTED, UNFINISHED, FAILED = range(4)
 
 
 def statuses(outcome: Outcome) -> NDArray[np.int8]:
-    """A code for each request: from a `status` column where there is one, else from how far it came.
+    """Return a code for each request: from a `status` column, else from how far it got.
 
-    A simulated run goes on until every request is done or was rejected when it came. A run that was stopped
-    cannot tell a rejected request from one that still waited, so its maker adds the column.
+    A simulated run continues until every request is done or was rejected on arrival. In a run that was
+    stopped, rejected and waiting requests look the same, so its author adds the column.
     """
     given = outcome.requests.get("status")
     if given is not None:

@@ -1,8 +1,8 @@
-"""The summary of a replay, typed: what `--json` prints and a Run keeps; docs/metrics.md defines it.
+"""The summary of a replay, typed: what `--json` prints and a Run stores; docs/metrics.md defines it.
 
-An attribute is the key of the same name (`tbt_ms.p99_9` is the key `tbt_ms.p99.9`). None is null: it cannot
-be known. UNSET is a key that is not there, as it is of another kind of replay. Defaults are for Runs that
-were written before there was such a key.
+An attribute is the key of the same name (`tbt_ms.p99_9` is the key `tbt_ms.p99.9`). None is null: unknown.
+UNSET is a missing key, of another kind of replay. Defaults are for Runs that were written before the key
+existed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Rates(Facts, frozen=True, kw_only=True):
 
 
 class Cost(Facts, frozen=True, kw_only=True):
-    """None where a device has no price."""
+    """The cost of tokens; None where a device has no price."""
 
     usd_per_hour: Number
     usd_per_million_tokens: Number
@@ -66,7 +66,7 @@ class Cost(Facts, frozen=True, kw_only=True):
 
 
 class Energy(Facts, frozen=True, kw_only=True):
-    """An upper bound; None where a device has no rating."""
+    """An upper bound on the energy of tokens; None where a device has no rating."""
 
     rated_w: Number = None
     joules_per_token: Number = None
@@ -91,22 +91,22 @@ class Window(Facts, frozen=True, kw_only=True):
 
     @property
     def start(self) -> int:
-        """In ticks."""
+        """The beginning in ticks."""
         return int(ticks(self.start_s))
 
     @property
     def end(self) -> int:
-        """In ticks."""
+        """The end in ticks."""
         return int(ticks(self.end_s))
 
     @property
     def ticks(self) -> int:
-        """Its length in ticks."""
+        """The length in ticks."""
         return self.end - self.start
 
     @property
     def fell_back(self) -> bool:
-        """There was no steady window, so this is the whole run (which is never asked of `window`)."""
+        """Whether this is the full run for want of a steady window."""
         return self.kind == "whole_run"
 
 
@@ -122,7 +122,7 @@ class TimeShares(Facts, frozen=True, kw_only=True):
 
 
 class WorkerShares(Facts, frozen=True, kw_only=True):
-    """Shares of each worker over the whole run; `devices` where model and attention share them."""
+    """Shares of each worker over the full run; `devices` where model and attention share them."""
 
     devices: list[Number] | UnsetType = UNSET
     replicas: list[Number] | UnsetType = UNSET
@@ -138,7 +138,7 @@ class PoolShares(Facts, frozen=True, kw_only=True):
     whole_run: WorkerShares = WorkerShares()
 
     def pools(self) -> dict[str, float | None]:
-        """The pools that this system has, by name."""
+        """Return the pools that this system has, by name."""
         named = {"devices": self.devices, "model": self.model, "attention": self.attention}
         return {name: share for name, share in named.items() if share is not UNSET}
 
@@ -161,7 +161,7 @@ class PromptPool(Facts, frozen=True, kw_only=True):
 
 
 class Kv(Facts, frozen=True, kw_only=True):
-    """None where only a client saw the replay."""
+    """Use of KV memory; None where only a client saw the replay."""
 
     capacity_tokens: int | None = None
     peak_tokens: int | None = None
@@ -182,7 +182,7 @@ class HbmBytes(Facts, frozen=True, kw_only=True):
 
 
 class Amounts(Facts, frozen=True, kw_only=True):
-    """Bytes in all, and in an iteration: on average and at most."""
+    """Bytes in total, and the mean and maximum of an iteration."""
 
     total: int
     per_iteration: Number
@@ -209,7 +209,7 @@ class Memory(Facts, frozen=True, kw_only=True):
 
 
 class Lateness(Facts, frozen=True, kw_only=True):
-    """How late the client itself sent requests."""
+    """The delay of the client itself in sending requests."""
 
     p50: Number
     p99: Number
@@ -233,7 +233,7 @@ class Attempts(Facts, frozen=True, kw_only=True):
 
 
 class Count(Facts, frozen=True, kw_only=True):
-    """Tokens by a server's own count, beside what it was asked for."""
+    """Tokens by a server's own count, compared with the requested number."""
 
     requests: int
     asked: int
@@ -264,7 +264,7 @@ class Struck(Facts, frozen=True, kw_only=True):
 
 
 class FaultCost(Facts, frozen=True, kw_only=True):
-    """A fault of a live replay, and what it cost; None where there is no telling."""
+    """A fault of a live replay and its cost; None where unknown."""
 
     workers: list[str]
     why: str
@@ -281,7 +281,7 @@ class FaultCost(Facts, frozen=True, kw_only=True):
 
     @property
     def began_s(self) -> float:
-        """When a worker was struck, or, where none was, when it was noticed."""
+        """The time at which a worker was struck or, if none was, the fault was noticed."""
         return min((struck.at_s for struck in self.struck), default=self.noticed_s)
 
 
@@ -300,14 +300,14 @@ class FaultsInAll(Facts, frozen=True, kw_only=True):
 
 
 class Resumed(Facts, frozen=True, kw_only=True):
-    """When an interrupted replay was gone on with, by its own clock."""
+    """The times at which an interrupted replay was resumed, by its own clock."""
 
     times: int
     at_s: list[float] = []
 
 
 class Summary(Rates, frozen=True, kw_only=True):
-    """The numbers of every replay: of the steady window, and the main ones of the whole run."""
+    """The numbers of every replay: of the steady window, and the main ones of the full run."""
 
     cost: Cost
     energy: Energy = Energy()
@@ -323,7 +323,7 @@ class Summary(Rates, frozen=True, kw_only=True):
     tpot_ms: Percentiles | None = None
     preemptions: int | None = None
     kv: Kv = Kv()
-    # Of a replay that computes prompts, or that only a client saw.
+    # Only for a replay that computes prompts, or that only a client saw.
     ttft_ms: Percentiles | UnsetType = UNSET
     e2e_ms: Percentiles | UnsetType = UNSET
 
@@ -334,19 +334,19 @@ class Summary(Rates, frozen=True, kw_only=True):
 
     @property
     def resumed_s(self) -> list[float]:
-        """When it was resumed after an interruption."""
+        """The times at which it was resumed after an interruption."""
         return []
 
 
 class EngineSummary(Summary, frozen=True, kw_only=True):
     """The summary of a replay whose scheduler and iterations are known."""
 
-    # Of boards with two memories.
+    # Only for boards with two memories.
     memory: Memory | UnsetType = UNSET
-    # Of several instances, and of devices that compute prompts.
+    # Only for several instances, and for devices that compute prompts.
     instances: PerInstance | UnsetType = UNSET
     prompt_pool: PromptPool | UnsetType = UNSET
-    # Of a replay on the reference engine.
+    # Only for a replay on the reference engine.
     schedule: Schedule | UnsetType = UNSET
     faults: list[FaultCost] | UnsetType = UNSET
     faults_in_all: FaultsInAll | UnsetType = UNSET
@@ -374,7 +374,7 @@ class ClientSummary(Summary, frozen=True, kw_only=True):
 
 
 def number_at(facts: object, key: str) -> float | None:
-    """The number at a dotted key, such as `tbt_ms.p99.9`; None where this replay has none there."""
+    """Return the number at a dotted key, such as `tbt_ms.p99.9`; None if this replay has none."""
     for name in key.replace("p99.9", "p99_9").split("."):
         facts = getattr(facts, name, None)
     return facts if isinstance(facts, float | int) else None

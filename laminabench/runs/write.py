@@ -1,4 +1,4 @@
-"""Writing a Run: tables first, manifest last, and the directory gets its name when all is there."""
+"""Write a Run: tables first, manifest last; the directory gets its name when all is complete."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
 from laminabench.util.json import as_number
 
-# A row group, and so what is in memory twice.
+# Rows of a row group, which is in memory twice.
 _ROWS = 1 << 20
 
 
@@ -41,12 +41,12 @@ def write_run(
     outcome: Outcome,
     trace: Trace | Run,
     manifest: Manifest,
-    beside: Mapping[str, bytes] | None = None,
+    extra: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Write the Run, replacing a Run that is there. Anything else that is there is kept, with a UserError.
+    """Write the Run, replacing an existing Run. Anything else there is left alone, with a UserError.
 
-    `trace` is what was replayed, or a Run that is written again; of both it is the lengths that are needed.
-    `beside`: files to keep with it, by name, that nobody reads back.
+    `trace` is the replayed trace, or a Run that is written again; only its lengths are needed.
+    `extra`: further files to store with it, by name; they are never read.
     """
     check_replaceable(directory)
     tables: dict[str, Columns] = {
@@ -87,24 +87,24 @@ def write_run(
             path = temporary / f"{name}.parquet"
             rows = _write_table(path, TABLES[name], columns)
             written[name] = Table(rows=rows, sha256=sha256_of(path))
-        for name, content in (beside or {}).items():
+        for name, content in (extra or {}).items():
             (temporary / name).write_bytes(content)
-        whole = msgspec.structs.replace(
+        complete = msgspec.structs.replace(
             manifest, format_version=_version(tables, manifest), totals=totals, tables=written
         )
-        # What is no number in JSON becomes null.
-        document = sealed(msgspec.json.decode(msgspec.json.encode(whole, enc_hook=as_number)))
+        # NaN and infinity become null.
+        document = sealed(msgspec.json.decode(msgspec.json.encode(complete, enc_hook=as_number)))
         text = msgspec.json.format(msgspec.json.encode(document), indent=2)
         (temporary / MANIFEST).write_bytes(text + b"\n")
 
 
 def check_replaceable(directory: Path) -> None:
-    """A UserError unless nothing is there, or an empty directory, or a Run."""
+    """Raise a UserError unless the path is free, an empty directory, or a Run."""
     require_replaceable(directory, lambda: manifest_in(directory, FORMAT) is not None, "a Run")
 
 
 def _version(tables: Mapping[str, Columns], manifest: Manifest) -> int:
-    """The oldest whose readers do not misread this Run."""
+    """Return the oldest format version whose readers do not misread this Run."""
     newer = "chunks" in tables or manifest.partial or (tables["requests"]["status"] == FAILED).any()
     return FORMAT_VERSION if newer else FIRST_VERSION
 
@@ -112,7 +112,7 @@ def _version(tables: Mapping[str, Columns], manifest: Manifest) -> int:
 def _write_table(path: Path, columns: tuple[Column, ...], values: Columns) -> int:
     rows = len(values[columns[0].name])
     floats = [column.name for column in columns if pa.types.is_floating(column.type)]
-    # Numbers that go up by one, or stay, are next to nothing as differences.
+    # Numbers that rise by one, or stay, compress best as differences.
     counting = [column.name for column in columns if column.name.endswith("iteration")]
     others = [column.name for column in columns if column.name not in (*floats, *counting)]
     with pa.parquet.ParquetWriter(
@@ -134,7 +134,7 @@ def _write_table(path: Path, columns: tuple[Column, ...], values: Columns) -> in
 def _array(column: Column, values: NDArray[Any]) -> pa.Array:
     """Convert to arrow: null for NaN and -1, which stand for what never happened."""
     if column.type == STATUS:
-        # Readers of the first version do not know of the last status.
+        # Readers of the first version do not know the last status.
         names = STATUSES if (values == FAILED).any() else STATUSES[:FAILED]
         return pa.DictionaryArray.from_arrays(array_of(values, pa.int8()), texts_of(names))
     if column.type in (FLAG, TEXT):

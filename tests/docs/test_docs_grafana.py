@@ -6,7 +6,7 @@ import itertools
 import re
 
 import numpy as np
-from grafana import asked_for, dashboard, expressions
+from grafana import dashboard, expressions, metrics_used
 
 from laminabench.util.live_progress import Expected, FaultEvent, Gaps, Moment
 from laminabench.workflows.replay.metrics_page import Seen
@@ -33,7 +33,7 @@ def test_a_live_replay_exports_what_is_asked_of_it() -> None:
     seen.take(Gaps(np.array([0.5, 100.0]), np.array([1, 2])))
     seen.take(FaultEvent(at_s=0.5, workers=(), why=""))
     samples = {sample.name: sample for family in seen.collect() for sample in family.samples}
-    asked = asked_for("laminabench_replay_")
+    asked = metrics_used("laminabench_replay_")
     assert len(asked) > 10
     assert asked <= {*samples}
     assert samples["laminabench_replay_time_between_tokens_seconds_sum"].value == 200.5

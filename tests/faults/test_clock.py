@@ -35,7 +35,7 @@ def test_the_clock_jumps_by_hours_and_no_other_does() -> None:
     assert 0.2 <= measured_s < 60
 
 
-def test_a_time_that_cannot_be_is_seen(tmp_path: Path) -> None:
+def test_an_impossible_time_is_detected(tmp_path: Path) -> None:
     from experiments.scenarios import write_a_run
 
     write_a_run(tmp_path / "run")

@@ -61,7 +61,7 @@ SPOILED = {
 @pytest.mark.long
 @needs_compiler
 @pytest.mark.parametrize("how", SPOILED)
-def test_a_wrong_order_is_seen(how: str, tmp_path: Path) -> None:
+def test_a_wrong_order_is_detected(how: str, tmp_path: Path) -> None:
     spoiled = tmp_path / "sitecustomize.py"
     spoiled.write_text(SPOILED[how])
     with pytest.MonkeyPatch.context() as patch:
@@ -69,32 +69,32 @@ def test_a_wrong_order_is_seen(how: str, tmp_path: Path) -> None:
         assert power_cuts(range(100)).lost > 0
 
 
-def test_a_reader_that_breaks_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_reader_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus, "read_profile", lambda path: 1 / (path.stat().st_size % 2))
     assert fuzzed_files(range(200), ("profile",)).crashed > 10
 
 
-def test_a_run_without_its_checksum_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_without_its_checksum_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("laminabench.runs.read.unsealed", lambda document: document)
     assert flipped_bits(range(300)).wrong > 0
 
 
 @pytest.mark.outside
 @pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
-def test_the_kernel_is_told_in_the_right_order(tmp_path: Path) -> None:
+def test_system_calls_are_in_the_right_order(tmp_path: Path) -> None:
     program = (
         "from pathlib import Path; from experiments.scenarios import journalled; "
         f"journalled(Path({str(tmp_path)!r}), [[1]])"
     )
-    told = tmp_path / "told"
+    trace = tmp_path / "told"
     calls = "fsync,fdatasync,rename,renameat,renameat2,unlink,unlinkat"
-    strace = ["strace", "-f", "-y", "-o", told, "-e", f"trace={calls}"]
+    strace = ["strace", "-f", "-y", "-o", trace, "-e", f"trace={calls}"]
     subprocess.run([*strace, sys.executable, "-c", program], env=child_environment(), check=True)
-    lines = told.read_text().splitlines()
+    lines = trace.read_text().splitlines()
 
     def at(pattern: str, after: int = 0) -> int:
-        found = (number for number, line in enumerate(lines) if number > after and re.search(pattern, line))
-        return next(found)
+        numbers = (number for number, line in enumerate(lines) if number > after and re.search(pattern, line))
+        return next(numbers)
 
     folder = re.escape(str(tmp_path))
     journal = at(rf'rename\(.*"{folder}/run.journal"\)')
@@ -106,5 +106,5 @@ def test_the_kernel_is_told_in_the_right_order(tmp_path: Path) -> None:
     renamed = at(rf'rename\(.*, "{folder}/run"\)', names)
     forced = at(rf"fsync\(\d+<{folder}>\)", renamed)
     assert journal < min(parts)
-    gone = at(rf'unlink\("{folder}/run.journal"\)', forced)
-    assert gone > forced
+    removed = at(rf'unlink\("{folder}/run.journal"\)', forced)
+    assert removed > forced

@@ -17,7 +17,7 @@ from experiments import child_environment, kills, near_ties
 from experiments.kills_http import kills_http
 from experiments.processes import facts
 from experiments.soak import Minute, _judge, soak
-from experiments.stream_client import Ask, Times, WrongAnswerError, asks, held_against
+from experiments.stream_client import Ask, Times, WrongAnswerError, asks, check_tokens
 from experiments.tally import Tally
 
 
@@ -37,14 +37,14 @@ sys.stdout.buffer.write(msgspec.json.encode(kills.kills_replay([1], strikes=4)))
 
 @pytest.mark.long
 def test_a_replay_has_the_same_tokens() -> None:
-    told = subprocess.run(
+    child = subprocess.run(
         [sys.executable, "-c", SHORT],
         env=child_environment(),
         stdout=subprocess.PIPE,
         check=True,
         timeout=300,
     )
-    require_none_failed(msgspec.json.decode(told.stdout, type=Tally), 2)
+    require_none_failed(msgspec.json.decode(child.stdout, type=Tally), 2)
 
 
 @pytest.mark.long
@@ -60,14 +60,14 @@ def test_a_soak() -> None:
     assert tally.facts["stops"] >= 1
 
 
-def test_a_token_that_is_lost_or_wrong_or_twice_there_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_wrong_or_repeated_token_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     ask = asks(1, 1, 20)[0]
     right = list(range(ask.max_tokens))
-    held_against(ask, right, right)
+    check_tokens(ask, right, right)
     for made, kind in ((right[1:], "lost"), ([*right, 0], "wrong"), ([7, *right[1:]], "wrong")):
-        with pytest.raises(WrongAnswerError) as told:
-            held_against(ask, made, right)
-        assert told.value.kind == kind
+        with pytest.raises(WrongAnswerError) as raised:
+            check_tokens(ask, made, right)
+        assert raised.value.kind == kind
 
     undisturbed = kills._undisturbed
 
@@ -93,7 +93,7 @@ def test_of_two_tokens_that_are_equally_likely_either_may_come(monkeypatch: pyte
     assert near_ties.likeliest(kills.MODEL, prompt, other)
 
 
-def test_growth_and_slowness_are_seen() -> None:
+def test_growth_and_slowness_are_detected() -> None:
     def minute(seed: int, rss: float, between: float) -> Minute:
         takes = {"front_end_rss_bytes": rss, "workers_rss_bytes": 1e9}
         return Minute(seed, Times([0.1], [between] * 10, 1), takes=takes)
@@ -106,10 +106,10 @@ def test_growth_and_slowness_are_seen() -> None:
 
 
 def test_what_a_process_takes() -> None:
-    found = facts([os.getpid()])
-    assert found["rss_bytes"] > 1e6
+    before = facts([os.getpid()])
+    assert before["rss_bytes"] > 1e6
     with open(os.devnull):  # noqa: PTH123
-        assert facts([os.getpid()])["descriptors"] == found["descriptors"] + 1
+        assert facts([os.getpid()])["descriptors"] == before["descriptors"] + 1
 
 
 def test_a_body_that_breaks_off_is_lost() -> None:
@@ -120,11 +120,11 @@ def test_a_body_that_breaks_off_is_lost() -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\ndata:")
         writer.close()
 
-    async def asked() -> None:
+    async def request() -> None:
         server = await asyncio.start_server(broken, "127.0.0.1", 0)
         async with server:
-            with pytest.raises(WrongAnswerError) as told:
+            with pytest.raises(WrongAnswerError) as raised:
                 await Client(server.sockets[0].getsockname()[1]).answer(Ask((1,), 2, 3))
-        assert told.value.kind == "lost"
+        assert raised.value.kind == "lost"
 
-    asyncio.run(asked())
+    asyncio.run(request())

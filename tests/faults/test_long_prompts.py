@@ -1,4 +1,4 @@
-"""Long prompts beside requests that decode, in short: nobody is lost, no iteration computes too much."""
+"""Long prompts alongside decoding requests, in short: no request is lost, no iteration computes too much."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SIZES = Sizes(decoding=4, one=1600, many=3, each=600, alone=10, made=20)
 
 @pytest.mark.long(but=["2"])
 @pytest.mark.parametrize("seed", range(4))
-def test_nobody_is_lost(seed: int) -> None:
+def test_no_request_is_lost(seed: int) -> None:
     tally = long_prompts([seed], SIZES)
     assert (tally.tried, tally.survived, tally.failures) == (1, 1, [])
     (most,) = [value for name, value in tally.facts.items() if name.endswith("prompt tokens of an iteration")]

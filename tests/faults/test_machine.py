@@ -1,4 +1,4 @@
-"""What a power cut left is looked through rightly; a machine itself is started where there can be one."""
+"""Checks of what a power cut left; a virtual machine itself is started where there can be one."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from experiments.machine_cuts import _left, _Told, machine_cuts
+from experiments.machine_cuts import _left, _Report, machine_cuts
 from experiments.scenarios import facts, write_a_run
 from experiments.vm_writer import HEADER, record
-from laminabench.runs.journal import Journal, beside
+from laminabench.runs.journal import Journal, journal_path
 from laminabench.runs.read import read_run
 
 
 def test_what_is_left_is_looked_through(tmp_path: Path) -> None:
-    begun, whole = _Told(0.0, "begun", 0, -1), _Told(2.0, "whole", 0, -1)
-    flushed = [_Told(number / 10, "flushed", 0, number) for number in range(10)]
+    begun, complete = _Report(0.0, "begun", 0, -1), _Report(2.0, "whole", 0, -1)
+    flushed = [_Report(number / 10, "flushed", 0, number) for number in range(10)]
     assert _left(tmp_path, [begun], 20.0, b"")[0] == "lost"
-    journal = Journal.create(beside(tmp_path / "run-0"), HEADER)
+    journal = Journal.create(journal_path(tmp_path / "run-0"), HEADER)
     for number in range(9):
         journal.append(record(number))
     journal.close()
@@ -27,11 +27,11 @@ def test_what_is_left_is_looked_through(tmp_path: Path) -> None:
     assert _left(tmp_path, [begun, *flushed[:9]], 20.0, b"")[0] is None
     assert _left(tmp_path, [begun, *flushed], 20.0, b"") == ("lost", "1 records of run-0 that were forced")
     assert _left(tmp_path, [begun, *flushed], 4.0, b"")[0] is None, "it may not be forced yet"
-    assert _left(tmp_path, [begun, *flushed, whole], 4.0, b"")[0] == "lost"
+    assert _left(tmp_path, [begun, *flushed, complete], 4.0, b"")[0] == "lost"
     write_a_run(tmp_path / "run-0")
     was = facts(read_run(tmp_path / "run-0"))
-    assert _left(tmp_path, [begun, *flushed, whole], 20.0, was)[0] is None
-    assert _left(tmp_path, [begun, *flushed, whole], 20.0, b"another")[0] == "wrong"
+    assert _left(tmp_path, [begun, *flushed, complete], 20.0, was)[0] is None
+    assert _left(tmp_path, [begun, *flushed, complete], 20.0, b"another")[0] == "wrong"
     (tmp_path / "run-0" / "run.json").unlink()
     assert _left(tmp_path, [begun], 20.0, was)[0] == "lost"
 

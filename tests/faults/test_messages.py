@@ -37,7 +37,7 @@ def test_a_length_that_cannot_be_is_refused() -> None:
             os.close(end)
 
 
-def test_a_peer_that_is_believed_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_accepted_bad_peer_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hmac.compare_digest", lambda one, other: True)
     assert messages.messages(range(600)).wrong > 0
 
@@ -57,7 +57,7 @@ files.flipped_bits = dies_at_seven
 """
 
 
-def test_a_case_that_kills_its_process_is_told(tmp_path: Path) -> None:
+def test_a_case_that_kills_its_process_is_reported(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(DIES)
     tally = run_isolated("files:flipped_bits", range(20), {"PYTHONPATH": str(tmp_path)})
     assert (tally.tried, tally.survived, tally.crashed) == (13, 12, 1)

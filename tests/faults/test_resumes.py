@@ -9,7 +9,7 @@ import pytest
 
 from experiments import resumes
 from experiments.prefork import Warm
-from experiments.resumes import Room, Whole, interrupted, undisturbed, write_trace
+from experiments.resumes import Room, Undisturbed, interrupted, undisturbed, write_trace
 
 
 @pytest.mark.long
@@ -18,12 +18,12 @@ def test_in_short(tmp_path: Path) -> None:
     (tmp_path / "whole").mkdir()
     (tmp_path / "cut").mkdir()
     with Warm(tmp_path) as warm:
-        whole = undisturbed(warm, tmp_path / "whole")
+        expected = undisturbed(warm, tmp_path / "whole")
         write_trace(tmp_path / "cut")
-        kind, what, _ = interrupted(warm, tmp_path / "cut", whole, random.Random(2), 2)
+        kind, what, _ = interrupted(warm, tmp_path / "cut", expected, random.Random(2), 2)
         assert kind is None, what
-        wrong = Whole(whole.facts | {"tokens_generated": 1}, whole.journal_bytes, whole.took_s)
+        wrong = Undisturbed(expected.facts | {"tokens_generated": 1}, expected.journal_bytes, expected.took_s)
         assert resumes._same(tmp_path / "cut", wrong)[0] == "wrong"
         (tmp_path / "cut" / ".kept.0000.partial").touch()
-        assert resumes._same(tmp_path / "cut", whole)[0] == "leaked"
+        assert resumes._same(tmp_path / "cut", expected)[0] == "leaked"
     assert Room(tmp_path, None).filled == 0

@@ -1,4 +1,4 @@
-"""A real browser that was let into an explorer, and what its pages complained of or asked elsewhere for."""
+"""A browser with access to an explorer, and the errors and foreign requests of its pages."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from typing import Any
 
 import pytest
 
-# Of a picture in the documentation.
+# Largest picture in the documentation.
 MOST_BYTES = 150_000
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
-# What a driver of a machine without a GPU says of itself.
+# In a driver's messages on a machine without a GPU.
 _DRIVERS = "GL Driver Message"
 
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Any]:
-    """Started once for a module; a test that asks for it is skipped where there is none."""
+    """Yield a browser, started once for a module; skip the test if there is none."""
     sync_api = pytest.importorskip(
         "playwright.sync_api", reason="playwright, of the dev extra, is not installed"
     )
     names = (os.environ.get("LAMINABENCH_BROWSER", ""), "chromium", "chromium-browser", "google-chrome")
-    found = next((path for name in names if name and (path := shutil.which(name))), None)
-    if found is None:
+    path_of_browser = next((path for name in names if name and (path := shutil.which(name))), None)
+    if path_of_browser is None:
         pytest.skip("no browser to open pages in: run ci/browser.sh, or name one in LAMINABENCH_BROWSER")
     # Root in a container has no namespaces for the browser's own sandbox.
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-    # A machine that does other things too takes its time.
+    # Generous, as the machine may be busy.
     sync_api.expect.set_options(timeout=30_000)
     with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=sandbox)
+        started = playwright.chromium.launch(executable_path=path_of_browser, args=sandbox)
         yield started
         started.close()
 
@@ -47,7 +47,7 @@ class Visitor:
 
     browser: Any
     link: str  # that lets a browser in, once
-    said: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
     _cookies: list[Any] = field(default_factory=list)
     _windows: list[Any] = field(default_factory=list)
 
@@ -69,41 +69,41 @@ class Visitor:
             page.close()
         window.add_cookies(self._cookies)
         page = window.new_page()
-        page.on("console", lambda message: _DRIVERS in message.text or self.said.append(message.text))
-        page.on("pageerror", lambda error: self.said.append(str(error)))
-        page.on("request", lambda asked: self._own(asked.url))
+        page.on("console", lambda message: _DRIVERS in message.text or self.complaints.append(message.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("request", lambda request: self._own(request.url))
         assert page.goto(self.base + address).status == status
         if status != 200:
-            # The browser tells of that by itself.
-            self.said.clear()
+            # The browser logs that by itself.
+            self.complaints.clear()
         if more.get("java_script_enabled", True):
             page.wait_for_selector("html[data-drawn]")
         return page
 
     def leave(self) -> list[str]:
-        """Close the windows; what was complained of in them."""
+        """Close the windows; return the complaints of their pages."""
         for window in self._windows:
             window.close()
-        said = list(self.said)
+        complaints = list(self.complaints)
         self._windows.clear()
-        self.said.clear()
-        return said
+        self.complaints.clear()
+        return complaints
 
     def _own(self, url: str) -> None:
         if not url.startswith((self.base, "data:", "blob:")):
-            self.said.append(f"asked for {url}")
+            self.complaints.append(f"asked for {url}")
 
 
 def require_accessible(page: Any) -> None:
-    """Nothing that axe calls serious."""
+    """Fail if axe finds serious violations."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
-    found = axe.Axe().run(page).response["violations"]
-    bad = [each for each in found if each["impact"] in ("serious", "critical")]
+    violations = axe.Axe().run(page).response["violations"]
+    bad = [each for each in violations if each["impact"] in ("serious", "critical")]
     assert bad == [], json.dumps(bad, indent=1)
 
 
 def until(page: Any, condition: str) -> None:
-    """Asked again and again from here: these pages evaluate no text, as the browser's own waiting would."""
+    """Poll a condition from here: these pages forbid evaluating text, as the browser's own wait does."""
     deadline_s = time.monotonic() + 30
     while not page.evaluate(condition):
         assert time.monotonic() < deadline_s, condition
@@ -111,7 +111,7 @@ def until(page: Any, condition: str) -> None:
 
 
 def picture(page: Any, name: str) -> None:
-    """Of a page as it is seen, for the documentation."""
+    """Save a screenshot of a page for the documentation."""
     target = IMAGES / f"{name}.png"
     page.screenshot(path=target)
     assert target.stat().st_size < MOST_BYTES

@@ -1,4 +1,4 @@
-"""Engines with workers, as tests use them: loads, what is made of them, and whether all is sound after it."""
+"""Engines with workers for tests: loads, their results, and checks of the engine's state."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from lamina.pipeline import check_schedule
 from lamina.pipeline.kv_slots import Arrival
 from lamina.serve.requests import Result
 
-# Wishes of requests: drawn, several samples, beams, logprobs.
+# Kinds of requests: sampled, several samples, beams, logprobs.
 KINDS: tuple[dict[str, Any], ...] = (
     {},
     {"temperature": 1.0, "seed": 3},
@@ -37,12 +37,12 @@ KINDS: tuple[dict[str, Any], ...] = (
     {"beams": 3},
     {"logprobs": 2},
 )
-DEADLINE_S = 60.0  # for what takes a moment, on a machine that others use too
+DEADLINE_S = 60.0  # generous, as the machine may be busy
 Load = list[tuple[list[int], Sampling]]
 Start = Callable[..., Engine]
 Saved = Callable[..., Path]
 Reference = Callable[..., list[int]]
-Check = Callable[..., None]  # that a layout makes the tokens of transformers
+Check = Callable[..., None]  # checks that a layout makes the tokens of transformers
 shared = functools.partial(Layout, oversubscribe=True)
 # By name: pipelining, batches, replicas.
 TURNS: dict[str, tuple[str, int, int]] = {
@@ -59,14 +59,14 @@ every_combination = pytest.mark.parametrize(
 
 
 def combined(turns: str, partition: Any, attention: int, ranks: int, **more: Any) -> Layout:
-    """The layout of a combination."""
+    """Return the layout of a combination."""
     pipelining, batches, replicas = TURNS[turns]
     turn: dict[str, Any] = {"pipelining": pipelining, "batches": batches, "partition": partition}
     return shared(replicas * ranks, attention, **turn, **more)
 
 
 class ScriptedMachine(Machine):
-    """Its fork server is a script of these tests, which looks at a file."""
+    """A machine whose fork server is a script of these tests, which looks at a file."""
 
     def __init__(self, script: Path, file: Path) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class ScriptedMachine(Machine):
 
 
 class KvTaker:
-    """An attention worker, as far as KV comes to it."""
+    """The part of an attention worker that receives KV."""
 
     def __init__(self, shape: ArenaShape, look: Callable[[], None] = lambda: None) -> None:
         self.arena = Arena(shape, 500)
@@ -93,20 +93,20 @@ class KvTaker:
 
 
 def channel(to: str, slots: int = 64, message_bytes: int = 1 << 14) -> tuple[ShmSender, ShmReceiver]:
-    """From a prefill worker."""
+    """Return a channel from a prefill worker."""
     segment = ShmSegment.create(message_bytes, slots, epoch=7, first_seqno=0)
     sender = ShmSender(ShmSegment.attach(segment.descriptor), to, timeout_s=30, spin_s=0)
     return sender, ShmReceiver(segment, "prefill 0", timeout_s=30, spin_s=0)
 
 
 def prompts(*lengths: int, vocab: int = 120) -> list[list[int]]:
-    """Random prompts of these lengths, the same every time."""
+    """Return random prompts of these lengths, the same every time."""
     generator = torch.Generator().manual_seed(sum(lengths))
     return [torch.randint(1, vocab, (n,), generator=generator).tolist() for n in lengths]
 
 
 def mixed(count: int) -> Load:
-    """So many requests of all kinds, of all lengths."""
+    """Return this many requests of all kinds and lengths."""
     draw = random.Random(1)
     texts = prompts(*(draw.randrange(1, 50) for _ in range(count)))
     return [
@@ -116,35 +116,35 @@ def mixed(count: int) -> Load:
 
 
 def tokens_of(result: Result) -> list[list[int]]:
-    """A result's tokens, completion by completion."""
+    """Return a result's tokens, completion by completion."""
     return [list(done.tokens) for done in result.completions]
 
 
 def play(
     engine: Engine, load: Load, between: Callable[[int], object] = lambda step: None
 ) -> list[list[list[int]]]:
-    """Serve all requests of a load; what comes between two steps, and the tokens.
+    """Serve all requests of a load, calling `between` before each step; return the tokens.
 
-    Every request that joined and did not have to make room is told to end once.
+    Every request that joined and was not preempted must be reported to end once.
     """
     numbers = [engine.submit(*request) for request in load]
     step, running = 0, set()
     while not engine.idle:
         between(step)
-        told = engine.step()
-        assert running.issuperset(told.preempted)
-        running -= set(told.preempted)
-        assert running.isdisjoint(told.joined)
-        running |= set(told.joined)
-        assert running.issuperset(told.ended)
-        running -= set(told.ended)
+        outcome = engine.step()
+        assert running.issuperset(outcome.preempted)
+        running -= set(outcome.preempted)
+        assert running.isdisjoint(outcome.joined)
+        running |= set(outcome.joined)
+        assert running.issuperset(outcome.ended)
+        running -= set(outcome.ended)
         step += 1
     assert not running
     return [tokens_of(engine.result(number)) for number in numbers]
 
 
 def at(when: int, deed: Callable[..., object], *given: Any) -> Callable[[int], None]:
-    """For `play`: this is done before one of the steps."""
+    """Return a function for `play` that does this before one of the steps."""
 
     def between(step: int) -> None:
         if step == when:
@@ -154,7 +154,7 @@ def at(when: int, deed: Callable[..., object], *given: Any) -> Callable[[int], N
 
 
 def sound(engine: Engine) -> None:
-    """Fail unless an idle engine's workers have kept the schedule and hold nothing."""
+    """Fail unless an idle engine's workers have followed the schedule and hold nothing."""
     assert engine.idle
     records = engine.records()
     assert records is not None
@@ -166,7 +166,7 @@ def sound(engine: Engine) -> None:
 
 @contextlib.contextmanager
 def harassed(engine: Engine, seed: int) -> Iterator[None]:
-    """Meanwhile an engine's workers are killed and stopped, by somebody who looks at nothing."""
+    """Kill and stop an engine's workers at random moments while the block runs."""
     draw, enough = random.Random(seed), threading.Event()
 
     def blows() -> None:
@@ -195,6 +195,6 @@ def eventually(holds: Callable[[], bool], what: str = "what was waited for has n
 
 
 def workers_of(machine: Machine) -> list[int]:
-    """A machine's workers that have not ended, or that nobody has asked how they did."""
+    """Return a machine's workers that have not ended, or whose end was not collected."""
     process = machine._process
     return [] if process is None else children_of(process.pid)

@@ -30,18 +30,18 @@ class Block:
 
 
 def pages() -> list[str]:
-    """Every page whose blocks are accounted for, as paths in the tree."""
-    found = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
-    return sorted(found)
+    """Return every page whose blocks are checked, as paths in the tree."""
+    paths = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    return sorted(paths)
 
 
 def blocks(page: str) -> list[Block]:
-    """The blocks of a page, in its order."""
+    """Return the blocks of a page, in order."""
     source = (ROOT / page).read_text()
-    found = []
+    result = []
     for match in _FENCE.finditer(source):
         note = _NOTE.search(source[: match.start()])
-        found.append(
+        result.append(
             Block(
                 page,
                 source.count("\n", 0, match.start()) + 1,
@@ -51,11 +51,11 @@ def blocks(page: str) -> list[Block]:
                 match.span("text"),
             )
         )
-    return found
+    return result
 
 
 def commands(block: Block) -> list[str]:
-    """The command lines of a block of shell, each in one piece and without its comment."""
+    """Return the command lines of a shell block, each in one piece and without its comment."""
     joined = re.sub(r"\\\n\s*", "", block.text)
     lines = (re.sub(r"(^|\s)#\s.*$", "", line).strip() for line in joined.splitlines())
     return [line for line in lines if line]

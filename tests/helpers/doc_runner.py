@@ -1,4 +1,4 @@
-"""Runs what a page of the documentation shows, in a folder of the page's own, as a reader would."""
+"""Runner of the blocks of a documentation page, in a folder of its own, as a reader would."""
 
 from __future__ import annotations
 
@@ -35,35 +35,35 @@ _DRIVER = "for block in blocks:\n    exec(block, names)\n"
 
 @cache
 def declared() -> dict[str, Any]:
-    """tests/docs/declared.toml: what is not simply run."""
+    """Return tests/docs/declared.toml: the exceptions to simply running everything."""
     return tomllib.loads((ROOT / "tests" / "docs" / "declared.toml").read_text())
 
 
 def entry(table: str, command: str) -> str | None:
-    """How this table has the command: the longest beginning, or all of it, which ends with $."""
-    found = [each for each in declared()[table] if f"{command}$".startswith(each)]
-    return max(found, key=len) if found else None
+    """Return a command's entry in this table: its longest prefix, or all of it, which ends with $."""
+    entries = [each for each in declared()[table] if f"{command}$".startswith(each)]
+    return max(entries, key=len) if entries else None
 
 
 def kind(command: str) -> str:
-    """What becomes of a command: quick, long, elsewhere or not-run; the longest prefix decides."""
-    found = {table: len(entry(table, command) or "") for table in ("elsewhere", "not-run", "long")}
-    best = max(found, key=lambda table: found[table])
-    return best if found[best] else "quick"
+    """Return a command's kind: quick, long, elsewhere or not-run; the longest prefix decides."""
+    lengths = {table: len(entry(table, command) or "") for table in ("elsewhere", "not-run", "long")}
+    best = max(lengths, key=lambda table: lengths[table])
+    return best if lengths[best] else "quick"
 
 
 def of_page(page: str, key: str, default: Any) -> Any:
-    """What is declared of a page."""
+    """Return what is declared for a page."""
     return declared()["pages"].get(page, {}).get(key, default)
 
 
 def runs_python(page: str, *, long: bool) -> bool:
-    """Whether the page's Python is for this kind of run."""
+    """Return whether the page's Python is for this kind of run."""
     return long or not of_page(page, "python-long", default=False)
 
 
 def is_long(page: str) -> bool:
-    """Whether a quick run leaves out anything of the page."""
+    """Return whether a quick run leaves out anything of the page."""
     python = any(block.language == "python" and not block.note for block in blocks(page))
     return (python and not runs_python(page, long=False)) or any(
         kind(command) == "long"
@@ -88,7 +88,7 @@ class PageRun:
     _left_out: bool = False  # the last command, so that there is nothing to compare
 
     def run(self) -> None:
-        """Everything in the page's order."""
+        """Run everything in the page's order."""
         with contextlib.ExitStack() as servers:
             for command in of_page(self.page, "before", []):
                 self._command(command, "before", servers)
@@ -110,7 +110,7 @@ class PageRun:
                 self._python(python)
 
     def _command(self, command: str, where: str, servers: contextlib.ExitStack) -> None:
-        """Run one command; what it writes to stdout is kept."""
+        """Run one command; its stdout is stored."""
         command = self._meant(command).replace(".venv/bin/laminabench", "laminabench")
         if command.startswith("laminabench serve"):
             servers.close()
@@ -142,14 +142,14 @@ class PageRun:
             self.failures.append(f"{where}: exit code {code} of {command}\n{err[-2000:]}")
 
     def _meant(self, text: str) -> str:
-        """With what a reader puts in the place of names that stand for others."""
-        for said, meant in of_page(self.page, "replace", {}).items():
-            text = text.replace(said, meant)
+        """Return the text with a reader's values in place of placeholders."""
+        for placeholder, value in of_page(self.page, "replace", {}).items():
+            text = text.replace(placeholder, value)
         return text.replace(URL, self.url)
 
     @contextlib.contextmanager
     def _served(self, command: str) -> Iterator[str]:
-        """A server while it is wanted, on a port of the system's choice; its URL."""
+        """Run a server during the block, on a port of the system's choice; yield its URL."""
         words = shlex.split(command)[1:]
         server = subprocess.Popen(
             [sys.executable, "-m", "laminabench", *words, "--json"],
@@ -169,7 +169,7 @@ class PageRun:
             server.communicate(timeout=60)
 
     def _python(self, texts: list[str]) -> None:
-        """The page's Python, in a process of its own: one by one, unless the page's driver says how."""
+        """Run the page's Python in a separate process: one by one, unless the page's driver differs."""
         driver = of_page(self.page, "python", _DRIVER)
         texts = [self._meant(text) for text in texts]
         program = self.folder / "page.py"
@@ -187,7 +187,7 @@ class PageRun:
             self.failures.append(f"{self.page}: its Python\n{done.stderr[-3000:]}")
 
     def _compare(self, block: Block) -> None:
-        """Hold what is shown against what was printed; a line of three dots is any lines."""
+        """Compare what is shown with what was printed; a line of three dots matches any lines."""
         if agree(block.text, self._printed, shape=block.note == PRINTED_SHAPE):
             return
         self.changed[block.span] = (
@@ -197,16 +197,16 @@ class PageRun:
 
 
 def _lines(text: str, *, shape: bool) -> list[str]:
-    """Lines for comparing: numbers that may differ are left out, and the spaces that align them."""
-    found = []
+    """Return lines for comparing, without numbers that may differ and the spaces that align them."""
+    lines = []
     for line in text.strip("\n").splitlines():
         free = shape or _TIMED.search(line)
-        found.append(" ".join((_NUMBER.sub("#", line) if free else line).split()))
-    return found
+        lines.append(" ".join((_NUMBER.sub("#", line) if free else line).split()))
+    return lines
 
 
 def agree(shown: str, printed: str, *, shape: bool) -> bool:
-    """Whether that is what is printed, by lines; with `shape` numbers may be others."""
+    """Return whether this is what is printed, by lines; with `shape`, numbers may differ."""
     return _agree(_lines(shown, shape=shape), _lines(printed, shape=shape))
 
 
@@ -219,7 +219,7 @@ def _agree(shown: list[str], printed: list[str]) -> bool:
 
 
 def rewrite(run: PageRun) -> None:
-    """Put what is printed now into the page (LAMINABENCH_DOCS_UPDATE=1), where it is shown whole."""
+    """Write what is printed now into the page (LAMINABENCH_DOCS_UPDATE=1), where it is shown completely."""
     path = ROOT / run.page
     source = path.read_text()
     for (start, end), text in sorted(run.changed.items(), reverse=True):
@@ -228,7 +228,7 @@ def rewrite(run: PageRun) -> None:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Of a reader without a network: traces come from their profiles, servers are on this machine."""
+    """Return a reader's environment without a network: traces come from their profiles."""
     nowhere = "http://127.0.0.1:9"
     return {
         "LAMINABENCH_HOME": str(home),
@@ -238,7 +238,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def all_commands() -> list[tuple[Block, str]]:
-    """Every command of every page."""
+    """Return every command of every page."""
     return [
         (block, command)
         for page in doc_blocks.pages()

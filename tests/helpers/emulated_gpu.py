@@ -1,7 +1,7 @@
-"""A GPU where there is none: the library's own calls and kernels, run thread by thread on the host.
+"""An emulated GPU: the library's own calls and kernels, run thread by thread on the host.
 
-What a driver, a stream and a GPU's own memory do is not in it: work is done when the call returns, by the
-thread that calls. Threads may call at once, and wait for each other in kernels as streams would.
+Drivers, streams and a GPU's own memory are not emulated: work is done when the call returns, by the calling
+thread. Threads may call at once, and wait for each other in kernels as streams would.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OPTIONS = ("-std=c++20", "-O2", "-ftls-model=initial-exec", "-shared", "-fPIC",
 
 
 def built() -> Path:
-    """The library, built by the first process that comes, and kept as long as its sources are the same."""
+    """Return the library, built by the first process that needs it and kept until its sources change."""
     compiler = shutil.which("c++")
     if compiler is None:
         pytest.skip("there is no C++ compiler to build the emulated GPU with")
@@ -43,7 +43,7 @@ def built() -> Path:
 
 
 def _state(compiler: str) -> str:
-    """A hash of all that the library is made of."""
+    """Return a hash of all sources and options of the library."""
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True).stdout
     total = hashlib.sha256(version + " ".join(_OPTIONS).encode())
     for folder in _SOURCES:
@@ -54,7 +54,7 @@ def _state(compiler: str) -> str:
 
 @contextmanager
 def in_use(library: Path) -> Iterator[None]:
-    """By this process and those that it starts."""
+    """Use the library in this process and those that it starts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAMINA_CUDA_LIBRARY", str(library))
         cuda_library.library.cache_clear()
@@ -63,5 +63,5 @@ def in_use(library: Path) -> Iterator[None]:
 
 
 def take(device: int) -> None:
-    """What this thread launches goes to this emulated device; there are as many as one asks for."""
+    """Direct this thread's launches to this emulated device; there are as many as requested."""
     cuda_library.library().lamina_cuda_emulated_take(device)

@@ -1,4 +1,4 @@
-"""What tests of channels share: the types of their fixtures, and what most of them are given."""
+"""Common parts of tests of channels: the types of their fixtures, and usual arguments."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def soon() -> Deadline:
 
 
 def segment(slots: int = 2) -> ShmSegment:
-    """A ring whose numbers soon wrap around."""
+    """Return a ring whose numbers soon wrap around."""
     return ShmSegment.create(1 << 16, slots, epoch=3, first_seqno=2**64 - 2)
 
 
 def fill(sender: fhbn.Sender) -> None:
-    """A ring of four slots: the fifth message waits."""
+    """Fill a ring of four slots; the fifth message waits."""
     for _ in range(5):
         sender.send(b"x")

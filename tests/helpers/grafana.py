@@ -1,4 +1,4 @@
-"""The Grafana dashboard, and the metrics that it asks for."""
+"""The Grafana dashboard, and the metrics that its expressions use."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ DASHBOARD = Path(__file__).parents[2] / "docs" / "grafana" / "laminabench.json"
 
 
 def dashboard() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(DASHBOARD.read_text(encoding="utf-8"))
-    return found
+    document: dict[str, Any] = json.loads(DASHBOARD.read_text(encoding="utf-8"))
+    return document
 
 
 def expressions() -> list[str]:
-    """In PromQL, of panels and of variables."""
-    found = dashboard()
-    asked = [target["expr"] for panel in found["panels"] for target in panel["targets"]]
-    return asked + [each["definition"] for each in found["templating"]["list"] if "definition" in each]
+    """Return the PromQL expressions of panels and of variables."""
+    document = dashboard()
+    of_panels = [target["expr"] for panel in document["panels"] for target in panel["targets"]]
+    return of_panels + [each["definition"] for each in document["templating"]["list"] if "definition" in each]
 
 
-def asked_for(prefix: str) -> set[str]:
-    """Metrics by name."""
+def metrics_used(prefix: str) -> set[str]:
+    """Return the names of the metrics used."""
     return set(re.findall(rf"\b{prefix}[a-z0-9_]+", " ".join(expressions())))

@@ -1,4 +1,4 @@
-"""The board's time model in plain Python, written for being read and not for speed.
+"""The board's time model in plain Python, written for readability and not for speed.
 
 One function a formula, each in nanoseconds and bytes, heads counted one by one. `board` and `shape` are the
 dictionaries that the C++ side takes, `moment` is (batch, KV tokens, KV rows).
@@ -22,7 +22,7 @@ Mapping = tuple[int, int, int]  # qkv heads, attention groups, fc heads on the H
 
 
 def few_pages(hbm_pages: float, lpddr_pages: float, page_bytes: int) -> Board:
-    """The paper's board with other memories."""
+    """Return the paper's board with other memories."""
     native = board("h2m2").native()
     native["page_bytes"] = float(page_bytes)
     native["hbm"]["capacity_bytes"] = hbm_pages * page_bytes
@@ -35,7 +35,7 @@ def bandwidth(board: Board, side: Side) -> float:
 
 
 def array_cycles(board: Board, rows: float) -> float:
-    """Of one tile and `rows` rows of activations."""
+    """Return the cycles of one tile and `rows` rows of activations."""
     if board["weight_load"] == "before":
         return board["mm_size"] + rows
     return max(board["mm_size"], rows)
@@ -49,14 +49,14 @@ def miss_ns(board: Board, chips: int, unique_bytes: float) -> float:
 def gemm(
     board: Board, side: Side, chips: int, shape: Shape, batch: int, k: int, n: float, misses: bool
 ) -> tuple[float, float]:
-    """(time, DRAM's part of it) of a [batch, k] x [k, n] product."""
+    """Return (time, DRAM's part of it) of a [batch, k] x [k, n] product."""
     if n == 0:
         return 0.0, 0.0
     cores = board["cores"] * chips
     tiles = math.ceil(k / board["mm_size"]) * math.ceil(n / board["mm_size"])
     waves = math.ceil(tiles / cores)
-    held = batch * k * shape["element_bytes"]
-    passes = max(1, math.ceil(held / (board["spm_bytes"] * cores)))
+    input_bytes = batch * k * shape["element_bytes"]
+    passes = max(1, math.ceil(input_bytes / (board["spm_bytes"] * cores)))
     compute = waves * passes * array_cycles(board, batch / passes) * board["cycle_ns"]
     weights = k * n * shape["element_bytes"]
     dram = (passes * weights + batch * (k + n) * shape["element_bytes"]) / bandwidth(board, side)
@@ -96,7 +96,7 @@ def qkv_columns(shape: Shape) -> int:
 def side_times(
     board: Board, side: Side, chips: int, shape: Shape, moment: Moment, mapping: Mapping, misses: bool
 ) -> dict[str, tuple[float, float]]:
-    """(time, DRAM's part) at a side of each sublayer of a layer, and of the LM head."""
+    """Return (time, DRAM's part) at a side of each sublayer of a layer, and of the LM head."""
     q, a, f = mapping
     batch = moment[0]
     d, heads = shape["hidden"], shape["heads"]
@@ -118,7 +118,7 @@ def side_times(
 
 
 def units(shape: Shape, tokens: int) -> dict[str, float]:
-    """Bytes of one head (attention: KV group) over all layers."""
+    """Return the bytes of one head (attention: KV group) over all layers."""
     d, element = shape["hidden"], shape["element_bytes"]
     ff = shape["ff_matrices"] * d * shape["intermediate"]
     fc = shape["layers"] * (query(shape) * d + ff) + d * shape["vocab"]
@@ -155,15 +155,15 @@ def possible_mappings(board: Board, shape: Shape, moment: Moment) -> list[Mappin
 def split_plan(
     board: Board, shape: Shape, moment: Moment, mapping: Mapping, translated: bool
 ) -> dict[str, float]:
-    """An iteration with heads on both sides."""
-    sides, busy = [], []
+    """Return an iteration with heads on both sides."""
+    times, busy = [], []
     for side, heads in (("hbm", mapping), ("lpddr", other(shape, mapping))):
         chips = board[side]["chips"]
         reach = board["page_bytes"] * board["tlb_entries"] * chips
         misses = translated and bytes_of(shape, heads, moment[1]) > reach
-        sides.append(side_times(board, board[side], chips, shape, moment, heads, misses))
-        busy.append(totals(shape, sides[-1]))
-    part = {name: max(side[name][0] for side in sides) for name in sides[0]}
+        times.append(side_times(board, board[side], chips, shape, moment, heads, misses))
+        busy.append(totals(shape, times[-1]))
+    part = {name: max(side[name][0] for side in times) for name in times[0]}
     batch, element = moment[0], shape["element_bytes"]
     link = board["link_bytes_per_ns"]
     lm_head = 0.0
@@ -189,7 +189,7 @@ def split_plan(
 
 
 def totals(shape: Shape, times: dict[str, tuple[float, float]]) -> tuple[float, float]:
-    """(busy, DRAM) of a side in a whole iteration."""
+    """Return (busy, DRAM) of a side in an iteration."""
 
     def total(which: int) -> float:
         layer = times["qkv"][which] + times["attention"][which] + times["fc"][which]
@@ -199,7 +199,7 @@ def totals(shape: Shape, times: dict[str, tuple[float, float]]) -> tuple[float, 
 
 
 def layers_plan(board: Board, shape: Shape, moment: Moment, mapping: Mapping, translated: bool) -> float:
-    """The length of an iteration with whole layers' sublayers on one side or the other."""
+    """Return the length of an iteration with complete layers' sublayers on one side or the other."""
     layers = shape["layers"]
     in_hbm = sum(
         n / layers * all_of * unit
@@ -225,7 +225,7 @@ def layers_plan(board: Board, shape: Shape, moment: Moment, mapping: Mapping, tr
 
 
 def alone(board: Board, side: Side, shape: Shape, moment: Moment) -> float:
-    """The length of an iteration of which all is at one memory, with the chips of both sides."""
+    """Return the length of an iteration with everything in one memory, using the chips of both sides."""
     chips = board["hbm"]["chips"] + board["lpddr"]["chips"]
     busy, _ = totals(shape, side_times(board, side, chips, shape, moment, counts(shape), False))
     launches = shape["layers"] * board["kernels"] + (1 if shape["vocab"] else 0)
@@ -233,7 +233,7 @@ def alone(board: Board, side: Side, shape: Shape, moment: Moment) -> float:
 
 
 def head_cost(board: Board, shape: Shape, batch: int, side: str, sublayer: str) -> float:
-    """Algorithm 1's time of a head at a side, in units of a head's operations."""
+    """Return Algorithm 1's time of a head at a side, in units of a head's operations."""
     here = board[side]
     cores = board["cores"] * here["chips"]
     rate = bandwidth(board, here)
@@ -248,7 +248,7 @@ def head_cost(board: Board, shape: Shape, batch: int, side: str, sublayer: str) 
 
 
 def times_of_all(board: Board, shape: Shape, moment: Moment) -> dict[Mapping, float]:
-    """The length of an iteration, no TLB misses, with every mapping that fits."""
+    """Return the length of an iteration, no TLB misses, with every mapping that fits."""
     q_all, a_all, f_all = counts(shape)
     alone_there = (
         [split_plan(board, shape, moment, (q, 0, 0), False) for q in range(q_all + 1)],
@@ -265,7 +265,7 @@ def times_of_all(board: Board, shape: Shape, moment: Moment) -> dict[Mapping, fl
 
 
 def is_greedy(board: Board, shape: Shape, moment: Moment, mapping: Mapping) -> bool:
-    """Whether each of Algorithm 1's choices is the cheapest that leaves a way to place the rest."""
+    """Return whether each of Algorithm 1's choices is the cheapest that leaves a way to place the rest."""
     possible = possible_mappings(board, shape, moment)
     for place, name in ((1, "attention"), (0, "qkv"), (2, "fc")):
         at_hbm = head_cost(board, shape, moment[0], "hbm", name)
@@ -280,7 +280,7 @@ def is_greedy(board: Board, shape: Shape, moment: Moment, mapping: Mapping) -> b
 
 
 def random_case(seed: int) -> tuple[Board, Shape, Moment]:
-    """A small model on a board that may or may not have room for it, with every parameter somewhere else."""
+    """Return a small model and a board that may or may not have room for it, with random parameters."""
     rng = np.random.default_rng(seed)
 
     def one_of(*choices: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The file of a live replay that never was."""
+"""A generated file of a live replay."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DEAD = 2**22 + 1  # no process has this number
 
 
 def made_live(path: Path, pid: int = DEAD, *, steps: int = 240, trace: str = "azure-conv") -> None:
-    """Of this process or of one that is gone: a quarter of a second each step, a fault in the middle."""
+    """Write the file of a process, running or not: a quarter of a second each step, a fault in the middle."""
     header = Header(
         laminabench="1",
         pid=pid,

@@ -1,4 +1,4 @@
-"""Traces and outcomes of replays that never were, by hand."""
+"""Handmade traces and outcomes of replays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laminabench.sim.spec import TICKS_PER_S
 from laminabench.traces.table import Trace, TraceMeta
 
 STINTS = dict.fromkeys(("request", "batch", "first_iteration", "last_iteration"), np.zeros(0, np.int64))
-# Percentiles that a summary has, as so many of a thousand.
+# A summary's percentiles, in thousandths.
 POINTS = (("p50", 500), ("p90", 900), ("p99", 990), ("p99.9", 999), ("max", 1000))
 
 
@@ -22,33 +22,33 @@ def to_ticks(seconds: float) -> int:
 
 
 def flat(value: Any, path: str = "") -> dict[str, Any]:
-    """The leaves of nested dictionaries by their paths."""
+    """Return the leaves of nested dictionaries by their paths."""
     if not isinstance(value, dict):
         return {path: value}
     return {key: leaf for name, inner in value.items() for key, leaf in flat(inner, f"{path}/{name}").items()}
 
 
 def described(values: Sequence[int]) -> dict[str, float | None]:
-    """A summary of ticks in milliseconds, the slow way."""
+    """Return a summary of ticks in milliseconds, computed the slow way."""
     if not values:
         return dict.fromkeys(("mean", *(name for name, _ in POINTS)))
     ordered = sorted(values)
-    found = {
+    points = {
         name: ordered[max(0, -(-len(ordered) * some // 1000) - 1)] / (TICKS_PER_S / 1000)
         for name, some in POINTS
     }
-    return {"mean": float(Fraction(sum(ordered), len(ordered))) / (TICKS_PER_S / 1000), **found}
+    return {"mean": float(Fraction(sum(ordered), len(ordered))) / (TICKS_PER_S / 1000), **points}
 
 
 def trace_of(prompt: Sequence[int], output: Sequence[int], arrival_s: Any = None, **meta: Any) -> Trace:
-    """Requests of so many tokens, all of them there from the beginning unless it is said when they come."""
+    """Return requests of these lengths, all there from the beginning unless `arrival_s` is given."""
     arrival_s = np.zeros(len(prompt)) if arrival_s is None else np.asarray(arrival_s, np.float64)
     about = TraceMeta(**{"name": "made", **meta})
     return Trace(arrival_s, np.array(prompt, np.int32), np.array(output, np.int32), about)
 
 
 def outcome_of(durations_s: Any, size: int = 10, columns: Columns | None = None, **more: Any) -> Outcome:
-    """One batch of so many requests, iteration after iteration; `columns` are what is unlike that."""
+    """Return one batch of `size` requests over all iterations; `columns` replace the defaults."""
     lasts = np.asarray(durations_s, np.float64)
     rows, nothing = len(lasts), np.zeros(len(lasts))
     iterations: Columns = {

@@ -1,4 +1,4 @@
-"""Attention as it was measured, as docs/simulator.md defines it ("Measured attention")."""
+"""The reference of measured attention, as docs/simulator.md defines it ("Measured attention")."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Grid = dict[str, Any]
 
 
 def at(grid: Grid, *point: float) -> float:
-    """Linear along each axis, from the last to the first; beyond the points as at the edge."""
+    """Interpolate linearly along each axis, from the last to the first; constant beyond the points."""
 
     def along(axis: int, row: int) -> float:
         if axis == len(grid["axes"]):
@@ -29,7 +29,7 @@ def at(grid: Grid, *point: float) -> float:
 
 
 class Measured:
-    """Of one layer on one worker, in ticks."""
+    """Measured attention of one layer on one worker, in ticks."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.grids = given
@@ -81,7 +81,7 @@ class Measured:
         return time * (grown / (self.prompt_formula(c, p) + self.formula(n, kv)))
 
     def ticks(self, kv: Sequence[int], chunks: Sequence[tuple[int, int]]) -> int:
-        """Of requests that attend to so many tokens, and chunks of so many tokens after so many others."""
+        """Return the time of decoding requests with these lengths, and of chunks after these prefixes."""
         time = tokens = history = 0.0
         for of, before in chunks:
             time += self.prompt(of, before)

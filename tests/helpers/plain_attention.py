@@ -1,4 +1,4 @@
-"""What attention is, in plain torch."""
+"""Attention in plain torch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def plain_partial(
     sinks: Tensor | None = None,
     chunk: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """Attention of one token's queries [heads, dim] over keys and values [tokens, kv_heads, dim].
+    """Return attention of one token's queries [heads, dim] over keys and values [tokens, kv_heads, dim].
 
     Returns the normalised output [heads, dim] and the logarithm of the softmax's denominator [heads], both
     computed in the inputs' precision; 0 and -infinity if there is no token. Only the last `window` tokens
@@ -42,7 +42,7 @@ def plain_partial(
 
 
 def plain_combine(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Attention over the union of two disjoint sets of tokens, from outputs [..., dim] and lse [...]."""
+    """Return attention over the union of disjoint sets of tokens, from outputs [..., dim] and lse [...]."""
     (out_a, lse_a), (out_b, lse_b) = a, b
     lse = torch.logaddexp(lse_a, lse_b)
     shift = lse.masked_fill(lse.isinf(), 0.0)

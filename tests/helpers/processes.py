@@ -1,4 +1,4 @@
-"""Processes as /proc has them."""
+"""Processes, read from /proc."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from laminabench.util import proc
 
 
 def children_of(parent: int) -> list[int]:
-    """Processes begun by another one and not reaped."""
+    """Return the processes started by another one and not reaped."""
     return [number for number in proc.pids() if proc.stat(number)[1:2] == [str(parent)]]
 
 
 def members(group: int) -> list[int]:
-    """Processes of a group that have not ended."""
+    """Return the processes of a group that have not ended."""
     return [number for number in proc.pids() if proc.stat(number)[2:3] == [str(group)] and alive(number)]
 
 
 def alive(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
+    """Return whether a process exists and is no zombie."""
     return proc.stat(pid)[:1] not in ([], ["Z"])

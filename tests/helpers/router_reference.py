@@ -1,4 +1,4 @@
-"""csrc/core/router.hpp as slow, obvious Python: docs/simulator.md ("Several instances") says what it does."""
+"""csrc/core/router.hpp as slow, obvious Python; docs/simulator.md ("Several instances") defines it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ Own = Callable[..., int]
 
 @dataclass
 class RouterReference:
-    """Instances are (KV tokens, most requests at once); requests take `beside` more tokens in each."""
+    """A router over instances of (KV tokens, most requests); requests take `extra` more tokens in each."""
 
     router: str | Own
     instances: Sequence[tuple[int, int]]
     global_queue: bool = False
-    beside: Sequence[int] = ()
+    extra: Sequence[int] = ()
     requests: list[int] = field(init=False)
     kv_tokens: list[int] = field(init=False)
     closed: set[int] = field(init=False, default_factory=set)
@@ -25,7 +25,7 @@ class RouterReference:
     def __post_init__(self) -> None:
         self.requests = [0] * len(self.instances)
         self.kv_tokens = [0] * len(self.instances)
-        self.beside = self.beside or [0] * len(self.instances)
+        self.extra = self.extra or [0] * len(self.instances)
 
     def route(
         self, prompt: int, output: int, prefix: Sequence[int] = (), block_tokens: int = 512
@@ -33,10 +33,10 @@ class RouterReference:
         tokens = prompt + output
         takers = [i for i in range(len(self.instances)) if self.takes(i, tokens)]
         if callable(self.router):
-            wanted = self.router(prompt, output, prefix, list(self.requests), list(self.kv_tokens))
-            assert 0 <= wanted < len(self.instances)
-            instead = self.idlest(takers) if wanted in self.closed else None
-            chosen = wanted if wanted in takers else instead
+            requested = self.router(prompt, output, prefix, list(self.requests), list(self.kv_tokens))
+            assert 0 <= requested < len(self.instances)
+            instead = self.idlest(takers) if requested in self.closed else None
+            chosen = requested if requested in takers else instead
         elif not takers:
             chosen = None
         elif self.router == "round-robin":
@@ -61,11 +61,11 @@ class RouterReference:
 
     def left(self, instance: int, prompt: int, output: int) -> None:
         self.requests[instance] -= 1
-        self.kv_tokens[instance] -= prompt + output + self.beside[instance]
+        self.kv_tokens[instance] -= prompt + output + self.extra[instance]
 
     def needs(self, i: int, tokens: int) -> int:
-        """All that its requests and one with so many tokens may need."""
-        return self.kv_tokens[i] + tokens + self.beside[i]
+        """Return the tokens that an instance's requests and one of this size may need."""
+        return self.kv_tokens[i] + tokens + self.extra[i]
 
     def takes(self, i: int, tokens: int) -> bool:
         if i in self.closed:
@@ -88,8 +88,8 @@ class RouterReference:
         known = [place for place, block in enumerate(prefix) if block in self.last_sent]
         if not known:
             return idlest
-        found = self.last_sent[prefix[known[-1]]]
+        last = self.last_sent[prefix[known[-1]]]
         fewest = self.requests[idlest]
-        ahead = self.requests[found] > fewest + 64 and self.requests[found] > 1.5 * fewest
+        ahead = self.requests[last] > fewest + 64 and self.requests[last] > 1.5 * fewest
         worth = (known[-1] + 1) * block_tokens >= 0.3 * prompt
-        return found if worth and not ahead and found in takers else idlest
+        return last if worth and not ahead and last in takers else idlest

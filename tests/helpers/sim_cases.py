@@ -15,7 +15,7 @@ TABLES = (
 
 
 def in_ticks(result: dict[str, Any]) -> dict[str, Any]:
-    """A result with seconds as whole ticks (-1 for NaN) and columns as lists; the reference's as it is."""
+    """Return a result with seconds as ticks (-1 for NaN) and columns as lists; the reference's unchanged."""
 
     def plain(name: str, value: Any) -> Any:
         if isinstance(value, dict):
@@ -27,7 +27,7 @@ def in_ticks(result: dict[str, Any]) -> dict[str, Any]:
         return round(value * 1e10) if isinstance(value, float) else value
 
     ticks: dict[str, Any] = plain("", result)
-    # Whose stint comes first where several end at one boundary is nobody's business.
+    # The order of stints that end at the same boundary is unspecified.
     rows = sorted(zip(*ticks["stints"].values(), strict=True), key=lambda row: row[0])
     ticks["stints"] = dict(
         zip(ticks["stints"], ([row[i] for row in rows] for i in range(len(ticks["stints"]))), strict=True)
@@ -35,7 +35,7 @@ def in_ticks(result: dict[str, Any]) -> dict[str, Any]:
     return ticks
 
 
-# Of these, `_sim.run` wants those of each deployment apart.
+# Arguments that `_sim.run` takes for each deployment separately.
 OF_DEPLOYMENT = (
     *("batches", "pipelining", "own_attention", "layers", "pools", "tokens_per_pool", "block_tokens"),
     *("request_tokens", "admission", "max_requests", "min_batch", "prompt_budget", "prefix_sharing", "costs"),
@@ -66,7 +66,7 @@ def _fill(bound: Any, values: dict[str, Any]) -> Any:
 
 
 def native_costs(costs: dict[str, Any]) -> _sim.Costs:
-    """Costs as the simulator takes them."""
+    """Return costs as the simulator takes them."""
     given = dict(costs)
     bound = _sim.Costs(len(given["first_slice"]) - 1)
     given["combine"] = np.full(len(given["first_slice"]), given["combine"])
@@ -82,7 +82,7 @@ def native_costs(costs: dict[str, Any]) -> _sim.Costs:
 
 
 def native_deployment(given: dict[str, Any]) -> _sim.Deployment:
-    """A deployment as the simulator takes it."""
+    """Return a deployment as the simulator takes it."""
     rest = dict(given)
     bound = _sim.Deployment(rest.pop("pipelining"), rest.pop("admission"))
     rest["limits"] = {name: rest.pop(name) for name in LIMITS}
@@ -96,15 +96,15 @@ def native_deployment(given: dict[str, Any]) -> _sim.Deployment:
 
 
 def native(**given: Any) -> dict[str, Any]:
-    """`_sim.run` of one deployment, or of `instances`: a list of what is different in each."""
-    whole = {name: value for name, value in given.items() if name not in (*OF_DEPLOYMENT, "instances")}
+    """Call `_sim.run` with one deployment, or with `instances`: a list of their differences."""
+    common = {name: value for name, value in given.items() if name not in (*OF_DEPLOYMENT, "instances")}
     each = {name: given[name] for name in OF_DEPLOYMENT}
     deployments = [native_deployment({**each, "copies": 1, **some}) for some in given.get("instances", [{}])]
-    return _sim.run(deployments=deployments, **whole)
+    return _sim.run(deployments=deployments, **common)
 
 
 def flat_costs(most: int, **given: Any) -> dict[str, Any]:
-    """Costs that are nothing but what is given; a table may be given as one number for all sizes."""
+    """Return costs that are only what is given; a table may be given as one number for all sizes."""
     costs: dict[str, Any] = {
         **dict.fromkeys(TABLES, 0),
         "attention_per_token": 0.0,
@@ -129,9 +129,9 @@ def flat_costs(most: int, **given: Any) -> dict[str, Any]:
 
 
 def arguments(**given: Any) -> dict[str, Any]:
-    """Arguments of `native`: the given ones, and for the others what changes nothing."""
+    """Return arguments of `native`: the given ones, and neutral defaults."""
     rows = len(given["prompt"])
-    whole: dict[str, Any] = {
+    result: dict[str, Any] = {
         "arrival": np.zeros(rows, np.int64),
         "prefix_offsets": np.zeros(0, np.int64),
         "prefix_ids": np.zeros(0, np.int64),
@@ -162,16 +162,16 @@ def arguments(**given: Any) -> dict[str, Any]:
         "check": False,
         **given,
     }
-    whole["arrival"] = np.asarray(whole["arrival"], np.int64)
-    whole["prompt"] = np.asarray(whole["prompt"], np.int32)
-    whole["output"] = np.asarray(whole["output"], np.int32)
-    most = max(whole["max_requests"], whole["prompt_budget"])
-    whole["costs"] = flat_costs(most, **whole.get("costs", {}))
-    return whole
+    result["arrival"] = np.asarray(result["arrival"], np.int64)
+    result["prompt"] = np.asarray(result["prompt"], np.int32)
+    result["output"] = np.asarray(result["output"], np.int32)
+    most = max(result["max_requests"], result["prompt_budget"])
+    result["costs"] = flat_costs(most, **result.get("costs", {}))
+    return result
 
 
 def random_arguments(seed: int, **fixed: Any) -> dict[str, Any]:
-    """A deployment and a workload of some hundred requests, in memory tight enough to make them wait."""
+    """Return a deployment and a workload of some hundred requests, in memory so small that they wait."""
     rng = np.random.default_rng(seed)
     rows = int(rng.integers(100, 400))
     batches = int(rng.integers(1, 6))

@@ -1,4 +1,4 @@
-"""Drawn calls of the simulator: deployments and workloads in which much happens, and what differs."""
+"""Random calls of the simulator: deployments and workloads in which much happens, and their differences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EXAMPLES = int(os.environ.get("LAMINABENCH_SIM_EXAMPLES", "80"))
 
 
 def drawn(test: Callable[..., None]) -> Callable[..., None]:
-    """Above `given`."""
+    """Draw values above `given`."""
     unhealthy = [HealthCheck.too_slow, HealthCheck.data_too_large]
     chosen = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=unhealthy)
     return pytest.mark.drawn(chosen(test))
@@ -67,7 +67,7 @@ def costs(draw: st.DrawFn, most: int) -> dict[str, Any]:
 
 @st.composite
 def measured(draw: st.DrawFn) -> dict[str, Any]:
-    """Attention as it was measured: few points, so that much is between and beyond them."""
+    """Draw measured attention with few points, so that much is between and beyond them."""
 
     def grid(values: st.SearchStrategy[float], *points: st.SearchStrategy[float]) -> dict[str, Any]:
         axes = [sorted(draw(st.sets(of, min_size=1, max_size=3))) for of in points]
@@ -105,7 +105,7 @@ def workloads(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def prefixes(draw: st.DrawFn, prompt: list[int]) -> dict[str, Any]:
-    """Prefix blocks as traces have them: an id stands for all up to its block's end."""
+    """Draw prefix blocks as in traces: an id stands for everything up to its block's end."""
     size = draw(st.sampled_from([0, 0, 4, 16]))
     if size == 0:
         return {}
@@ -163,7 +163,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def prompted_cases(draw: st.DrawFn) -> dict[str, Any]:
-    """Cases in which prompts are computed too; no more requests in a batch than it has budget for."""
+    """Draw cases that also compute prompts, with no more requests in a batch than it has budget for."""
     case = draw(cases())
     budget = draw(st.integers(1, 80))
     case["max_requests"] = draw(st.integers(1, min(25, budget * case["batches"])))
@@ -175,12 +175,12 @@ def prompted_cases(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def differences(expected: dict[str, Any], actual: dict[str, Any], path: str = "") -> list[str]:
-    """Every column that is not equal, by name."""
+    """Return every column that is not equal, by name."""
     assert expected.keys() == actual.keys()
-    found = []
+    result = []
     for name, value in expected.items():
         if isinstance(value, dict):
-            found += differences(value, actual[name], f"{path}{name}.")
+            result += differences(value, actual[name], f"{path}{name}.")
         elif value != actual[name]:
-            found.append(f"{path}{name}: reference {value}, simulator {actual[name]}")
-    return found
+            result.append(f"{path}{name}: reference {value}, simulator {actual[name]}")
+    return result

@@ -1,4 +1,4 @@
-"""Several instances behind a router, and pools for prompts, as docs/simulator.md defines them."""
+"""The reference of several instances behind a router, and of prompt pools, as in docs/simulator.md."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from sim_reference import Cluster, Request
 
 
 class Receiving(Cluster):
-    """The cluster, whose requests' KV comes over a link from where their prompts were computed."""
+    """A cluster whose requests' KV comes over a link from the engine that computed their prompts."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.link: deque[list[int]] = deque()  # row, time on the link that is left, not before
         self.landed: list[list[int]] = []
         self.since = 0
-        self.whole: dict[int, int] = {}  # when a row's prompt is
-        self.ready: list[int] = []  # rows in the order in which they got ready
+        self.prompt_end: dict[int, int] = {}  # when a row's prompt was computed
+        self.ready: list[int] = []  # rows in the order in which they became ready
         self.received: list[int] = []
         self.lost: list[Request] = []
 
     def admitted(self, request: Request) -> None:
         request.here = False
-        if request.made:  # what was lost here is computed anew here, from its batch's next boundary on
+        if request.made:  # KV lost here is recomputed here, from its batch's next boundary on
             self.lost.append(request)
             return
         pool = self.given["pool"]
@@ -37,7 +37,7 @@ class Receiving(Cluster):
         if not self.link:
             self.since = max(self.since, self.now)
         later = takes // self.layers if pool["pulled"] else 0
-        self.link.append([request.row, takes, self.whole[request.row] + later])
+        self.link.append([request.row, takes, self.prompt_end[request.row] + later])
 
     def ends(self, share: float) -> float:
         return self.since + math.ceil(self.link[0][1] / share) if share > 0 else math.inf
@@ -64,14 +64,14 @@ class Receiving(Cluster):
         )
 
     def join(self, batch: Any) -> tuple[int, int]:
-        found = super().join(batch)
+        result = super().join(batch)
         joined = {r.row for r in batch.requests}
         self.ready = [row for row in self.ready if row not in joined]
         for request in self.lost:
             request.here = True
             self.ready.append(request.row)
         self.lost = []
-        return found
+        return result
 
     def waits_to_join(self) -> bool:
         return any(r.here for batch in self.batches for r in batch.admitted)
@@ -95,16 +95,16 @@ class Pooled:
         self.engines = [PromptCluster(**own) for _ in range(pool["copies"])]
         decoded = {"output": [x - self.pulled for x in self.outputs]}
         self.decoding = Receiving(**given | decoded | {"mode": "open"})
-        self.whole_output = Cluster(**given)  # what has to fit
+        self.full_size = Cluster(**given)  # decides whether a request fits
         self.router = RouterReference("least-requests", [(1, 1)] * len(self.engines))
         self.engine_of: dict[int, int] = {}
         self.finished: dict[int, int] = {}  # by the pool
         self.gaps: list[dict[str, int]] = []
-        self.gone: list[int] = []
+        self.ended_rows: list[int] = []
 
     def deliver(self, row: int, at: int) -> None:
-        if not self.whole_output.fits_alone(self.whole_output.requests[row]):
-            self.gone.append(row)
+        if not self.full_size.fits_alone(self.full_size.requests[row]):
+            self.ended_rows.append(row)
             return
         engine = self.router.route(0, 0)
         assert engine is not None
@@ -125,19 +125,19 @@ class Pooled:
 
     def computed(self, number: int) -> None:
         engine = self.engines[number]
-        for row in [row for row in engine.gone if row in self.engine_of]:
+        for row in [row for row in engine.ended_rows if row in self.engine_of]:
             del self.engine_of[row]
             self.router.left(number, 0, 0)
-            self.gone.append(row)
+            self.ended_rows.append(row)
         batch = engine.batches[0]
         for r in engine.finishing[0] if batch.ran else []:
             self.router.left(number, 0, 0)
             start = batch.end - batch.lasted
-            self.decoding.whole[r.row] = batch.end
+            self.decoding.prompt_end[r.row] = batch.end
             if self.pulled and self.outputs[r.row] == 1:
                 self.finished[r.row] = batch.end
                 engine.releases.append((r.row, batch.end))
-                self.gone.append(r.row)
+                self.ended_rows.append(r.row)
             else:
                 self.decoding.deliver(r.row, start if self.pulled else batch.end)
 
@@ -145,8 +145,8 @@ class Pooled:
         for row in self.decoding.received:
             self.engines[self.engine_of[row]].releases.append((row, self.decoding.now))
         self.decoding.received = []
-        self.gone += self.decoding.gone
-        self.decoding.gone = []
+        self.ended_rows += self.decoding.ended_rows
+        self.decoding.ended_rows = []
 
     def run(self) -> dict[str, Any]:
         while self.due() < math.inf:
@@ -161,10 +161,10 @@ class Pooled:
             own = engine.results()
             results["end_s"] = max(results["end_s"], own["end_s"])
             for i, row in enumerate(engine.iterations):
-                kept = {name: row[name] for name in ("start_s", "duration_s")}
-                kept |= {"engine": number, "busy_s": row["model_s"] + row["attention_s"]}
-                kept |= {"prompts": row["joined"], "made": row["joined"] * self.pulled}
-                rows.append(kept | {"prompt_tokens": own["prompts"]["prompt_tokens"][i]})
+                values = {name: row[name] for name in ("start_s", "duration_s")}
+                values |= {"engine": number, "busy_s": row["model_s"] + row["attention_s"]}
+                values |= {"prompts": row["joined"], "made": row["joined"] * self.pulled}
+                rows.append(values | {"prompt_tokens": own["prompts"]["prompt_tokens"][i]})
             for r in engine.requests:
                 if r.admitted >= 0:
                     requests["admitted_s"][r.row] = r.admitted
@@ -181,15 +181,15 @@ class Pooled:
 
 
 class Fleet:
-    """Instances and who sends requests where. `given` has `instances`: what is different in each."""
+    """Instances behind a router. `given` has `instances`: their differences."""
 
     def __init__(self, **given: Any) -> None:
         self.given = given
-        apart = [given | some for some in given.get("instances", [{}])]
-        self.sites: list[Any] = [site_of(one | {"mode": "open"}) for one in apart]
-        limits = [(one["tokens_per_pool"] * one["pools"], one["max_requests"]) for one in apart]
-        beside = [one["request_tokens"] for one in apart]
-        self.router = RouterReference(given["router"], limits, given["global_queue"], beside)
+        deployments = [given | some for some in given.get("instances", [{}])]
+        self.sites: list[Any] = [site_of(one | {"mode": "open"}) for one in deployments]
+        limits = [(one["tokens_per_pool"] * one["pools"], one["max_requests"]) for one in deployments]
+        extra = [one["request_tokens"] for one in deployments]
+        self.router = RouterReference(given["router"], limits, given["global_queue"], extra)
         self.arrival: dict[int, int] = {}
         self.sent_to: dict[int, int] = {}
         self.queue: deque[int] = deque()
@@ -218,12 +218,12 @@ class Fleet:
         while self.sites[chosen].due() < at:
             self.sites[chosen].step()
         self.sites[chosen].deliver(row, at)
-        if isinstance(self.sites[chosen], Pooled):  # which says at once what never fits
+        if isinstance(self.sites[chosen], Pooled):  # which rejects at once what never fits
             self.left(self.sites[chosen])
         return True
 
     def go_on(self, i: int) -> None:
-        """An instance at its next boundaries, as many as are at one moment."""
+        """Advance an instance by its next boundaries, all those at one moment."""
         site = self.sites[i]
         moment = int(site.due())
         while site.due() <= moment:
@@ -235,11 +235,11 @@ class Fleet:
         self.refill(moment)
 
     def left(self, site: Any) -> bool:
-        gone, site.gone = site.gone, []
-        for row in gone:
+        ended_rows, site.ended_rows = site.ended_rows, []
+        for row in ended_rows:
             self.router.left(self.sent_to[row], *self.lengths(row))
-        self.in_system -= len(gone)
-        return bool(gone)
+        self.in_system -= len(ended_rows)
+        return bool(ended_rows)
 
     def refill(self, now: int) -> None:
         closed = self.given["mode"] == "closed"
@@ -247,7 +247,7 @@ class Fleet:
             self.come(now)
 
     def run(self) -> list[dict[str, Any]]:
-        """The results of each instance, with rows of the whole workload."""
+        """Return the results of each instance, with rows of the complete workload."""
         self.refill(0)
         mode = self.given["mode"]
         while self.to_come or self.queue:
@@ -268,7 +268,7 @@ def site_of(given: dict[str, Any]) -> Any:
 
 
 def run(**given: Any) -> dict[str, Any]:
-    """What `sim_cases.native` gives of the same."""
+    """Return what `sim_cases.native` returns for the same arguments."""
     fleet = Fleet(**given)
     parts = fleet.run()
     rows = len(given["prompt"])
@@ -297,7 +297,7 @@ def run(**given: Any) -> dict[str, Any]:
     start = list(parts[0]["iterations"]).index("start_s")
     iterations.sort(key=lambda row: row[start])
     names = list(parts[0]["iterations"]) + list(parts[0].get("prompts", {}))
-    found = {
+    results = {
         "requests": requests,
         "iterations": {name: [row[i] for row in iterations] for i, name in enumerate(names)},
         "stints": sorted(stints),
@@ -314,6 +314,6 @@ def run(**given: Any) -> dict[str, Any]:
         for site, part in zip(fleet.sites, parts, strict=True):
             pool += [row | {"engine": row["engine"] + engines} for row in part.get("pool", [])]
             engines += len(site.engines) if isinstance(site, Pooled) else 0
-        found |= {"pool": pool, "pool_engines": engines}
-        found["gaps"] = sorted((row for part in parts for row in part.get("gaps", [])), key=str)
-    return found
+        results |= {"pool": pool, "pool_engines": engines}
+        results["gaps"] = sorted((row for part in parts for row in part.get("gaps", [])), key=str)
+    return results

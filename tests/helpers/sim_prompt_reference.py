@@ -1,4 +1,4 @@
-"""Prompts beside decoding as docs/simulator.md defines them: the reference cluster with chunks of prompts.
+"""The reference of prompts alongside decoding, as in docs/simulator.md: a cluster with chunks of prompts.
 
 Memory is one list of blocks in a line, each with what it holds; nothing is added up that can be counted.
 """
@@ -17,14 +17,14 @@ Holds = tuple[str, int, int]  # what a block holds: its kind, of what, and which
 class Prompted(sim_reference.Request):
     computed: int = 0
     shared: int = 0  # its first prefix blocks, which it holds
-    own: int = 0  # KV blocks beside them
+    own: int = 0  # KV blocks besides them
     seated: bool = False
     decodes: bool = False
 
 
 @dataclass
 class Memory:
-    """Blocks that nobody holds, the first to be taken first; and prefix blocks with who holds them."""
+    """Unused blocks, the first to be taken first; and prefix blocks with their holders."""
 
     line: list[Holds | None]
     holders: dict[int, int] = field(default_factory=dict)
@@ -32,14 +32,14 @@ class Memory:
     def take(self, blocks: int) -> None:
         for _ in range(blocks):
             taken = self.line.pop(0)
-            if taken and taken[0] == "prefix":  # can no longer be had as it was
-                self.line = [None if held and held[:2] == taken[:2] else held for held in self.line]
+            if taken and taken[0] == "prefix":  # can no longer be reused
+                self.line = [None if entry and entry[:2] == taken[:2] else entry for entry in self.line]
 
     def here(self, id_: int) -> bool:
-        return id_ in self.holders or any(held and held[:2] == ("prefix", id_) for held in self.line)
+        return id_ in self.holders or any(entry and entry[:2] == ("prefix", id_) for entry in self.line)
 
     def hold(self, id_: int) -> None:
-        self.line = [held for held in self.line if not held or held[:2] != ("prefix", id_)]
+        self.line = [entry for entry in self.line if not entry or entry[:2] != ("prefix", id_)]
         self.holders[id_] = self.holders.get(id_, 0) + 1
 
     def drop(self, id_: int, blocks: int) -> None:
@@ -48,18 +48,18 @@ class Memory:
             del self.holders[id_]
             self.line += [("prefix", id_, place) for place in range(blocks)]
 
-    def kept(self, row: int) -> int:
-        return sum(1 for held in self.line if held and held[:2] == ("request", row))
+    def cached_blocks(self, row: int) -> int:
+        return sum(1 for entry in self.line if entry and entry[:2] == ("request", row))
 
 
 class PromptCluster(sim_reference.Cluster):
-    """The cluster, whose batches compute prompts in chunks."""
+    """A cluster whose batches compute prompts in chunks."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.requests = [Prompted(r.row, r.prompt, r.output, r.prefix) for r in self.requests]
-        self.releases: list[tuple[int, int]] = []  # rows whose KV nobody needs any more, and from when on
-        self.held: set[int] = set()
+        self.releases: list[tuple[int, int]] = []  # rows whose KV is no longer needed, and since when
+        self.retained: set[int] = set()
         self.unit = given["prefix_block_tokens"]
         self.unit_blocks = -(-self.unit // self.block)
         blocks = self.capacity // self.block
@@ -80,13 +80,13 @@ class PromptCluster(sim_reference.Cluster):
         return int(shared * self.unit_blocks + -(-(tokens - shared * self.unit) // self.block))
 
     def fits_alone(self, r: Prompted) -> bool:
-        return self.blocks_for(r, r.prompt + r.output) * self.block + self.beside <= self.capacity
+        return self.blocks_for(r, r.prompt + r.output) * self.block + self.extra <= self.capacity
 
-    def give_back(self, r: Prompted, kept: int) -> None:
+    def give_back(self, r: Prompted, cached: int) -> None:
         memory = self.memory[r.pool]
-        memory.line += [None] * (r.own - kept + self.beside // self.block)
-        # What was written last is taken first.
-        memory.line += [("request", r.row, place) for place in reversed(range(kept))]
+        memory.line += [None] * (r.own - cached + self.extra // self.block)
+        # The blocks written last are taken first.
+        memory.line += [("request", r.row, place) for place in reversed(range(cached))]
         r.own = 0
         for i in reversed(range(r.shared)):
             memory.drop(r.prefix[i], self.unit_blocks)
@@ -126,22 +126,22 @@ class PromptCluster(sim_reference.Cluster):
                 batch.requests.remove(r)
                 if self.given.get("holds"):
                     r.seated = False
-                    self.held.add(r.row)
+                    self.retained.add(r.row)
                 else:
                     self.ended[j].append(r)
-                    self.gone.append(r.row)
+                    self.ended_rows.append(r.row)
         batch.iteration += 1
 
     def next_arrives(self) -> bool:
         mode = self.given["mode"]
         if mode == "closed":
             return self.in_system() < int(self.given["concurrency"])
-        return self.to_come[0].at <= self.heard
+        return self.to_come[0].at <= self.known_until
 
     def send_back(self, r: Prompted) -> None:
         own_tokens = r.computed - r.shared * self.unit
-        kept = own_tokens // self.block if r.shared == self.shareable(r) else 0
-        self.give_back(r, kept)
+        cached = own_tokens // self.block if r.shared == self.shareable(r) else 0
+        self.give_back(r, cached)
         r.computed, r.decodes = 0, False
         r.preemptions += 1
         self.queue.append(r)
@@ -159,7 +159,7 @@ class PromptCluster(sim_reference.Cluster):
         self.send_back(r)
 
     def compute(self, batch: Any, r: Prompted, budget: int) -> int | None:
-        """How much budget is left after the next chunk; None where there is no memory for it."""
+        """Compute the next chunk; return the budget left, or None if there is no memory for it."""
         j, memory = batch.number, self.memory[r.pool]
         known = r.prompt + r.made
         tokens = min(known - r.computed, budget)
@@ -196,23 +196,23 @@ class PromptCluster(sim_reference.Cluster):
         hits = 0
         while hits < min(self.shareable(r), (known - 1) // self.unit) and memory.here(r.prefix[hits]):
             hits += 1
-        own = memory.kept(r.row) if hits == self.shareable(r) else 0
-        held = sum(r.prefix[i] in memory.holders for i in range(hits)) * self.unit_blocks
+        own = memory.cached_blocks(r.row) if hits == self.shareable(r) else 0
+        shared_blocks = sum(r.prefix[i] in memory.holders for i in range(hits)) * self.unit_blocks
         needed = self.blocks_for(r, known if grows else r.prompt + r.output)
-        beside = self.beside // self.block
-        if needed + beside - held > len(memory.line):
+        extra = self.extra // self.block
+        if needed + extra - shared_blocks > len(memory.line):
             return False
-        for other in self.memory:  # nobody has it as it was from now on
-            kept = [held for held in other.line if held and held[:2] == ("request", r.row)]
+        for other in self.memory:  # no longer reusable from now on
+            cached = [entry for entry in other.line if entry and entry[:2] == ("request", r.row)]
             if other is memory and own:
-                other.line = [held for held in other.line if held not in kept]
+                other.line = [entry for entry in other.line if entry not in cached]
             else:
-                other.line = [None if held in kept else held for held in other.line]
+                other.line = [None if entry in cached else entry for entry in other.line]
         for i in range(hits):
             memory.hold(r.prefix[i])
         r.pool, r.batch, r.shared, r.own, r.seated = pool, batch.number, hits, own, True
         r.computed = hits * self.unit + own * self.block
-        memory.take(beside)
+        memory.take(extra)
         if not grows:
             memory.take(needed - hits * self.unit_blocks - own)
             r.own = needed - hits * self.unit_blocks
@@ -222,7 +222,7 @@ class PromptCluster(sim_reference.Cluster):
         for row, at in list(self.releases):
             if at <= self.now:
                 self.releases.remove((row, at))
-                self.held.remove(row)
+                self.retained.remove(row)
                 self.give_back(self.requests[row], 0)
 
     def idle_until(self) -> float:
@@ -230,7 +230,7 @@ class PromptCluster(sim_reference.Cluster):
         return min([super().idle_until(), *waits])
 
     def schedule(self, batch: Any) -> None:
-        """What the batch's next iteration computes."""
+        """Schedule the batch's next iteration."""
         j = batch.number
         self.chunks[j] = []
         before = sum(r.preemptions for r in self.requests)
@@ -275,7 +275,7 @@ class PromptCluster(sim_reference.Cluster):
         batch.lasted = 0
         ran = batch.ran
         self.finish_iteration(batch)
-        self.heard = started if ran and lags else self.now
+        self.known_until = started if ran and lags else self.now
         self.arrive()
         self.receive()
         for r in self.ended_before[j]:
@@ -309,10 +309,10 @@ class PromptCluster(sim_reference.Cluster):
             kv[r.pool] += r.computed
         chunks = [0] * len(self.pools)
         for r, tokens, before in self.chunks[j]:
-            seen = range(before + 1, before + tokens + 1)
-            compute = tokens * prompts["per_row"] + sum(seen) * prompts["per_pair"]
+            attended = range(before + 1, before + tokens + 1)
+            compute = tokens * prompts["per_row"] + sum(attended) * prompts["per_pair"]
             if windowed := costs.get("windowed"):
-                compute += sum(min(windowed["window"], each) for each in seen) * windowed["per_pair"]
+                compute += sum(min(windowed["window"], each) for each in attended) * windowed["per_pair"]
             chunks[r.pool] += sim_reference.nearest(max(compute, (before + tokens) * prompts["per_token"]))
         attention = max(chunks) + (prompts["fixed"] if self.chunks[j] else 0)
         if "measured" in costs:

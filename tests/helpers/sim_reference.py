@@ -1,4 +1,4 @@
-"""The virtual cluster as docs/simulator.md defines it: slow, obvious Python to hold the C++ simulator to.
+"""The virtual cluster of docs/simulator.md in slow, obvious Python, to test the C++ simulator against.
 
 Plain loops over layers and lists of requests, one step after the other as the page tells them. Times are
 whole ticks; -1 stands for what never came to pass. `run` takes what `laminabench._sim.run` takes.
@@ -39,11 +39,11 @@ class Request:
     preemptions: int = 0
     batch: int = -1
     pool: int = -1
-    charged: int = 0  # for itself alone, in tokens; what it shares with others its pool counts
+    charged: int = 0  # for itself alone, in tokens; its pool counts shared ones
     stint: int = -1  # the iteration of its batch with which it joined last
-    at: int = 0  # when it comes here
-    order: int = 0  # among those that come here
-    here: bool = True  # its KV is, where that comes from elsewhere
+    at: int = 0  # when it arrives here
+    order: int = 0  # of arrival here
+    here: bool = True  # whether its KV is, if that is computed elsewhere
 
 
 @dataclass(eq=False)
@@ -67,7 +67,7 @@ class Batch:
 
 @dataclass
 class Work:
-    """What one batch's next iteration takes."""
+    """The durations of one batch's next iteration."""
 
     start: int
     joined: int
@@ -92,7 +92,7 @@ class Cluster:
         self.costs = given["costs"]
         self.layers = given["layers"]
         self.block: int = given["block_tokens"]
-        self.beside = blocks_up(given["request_tokens"], self.block)  # charged for each request
+        self.extra = blocks_up(given["request_tokens"], self.block)  # charged for each request
         self.capacity: int = given["tokens_per_pool"] // self.block * self.block
         offsets = [int(x) for x in given["prefix_offsets"]] or [0] * (len(given["prompt"]) + 1)
         ids = [int(x) for x in given["prefix_ids"]]
@@ -102,7 +102,7 @@ class Cluster:
         ]
         self.to_come: list[Request] = []
         self.coming = 0  # in all
-        self.gone: list[int] = []  # rows of those that ended or were rejected
+        self.ended_rows: list[int] = []  # rows of those that ended or were rejected
         self.turn = 0  # the batch whose boundary is next
         self.works: list[Work | None] = []
         self.cycle = 0
@@ -125,14 +125,14 @@ class Cluster:
         self.stints: list[dict[str, int]] = []
 
     def deliver(self, row: int, at: int) -> None:
-        """A request comes; it is served in the order of coming, if nobody says otherwise."""
+        """Deliver a request, served in order of arrival unless `order` is given."""
         request = self.requests[row]
         request.at, request.order = at, self.coming
         self.coming += 1
         self.to_come.append(request)
 
-    # Memory. A prompt's prefix blocks are shared, each rounded up by itself; what is left of the prompt and
-    # what is generated belong to the request alone.
+    # Memory. A prompt's prefix blocks are shared, each rounded up by itself; the rest of the prompt and the
+    # generated tokens belong to the request alone.
 
     def free_tokens(self, pool: Pool) -> int:
         shared = sum(blocks_up(pool.lengths[block], self.block) for block in pool.holders)
@@ -143,10 +143,10 @@ class Cluster:
         return {block: min(size, request.prompt - i * size) for i, block in enumerate(request.prefix)}
 
     def own_tokens(self, request: Request) -> int:
-        """What the request is charged beside its shared blocks."""
+        """Return the tokens charged to the request besides its shared blocks."""
         of_prompt = request.prompt - sum(self.shared_lengths(request).values())
         generated = request.output if self.given["admission"] == "reserve" else request.made + 1
-        return blocks_up(of_prompt + generated, self.block) + self.beside
+        return blocks_up(of_prompt + generated, self.block) + self.extra
 
     def fits(self, request: Request, pool: Pool) -> bool:
         lengths = self.shared_lengths(request)
@@ -155,10 +155,10 @@ class Cluster:
         return self.own_tokens(request) + new + spare <= self.free_tokens(pool)
 
     def fits_alone(self, request: Request) -> bool:
-        """Whether a pool that holds nothing else has room for the request and its last token."""
+        """Return whether an empty pool has room for the request and its last token."""
         lengths = self.shared_lengths(request).values()
         own = blocks_up(request.prompt - sum(lengths) + request.output, self.block)
-        return self.beside + own + sum(blocks_up(length, self.block) for length in lengths) <= self.capacity
+        return self.extra + own + sum(blocks_up(length, self.block) for length in lengths) <= self.capacity
 
     def charge(self, request: Request, pool: Pool) -> None:
         request.charged = self.own_tokens(request)
@@ -174,7 +174,7 @@ class Cluster:
         request.charged = 0
         for block in request.prefix:
             pool.holders[block] -= 1
-        pool.holders = +pool.holders  # forget the blocks nobody holds
+        pool.holders = +pool.holders  # forget the blocks without holders
 
     # The boundary of one batch, step by step
 
@@ -193,7 +193,7 @@ class Cluster:
                     self.end_stint(request, batch, batch.iteration)
                 batch.requests.remove(request)
                 self.release(request)
-                self.gone.append(request.row)
+                self.ended_rows.append(request.row)
         batch.iteration += 1
 
     def end_stint(self, request: Request, batch: Batch, last: int) -> None:
@@ -214,7 +214,7 @@ class Cluster:
             request = self.to_come.pop(0)
             request.arrival = self.now if self.given["mode"] == "closed" else request.at
             if not self.fits_alone(request):
-                self.gone.append(request.row)
+                self.ended_rows.append(request.row)
                 continue  # rejected
             priority = self.given["priority"]
             request.key = request.order if priority is None else priority(request.row)
@@ -258,10 +258,10 @@ class Cluster:
             batch.admitted.append(head)
 
     def admitted(self, request: Request) -> None:
-        """It has been given memory."""
+        """Note that a request was given memory."""
 
     def join(self, batch: Batch) -> tuple[int, int]:
-        """How many join, and the tokens whose KV was lost."""
+        """Return how many join, and the tokens whose KV was lost."""
         joined = [r for r in self.ready_first(batch.admitted) if r.here]
         batch.admitted = [r for r in batch.admitted if not r.here]
         batch.requests += joined
@@ -274,14 +274,14 @@ class Cluster:
         return len(joined), sum(r.prompt + r.made for r in joined if r.preemptions)
 
     def ready_first(self, admitted: list[Request]) -> list[Request]:
-        """In the order in which they got ready: here that in which they were admitted."""
+        """Return the requests in the order in which they became ready: here that of admission."""
         return admitted
 
     def receive(self) -> None:
-        """What comes from elsewhere."""
+        """Receive what comes from elsewhere."""
 
     def serve(self, batch: Batch) -> Work | None:
-        """The boundary of a batch, and what its next iteration takes; None without requests."""
+        """Serve a batch's boundary; return the work of its next iteration, None without requests."""
         prepared = batch.lasted if self.costs["host_async"] else 0
         batch.lasted = 0
         self.finish_iteration(batch)
@@ -298,13 +298,13 @@ class Cluster:
         return self.work(batch, joined, lost, stored, prepared) if batch.requests else None
 
     def written(self, number: int) -> int:
-        """Tokens in a pool, without those that are charged but still to come."""
+        """Return the tokens in a pool, without those that are charged but not yet written."""
         here = [r for batch in self.batches for r in batch.requests if r.pool == number]
-        tokens = sum(r.prompt + r.made + self.beside for r in here)
+        tokens = sum(r.prompt + r.made + self.extra for r in here)
         return min(self.capacity - self.free_tokens(self.pools[number]), tokens)
 
     def measured_attention(self, attended: list[tuple[int, int]], chunks: list[tuple[int, int, int]]) -> int:
-        """The slowest worker's; all come with their pools."""
+        """Return the slowest worker's time; all are given with their pools."""
         measured = measured_reference.Measured(self.costs["measured"])
         return max(
             measured.ticks(
@@ -315,13 +315,13 @@ class Cluster:
         )
 
     def attention_of(self, decoding: int, kv: int) -> int:
-        """Of so many requests that decode, without prompts."""
+        """Return the attention time of decoding requests, without prompts."""
         costs = self.costs
         attention = int(costs["attention_fixed"][decoding])
         attention += nearest(kv * float(costs["attention_per_token"][decoding]))
         if "windowed" in costs:
-            seen = min(kv, decoding * costs["windowed"]["window"])
-            attention += nearest(seen * float(costs["windowed"]["per_token"][decoding]))
+            attended = min(kv, decoding * costs["windowed"]["window"])
+            attention += nearest(attended * float(costs["windowed"]["per_token"][decoding]))
         return attention
 
     def work(self, batch: Batch, joined: int, lost: int, stored: int, prepared: int) -> Work:
@@ -360,7 +360,7 @@ class Cluster:
         stored: int,
         prepared: int,
     ) -> Work:
-        """An iteration of so many rows and sequences, whose attention takes so long without paging."""
+        """Return the work of an iteration of this many rows and sequences, without paging."""
         costs = self.costs
         table = {name: int(costs[name][rows]) for name in TABLES if name != "attention_fixed"}
         attention += table["attention_rows"]
@@ -446,7 +446,7 @@ class Cluster:
         self.iterations.append(row)
 
     def due(self) -> float:
-        """The moment of the next boundary; infinity if there is nothing to do."""
+        """Return the moment of the next boundary; infinity if there is nothing to do."""
         batch = self.batches[self.turn]
         ends = [each.end for each in self.batches if each.ran]
         if self.turn or ends:
@@ -467,7 +467,7 @@ class Cluster:
         return self.to_come[0].at
 
     def step(self) -> None:
-        """One boundary; and after the last batch's the cycle."""
+        """Serve one boundary, and after the last batch's the cycle."""
         if self.turn == 0:
             self.now = int(self.due())
             self.works = []
@@ -531,7 +531,7 @@ TIMELINE_COLUMNS = ("batch", "worker", "iteration", "cycle", "slice", "start_s",
 
 
 def come(cluster: Cluster) -> None:
-    """All requests of a cluster that has them to itself."""
+    """Deliver all requests of a cluster that serves them alone."""
     at = cluster.given["arrival"] if cluster.given["mode"] == "open" else [0] * len(cluster.requests)
     for row, moment in enumerate(at):
         cluster.deliver(row, int(moment))

@@ -30,7 +30,7 @@ _SIZES: dict[str, Any] = {
 }
 
 
-# What `tiny("DeepseekV3")` needs beside: latent KV, and experts behind a dense first layer.
+# Further fields of `tiny("DeepseekV3")`: latent KV, and experts behind a dense first layer.
 DEEPSEEK = {
     "first_k_dense_replace": 1,
     "n_routed_experts": 4,
@@ -48,12 +48,12 @@ DEEPSEEK = {
 
 
 def tiny(family: str, **changes: Any) -> Any:
-    """A config of a few thousand parameters; `family` is the config class without its suffix."""
+    """Return a config of a few thousand parameters; `family` is the config class without its suffix."""
     return getattr(transformers, f"{family}Config")(**{**_SIZES, **changes})
 
 
 def seeded(config: Any, seed: int = 0) -> PreTrainedModel:
-    """A model whose weights are large enough that every operator shows in the logits."""
+    """Return a model whose weights are so large that every operator shows in the logits."""
     torch.manual_seed(seed)
     model: PreTrainedModel = transformers.AutoModelForCausalLM.from_config(
         config, attn_implementation="eager", dtype=torch.float32
@@ -66,7 +66,7 @@ def seeded(config: Any, seed: int = 0) -> PreTrainedModel:
 
 
 def custom(compute: Callable[[Tensor, Tensor], Tensor]) -> PreTrainedModel:
-    """A Llama whose class has an MLP of its own: `compute` of a projection of its input, and of its input."""
+    """Return a Llama whose class has its own MLP: `compute` of a projection of its input, and its input."""
 
     class Mlp(nn.Module):
         def __init__(self) -> None:
@@ -92,7 +92,7 @@ def custom(compute: Callable[[Tensor, Tensor], Tensor]) -> PreTrainedModel:
 
 
 class Decoder:
-    """Runs bound slices with a KV cache in lists and attention in a few lines."""
+    """A decoder that runs bound slices with a KV cache in lists and attention in a few lines."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Decoder:
         self.values: dict[tuple[int, int], list[Tensor]] = {}
 
     def step(self, requests: Sequence[int], tokens: Sequence[int], positions: Sequence[int]) -> Tensor:
-        """Logits of one token each for some requests."""
+        """Return the logits of one token each for some requests."""
         context: tuple[Tensor, ...] = (torch.tensor(tokens), torch.tensor(positions))
         attended: Tensor | None = None
         if self.states:
@@ -147,7 +147,7 @@ def decodes(
     *,
     by_token: bool = False,
 ) -> Conversion:
-    """Slices give the model's own logits: prompts one by one, then all requests in one ragged batch.
+    """Check that slices give the model's own logits: prompts one by one, then one ragged batch of all.
 
     `by_token`, the model sees prompts token by token: a recurrence in chunks is rounded otherwise. And what
     it rounds, a state has for good.
@@ -196,5 +196,5 @@ def _converted(family: str, dtype: torch.dtype, rope: str, changes: str) -> Conv
 def converted(
     family: str, dtype: torch.dtype | str = torch.bfloat16, rope: str = "carry", **changes: Any
 ) -> Conversion:
-    """The conversion of a tiny config, made once: nothing changes it."""
+    """Return the conversion of a tiny config, made once, as nothing changes it."""
     return _converted(family, dtype, rope, json.dumps(changes, sort_keys=True))

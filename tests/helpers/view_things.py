@@ -1,4 +1,4 @@
-"""A sweep, a plan and a validation as their commands leave them, small, with names that are hostile."""
+"""A small sweep, plan and validation as their commands write them, with hostile names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laminabench.workflows.sweep.kept import opened
 from laminabench.workflows.sweep.rows import TABLE, row, write
 from laminabench.workflows.validate.kept import VALIDATION, marked
 
-# A name that is taken for markup wherever it is not taken for a name.
+# A name that becomes markup wherever it is not escaped.
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=2> %{x} <b>bold"
 COUNTS, NETWORKS, BATCHES = (2, 3, 4), ("fhbn", HOSTILE), (1, 2)
 GRID = list(itertools.product(COUNTS, NETWORKS, BATCHES))
@@ -21,12 +21,12 @@ FLAGS = ["--trace", "azure-conv", "--deployment", "2xh100+2xh20"]
 
 
 def throughput(count: int, network: str, batches: int) -> float:
-    """What a point came to."""
+    """Return a point's throughput."""
     return 1000.0 * count + 100 * batches + 10 * NETWORKS.index(network)
 
 
 def keep_sweep(folder: Path, *, finished: bool = True) -> Path:
-    """Every point with three attention workers and two batches failed."""
+    """Write a sweep in which every point with three attention workers and two batches failed."""
     identity = {
         "laminabench": "1",
         "vary": ["attention-workers=2..4", f"network=fhbn,{HOSTILE}", "batches=1,2"],
@@ -48,12 +48,12 @@ def keep_sweep(folder: Path, *, finished: bool = True) -> Path:
         )
         for count, network, batches in GRID
     ]
-    with opened(folder, manifest, keys) as kept:
+    with opened(folder, manifest, keys) as store:
         for key, each in list(zip(keys, rows, strict=True))[: None if finished else 5]:
-            kept.put(key, each)
+            store.put(key, each)
         if finished:
             write(rows, folder / TABLE)
-            kept.describe({**manifest, "finished": len(GRID)})
+            store.describe({**manifest, "finished": len(GRID)})
     return folder
 
 
@@ -194,7 +194,7 @@ def keep_validation(folder: Path) -> Path:
 
 
 def keep_all(root: Path) -> Path:
-    """One of each, and a sweep that is under way."""
+    """Write one of each, and a sweep that is under way."""
     keep_sweep(root / "sweeps" / "one")
     keep_sweep(root / "sweeps" / "half", finished=False)
     keep_plan(root / "plans" / "one")

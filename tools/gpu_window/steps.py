@@ -140,10 +140,10 @@ def _workers(asked: Asked) -> Report:
 
 
 def _fhbn(asked: Asked) -> Report:
-    from laminabench.bench.fhbn import beside_nccl, cuda
+    from laminabench.bench.fhbn import cuda, nccl_comparison
 
     if asked.quick:
-        return cuda.run(sizes=(0, *beside_nccl.SIZES), rounds=asked.rounds, watcher=asked.watcher)
+        return cuda.run(sizes=(0, *nccl_comparison.SIZES), rounds=asked.rounds, watcher=asked.watcher)
     return cuda.run(rounds=asked.rounds, watcher=asked.watcher)
 
 

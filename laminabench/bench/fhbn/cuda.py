@@ -1,6 +1,6 @@
-"""What a message costs that a GPU sends and receives by itself, beside going through the host.
+"""Costs of messages that a GPU sends and receives by itself, compared with those through the host.
 
-Of two GPUs, and over mlx5, not verified on hardware.
+Not verified on hardware: two GPUs, and mlx5.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from lamina import fhbn
-from laminabench.bench.fhbn import beside_nccl
-from laminabench.bench.fhbn.beside_nccl import Nccl
+from laminabench.bench.fhbn import nccl_comparison
+from laminabench.bench.fhbn.nccl_comparison import Nccl
 from laminabench.bench.fhbn.options import engines_of
 from laminabench.bench.fhbn.results import CAVEATS, notes, size_text, starred, us_text
 from laminabench.bench.frame import (
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SLOTS = 4
-TRIPS = 20  # there and back, launched ahead at once: few enough for the GPU's queue of launches
+TRIPS = 20  # round trips launched ahead at once: few enough for the GPU's queue
 TIMEOUT_S = 20.0
-HEAD_START_S = 0.0005  # from launching until what was launched surely waits
-SPIN_S = 0.01  # the host looks, and does not sleep
+HEAD_START_S = 0.0005  # from a launch until the kernel certainly waits
+SPIN_S = 0.01  # the host polls, and does not sleep
 WARM_UP = 3
-NOT_ASKED = Nccl(missing="it was not asked")
+NOT_COMPARED = Nccl(missing="it was not asked")
 
 
 def run(
@@ -49,39 +49,39 @@ def run(
     rounds: int = 50,
     watcher: Watcher = QUIET,
 ) -> Report:
-    """Every engine of a list such as "shm,softnic", with every size of message.
+    """Measure every engine of a list such as "shm,softnic", with every size of message.
 
-    `one_way` is from one stream to another through memory of the host, of two GPUs where there are two; for a
-    message of no bytes the price of publishing and polling alone, and of posting over a NIC. `staged` is the
-    same with torch: to the host, wait, and on. There and back is judged beside NCCL's, which takes two GPUs.
+    `one_way` is from one stream to another through host memory, between two GPUs if there are two; a message
+    of no bytes gives the cost of publishing and polling alone, or of posting over a NIC. `staged` is the same
+    with torch: copy to the host, wait, copy on. Round trips are judged against NCCL's, which needs two GPUs.
 
     `round_trip` is from a host thread that sends to a kernel that adds 1 to the message and back to that
     thread: with everything launched ahead of the message (`launched_ahead`), so as a graph (`graph_ahead`),
     launched when the message is there (`launched_after`, `graph_after`), and without a channel (`torch`:
-    copied to the GPU, worked on, copied back). What is ahead of its message hides the launches.
+    copied to the GPU, worked on, copied back). Launching ahead hides the cost of launches.
     """
     require_gpu()
     import torch
 
-    asked = engines_of(engines, on_stream=True)
+    chosen = engines_of(engines, on_stream=True)
     rows = []
-    turns = [(engine, size) for engine in asked.names for size in sizes]
+    turns = [(engine, size) for engine in chosen.names for size in sizes]
     for done, (engine, size) in enumerate(turns):
         watcher.progress(done, len(turns))
         rows.append(row(engine, size, _one_way(engine, size, rounds), _trips(engine, size, rounds)))
-    rings = {engine: _ring(engine) for engine in asked.names}
+    rings = {engine: _ring(engine) for engine in chosen.names}
     return report(
         torch.cuda.get_device_name(),
         rows,
-        asked.skipped,
-        beside_nccl.trips(),
+        chosen.skipped,
+        nccl_comparison.trips(),
         torch.cuda.device_count(),
         rings,
     )
 
 
 def row(engine: str, size: int, one_way: Mapping[str, Spread], trips: Mapping[str, Spread]) -> dict[str, Any]:
-    """One engine and size: the seconds of each way to do it."""
+    """Return one engine and size: the seconds of each way to send a message."""
     caveat = CAVEATS.get(engine)
     return {"engine": engine, "bytes": size, "caveat": caveat, "one_way_s": one_way, "round_trip_s": trips}
 
@@ -90,14 +90,14 @@ def report(
     device: str,
     rows: Sequence[Mapping[str, Any]],
     skipped: Mapping[str, str],
-    nccl: Nccl = NOT_ASKED,
+    nccl: Nccl = NOT_COMPARED,
     gpus: int = 1,
     rings: Mapping[str, str] = MappingProxyType({}),
 ) -> Report:
-    """The rows as they are printed, with a line for each way. `rings`: of each engine, where they lie."""
+    """Return the report, with a line for each way. `rings`: the place of each engine's rings."""
     path = f"{'one GPU' if gpus < 2 else 'two GPUs'}, one process"
     path += "".join(f", {engine}'s rings in {place}" for engine, place in rings.items())
-    compared = beside_nccl.compared(rows, nccl)
+    compared = nccl_comparison.compared(rows, nccl)
     engines = list(dict.fromkeys(row["engine"] for row in rows))
     facts = {
         "benchmark": "fhbn-cuda",
@@ -118,7 +118,7 @@ def report(
     ]
     table = Table(("<engine", "<size", "<what", "<way", "median", "min to max"), lines)
     head = f"{device}; {path}"
-    return Report(facts, [head, table, *beside_nccl.text(compared, nccl), *notes(engines, skipped)])
+    return Report(facts, [head, table, *nccl_comparison.text(compared, nccl), *notes(engines, skipped)])
 
 
 Both = Callable[[Callable[[fhbn.Link], Any], Callable[[fhbn.Link], Any]], tuple[Any, Any]]
@@ -126,9 +126,10 @@ Both = Callable[[Callable[[fhbn.Link], Any], Callable[[fhbn.Link], Any]], tuple[
 
 @contextlib.contextmanager
 def linked(timeout_s: float) -> Iterator[Both]:
-    """Two links of this process with itself.
+    """Yield a function that opens both ends over two links of this process with itself.
 
-    Given is what opens at both what needs the other, such as a channel's sender and its receiver.
+    It takes the two functions that open the ends, such as a channel's sender and receiver, which need each
+    other.
     """
     secret = fhbn.new_secret()
     with ThreadPoolExecutor(1) as pool, fhbn.Listener("one end", secret) as listener:
@@ -154,7 +155,7 @@ def linked(timeout_s: float) -> Iterator[Both]:
 
 
 def _opener(stack: ExitStack, engine: str, size: int) -> Callable[..., tuple[Any, Any]]:
-    """Opens channels for messages of one size from this process to itself; closed with `stack`."""
+    """Return a function that opens channels for one size from this process to itself; `stack` closes them."""
     both = stack.enter_context(linked(TIMEOUT_S))
 
     def opened(
@@ -166,7 +167,7 @@ def _opener(stack: ExitStack, engine: str, size: int) -> Callable[..., tuple[Any
         gpus: tuple[int, int] = (0, 0),
     ) -> tuple[Any, Any]:
         how: dict[str, Any] = {"network": network, "timeout_s": TIMEOUT_S}
-        wanted = how | {"message_bytes": max(size, 1), "slots": SLOTS}
+        receiver_options = how | {"message_bytes": max(size, 1), "slots": SLOTS}
 
         def sender(link: fhbn.Link) -> Any:
             if from_gpu:
@@ -177,8 +178,8 @@ def _opener(stack: ExitStack, engine: str, size: int) -> Callable[..., tuple[Any
         def receiver(link: fhbn.Link) -> Any:
             if to_gpu:
                 with _on(gpus[1]):
-                    return link.device_receiver(name, **wanted)
-            return link.receiver(name, spin_s=SPIN_S, **wanted)
+                    return link.device_receiver(name, **receiver_options)
+            return link.receiver(name, spin_s=SPIN_S, **receiver_options)
 
         ends = both(sender, receiver)
         for end in ends:
@@ -195,7 +196,7 @@ def _ring(engine: str) -> str:
 
 
 def _on(number: int) -> Any:
-    """An end is on the device that is current when it is opened; which thread does that matters."""
+    """Select a device: an end is on the device that is current, in its thread, when it is opened."""
     import torch
 
     return torch.cuda.device(number)
@@ -208,11 +209,11 @@ def _message(size: int, number: int = 0) -> list[Tensor]:
 
 
 def _one_way(engine: str, size: int, rounds: int) -> dict[str, Spread]:
-    """Two streams that send a message to and fro, all launched ahead; the first GPU's own clock.
+    """Measure two streams that send a message back and forth, all launched ahead, by the first GPU's clock.
 
     The first stream begins with the host's message, which is sent when everything is launched.
     """
-    gpu: Any = importlib.import_module("torch.cuda")  # whose types are not told
+    gpu: Any = importlib.import_module("torch.cuda")  # it has no types
     other = min(gpu.device_count() - 1, 1)
     first, second = gpu.Stream(0), gpu.Stream(other)
     here, far = _message(size), _message(size, other)
@@ -256,10 +257,10 @@ def _stage(source: Tensor, target: Tensor) -> None:
 
 
 def _trips(engine: str, size: int, rounds: int) -> dict[str, Spread]:
-    """The host sends, the GPU works, the host receives; the host's clock."""
+    """Measure round trips by the host's clock: the host sends, the GPU works, the host receives."""
     import torch
 
-    held = _message(size)
+    buffers = _message(size)
     payload = [torch.zeros(size, dtype=torch.uint8)] if size else []
     with ExitStack() as stack:
         opened = _opener(stack, engine, size)
@@ -267,10 +268,10 @@ def _trips(engine: str, size: int, rounds: int) -> dict[str, Spread]:
         answer, receiver = opened("back", to_gpu=False)
 
         def work() -> None:
-            take.recv_into(*held)
-            for tensor in held:
+            take.recv_into(*buffers)
+            for tensor in buffers:
                 tensor.add_(1)
-            answer.send(*held)
+            answer.send(*buffers)
 
         def seconds(launch: Callable[[], object], ahead: bool) -> float:
             torch.cuda.synchronize()

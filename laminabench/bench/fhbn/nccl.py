@@ -1,8 +1,8 @@
-"""An engine to compare with: NCCL, from the memory of one GPU to that of another, through torch.distributed.
+"""An engine for comparison: NCCL, from the memory of one GPU to that of another, through torch.distributed.
 
 Not verified on hardware. It moves device memory only: `send` takes CUDA tensors, and the parts of a message
-are CUDA tensors of bytes. A peer that has ended is not told from one that is slow: both are a timeout, which
-breaks the channel. NCCL's own connection is neither authenticated nor encrypted.
+are CUDA tensors of bytes. A peer that has ended cannot be distinguished from a slow one: both are a
+timeout, which breaks the channel. NCCL's own connection is neither authenticated nor encrypted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Both ends of a channel over NCCL, and its messages. Not verified on hardware."""
+"""The two ends of a channel over NCCL, and its messages. Not verified on hardware."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from lamina.fhbn.torch_distributed import (
     patience,
 )
 
-# Of a fixed size, since both sides of NCCL must know how much comes.
+# Frames have a fixed size, as both sides of NCCL must know it beforehand.
 _MOST_INLINE = 4096
 _CLOSING_S = 1.0
 
@@ -82,7 +82,7 @@ class NcclSender(_NcclEnd):
 
     @property
     def consumed(self) -> int:
-        """NCCL tells nothing of it: no message is known to be released."""
+        """The first sequence number: NCCL does not report which messages were released."""
         return self._first
 
     def send(self, *buffers: object, timeout_s: float | None = None) -> None:
@@ -110,7 +110,7 @@ class NcclSender(_NcclEnd):
         self._done(self._group.send([tensor], self._other, 0), deadline)
 
     def close(self) -> None:
-        """Tell the receiver, if it listens."""
+        """Send the end of the channel to the receiver, if it listens."""
         if self._group is not None and self._ended is None:
             self._framing.write_end(self._header, self._next)
             self._frame[: HEADER.size].copy_(self._host)
@@ -161,7 +161,7 @@ class NcclReceiver(_NcclEnd):
         return message
 
     def ready(self, timeout_s: float = 0.0) -> bool:  # noqa: ARG002 - it has no answer
-        """NCCL cannot be asked: it waits as soon as it is given a place for a message."""
+        """Raise a ChannelError: NCCL cannot report whether a message has arrived without waiting for it."""
         raise ChannelError(f"whether {self.peer} has sent something, NCCL does not tell: call recv()")
 
     def give_back(self, seqno: int) -> None:
@@ -172,7 +172,7 @@ class NcclReceiver(_NcclEnd):
 
 
 class NcclMessage(HeldMessage):
-    """A received message: CUDA tensors of bytes, where they arrived. It holds its slot until release()."""
+    """A received message: CUDA tensors of bytes, where they arrived. It occupies its slot until release()."""
 
     __slots__ = ("_parts",)
 

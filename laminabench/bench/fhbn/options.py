@@ -1,4 +1,4 @@
-"""Which engines and sizes a ping-pong is asked for, as the command line has them."""
+"""Parsing of a ping-pong's engines and sizes from the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lamina.fhbn.engines import because, find
 from lamina.fhbn.errors import HandshakeError
 from laminabench.util.errors import UserError
 
-# To compare with, and no engine of workers: it moves device memory only.
+# For comparison only, not for workers: it moves device memory only.
 engines.add("nccl", "laminabench.bench.fhbn.nccl")
 
 LARGEST = 1 << 30
@@ -20,9 +20,9 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 @dataclass(frozen=True)
 class Engines:
-    """What is measured, and what is not and why; `auto` is what that word has come to, if it was given.
+    """The engines to measure, those skipped and why; `auto` is the engine that this word was resolved to.
 
-    Where they were `named` on the command line, each must open its channels.
+    If they were `named` on the command line, each must open its channels.
     """
 
     names: tuple[str, ...]
@@ -36,9 +36,9 @@ class Engines:
 
 
 def engines_of(text: str, *, named: bool = True, on_stream: bool = False) -> Engines:
-    """Of a list such as "shm,gloo"; those that cannot be used here are skipped, unless none is left.
+    """Parse a list such as "shm,gloo"; engines that cannot be used here are skipped, unless none is left.
 
-    `on_stream`: used are those whose ends can be operations on a GPU's stream.
+    `on_stream`: only engines whose ends can be operations on a GPU's stream.
     """
     here = Place.here()
     names: dict[str, None] = {}
@@ -63,7 +63,7 @@ def engines_of(text: str, *, named: bool = True, on_stream: bool = False) -> Eng
 
 
 def sizes_of(text: str) -> list[int]:
-    """Bytes, in order: FIRST:LAST goes up by four, and ends with LAST."""
+    """Return sizes in bytes, in order: FIRST:LAST goes up by four, and ends with LAST."""
     first, colon, last = text.partition(":")
     if not colon:
         return sorted({_size(word, text) for word in text.split(",")})

@@ -1,4 +1,4 @@
-"""The other process of a ping-pong: it sends back what it receives, until the first one hangs up.
+"""The other process of a ping-pong, which sends back what it receives until the first one closes the link.
 
 python -m laminabench.bench.fhbn.peer, with one line of JSON on stdin, which also has the secret.
 """
@@ -27,13 +27,13 @@ from laminabench.util.errors import UserError
 Ends = dict[str, tuple[fhbn.Sender, fhbn.Receiver]]
 
 SLOTS = 2
-# Longer than anything here takes: it is not how a lost process is noticed.
+# Longer than any operation here: a lost process is noticed otherwise.
 TIMEOUT_S = 60.0
 _ENDING_S = 5.0
 
 
 class NotOpenedError(UserError):
-    """The two processes have no channels over one engine, and with that no link."""
+    """An error that leaves the two processes without channels over one engine, and without a link."""
 
     def __init__(self, engine: str, reason: str) -> None:
         super().__init__(
@@ -44,7 +44,7 @@ class NotOpenedError(UserError):
 
 
 class Echo:
-    """The other process, as the first one has it."""
+    """The first process's connection to the other one."""
 
     def __init__(self, child: subprocess.Popen[bytes], link: fhbn.Link, ends: Ends) -> None:
         self.pid = child.pid
@@ -52,14 +52,14 @@ class Echo:
         self._link = link
 
     def begin(self, engine: str, count: int, answer: int | None = None, *, read: bool = False) -> None:
-        """Have it send back this many messages: whole, or their first `answer` bytes, all `read` before."""
+        """Have the peer send back `count` messages, or their first `answer` bytes, after a `read` of them."""
         order = {"engine": engine, "count": count, "answer": answer, "read": read}
         self._link.control.say(order, Deadline(TIMEOUT_S))
 
 
 @contextlib.contextmanager
 def echoing(engines: Sequence[str], message_bytes: int, core: int | None) -> Iterator[Echo]:
-    """Start it on this core, with channels over each engine, and end it. What fails is a UserError."""
+    """Start the peer on this core, with channels over each engine, and end it. Failures are UserErrors."""
     secret = fhbn.new_secret()
     with fhbn.Listener("initiator", secret) as listener, _started() as child:
         ends: Ends = {}
@@ -93,9 +93,9 @@ def echoing(engines: Sequence[str], message_bytes: int, core: int | None) -> Ite
 def channels(
     link: fhbn.Link, engine: str, message_bytes: int, core: int | None, *, first: bool
 ) -> tuple[fhbn.Sender, fhbn.Receiver]:
-    """A channel there and one back, opened in this order by both."""
+    """Open a channel in each direction; both processes do so in the same order."""
     there, back = f"{engine} out", f"{engine} back"
-    # Without a core of its own, one process keeps the other one waiting by looking.
+    # Without separate cores, a process that polls keeps the other one from running.
     spin_s = 0.0 if core is None else SPIN_S
     send = partial(link.sender, network=engine, timeout_s=TIMEOUT_S, spin_s=spin_s)
     receive = partial(
@@ -120,7 +120,7 @@ def channels(
 
 @contextlib.contextmanager
 def _started() -> Iterator[subprocess.Popen[bytes]]:
-    # In a group of its own: Ctrl-C is for the first process, which ends this one.
+    # In a process group of its own: Ctrl-C goes to the first process, which ends this one.
     with subprocess.Popen(
         [sys.executable, "-m", __name__],
         env=child_environment(),
@@ -140,7 +140,7 @@ def _started() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _hand_over(child: subprocess.Popen[bytes], task: str) -> None:
-    """Give it its task, and wait until it has begun, which is after loading what it needs."""
+    """Send the peer its task, and wait until it has begun, which is after its imports."""
     assert child.stdin is not None
     assert child.stdout is not None
     with contextlib.suppress(BrokenPipeError):
@@ -153,7 +153,7 @@ def _hand_over(child: subprocess.Popen[bytes], task: str) -> None:
 
 
 def _last_words(child: subprocess.Popen[bytes]) -> str:
-    """What it has to say of its end; it may be ending only now."""
+    """Return the peer's last line of error output; it may be ending only now."""
     try:
         child.wait(_ENDING_S)
     except subprocess.TimeoutExpired:
@@ -166,7 +166,7 @@ def _last_words(child: subprocess.Popen[bytes]) -> str:
 
 
 def main() -> int:
-    # The first one's end is noticed by all that is waited for here.
+    # Every wait here notices the end of the first process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         task = json.loads(sys.stdin.readline())
@@ -179,7 +179,7 @@ def main() -> int:
                 os.sched_setaffinity(0, {core})
             _serve(link, ends)
     except (fhbn.PeerLostError, fhbn.ChannelClosedError):
-        return 0  # the first process is done, or gone
+        return 0  # the first process has ended
     except Exception as error:
         print(f"{type(error).__name__}: {error}".replace("\n", " "), file=sys.stderr)
         return 1
@@ -199,7 +199,7 @@ def _serve(link: fhbn.Link, ends: Ends) -> None:
 def _echo(
     sender: fhbn.Sender, receiver: fhbn.Receiver, count: int, answer: int | None, *, read: bool
 ) -> None:
-    """From where each message lies, and its slot is given back afterwards."""
+    """Send each message back from where it lies, and release its slot afterwards."""
     if answer is None:
         for _ in range(count):
             message = receiver.recv()
@@ -215,7 +215,7 @@ def _echo(
 
 
 def _read(part: Any) -> None:
-    """Every byte once, as fast as one thread does."""
+    """Read every byte once, as fast as one thread can."""
     int((np.frombuffer(part, np.uint8) if isinstance(part, memoryview) else part).max())
 
 

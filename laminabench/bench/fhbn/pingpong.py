@@ -1,9 +1,9 @@
 """Ping-pong over channels between two processes, as figure 13 of the Lamina paper measures its network.
 
-The first process sends, the other sends back at once what it has received. A round trip is what the first one
-sees, from having the data to having the answer. For the bandwidth the answer is 64 bytes, and half of a round
-trip of 64 bytes is taken off: what is left is the way of the message out, to a receiver that has it and has
-not read it. It is measured a second time with a receiver that reads every byte once before it answers.
+The first process sends, the other sends back at once what it has received. A round trip is measured by the
+first process, from having the data to having the answer. For the bandwidth the answer is 64 bytes, and half a
+round trip of 64 bytes is subtracted: the rest is the message's way to a receiver that has not read it. It is
+measured a second time with a receiver that reads every byte once before it answers.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Measured:
 def run(engines: Engines, sizes: Sequence[int], seconds: float = 20.0, watcher: Watcher = QUIET) -> Measured:
     """Measure every engine with every size for about `seconds` in all.
 
-    Engines and the limits, copies of as many bytes between two private buffers, take turns, round by round,
-    so that whatever else the machine does meets all of them. The two threads that send and receive have a
-    core each; gloo's own, which were there before, may use both.
+    Engines and the limits (copies of as many bytes between two private buffers) take turns, round by round,
+    so that other load on the machine affects all of them. The two threads that send and receive have a core
+    each; gloo's own threads, which started before, may use both.
     """
     cores = two_cores()
     line_s = _native.cache_line_round_trip_s(cores[0], cores[1], _CACHE_LINES) if cores else None
@@ -93,18 +93,18 @@ def run(engines: Engines, sizes: Sequence[int], seconds: float = 20.0, watcher: 
 
 
 def two_cores() -> tuple[int, int] | None:
-    """Two that this process may use, if there are, and not one core's two threads if that can be."""
+    """Return two usable processors, on different physical cores if possible; None if there is only one."""
     usable = sorted(os.sched_getaffinity(0))
     if len(usable) < 2:
         return None
     first = usable[0]
     threads = threads_of(first)
-    apart = [core for core in usable[1:] if core not in threads]
-    return first, (apart or usable[1:])[0]
+    other_cores = [core for core in usable[1:] if core not in threads]
+    return first, (other_cores or usable[1:])[0]
 
 
 def threads_of(core: int, cpus: Path = _CPUS) -> set[int]:
-    """The processors that share this one's core, itself among them."""
+    """Return the processors that share this one's core, including itself."""
     path = cpus / f"cpu{core}" / "topology" / "thread_siblings_list"
     threads: set[int] = {core}
     with contextlib.suppress(OSError, ValueError):
@@ -116,7 +116,7 @@ def threads_of(core: int, cpus: Path = _CPUS) -> set[int]:
 
 @contextlib.contextmanager
 def pinned(core: int | None) -> Iterator[None]:
-    """This thread on one core, and where it was before afterwards."""
+    """Pin this thread to one core, and restore its affinity afterwards."""
     before = os.sched_getaffinity(0)
     if core is not None:
         os.sched_setaffinity(0, {core})
@@ -127,24 +127,24 @@ def pinned(core: int | None) -> Iterator[None]:
 
 
 def _opened(stack: ExitStack, engines: Engines, message_bytes: int, core: int | None) -> tuple[Echo, Engines]:
-    """The other process with a channel each way over every engine, and which engines these are."""
+    """Return the peer, with a channel each way over every engine, and these engines."""
     while True:
         try:
             return stack.enter_context(echoing(engines.names, message_bytes, core)), engines
         except NotOpenedError as error:
-            # The link has ended with it, and so the other process: the rest starts again.
+            # The link and the other process have ended with it: start again with the other engines.
             if engines.named or len(engines.names) == 1:
                 raise
             engines = engines.without(error.engine, error.reason)
 
 
 class Setting:
-    """One size: the buffers, and the turns that engines and the limits take."""
+    """One message size: the buffers, and the turns of engines and limits."""
 
     def __init__(self, echo: Echo, size: int) -> None:
         self.echo = echo
-        # Written, and so in memory, before anything is timed. No random bytes: numpy loads what makes them
-        # when it is first used, and a Ctrl-C meanwhile is lost.
+        # Written, and so in memory, before anything is timed. Not random: numpy imports its generator at the
+        # first use, and a Ctrl-C meanwhile is lost.
         self.payload = np.resize(np.arange(251, dtype=np.uint8), size)
         self.small = np.full(SMALLEST, 7, np.uint8)
         room = np.ones(size + 64, np.uint8)
@@ -157,7 +157,7 @@ class Setting:
         }
 
     def measure(self, seconds: float) -> tuple[dict[str, Samples], dict[str, list[Seconds]]]:
-        """Every engine's samples and every copy's, by rounds."""
+        """Return every engine's samples and every copy's, by rounds."""
         samples = {name: Samples() for name in self.echo.ends}
         copies: dict[str, list[Seconds]] = {name: [] for name in self.copies}
         costs = {name: self._warmed_up(name) for name in samples}
@@ -173,12 +173,12 @@ class Setting:
                 back_s = float(np.median(self._pings(name, self.small, max(count // 4, 20)))) / 2
                 for ways, read in ((taken.one_way, False), (taken.read, True)):
                     out = self._pings(name, self.payload, count, answer=SMALLEST, read=read)
-                    # Never nothing, however badly a round went.
+                    # Always positive, however noisy the round.
                     ways.append(np.maximum(out - back_s, 1e-9))
         return samples, copies
 
     def _warmed_up(self, name: str) -> float:
-        """Touch the slots, see that what comes back is what was sent, and how long it takes."""
+        """Touch the slots, check that the same bytes come back, and return the shortest time."""
         self.echo.begin(name, _WARM_UP)
         sender, receiver = self.echo.ends[name]
         fastest = float("inf")
@@ -202,14 +202,14 @@ class Setting:
         answer: int | None = None,
         read: bool = False,
     ) -> Seconds:
-        """Round trips; the first ones wake the other process up and are not counted."""
+        """Measure round trips; the first ones wake the other process up and are not counted."""
         self.echo.begin(name, count + 2, answer, read=read)
         sender, receiver = self.echo.ends[name]
         return pings(sender, receiver, on_device(name, payload), count + 2)[2:]
 
 
 def pings(sender: fhbn.Sender, receiver: fhbn.Receiver, payload: object, count: int) -> Seconds:
-    """The inner loop: a time runs from having the data to having the answer."""
+    """Measure round trips, each from having the data to having the answer."""
     took = np.empty(count)
     clock, send, recv = time.perf_counter, sender.send, receiver.recv
     for index in range(count):
@@ -232,7 +232,7 @@ def _times(action: Callable[[], object], count: int) -> Seconds:
 
 
 def on_device(engine: str, payload: NDArray[np.uint8]) -> object:
-    """The bytes where the engine takes them from. Not verified on hardware for NCCL."""
+    """Return the bytes where the engine takes them from. Not verified on hardware for NCCL."""
     if engine != "nccl":
         return payload
     import torch
@@ -241,7 +241,7 @@ def on_device(engine: str, payload: NDArray[np.uint8]) -> object:
 
 
 def in_host(part: memoryview | Tensor) -> NDArray[np.uint8]:
-    """A part's bytes, wherever the engine has put them."""
+    """Return a part's bytes in host memory."""
     return np.asarray(part if isinstance(part, memoryview) else part.cpu(), np.uint8)
 
 

@@ -1,6 +1,6 @@
-"""What a ping-pong came to: a row for each engine and size and one for each of its rounds, and its directory.
+"""Results of a ping-pong: a row for each engine and size, one for each of its rounds, and its directory.
 
-Loads nothing of the engine, so that figures are drawn without it.
+This module imports nothing of the engine, so that figures are drawn without it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from laminabench.util.version import __version__, git_commit
 TARGET_RTT_US = 2.0
 TARGET_SHARE = 0.9
 SMALLEST, LARGEST_JUDGED = 64, 16 << 20
-# Below, a share of a copy compares one call from Python with another.
+# Below this size, a share of a copy only compares two calls from Python.
 SHARE_FROM = 16 << 10
-# Shown beside an engine's numbers.
+# Shown with an engine's numbers.
 CAVEATS = {
     "verbs": "verified on soft-RoCE, not on a NIC",
     "mlx5": "not verified on hardware",
@@ -42,13 +42,13 @@ TABLE = "pingpong"
 Seconds = NDArray[np.float64]
 COPIES = ("memcpy", "channel_copy")
 WAYS = ("one_way", "read", *COPIES)
-Copies = Mapping[str, Sequence[Seconds]]  # of each of COPIES, one entry a round
+Copies = Mapping[str, Sequence[Seconds]]  # for each of COPIES, one entry a round
 Round = Mapping[str, object]  # a row of the table that --out writes
 
 
 @dataclass
 class Samples:
-    """One engine and size, one entry a round; `read` is `one_way` to a receiver that also reads it."""
+    """Times of one engine and size, one entry a round; in `read` the receiver also reads the message."""
 
     rtt: list[Seconds] = field(default_factory=list)
     one_way: list[Seconds] = field(default_factory=list)
@@ -56,14 +56,14 @@ class Samples:
 
 
 def median(rounds: Sequence[Seconds]) -> float:
-    """Of all samples in all rounds."""
+    """Return the median of all samples in all rounds."""
     return float(np.median(np.concatenate(rounds)))
 
 
 def row(engine: str, size: int, samples: Samples, copies: Copies) -> Row:
-    """Of one engine and size, with its target if it has one; NCCL, on GPUs, has no shares of a copy.
+    """Return the row of one engine and size, with its target if any; NCCL, on GPUs, has no shares of a copy.
 
-    `share_of_memcpy` is what the target speaks of, `share_of_limit` is of the faster of the two copies.
+    The target is for `share_of_memcpy`; `share_of_limit` is relative to the faster of the two copies.
     """
     rtt, one_way_s = np.concatenate(samples.rtt), median(samples.one_way)
     p10, p50, p99 = (float(value) * 1e6 for value in np.percentile(rtt, (10, 50, 99)))
@@ -110,7 +110,7 @@ def rounds_of(engine: str, size: int, samples: Samples, copies: Copies) -> Itera
 
 
 def size_text(size: int) -> str:
-    """As people say it: 64 B, 4 KiB, 16 MiB."""
+    """Return a size in its usual unit: 64 B, 4 KiB, 16 MiB."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if size >= factor and size * 10 % factor == 0:
             return f"{size / factor:g} {unit}"
@@ -140,18 +140,18 @@ def text(rows: Sequence[Row], skipped: Mapping[str, str], limits: Mapping[str, A
 
 
 def notes(engines: Iterable[str], skipped: Mapping[str, str]) -> list[str]:
-    """What stands below a table of engines."""
+    """Return the notes below a table of engines."""
     starred = [f"* {engine}: {CAVEATS[engine]}" for engine in dict.fromkeys(engines) if engine in CAVEATS]
     return starred + [f"{engine} skipped: {reason}" for engine, reason in skipped.items()]
 
 
 def starred(engine: str) -> str:
-    """Its name where a note is below."""
+    """Return the engine's name, starred if there is a note on it."""
     return engine + ("*" if engine in CAVEATS else "")
 
 
 def cells(facts: Mapping[str, Any]) -> tuple[str, ...]:
-    """Of the table, without the verdict; shares of small messages are left out."""
+    """Return the table's cells, without the verdict; shares of small messages are left out."""
     large, target = facts["bytes"] >= SHARE_FROM, ""
     match facts["target"]:
         case {"rtt_us_p50": us}:
@@ -211,12 +211,12 @@ def write(
 
 
 def check_replaceable(directory: Path) -> None:
-    """A UserError unless nothing is there, or an empty directory, or a ping-pong."""
+    """Raise a UserError unless the path is free, an empty directory, or a ping-pong."""
     require_replaceable(directory, lambda: manifest_in(directory, FORMAT) is not None, "a ping-pong")
 
 
 def read(directory: Path) -> dict[str, Any]:
-    """run.json of such a directory, whose table is as it was written; else a UserError."""
+    """Return the manifest of a ping-pong's directory, after checking its table; else a UserError."""
     manifest = manifest_in(directory, FORMAT)
     if manifest is None:
         raise UserError("fhbn-run-unknown", f"{directory} is not what 'laminabench bench fhbn --out' writes")
@@ -227,10 +227,10 @@ def read(directory: Path) -> dict[str, Any]:
         )
     table = directory / f"{TABLE}.parquet"
     try:
-        whole = sha256_of(table) == manifest["tables"][TABLE]["sha256"] and bool(manifest["rows"])
+        complete = sha256_of(table) == manifest["tables"][TABLE]["sha256"] and bool(manifest["rows"])
     except (OSError, KeyError, TypeError):
-        whole = False
-    if not whole:
+        complete = False
+    if not complete:
         raise UserError(
             "fhbn-run-damaged", f"{table} is missing, or not what {MANIFEST} tells of: measure it again"
         )

@@ -1,4 +1,4 @@
-"""What H2M2's averages owe to the parts of its board (figure 17), and to what its paper leaves open."""
+"""The shares of H2M2's averages that are due to parts of its board (figure 17), and to open assumptions."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ BUSY, ALWAYS, BYTES = "while it is busy", "all the time", "by the byte"
 
 
 class Use(NamedTuple):
-    """What an iteration takes of LPDDR and of HBM, device-seconds or bytes: alone, on the board, on eight."""
+    """The LPDDR and HBM use of an iteration, in device-seconds or bytes: alone, on the board, on eight."""
 
     lpddr_only: float
     h2m2: tuple[float, float]
@@ -133,9 +133,9 @@ def _always(point: tuple[int, int]) -> Use:
 def _bytes(point: tuple[int, int]) -> Use:
     """Count every byte of weights and KV once an iteration, where it is."""
     batch, length = point
-    whole = sum(footprint(model(GPT3.model), batch * length).values())
+    total = sum(footprint(model(GPT3.model), batch * length).values())
     on_hbm = sum(plan_of(H2M2, GPT3.model, point).hbm_bytes.values())
-    return Use(whole, (whole - on_hbm, on_hbm), whole)
+    return Use(total, (total - on_hbm, on_hbm), total)
 
 
 _COUNTS: Mapping[str, Callable[[tuple[int, int]], Use]] = {BUSY: _busy, ALWAYS: _always, BYTES: _bytes}

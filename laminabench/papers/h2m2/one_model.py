@@ -159,9 +159,9 @@ def capacity_gb() -> float:
     return original().hbm.capacity_bytes / GB
 
 
-def _course(held_gb: pd.Series[float]) -> str:
+def _course(size_gb: pd.Series[float]) -> str:
     """Describe the size from the shortest requests to the longest, and whether it only grows or shrinks."""
-    first, last = held_gb.iloc[0], held_gb.iloc[-1]
-    steps = held_gb.diff().dropna()
+    first, last = size_gb.iloc[0], size_gb.iloc[-1]
+    steps = size_gb.diff().dropna()
     straight = (steps >= 0).all() or (steps <= 0).all()
     return f"from {first:.1f} to {last:.1f} GB" + (", in one direction" if straight else "")

@@ -192,11 +192,11 @@ def _placed(
     best, best_s = mapping, float("inf")
     for count in range(most + 1):
         heads: dict[str, Any] = {sublayer: count}
-        tried = mapping._replace(**heads)
-        planned = time_of(board, shape, tried, load)
+        candidate = mapping._replace(**heads)
+        planned = time_of(board, shape, candidate, load)
         if sum(planned.hbm_bytes.values()) > board.hbm.capacity_bytes:
             break
         taken_s: float = getattr(planned, f"{sublayer}_s")
         if taken_s < best_s:
-            best, best_s = tried, taken_s
+            best, best_s = candidate, taken_s
     return best

@@ -1,4 +1,4 @@
-"""What H2M2's figures share: models, batches and lengths, and how much faster than LPDDR alone a board is.
+"""Common parts of H2M2's figures: models, batches and lengths, and a board's speed-up over LPDDR alone.
 
 Sequence lengths are in no text of the paper. Those of section 5 were in the grid on which the board's open
 parameters were fitted to its averages, so they are fitted as well; those of section 3 are assumed. Every
@@ -44,7 +44,7 @@ Shares = Callable[[Board, ModelShape, IterationLoad], tuple[float, float]]
 
 
 class Way(NamedTuple):
-    """How a board, or what it is compared with, decodes."""
+    """One way in which a board, or a system compared with it, decodes."""
 
     words: str  # in legends
     policy: str

@@ -64,8 +64,8 @@ def price(context: Context) -> Result:
 
 
 def _trace(context: Context, name: str) -> Trace:
-    whole = context.trace(name)
-    return whole.first(min(len(whole), REQUESTS))
+    trace = context.trace(name)
+    return trace.first(min(len(trace), REQUESTS))
 
 
 def _values(context: Context, traces: Sequence[str]) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from laminabench.catalog.network import load_networks
 from laminabench.papers.context import Context
 from laminabench.papers.paper import Result
 from laminabench.papers.replays import ends, stacked
+from laminabench.papers.v1.experiments import SHORTEST, overlap, overlapped
 from laminabench.papers.v1.testbed import CARD, LAMINA, VLLM, derived, measured, over, points_frame, setup
-from laminabench.papers.v1.tried import SHORTEST, overlap, overlapped
 from laminabench.systems.modelled.lamina_v1 import STREAM_CHUNKS
 
 
@@ -76,6 +76,6 @@ def fig16(context: Context) -> Result:
     columns = ["costs", "batch", "tbt_ms", "streamed_tbt_ms", "network_ms", "masked_percent", "saved_percent"]
     frame = pd.DataFrame(rows, columns=columns)
     best = frame.groupby("costs")[["masked_percent", "saved_percent"]].max()
-    tried = overlap(context.costs(), (SHORTEST, _CONTEXT), (STREAM_CHUNKS, 2 * STREAM_CHUNKS))
-    values = {"chunks": STREAM_CHUNKS, "tried": tried}
+    variants = overlap(context.costs(), (SHORTEST, _CONTEXT), (STREAM_CHUNKS, 2 * STREAM_CHUNKS))
+    values = {"chunks": STREAM_CHUNKS, "tried": variants}
     return Result(frame, values | {kind: best[f"{kind}_percent"] for kind in ("masked", "saved")})

@@ -10,7 +10,7 @@ from laminabench.catalog.costs import CostSet
 from laminabench.papers.context import Context
 from laminabench.papers.paper import Result
 from laminabench.papers.replays import ends
-from laminabench.papers.v1 import tried
+from laminabench.papers.v1 import experiments
 from laminabench.papers.v1.testbed import (
     CASE,
     LAMINA,
@@ -58,10 +58,10 @@ def fig12(context: Context) -> Result:
         "small": over(small, "tbt_ms", ROTATIONAL, LAMINA),
         "small_batch": _SMALL,
         "in_turn": 2,
-        **tried.memory_devices(CONTEXTS, published["batch"][1]),
-        **tried.largest_batches(sets, CONTEXTS[0], CONTEXTS[-1]),
-        **tried.large_batches(sets, CONTEXTS, tuple(batch for batch in _BATCHES if batch > _LARGE)),
-        **tried.small_batches(sets, CONTEXTS, _SMALL),
+        **experiments.memory_devices(CONTEXTS, published["batch"][1]),
+        **experiments.largest_batches(sets, CONTEXTS[0], CONTEXTS[-1]),
+        **experiments.large_batches(sets, CONTEXTS, tuple(batch for batch in _BATCHES if batch > _LARGE)),
+        **experiments.small_batches(sets, CONTEXTS, _SMALL),
     }
     frames = {"ratios": by_context(CONTEXTS, measured_ratios), "implied": by_context(CONTEXTS, implied)}
     return Result(frame, values, frames)
@@ -91,7 +91,7 @@ def fig13(context: Context) -> Result:
     gained = over(measured(frame), _PER_USD, LAMINA, VLLM)
     implied = over(derived(frame), _PER_USD, LAMINA, VLLM)
     by_model = zip(gained.index.get_level_values("model"), gained, strict=True)
-    values = {"gained": gained, "implied": ends(implied), **tried.prices(by_model, context.costs())}
+    values = {"gained": gained, "implied": ends(implied), **experiments.prices(by_model, context.costs())}
     slow = derived(frame)
     aside = slow["system"].map({VLLM: -0.2, LAMINA: 0.2})
     frames = {

@@ -95,22 +95,25 @@ def _gain(cell: Cell) -> float:
     return 100 * cell.gain_of("lamina", "vllm")
 
 
-def _of(cells: Sequence[Cell], era: Era | None, *, alike: bool = False) -> list[Cell]:
+def _of(cells: Sequence[Cell], era: Era | None, *, same_host: bool = False) -> list[Cell]:
     return [
-        cell for cell in cells if (cell.reading.era if cell.reading else None) == era and cell.alike == alike
+        cell
+        for cell in cells
+        if (cell.reading.era if cell.reading else None) == era and cell.alike == same_host
     ]
 
 
 def _gains(cells: Sequence[Cell], of_slow: Sequence[Cell], limits: tuple[float, float]) -> dict[str, object]:
-    then, alike = _of(cells, THEN), _of(cells, THEN, alike=True)
+    then, same_host = _of(cells, THEN), _of(cells, THEN, same_host=True)
     now, plain = _of(cells, NOW), _of(cells, None)
-    named = {"then": then, "alike": alike, "now": now, "plain": plain, "slow": of_slow}
-    measured, left = beside_kernels()
+    named = {"then": then, "alike": same_host, "now": now, "plain": plain, "slow": of_slow}
+    measured, left = step_and_rest()
     lines = Lines.of(then)
     return {
         "gains": {name: [_gain(cell) for cell in some] for name, some in named.items()},
         "by_host": [
-            [_gain(cell) for cell in alike if cell.hosts["vllm"].per_step_ms == host] for host in THEN.host_ms
+            [_gain(cell) for cell in same_host if cell.hosts["vllm"].per_step_ms == host]
+            for host in THEN.host_ms
         ],
         "needed_ms": [lines.host_of(place, gain) for place, gain in zip((0, -1), limits, strict=True)],
         "measured_ms": measured,
@@ -155,8 +158,8 @@ class Lines(NamedTuple):
 
 
 @cache
-def beside_kernels() -> tuple[float, dict[str, float]]:
-    """Return a step of vLLM's CI in milliseconds, and what kernels of each set leave of it."""
+def step_and_rest() -> tuple[float, dict[str, float]]:
+    """Return a step of vLLM's CI in milliseconds, and the part that kernels of each set leave unexplained."""
     steps = published.table()["output_tokens"]
     left, measured = {}, 0.0
     for name in COST_SETS:

@@ -15,7 +15,7 @@ from laminabench.catalog.find_model import model
 from laminabench.catalog.network import parse_network
 from laminabench.papers.context import Context
 from laminabench.papers.paper import Result
-from laminabench.papers.replays import held_by_all, throughput
+from laminabench.papers.replays import fitting_all, throughput
 from laminabench.systems.modelled.lamina import default_deployment
 from laminabench.systems.modelled.setup import Setup
 from laminabench.traces.table import Trace
@@ -111,4 +111,4 @@ def _setups(context: Context, batches: int) -> list[Setup]:
 def _rate(trace: Trace, setup: Setup, network: str) -> float:
     """Return tokens a second over this network, of the requests that fit."""
     over = replace(setup, network=parse_network(network))
-    return throughput(held_by_all(trace, [("lamina", over)]), "lamina", over)
+    return throughput(fitting_all(trace, [("lamina", over)]), "lamina", over)

@@ -13,7 +13,7 @@ from laminabench.catalog.find_model import model
 from laminabench.catalog.network import parse_network
 from laminabench.papers.context import Context
 from laminabench.papers.paper import Result
-from laminabench.papers.replays import ends, held_by_all, throughput
+from laminabench.papers.replays import ends, fitting_all, throughput
 from laminabench.systems.modelled.setup import Setup
 from laminabench.traces.table import Trace
 from laminabench.workflows.replay import Workload, replay
@@ -77,7 +77,7 @@ def setups(model_name: str, costs: CostSet) -> dict[tuple[str, str], Setup]:
 
 def _points(model_name: str, trace: Trace, costs: CostSet) -> list[Point]:
     chosen = setups(model_name, costs)
-    fitting = held_by_all(trace, ((system, setup) for (system, _), setup in chosen.items()))
+    fitting = fitting_all(trace, ((system, setup) for (system, _), setup in chosen.items()))
     points = []
     for (system, dop), setup in chosen.items():
         summary = replay(fitting, system, setup, Workload()).summary
@@ -100,6 +100,6 @@ def _means(frame: pd.DataFrame) -> pd.DataFrame:
 def _serial_gain(costs: CostSet, trace: Trace) -> float:
     """Return what two more model workers add to LLaMA-65B's throughput with one batch, in percent."""
     chosen = [replace(setups("llama-65b", costs)["lamina", dop], batches=1) for dop in ("(2, 4)", "(4, 4)")]
-    fitting = held_by_all(trace, (("lamina", setup) for setup in chosen))
+    fitting = fitting_all(trace, (("lamina", setup) for setup in chosen))
     few, more = (throughput(fitting, "lamina", setup) for setup in chosen)
     return 100 * (more / few - 1)

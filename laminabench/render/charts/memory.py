@@ -35,7 +35,7 @@ def _held(each: Shown, found: MemoryOverTime) -> Chart:
             "stackgroup": "held",
             "name": NAMES[part],
             "x": middle_s,
-            "y": rounded(found.held_bytes[part] / 1e9),
+            "y": rounded(found.stored_bytes[part] / 1e9),
             "fillcolor": colour,
             "hovertemplate": f"{NAMES[part]} %{{y:,.4~g}} GB",
             "meta": {"run": each.number},
@@ -44,7 +44,7 @@ def _held(each: Shown, found: MemoryOverTime) -> Chart:
     ]
     whole = found.capacity_bytes / 1e9
     means = [
-        f"{name} {number4(float(found.held_bytes[part].mean()) / 1e9)} GB" for part, name in NAMES.items()
+        f"{name} {number4(float(found.stored_bytes[part].mean()) / 1e9)} GB" for part, name in NAMES.items()
     ]
     capacity = dotted_line(whole, f"{number4(whole)} GB of HBM", vertical=False)
     capacity["annotations"][0] |= {"x": 1, "xref": "paper", "xanchor": "right"}

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laminabench.analysis.over_time import MOST_SLICES, first_tokens_over_time, over_time
-from laminabench.analysis.streams import seen_of
+from laminabench.analysis.streams import observed_of
 from laminabench.render.charts.chart import (
     Chart,
     PlotlyJson,
@@ -241,12 +241,12 @@ def in_service(outcome: Outcome, column: str, slices: int) -> Sliced:
 
 def _levels(outcome: Outcome, column: str) -> tuple[Ticks, NDArray[np.int64]]:
     """When the sum over all batches changes, ascending, and what it is from then on."""
-    seen = seen_of(outcome)
-    if seen is not None:
+    observed = observed_of(outcome)
+    if observed is not None:
         assert column == "size"
-        some = seen.streams.first >= 0
+        some = observed.streams.first >= 0
         ones = np.ones(np.count_nonzero(some), np.int64)
-        return _sums(seen.streams.first[some], seen.streams.last[some], ones)
+        return _sums(observed.streams.first[some], observed.streams.last[some], ones)
     rows = outcome.iterations
     start = ticks(rows["start_s"])
     until = start + ticks(rows["duration_s"])

@@ -46,20 +46,20 @@ _SHOWN = {
 
 def described(each: Imported, place: Path) -> dict[str, Json]:
     """As --json has it."""
-    found, summary = each.found, each.summary
+    benchmark, summary = each.benchmark, each.summary
     return {
         "run_dir": str(place),
-        "tool": found.tool,
-        "version": found.version or None,
+        "tool": benchmark.tool,
+        "version": benchmark.version or None,
         "model": each.manifest.model_name,
         "backend": each.manifest.backend,
-        "mode": found.mode,
-        "concurrency": found.concurrency,
+        "mode": benchmark.mode,
+        "concurrency": benchmark.concurrency,
         "requests": to_json(summary.requests),
         "tokens_generated": summary.tokens_generated,
-        "stated": dict(found.stated),
-        "recounted": dict(found.recounted),
-        "differences": found.differences(),
+        "stated": dict(benchmark.stated),
+        "recounted": dict(benchmark.recounted),
+        "differences": benchmark.differences(),
         "notes": each.notes,
         "summary": to_json(summary),
     }

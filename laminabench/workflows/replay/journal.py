@@ -14,7 +14,7 @@ import msgspec
 
 from laminabench.requests.replay import FIELDS, ReplayRequest, absolute, acting, of_text, require_given
 from laminabench.runs.format import MANIFEST, sha256_of
-from laminabench.runs.journal import SUFFIX, Journal, beside, require_none
+from laminabench.runs.journal import SUFFIX, Journal, journal_path, require_none
 from laminabench.runs.replace import require_writable
 from laminabench.traces.table import Trace
 from laminabench.util.errors import Interrupted, Terminated, UserError
@@ -89,7 +89,7 @@ class ReplayJournal:
             "replaces": _there(directory),
             "trace": _identity(trace),
         }
-        path = beside(directory)
+        path = journal_path(directory)
         require_writable(path)
         require_none(path)
         return cls(path, header, kept)
@@ -97,7 +97,7 @@ class ReplayJournal:
     @classmethod
     def reopened(cls, path: Path, listener: Listener = SILENT) -> ReplayJournal:
         """That of an interrupted replay, by its own name or the Run's; a UserError says why not."""
-        file = path if path.name.endswith(SUFFIX) else beside(path)
+        file = path if path.name.endswith(SUFFIX) else journal_path(path)
         if not file.exists():
             if _there(file.with_suffix("")):
                 raise UserError(

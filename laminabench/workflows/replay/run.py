@@ -14,7 +14,7 @@ import msgspec
 
 from laminabench.catalog.deployment import AUTO
 from laminabench.requests.replay import ReplayRequest, seconds
-from laminabench.runs.journal import beside
+from laminabench.runs.journal import journal_path
 from laminabench.runs.manifest import Manifest, manifest
 from laminabench.systems.base import Prepared, Replayed, Workload
 from laminabench.systems.modelled.prepared import Routed, replay_on
@@ -173,7 +173,7 @@ def free_directory(name: str) -> Path:
     stamped = Path("runs") / f"{plain}-{time.strftime('%Y%m%d-%H%M%S')}"
     numbered = (stamped.with_name(f"{stamped.name}-{number}") for number in itertools.count(2))
     paths = itertools.chain([stamped], numbered)
-    return next(path for path in paths if not path.exists() and not beside(path).exists())
+    return next(path for path in paths if not path.exists() and not journal_path(path).exists())
 
 
 def _directory(prepared: Prepared, trace: Trace) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from laminabench.requests.replay import ReplayRequest
-from laminabench.runs.live import End, Header, LiveFile, live_beside, started
+from laminabench.runs.live import End, Header, LiveFile, live_path, started
 from laminabench.systems.base import Prepared, Replayed
 from laminabench.traces.table import Trace
 from laminabench.util.errors import CodedError, Interrupted, Terminated, UserError
@@ -41,7 +41,7 @@ class LiveReport(Passing):
         # Where it cannot be written nobody watches, and the Run will say so soon enough.
         if self._directory:
             with contextlib.suppress(OSError, UserError):
-                self._file = LiveFile(live_beside(self._directory), self._header(expected))
+                self._file = LiveFile(live_path(self._directory), self._header(expected))
         with self.to.watch(expected) as told:
 
             def both(happening: Happening) -> None:

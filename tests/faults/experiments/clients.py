@@ -1,6 +1,6 @@
 """Clients that leave at any moment, send trailers, pipeline, read slowly or half-close; and mutated requests.
 
-Nothing may be left of anybody, and who asks properly beside them gets the right tokens.
+No client may leave anything behind, and well-behaved clients alongside them get the right tokens.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from experiments.mutations import mutated
 from experiments.processes import eventually
 from experiments.serving import Server, growth, serving
-from experiments.stream_client import Ask, Client, WrongAnswerError, answers_of, asks, held_against
+from experiments.stream_client import Ask, Client, WrongAnswerError, answers_of, asks, check_tokens
 from experiments.tally import Tally
 from laminabench.systems.live.endpoint.wire import more_files
 
@@ -28,11 +28,11 @@ SERVER = (
     *("--max-num-seqs", "64", "--max-waiting", "4096"),
 )
 ANSWER_S = 120.0
-# A mutated request may be the beginning of one: the server waits for the rest, and nobody else does.
+# A mutated request may be an incomplete one: the server waits for the rest, the test does not.
 PATIENCE_S = 0.2
 _REST_S = 30.0
 STAYS = ("front_end_descriptors", "front_end_threads")
-# The server's own threads, which begin when there is first something for them.
+# The server's own threads, which start when they are first needed.
 READERS = 2
 MOST_GROWTH_MB = 64.0
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
@@ -45,20 +45,20 @@ NOTHING = b"POST /nothing HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5000\r\
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One client, from its seed alone."""
+    """One client, determined by its seed."""
 
     port: int
-    wanted: Mapping[Ask, list[int]]
+    expected: Mapping[Ask, list[int]]
     rng: random.Random
 
     async def open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port)
 
     def request(self) -> bytes:
-        return self.rng.choice(list(self.wanted)).head_and_body
+        return self.rng.choice(list(self.expected)).head_and_body
 
     async def leaves(self) -> None:
-        """With a part of a request sent, or all of it, or a part of the answer read."""
+        """Disconnect with a part of a request sent, or all of it, or a part of the answer read."""
         reader, writer = await self.open()
         sent = self.request()
         writer.write(sent[: self.rng.choice((0, self.rng.randrange(len(sent)), len(sent), len(sent)))])
@@ -87,24 +87,24 @@ class Visit:
         writer.close()
 
     async def pipelines(self) -> None:
-        """A request for tokens and many behind it; all are answered, or it leaves before."""
+        """Send a request for tokens with many behind it; all are answered, or disconnect before."""
         reader, writer = await self.open()
         count = self.rng.randrange(1, 60)
         writer.write(self.request() + GET * count)
         if self.rng.random() < 0.5:
             writer.close()
             return
-        found: list[int] = []
+        statuses: list[int] = []
         rest = b""
-        while len(found) <= count:
+        while len(statuses) <= count:
             more = await reader.read(65_536)
             if not more:
-                raise WrongAnswerError("lost", f"{len(found)} of {count + 1} pipelined answers")
+                raise WrongAnswerError("lost", f"{len(statuses)} of {count + 1} pipelined answers")
             rest += more
-            found += map(int, STATUS.findall(rest))
+            statuses += map(int, STATUS.findall(rest))
             rest = rest[-12:] if STATUS.search(rest) is None else rest[[*STATUS.finditer(rest)][-1].end() :]
         writer.close()
-        _require(found, {200})
+        _require(statuses, {200})
 
     async def sends_trailers(self) -> None:
         size = self.rng.choice((1, 100, 60_000, 300_000))
@@ -125,32 +125,32 @@ class Visit:
             writer.close()
 
     async def asks_properly(self) -> None:
-        ask = self.rng.choice(list(self.wanted))
+        ask = self.rng.choice(list(self.expected))
         client = Client(self.port)
-        held_against(ask, await client.answer(ask), self.wanted[ask])
+        check_tokens(ask, await client.answer(ask), self.expected[ask])
         await client.close()
 
     async def mutates(self) -> None:
-        """A request that is almost one: answered with anything but a fault of the server, or not yet."""
+        """Send a malformed request: any answer except a server error is fine, or none yet."""
         reader, writer = await self.open()
-        found = b""
-        sent, whole = mutated(self.request(), self.rng)
+        received = b""
+        sent, complete = mutated(self.request(), self.rng)
         try:
             writer.write(sent)
-            async with asyncio.timeout(None if whole else PATIENCE_S):
-                found = await reader.read(65_536)
+            async with asyncio.timeout(None if complete else PATIENCE_S):
+                received = await reader.read(65_536)
         except TimeoutError:
             return
         finally:
             writer.close()
-        status = STATUS.match(found)
-        if (whole or found) and (status is None or status[1] == b"500"):
-            raise WrongAnswerError("crashed", f"{sent[-100:]!r}: {found[-200:]!r}")
+        status = STATUS.match(received)
+        if (complete or received) and (status is None or status[1] == b"500"):
+            raise WrongAnswerError("crashed", f"{sent[-100:]!r}: {received[-200:]!r}")
 
 
-def _require(found: Sequence[int], wanted: set[int]) -> None:
-    if not found or not set(found) <= wanted:
-        raise WrongAnswerError("wrong", f"{list(found)} in place of {sorted(wanted)}")
+def _require(statuses: Sequence[int], expected: set[int]) -> None:
+    if not statuses or not set(statuses) <= expected:
+        raise WrongAnswerError("wrong", f"{list(statuses)} in place of {sorted(expected)}")
 
 
 Behaviour = Callable[[Visit], Awaitable[None]]
@@ -166,22 +166,22 @@ KINDS: Sequence[tuple[Behaviour, int]] = (
 )
 
 
-# To these a reset is as good as any other end.
+# A reset is a valid end of these.
 CUT_OFF: Sequence[Behaviour] = (Visit.leaves, Visit.half_closes, Visit.reads_slowly, Visit.mutates)
 
 
 def clients(seeds: Sequence[int]) -> Tally:
-    """All of them against one server; a case is a client."""
+    """Run all behaviours against one server; a case is a client."""
     behaviours, weights = zip(*KINDS, strict=True)
-    return _tried("clients", seeds, lambda rng: rng.choices(behaviours, weights)[0])
+    return _run("clients", seeds, lambda rng: rng.choices(behaviours, weights)[0])
 
 
 def http_fuzz(seeds: Sequence[int]) -> Tally:
-    """A case is a mutated request."""
-    return _tried("http-fuzz", seeds, lambda _: Visit.mutates)
+    """Send mutated requests; a case is one."""
+    return _run("http-fuzz", seeds, lambda _: Visit.mutates)
 
 
-def _tried(name: str, seeds: Sequence[int], draw: Callable[[random.Random], Behaviour]) -> Tally:
+def _run(name: str, seeds: Sequence[int], draw: Callable[[random.Random], Behaviour]) -> Tally:
     more_files()
     tally = Tally(name)
     with serving(*SERVER) as server:
@@ -195,18 +195,18 @@ def _tried(name: str, seeds: Sequence[int], draw: Callable[[random.Random], Beha
 async def _crowd(
     server: Server, seeds: Sequence[int], draw: Callable[[random.Random], Behaviour], tally: Tally
 ) -> str | None:
-    """So many at once; what is left of them."""
-    wanted = await answers_of(server.port, asks(ASKS, ASKS_SEED, LONGEST_ANSWER))
+    """Run many clients at once; return a description of what is left of them."""
+    expected = await answers_of(server.port, asks(ASKS, ASKS_SEED, LONGEST_ANSWER))
     warm, half = seeds[: min(200, len(seeds))], Tally("")
-    await _visits(server, warm, draw, wanted, half)  # what is made once, and kept, is made by the first
+    await _visits(server, warm, draw, expected, half)  # warm-up: creates what is allocated once
     await asyncio.to_thread(server.at_rest)
     before = server.takes()
     before["front_end_threads"] += READERS
-    await _visits(server, seeds, draw, wanted, tally)
+    await _visits(server, seeds, draw, expected, tally)
     if left := await asyncio.to_thread(server.at_rest):
         return left
-    again = await answers_of(server.port, list(wanted))
-    if again != wanted:
+    again = await answers_of(server.port, list(expected))
+    if again != expected:
         tally.add("wrong", "afterwards", seeds[0], "other tokens than before")
     await asyncio.to_thread(eventually, lambda: not growth(before, server.takes(), STAYS), _REST_S)
     after = server.takes()
@@ -221,7 +221,7 @@ async def _visits(
     server: Server,
     seeds: Sequence[int],
     draw: Callable[[random.Random], Behaviour],
-    wanted: Mapping[Ask, list[int]],
+    expected: Mapping[Ask, list[int]],
     tally: Tally,
 ) -> None:
     left = iter(seeds)
@@ -233,7 +233,7 @@ async def _visits(
             case = getattr(behaviour, "__name__", "")
             try:
                 async with asyncio.timeout(ANSWER_S):
-                    await behaviour(Visit(server.port, wanted, rng))
+                    await behaviour(Visit(server.port, expected, rng))
             except WrongAnswerError as error:
                 tally.add(error.kind, case, seed, str(error))
             except TimeoutError:

@@ -1,4 +1,4 @@
-"""A wall clock that jumps back and forth by hours: nothing measures with it, and nothing waits for it."""
+"""A wall clock that jumps back and forth by hours: no measurement and no wait may depend on it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ import numpy as np
 
 from experiments.disk import compiled, memory
 from experiments.prefork import Warm
-from experiments.resumes import LIVE, LONGEST_S, Whole, interrupted, undisturbed, write_trace
+from experiments.resumes import LIVE, LONGEST_S, Undisturbed, interrupted, undisturbed, write_trace
 from experiments.serving import metrics_of
-from experiments.stream_client import WrongAnswerError, answers_of, asks, held_against
+from experiments.stream_client import WrongAnswerError, answers_of, asks, check_tokens
 from experiments.tally import Tally
 from laminabench.runs.read import read_run
 
 SOURCE = Path(__file__).with_name("clock.c")
 JUMP_EVERY_MS = 100
-# Two clocks that are read one after the other differ by so much.
+# Most difference of two clocks that are read one after the other.
 _SLACK_S = 0.05
 _SERVE = (
     *("serve", "--model", "llama-tiny", "--dtype", "fp32", "--port", "0", "--json", "-q"),
@@ -36,20 +36,20 @@ _SWEEP = (
     *("sweep", "--trace", "t.csv", "--model", "llama3-70b", "--system", "lamina", "--vary", "batches=1,2"),
     *("--json", "-q", "--out", "sweep"),
 )
-_ASKED = 12
+_REQUESTS = 12
 
 
 class _Both(NamedTuple):
-    """Processes whose clock jumps, and what they should come to: what others did whose clock does not."""
+    """Processes whose clock jumps, and the results of others whose clock does not."""
 
     jumping: Warm
-    whole: Whole
+    undisturbed_run: Undisturbed
     answers: Mapping[Any, list[int]]
     points: Any
 
 
 def clock_jumps(seeds: Sequence[int]) -> Tally:
-    """A case is a replay, an interrupted one, a sweep or a server; the clock jumps ten times a second."""
+    """Run a replay, an interrupted one, a sweep or a server, with a clock that jumps ten times a second."""
     tally = Tally("clock-jumps")
     kinds = list(KINDS)
     with tempfile.TemporaryDirectory() as place, compiled(SOURCE) as clock:
@@ -58,13 +58,13 @@ def clock_jumps(seeds: Sequence[int]) -> Tally:
             folder.mkdir()
         environment = {"LD_PRELOAD": str(clock), "LAMINABENCH_CLOCK": f"{seeds[0]}:{JUMP_EVERY_MS}"}
         with Warm(steady) as warm:
-            whole = undisturbed(warm, steady)
+            undisturbed_run = undisturbed(warm, steady)
             points = _points(warm, steady)
             with _served(warm, steady) as (port, _):
-                answers = asyncio.run(answers_of(port, asks(_ASKED, 1, 40)))
+                answers = asyncio.run(answers_of(port, asks(_REQUESTS, 1, 40)))
         with Warm(jumps, environment) as jumping:
             undisturbed(jumping, jumps)  # it loads the model
-            both = _Both(jumping, whole, answers, points)
+            both = _Both(jumping, undisturbed_run, answers, points)
             for seed in seeds:
                 name = kinds[seed % len(kinds)]
                 with memory() as folder:
@@ -79,18 +79,18 @@ def _replay(both: _Both, folder: Path, _: random.Random) -> tuple[str | None, st
     if status:
         return "crashed", f"it ended with {status}"
     for name in ("requests", "tokens_generated", "tokens_sha256"):
-        if facts[name] != both.whole.facts[name]:
+        if facts[name] != both.undisturbed_run.facts[name]:
             return "wrong", f"{name} is {facts[name]}"
     return _times(folder / "run", facts, took_s)
 
 
 def _resumed(both: _Both, folder: Path, drawn: random.Random) -> tuple[str | None, str]:
-    kind, what, _ = interrupted(both.jumping, folder, both.whole, drawn, 3)
+    kind, what, _ = interrupted(both.jumping, folder, both.undisturbed_run, drawn, 3)
     return kind, what
 
 
 def _times(run: Path, facts: Mapping[str, Any], took_s: float) -> tuple[str | None, str]:
-    """Whether all that was measured was between nothing and all the time that there was."""
+    """Check that every measured time is between zero and the total."""
     outcome = read_run(run).outcome
     columns = {
         **{name: outcome.requests[name] for name in ("admitted_s", "first_token_s", "finished_s")},
@@ -114,7 +114,7 @@ def _sweep(both: _Both, folder: Path, _: random.Random) -> tuple[str | None, str
 
 
 def _points(warm: Warm, folder: Path) -> Any:
-    """What a sweep finds, but for the times it says it took."""
+    """Return a sweep's results without their durations."""
     status, facts, _ = _done(warm, folder, _SWEEP)
     if status:
         raise RuntimeError(f"a sweep ended with {status}")
@@ -127,9 +127,9 @@ def _server(both: _Both, folder: Path, _: random.Random) -> tuple[str | None, st
     began = time.perf_counter()
     with _served(both.jumping, folder) as (port, end):
         try:
-            found = asyncio.run(answers_of(port, list(both.answers)))
-            for ask, made in found.items():
-                held_against(ask, made, both.answers[ask])
+            answers = asyncio.run(answers_of(port, list(both.answers)))
+            for ask, made in answers.items():
+                check_tokens(ask, made, both.answers[ask])
         except WrongAnswerError as error:
             return error.kind, str(error)
         took_s = time.perf_counter() - began
@@ -143,7 +143,7 @@ def _server(both: _Both, folder: Path, _: random.Random) -> tuple[str | None, st
 
 @contextlib.contextmanager
 def _served(warm: Warm, folder: Path) -> Iterator[tuple[int, Callable[[], int | None]]]:
-    """The port of a server, and what ends it and tells its exit status."""
+    """Yield the port of a server, and a function that ends it and returns its exit status."""
     with (folder / "out").open("w+b") as out, (folder / "err").open("w+b") as errors:
         running = warm.start(_SERVE, folder, errors, out)
 
@@ -153,16 +153,16 @@ def _served(warm: Warm, folder: Path) -> Iterator[tuple[int, Callable[[], int | 
 
         try:
             end_s = time.monotonic() + LONGEST_S
-            while not (said := (folder / "out").read_text()).endswith("\n"):
+            while not (output := (folder / "out").read_text()).endswith("\n"):
                 if time.monotonic() > end_s or running.wait(0.02) is not None:
                     raise RuntimeError(f"no server: {(folder / 'err').read_text()}")
-            yield int(json.loads(said.splitlines()[0])["url"].rpartition(":")[2]), end
+            yield int(json.loads(output.splitlines()[0])["url"].rpartition(":")[2]), end
         finally:
             running.close()
 
 
 def _done(warm: Warm, folder: Path, command: Sequence[str]) -> tuple[int | None, dict[str, Any], float]:
-    """How it ended, what it answered, and how long that took by a clock that does not jump."""
+    """Return the exit status, the answer, and the duration by a clock that does not jump."""
     began = time.perf_counter()
     with (
         (folder / "out").open("w+b") as out,

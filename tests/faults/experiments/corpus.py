@@ -1,4 +1,4 @@
-"""One small file of every kind that is read from others, and ways to change it that are likely to hurt."""
+"""One small file of every kind that is read from users, and mutations that are likely to break parsers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from laminabench.workflows.replay.journal import ReplayJournal
 from laminabench.workflows.sweep.kept import SweepStore
 from laminabench.workflows.validate.recording import packaged_recording, read
 
-# What parsers stumble over.
+# Texts that often break parsers.
 HURTFUL = (
     *(b"", b"\0", b"\n", b"\r", b'"', b"'", b",", b"[", b"{", b"}", b"]", b"=", b"-", b".", b"e9", b"\xff"),
     *(
@@ -62,14 +62,14 @@ class Sample(NamedTuple):
 
 
 def samples(folder: Path) -> Mapping[str, Sample]:
-    """By what they are; each is written to its own path and read from there."""
-    found: dict[str, Sample] = {}
+    """Return the samples by name; each is written to its own path and read from there."""
+    by_name: dict[str, Sample] = {}
 
     def add(name: str, content: bytes, called: str, reader: Callable[[Path], Any]) -> None:
         path = folder / name.replace(" ", "-") / called
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
-        found[name] = Sample(content, path, reader)
+        by_name[name] = Sample(content, path, reader)
 
     trace = replayed()[1].trace
     for suffix in ("parquet", "csv", "jsonl"):
@@ -81,7 +81,7 @@ def samples(folder: Path) -> Mapping[str, Sample]:
             add(f"{suffix} zst", pa.compress(content, "zstd", asbytes=True), "t.zst", load_file)
             skipping = lambda path: load_file(path, skip_bad=True)  # noqa: E731
             add(f"{suffix} without bad rows", content, f"t.{suffix}", skipping)
-    add("csv utf-16", found["csv"].content.decode().encode("utf-16"), "t.csv", load_file)
+    add("csv utf-16", by_name["csv"].content.decode().encode("utf-16"), "t.csv", load_file)
     for name, text in _FORMATS.items():
         add(name, text.encode(), "t", load_file)
     write_costs(load_costs("vllm-0.14"), folder / "c.toml")
@@ -112,11 +112,11 @@ def samples(folder: Path) -> Mapping[str, Sample]:
         for other in (folder / "a-run").iterdir():
             add(name, other.read_bytes(), other.name, lambda path: read_run(path.parent))
         add(name, part.read_bytes(), part.name, lambda path: read_run(path.parent))
-    return found
+    return by_name
 
 
 def changed(content: bytes, drawn: random.Random, others: Sequence[bytes]) -> bytes:
-    """The same but for a few changes, some of them by pieces of others."""
+    """Return the content with a few mutations, some of them by pieces of others."""
     data = bytearray(content)
     for _ in range(drawn.choice((1, 1, 1, 2, 4, 16))):
         at = drawn.randint(0, len(data))

@@ -1,4 +1,4 @@
-"""A disk that fails at the n-th operation, or tells of each: `disk.c` before libc, and its two ends."""
+"""A disk that fails at the n-th operation, or records each: `disk.c`, preloaded before libc."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ SOURCE = Path(__file__).with_name("disk.c")
 
 
 class Operation(NamedTuple):
-    """What was done to the disk: create, write, truncate, sync, rename, exchange, mkdir, unlink or mark."""
+    """An operation on the disk: create, write, truncate, sync, rename, exchange, mkdir, unlink or mark."""
 
     what: str
     path: str
     other: str
-    number: int  # where it was written, or to what size it was cut
+    number: int  # the offset of a write, or the size after a truncation
     data: bytes
 
 
 @contextlib.contextmanager
 def memory() -> Iterator[Path]:
-    """A folder in memory, where there is one: what is tried is the order of what is done, not the disk."""
+    """Yield a folder in memory if possible: the experiments test the order of operations, not the disk."""
     where = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=where if where.is_dir() else None, prefix="laminabench-") as folder:
         yield Path(folder)
 
 
 def in_child(place: str, seeds: Sequence[int]) -> Tally:
-    """What an experiment comes to in a process whose disk obeys."""
+    """Run an experiment in a process with the preloaded disk library."""
     with compiled(SOURCE) as library:
         return run_isolated(place, seeds, {"LD_PRELOAD": str(library)})
 
 
 @contextlib.contextmanager
 def compiled(source: Path) -> Iterator[Path]:
-    """A library to put before libc."""
+    """Yield the path of a library to preload before libc."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         pytest.skip(f"{source.name} needs a C compiler")
@@ -65,33 +65,33 @@ def _library() -> Any:
 
 
 def mark(what: str) -> None:
-    """A word among the operations; nothing where nobody listens."""
+    """Add a mark to the recorded operations, if they are recorded."""
     with contextlib.suppress(AttributeError):
         _library().disk_mark(what.encode())
 
 
 @contextlib.contextmanager
 def failing(folder: Path, nth: int, error: int, *, stays: bool) -> Iterator[list[int]]:
-    """The n-th operation under the folder fails; afterwards the list has how many did."""
-    found: list[int] = []
+    """Make the n-th operation under the folder fail; afterwards the list has the number of failures."""
+    failures: list[int] = []
     _library().disk_arm(os.fsencode(folder), nth, error, int(stays), -1)
     try:
-        yield found
+        yield failures
     finally:
-        found.append(_library().disk_arm(b"", 0, 0, 0, -1))
+        failures.append(_library().disk_arm(b"", 0, 0, 0, -1))
 
 
 @contextlib.contextmanager
 def telling(folder: Path) -> Iterator[list[Operation]]:
-    """Afterwards the list has all that was done under the folder, in order."""
-    found: list[Operation] = []
+    """Record all operations under the folder; afterwards the list has them in order."""
+    operations: list[Operation] = []
     with tempfile.TemporaryFile() as file:
         _library().disk_arm(os.fsencode(folder), 0, 0, 0, file.fileno())
         try:
-            yield found
+            yield operations
         finally:
             _library().disk_arm(b"", 0, 0, 0, -1)
         file.seek(0)
         while line := file.readline():
             what, path, other, number, size = os.fsdecode(line).rstrip("\n").split("\t")
-            found.append(Operation(what, path, other, int(number), file.read(int(size))))
+            operations.append(Operation(what, path, other, int(number), file.read(int(size))))

@@ -1,4 +1,4 @@
-"""The experiments that need a disk which obeys, each in a process that has one: `disk.in_child`."""
+"""Experiments that need the preloaded disk library; each runs in a process that has it (`disk.in_child`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from experiments.scenarios import (
     write_a_run,
 )
 from experiments.tally import Tally
-from laminabench.runs.journal import Journal, beside
+from laminabench.runs.journal import Journal, journal_path
 from laminabench.runs.read import read_run
 from laminabench.util.errors import UserError
 
@@ -35,7 +35,7 @@ Outcome = tuple[str | None, str]
 
 
 def failing_writes(seeds: Sequence[int]) -> Tally:
-    """A case is one scene and one trouble; of it, the n-th operation on the disk fails, for all n."""
+    """Fail the n-th operation on the disk, for all n; a case is one scene and one error."""
     tally = Tally("failing-writes")
     for seed in seeds:
         scene, (error, stays) = _CASES[seed % len(_CASES)]
@@ -51,7 +51,7 @@ def failing_writes(seeds: Sequence[int]) -> Tally:
 
 
 def _fails_at(name: str, place: Path, nth: int, error: int, stays: bool) -> Outcome | None:
-    """None where there was no n-th operation."""
+    """Return the outcome; None if there was no n-th operation."""
     scene = SCENES[name]
     scene.begin(place)
     before = files_in(place)
@@ -67,7 +67,7 @@ def _fails_at(name: str, place: Path, nth: int, error: int, stays: bool) -> Outc
     if problem is not None and (not isinstance(problem, UserError) or "\n" in str(problem)):
         return "crashed", repr(problem)
     if name == "sweep":
-        # Points that are whole stay, and it is gone on with.
+        # Complete points stay, and the sweep is resumed.
         scene.act(place)
         left = [path for path in files_in(place) if "partial" in path]
         return "leaked" if left else None, f"{left}"
@@ -83,7 +83,7 @@ def _fails_at(name: str, place: Path, nth: int, error: int, stays: bool) -> Outc
 
 
 def _half(more: set[str], read: Callable[[], object]) -> Outcome:
-    """It said no and something changed: only that what is there is whole and has its name."""
+    """Check a failed action that changed something: what is there must be complete and have its name."""
     left = sorted(path for path in more if "partial" in path or ".lock" in path)
     if left:
         return "leaked", f"{left}"
@@ -99,7 +99,7 @@ def _journal_fails_at(place: Path, nth: int, error: int, stays: bool) -> Outcome
     journal, problem = None, None
     with failing(place, nth, error, stays=stays) as failed:
         try:
-            journal = Journal.create(beside(place / "run"), HEADER)
+            journal = Journal.create(journal_path(place / "run"), HEADER)
             committed = 0
             for record in RECORDS:
                 journal.append(record)
@@ -115,38 +115,38 @@ def _journal_fails_at(place: Path, nth: int, error: int, stays: bool) -> Outcome
         return "crashed", repr(problem)
     if committed < 0:
         return "leaked" if files_in(place) else None, f"{sorted(files_in(place))}"
-    reopened, found = Journal.reopen(beside(place / "run"))
+    reopened, records = Journal.reopen(journal_path(place / "run"))
     reopened.close()
-    right = found == [HEADER, *RECORDS][: len(found)]
-    kind = "wrong" if not right else "lost" if len(found) <= committed else None
-    return kind, f"{len(found)} of {committed} records"
+    right = records == [HEADER, *RECORDS][: len(records)]
+    kind = "wrong" if not right else "lost" if len(records) <= committed else None
+    return kind, f"{len(records)} of {committed} records"
 
 
 def power_cuts(seeds: Sequence[int]) -> Tally:
-    """The power is cut while a live replay is journalled and its Run written, at any operation."""
+    """Cut the power while a live replay is journalled and its Run written, at any operation."""
     tally = Tally("power-cuts")
     with memory() as folder:
-        told = {old: _told(folder / f"disk-{old}", old) for old in (False, True)}
+        recorded = {old: _recorded(folder / f"disk-{old}", old) for old in (False, True)}
         for seed in seeds:
             drawn = random.Random(seed)
             old = drawn.random() < 0.5
-            place, (operations, known) = folder / f"disk-{old}", told[old]
-            # After what begins the journal: before, there is nothing to lose.
+            place, (operations, known) = folder / f"disk-{old}", recorded[old]
+            # After the journal has begun: before, there is nothing to lose.
             at = drawn.randint(_index(operations, "begun"), len(operations))
             disk = Disk(str(place))
             for operation in operations[:at]:
                 disk.do(operation)
             there = folder / "after"
             disk.cut(drawn, there)
-            forced = _forced(operations[:at], str(beside(place / "run")))
+            forced = _forced(operations[:at], str(journal_path(place / "run")))
             kind, what = _after(there, known, at > _index(operations, "whole"), forced)
             tally.add(kind, f"power cut at operation {at}{' over a Run' * old}", seed, what)
             shutil.rmtree(there)
     return tally
 
 
-def _told(place: Path, old: bool) -> tuple[list[Operation], list[bytes]]:
-    """What is done to the disk, and the Runs that are ever written, the last one last."""
+def _recorded(place: Path, old: bool) -> tuple[list[Operation], list[bytes]]:
+    """Return the recorded operations, and the Runs that are ever written, the last one last."""
     place.mkdir()
     known = []
     with telling(place) as operations:
@@ -162,7 +162,7 @@ def _index(operations: list[Operation], word: str) -> int:
 
 
 def _forced(operations: list[Operation], path: str) -> int:
-    """How many bytes of the journal were forced to the disk."""
+    """Return how many bytes of the journal were forced to the disk."""
     size = forced = 0
     for what, name, _, at, data in operations:
         if name == path or name.startswith(f"{Path(path).parent}/.{Path(path).name}."):
@@ -171,8 +171,8 @@ def _forced(operations: list[Operation], path: str) -> int:
     return forced
 
 
-def _after(there: Path, known: list[bytes], whole: bool, forced: int) -> Outcome:
-    """What is wrong with what the power cut left."""
+def _after(there: Path, known: list[bytes], complete: bool, forced: int) -> Outcome:
+    """Return what is wrong after the power cut, if anything."""
     run, now = None, known[-1]
     with contextlib.suppress(UserError):
         run = facts(read_run(there / "run"))
@@ -180,20 +180,24 @@ def _after(there: Path, known: list[bytes], whole: bool, forced: int) -> Outcome
         return "wrong", "another Run than was ever written"
     if (there / "run").exists() and run is None and any((there / "run").iterdir()):
         return "lost", "half a Run has the name of one"
-    if whole:
+    if complete:
         return (None, "") if run == now else ("lost", "a Run that was whole")
     if run == now:
         return None, ""
-    path = beside(there / "run")
+    path = journal_path(there / "run")
     if not path.exists():
         return "lost", "the journal, and no Run"
     size = path.stat().st_size
     try:
-        journal, found = Journal.reopen(path)
+        journal, records = Journal.reopen(path)
         journal.close()
     except UserError as error:
         return "lost", str(error)
-    if found != [HEADER, *RECORDS][: len(found)]:
+    if records != [HEADER, *RECORDS][: len(records)]:
         return "wrong", "other records than were written"
-    kept = path.stat().st_size
-    return (None, "") if kept >= forced else ("lost", f"{forced - kept} of {forced} forced bytes, of {size}")
+    size_after = path.stat().st_size
+    return (
+        (None, "")
+        if size_after >= forced
+        else ("lost", f"{forced - size_after} of {forced} forced bytes, of {size}")
+    )

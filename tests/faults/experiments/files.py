@@ -1,4 +1,4 @@
-"""Files that fail: flipped bits, garbage of every format, failing writes, power cuts."""
+"""Damaged and failing files: flipped bits, garbage of every format, failing writes, power cuts."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from laminabench.runs.journal import Journal
 from laminabench.runs.read import read_run
 from laminabench.util.errors import UserError
 
-# One file may take so long, and all of them together so much more memory than the first.
+# Limits: time for one file, and memory of all together beyond the first.
 LONGEST_S = 5.0
 MOST_BYTES = 512 << 20
-# Arrow 26 does not give back what it unpacks into, of a compressed file that is damaged.
+# Arrow 26 leaks its buffer when a compressed file is damaged.
 ARROW_BYTES = 100_000
 
 
 def failing_writes(seeds: Sequence[int]) -> Tally:
-    """A case is a scene and a trouble: the n-th operation on the disk fails, for all n."""
+    """Fail the n-th operation on the disk, for all n; a case is a scene and an error."""
     return in_child("disk_faults:failing_writes", seeds)
 
 
 def power_cuts(seeds: Sequence[int]) -> Tally:
-    """The power is cut while a replay is journalled and its Run written."""
+    """Cut the power while a replay is journalled and its Run written."""
     return in_child("disk_faults:power_cuts", seeds)
 
 
 def flipped_bits(seeds: Sequence[int]) -> Tally:
-    """One bit of a Run's files or of a journal is another: it is said, or nothing has changed."""
+    """Flip one bit of a Run's files or of a journal: it must be reported, or change nothing."""
     tally = Tally("flipped-bits")
     with memory() as folder:
         write_a_run(folder / "run")
@@ -45,9 +45,9 @@ def flipped_bits(seeds: Sequence[int]) -> Tally:
         for number in seeds:
             drawn = random.Random(number)
             path = drawn.choice(files)
-            whole = path.read_bytes()
-            place = drawn.randrange(8 * len(whole))
-            with _flipped(path, whole, place):
+            content = path.read_bytes()
+            place = drawn.randrange(8 * len(content))
+            with _flipped(path, content, place):
                 if path.suffix == ".journal":
                     kind, what = _journal_after(path)
                 else:
@@ -57,7 +57,7 @@ def flipped_bits(seeds: Sequence[int]) -> Tally:
 
 
 def fuzzed_files(seeds: Sequence[int], names: tuple[str, ...] = ()) -> Tally:
-    """Files of every kind that is read, changed in ways of all sorts: they are read, or end in a sentence."""
+    """Mutate files of every kind that is read: they must be read, or end in one error sentence."""
     tally = Tally("fuzzed-files")
     with memory() as folder:
         samples = corpus.samples(folder)
@@ -81,7 +81,7 @@ def fuzzed_files(seeds: Sequence[int], names: tuple[str, ...] = ()) -> Tally:
             if (took := time.perf_counter() - began) > LONGEST_S:
                 kind, what = "crashed", f"took {took:.1f} s"
             tally.add(kind, name, number, what)
-            if turn == 1000:  # what libraries take once, they have
+            if turn == 1000:  # libraries have allocated what they need once
                 open_before, peak_before = descriptors(), peak_bytes()
         grown = peak_bytes() - peak_before - ARROW_BYTES * unpacked
         if peak_before and grown > MOST_BYTES:
@@ -100,55 +100,55 @@ def _journal(path: Path) -> None:
 
 
 class _flipped:  # noqa: N801 - used as a statement
-    """One bit of a file is another meanwhile."""
+    """A context in which one bit of a file is flipped."""
 
-    def __init__(self, path: Path, whole: bytes, place: int) -> None:
-        self._path, self._whole, self._place = path, whole, place
+    def __init__(self, path: Path, content: bytes, place: int) -> None:
+        self._path, self._content, self._place = path, content, place
 
     def __enter__(self) -> None:
-        damaged = bytearray(self._whole)
+        damaged = bytearray(self._content)
         damaged[self._place // 8] ^= 1 << self._place % 8
         self._path.write_bytes(damaged)
 
     def __exit__(self, *_: object) -> None:
-        self._path.write_bytes(self._whole)
+        self._path.write_bytes(self._content)
 
 
 def _run_after(directory: Path, was: bytes) -> tuple[str | None, str]:
     try:
-        found = facts(read_run(directory))
+        read = facts(read_run(directory))
     except UserError:
         return None, ""
     except Exception as error:
         return "crashed", repr(error)
-    return (None, "") if found == was else ("wrong", "a Run that was never written")
+    return (None, "") if read == was else ("wrong", "a Run that was never written")
 
 
 def _journal_after(path: Path) -> tuple[str | None, str]:
-    """Records before the damage are there, that some are lost is said, and the file as it was is kept."""
+    """Check that records before the damage are read, the loss is reported, and the file is copied."""
     damaged = path.read_bytes()
     try:
-        journal, found = Journal.reopen(path)
+        journal, records = Journal.reopen(path)
     except UserError:
-        # Of its beginning: nothing is touched.
+        # Its beginning is damaged: nothing may be changed.
         return (None, "") if path.read_bytes() == damaged else ("lost", "refused, and changed")
     except Exception as error:
         return "crashed", repr(error)
     journal.close()
     copies = list(path.parent.glob(f"{path.name}.damaged-*"))
-    kept = [copy.read_bytes() == damaged for copy in copies]
+    identical = [copy.read_bytes() == damaged for copy in copies]
     for copy in copies:
         copy.unlink()
     all_of_it = [HEADER, *RECORDS]
-    if found != all_of_it[: len(found)]:
+    if records != all_of_it[: len(records)]:
         return "wrong", "records that were never written"
-    if len(found) == len(all_of_it):
+    if len(records) == len(all_of_it):
         return None, ""
     if journal.damage is None:
-        return "lost", f"{len(all_of_it) - len(found)} records, and not a word"
-    # Where the damaged one was the last, there is nothing behind it to keep.
-    missing = len(all_of_it) - len(found) - 1
-    right = journal.damage.behind == missing and (kept == [True] or not missing)
+        return "lost", f"{len(all_of_it) - len(records)} records, and not a word"
+    # If the damaged record was the last, there is nothing to copy.
+    missing = len(all_of_it) - len(records) - 1
+    right = journal.damage.behind == missing and (identical == [True] or not missing)
     return (None, "") if right else ("lost", f"{journal.damage.behind} of {missing} whole records behind it")
 
 

@@ -1,4 +1,4 @@
-"""A hand that kills and stops an engine's workers, and what they are forked from, at random moments."""
+"""Fault injection: kills and stops an engine's workers and their fork server at random moments."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from dataclasses import dataclass, field
 from experiments.processes import LOOK_S, alive, fork_servers, workers
 from laminabench.util import proc
 
-# A fork server that is stopped is missed when a worker is, and then for 20 s.
+# A stopped fork server is only noticed when a worker is replaced, after 20 s.
 FORK_SERVER = 0.02
-# While lost workers are being replaced, more are struck, this often; but not so many in a row that the engine
-# gives up, which it promises after eight attempts.
+# The probability of another fault while lost workers are being replaced; but not so many in a row that the
+# engine gives up, which it does after eight attempts.
 AT_ONCE = 0.25
 MOST_AT_ONCE = 2
 WITHIN_S = 0.2
-# All workers have to be there again by then.
+# The time in which all workers must have been replaced.
 LONGEST_S = 120.0
 
 
 @dataclass
 class Hand:
-    """Strikes the workers of one front end, as fast as it recovers from that."""
+    """Injects faults into the workers of one front end, as fast as it recovers."""
 
     front_end: int
-    workers: int  # that there are when none is lost
+    workers: int  # when none is lost
     rng: random.Random
     kills: int = 0
     stops: int = 0
-    why: str | None = None  # nobody came to take a lost worker's place
-    # Tokens so far. No strike but one at once comes before there are more, and so many in all for each.
+    why: str | None = None  # a lost worker was not replaced
+    # Tokens so far. Faults that are not simultaneous wait for progress, and for `every` tokens per fault.
     progress: Callable[[], int] | None = None
     every: int = 0
     _enough: threading.Event = field(default_factory=threading.Event)
@@ -45,8 +45,8 @@ class Hand:
     def strikes(self) -> int:
         return self.kills + self.stops
 
-    def strike_all(self, kills: int, stops: int) -> None:
-        """So many, in random order; fewer if it is told that it is enough."""
+    def inject_all(self, kills: int, stops: int) -> None:
+        """Inject this many faults in random order; stop early when `enough` was called."""
         orders = [signal.SIGKILL] * kills + [signal.SIGSTOP] * stops
         self.rng.shuffle(orders)
         for number, order in enumerate(orders):
@@ -55,14 +55,14 @@ class Hand:
                     return
             if not self._rest() or self._enough.wait(self.rng.uniform(0, WITHIN_S)):
                 return
-            self.strike(order)
+            self.inject(order)
 
-    def strike(self, order: signal.Signals, *, fork_server: float = FORK_SERVER) -> None:
-        """One that is there, whoever it is."""
+    def inject(self, order: signal.Signals, *, fork_server: float = FORK_SERVER) -> None:
+        """Inject a fault into a random process."""
         while not self._enough.is_set() and alive(self.front_end):
-            servers, found = fork_servers(self.front_end), workers(self.front_end)
-            victims = servers if self.rng.random() < fork_server else found
-            if not victims:  # they all have just gone
+            servers, running = fork_servers(self.front_end), workers(self.front_end)
+            victims = servers if self.rng.random() < fork_server else running
+            if not victims:  # they have all just ended
                 time.sleep(LOOK_S)
                 continue
             with contextlib.suppress(ProcessLookupError):
@@ -74,14 +74,14 @@ class Hand:
                 return
 
     def _rest(self) -> bool:
-        """Until the last victims were replaced, mostly; whether to go on."""
+        """Wait until the last victims were replaced, mostly; return whether to continue."""
         if self._at_once < MOST_AT_ONCE and self.rng.random() < AT_ONCE:
             self._at_once += 1
             return not self._enough.is_set()
         self._at_once = 0
         end_s = time.monotonic() + LONGEST_S
         before = self.progress() if self.progress else -1
-        while not self.whole() or (self.progress and self.progress() <= before):
+        while not self.all_running() or (self.progress and self.progress() <= before):
             if self._enough.wait(LOOK_S) or not alive(self.front_end):
                 return False
             if time.monotonic() > end_s:
@@ -90,8 +90,8 @@ class Hand:
                 return False
         return True
 
-    def whole(self) -> bool:
-        """Whether all workers are there, and none is stopped. A fork server may be: nobody misses it yet."""
+    def all_running(self) -> bool:
+        """Return whether all workers run. A stopped fork server does not count: it is not noticed yet."""
         there = workers(self.front_end)
         return len(there) == self.workers and all(alive(pid) and not stopped(pid) for pid in there)
 
@@ -105,8 +105,8 @@ def stopped(pid: int) -> bool:
 
 @contextlib.contextmanager
 def struck(hand: Hand, kills: int, stops: int) -> Iterator[threading.Thread]:
-    """While the block runs, or until it has struck so often."""
-    thread = threading.Thread(target=hand.strike_all, args=(kills, stops), name="strikes", daemon=True)
+    """Inject faults while the block runs, or until all are done."""
+    thread = threading.Thread(target=hand.inject_all, args=(kills, stops), name="strikes", daemon=True)
     thread.start()
     try:
         yield thread

@@ -1,4 +1,4 @@
-"""An experiment in a process of its own: what that dies of is told of the case, and the others are tried."""
+"""An experiment in a separate process: if a case kills it, that is recorded and the other cases still run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ import msgspec
 from experiments import child_environment
 from experiments.tally import Tally
 
-# Asked to end, it has so long to end what it has begun.
+# The time to end after an interrupt.
 _GRACE_S = 10.0
 _AT_BYTES = 8
 
 
 class _Watched(Sequence[int]):
-    """Seeds that say which of them is at hand, in memory that outlives the process."""
+    """Seeds that record the current one in memory that outlives the process."""
 
     def __init__(self, seeds: Sequence[int], at: mmap.mmap) -> None:
         self._seeds, self._at = seeds, at
@@ -46,7 +46,7 @@ class _Watched(Sequence[int]):
 
 
 def run(place: str, seeds: Sequence[int], environment: Mapping[str, str] | None = None) -> Tally:
-    """What "module:function" of this package comes to, called with these seeds in another process."""
+    """Run "module:function" of this package with these seeds in another process."""
     tally = Tally(place.partition(":")[2].replace("_", "-"))
     left = seeds
     while left:
@@ -81,7 +81,7 @@ def _run(place: str, seeds: Sequence[int], folder: Path, environment: Mapping[st
 
 
 def main() -> None:
-    """`python -m experiments.isolated MODULE:FUNCTION FOLDER`."""
+    """Run `python -m experiments.isolated MODULE:FUNCTION FOLDER`."""
     place, folder = sys.argv[1], Path(sys.argv[2])
     module, _, function = place.partition(":")
     seeds = msgspec.json.decode((folder / "seeds").read_bytes(), type=list[int])

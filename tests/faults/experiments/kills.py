@@ -1,6 +1,6 @@
 """Workers that are killed and stopped at random moments under a live replay.
 
-Nothing is to be seen of it: the same tokens as without, each exactly once, and nothing is left at the end.
+They must have no visible effect: the same tokens, each exactly once, and nothing left at the end.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from laminabench.traces.table import Trace, TraceMeta
 from laminabench.util.errors import UserError
 
 MODEL = "llama-tiny"
-# Strikes of one session, half of them kills.
+# Faults of one session, half of them kills.
 STRIKES = 100
-# What is replayed is the same in all sessions; who is struck and when is the case's.
+# All sessions replay the same trace; victims and moments depend on the case.
 TRACE_SEED = 27
-# Tokens from one strike to the next, at least.
+# Least tokens from one fault to the next.
 TOKENS_EACH = 200
 LONGEST_ANSWER = 120
-KV_TOKENS = 6000  # a part of the requests waits
+KV_TOKENS = 6000  # so few that some requests wait
 # Model and attention workers, and where prompts are computed.
 LAYOUTS = (("1xcpu+2xcpu", 1), ("2xcpu+1xcpu", "model"), ("1xcpu+1xcpu", 2))
 GRACE_S = 10.0
-# What one more session may add: threads and descriptors of libraries come with the first.
+# Sessions after which threads and descriptors must not grow: libraries start theirs in the first ones.
 SETTLED_AFTER = 2
 
 
 def kills_replay(seeds: Sequence[int], *, strikes: int = STRIKES) -> Tally:
-    """A case is a replay with so many strikes; `tried` counts these."""
+    """Run replays with this many faults each; a case is a replay, and `tried` counts faults."""
     tally = Tally("kills-replay")
     before: dict[str, int] = {}
     for number, seed in enumerate(seeds):
@@ -75,7 +75,7 @@ def _session(tally: Tally, seed: int, strikes: int) -> None:
 def _replayed(
     tally: Tally, layout: tuple[str, int | str], trace: Trace, rng: random.Random, strikes: int
 ) -> tuple[str | None, str, Hand]:
-    """What was wrong with a replay under strikes, if anything."""
+    """Return what was wrong with a replay under faults, if anything."""
     was = shared_memory()
     log = ReplayLog(trace)
     hand = Hand(os.getpid(), 0, rng, progress=lambda: log.tables.tokens, every=TOKENS_EACH)
@@ -83,8 +83,8 @@ def _replayed(
         made = _replay(layout, log, hand, strikes)
     except (UserError, RuntimeError) as error:  # the engine has given up, or counted wrong
         return "lost", str(error), hand
-    wanted = _undisturbed(layout, strikes)
-    for row, tokens in wanted.items():
+    expected = _undisturbed(layout, strikes)
+    for row, tokens in expected.items():
         if len(made[row]) < len(tokens):
             return "lost", f"request {row}: {len(made[row])} of {len(tokens)} tokens", hand
         if made[row] != tokens:
@@ -101,7 +101,7 @@ def _replayed(
 def _replay(
     layout: tuple[str, int | str], log: ReplayLog, hand: Hand | None, strikes: int
 ) -> Mapping[int, list[int]]:
-    """Tokens by request; a RuntimeError where something of them stayed in KV memory."""
+    """Return tokens by request; a RuntimeError if KV memory is not empty at the end."""
     prepared = _prepared(layout)
     offered = Workload.of(prepared.request).offered(log.trace)
     prompts = partial(_prompt, log.trace)
@@ -149,7 +149,7 @@ def _prepared(layout: tuple[str, int | str]) -> PreparedEngine:
 
 
 def _trace(strikes: int) -> Trace:
-    """As many requests as it takes for so many strikes."""
+    """Return as many requests as this many faults need."""
     draw = np.random.default_rng(TRACE_SEED)
     count = max(20, 2 * strikes * TOKENS_EACH // LONGEST_ANSWER)
     prompts, outputs = draw.integers(4, 60, count), draw.integers(8, LONGEST_ANSWER, count)

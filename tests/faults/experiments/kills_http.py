@@ -1,6 +1,6 @@
 """Workers that are killed and stopped at random moments while thousands of clients read streams.
 
-Every answer comes whole, with the tokens of an undisturbed server, nothing twice; at the end nothing is left.
+Every answer is complete, with the tokens of an undisturbed server, nothing twice; at the end nothing is left.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from experiments.stream_client import (
     WrongAnswerError,
     answers_of,
     asks,
-    held_against,
+    check_tokens,
 )
 from experiments.tally import Tally
 from laminabench.systems.live.endpoint.wire import more_files
@@ -35,14 +35,14 @@ LIMITS = (
     *("--max-connections", "4096", "--max-waiting", "8192"),
 )
 _REST_S = 60.0
-# As a client's connection ends, the server's end of it does.
+# The time in which the server closes its end after a client has closed a connection.
 _CLOSED_S = 30.0
-# What a connection takes for as long as it is open is told beside; this stays.
+# These must not grow; resources of open connections are reported separately.
 STAYS = ("front_end_descriptors", "front_end_threads", "workers_descriptors", "workers_threads")
 
 
 def kills_http(seeds: Sequence[int], *, strikes: int = STRIKES, connections: int = CONNECTIONS) -> Tally:
-    """A case is a server that is struck so often under so many clients; `tried`: strikes and answers."""
+    """Run servers with this many faults and clients each; `tried` counts faults and answers."""
     more_files()
     tally = Tally("kills-http")
     for seed in seeds:
@@ -67,20 +67,20 @@ def kills_http(seeds: Sequence[int], *, strikes: int = STRIKES, connections: int
 async def _session(
     server: Server, hand: Hand, strikes: int, connections: int, tally: Tally
 ) -> Counter[tuple[str, str]]:
-    """What went wrong, by kind and sentence, and how often."""
+    """Return what went wrong, by kind and sentence, and how often."""
     wrong: Counter[tuple[str, str]] = Counter()
     drawn = asks(ASKS, ASKS_SEED, LONGEST_ANSWER)
-    wanted = await answers_of(server.port, drawn)
+    expected = await answers_of(server.port, drawn)
     before = server.takes()
     times = Times()
     hand.progress = lambda: times.tokens
     with struck(hand, strikes // 2, strikes - strikes // 2) as striking:
         clients = [
-            _client(server.port, wanted, random.Random(seed), striking.is_alive, wrong, times)
+            _client(server.port, expected, random.Random(seed), striking.is_alive, wrong, times)
             for seed in [hand.rng.getrandbits(60) for _ in range(connections)]
         ]
-        whole = sum(await asyncio.gather(*clients))
-    for _ in range(whole):
+        right = sum(await asyncio.gather(*clients))
+    for _ in range(right):
         tally.add(None, "", 0)
     if not await asyncio.to_thread(eventually, lambda: len(workers(server.pid)) == hand.workers, _REST_S):
         wrong["leaked", f"{len(workers(server.pid))} workers"] += 1
@@ -96,18 +96,18 @@ async def _session(
 
 async def _client(
     port: int,
-    wanted: dict[Ask, list[int]],
+    expected: dict[Ask, list[int]],
     rng: random.Random,
     on: Callable[[], bool],
     wrong: Counter[tuple[str, str]],
     times: Times,
 ) -> int:
-    """One after the other while workers are struck; how many answers were right."""
-    client, right, drawn = Client(port), 0, list(wanted)
+    """Send one request after the other while faults are injected; return how many answers were right."""
+    client, right, drawn = Client(port), 0, list(expected)
     while True:
         ask = rng.choice(drawn)
         try:
-            held_against(ask, await client.answer(ask, times), wanted[ask])
+            check_tokens(ask, await client.answer(ask, times), expected[ask])
             right += 1
         except WrongAnswerError as error:
             wrong[error.kind, str(error)] += 1

@@ -1,4 +1,4 @@
-"""Long prompts beside requests that decode: what these notice of it, with prefill workers and without."""
+"""Long prompts alongside requests that decode: their effect on these, with and without prefill workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lamina.serve import Engine, Sampling
 
 _VOCABULARY = 256
 _OTHERS = 64  # prompts of requests that decode are shorter
-# So small that a core computes 130,000 tokens in minutes; attention is what they take.
+# So small that a core computes 130,000 tokens in minutes, mostly in attention.
 _MODEL: dict[str, Any] = {
     "model_type": "llama",
     "architectures": ["LlamaForCausalLM"],
@@ -33,7 +33,7 @@ _MODEL: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much there is of each."""
+    """The sizes of a session."""
 
     decoding: int = 20
     one: int = 130_000  # tokens of the long prompt
@@ -44,11 +44,11 @@ class Sizes:
 
 
 @dataclass
-class _Seen:
-    """What requests that decode have seen."""
+class _Observed:
+    """The times observed by requests that decode."""
 
     tbt_s: list[float] = field(default_factory=list)  # of each token
-    weights: list[int] = field(default_factory=list)  # requests that had to wait so long
+    weights: list[int] = field(default_factory=list)  # requests with this gap
     most_prompt_tokens: int = 0
 
     def percentile_ms(self, percent: float) -> float:
@@ -56,7 +56,7 @@ class _Seen:
 
 
 def long_prompts(seeds: Sequence[int], sizes: Sizes | None = None) -> Tally:
-    """A case is a session: requests that decode alone, then beside one long prompt or many."""
+    """Run requests that decode alone, then alongside one long prompt or many; a case is a session."""
     tally, size = Tally("long prompts"), sizes or Sizes()
     with Machine() as machine:
         for seed in seeds:
@@ -83,15 +83,15 @@ def _session(
     model = _MODEL | {"max_position_embeddings": max(lengths) + size.made}
     room = sum(lengths) + (size.decoding + len(lengths)) * (_OTHERS + size.made)
     with Engine(model, layout=layout, machine=machine, load_format="dummy", kv_tokens=room) as engine:
-        beside = _Beside(engine, drawn, size)
-        beside.go_on(20 + size.made)  # memory is touched, and requests end at different times
-        alone, loaded = _Seen(), _Seen()
-        beside.go_on(size.alone, alone)
+        decoding = _Decoding(engine, drawn, size)
+        decoding.go_on(20 + size.made)  # memory is touched, and requests end at different times
+        alone, loaded = _Observed(), _Observed()
+        decoding.go_on(size.alone, alone)
         wish = Sampling(max_tokens=4, ignore_eos=True)
         numbers = {engine.submit(_text(drawn, length), wish) for length in lengths}
         left = set(numbers)
         while left:
-            left.difference_update(beside.step(loaded).ended)
+            left.difference_update(decoding.step(loaded).ended)
         results = [engine.result(number) for number in numbers]
         made = [len(done.tokens) for result in results for done in result.completions]
         complaint = next((result.error for result in results if result.error), "")
@@ -99,22 +99,22 @@ def _session(
             complaint = complaint or f"{made} tokens"
         if engine.faults:
             complaint = f"workers were lost: {engine.faults[0].why}"
-        beside.end()
+        decoding.end()
         engine.check_integrity()
-        complaint = complaint or beside.complaint
+        complaint = complaint or decoding.complaint
     ratio = loaded.percentile_ms(99) / alone.percentile_ms(99)
     facts = {
         "p99 TBT over that alone": ratio,
         "most prompt tokens of an iteration": loaded.most_prompt_tokens,
     }
-    for seen, when in ((alone, "alone"), (loaded, "beside")):
-        facts |= {f"p{p} TBT {when}, ms": seen.percentile_ms(p) for p in (50, 99)}
+    for observed, when in ((alone, "alone"), (loaded, "beside")):
+        facts |= {f"p{p} TBT {when}, ms": observed.percentile_ms(p) for p in (50, 99)}
     facts["prompt tokens/s"] = sum(lengths) / sum(loaded.tbt_s)
     return facts, complaint
 
 
-class _Beside:
-    """Requests that decode: as many all the time, and each has its tokens."""
+class _Decoding:
+    """Requests that decode: a constant number, each of which must get its tokens."""
 
     def __init__(self, engine: Engine, drawn: random.Random, size: Sizes) -> None:
         self._engine, self._drawn, self._made = engine, drawn, size.made
@@ -129,16 +129,16 @@ class _Beside:
         text = _text(self._drawn, self._drawn.randrange(8, _OTHERS))
         self._running.add(self._engine.submit(text, Sampling(max_tokens=tokens, ignore_eos=True)))
 
-    def go_on(self, iterations: int, seen: _Seen | None = None) -> None:
+    def go_on(self, iterations: int, observed: _Observed | None = None) -> None:
         for _ in range(iterations):
-            self.step(seen or _Seen())
+            self.step(observed or _Observed())
 
-    def step(self, seen: _Seen) -> Any:
+    def step(self, observed: _Observed) -> Any:
         step = self._engine.step()
-        seen.most_prompt_tokens = max(seen.most_prompt_tokens, step.prompt_tokens)
+        observed.most_prompt_tokens = max(observed.most_prompt_tokens, step.prompt_tokens)
         if self._last_s is not None and step.size:
-            seen.tbt_s.append(step.ended_s - self._last_s)
-            seen.weights.append(step.size - len(step.joined))
+            observed.tbt_s.append(step.ended_s - self._last_s)
+            observed.weights.append(step.size - len(step.joined))
         if step.size:
             self._last_s = step.ended_s
         for number in self._running.intersection(step.ended):

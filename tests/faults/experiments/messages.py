@@ -1,7 +1,7 @@
-"""What processes of an engine say to each other, damaged: no damage is believed, kept or fatal.
+"""Damaged messages between an engine's processes: none may be accepted, leak, or crash a process.
 
-A stranger has no secret; an insider has it, and says something else than it should. Decoders, sockets and
-shared memory are the engine's own.
+A stranger lacks the secret; an insider has it, and sends wrong messages. Decoders, sockets and shared memory
+are the engine's own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lamina.fhbn import ChannelError, Link, new_secret
 from lamina.fhbn.control import Control, Deadline, Place, greeting
 
 Outcome = tuple[str | None, str]
-# Enough for what is there already; what is not there never comes.
+# Enough to receive what was sent; nothing else will arrive.
 _WAIT_S = 0.05
 _SECRET = new_secret()
 _LENGTH = struct.Struct("<I")
@@ -42,7 +42,7 @@ _SETTLED_AFTER = 1000
 
 
 def messages(seeds: Sequence[int]) -> Tally:
-    """A case is a message, a connection or a ring, damaged."""
+    """Damage a message, a connection or a ring; a case is one of these."""
     tally = Tally("messages")
     open_before = peak_before = 0
     for turn, seed in enumerate(seeds):
@@ -70,14 +70,14 @@ def _damaged(body: bytes, drawn: random.Random) -> bytes:
 
 
 def _message(drawn: random.Random) -> Outcome:
-    """One message, as it comes out of a connection: another sound one, or refused."""
+    """Decode one damaged message: it is a valid message, or refused."""
     with contextlib.suppress(wire.MessageError):
         wire.encode(wire.decode(_damaged(drawn.choice(_ENCODED), drawn), "a worker"))
     return None, ""
 
 
 def _pipe(drawn: random.Random) -> Outcome:
-    """The fork server's pipe, whose other end closes."""
+    """Damage the fork server's pipe, whose other end closes."""
     body = drawn.choice(_ENCODED)
     ends = os.pipe()
     try:
@@ -92,7 +92,7 @@ def _pipe(drawn: random.Random) -> Outcome:
 
 @contextlib.contextmanager
 def _connected() -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Over loopback: who listens, and who has come."""
+    """Yield both ends of a loopback connection: the listener's and the connector's."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         guest = socket.create_connection(server.getsockname())
         with guest:
@@ -101,8 +101,8 @@ def _connected() -> Iterator[tuple[socket.socket, socket.socket]]:
                 yield host, guest
 
 
-def _said(greeted: bytes, bodies: Sequence[bytes]) -> list[bytes]:
-    """All that one with the secret says to who has greeted it so: greeting and proof, then each frame."""
+def _sent(greeted: bytes, bodies: Sequence[bytes]) -> list[bytes]:
+    """Return all that a peer with the secret sends after this greeting: greeting, proof, then frames."""
     own = greeting()
     session = greeted[16:] + own[16:]
     key = hmac.digest(_SECRET, b"connector" + session, "sha256")
@@ -114,23 +114,27 @@ def _said(greeted: bytes, bodies: Sequence[bytes]) -> list[bytes]:
 
 
 def _stranger(drawn: random.Random) -> Outcome:
-    """A connection that is damaged on its way: what is taken was said, in its order."""
+    """Damage a connection: every message received was sent, in order."""
     greeted = greeting()
     bodies = drawn.choices(_ENCODED, k=drawn.randint(0, 4))
-    stream = _damaged(b"".join(_said(greeted, bodies)), drawn)
-    found = []
+    stream = _damaged(b"".join(_sent(greeted, bodies)), drawn)
+    received = []
     with _connected() as (host, guest):
         guest.sendall(stream[:100_000])
         guest.shutdown(socket.SHUT_WR)
         with contextlib.suppress(ChannelError):
             control = Control(host, _SECRET, listening=True, deadline=Deadline(_WAIT_S), greeted=greeted)
             for _ in range(5):
-                found.append(control.receive(Deadline(_WAIT_S)))
-    return (None, "") if found == bodies[: len(found)] else ("wrong", f"{found!r} instead of {bodies!r}")
+                received.append(control.receive(Deadline(_WAIT_S)))
+    return (
+        (None, "")
+        if received == bodies[: len(received)]
+        else ("wrong", f"{received!r} instead of {bodies!r}")
+    )
 
 
 def _insider(drawn: random.Random) -> Outcome:
-    """One with the secret opens a link and a channel, and is no sound peer."""
+    """Open a link and a channel with the secret, as a peer that misbehaves."""
     sends = drawn.random() < 0.5
     greeted = greeting()
     place = Place.here().to_wire()
@@ -145,7 +149,7 @@ def _insider(drawn: random.Random) -> Outcome:
         at = drawn.randrange(len(bodies))
         if drawn.random() < 0.5:
             bodies[at] = _damaged(bodies[at], drawn)
-        guest.sendall(b"".join(_said(greeted, bodies))[:200_000])
+        guest.sendall(b"".join(_sent(greeted, bodies))[:200_000])
         guest.shutdown(socket.SHUT_WR)
         with contextlib.suppress(ChannelError):
             control = Control(host, _SECRET, listening=True, deadline=Deadline(_WAIT_S), greeted=greeted)
@@ -158,7 +162,7 @@ def _insider(drawn: random.Random) -> Outcome:
 
 
 def _spoiled(message: dict[str, Any], drawn: random.Random) -> dict[str, Any]:
-    """Sound, or with other values in some places."""
+    """Return a message, valid or with other values in some places."""
     if drawn.random() < 0.6:
         return message
     spoiled = dict(message)
@@ -195,7 +199,7 @@ _VALUES: tuple[Any, ...] = (
 
 @contextlib.contextmanager
 def _rings(drawn: random.Random) -> Iterator[bytes]:
-    """Where a ring is handed over, which may be none."""
+    """Yield the name of a socket that hands over a ring, or something else."""
     name = b"\0torture-" + os.urandom(8)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(name)
@@ -222,7 +226,7 @@ def _rings(drawn: random.Random) -> Iterator[bytes]:
 
 
 def _memory(drawn: random.Random) -> int:
-    """Memory of about the shape of a ring; to be closed."""
+    """Return memory of about the shape of a ring; the caller closes it."""
     segment = ShmSegment.create(drawn.choice((1, 64, 1000)), drawn.choice((1, 4, 16)), epoch=7, first_seqno=0)
     size = os.fstat(segment.descriptor).st_size
     head = bytearray(os.pread(segment.descriptor, 64, 0))
@@ -238,7 +242,7 @@ def _memory(drawn: random.Random) -> int:
 
 
 def _attach(drawn: random.Random) -> Outcome:
-    """A descriptor that is taken for a ring: its shape is one of memory of this size, or it is refused."""
+    """Attach a descriptor as a ring: its shape is one of memory of this size, or it is refused."""
     memory = _memory(drawn)
     try:
         with contextlib.suppress(ValueError, OSError):
@@ -256,7 +260,7 @@ def _attach(drawn: random.Random) -> Outcome:
 
 
 def _ring(drawn: random.Random) -> Outcome:
-    """A peer writes anywhere in the ring while both ends use it: a message within its slot, or an error."""
+    """Write anywhere in a ring while both ends use it: a message within its slot, or an error."""
     most = drawn.choice((64, 200, 1000))
     slots = drawn.choice((1, 2, 4))
     segment = ShmSegment.create(most, slots, epoch=3, first_seqno=drawn.choice((0, 5, 2**64 - 2)))
@@ -274,9 +278,9 @@ def _ring(drawn: random.Random) -> Outcome:
                     sender.send(b"x" * drawn.randrange(60))
                 else:
                     with receiver.recv() as message:
-                        found = sum(len(bytes(message[part])) for part in range(len(message)))
-                    if found > most:
-                        return "wrong", f"{found} bytes of {most}"
+                        received = sum(len(bytes(message[part])) for part in range(len(message)))
+                    if received > most:
+                        return "wrong", f"{received} bytes of {most}"
             except ChannelError:
                 pass
     return None, ""

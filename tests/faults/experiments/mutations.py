@@ -1,4 +1,4 @@
-"""HTTP requests that are almost ones: bytes flipped, parts lost, doubled, or put in that mean something."""
+"""Malformed HTTP requests: bytes flipped, parts lost, doubled, or special tokens inserted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOKENS: Sequence[bytes] = (
 
 
 def mutated(request: bytes, rng: random.Random) -> tuple[bytes, bool]:
-    """One or a few changes; and whether only its body has any, of the length that it says."""
+    """Return a request with one or a few changes, and whether only the body was, at the same length."""
     head, _, body = request.partition(b"\r\n\r\n")
     place = rng.random()
     if place < 0.6:
@@ -31,25 +31,25 @@ def mutated(request: bytes, rng: random.Random) -> tuple[bytes, bool]:
         head = head[: head.rindex(b":")] + b": %d" % len(body)
     elif place < 0.9:
         head = _changed(head, rng)
-    whole = head + b"\r\n\r\n" + body
-    return (whole if place < 0.9 else _changed(whole, rng)), place < 0.6
+    request = head + b"\r\n\r\n" + body
+    return (request if place < 0.9 else _changed(request, rng)), place < 0.6
 
 
 def _changed(data: bytes, rng: random.Random) -> bytes:
-    found = bytearray(data)
+    result = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 4))):
-        at = rng.randrange(len(found) + 1)
-        to = min(len(found), at + rng.choice((1, 1, 4, 30)))
+        at = rng.randrange(len(result) + 1)
+        to = min(len(result), at + rng.choice((1, 1, 4, 30)))
         match rng.randrange(5):
             case 0:
-                if at < len(found):
-                    found[at] ^= 1 << rng.randrange(8)
+                if at < len(result):
+                    result[at] ^= 1 << rng.randrange(8)
             case 1:
-                del found[at:to]
+                del result[at:to]
             case 2:
-                found[at:at] = found[at:to] * rng.choice((1, 2, 100))
+                result[at:at] = result[at:to] * rng.choice((1, 2, 100))
             case 3:
-                found[at:to] = rng.randbytes(to - at)
+                result[at:to] = rng.randbytes(to - at)
             case _:
-                found[at:at] = rng.choice(TOKENS)
-    return bytes(found)
+                result[at:at] = rng.choice(TOKENS)
+    return bytes(result)

@@ -1,4 +1,4 @@
-"""Other tokens that are as good: of two that are equally likely but for rounding, the batch decides."""
+"""Near ties: of two tokens that are equally likely but for rounding, the batch decides which is chosen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NEAR = 1e-5
 
 
 def likeliest(model: str, prompt: Sequence[int], tokens: Sequence[int]) -> bool:
-    """Whether each token is the likeliest behind those before it, or as likely."""
+    """Return whether each token is the likeliest after those before it, up to rounding."""
     import torch
 
     with torch.inference_mode():
@@ -26,7 +26,7 @@ def likeliest(model: str, prompt: Sequence[int], tokens: Sequence[int]) -> bool:
 
 @functools.lru_cache(1)
 def _original(model: str) -> transformers.PreTrainedModel:
-    """What the engine converts, as transformers computes it, in float64."""
+    """Return the logits that transformers computes in float64."""
     import torch
 
     from lamina.model.load import load_original

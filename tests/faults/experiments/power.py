@@ -1,7 +1,7 @@
-"""What a power cut may leave: a disk on which only that is certain which was forced to it.
+"""A model of power cuts: a disk on which only what was forced to it is certain to survive.
 
-A file keeps what it had when it was last forced, and of what was written since any part, in any order; a
-folder keeps its names of then, and of what was done to them since some first part.
+A file has its content of when it was last forced, and any subset of the writes since; a folder has its names
+of then, and a prefix of the changes since.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class _File:
         self.certain, self.since = self.content(self.since), []
 
     def content(self, changes: Sequence[tuple[int, bytes | None]]) -> bytes:
-        found = bytearray(self.certain)
+        content = bytearray(self.certain)
         for at, data in changes:
-            size = at if data is None else max(len(found), at + len(data))
-            found = found[:size].ljust(size, b"\0")  # what never came is zeros
+            size = at if data is None else max(len(content), at + len(data))
+            content = content[:size].ljust(size, b"\0")  # gaps are zeros
             if data is not None:
-                found[at : at + len(data)] = data
-        return bytes(found)
+                content[at : at + len(data)] = data
+        return bytes(content)
 
     def after(self, rng: random.Random) -> bytes:
         chance = rng.choice((0.0, 0.5, 1.0))
@@ -52,7 +52,7 @@ class _Folder:
 
 
 class Disk:
-    """Operations are done to it one by one; at any time the power may be cut."""
+    """A disk to which operations are done one by one, and whose power can be cut at any time."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -66,7 +66,7 @@ class Disk:
             self._top.force()
             return
         folder, name = self._place(path)
-        found = folder.names.get(name)
+        entry = folder.names.get(name)
         if what in {"create", "mkdir"}:
             folder.names[name] = _File() if what == "create" else _Folder()
         elif what == "unlink":
@@ -79,26 +79,26 @@ class Disk:
             else:
                 folder.names[called] = folder.names.pop(name)
         elif what == "sync":
-            assert found is not None
-            found.force()
+            assert entry is not None
+            entry.force()
             return
         else:
-            assert isinstance(found, _File)
-            found.since.append((number, data if what == "write" else None))
+            assert isinstance(entry, _File)
+            entry.since.append((number, data if what == "write" else None))
             return
         folder.changed()
 
     def cut(self, rng: random.Random, into: Path) -> None:
-        """What there is when the power comes back."""
+        """Write the content of the disk after a power cut into a folder."""
         self._write(self._top, rng, into)
 
     def _write(self, folder: _Folder, rng: random.Random, into: Path) -> None:
         into.mkdir(exist_ok=True)
-        for name, found in folder.after(rng).items():
-            if isinstance(found, _File):
-                (into / name).write_bytes(found.after(rng))
+        for name, entry in folder.after(rng).items():
+            if isinstance(entry, _File):
+                (into / name).write_bytes(entry.after(rng))
             else:
-                self._write(found, rng, into / name)
+                self._write(entry, rng, into / name)
 
     def _place(self, path: str) -> tuple[_Folder, str]:
         *parts, name = Path(path).relative_to(self._root).parts

@@ -1,7 +1,7 @@
-"""Processes that begin at once: forked from one that has imported all and converted the model.
+"""Processes that start at once, forked from one that has imported everything and converted the model.
 
-A replay of many interruptions would else spend its time importing torch, twice each time. What is asked for
-comes over a local socket, with the descriptors that the new process has as its standard ones.
+Otherwise a replay of many interruptions would spend its time importing torch, twice each time. Orders come
+over a local socket, with the descriptors of the new process's standard streams.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _BEGUN_S = 120.0
 _MOST_BYTES = 1 << 16
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """Of a `laminabench` its command line; of an engine's fork server nothing, or the model it loaded."""
+class Order(msgspec.Struct, frozen=True):
+    """An order to fork a process: `laminabench` with arguments, a fork server, or a model to convert."""
 
     arguments: list[str] = []
     folder: str = ""
@@ -39,7 +39,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Process:
-    """A `laminabench` that was forked. Its end is seen, and its status told by itself, or 0 below it."""
+    """A forked `laminabench`, which sends its exit status itself."""
 
     def __init__(self, connection: socket.socket, pid: int) -> None:
         self._connection, self.pid = connection, pid
@@ -49,17 +49,17 @@ class Process:
             os.kill(self.pid, number)
 
     def wait(self, timeout_s: float) -> int | None:
-        """Its exit status, or -SIGKILL where it could not tell; None where it has not ended in time."""
+        """Return its exit status, or -SIGKILL if it sent none; None if it has not ended in time."""
         self._connection.settimeout(max(timeout_s, 1e-3))
         try:
-            told = self._connection.recv(16)
+            status = self._connection.recv(16)
         except TimeoutError:
             return None
         self._connection.close()
-        return int(told) if told else -signal.SIGKILL
+        return int(status) if status else -signal.SIGKILL
 
     def close(self) -> None:
-        """If it has not ended, it does now."""
+        """Kill it if it has not ended."""
         if self._connection.fileno() >= 0:
             self.kill(signal.SIGKILL)
             self._connection.close()
@@ -71,22 +71,22 @@ class Warm:
     def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
         self._address = folder / "warm"
         command = [sys.executable, "-m", __name__, str(self._address)]
-        ready, told = os.pipe()
+        ready, ready_fd = os.pipe()
         self._process = subprocess.Popen(
-            [*command, str(told)],
-            pass_fds=[told],
+            [*command, str(ready_fd)],
+            pass_fds=[ready_fd],
             env=child_environment(environment),
         )
-        os.close(told)
+        os.close(ready_fd)
         with open(ready, "rb") as file:  # noqa: PTH123 - a descriptor
             if not file.read(1):
-                raise RuntimeError("what processes are forked from has not begun")
+                raise RuntimeError("the process that others are forked from has not started")
 
     def start(self, arguments: Sequence[str], folder: Path, errors: IO[bytes], out: IO[bytes]) -> Process:
-        """`laminabench ARGUMENTS` in a folder, in a session of its own."""
+        """Start `laminabench ARGUMENTS` in a folder, in a session of its own."""
         with open(os.devnull) as nothing:  # noqa: PTH123 - as subprocess has it
             standard = [nothing.fileno(), out.fileno(), errors.fileno()]
-            connection = _asked(self._address, Asked(list(arguments), str(folder)), standard)
+            connection = _send_order(self._address, Order(list(arguments), str(folder)), standard)
         connection.settimeout(_BEGUN_S)
         return Process(connection, int(connection.recv(16)))
 
@@ -101,15 +101,15 @@ class Warm:
         self.close()
 
 
-def _asked(address: Path, what: Asked, descriptors: Sequence[int]) -> socket.socket:
+def _send_order(address: Path, what: Order, descriptors: Sequence[int]) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(os.fspath(address))
     socket.send_fds(connection, [msgspec.msgpack.encode(what)], descriptors)
     return connection
 
 
-def _serve(address: str, told: int) -> None:
-    """Import, and fork for whoever asks, until it is killed."""
+def _serve(address: str, ready_fd: int) -> None:
+    """Import, and fork for every order, until it is killed."""
     import torch
 
     from lamina.cluster import fork_server, messages
@@ -120,32 +120,32 @@ def _serve(address: str, told: int) -> None:
     fork_server.load()
     torch.set_num_threads(1)
     server = fork_server.ForkServer()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that are forked
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forked processes are not waited for
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(address)
         listening.listen(64)
-        os.write(told, b"!")
-        os.close(told)
+        os.write(ready_fd, b"!")
+        os.close(ready_fd)
         while True:
             connection, _ = listening.accept()
             body, descriptors, _, _ = socket.recv_fds(connection, _MOST_BYTES, 3)
-            asked = msgspec.msgpack.decode(body, type=Asked)
-            if asked.model:
-                start = messages.decode(asked.model, "a fork server")
+            order = msgspec.msgpack.decode(body, type=Order)
+            if order.model:
+                start = messages.decode(order.model, "a fork server")
                 assert isinstance(start, messages.Start)
                 server._models.weights(start.model)
             elif os.fork() == 0:
                 listening.close()
-                _become(server, connection, asked, descriptors, address)
+                _become(server, connection, order, descriptors, address)
             for number in descriptors:
                 os.close(number)
             connection.close()
 
 
 def _become(
-    server: ForkServer, connection: socket.socket, asked: Asked, descriptors: list[int], address: str
+    server: ForkServer, connection: socket.socket, order: Order, descriptors: list[int], address: str
 ) -> NoReturn:
-    """The child's whole life, as if its program had been started."""
+    """Run the child as if its program had been started, and exit."""
     status = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -154,9 +154,9 @@ def _become(
             os.dup2(descriptor, number)
             os.close(descriptor)
         random.seed()
-        if asked.arguments:
+        if order.arguments:
             connection.send(str(os.getpid()).encode())
-            status = _laminabench(asked, address)
+            status = _laminabench(order, address)
             connection.send(str(status).encode())
         else:
             _fork_server(server, address)
@@ -172,19 +172,19 @@ def _become(
 
 
 def _command() -> Callable[[list[str]], None]:
-    """What is installed as `laminabench`."""
-    (found,) = entry_points(group="console_scripts", name="laminabench")
-    return cast("Callable[[list[str]], None]", found.load())
+    """Return the entry point that is installed as `laminabench`."""
+    (entry,) = entry_points(group="console_scripts", name="laminabench")
+    return cast("Callable[[list[str]], None]", entry.load())
 
 
-def _laminabench(asked: Asked, address: str) -> int:
+def _laminabench(order: Order, address: str) -> int:
     from lamina.cluster.machine import Machine
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.chdir(asked.folder)
+    os.chdir(order.folder)
     Machine.program = ("-m", __spec__.name, address)
     try:
-        _command()(asked.arguments)
+        _command()(order.arguments)
     except SystemExit as end:
         sys.stdout.flush()
         return end.code if isinstance(end.code, int) else 1
@@ -192,7 +192,7 @@ def _laminabench(asked: Asked, address: str) -> int:
 
 
 def _fork_server(server: ForkServer, address: str) -> None:
-    """Answers as that does, and tells of a model that was not there yet."""
+    """Serve as a fork server, and report models that were not there yet."""
     from lamina.cluster import fork_server, messages
 
     answer = server.answer
@@ -200,7 +200,7 @@ def _fork_server(server: ForkServer, address: str) -> None:
     def answering(message: messages.AnyMessage) -> messages.AnyMessage:
         if isinstance(message, messages.Start) and not server._models.has_weights(message.model):
             known = messages.encode(messages.Start(message.model, []))
-            _asked(Path(address), Asked(model=known), []).close()
+            _send_order(Path(address), Order(model=known), []).close()
         return answer(message)
 
     server.answer = answering  # type: ignore[method-assign]
@@ -208,19 +208,19 @@ def _fork_server(server: ForkServer, address: str) -> None:
 
 
 def _stand_in(address: str) -> None:
-    """What an engine starts in place of its fork server: another process answers through its descriptors.
+    """Run in place of an engine's fork server: another process answers through its descriptors.
 
-    That one ends when the engine's end of them is closed, and this one with it.
+    That process ends when the engine closes its end of them, and so does this one.
     """
-    connection = _asked(Path(address), Asked(), [0, 1, 2])
+    connection = _send_order(Path(address), Order(), [0, 1, 2])
     connection.recv(1)
 
 
 def main() -> None:
-    """`python -m experiments.prefork ADDRESS [DESCRIPTOR]`: with that, others are forked from it."""
-    address, *told = sys.argv[1:]
-    if told:
-        _serve(address, int(told[0]))
+    """Run `python -m experiments.prefork ADDRESS [DESCRIPTOR]`; with DESCRIPTOR, to fork others."""
+    address, *ready_fd = sys.argv[1:]
+    if ready_fd:
+        _serve(address, int(ready_fd[0]))
     else:
         _stand_in(address)
 

@@ -1,4 +1,4 @@
-"""An engine's processes: who began whom, whether it is there, what it takes."""
+"""An engine's processes: parents and children, whether they run, and their resources."""
 
 from __future__ import annotations
 
@@ -15,46 +15,48 @@ LOOK_S = 0.01
 
 
 def children_of(*parents: int) -> list[int]:
-    """Processes that these have begun and that have not ended."""
-    wanted = {str(parent) for parent in parents}
+    """Return the running processes that these have started."""
+    parent_texts = {str(parent) for parent in parents}
     states = {pid: proc.stat(pid) for pid in proc.pids()}
-    return sorted(pid for pid, stat in states.items() if stat[:1] != ["Z"] and wanted.intersection(stat[1:2]))
+    return sorted(
+        pid for pid, stat in states.items() if stat[:1] != ["Z"] and parent_texts.intersection(stat[1:2])
+    )
 
 
 def alive(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
+    """Return whether a process exists and is no zombie."""
     return proc.stat(pid)[:1] not in ([], ["Z"])
 
 
 def fork_servers(front_end: int) -> list[int]:
-    """What a front end's workers are forked from."""
+    """Return the fork servers of a front end's workers."""
     return [pid for pid in children_of(front_end) if _FORK_SERVER in proc.read(pid, "cmdline")]
 
 
 def workers(front_end: int) -> list[int]:
-    """An engine's workers, those among them that have just been begun."""
+    """Return an engine's workers, including those that have just started."""
     return children_of(*fork_servers(front_end))
 
 
 def facts(pids: list[int]) -> dict[str, int]:
-    """What processes take, all together."""
-    found = {"rss_bytes": 0, "descriptors": 0, "threads": 0}
+    """Return the resources of these processes, summed up."""
+    sums = {"rss_bytes": 0, "descriptors": 0, "threads": 0}
     for pid in pids:
         lines = dict(line.split(b":", 1) for line in proc.read(pid, "status").splitlines() if b":" in line)
-        found["rss_bytes"] += int(lines.get(b"VmRSS", b"0 kB").split()[0]) << 10
-        found["threads"] += int(lines.get(b"Threads", b"0"))
+        sums["rss_bytes"] += int(lines.get(b"VmRSS", b"0 kB").split()[0]) << 10
+        sums["threads"] += int(lines.get(b"Threads", b"0"))
         with contextlib.suppress(OSError):  # it has just ended
-            found["descriptors"] += sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
-    return found
+            sums["descriptors"] += sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+    return sums
 
 
 def shared_memory() -> set[str]:
-    """Names in /dev/shm, without those of other experiments and of multiprocessing, which no engine uses."""
+    """Return the names in /dev/shm, without those of other experiments and of multiprocessing."""
     return {path.name for path in _SHM.iterdir() if not path.name.startswith(("laminabench-", "sem.mp-"))}
 
 
 def eventually(holds: Callable[[], bool], within_s: float) -> bool:
-    """Whether something comes to hold in time."""
+    """Return whether a condition becomes true in time."""
     end_s = time.monotonic() + within_s
     while not holds():
         if time.monotonic() > end_s:

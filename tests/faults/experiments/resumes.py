@@ -27,19 +27,19 @@ from experiments.tally import Tally
 from laminabench.runs.read import read_run
 from laminabench.util.errors import UserError
 
-# Of one replay; it ends by itself when it is told to after so many.
+# Interruptions of one replay; after that many it runs to its end.
 CYCLES = 20
 REQUESTS, LONGEST_PROMPT, LONGEST_ANSWER = 60, 40, 60
 LIVE = (
     *("replay", "--trace", "t.csv", "--backend", "live", "--model", "llama-tiny", "--prefill", "model"),
-    # In float32 what is computed again in another batch is the same.
+    # In float32, tokens that are computed again in another batch are the same.
     *("--dtype", "fp32", "--oversubscribe", "--max-num-seqs", "8", "--kv-tokens", "2000", "--seed", "5"),
     *("-q", "--json"),
 )
 LONGEST_S = 180.0
 _GRACE_S = 20.0
 _LOOK_S = 0.002
-# By how a run of the command line ends. It may not have come to listen for SIGTERM, and then tells nothing.
+# Exit statuses by signal. Before it handles SIGTERM, a process sends no status.
 _ENDED = {
     signal.SIGKILL: (-signal.SIGKILL,),
     signal.SIGTERM: (143, -signal.SIGKILL),
@@ -49,8 +49,8 @@ _SAME = ("requests", "tokens_generated", "tokens_sha256", "preemptions")
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """A replay that nothing disturbed."""
+class Undisturbed:
+    """The result of a replay that was not interrupted."""
 
     facts: dict[str, Any]
     journal_bytes: int
@@ -58,17 +58,17 @@ class Whole:
 
 
 def resumes(seeds: Sequence[int], *, cycles: int = CYCLES) -> Tally:
-    """A case is a replay of so many interruptions; `tried` counts these."""
+    """Run replays with this many interruptions each; a case is a replay, and `tried` counts interruptions."""
     tally = Tally("resumes", facts={"full_disks": 0.0})
     with tempfile.TemporaryDirectory() as place, Warm(Path(place)) as warm:
-        whole = undisturbed(warm, Path(place))
+        expected = undisturbed(warm, Path(place))
         for seed in seeds:
-            _session(tally, warm, whole, seed, cycles)
+            _session(tally, warm, expected, seed, cycles)
     return tally
 
 
-def undisturbed(warm: Warm, place: Path) -> Whole:
-    """What the replay comes to, the second time that it is done: the first one has to load the model."""
+def undisturbed(warm: Warm, place: Path) -> Undisturbed:
+    """Return the result of the second undisturbed replay: the first one has to load the model."""
     write_trace(place)
     for name in ("first", "whole"):
         began = time.perf_counter()
@@ -82,7 +82,7 @@ def undisturbed(warm: Warm, place: Path) -> Whole:
         if status:
             raise RuntimeError(f"a replay that nothing disturbs ended with {status}: {_last(place / 'err')}")
         took_s = time.perf_counter() - began
-    return Whole(json.loads((place / "out").read_bytes()), size, took_s)
+    return Undisturbed(json.loads((place / "out").read_bytes()), size, took_s)
 
 
 def write_trace(folder: Path) -> None:
@@ -95,27 +95,32 @@ def write_trace(folder: Path) -> None:
 
 
 def interrupted(
-    warm: Warm, folder: Path, whole: Whole, drawn: random.Random, cycles: int, room: Room | None = None
+    warm: Warm,
+    folder: Path,
+    expected: Undisturbed,
+    drawn: random.Random,
+    cycles: int,
+    room: Room | None = None,
 ) -> tuple[str | None, str, int]:
-    """What was wrong with a replay of so many interruptions, if anything, and how many there were."""
+    """Return what was wrong with a replay of this many interruptions, if anything, and their number."""
     room = room or Room(folder, None)
     done = 0
     try:
         for _ in range(cycles):
             done += 1
-            if _cycle(warm, folder, drawn, whole, room):
+            if _cycle(warm, folder, drawn, expected, room):
                 break
-        return *_ended(warm, folder, whole, room), done
+        return *_ended(warm, folder, expected, room), done
     except _WrongError as error:
         return error.kind, str(error), done
 
 
-def _session(tally: Tally, warm: Warm, whole: Whole, seed: int, cycles: int) -> None:
+def _session(tally: Tally, warm: Warm, expected: Undisturbed, seed: int, cycles: int) -> None:
     drawn = random.Random(seed)
     was = shared_memory()
-    with memory() as folder, _small(folder, drawn, whole) as room:
+    with memory() as folder, _small(folder, drawn, expected) as room:
         write_trace(folder)
-        kind, what, done = interrupted(warm, folder, whole, drawn, cycles, room)
+        kind, what, done = interrupted(warm, folder, expected, drawn, cycles, room)
         tally.facts["full_disks"] = max(tally.facts["full_disks"], room.filled)
         if kind is None and not eventually(lambda: shared_memory() - was <= {folder.name}, _GRACE_S):
             kind, what = "leaked", f"/dev/shm: {sorted(shared_memory() - was)}"
@@ -132,14 +137,14 @@ class _WrongError(Exception):
 
 @dataclass(slots=True)
 class Room:
-    """How much the file system has room for, where only root can say so; None: enough."""
+    """The size of the file system, which only root can set; None is unlimited."""
 
     folder: Path
     size: int | None
     filled: int = 0
 
     def grow(self) -> None:
-        """Somebody made room."""
+        """Double the size, as a user would make room."""
         assert self.size is not None
         self.filled += 1
         self.size *= 2
@@ -147,12 +152,12 @@ class Room:
 
 
 @contextlib.contextmanager
-def _small(folder: Path, drawn: random.Random, whole: Whole) -> Iterator[Room]:
-    """As root, a file system of its own that fills up before the replay is done."""
+def _small(folder: Path, drawn: random.Random, expected: Undisturbed) -> Iterator[Room]:
+    """Mount, as root, a separate file system that fills up before the replay is done."""
     if os.geteuid():
         yield Room(folder, None)
         return
-    size = 4096 * drawn.randint(4, 8 + whole.journal_bytes // 4096)
+    size = 4096 * drawn.randint(4, 8 + expected.journal_bytes // 4096)
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "laminabench", folder],
         check=False,
@@ -167,13 +172,13 @@ def _small(folder: Path, drawn: random.Random, whole: Whole) -> Iterator[Room]:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-def _cycle(warm: Warm, folder: Path, drawn: random.Random, whole: Whole, room: Room) -> bool:
-    """Begin, or go on, and end it at a random moment; whether it was done before that."""
+def _cycle(warm: Warm, folder: Path, drawn: random.Random, expected: Undisturbed, room: Room) -> bool:
+    """Start or resume, and end it at a random moment; return whether it was done before that."""
     how = drawn.choices((signal.SIGKILL, signal.SIGTERM, signal.SIGINT), (8, 1, 1))[0]
     early = drawn.random() < 0.2
-    wait_s = drawn.uniform(0, whole.took_s / 2)
+    wait_s = drawn.uniform(0, expected.took_s / 2)
     journal = folder / "kept.journal"
-    more = drawn.uniform(0, whole.journal_bytes / 10)
+    more = drawn.uniform(0, expected.journal_bytes / 10)
     if (folder / "kept").exists():
         return True
     with _begun(warm, folder) as running:
@@ -188,11 +193,11 @@ def _cycle(warm: Warm, folder: Path, drawn: random.Random, whole: Whole, room: R
         raise _WrongError("crashed", f"{how.name} did not end it in {_GRACE_S:g} s")
     if status == 0:
         return True
-    said = _last(folder.parent / f"{folder.name}.err")
-    if status == 2 and "No space left" in said and room.size is not None:
+    message = _last(folder.parent / f"{folder.name}.err")
+    if status == 2 and "No space left" in message and room.size is not None:
         room.grow()
     elif status not in _ENDED[how]:
-        raise _WrongError("crashed", f"it ended with {status} after {how.name}: {said}")
+        raise _WrongError("crashed", f"it ended with {status} after {how.name}: {message}")
     return False
 
 
@@ -200,45 +205,45 @@ def _cycle(warm: Warm, folder: Path, drawn: random.Random, whole: Whole, room: R
 def _begun(warm: Warm, folder: Path) -> Iterator[Process]:
     resumed = (folder / "kept.journal").exists()
     command = ("replay", "--resume", "kept", "-q", "--json") if resumed else (*LIVE, "--out", "kept")
-    beside = folder.parent / folder.name  # what it says does not fill the disk
+    outside = folder.parent / folder.name  # its output does not fill the disk
     with (
-        beside.with_suffix(".out").open("w+b") as out,
-        beside.with_suffix(".err").open("w+b") as errors,
+        outside.with_suffix(".out").open("w+b") as out,
+        outside.with_suffix(".err").open("w+b") as errors,
         contextlib.closing(warm.start(command, folder, errors, out)) as running,
     ):
         yield running
 
 
-def _ended(warm: Warm, folder: Path, whole: Whole, room: Room) -> tuple[str | None, str]:
-    """Undisturbed to its end: what is wrong with it."""
-    beside = folder.parent / folder.name
+def _ended(warm: Warm, folder: Path, expected: Undisturbed, room: Room) -> tuple[str | None, str]:
+    """Resume undisturbed to the end; return what is wrong, if anything."""
+    outside = folder.parent / folder.name
     try:
         while not (folder / "kept").exists():
             with _begun(warm, folder) as running:
                 status = running.wait(LONGEST_S)
-            said = _last(beside.with_suffix(".err"))
-            if status == 2 and "No space left" in said and room.size is not None:
+            message = _last(outside.with_suffix(".err"))
+            if status == 2 and "No space left" in message and room.size is not None:
                 room.grow()
             elif status != 0:
-                return ("crashed" if status else "lost"), f"resumed, it ended with {status}: {said}"
-        return _same(folder, whole)
+                return ("crashed" if status else "lost"), f"resumed, it ended with {status}: {message}"
+        return _same(folder, expected)
     finally:
         for suffix in (".out", ".err"):
-            beside.with_suffix(suffix).unlink(missing_ok=True)
+            outside.with_suffix(suffix).unlink(missing_ok=True)
 
 
-def _same(folder: Path, whole: Whole) -> tuple[str | None, str]:
+def _same(folder: Path, expected: Undisturbed) -> tuple[str | None, str]:
     try:
         run = read_run(folder / "kept")
     except UserError as error:
         return "lost", str(error)
     summary = msgspec.to_builtins(run.manifest.summary)
     for name in _SAME:
-        if summary[name] != whole.facts[name]:
-            return "wrong", f"{name} is {summary[name]} instead of {whole.facts[name]}"
+        if summary[name] != expected.facts[name]:
+            return "wrong", f"{name} is {summary[name]} instead of {expected.facts[name]}"
     made = int(run.outcome.iterations["size"].sum())
-    if made != whole.facts["tokens_generated"]:
-        return "wrong", f"{made} tokens in iterations instead of {whole.facts['tokens_generated']}"
+    if made != expected.facts["tokens_generated"]:
+        return "wrong", f"{made} tokens in iterations instead of {expected.facts['tokens_generated']}"
     left = {path.name for path in folder.iterdir()} - {"t.csv", "kept", "kept.journal", "kept.live"}
     return ("leaked", f"{sorted(left)}") if left else (None, "")
 

@@ -1,4 +1,4 @@
-"""What is written, a scene each kind of file: what is there before, what is done, and who reads it."""
+"""Scenes, one for each kind of file: the state before, the write, and the reader."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 from experiments.disk import mark
 from laminabench.catalog.cost_file import load_costs, write_costs
 from laminabench.requests.replay import ReplayRequest
-from laminabench.runs.journal import Journal, beside
+from laminabench.runs.journal import Journal, journal_path
 from laminabench.runs.read import read_run
 from laminabench.runs.write import write_run
 from laminabench.traces.formats import load_file
@@ -25,14 +25,14 @@ from laminabench.workflows.replay.run import Result, run
 from laminabench.workflows.sweep.kept import SweepStore, opened
 
 HEADER = {"what": "a journal"}
-# Sizes as of iterations: most are short, some have many tokens.
+# Sizes like those of iterations: most are short, some have many tokens.
 RECORDS = [["Iteration", number, [number] * (number * 7 % 300)] for number in range(60)]
 Files = Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """`begin` makes what is there before; `act` is what is tried; `read` fails where it cannot be used."""
+    """A tested write: `begin` makes the state before, `act` writes, `read` fails if it is unusable."""
 
     begin: Callable[[Path], None]
     act: Callable[[Path], None]
@@ -41,7 +41,7 @@ class Scene:
 
 @functools.cache
 def replayed(seed: int = 0) -> tuple[ReplayRequest, Result]:
-    """A replay of which Runs are written."""
+    """Return a replay of which Runs are written."""
     request = ReplayRequest(
         trace="profile:azure-conv", model="llama3-70b", system="vllm", num_requests=40, seed=seed, no_out=True
     )
@@ -54,8 +54,8 @@ def write_a_run(directory: Path, seed: int = 0) -> None:
 
 
 def journalled(folder: Path, records: list[Any] | None = None) -> None:
-    """A live replay, as its files see it: records, then the Run, and then no journal."""
-    journal = Journal.create(beside(folder / "run"), HEADER)
+    """Write the files of a live replay: records, then the Run, and then no journal."""
+    journal = Journal.create(journal_path(folder / "run"), HEADER)
     mark("begun")
     try:
         for record in RECORDS if records is None else records:
@@ -128,11 +128,13 @@ SCENES: Mapping[str, Scene] = {
 
 
 def files_in(folder: Path) -> Files:
-    """All that is there, by its path."""
-    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    return found | {f"{path.relative_to(folder)}/": b"" for path in folder.rglob("*") if path.is_dir()}
+    """Return the content of all files, by path."""
+    contents = {
+        str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()
+    }
+    return contents | {f"{path.relative_to(folder)}/": b"" for path in folder.rglob("*") if path.is_dir()}
 
 
 def facts(run: Any) -> bytes:
-    """Of a Run all that it says."""
+    """Return the content of a Run that is compared."""
     return msgspec.json.encode([run.manifest.summary, run.prompt_tokens.tolist()])

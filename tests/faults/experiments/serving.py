@@ -1,4 +1,4 @@
-"""`laminabench serve` as a process of its own, for experiments: begun, looked at, ended without a trace."""
+"""`laminabench serve` as a separate process for experiments: started, inspected, ended without a trace."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from experiments.processes import alive, eventually, facts, fork_servers, shared
 
 START_S = 300.0
 END_S = 60.0
-# Caches of a library may keep a little; what grows with requests grows by far more.
+# Libraries may cache a little; a leak for each request is far larger.
 MORE_DESCRIPTORS = 0
-_GONE_S = 10.0
+_CLEAR_S = 10.0
 
 
 @dataclass
 class Server:
-    """One that runs."""
+    """A running server."""
 
     process: subprocess.Popen[str]
     port: int
@@ -39,30 +39,30 @@ class Server:
         return metrics_of(self.port)
 
     def takes(self) -> dict[str, float]:
-        """What front end, fork server and workers take now."""
+        """Return the resources of front end, fork server and workers."""
         parts = {"front_end": [self.pid], "workers": [*fork_servers(self.pid), *workers(self.pid)]}
         return {
             f"{part}_{name}": value for part, pids in parts.items() for name, value in facts(pids).items()
         }
 
     def at_rest(self) -> str | None:
-        """What of requests is left where all have ended; None if nothing is."""
+        """Return what is left of requests after all have ended; None if nothing is."""
         names = ("lamina_requests_running", "lamina_requests_waiting", "lamina_kv_tokens_used")
         left: dict[str, float] = {}
 
         if self.process.poll() is not None:
-            return f"the server has ended: {self.said()}"
+            return f"the server has ended: {self.error_text()}"
 
         def nothing() -> bool:
-            found = self.metrics()
+            metrics = self.metrics()
             left.clear()
-            left.update({name: found[name] for name in names if found[name]})
+            left.update({name: metrics[name] for name in names if metrics[name]})
             return not left
 
-        return None if eventually(nothing, _GONE_S) else str(left)
+        return None if eventually(nothing, _CLEAR_S) else str(left)
 
     def end(self) -> str | None:
-        """Terminate it; what it left behind, or said on its way."""
+        """Terminate it; return what it left behind or printed, if anything."""
         began = [self.pid, *fork_servers(self.pid), *workers(self.pid)]
         self.process.send_signal(signal.SIGTERM)
         try:
@@ -70,21 +70,21 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             return f"it did not end in {END_S:g} s"
-        if not eventually(lambda: not any(map(alive, began[1:])), _GONE_S):
+        if not eventually(lambda: not any(map(alive, began[1:])), _CLEAR_S):
             return f"processes outlive it: {[pid for pid in began if alive(pid)]}"
         if left := shared_memory() - self.was_shared:
             return f"/dev/shm: {', '.join(sorted(left))}"
-        said = self.said()
-        return f"it ended with {status}: {said}" if status or said else None
+        message = self.error_text()
+        return f"it ended with {status}: {message}" if status or message else None
 
-    def said(self) -> str:
-        """The end of what it wrote to standard error."""
+    def error_text(self) -> str:
+        """Return the end of its standard error."""
         self.errors.seek(0)
         return self.errors.read().strip()[-250:]
 
 
 def metrics_of(port: int) -> dict[str, float]:
-    """What a server says of itself now."""
+    """Return a server's current metrics."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=END_S)
     with contextlib.closing(connection):
         connection.request("GET", "/metrics")
@@ -95,7 +95,7 @@ def metrics_of(port: int) -> dict[str, float]:
 
 @contextlib.contextmanager
 def serving(*more: str) -> Iterator[Server]:
-    """One that serves the smallest model; killed, if it has not been ended when the block is left."""
+    """Run a server of the smallest model; it is killed if it still runs at the end of the block."""
     was = shared_memory()
     # In float32 tokens that are computed again are the same.
     command = ["serve", "--model", "llama-tiny", "--dtype", "fp32", "--port", "0", "--json", "-q"]
@@ -125,7 +125,7 @@ def _port(process: subprocess.Popen[str], errors: IO[str]) -> int:
 
 
 def growth(before: dict[str, float], after: dict[str, float], names: Sequence[str]) -> str | None:
-    """What there is more of."""
+    """Return a description of what has grown; None if nothing has."""
     more = [
         f"{name} {after[name]:g}, before {before[name]:g}" for name in names if after[name] > before[name]
     ]

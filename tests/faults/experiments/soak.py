@@ -1,6 +1,6 @@
 """A server with a fault every ten seconds, under open traffic at 80 % of what it can do with these: minutes.
 
-Nothing is lost of it, and nothing grows: memory, descriptors, threads, /dev/shm, and times are as at first.
+Nothing may be lost, and nothing may grow: memory, descriptors, threads, /dev/shm and times stay as at first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from experiments.injector import Hand
 from experiments.processes import eventually, fork_servers, shared_memory, workers
 from experiments.serving import Server, growth, serving
-from experiments.stream_client import Ask, Client, Times, WrongAnswerError, answers_of, asks, held_against
+from experiments.stream_client import Ask, Client, Times, WrongAnswerError, answers_of, asks, check_tokens
 from experiments.tally import Tally
 from laminabench.systems.live.endpoint.wire import more_files
 
@@ -29,10 +29,10 @@ SERVE = (
     *("--max-connections", "4096", "--max-waiting", "8192"),
 )
 WORKERS = 3
-# Later tenths are held against the first by these. Medians are of some hundred thousand tokens; a p99 is
-# made by faults, of which each minute has six.
+# Limits for the last tenth over the first. Medians are of some hundred thousand tokens; a p99 depends on
+# faults, six a minute.
 TIMES_P50, TIMES_P99 = 1.5, 2.5
-# Less is the allocator's, and caches that fill.
+# Smaller growth is due to the allocator and to caches that fill.
 MOST_GROWTH, LEAST_BYTES = 1.2, 32 << 20
 TENTHS = 10
 STAYS = (
@@ -40,13 +40,13 @@ STAYS = (
     "shared_memory",
 )
 REST_S, CLOSED_S = 60.0, 30.0
-# A new one takes as long to begin as the server: once in six minutes.
+# A new fork server takes as long to start as the server: once in six minutes.
 FORK_SERVER_EVERY = 36
 
 
 @dataclass
 class Minute:
-    """What came of one of them."""
+    """The results of one minute."""
 
     seed: int
     times: Times = field(default_factory=Times)
@@ -55,7 +55,7 @@ class Minute:
 
 
 def soak(seeds: Sequence[int], *, minute_s: float = MINUTE_S, peak_s: float = PEAK_S) -> Tally:
-    """A case is a minute; `tried` counts answers, and the looks at what is left at the end."""
+    """Run a server for minutes; a case is a minute, and `tried` counts answers and the checks at the end."""
     more_files()
     tally = Tally("soak")
     with serving(*SERVE) as server:
@@ -67,11 +67,11 @@ def soak(seeds: Sequence[int], *, minute_s: float = MINUTE_S, peak_s: float = PE
 
 async def _soak(server: Server, seeds: Sequence[int], minute_s: float, peak_s: float, tally: Tally) -> None:
     drawn = asks(ASKS, ASKS_SEED, LONGEST_ANSWER)
-    wanted = await answers_of(server.port, drawn)
+    expected = await answers_of(server.port, drawn)
     hand = Hand(server.pid, WORKERS, random.Random(seeds[0]))
     rate = await _peak(server.port, drawn, peak_s, hand) * LOAD
     before = await asyncio.to_thread(_at_rest, server)
-    traffic = Traffic(server, wanted, rate, hand)
+    traffic = Traffic(server, expected, rate, hand)
     minutes = [await traffic.minute(seed, minute_s) for seed in seeds]
     await traffic.ended()
     left = await asyncio.to_thread(server.at_rest)
@@ -83,7 +83,7 @@ async def _soak(server: Server, seeds: Sequence[int], minute_s: float, peak_s: f
     tally.facts |= {f"{name}_before": value for name, value in before.items()}
     tally.facts |= {f"{name}_after": value for name, value in after.items()}
     for minute in minutes:
-        for _ in range(minute.times.whole):
+        for _ in range(minute.times.complete):
             tally.add(None, "", minute.seed)
         for kind, what in minute.wrong:
             tally.add(kind, "a minute", minute.seed, what)
@@ -93,7 +93,7 @@ async def _soak(server: Server, seeds: Sequence[int], minute_s: float, peak_s: f
 
 
 async def _peak(port: int, drawn: Sequence[Ask], peak_s: float, hand: Hand) -> float:
-    """Requests a second that it answers under faults where there are always more."""
+    """Return requests a second under faults at full load."""
     until_s, answered = time.monotonic() + peak_s, 0
 
     async def one(rng: random.Random) -> None:
@@ -114,28 +114,28 @@ async def _peak(port: int, drawn: Sequence[Ask], peak_s: float, hand: Hand) -> f
 
 
 def _blow(hand: Hand) -> None:
-    """As many of each in every tenth of an hour."""
+    """Inject a fault; each kind is equally frequent in every tenth of an hour."""
     number = hand.strikes % FORK_SERVER_EVERY
     fork_server = number == FORK_SERVER_EVERY - 1
     order = signal.SIGKILL if fork_server or number % 2 else signal.SIGSTOP
-    hand.strike(order, fork_server=float(fork_server))
+    hand.inject(order, fork_server=float(fork_server))
 
 
 @dataclass
 class Traffic:
-    """Requests at random moments, so many a second on average, and blows at the server's workers."""
+    """Requests at random moments with this mean rate, and faults in the server's workers."""
 
     server: Server
-    wanted: dict[Ask, list[int]]
+    expected: dict[Ask, list[int]]
     rate: float
     hand: Hand
     _under_way: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def minute(self, seed: int, minute_s: float) -> Minute:
-        """What comes of its requests may come later."""
+        """Send one minute's requests; some of their answers may come later."""
         minute, rng = Minute(seed), random.Random(seed)
         self.hand.rng = rng
-        drawn = list(self.wanted)
+        drawn = list(self.expected)
         now_s = time.monotonic()
         end_s, fault_s = now_s + minute_s, now_s + FAULT_EVERY_S / 2
         while now_s < end_s:
@@ -153,7 +153,7 @@ class Traffic:
     async def _ask(self, minute: Minute, ask: Ask) -> None:
         client = Client(self.server.port)
         try:
-            held_against(ask, await client.answer(ask, minute.times), self.wanted[ask])
+            check_tokens(ask, await client.answer(ask, minute.times), self.expected[ask])
         except WrongAnswerError as error:
             minute.wrong.append((error.kind, str(error)))
         await client.close()
@@ -163,29 +163,29 @@ class Traffic:
 
 
 def _at_rest(server: Server) -> dict[str, float]:
-    """What it takes with all workers there: one that is being replaced would not be counted."""
+    """Return the resources with all workers running, as one being replaced would not be counted."""
     eventually(lambda: len(workers(server.pid)) == WORKERS and len(fork_servers(server.pid)) == 1, REST_S)
     return server.takes() | {"shared_memory": float(len(shared_memory() - server.was_shared))}
 
 
 def _judge(minutes: Sequence[Minute], tally: Tally) -> None:
-    """Hold the last tenth against the first."""
+    """Compare the last tenth with the first."""
     tenth = max(1, len(minutes) // TENTHS)
     ends = {"first": minutes[:tenth], "last": minutes[-tenth:]}
-    seen = {}
+    observed = {}
     for name, part in ends.items():
         joined = Times()
         for minute in part:
             joined.first += minute.times.first
             joined.between += minute.times.between
-        seen[name] = joined.percentiles_ms()
-        # At the end of a minute somebody is connected: what that takes is looked at when all have gone.
+        observed[name] = joined.percentiles_ms()
+        # Clients are connected at the end of a minute: their resources are checked after all disconnected.
         sizes = ("front_end_rss_bytes", "workers_rss_bytes")
-        seen[name] |= {key: max(minute.takes[key] for minute in part) for key in sizes}
-        tally.facts |= {f"{key}_{name}": value for key, value in seen[name].items()}
+        observed[name] |= {key: max(minute.takes[key] for minute in part) for key in sizes}
+        tally.facts |= {f"{key}_{name}": value for key, value in observed[name].items()}
     if len(minutes) < TENTHS:
         return
-    first, last = seen["first"], seen["last"]
+    first, last = observed["first"], observed["last"]
     seed = minutes[-1].seed
     for name in ("front_end_rss_bytes", "workers_rss_bytes"):
         grown = last[name] > first[name] * MOST_GROWTH and last[name] > first[name] + LEAST_BYTES

@@ -1,4 +1,4 @@
-"""Clients of a server that know what each answer has to be: streams, checked to the last token."""
+"""Clients of a server that know the right answer to each request: streams, checked to the last token."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 VOCABULARY = 500  # of any model that is served
-# An answer has all its turns, and all the faults in between, to come in.
+# The limit for an answer, including all faults meanwhile.
 ANSWER_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request whose answer is always the same: what it draws, it draws from a seed of its own."""
+    """A request whose answer is always the same, as it has a seed of its own."""
 
     prompt: tuple[int, ...]
     max_tokens: int
@@ -43,7 +43,7 @@ class Ask:
 
 
 def asks(count: int, seed: int, longest: int) -> list[Ask]:
-    """Few, which all clients send again and again: each token is held against what it was undisturbed."""
+    """Return a few requests, which all clients send repeatedly and whose tokens are known."""
     rng = random.Random(seed)
     return [
         Ask(
@@ -56,7 +56,7 @@ def asks(count: int, seed: int, longest: int) -> list[Ask]:
 
 
 class WrongAnswerError(Exception):
-    """An answer that is not what was asked for; `kind` is the tally's."""
+    """An answer that differs from the expected one; `kind` is the tally's."""
 
     def __init__(self, kind: str, what: str) -> None:
         super().__init__(what)
@@ -65,32 +65,32 @@ class WrongAnswerError(Exception):
 
 @dataclass
 class Times:
-    """Of the answers of one stretch of time, in seconds."""
+    """Times of the answers of one period, in seconds."""
 
     first: list[float] = field(default_factory=list)
     between: list[float] = field(default_factory=list)
-    whole: int = 0
+    complete: int = 0
     tokens: int = 0
 
     def percentiles_ms(self) -> dict[str, float]:
-        found = {}
+        percentiles = {}
         for name, values in (("ttft", self.first), ("tbt", self.between)):
             for percentile in (50, 99):
-                found[f"{name}_p{percentile}_ms"] = (
+                percentiles[f"{name}_p{percentile}_ms"] = (
                     float(np.percentile(values, percentile)) * 1000 if values else float("nan")
                 )
-        return found
+        return percentiles
 
 
 class Client:
-    """One connection, kept for the next request."""
+    """One connection, reused for the next request."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def answer(self, ask: Ask, times: Times | None = None) -> list[int]:
-        """The tokens of a complete answer; a WrongAnswerError where it is none."""
+        """Return the tokens of a complete answer; a WrongAnswerError if there is none."""
         try:
             async with asyncio.timeout(ANSWER_S):
                 return await self._answer(ask, times or Times())
@@ -138,7 +138,7 @@ class Client:
             times.tokens += len(new)
         if ended != 1:
             raise WrongAnswerError("wrong", f"{ended} ends of one answer")
-        times.whole += 1
+        times.complete += 1
         return tokens
 
     async def close(self) -> None:
@@ -150,36 +150,36 @@ class Client:
 
 
 async def _lines(reader: asyncio.StreamReader) -> AsyncIterator[bytes]:
-    """Of a body in chunks, to its end."""
+    """Yield the lines of a chunked body, to its end."""
     rest = b""
     while size := int(await reader.readline(), 16):
-        *whole, rest = (rest + (await reader.readexactly(size + 2))[:-2]).split(b"\n")
-        for line in whole:
+        *complete, rest = (rest + (await reader.readexactly(size + 2))[:-2]).split(b"\n")
+        for line in complete:
             yield line.strip()
     await reader.readline()
 
 
-def held_against(ask: Ask, made: Sequence[int], wanted: Sequence[int]) -> None:
-    """A WrongAnswerError where the tokens are not those that it had undisturbed."""
+def check_tokens(ask: Ask, made: Sequence[int], expected: Sequence[int]) -> None:
+    """Raise a WrongAnswerError if the tokens differ from those of an undisturbed server."""
     if len(made) < ask.max_tokens:
         raise WrongAnswerError("lost", f"{len(made)} of {ask.max_tokens} tokens")
     if len(made) > ask.max_tokens:
         raise WrongAnswerError("wrong", f"{len(made)} tokens, {ask.max_tokens} were asked for")
-    if list(made) != list(wanted):
+    if list(made) != list(expected):
         raise WrongAnswerError("wrong", "other tokens than undisturbed")
 
 
-async def answers_of(port: int, wanted: Sequence[Ask], at_once: int = 16) -> dict[Ask, list[int]]:
-    """What an undisturbed server says."""
-    found: dict[Ask, list[int]] = {}
-    left = iter(wanted)
+async def answers_of(port: int, requests: Sequence[Ask], at_once: int = 16) -> dict[Ask, list[int]]:
+    """Return the answers of an undisturbed server."""
+    answers: dict[Ask, list[int]] = {}
+    left = iter(requests)
 
     async def some() -> None:
         client = Client(port)
         for ask in left:
-            found[ask] = await client.answer(ask)
-            held_against(ask, found[ask], found[ask])
+            answers[ask] = await client.answer(ask)
+            check_tokens(ask, answers[ask], answers[ask])
         await client.close()
 
     await asyncio.gather(*(some() for _ in range(at_once)))
-    return found
+    return answers

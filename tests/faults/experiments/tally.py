@@ -1,37 +1,37 @@
-"""What an experiment came to: how much was tried, and each failure with what repeats it."""
+"""The result of an experiment: the number of cases, and each failure with the seed that reproduces it."""
 
 from __future__ import annotations
 
 import msgspec
 
-# Kept one by one; all are counted.
+# Most failures that are stored; all are counted.
 MOST_FAILURES = 100
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Something that was lost, wrong, leaked, or no sentence; `seed` is its case's and repeats it."""
+    """A failed case: something was lost, wrong, leaked or crashed; `seed` reproduces it."""
 
     kind: str  # lost, wrong, leaked, crashed
-    case: str  # what of it
+    case: str  # which kind of case
     seed: int
     what: str
 
 
 class Tally(msgspec.Struct):
-    """Of one experiment."""
+    """The counts and failures of one experiment."""
 
     name: str
     tried: int = 0
-    survived: int = 0  # as if nothing had been, or refused with a sentence
+    survived: int = 0  # without any effect, or refused with a sentence
     lost: int = 0
     wrong: int = 0
     leaked: int = 0
     crashed: int = 0  # an error that is no sentence
     failures: list[Failure] = []
-    facts: dict[str, float] = {}  # beside the counts, as p99 TBT or megabytes; the largest counts
+    facts: dict[str, float] = {}  # other numbers, such as p99 TBT or megabytes; the largest is kept
 
     def add(self, kind: str | None, case: str, seed: int, what: str = "") -> None:
-        """One more; `kind` is None where it survived."""
+        """Count one case; `kind` is None if it survived."""
         self.tried += 1
         if kind is None:
             self.survived += 1

@@ -1,6 +1,6 @@
-"""What runs in a virtual machine until its power is cut: journals and Runs are written, each step is told.
+"""The program of a virtual machine until its power is cut: it writes journals and Runs and prints each step.
 
-It needs no more than the machine has: a Run's files are given, and put into their place as any Run's are.
+It needs only what the machine has: a Run's files are given, and written as any Run's are.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from laminabench.runs.journal import Journal, beside
+from laminabench.runs.journal import Journal, journal_path
 from laminabench.runs.replace import replacing_directory
 
 HEADER = {"what": "a journal"}
@@ -20,17 +20,17 @@ _EVERY_S = 0.01
 
 
 def record(number: int) -> list[Any]:
-    """As of an iteration: most are short, some have many tokens."""
+    """Return a record like that of an iteration: most are short, some have many tokens."""
     return ["Iteration", number, [number] * (number * 7 % 300)]
 
 
 def main() -> None:
-    """`python -m experiments.vm_writer FOLDER FILES`: for ever."""
+    """Run `python -m experiments.vm_writer FOLDER FILES` until it is killed."""
     folder, files = map(Path, sys.argv[1:])
     contents = {path.name: path.read_bytes() for path in files.iterdir()}
     for turn in itertools.count():
         run = folder / f"run-{turn}"
-        journal = Journal.create(beside(run), HEADER)
+        journal = Journal.create(journal_path(run), HEADER)
         print("begun", turn, flush=True)
         for number in range(RECORDS):
             journal.append(record(number))

@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 import pytest
-from grafana import asked_for
+from grafana import metrics_used
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parsed_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parsed_text
 
@@ -194,6 +194,6 @@ def test_the_dashboard_asks_for_what_there_is(serve: Any) -> None:
     # A worker's time is there once it was asked for, its counter always.
     there = {f"{family.name}_total" for family in families if family.type == "counter"}
     there |= {sample.name for family in families for sample in family.samples}
-    asked = asked_for("lamina_")
+    asked = metrics_used("lamina_")
     assert len(asked) > 10
     assert asked <= there

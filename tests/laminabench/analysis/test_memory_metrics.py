@@ -111,7 +111,7 @@ def test_slices_of_time_leave_nothing_out(
             there = (place >= 0) & (moments < (rows["start_s"] + rows["duration_s"])[mine[-1]])
             level += np.where(there, memory[column][mine][place], 0)
         means = level.reshape(slices, -1).mean(axis=1)
-        assert found.held_bytes[part] == pytest.approx(means, rel=2e-3, abs=96e6)
+        assert found.stored_bytes[part] == pytest.approx(means, rel=2e-3, abs=96e6)
     width_s = outcome.end_s / slices
     assert found.moved_bytes_per_s.sum() * width_s == pytest.approx(memory["moved_bytes"].sum())
 
@@ -175,7 +175,7 @@ def test_nothing_ran() -> None:
         "mean": None,
         "max": None,
     }
-    assert memory_over_time(empty, 4).held_bytes["free"].tolist() == [0.0] * 4
+    assert memory_over_time(empty, 4).stored_bytes["free"].tolist() == [0.0] * 4
 
 
 def test_only_a_replay_on_boards_has_the_key(on_boards: OnBoards) -> None:

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.hardware import priced_devices
-from laminabench.interchange.found import Found
+from laminabench.interchange.benchmark import Benchmark
 from laminabench.interchange.tools import read, tool_of
 from laminabench.runs.manifest import Host
 from laminabench.runs.read import read_run
@@ -32,7 +32,7 @@ def test_the_tool_is_known_by_what_is_in_the_file(tool: str, result: Path) -> No
     "name", ["vllm.json", "vllm-rate.json", "vllm-failed.json", "aiperf", "aiperf-cancelled", "guidellm.json"]
 )
 def test_the_summary_that_a_tool_states_is_what_its_requests_come_to(run_of: Any, name: str) -> None:
-    found: Found = run_of(name).found
+    found: Benchmark = run_of(name).benchmark
     assert len(found.stated) >= 14
     assert found.stated.keys() <= found.recounted.keys()
     assert found.differences() == []
@@ -57,7 +57,7 @@ def test_our_metrics_of_the_whole_run_are_theirs(run_of: Any, name: str, stated:
     made = run_of(name)
     assert made.summary.requests == Requests(completed=12)
     assert made.summary.tokens_generated == 288
-    calls = made.found.calls
+    calls = made.benchmark.calls
     ttft_ms, tpot_ms, rate = stated
     assert 1e3 * calls.waited_s().mean() == pytest.approx(ttft_ms, rel=1e-6)
     assert 1e3 * calls.per_token_s().mean() == pytest.approx(tpot_ms, rel=1e-5)
@@ -108,10 +108,10 @@ def test_one_that_failed_and_some_that_were_cancelled(run_of: Any) -> None:
     failed = run_of("vllm-failed.json")
     assert failed.summary.requests == Requests(completed=11, failed=1)
     assert failed.summary.attempts.by_error == {"Bad Request": 1}
-    assert failed.found.calls.status.tolist().count(FAILED) == 1
+    assert failed.benchmark.calls.status.tolist().count(FAILED) == 1
     stopped = run_of("aiperf-cancelled")
     assert stopped.summary.requests == Requests(completed=8, unfinished=4)
-    assert stopped.found.calls.status.tolist().count(UNFINISHED) == 4
+    assert stopped.benchmark.calls.status.tolist().count(UNFINISHED) == 4
     assert (stopped.manifest.workload.mode, stopped.manifest.workload.concurrency) == ("open", None)
     # When a request was due aiperf does not say.
     assert stopped.summary.lateness_ms.max is None
@@ -119,9 +119,9 @@ def test_one_that_failed_and_some_that_were_cancelled(run_of: Any) -> None:
 
 def test_a_rate_is_an_open_replay_and_metadata_is_kept(run_of: Any) -> None:
     made = run_of("vllm-rate.json")
-    assert (made.found.mode, made.found.concurrency) == ("open", None)
-    assert made.found.more["request_rate"] == 10
-    assert made.found.more["metadata"] == {"gpu": "none"}
+    assert (made.benchmark.mode, made.benchmark.concurrency) == ("open", None)
+    assert made.benchmark.more["request_rate"] == 10
+    assert made.benchmark.more["metadata"] == {"gpu": "none"}
     assert made.summary.window.kind == "arrivals"
 
 

@@ -8,13 +8,13 @@ from functools import cache
 import pytest
 
 from laminabench.papers.claims import Claim
-from laminabench.papers.context import Context, kept_results
+from laminabench.papers.context import Context, saved_results
 from laminabench.papers.paper import Made, make
 
 
 @pytest.fixture(scope="session")
 def context() -> Context:
-    return Context(kept_results(), num_requests=200, offline=True)
+    return Context(saved_results(), num_requests=200, offline=True)
 
 
 @pytest.fixture(scope="session")

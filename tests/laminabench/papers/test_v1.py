@@ -8,6 +8,7 @@ from laminabench.catalog.hardware import device
 from laminabench.catalog.step import model_step
 from laminabench.papers.v1 import served
 from laminabench.papers.v1.estimate import homogeneous, offloaded
+from laminabench.papers.v1.experiments import with_reading
 from laminabench.papers.v1.parts import (
     implied_mfu,
     least_bandwidth,
@@ -29,7 +30,6 @@ from laminabench.papers.v1.testbed import (
     sweep,
     usd,
 )
-from laminabench.papers.v1.tried import with_reading
 
 
 @pytest.mark.parametrize(("column", "half"), [("$/GB", 0.5), ("$/(GB/s)", 0.005)])

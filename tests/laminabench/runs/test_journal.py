@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from laminabench.runs.journal import MAGIC, Journal, beside
+from laminabench.runs.journal import MAGIC, Journal, journal_path
 from laminabench.util.errors import UserError
 
 HEADER = {"what": "header"}
@@ -141,7 +141,7 @@ def test_what_is_no_journal_or_has_no_beginning(tmp_path: Path) -> None:
 
 
 def test_only_one_has_it_at_a_time(tmp_path: Path) -> None:
-    path = beside(tmp_path / "deep" / "run")
+    path = journal_path(tmp_path / "deep" / "run")
     journal = Journal.create(path, HEADER)
     with pytest.raises(UserError, match="journal-in-use"):
         Journal.reopen(path)

@@ -20,7 +20,7 @@ from laminabench.runs.live import (
     LiveFile,
     Moment,
     alive,
-    live_beside,
+    live_path,
     read_live,
     started,
 )
@@ -106,7 +106,7 @@ def test_an_orphan_is_replaced_and_who_reads_on_begins_anew(tmp_path: Path) -> N
 
 
 def test_it_is_beside_its_run() -> None:
-    assert live_beside(Path("runs/v1.5-x")) == Path("runs/v1.5-x.live")
+    assert live_path(Path("runs/v1.5-x")) == Path("runs/v1.5-x.live")
 
 
 def test_where_nothing_can_be_written_nothing_ends(tmp_path: Path) -> None:

@@ -240,8 +240,8 @@ def test_new_runs_appear_by_themselves(visitor: Visitor, here: Path) -> None:
     (here / ".copy").rename(here / "runs/brand-new")
     expect(page.locator("tr.new")).to_have_attribute("data-key", "runs/brand-new")
     expect(page.locator("#news")).to_have_text("1 new Run")
-    assert any("net::ERR_FAILED" in said for said in visitor.said)
-    visitor.said.clear()
+    assert any("net::ERR_FAILED" in said for said in visitor.complaints)
+    visitor.complaints.clear()
     shutil.rmtree(here / "runs/brand-new")
     expect(page.locator("tr[data-key]")).to_have_count(0)
 

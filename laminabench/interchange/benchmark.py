@@ -1,4 +1,4 @@
-"""What is found in a tool's file, beside what it says of each request."""
+"""One benchmark of a tool's file, and checked access to what such files contain."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from laminabench.util.errors import UserError
 
 Table = dict[str, Any]
 MARK = "laminabench_"
-# Clocks may be of the Unix epoch, in whichever unit: this is in the year 5138.
+# The latest Unix time, whatever its unit: in the year 5138.
 _LATEST_CLOCK_S = 1e11
-# What damage in a file of a tool raises while it is read.
+# Exceptions that a damaged file raises while it is read.
 DAMAGE = (ArithmeticError, AttributeError, KeyError, TypeError, ValueError, IndexError)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Benchmark:
     """One benchmark of a file."""
 
     tool: str
-    version: str  # of the tool, empty where its files do not say it
+    version: str  # of the tool, empty if unknown
     calls: Calls
     model: str
     mode: Mode
     concurrency: int | None
-    duration_s: float | None  # as the tool counts it
+    duration_s: float | None  # by the tool's definition
     stated: Mapping[str, float]  # the tool's own summary, by the tool's names
     recounted: Mapping[str, float]  # the same by the tool's definitions, from the requests
     url: str = ""
     began_at_s: float | None = None  # of the Unix clock
     platform: str | None = None
     partial: str = ""  # why it ended early
-    part: str = ""  # which of a file's benchmarks it is, where there are several
-    more: Mapping[str, Any] = field(default_factory=dict)  # what else is worth keeping
+    part: str = ""  # its name, if the file has several benchmarks
+    more: Mapping[str, Any] = field(default_factory=dict)  # other facts to store
     notes: Sequence[str] = ()
-    marks: Mapping[str, str] = field(default_factory=dict)  # what an export of ours says of its Run
+    marks: Mapping[str, str] = field(default_factory=dict)  # of the Run, if laminabench exported it
 
     def __post_init__(self) -> None:
         """Raise a ValueError for times that no benchmark can have had."""
@@ -65,7 +65,7 @@ class Found:
         return f"{self.tool} {self.version}".strip()
 
     def differences(self) -> list[str]:
-        """Sentences about numbers of the tool's summary that its requests do not come to."""
+        """Return sentences about numbers of the tool's summary that its requests do not reproduce."""
         return [
             f"{self.tool} states {name} {self.stated[name]:.6g}, and its requests come to {ours:.6g}"
             for name, ours in self.recounted.items()
@@ -116,7 +116,7 @@ def _number(value: Any, name: str, most: float) -> Any:
 
 
 def unlike(where: object, tool: str, why: object) -> UserError:
-    """What it looks like is not what is in it."""
+    """Return the error for a file whose content is not what the tool writes."""
     return UserError("import-damaged", f"{where} is not as {tool} writes it: {why}")
 
 

@@ -1,4 +1,4 @@
-"""What is said of a Run in a file for another tool: whether it was measured, by whom, of what."""
+"""The description of a Run in a file for another tool: its label, marks and origin."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from laminabench.runs.manifest import NUMBERS, Manifest
 from laminabench.util.version import __version__
 
-# Where nobody knows when it was, times of the Unix clock begin on its second day: 0 is "no time" for readers.
+# The Unix time of a Run without one: the second day, as readers take 0 for "no time".
 UNKNOWN_BEGAN_S = 86_400.0
 
 
@@ -18,8 +18,8 @@ def mark_of(manifest: Manifest) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """Of one Run."""
+class RunInfo:
+    """The facts of one Run that a tool's file states."""
 
     name: str
     manifest: Manifest
@@ -40,7 +40,7 @@ class Said:
 
     @property
     def marks(self) -> dict[str, str]:
-        """The label in parts, for fields that take any key."""
+        """The parts of the label, for fields that take any key."""
         manifest = self.manifest
         return {
             "laminabench_backend": manifest.backend,
@@ -77,7 +77,7 @@ class Said:
 
     @property
     def began_at_s(self) -> float:
-        """When it began by the Unix clock, as far as an imported file knew it."""
+        """The Unix time of the beginning, as far as an imported file stated it."""
         facts: Any = self.manifest.deployment.facts or {}
         known = facts.get("imported", {}).get("began_at_s") if isinstance(facts, dict) else None
         return float(known) if known else UNKNOWN_BEGAN_S

@@ -1,4 +1,4 @@
-"""What the remarks on v1's served figures (12, 13, 16) were tested with: one thing varied at a time."""
+"""Experiments that test the remarks on v1's served figures (12, 13, 16), varying one thing at a time."""
 
 from __future__ import annotations
 

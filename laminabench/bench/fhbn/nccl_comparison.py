@@ -1,4 +1,4 @@
-"""Round trips of a GPU's channels beside NCCL's on the same machine. Not verified on hardware."""
+"""Comparison of round trips of a GPU's channels with NCCL's on the same machine. Not verified on hardware."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laminabench.bench.fhbn.results import Round, size_text, starred, us_text
 from laminabench.bench.frame import Row, Spread, Text, judged, spread
 
 SIZES = (64, 16 << 20)
-TARGET_RATIO = 2.0  # of NCCL's round trip over a channel's
+TARGET_RATIO = 2.0  # NCCL's round trip over a channel's
 SECONDS = 8.0
 
 
@@ -26,7 +26,7 @@ class Nccl:
 
 
 def trips(seconds: float = SECONDS) -> Nccl:
-    """Measured here and now."""
+    """Measure NCCL's round trips on this machine."""
     here = Place.here()
     if why := nccl.missing(here, here):
         return Nccl(missing=why)
@@ -34,22 +34,22 @@ def trips(seconds: float = SECONDS) -> Nccl:
 
     try:
         return of_rounds(run(Engines(("nccl",), {}, None), SIZES, seconds).rounds)
-    except Exception as error:  # whatever it is: what channels take is still worth having
+    except Exception as error:  # any: the channels' own times are still useful
         return Nccl(missing=f"{type(error).__name__}: {error}".partition("\n")[0])
 
 
 def of_rounds(rounds: Sequence[Round]) -> Nccl:
-    """By size, of each round its median."""
-    found: dict[int, list[float]] = {}
+    """Return the spread of the rounds' medians, by size."""
+    trips_s: dict[int, list[float]] = {}
     for one in rounds:
-        found.setdefault(int(str(one["bytes"])), []).append(float(str(one["rtt_us_p50"])) / 1e6)
-    return Nccl({size: spread(times) for size, times in found.items()})
+        trips_s.setdefault(int(str(one["bytes"])), []).append(float(str(one["rtt_us_p50"])) / 1e6)
+    return Nccl({size: spread(times) for size, times in trips_s.items()})
 
 
-def compared(rows: Sequence[Mapping[str, Any]], found: Nccl) -> list[Row]:
-    """Of each engine and judged size: a round trip from stream to stream, and NCCL's over it."""
+def compared(rows: Sequence[Mapping[str, Any]], nccl_trips: Nccl) -> list[Row]:
+    """Return, for each engine and judged size, the round trip between streams and NCCL's over it."""
     return [
-        _row(row["engine"], row["bytes"], row["one_way_s"]["channel"], found.trips_s.get(row["bytes"]))
+        _row(row["engine"], row["bytes"], row["one_way_s"]["channel"], nccl_trips.trips_s.get(row["bytes"]))
         for row in rows
         if row["bytes"] in SIZES and "channel" in row["one_way_s"]
     ]
@@ -73,8 +73,8 @@ def _row(engine: str, size: int, one_way: Spread, theirs: Spread | None) -> Row:
     return Row(facts, cells, None if ratio is None else ratio >= TARGET_RATIO)
 
 
-def text(rows: Sequence[Row], found: Nccl) -> list[Text]:
-    """For people."""
+def text(rows: Sequence[Row], nccl_trips: Nccl) -> list[Text]:
+    """Return the table for people."""
     titles = ("<engine", "<size", "stream to stream and back", "NCCL's", "NCCL's / ours")
-    why = [f"nothing to compare with from NCCL: {found.missing}"] if found.missing else []
+    why = [f"nothing to compare with from NCCL: {nccl_trips.missing}"] if nccl_trips.missing else []
     return [judged((*titles, f"<target {TARGET_RATIO:g}"), rows), *why]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from laminabench.bench.fhbn import beside_nccl, cuda, nccl, pingpong
-from laminabench.bench.fhbn.beside_nccl import SIZES, Nccl
+from laminabench.bench.fhbn import cuda, nccl, nccl_comparison, pingpong
+from laminabench.bench.fhbn.nccl_comparison import SIZES, Nccl
 from laminabench.bench.frame import spread
 
 
@@ -32,7 +32,7 @@ def test_a_round_trip_is_to_be_half_of_nccls(theirs: float, met: bool) -> None:
 
 def test_one_gpu_is_not_judged_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nccl, "missing", lambda here, there: "NCCL wants a GPU for each")
-    found = beside_nccl.trips()
+    found = nccl_comparison.trips()
     assert found == Nccl(missing="NCCL wants a GPU for each")
     report = cuda.report("one GPU", rows(5e-6), {}, found).json()
     assert (report["met"], report["nccl_missing"]) == (None, "NCCL wants a GPU for each")
@@ -50,8 +50,8 @@ def test_rounds_are_nccls_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(nccl, "missing", lambda here, there: None)
     monkeypatch.setattr(pingpong, "run", run)
-    found = beside_nccl.trips()
-    assert asked == [(("nccl",), SIZES, beside_nccl.SECONDS)]
+    found = nccl_comparison.trips()
+    assert asked == [(("nccl",), SIZES, nccl_comparison.SECONDS)]
     took = found.trips_s[64]
     assert (took.min, took.median, took.max) == pytest.approx((10e-6, 20e-6, 30e-6))
 
@@ -62,4 +62,4 @@ def test_where_nccl_fails_the_rest_is_kept(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(nccl, "missing", lambda here, there: None)
     monkeypatch.setattr(pingpong, "run", fails)
-    assert beside_nccl.trips() == Nccl(missing="RuntimeError: NCCL error")
+    assert nccl_comparison.trips() == Nccl(missing="RuntimeError: NCCL error")
