@@ -24,7 +24,7 @@ ALIASES = {
     "deployment": "deployment.name",
     "mode": "workload.mode",
     "commit": "laminabench.commit",
-    "version": "laminabench.util.version",
+    "version": "laminabench.version",
     "partial": "partial.why",
     **{name: metric.key for name, metric in COMPARED.items() if metric.key},
 }
