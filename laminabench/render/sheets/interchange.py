@@ -1,4 +1,4 @@
-"""An imported Run: what the tool states beside what its requests come to, and ours."""
+"""An imported Run: the tool's own numbers, those recomputed from its requests, and ours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from laminabench.interchange.importing import Imported
 
-# Of each tool, the numbers that people look at, by its names; and what they are called here.
+# The main numbers of each tool by its names, with their names here.
 _SHOWN = {
     "aiperf": {
         "time_to_first_token avg": "TTFT mean, ms",
@@ -45,21 +45,21 @@ _SHOWN = {
 
 
 def described(each: Imported, place: Path) -> dict[str, Json]:
-    """As --json has it."""
-    found, summary = each.found, each.summary
+    """Return the object for --json."""
+    imported, summary = each.found, each.summary
     return {
         "run_dir": str(place),
-        "tool": found.tool,
-        "version": found.version or None,
+        "tool": imported.tool,
+        "version": imported.version or None,
         "model": each.manifest.model_name,
         "backend": each.manifest.backend,
-        "mode": found.mode,
-        "concurrency": found.concurrency,
+        "mode": imported.mode,
+        "concurrency": imported.concurrency,
         "requests": to_json(summary.requests),
         "tokens_generated": summary.tokens_generated,
-        "stated": dict(found.stated),
-        "recounted": dict(found.recounted),
-        "differences": found.differences(),
+        "stated": dict(imported.stated),
+        "recounted": dict(imported.recounted),
+        "differences": imported.differences(),
         "notes": each.notes,
         "summary": to_json(summary),
     }
@@ -88,10 +88,10 @@ def _render(console: Console, result: dict[str, Any]) -> None:
     for title, stated, recounted in rows:
         console.print(f"  {title:<{width}}  {stated:>12}  {recounted:>12}", soft_wrap=True)
     summary = result["summary"]
-    tbt, whole = summary["tbt_ms"], summary["whole_run"]
+    tbt, whole_run = summary["tbt_ms"], summary["whole_run"]
     console.print(
         f"  ours: TBT of tokens mean {_number(tbt['mean'])}, p99 {_number(tbt['p99'])} ms in the window "
-        f"({summary['window']['kind'].replace('_', ' ')}); {_number(whole['throughput_tokens_per_s'])} "
+        f"({summary['window']['kind'].replace('_', ' ')}); {_number(whole_run['throughput_tokens_per_s'])} "
         "tokens/s of the whole run",
         soft_wrap=True,
     )
