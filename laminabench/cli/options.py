@@ -69,5 +69,5 @@ def option(
 
 
 def target_option(text: str) -> Decorator:
-    """The -o option of the commands that write one file, passed on as `target`."""
+    """Return the -o option of commands that write one file, passed on as `target`."""
     return option("-o --out --output target", FILE, text, required=True)

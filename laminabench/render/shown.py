@@ -76,7 +76,7 @@ class Shown:
 
     @property
     def partial(self) -> str | None:
-        """How a Run that ended before its trace did came to end."""
+        """The time and reason of an early end; None for a complete Run."""
         return self.manifest.partial.ended if self.manifest.partial else None
 
     @property
