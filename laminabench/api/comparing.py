@@ -115,9 +115,9 @@ def comparison_of_runs(
     """Return Runs side by side as a comparison; `cell` is their model, trace and costs."""
 
     def figure() -> Figure:
-        from laminabench.render.static.compared import picture_of_sides
+        from laminabench.render.static.compared import comparison_picture
 
-        return picture_of_sides(compared)
+        return comparison_picture(compared)
 
     names = [side.label for side in compared.sides]
     return Comparison(

@@ -1,1 +1,1 @@
-"""The command line: parse, call, print. What a command does is decided elsewhere."""
+"""The command line: commands parse, call and print; other packages do the work."""

@@ -1,4 +1,4 @@
-"""Steps under way as a person at a terminal sees them: a bar each, and how it goes below."""
+"""Progress bars for a terminal, one per step, with a line of detail below."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BAR_WIDTH = 30
 
 
 class Bars:
-    """Drawn again and again below what is said, and gone at the end."""
+    """Bars that are redrawn below all messages, and removed at the end."""
 
     def __init__(self, steps: list[Step], console: Console) -> None:
         self._steps, self._console = steps, console
@@ -36,12 +36,12 @@ class Bars:
         self._live.stop()
 
     def ended(self, step: Step) -> None:
-        """A last look at it: the next time that they are drawn it is gone."""
+        """Redraw a step's final state, before it is removed."""
         del step
         self._live.refresh()
 
     def say(self, sentence: str) -> None:
-        """Above the bars, where it stays."""
+        """Print a message above the bars."""
         self._console.print(Text(f"laminabench: {visible(sentence)}"), soft_wrap=True)
 
     def _drawn(self) -> RenderableType:

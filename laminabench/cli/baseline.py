@@ -21,15 +21,15 @@ _NAME = click.Choice(["vllm"])
 
 @click.group()
 def baseline() -> None:
-    """Real systems to compare with, each in an environment of its own."""
+    """Real systems to compare with, each in its own environment."""
 
 
 @baseline.command()
 @click.argument("name", type=_NAME)
-@click.option("--cpu", "kind", flag_value="cpu", help="For this machine's cores.")
-@click.option("--cuda", "kind", flag_value="cuda", help="For its GPUs; the default where nvidia-smi is.")
-@option("--into", FOLDER, "A folder; else with the user's data.")
-@option("--python", None, "The interpreter of the environment; else a 3.11 if there is one.", metavar="PATH")
+@click.option("--cpu", "kind", flag_value="cpu", help="The environment for this machine's cores.")
+@click.option("--cuda", "kind", flag_value="cuda", help="The one for its GPUs; default where nvidia-smi is.")
+@option("--into", FOLDER, "Folder; default: with the user's data.")
+@option("--python", None, "Interpreter of the environment; default: a 3.11 if there is one.", metavar="PATH")
 @reporting
 def setup(name: str, kind: Kind | None, into: Path | None, python: str | None, out: Output) -> None:
     """Install a system, with pinned versions that are checked. Run again, it does nothing."""
@@ -54,7 +54,7 @@ def setup(name: str, kind: Kind | None, into: Path | None, python: str | None, o
 @baseline.command("list")
 @reporting
 def list_baselines(out: Output) -> None:
-    """What is there, and where."""
+    """List the installed systems and their folders."""
     states = [_state(kind) for kind in ("cpu", "cuda")]
     lines = [line for _, line in states]
     out.result({"baselines": [facts for facts, _ in states]}, lambda console: _print(console, lines))
@@ -64,13 +64,13 @@ def list_baselines(out: Output) -> None:
 @click.argument("name", type=_NAME)
 @reporting
 def show(name: str, out: Output) -> None:
-    """All that is known of a system's environments: versions, where, and what is not as pinned."""
+    """Show a system's environments: versions, folders, and differences from the pins."""
     facts = {"name": name, "environments": [_state(kind)[0] for kind in ("cpu", "cuda")]}
     out.result(facts, lambda console: print_facts(console, facts))
 
 
 def _state(kind: Kind) -> tuple[dict[str, object], str]:
-    """The environment that `replay` would use: facts for JSON, and a line for people."""
+    """Return the environment that `replay` would use: facts for JSON, and a line for people."""
     from laminabench.baselines.environment import default_folder, find
     from laminabench.util.errors import UserError
 

@@ -1,4 +1,4 @@
-"""`laminabench bench ...`: laminabench measured on this machine, targets beside what came out.
+"""`laminabench bench ...`: benchmarks of laminabench on this machine, with targets.
 
 Commands parse their options and call a benchmark of `laminabench.bench`; how they print its report is written
 once, in `measuring`.
@@ -52,7 +52,7 @@ def report_command(measure: Callable[..., Report], unit: str) -> click.Command:
         with out.progress(unit, unit=unit) as progress:
             report = measure(watcher=Watcher(progress, out.note, out.detail), **options)
         cpu = f"{processor()}, {os.cpu_count()} cores"
-        # Printed first: the result survives a file that cannot be written.
+        # Print first, so that the result survives a file that cannot be written.
         out.result(report.json() | {"cpu": cpu}, lambda console: render(console, [*report.text, cpu]))
         for sentence in report.write():
             out.note(sentence)
@@ -75,7 +75,7 @@ def measuring(unit: str, example: str) -> Callable[[Callable[..., Report]], clic
 
 
 def render(console: Console, text: Sequence[Text]) -> None:
-    """A report's sentences, its judged sentences and its tables."""
+    """Print a report's sentences, verdicts and tables."""
     from laminabench.bench.frame import Table
 
     def shown(cell: str | bool | None) -> str:
@@ -91,8 +91,8 @@ def render(console: Console, text: Sequence[Text]) -> None:
 
 
 def seconds_option(default: float, least: str = "") -> Decorator:
-    """How long to measure; `least` says what it takes in any case."""
-    return option("--seconds", POSITIVE, f"About how long to measure{least}.", default)
+    """Return the option for the time to measure; `least` is the minimum in the help."""
+    return option("--seconds", POSITIVE, f"Approximate time to measure{least}.", default)
 
 
 @measuring("cases", "attention")
@@ -103,7 +103,7 @@ def seconds_option(default: float, least: str = "") -> Decorator:
     "Keys and values of one call, in MiB: more than the caches hold, or they are measured; by default 256 "
     "or twice the last one.",
 )
-@option("--vllm vllm_python", FILE, "Another Python with vLLM than that of `baseline setup vllm`.")
+@option("--vllm vllm_python", FILE, "Python with vLLM; default: that of `baseline setup vllm`.")
 def attention(watcher: Watcher, seconds: float, kv_mb: float | None, vllm_python: Path | None) -> Report:
     """Decode attention against the memory's bandwidth and vLLM's kernel.
 
@@ -116,12 +116,12 @@ def attention(watcher: Watcher, seconds: float, kv_mb: float | None, vllm_python
 
 
 @measuring("loads", "endpoint")
-@option("--request-rate", NumberRange(1, 1e6), "Requests offered a second.", 2000.0)
-@option("--output-tokens", COUNT, "Of each request.", 50)
-@option("--prompt-tokens", COUNT, "Of each request.", 256)
-@option("--tokens-a-chunk", COUNT, "Repeatable: a load for each.", (1, 5), multiple=True)
-@option("--gap-ms", NumberRange(1, 1e4), "Between chunks of a stream.", 10.0)
-@option("--seconds", NumberRange(1, 3600), "That requests are offered.", 5.0)
+@option("--request-rate", NumberRange(1, 1e6), "Requests offered per second.", 2000.0)
+@option("--output-tokens", COUNT, "Output tokens of each request.", 50)
+@option("--prompt-tokens", COUNT, "Prompt tokens of each request.", 256)
+@option("--tokens-a-chunk", COUNT, "Tokens per chunk. Repeatable: a load for each.", (1, 5), multiple=True)
+@option("--gap-ms", NumberRange(1, 1e4), "Time between the chunks of a stream.", 10.0)
+@option("--seconds", NumberRange(1, 3600), "Time during which requests are offered.", 5.0)
 @option("--client-workers", click.IntRange(1, 64), "Client processes.", 1)
 def endpoint(
     watcher: Watcher,
@@ -149,13 +149,13 @@ def endpoint(
 
 @measuring("rounds", "engine")
 @option("--batch", COUNT, "Requests that decode together.", 64)
-@option("--context", COUNT, "Tokens of each, on average.", 1024)
+@option("--context", COUNT, "Mean context tokens of a request.", 1024)
 @option("--rounds", COUNT, "Rounds of the alternating run.", 7)
-@option("--threads", click.IntRange(min=0), "Of the attention worker; 0: one a core.", 0)
+@option("--threads", click.IntRange(min=0), "Threads of the attention worker; 0: one per core.", 0)
 @option(
     "--backend",
     click.Choice(["python", "torch", "aot"]),
-    "How slices run; torch has no native operators, aot compiles for about a minute the first time.",
+    "Executor of slices; torch has no native operators, aot first compiles for about a minute.",
     "python",
 )
 @option(
@@ -165,13 +165,11 @@ def endpoint(
     "or tensor-parallel and expert-parallel, of a model with experts.",
     metavar="NAMES",
 )
-@option(
-    "--model", None, "With --compare: another model of the catalogue, with made-up weights.", "llama-mini"
-)
-@option("--output-tokens", COUNT, "With --compare: of each request; else 64, of a model with experts 16.")
-@option("--vllm vllm_python", FILE, "With --compare: another Python than that of `baseline setup vllm`.")
+@option("--model", None, "With --compare: a model of the catalogue, with made-up weights.", "llama-mini")
+@option("--output-tokens", COUNT, "With --compare: output tokens of each; default: 64, with experts 16.")
+@option("--vllm vllm_python", FILE, "With --compare: Python with vLLM; default: `baseline setup vllm`'s.")
 @option("--overlap/--no-overlap", None, "Start attention before k and v.", False)
-@option("--kv-dtype", click.Choice(["auto", "fp8", "int8"]), "What KV is rounded to; auto: nothing.", "auto")
+@option("--kv-dtype", click.Choice(["auto", "fp8", "int8"]), "Rounding of KV; auto: none.", "auto")
 def engine(
     watcher: Watcher,
     batch: int,
@@ -217,7 +215,7 @@ def engine(
 @option(
     "--sizes",
     None,
-    "Of messages: FIRST:LAST in steps of four, or a list such as 64,4K,1M.",
+    "Message sizes: FIRST:LAST in steps of four, or a list such as 64,4K,1M.",
     "64:16M",
     metavar="LIST",
 )
@@ -227,8 +225,8 @@ def engine(
     "cuda: operations on a GPU's stream.",
     "cpu",
 )
-@option("--plot", PATH, "Draw it into this .svg, .png or .pdf.")
-@option("--out directory", PATH, "Write what was measured here.")
+@option("--plot", PATH, "Figure of the results: .svg, .png or .pdf.")
+@option("--out directory", PATH, "Folder for the measurements.")
 @seconds_option(20, "; each size takes at least three rounds")
 def fhbn(
     watcher: Watcher,
@@ -268,12 +266,12 @@ def fhbn(
 
     if plot is not None:
         check_target(plot)
-    asked, wanted = engines_of(engines, named=named), sizes_of(sizes)
+    names, sizes_bytes = engines_of(engines, named=named), sizes_of(sizes)
     if directory is not None:
         check_replaceable(directory)
-    if asked.auto:
-        watcher.note(f"auto is {asked.auto} here")
-    measured = run(asked, wanted, seconds, watcher)
+    if names.auto:
+        watcher.note(f"auto is {names.auto} here")
+    measured = run(names, sizes_bytes, seconds, watcher)
     result = measured.report.json()
 
     def write_files() -> Iterator[str]:
@@ -297,10 +295,10 @@ def h2m2(watcher: Watcher, repeats: int) -> Report:  # noqa: ARG001 - it takes s
 
 
 @measuring("searches", "plan")
-@option("--model", None, "As for plan.", "llama3-70b")
-@option("--devices", None, "As for plan, whose usual ones they are if none are named.")
+@option("--model", None, "Model, as for plan.", "llama3-70b")
+@option("--devices", None, "Devices, as for plan; default: plan's.")
 @option("--repeats", COUNT, None, 3)
-@option("--jobs", COUNT, "Processes at once; as many as cores by default.")
+@option("--jobs", COUNT, "Processes at once; default: one per core.")
 def plan(watcher: Watcher, model: str, devices: str | None, repeats: int, jobs: int | None) -> Report:
     """Candidates per second of the search for a plan, against the grid."""
     from laminabench.bench.plan import run
@@ -315,10 +313,10 @@ def plan(watcher: Watcher, model: str, devices: str | None, repeats: int, jobs: 
     "What the prefill worker sends: KV of made-up content, or prompts that it computes. By default "
     "computed with 3 cores, traffic with fewer.",
 )
-@option("--prompt-tokens-per-s", POSITIVE, "With traffic: how fast it comes.", 2000)
-@option("--batch", COUNT, "Requests that decode.", 8)
-@option("--context", COUNT, "Tokens of each, at first.", 1024)
-@option("--prompt-tokens", COUNT, "Of each prompt.", 1024)
+@option("--prompt-tokens-per-s", POSITIVE, "With traffic: prompt tokens per second.", 2000)
+@option("--batch", COUNT, "Requests that decode together.", 8)
+@option("--context", COUNT, "Context tokens of each request at first.", 1024)
+@option("--prompt-tokens", COUNT, "Tokens of each prompt.", 1024)
 @option("--rounds", COUNT, "Rounds of the alternating run.", 5)
 @seconds_option(6, " in each of a round's four parts")
 def prefill(
@@ -345,7 +343,7 @@ def prefill(
 
 
 @measuring("rounds", "sim --week")
-@click.option("--week", is_flag=True, help="Also the 27-million-request week (over a minute).")
+@click.option("--week", is_flag=True, help="Include the 27-million-request week (over a minute).")
 @option("--repeats", COUNT, None, 5)
 def sim(watcher: Watcher, week: bool, repeats: int) -> Report:
     """Replays per second of the virtual cluster, and the whole command."""
@@ -378,7 +376,7 @@ def traces(watcher: Watcher, csv_rows: int, parquet_rows: int, repeats: int) -> 
 
 
 @measuring("rounds", "view")
-@option("--runs", click.IntRange(1, 100_000), "In the folder that is looked at.", 10_000)
+@option("--runs", click.IntRange(1, 100_000), "Runs in the folder.", 10_000)
 @option("--repeats", COUNT, None, 3)
 def view(watcher: Watcher, runs: int, repeats: int) -> Report:
     """Pages of the explorer over ten thousand Runs."""

@@ -16,7 +16,7 @@ from laminabench.util.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-# The device of each system that is measured; a GPU's is called as it is.
+# The device's name for each measured system; a GPU keeps its own.
 NAMES = {name: live_system(name).CALIBRATED or "" for name in LIVE if live_system(name).CALIBRATED}
 GPU = "gpu"
 MODEL, SECONDS = "llama-mini", 240.0
@@ -24,7 +24,7 @@ GPU_MODEL = "llama3.1-8b"
 
 
 @click.command()
-@option("-o --out --output target", FILE, "Write the set here (.toml); by default NAME.toml in this folder.")
+@option("-o --out --output target", FILE, "The cost set (.toml); default: NAME.toml here.")
 @option(
     "--model",
     None,
@@ -32,19 +32,19 @@ GPU_MODEL = "llama3.1-8b"
     f"of a GPU {GPU_MODEL}.",
 )
 @click.option(
-    "--system", type=click.Choice([*NAMES, GPU]), default=DEFAULT, show_default=True, help="Whose times."
+    "--system", type=click.Choice([*NAMES, GPU]), default=DEFAULT, show_default=True, help="System measured."
 )
-@option("--deployment", None, "Of vllm: 1xcpu, or as many cores as it is to have; 2xcpu by default.")
-@option("--ray", None, "Of lamina: on this Ray cluster, auto or host:port.", metavar="ADDRESS")
+@option("--deployment", None, "With vllm: its cores, such as 1xcpu; default: 2xcpu.")
+@option("--ray", None, "With lamina: a Ray cluster, auto or host:port.", metavar="ADDRESS")
 @click.option(
     "--device",
     type=click.Choice(["cpu", "cuda"]),
     default="cpu",
     show_default=True,
-    help="cuda measures the kernels of an NVIDIA GPU.",
+    help="Device to measure; cuda: the kernels of an NVIDIA GPU.",
 )
-@option("--name", None, "What the device is called; cpu-core, of vllm cpu-vllm, of a GPU measured-CARD.")
-@option("--seconds", POSITIVE, "About how long to measure; three rounds in any case.", SECONDS)
+@option("--name", None, "Name of the device; default: cpu-core, for vllm cpu-vllm, for a GPU measured-CARD.")
+@option("--seconds", POSITIVE, "Approximate time to measure, but at least three rounds.", SECONDS)
 @reporting
 def calibrate(
     target: Path | None,
@@ -101,25 +101,25 @@ def measured(
     name: str | None = None,
     seconds: float = SECONDS,
 ) -> dict[str, Any]:
-    """Measure, write the set, and say how it went."""
+    """Measure, write the set, and return the facts."""
     from laminabench.catalog.cost_file import write_costs
 
-    with out.progress("measuring", unit="seconds") as told:
+    with out.progress("measuring", unit="seconds") as report:
         if kind == GPU:
             from laminabench.calibrate.cuda import calibrate_gpu
 
-            found = calibrate_gpu(model, name, seconds, told)
+            calibrated = calibrate_gpu(model, name, seconds, report)
         elif "deployment" in live_system(kind).CALIBRATION_TAKES:
             from laminabench.calibrate.vllm import calibrate_vllm
 
-            found = calibrate_vllm(model, deployment, name or NAMES[kind], seconds, told)
+            calibrated = calibrate_vllm(model, deployment, name or NAMES[kind], seconds, report)
         else:
             from laminabench.calibrate import calibrate as calibrate_engine
 
-            found = calibrate_engine(model, name or NAMES[kind], seconds, told, ray)
-    write_costs(found.costs, target, "Measured by `laminabench calibrate`.")
+            calibrated = calibrate_engine(model, name or NAMES[kind], seconds, report, ray)
+    write_costs(calibrated.costs, target, "Measured by `laminabench calibrate`.")
     out.note(f"wrote {target}")
-    return found.facts
+    return calibrated.facts
 
 
 def _print(console: Console, facts: dict[str, Any]) -> None:

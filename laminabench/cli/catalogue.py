@@ -1,4 +1,4 @@
-"""`laminabench hardware`, `models` and `costs`: what the modelled cluster is made of."""
+"""`laminabench hardware`, `models` and `costs`: the catalogue of the modelled cluster."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from laminabench.systems.modelled.h2m2.boards import Board
 
-# Of folders that `costs import` reads.
+# Formats of the folders that `costs import` reads.
 FORMATS = ("llmservingsim", "aiconfigurator", "vidur")
 
 
 @click.group()
 def hardware() -> None:
-    """The devices of the catalogue: what they can do, and what they cost."""
+    """The catalogue's devices: performance and prices."""
 
 
 @hardware.command("list")
@@ -34,10 +34,10 @@ def hardware() -> None:
 def list_hardware(
     price: tuple[str, ...], power: tuple[str, ...], price_basis: str | None, out: Output
 ) -> None:
-    """All devices, a line each."""
+    """List all devices."""
     from laminabench.catalog.hardware import priced_devices
 
-    rows = [found.describe() for found in priced_devices(price, price_basis, power).values()]
+    rows = [device.describe() for device in priced_devices(price, price_basis, power).values()]
     titles = ("device", ">bf16 TFLOPS", ">GB", ">GB/s", ">W", ">$/hour", "price is", "what it is")
     out.result({"hardware": rows}, lambda console: console.print(table(titles, map(_device_cells, rows))))
 
@@ -62,7 +62,7 @@ def _device_cells(row: Table) -> tuple[str, ...]:
 def show_device(
     name: str, price: tuple[str, ...], power: tuple[str, ...], price_basis: str | None, out: Output
 ) -> None:
-    """Every number of one device, and its source."""
+    """Show every number of one device, with its source."""
     from laminabench.catalog.hardware import device, priced_devices
 
     facts = device(name, priced_devices(price, price_basis, power)).describe()
@@ -73,30 +73,30 @@ def show_device(
 @click.argument("name", required=False, metavar="[NAME|FILE.toml]")
 @reporting
 def boards(name: str | None, out: Output) -> None:
-    """Boards with two memories, a line each; of one, every parameter and where it is from."""
+    """List boards with two memories, or show one's parameters with their sources."""
     from laminabench.systems.modelled.h2m2.boards import NAMES, board
 
     if name is None:
         rows = [_board_facts(board(each), board(NAMES[0])) for each in NAMES]
-        sides = (">HBM GB", ">GB/s", ">chips", ">LPDDR GB", ">GB/s", ">chips")
-        titles = ("board", *sides, "what it is")
+        columns = (">HBM GB", ">GB/s", ">chips", ">LPDDR GB", ">GB/s", ">chips")
+        titles = ("board", *columns, "what it is")
         out.result({"boards": rows}, lambda console: console.print(table(titles, map(_board_cells, rows))))
         return
-    found = board(name)
-    parameters = found.assumptions()
+    chosen = board(name)
+    parameters = chosen.assumptions()
 
     def render(console: Console) -> None:
-        console.print(f"[bold]{literal(found.title)}[/bold]", soft_wrap=True)
+        console.print(f"[bold]{literal(chosen.title)}[/bold]", soft_wrap=True)
         keys = ("name", "value", "unit", "kind", "source")
         rows = ((literal(plain(row[key])) for key in keys) for row in parameters)
         console.print(table(("parameter", ">value", "", "kind", "source"), rows))
 
-    out.result({"name": found.name, "title": found.title, "parameters": parameters}, render)
+    out.result({"name": chosen.name, "title": chosen.title, "parameters": parameters}, render)
 
 
-def _board_facts(found: Board, original: Board) -> dict[str, object]:
-    """All numbers, and which of them are not the original's."""
-    facts, usual = found.describe(), original.describe()
+def _board_facts(chosen: Board, original: Board) -> dict[str, object]:
+    """Return all numbers, and which of them differ from the original's."""
+    facts, usual = chosen.describe(), original.describe()
     varied = {
         key: value for key, value in facts.items() if value != usual[key] and key not in ("name", "title")
     }
@@ -118,23 +118,23 @@ _LAYOUT = (">devices", "layout", ">weights GB/device", ">KV bytes/token and devi
 
 @click.group()
 def models() -> None:
-    """The models of the catalogue, and any Hugging Face config.json: shapes, bytes, ways to split."""
+    """The catalogue's models, and any Hugging Face config.json: shapes, bytes, ways to split."""
 
 
 @models.command("list")
 @reporting
 def list_models(out: Output) -> None:
-    """All models, a line each: parameters in 10^9, of mixtures those that a token goes through, too."""
+    """List all models with parameters in 10^9; for mixtures also those active per token."""
     from laminabench.catalog.families import load_models
 
-    rows = [found.describe() for found in load_models().values()]
+    rows = [each.describe() for each in load_models().values()]
     sizes = (">layers", ">hidden", ">heads", ">KV heads", ">10^9", ">active", ">weights GB")
     titles = ("model", *sizes, ">KV bytes/token", ">MB/request", ">head splits")
     out.result({"models": rows}, lambda console: console.print(table(titles, map(_model_cells, rows))))
 
 
 def _model_cells(row: Table) -> tuple[str, ...]:
-    active, held = row.get("active_parameters"), row.get("kv_bytes_per_request")
+    active, kv_bytes = row.get("active_parameters"), row.get("kv_bytes_per_request")
     return (
         f"[bold]{row['name']}[/bold]",
         *(f"{row[key]:,}" for key in ("layers", "hidden", "heads", "kv_heads")),
@@ -142,7 +142,7 @@ def _model_cells(row: Table) -> tuple[str, ...]:
         "-" if active is None else f"{active / 1e9:,.1f}",
         f"{row['weight_gb']:,.1f}",
         f"{row['kv_bytes_per_token']:,}",
-        "-" if held is None else f"{held / 1e6:,.1f}",
+        "-" if kv_bytes is None else f"{kv_bytes / 1e6:,.1f}",
         " ".join(map(str, row["head_splits"])),
     )
 
@@ -151,33 +151,33 @@ def _model_cells(row: Table) -> tuple[str, ...]:
 @click.argument("name")
 @reporting
 def show_model(name: str, out: Output) -> None:
-    """Every number of one model: NAME of the catalogue, or the path of a config.json or its folder."""
+    """Show every number of a model: NAME of the catalogue, or the path of a config.json or its folder."""
     from laminabench.catalog.find_model import modelled
 
-    found = modelled(name)
-    facts = found.describe()
-    if not found.experts:  # whose layers are not alike
-        facts["layer_gemms"] = [gemm._asdict() for gemm in found.layer_gemms(1)]
+    model = modelled(name)
+    facts = model.describe()
+    if not model.experts:  # whose layers differ
+        facts["layer_gemms"] = [gemm._asdict() for gemm in model.layer_gemms(1)]
     products = [
         {**each.gemm._asdict(), "layers": each.layers, "heads": each.heads, "dtype": each.dtype}
-        for each in found.products()
+        for each in model.products()
     ]
     layouts = [
         {
             "devices": devices,
             "layout": str(layout),
-            "weight_gb_per_device": found.weight_bytes_per_worker(layout) / 1e9,
-            "kv_bytes_per_token_and_device": found.kv_bytes_per_token * found.kv_share(layout.tp) / layout.pp,
+            "weight_gb_per_device": model.weight_bytes_per_worker(layout) / 1e9,
+            "kv_bytes_per_token_and_device": model.kv_bytes_per_token * model.kv_share(layout.tp) / layout.pp,
         }
         for devices in (1, 2, 4, 8, 16)
-        for layout in found.layouts(devices)
+        for layout in model.layouts(devices)
     ]
     shown = {key: value for key, value in facts.items() if key != "layer_gemms"}
 
     def render(console: Console) -> None:
         print_facts(console, shown)
         console.print(table(_PRODUCT, (map(plain, row.values()) for row in products)))
-        # With stages there are many more, whose shares follow: --json has them.
+        # Layouts with stages follow from these, and are many: --json has them.
         flat = [row for row in layouts if "pp" not in str(row["layout"])]
         console.print(table(_LAYOUT, (map(plain, row.values()) for row in flat)))
 
@@ -186,13 +186,13 @@ def show_model(name: str, out: Output) -> None:
 
 @click.group()
 def costs() -> None:
-    """The cost sets of the modelled cluster: every coefficient with its source and its error."""
+    """The cost sets of the modelled cluster: every coefficient with its source and error."""
 
 
 @costs.command("list")
 @reporting
 def list_costs(out: Output) -> None:
-    """The sets that --costs takes."""
+    """List the sets for --costs."""
     from laminabench.catalog.cost_file import COST_SETS, COSTS_OF_TODAY, DEFAULT_COSTS, load_costs
 
     of = {DEFAULT_COSTS: "the default", COSTS_OF_TODAY: "the default for models and devices of today"}
@@ -214,7 +214,7 @@ def list_costs(out: Output) -> None:
 @costs.command()
 @reporting
 def eras(out: Output) -> None:
-    """What `compare` takes vLLM to be, in 2024 and today: kernels, limits and hosts, each with its source."""
+    """Show vLLM's eras that `compare` models: kernels, limits and hosts, each with its source."""
     from laminabench.catalog.eras import load_eras
 
     rows = [era.describe() for era in load_eras().values()]
@@ -229,27 +229,27 @@ def eras(out: Output) -> None:
 
 @costs.command("show")
 @click.argument("name")
-@option("--device device_name", None, "Whose coefficients.", "h100")
+@option("--device device_name", None, "Device of the coefficients.", "h100")
 @option("--tp", click.IntRange(min=1), "Tensor-parallel degree.", 2)
 @option("--dtype", None, None, "bf16")
-@option("--model", None, "What each matrix, operator and attention of this model is priced by, too.")
+@option("--model", None, "Also the source of each matrix's, operator's and attention's time of this model.")
 @reporting
 def show_costs(name: str, device_name: str, tp: int, dtype: str, model: str | None, out: Output) -> None:
-    """Every coefficient of a set (NAME or a TOML file) for one device: value, kind, source, error."""
+    """Show every coefficient of a set (NAME or a TOML file) for one device: value, kind, source, error."""
     from laminabench.catalog.cost_file import load_costs
     from laminabench.catalog.costs import known_devices
     from laminabench.catalog.find_model import modelled
     from laminabench.catalog.hardware import device
     from laminabench.catalog.provenance import attention_sources, provenance, step_sources
 
-    found = load_costs(name)
-    on = device(device_name, known_devices([found]))
+    costs = load_costs(name)
+    on = device(device_name, known_devices([costs]))
     facts: Table = {"set": name, "device": device_name}
     if model is not None:
         shape = modelled(model)
         facts["model"] = shape.name
-        facts["sources"] = step_sources(found, shape, on, tp) + attention_sources(found, shape, on, tp)
-    facts["terms"] = provenance(found, on, tp, dtype)
+        facts["sources"] = step_sources(costs, shape, on, tp) + attention_sources(costs, shape, on, tp)
+    facts["terms"] = provenance(costs, on, tp, dtype)
 
     def render(console: Console) -> None:
         if rows := facts.pop("sources", None):
@@ -271,10 +271,10 @@ def show_costs(name: str, device_name: str, tp: int, dtype: str, model: str | No
 
 @costs.command("import")
 @click.argument("folders", nargs=-1, required=True, type=PATH)
-@option("--format form", click.Choice(FORMATS), "Who measured.", required=True)
-@option("-o --out --output target", FILE, "Write the set here (.toml).", required=True)
+@option("--format form", click.Choice(FORMATS), "Format of the folders.", required=True)
+@option("-o --out --output target", FILE, "The cost set (.toml).", required=True)
 @option("--model models", None, "A model that the catalogue lacks: its config.json.", multiple=True)
-@option("--device devices", None, "A device by what the folder calls it: RTX4090=rtx-4090.", multiple=True)
+@option("--device devices", None, "A device by its name in the folder: RTX4090=rtx-4090.", multiple=True)
 @option("--link links", None, "An all-reduce over 2 of a device: rtx-4090=20us,16GB/s.", multiple=True)
 @reporting
 def import_costs(
@@ -300,7 +300,7 @@ def import_costs(
 def _print_errors(console: Console, rows: list[Table]) -> None:
     # Not every term has every kind of error.
     names = list(dict.fromkeys(key for row in rows for key in row))
-    found = [[row.get(name, "") for name in names] for row in rows]
-    cells = [[f"{value:.1f}" if isinstance(value, float) else str(value) for value in row] for row in found]
+    cells = [[row.get(name, "") for name in names] for row in rows]
+    cells = [[f"{value:.1f}" if isinstance(value, float) else str(value) for value in row] for row in cells]
     titles = [name.replace("_", " ") for name in names]
     console.print(table(titles, cells, title="mean absolute errors in percent", title_justify="left"))

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@option("--cases", FILE, "Which replays, and what of them.", "ci/regression.toml")
-@click.option("--only", multiple=True, metavar="NAME", help="Repeatable: this case, and no other.")
-@click.option("--update", is_flag=True, help="Keep what moved or is new; remove goldens without a case.")
-@option("--junit", FILE, "Write the verdicts as JUnit XML.")
-@option("--markdown", FILE, "Write what moved as a table for a pull request.")
-@option("--jobs", COUNT, "Processes for what is modelled; one a core.")
+@option("--cases", FILE, "Cases: replays, and the metrics to compare.", "ci/regression.toml")
+@click.option("--only", multiple=True, metavar="NAME", help="The only case to check; repeatable.")
+@click.option("--update", is_flag=True, help="Accept changed and new results; remove goldens without a case.")
+@option("--junit", FILE, "File for the verdicts as JUnit XML.")
+@option("--markdown", FILE, "File for a table of changes, for a pull request.")
+@option("--jobs", COUNT, "Processes for modelled cases; default: one per core.")
 @reporting
 def check(
     cases: Path,
@@ -54,11 +54,11 @@ def check(
     goldens = goldens_of(file.goldens, chosen, update=update)
     for target in filter(None, (junit, markdown, file.goldens / "any" if update else None)):
         require_writable(target)
-    found = _replayed(chosen, jobs, out)
-    verdicts = verdicts_on(file, chosen, goldens, found)
+    obtained = _replayed(chosen, jobs, out)
+    verdicts = verdicts_on(file, chosen, goldens, obtained)
     failed = any(verdict.failed for verdict in verdicts)
-    # Only now, when all cases have been replayed: goldens are of one state of the code, or left alone.
-    changed = keep(file, verdicts, goldens, found) if update else []
+    # Update after all replays, so that all goldens are of one state of the code.
+    changed = keep(file, verdicts, goldens, obtained) if update else []
     if junit:
         write_junit(junit, verdicts)
     if markdown:
@@ -78,19 +78,19 @@ def check(
 
 
 def _replayed(cases: Sequence[Case], jobs: int | None, out: Output) -> dict[str, tuple[Obtained, float]]:
-    """What each case came to now, and its seconds. What is measured has the machine to itself."""
+    """Replay the cases, and return each result with its seconds; live cases run alone."""
     from laminabench.util.parallel import spread
     from laminabench.workflows.check.replayed import replayed
 
-    found: dict[str, tuple[Obtained, float]] = {}
+    obtained: dict[str, tuple[Obtained, float]] = {}
     modelled = [case for case in cases if not case.measured]
     done, total = itertools.count(1), sum(case.replays for case in cases)
     with out.progress("replaying", unit="replays") as progress:
         progress(0, total)
         for index, came_to in spread(replayed, modelled, None, jobs=jobs):
-            found[modelled[index].name] = came_to
+            obtained[modelled[index].name] = came_to
             progress(next(done), total)
         for case in cases:
             if case.measured:
-                found[case.name] = replayed(None, case, lambda: progress(next(done), total))
-    return found
+                obtained[case.name] = replayed(None, case, lambda: progress(next(done), total))
+    return obtained

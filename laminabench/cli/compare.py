@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     metavar="METRIC<RATIO",
 )
 @click.option("--strict", is_flag=True, help="Gates judge measured ratios without their intervals.")
-@option("--markdown", FILE, "Write the tables as Markdown.")
-@option("--plot", FILE, "Draw throughput and TBT: .png, .svg or .pdf.")
+@option("--markdown", FILE, "File for the tables as Markdown.")
+@option("--plot", FILE, "Figure of throughput and TBT: .png, .svg or .pdf.")
 @option("--report", FILE, "One HTML page that needs no network: the answer, then its Runs side by side.")
 @reporting
 def compare(
@@ -67,7 +67,7 @@ def compare(
 
     request = structs.replace(request, runs=tuple(map(str, runs)))
     gates = [parse_gate(text) for text in fail_on]
-    # What could not be written is refused before anything is replayed.
+    # Refuse unwritable targets before replaying anything.
     if plot:
         check_target(plot)
     if markdown:
@@ -76,7 +76,7 @@ def compare(
         require_writable(report)
         plotly_script()
     request.require_applicable()
-    # Live replays store theirs as they end.
+    # Live replays store their Runs as they end.
     directory = Path(request.directory) if request.directory and request.kind == SYSTEMS else None
     if directory:
         require_new(directory)

@@ -1,4 +1,4 @@
-"""`laminabench completion`: what to feed to the shell."""
+"""`laminabench completion`: the completion script of a shell."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def completion(shell: str) -> None:
     """
     from laminabench.cli.main import COMPLETION, main
 
-    found = get_completion_class(shell)
-    assert found is not None
-    click.echo(found(main, {}, "laminabench", COMPLETION).source())
+    source = get_completion_class(shell)
+    assert source is not None
+    click.echo(source(main, {}, "laminabench", COMPLETION).source())

@@ -25,7 +25,7 @@ Row = TypeVar("Row")
 Member = TypeVar("Member")
 Key = TypeVar("Key", bound=Hashable)
 
-# A smaller one is converted before a note could be read.
+# A smaller model is converted before a note could be read.
 _LONG = 16
 _PARTS = {
     "query": "before q is sent",
@@ -38,11 +38,11 @@ _PARTS = {
 @click.command()
 @click.argument("model", required=False)
 @click.option("--families", is_flag=True, help="Convert a small model of every supported family instead.")
-@option("--graph", PATH, "Draw a slice into this .svg, .png or .pdf.")
+@option("--graph", PATH, "Figure of a slice: .svg, .png or .pdf.")
 @option(
     "--slice index",
     click.IntRange(min=0),
-    "The slice for --graph, --source and -v; else a typical one for --graph.",
+    "Slice for --graph, --source and -v; default for --graph: a typical one.",
 )
 @option(
     "--rope",
@@ -53,10 +53,10 @@ _PARTS = {
 @option(
     "--dtype",
     click.Choice(["bfloat16", "float16", "float32"]),
-    "Of weights and activations; else the config's.",
+    "Type of weights and activations; default: the config's.",
 )
-@click.option("--source", is_flag=True, help="Print the Python that the slices were made into.")
-@click.option("--anew", is_flag=True, help="Convert it also where it is known from before; keep nothing.")
+@click.option("--source", is_flag=True, help="Print the generated Python of the slices.")
+@click.option("--anew", is_flag=True, help="Convert without reading or writing the cache.")
 @reporting
 def convert(
     model: str | None,
@@ -142,7 +142,7 @@ def _convert_families(out: Output, dtype: str | None, rope: str) -> None:
 
 
 def _model(console: Console, facts: ConversionReport) -> None:
-    """The model, its attention, its slices by class, what is saved between them and what is moved."""
+    """Print the model, its attention, its slices by class, and the values saved and moved."""
     count = len(facts["classes"])
     console.print(
         f"[bold]{literal(facts['model'])}[/bold]: cut at {facts['layers']} attention operators into "
@@ -205,11 +205,11 @@ def _classes(console: Console, facts: ConversionReport) -> None:
 
 
 def _overlap(facts: ConversionReport) -> str:
-    """One sentence on what the typical slice has left to do while attention runs."""
+    """Return a sentence on the work of the typical slice while attention runs."""
     kind = max(facts["classes"][:-1], key=lambda one: len(one["slices"]))
     query, keyvalue, rest = facts["slices"][kind["slices"][0]]["products"]
-    whole = sum(part["weight_bytes"] for part in (query, keyvalue, rest))
-    share = (keyvalue["weight_bytes"] + rest["weight_bytes"]) / whole if whole else 0.0
+    total = sum(part["weight_bytes"] for part in (query, keyvalue, rest))
+    share = (keyvalue["weight_bytes"] + rest["weight_bytes"]) / total if total else 0.0
     names = ", ".join(one["name"] for part in (keyvalue, rest) for one in part["products"])
     return literal(
         f"Overlap: attention over the earlier tokens runs while a slice of class {kind['index']} computes "
@@ -218,12 +218,12 @@ def _overlap(facts: ConversionReport) -> str:
 
 
 def _fused(facts: ConversionReport) -> str:
-    """One sentence on what native operators compute on a CPU, of all slices."""
-    found: dict[str, int] = {}
+    """Return a sentence on the native operators that a CPU uses, over all slices."""
+    counts: dict[str, int] = {}
     for kind in facts["classes"]:
         for name, count in kind["fused"].items():
-            found[name] = found.get(name, 0) + count * len(kind["slices"])
-    words = ", ".join(f"{count} x {name}" for name, count in found.items() if count)
+            counts[name] = counts.get(name, 0) + count * len(kind["slices"])
+    words = ", ".join(f"{count} x {name}" for name, count in counts.items() if count)
     return f"Native operators on a CPU, in all slices: {words or 'none'}."
 
 
@@ -255,10 +255,10 @@ def _states(console: Console, facts: ConversionReport) -> None:
 
 
 def _values(values: Iterable[tuple[str, str, int]]) -> str:
-    """What is saved, equal types together: `cos, sin bfloat16[B, 1, 1, 128] 2 x 256 B`."""
+    """Format saved values by type: `cos, sin bfloat16[B, 1, 1, 128] 2 x 256 B`."""
     words = []
     for (kind, size), names in _grouped(values, lambda value: value[1:], lambda value: value[0]):
-        if size:  # tokens and positions are known everywhere
+        if size:  # every worker has the tokens and positions
             often = f"{len(names)} x " if len(names) > 1 else ""
             words.append(f"{', '.join(names)} {kind} {often}{size:,} B")
     return "; ".join(words)
@@ -281,7 +281,7 @@ def _transfer(console: Console, facts: ConversionReport) -> None:
 
 
 def _instructions(console: Console, facts: ConversionReport, index: int | None) -> None:
-    """Every instruction, of the first slice of each class or of one slice."""
+    """Print all instructions of the first slice of each class, or of one slice."""
     for piece in _chosen(facts, index):
         console.print(f"\n[bold]Slice {piece['index']}[/bold] (class {piece['class']}), all instructions")
         for part in piece["parts"]:
@@ -295,7 +295,7 @@ def _instructions(console: Console, facts: ConversionReport, index: int | None) 
 
 
 def _source(console: Console, facts: ConversionReport, index: int | None) -> None:
-    """The generated Python of each class, or of one slice's."""
+    """Print the generated Python of each class, or of one slice."""
     for piece in _chosen(facts, index):
         kind = facts["classes"][piece["class"]]
         console.print(f"\n# class {kind['index']}: slices {_ranges(kind['slices'])}")
@@ -303,7 +303,7 @@ def _source(console: Console, facts: ConversionReport, index: int | None) -> Non
 
 
 def _families(console: Console, rows: Iterable[FamilyRow]) -> None:
-    """A line each."""
+    """Print a line for each family."""
     titles = ("family", ">slices", ">classes", ">context\nbytes", ">GEMMs\nbefore q", ">with\nk, v")
     more = (
         ">during\nattention",
@@ -331,8 +331,8 @@ def _families(console: Console, rows: Iterable[FamilyRow]) -> None:
 
 
 def _chosen(facts: ConversionReport, index: int | None) -> list[SliceReport]:
-    wanted = [kind["slices"][0] for kind in facts["classes"]] if index is None else [index]
-    return [facts["slices"][number] for number in wanted]
+    chosen = [kind["slices"][0] for kind in facts["classes"]] if index is None else [index]
+    return [facts["slices"][number] for number in chosen]
 
 
 def _product(one: Product) -> str:
@@ -340,7 +340,7 @@ def _product(one: Product) -> str:
 
 
 def _table(titles: Sequence[str], wide: int | None = None) -> Table:
-    """None of its columns wraps, but for one."""
+    """Return a table of which only one column wraps."""
     drawn = table(titles, padding=(0, 2, 0, 0))
     for place, column in enumerate(drawn.columns):
         column.no_wrap = place != wide
@@ -355,7 +355,7 @@ def _titled(console: Console, title: str, drawn: Table) -> None:
 def _grouped(
     rows: Iterable[Row], key: Callable[[Row], Key], member: Callable[[Row], Member]
 ) -> list[tuple[Key, list[Member]]]:
-    """The members of equal rows, by what they have in common."""
+    """Group the members of equal rows."""
     groups: dict[Key, list[Member]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(member(row))
@@ -363,7 +363,7 @@ def _grouped(
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """`0-3, 5`; from many pieces the first two, and how many numbers there are."""
+    """Format numbers as `0-3, 5`; of many ranges the first two, and the count."""
     pieces: list[list[int]] = []
     count = 0
     for number in numbers:

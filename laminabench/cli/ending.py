@@ -1,4 +1,4 @@
-"""How a run of the command line ends: exit codes, sentences, and streams that may be gone."""
+"""The end of a command: exit codes, error sentences, and streams that may be closed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from laminabench.render.terminal import visible
 from laminabench.util.errors import CheckFailedError, Terminated, UserError
 from laminabench.util.shutdown import end_at_once
 
-# Of the packages that only some commands import, late: which extra brings them.
+# The extra that installs each lazily imported package.
 EXTRAS = {
     **dict.fromkeys(("matplotlib", "pandas", "scipy", "seaborn"), "figures"),
     **dict.fromkeys(("msgpack", "ray", "safetensors", "torch", "transformers"), "engine"),
@@ -34,29 +34,29 @@ EXTRAS = {
 DONE, CHECK_FAILED, WRONG_USE, BUG, INTERRUPTED, TERMINATED = 0, 1, 2, 70, 130, 143
 
 
-# What a command has after the second signal to end by itself.
+# Time for a command to end by itself after the second signal.
 AT_ONCE_S = 0.5
 
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM raises Terminated in here, and Ctrl-C KeyboardInterrupt, unless someone has already decided
-    otherwise. After a second one of either it ends whatever hangs, and what it has begun with it; until its
-    very end none makes another exit code of the first one's.
+    """Raise Terminated on SIGTERM and KeyboardInterrupt on Ctrl-C, unless handlers are set already.
+
+    A second signal ends hanging work and its processes; the exit code stays that of the first one.
     """
     main_thread = threading.current_thread() is threading.main_thread()
     if not main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    heard = 0
+    signals = 0
 
-    def hear(number: int, _: FrameType | None) -> None:
-        nonlocal heard
-        heard += 1
-        if heard == 1:
+    def handle(number: int, _: FrameType | None) -> None:
+        nonlocal signals
+        signals += 1
+        if signals == 1:
             raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
-        if heard == 2:
-            # What is being ended is let go on with it; another exception would only be in its way.
+        if signals == 2:
+            # Let the shutdown go on: another exception would only interrupt it.
             last = threading.Timer(AT_ONCE_S, end_at_once, (128 + number,))
             last.daemon = True
             last.start()
@@ -64,31 +64,31 @@ def terminable() -> Iterator[None]:
     before = {signal.SIGTERM: signal.SIG_DFL}
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         before[signal.SIGINT] = signal.default_int_handler  # type: ignore[assignment]
-    # Before all that is registered in here: it runs after that, which a second signal shall end too.
+    # Registered first, so that it runs last: a second signal must end the other exit handlers too.
     atexit.register(_deaf, before)
     for number in before:
-        signal.signal(number, hear)
+        signal.signal(number, handle)
     try:
         yield
     finally:
-        if not heard:
+        if not signals:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
 
 def _deaf(numbers: Iterable[int]) -> None:
-    """While the interpreter takes itself apart, a signal would have what the kernel does by itself."""
+    """Ignore signals while the interpreter shuts down, when their default would end it at once."""
     for number in numbers:
         signal.signal(number, signal.SIG_IGN)
 
 
 def open_streams() -> None:
-    """Closed standard streams (`>&-`) lead to nothing, and no character is unprintable."""
+    """Reopen closed standard streams (`>&-`) on /dev/null, and make every character printable."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            # The lowest free number is this one: no file of ours shall be taken for stdout.
+            # This is the lowest free number: no later file may become stdout.
             os.open(os.devnull, os.O_RDWR)
     # None where the interpreter found the stream closed.
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
@@ -98,9 +98,9 @@ def open_streams() -> None:
 
 
 def close_streams() -> None:
-    """Flush. A stream that cannot be written is led to nothing, or the interpreter would fail on it too."""
+    """Flush the streams, and redirect broken ones, which would fail the interpreter's own flush."""
     for stream in (sys.stdout, sys.stderr):
-        # click wraps a stdout whose reader left.
+        # click wraps a stdout whose reader has closed it.
         stream = getattr(stream, "wrapped", stream)  # noqa: PLW2901
         try:
             stream.flush()
@@ -110,14 +110,14 @@ def close_streams() -> None:
 
 
 def say(sentence: str) -> None:
-    """One line on stderr; if nobody can read it, the exit code must do."""
+    """Print one line on stderr; if that fails, the exit code has to do."""
     with contextlib.suppress(OSError):
         click.echo(visible(sentence), err=True)
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a run of the command line ended: its exit code, and what is to be said of it, if anything."""
+    """The end of a command: its exit code, and a sentence if it failed."""
 
     exit_code: int
     sentence: str = ""
@@ -125,14 +125,14 @@ class End:
 
 
 def say_as_json(end: End) -> None:
-    """The one object on stdout of a command with --json that failed before it had a result."""
+    """Print the error object of a --json command that failed before its result."""
     error = {"code": end.error_code, "message": end.sentence.removeprefix("laminabench: ")}
     with contextlib.suppress(OSError, ValueError):
         click.echo(json.dumps({"error": error}, indent=2))
 
 
 def end_of(error: Exception) -> End:
-    """What to tell of an error, and the exit code for it."""
+    """Return the exit code and sentence of an error."""
     if isinstance(error, CheckFailedError):
         return End(CHECK_FAILED, f"laminabench: check failed: {error}", error.code)
     if isinstance(error, UserError):
@@ -158,7 +158,7 @@ def end_of(error: Exception) -> End:
 
 
 def missing_package(name: str) -> str:
-    """How to get a package that is not installed; nothing if it is none that may be missing."""
+    """Return how to install a missing package; nothing if no extra provides it."""
     if name == "lamina._native":
         return "this needs the engine, whose native part is not built (`make replay` builds none): make setup"
     extra = EXTRAS.get(name.partition(".")[0])

@@ -19,11 +19,11 @@ TOOLS = ("aiperf", "vllm-bench", "guidellm")
 
 @click.command()
 @click.argument("directory", metavar="RUN", type=PATH)
-@option("--to tool", click.Choice(TOOLS), "Whose result it is to be.", required=True)
-@option("-o --out --output target", PATH, "The file, of aiperf the folder; named for the Run by default.")
+@option("--to tool", click.Choice(TOOLS), "Tool whose format to write.", required=True)
+@option("-o --out --output target", PATH, "Output file, for aiperf a folder; default: named after the Run.")
 @reporting
 def export(directory: Path, tool: str, target: Path | None, out: Output) -> None:
-    """A Run as another load generator's result, for dashboards and plots that read those.
+    """Export a Run as another load generator's result, for dashboards and plots that read those.
 
     \b
     laminabench export runs/mine --to vllm-bench -o mine.json

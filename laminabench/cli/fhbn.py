@@ -1,4 +1,4 @@
-"""`laminabench fhbn ...`: the channels between workers, and what this machine has for them."""
+"""`laminabench fhbn ...`: the channels between workers, and this machine's support for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=LazyGroup, examples=["laminabench fhbn devices --json"])
 def fhbn() -> None:
-    """Look at what channels between workers can use on this machine."""
+    """Inspect what channels between workers can use on this machine."""
 
 
 @fhbn.command()
@@ -37,35 +37,35 @@ def devices(out: Output) -> None:
     from lamina.fhbn.nic.diagnosis import diagnosed
     from laminabench.bench.fhbn import options  # noqa: F401 - adds NCCL to the engines
 
-    found = diagnosed()
-    out.result(found.described(), lambda console: render(console, found, every_gid=out.verbose))
+    diagnosis = diagnosed()
+    out.result(diagnosis.described(), lambda console: render(console, diagnosis, every_gid=out.verbose))
 
 
-def render(console: Console, found: Diagnosis, *, every_gid: bool) -> None:
-    """Devices, with their GIDs if they are asked for; what is missing; where rings will be; engines."""
-    if found.devices:
-        console.print(_devices_table(found.devices))
+def render(console: Console, diagnosis: Diagnosis, *, every_gid: bool) -> None:
+    """Print devices (with all GIDs if requested), findings, places of rings, and engines."""
+    if diagnosis.devices:
+        console.print(_devices_table(diagnosis.devices))
         console.print()
-    elif found.system.kernel_devices:
-        names = ", ".join(found.system.kernel_devices)
+    elif diagnosis.system.kernel_devices:
+        names = ", ".join(diagnosis.system.kernel_devices)
         console.print(f"RDMA devices of which no more can be told: {literal(names)}", soft_wrap=True)
     else:
         console.print("no RDMA device")
     if every_gid:
-        for device in found.devices:
+        for device in diagnosis.devices:
             console.print(_gids_table(device))
             console.print()
-    for finding in found.findings:
+    for finding in diagnosis.findings:
         console.print(f"- {literal(finding.sentence)}", soft_wrap=True)
-    if found.findings:
+    if diagnosis.findings:
         console.print()
-    if found.rings:
+    if diagnosis.rings:
         words = (">GPU", "NIC", "ring of a channel between them", "because")
         console.print(
-            table(words, ((str(r.gpu), literal(r.nic), r.place, r.because or "-") for r in found.rings))
+            table(words, ((str(r.gpu), literal(r.nic), r.place, r.because or "-") for r in diagnosis.rings))
         )
         console.print()
-    _print_engines(console, found)
+    _print_engines(console, diagnosis)
 
 
 def _devices_table(devices: tuple[Device, ...]) -> Table:
@@ -95,17 +95,17 @@ def _gids_table(device: Device) -> Table:
     return table(("GIDs of", "index", "address", "kind", "interface"), rows)
 
 
-def _print_engines(console: Console, found: Diagnosis) -> None:
+def _print_engines(console: Console, diagnosis: Diagnosis) -> None:
     drawn = table(("engine", "here", "verified", "needs"))
-    for ready in found.engines:
+    for ready in diagnosis.engines:
         here = "[green]yes[/green]" if ready.usable else "[red]no[/red]"
         drawn.add_row(ready.engine, here, ready.verified, ready.needs)
     console.print(drawn)
-    said = {finding.sentence for finding in found.findings}
+    sentences = {finding.sentence for finding in diagnosis.findings}
     own: dict[str, list[str]] = {}
-    for ready in found.engines:
+    for ready in diagnosis.engines:
         for why in ready.because:
-            if why not in said:
+            if why not in sentences:
                 own.setdefault(why, []).append(ready.engine)
     for why, engines in own.items():
         console.print(f"no {', '.join(engines)}: {literal(why)}", soft_wrap=True)

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME...|all]")
-@option("-o --out folder", FOLDER, "Where NAME.csv, .svg, .png and PAPER.md go.", "figures")
+@option("-o --out folder", FOLDER, "Folder for NAME.csv, .svg, .png and PAPER.md.", "figures")
 @click.option("--list", "listing", is_flag=True, help="Print the names and titles only.")
 @click.option(
     "--results",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Kept measurements; results/ here or in the checkout by default.",
+    help="Folder of stored measurements; default: results/ here or in the checkout.",
 )
-@option("--num-requests", COUNT, "The beginning of each trace only: a draft.")
-@option("--jobs", COUNT, "Figures made at once; as many as there are cores by default.")
+@option("--num-requests", COUNT, "Requests from the beginning of each trace, for a draft.")
+@option("--jobs", COUNT, "Figures made at once; default: one per core.")
 @click.option("--offline", is_flag=True, help="Never download; use what is here, else the profile.")
 @reporting
 def figures(
@@ -41,7 +41,7 @@ def figures(
     offline: bool,
     out: Output,
 ) -> None:
-    """The papers' figures and tables: what they show, made anew here, beside what they say.
+    """Recompute the papers' figures and tables, with their published values.
 
     \b
     laminabench figures fig10
@@ -67,9 +67,9 @@ def figures(
         for index, each in spread(write, [(name, folder) for name in chosen], context, jobs=jobs):
             written[index] = each
             progress(len(written), len(chosen))
-    whole = [written[index] for index in sorted(written)]
+    drawn = [written[index] for index in sorted(written)]
     page = folder / "PAPER.md"
-    write_page(page, whole)
+    write_page(page, drawn)
     result = {
         "folder": str(folder),
         "page": str(page),
@@ -83,10 +83,10 @@ def figures(
                     for claim in each.claims
                 ],
             }
-            for each in whole
+            for each in drawn
         ],
     }
-    out.result(result, lambda console: _render(console, whole, folder))
+    out.result(result, lambda console: _render(console, drawn, folder))
 
 
 def _render(console: Console, written: list[Written], folder: Path) -> None:

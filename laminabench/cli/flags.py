@@ -1,4 +1,4 @@
-"""Command-line options made of a request's fields: the one place where requests meet click."""
+"""Command-line options made of request fields: the only module where requests meet click."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from laminabench.systems.modelled.h2m2.timing import POLICIES
 from laminabench.systems.registry import MODULES, NAMES, find_system, takes
 from laminabench.util.errors import UserError
 
-# Words that a field may have, where its type does not list them.
+# The words of fields whose types do not list them.
 _WORDS: Mapping[str, Iterable[str]] = {
     "system": NAMES,
     "mapping": POLICIES,
     "host_async": (NEITHER, BOTH, *MODULES),
     "sort": COLUMNS,
 }
-# What a context knows of the help that is printed: all options, and the system whose options they are.
+# Keys of a context: whether the help has all options, and the system whose options it has.
 _ALL, _SYSTEM = "laminabench.help.all", "laminabench.help.system"
 
 
 class FieldOption(click.Option):
-    """The option of a field. It is None, or (), where it is not given: the request has the default."""
+    """The option of a field: None or () if not given, since the request has the default."""
 
     def __init__(self, declarations: Sequence[str], *, field: Field, **attributes: Any) -> None:
         self.field = field
@@ -87,7 +87,7 @@ price_options = functools.partial(with_fields, names=("price", "power", "price_b
 
 
 def trace_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the cuts of a trace, passed on as `workload`: a request of nothing else."""
+    """Give a command the options that cut a trace, passed on as the request `workload`."""
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -148,7 +148,7 @@ def changed(request: ReplayRequest, given: Mapping[str, Any]) -> ReplayRequest:
 class GroupedCommand(click.Command):
     """A command whose help groups the fields of its request: the common ones, or all with --help-all.
 
-    With --system the help has the options that the system takes, with its defaults.
+    With --system the help shows the options that the system takes, with its defaults.
     """
 
     def __init__(self, *args: Any, short: bool = True, **attributes: Any) -> None:
@@ -206,7 +206,7 @@ class GroupedCommand(click.Command):
                 formatter.write_dl(rows[group])
 
 
-# Options of commands that only --help-all shows.
+# Commands' own options that only --help-all shows.
 _SELDOM = ("print_config", "again", "resume", "quiet", "verbose", "no_out", "strict", "markdown")
 
 

@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 @click.command("import")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=PATH)
-@option("--from tool", click.Choice(TOOLS), "Which tool wrote them; by what is in them by default.")
-@option("-o --out folder", FOLDER, "The Run, or a folder for several; runs/NAME-AND-TIME by default.")
-@option("--model", None, "What answered, where the file does not say it or calls it otherwise.")
+@option("--from tool", click.Choice(TOOLS), "Tool that wrote the files; default: by their contents.")
+@option("-o --out folder", FOLDER, "Folder of the Run, or of several; default: runs/NAME-AND-TIME.")
+@option("--model", None, "Model that answered, if the file does not name it or uses another name.")
 @option("--deployment", None, "The hardware behind the server, for its price: 4xh100.")
 @price_options
 @option(
     "--slo-tbt-ms",
     NumberRange(min=0, min_open=True, max=1e9),
-    "Time between tokens that counts as good.",
+    "Limit of the time between tokens.",
     100.0,
 )
 @option(
     "--slo-ttft-ms",
     NumberRange(min=0, min_open=True, max=1e9),
-    "Time to the first token that counts as good.",
+    "Limit of the time to the first token.",
 )
 @reporting
 def import_(
@@ -47,7 +47,7 @@ def import_(
     out: Output,
     **priced: Any,
 ) -> None:
-    """What aiperf, vllm bench serve or guidellm measured, as Runs: for compare, report and the rest.
+    """Import results of aiperf, vllm bench serve or guidellm as Runs, for compare, report and the rest.
 
     \b
     laminabench import result.json --deployment 4xh100
@@ -93,7 +93,7 @@ def _hardware(deployment: str | None, priced: dict[str, Any]) -> Any:
 
 
 def _place(folder: Path | None, name: str, *, several: bool, taken: list[Path]) -> Path:
-    """Where a Run goes: nobody else's place."""
+    """Return a Run's folder, which must not exist yet."""
     from laminabench.workflows.replay.run import free_directory
 
     if folder is not None and not several:

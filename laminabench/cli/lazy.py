@@ -10,10 +10,10 @@ import click
 
 
 class LazyGroup(click.Group):
-    """Shows its commands in sections, with examples, from tables instead of from imports.
+    """A group that lists its commands and examples from tables instead of from imports.
 
-    `sections` has for each command what it does, under their titles. A command that was not added is the
-    object of its name in the module `places` has for it, or else in that of its name.
+    `sections` maps titles to commands and their help. A command that was not added is the object
+    of its name in the module in `places`, or else in the module of its name.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in self.commands or cmd_name not in self.list_commands(ctx):
             return super().get_command(ctx, cmd_name)
-        # A place is a module and, where no function can be called as the command is, a name in it.
+        # A place is a module, and a name in it if the command's name is a Python keyword.
         place, _, name = self.places.get(cmd_name, cmd_name).partition(":")
         command = getattr(importlib.import_module(f"laminabench.cli.{place}"), name or cmd_name)
         assert isinstance(command, click.Command)

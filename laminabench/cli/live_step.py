@@ -1,4 +1,4 @@
-"""A live replay under way, in words: how the last seconds went, and workers that were lost."""
+"""The progress of a live replay in words: the last seconds, and lost workers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from laminabench.util.live_progress import Expected, FaultEvent, Moment
 
 @dataclass(slots=True)
 class LiveStep(Step):
-    """A live replay, whose tokens say better than its requests how far it is."""
+    """The progress of a live replay, measured in tokens rather than requests."""
 
     expected: Expected = field(default_factory=lambda: Expected(requests=0))
     moment: Moment | None = None
-    _tokens: int | None = None  # that all who do not fail will make
+    _tokens: int | None = None  # expected of all requests that do not fail
 
     def happens(self, moment: Moment) -> None:
-        """It is here now."""
+        """Update the step from a moment of the replay."""
         self.moment = moment
         self.done, self.total = moment.finished + moment.failed, moment.requests
         if self.expected.tokens is not None and moment.requests:
@@ -30,12 +30,12 @@ class LiveStep(Step):
         left_s = self.pace.left_s(self.total if self._tokens is None else self._tokens)
         if left_s is None or self.moment is None:
             return None
-        # The last request of an open replay comes when it comes.
+        # An open replay does not end before its last arrival.
         return max(left_s, self.expected.last_arrival_s - self.moment.at_s)
 
 
 def how_it_goes(moment: Moment, kv_capacity_tokens: int | None) -> str:
-    """What is known of the last seconds."""
+    """Describe the last seconds."""
     parts = []
     if moment.tokens_per_s is not None:
         parts.append(f"{moment.tokens_per_s:,.0f} tokens/s")
@@ -59,7 +59,7 @@ def _ms(value: float) -> str:
 
 
 def sentence_of(fault: FaultEvent) -> str:
-    """What happened to whom."""
+    """Describe a fault."""
     if fault.struck is not None:
         return f"at {fault.at_s:.2f} s: {', '.join(fault.workers)} gets a {fault.struck} (--chaos)"
     unnamed = [worker for worker in fault.workers if worker not in fault.why]

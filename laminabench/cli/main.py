@@ -1,4 +1,4 @@
-"""`laminabench`: the table of commands, and how a run of it ends."""
+"""`laminabench`: the table of commands, and the end of each run."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ SECTIONS = {
         "replay": "Replay a trace against a system: throughput, TBT, cost.",
         "sweep": "Replay over a grid of any flags' values; one table of all.",
         "compare": "Runs side by side; systems at equal cost; gates.",
-        "sensitivity": "What a comparison hangs on, input by input, and where it flips.",
+        "sensitivity": "How a comparison depends on each input, and where it flips.",
         "plan": "The deployment that serves a trace cheapest within a limit.",
-        "figures": "The papers' figures and tables, theirs beside ours.",
+        "figures": "The papers' figures and tables: published and ours.",
         "report": "Runs side by side as one HTML page.",
         "view": "Look through a folder of Runs in a browser.",
     },
@@ -42,8 +42,8 @@ SECTIONS = {
     "Measuring": {
         "baseline": "Install real systems to compare with: vLLM.",
         "record": "Offer a trace to a server, and keep when its answers came.",
-        "import": "What aiperf, vllm bench serve or guidellm measured, as Runs.",
-        "export": "A Run as such a tool's result file.",
+        "import": "Import results of aiperf, vllm bench serve or guidellm as Runs.",
+        "export": "Export a Run as such a tool's result file.",
         "validate": "Hold the model against what was measured.",
         "calibrate": "Measure this machine; a cost set of it for modelled replays.",
         "check": "Hold replays against goldens: a gate for CI.",
@@ -80,8 +80,8 @@ EXAMPLES = (
 _PLACES = dict.fromkeys(("hardware", "models", "costs"), "catalogue") | {"import": "import_:import_"}
 
 
-def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if wanted and not ctx.resilient_parsing:
+def _print_version(ctx: click.Context, _: click.Parameter, given: bool) -> None:
+    if given and not ctx.resilient_parsing:
         from laminabench.util import version
 
         click.echo(f"laminabench {version.describe()}")
@@ -110,13 +110,12 @@ def main() -> None:
 def run(
     arguments: list[str] | None = None, *, show_codes: bool = False, command: click.Command = main
 ) -> None:
-    """The console script: every way a command can end, as an exit code and at most one sentence.
+    """Run the console script: every ending becomes an exit code and at most one sentence.
 
     With -v an error's code follows its sentence; with --json stdout has it as `{"error": {...}}`.
     """
     if arguments is None:
-        # Processes that this one starts take no modules from the folder it happens to be in: its files may be
-        # others'.
+        # Keep child processes from importing modules of the working directory, which may be untrusted.
         os.environ["PYTHONSAFEPATH"] = "1"
     words = sys.argv[1:] if arguments is None else arguments
     ending.open_streams()
@@ -134,7 +133,7 @@ def run(
 
 
 def _outcome(arguments: list[str] | None, command: click.Command) -> ending.End:
-    """Run the command; how it ended."""
+    """Run the command, and return how it ended."""
     try:
         return ending.End(_call(arguments, command))
     except click.exceptions.NoArgsIsHelpError as error:
@@ -149,7 +148,7 @@ def _outcome(arguments: list[str] | None, command: click.Command) -> ending.End:
         sentence = "; ".join(["laminabench: terminated", *map(str, error.args)])
         return ending.End(ending.TERMINATED, sentence, "terminated")
     except BrokenPipeError:
-        # The reader left (`| head`): it has what it wanted.
+        # The reader (`| head`) has closed the pipe.
         return ending.End(ending.DONE)
     except Exception as error:
         if os.environ.get("LAMINABENCH_DEBUG"):
@@ -158,20 +157,20 @@ def _outcome(arguments: list[str] | None, command: click.Command) -> ending.End:
 
 
 def _call(arguments: list[str] | None, command: click.Command) -> int:
-    """Run the command; its exit code."""
+    """Run the command, and return its exit code."""
     try:
         code = command.main(arguments, prog_name="laminabench", standalone_mode=False)
     except SystemExit as exit_:
         if COMPLETION in os.environ:
             raise
-        # Otherwise click exits by itself only where a pipe broke, and then with the code of a failed check.
+        # Otherwise click exits itself only for a broken pipe, with the code of a failed check.
         raise BrokenPipeError from exit_
     sys.stdout.flush()
     return code if isinstance(code, int) else ending.DONE
 
 
 def _usage_sentence(error: click.ClickException) -> str:
-    """click's message on one line, with where to read on."""
+    """Return click's message on one line, with the help to read."""
     message = " ".join(error.format_message().split()).rstrip(".")
     context = getattr(error, "ctx", None)
     return f"{message} (see '{context.command_path} --help')" if context else message

@@ -1,4 +1,4 @@
-"""Options: how they are declared, and the kinds of values that they take."""
+"""Declarations of options, and the types of their values."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class NumberRange(click.FloatRange):
-    """click's, which lets "nan" through: that is neither below nor above anything."""
+    """A click.FloatRange that refuses "nan", which compares as neither too low nor too high."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number, within the range."""
-        found: float = super().convert(value, param, ctx)
-        if math.isnan(found):
+        """Return the number, checked against the range."""
+        number: float = super().convert(value, param, ctx)
+        if math.isnan(number):
             self.fail(f"{value} is not a number", param, ctx)
-        return found
+        return number
 
 
 class CountOr(click.IntRange):
-    """A number of batches or workers, or one of some words; what goes on has a colon in it."""
+    """A number of batches or workers, or one of some words; a word with a colon takes arguments."""
 
     def __init__(self, *words: str) -> None:
         super().__init__(1, 64)
@@ -32,7 +32,7 @@ class CountOr(click.IntRange):
         self.name = f"{', '.join(f'{word}...' if word.endswith(':') else word for word in words)} or count"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The word, or the number."""
+        """Return the word, or the number."""
         word = "".join(str(value).partition(":")[:2])
         return value if word in self.words else super().convert(value, param, ctx)
 
@@ -62,12 +62,12 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 def option(
     spelled: str, kind: click.ParamType[Any] | None, text: str | None, default: Any = None, **more: Any
 ) -> Decorator:
-    """`spelled` ends in the parameter's name where that is another: "--out folder". A default is shown."""
+    """Declare an option; `spelled` may end in the parameter's name: "--out folder"."""
     if default is not None:
         more |= {"default": default, "show_default": True}
     return click.option(*spelled.split(), type=kind, help=text, **more)
 
 
 def target_option(text: str) -> Decorator:
-    """The -o option of the commands that write one file, passed on as `target`."""
+    """Return the -o option of commands that write one file, passed on as `target`."""
     return option("-o --out --output target", FILE, text, required=True)

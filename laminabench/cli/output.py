@@ -1,4 +1,4 @@
-"""How commands speak: results on stdout (text or one JSON object), everything else on stderr."""
+"""The output of commands: results on stdout (text or one JSON object), all else on stderr."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     from laminabench.util.live_progress import Expected, Happening
 
-# Of a pipe or a file: no table is cut and no line is wrapped, whatever their length.
+# The width of a pipe or file: no table is cut and no line is wrapped.
 UNLIMITED = 1 << 16
 
 
 class Output(Listener):
-    """One command's voice: --json, -q and -v decide what is said and where."""
+    """One command's output, as --json, -q and -v choose."""
 
-    # Whether the one JSON object has been printed: what fails after that adds no other.
+    # Whether the JSON object has been printed: a later error must not add another.
     answered: ClassVar[bool] = False
 
     def __init__(self, *, as_json: bool, quiet: bool, verbose: bool) -> None:
@@ -39,7 +39,7 @@ class Output(Listener):
         self._board = Board(self._display)
 
     def result(self, data: Mapping[str, object], render: Callable[[Console], None]) -> None:
-        """The answer: exactly one JSON object, or what `render` draws."""
+        """Print the result: one JSON object, or what `render` prints."""
         if self.as_json:
             Output.answered = True
             click.echo(json.dumps(json_safe(data), indent=2, allow_nan=False))
@@ -47,35 +47,35 @@ class Output(Listener):
             render(_console())
 
     def note(self, sentence: str) -> None:
-        """Something the user should know beside the result; -q silences it."""
+        """Print a note on stderr unless -q is given."""
         if not self.quiet:
             say = self._board.display.say if self._board.display else _say
             say(sentence)
 
     def detail(self, sentence: str) -> None:
-        """Something only -v wants to know."""
+        """Print a note only if -v is given."""
         if self.verbose:
             self.note(sentence)
 
     @contextlib.contextmanager
     def progress(self, what: str, unit: str = "bytes") -> Iterator[Callable[[int, int | None], None]]:
-        """A bar on stderr while a person watches; elsewhere lines, of what takes long; nothing with -q.
+        """Show a bar on stderr of a terminal, else lines during long work; nothing with -q.
 
         Without a unit nothing is counted but the time.
         """
         step = Step(what, unit)
         with self._board.under_way(step):
-            yield step.told
+            yield step.report
 
     @contextlib.contextmanager
     def watch(self, expected: Expected) -> Iterator[Callable[[Happening], None]]:
-        """As `progress`, with the last seconds' tokens/s and TBT; of faults a line each, which stays."""
+        """Show progress with the last seconds' tokens/s and TBT, and a permanent line for each fault."""
         from laminabench.cli.live_step import LiveStep, sentence_of
         from laminabench.util.live_progress import FaultEvent, Moment
 
         step = LiveStep("replaying", "requests", total=expected.requests, expected=expected)
 
-        def told(happening: Happening) -> None:
+        def report(happening: Happening) -> None:
             if isinstance(happening, Moment):
                 step.happens(happening)
             elif isinstance(happening, FaultEvent) and step.moment is not None:
@@ -83,22 +83,22 @@ class Output(Listener):
                 say(sentence_of(happening))
 
         with self._board.under_way(step):
-            yield told
+            yield report
 
     @contextlib.contextmanager
     def steps(self, unit: str) -> Iterator[Callable[[str, int, int], None]]:
-        """As `progress`, through several steps with names; where nobody watches, a note as each begins."""
+        """Show progress through several named steps; without a terminal, note the start of each."""
         step = Step("", unit)
         watched = self._watched()
 
-        def told(what: str, done: int, total: int) -> None:
+        def report(what: str, done: int, total: int) -> None:
             if what != step.what and not watched:
                 self.note(what)
             step.what = what
-            step.told(done, total)
+            step.report(done, total)
 
         with self._board.under_way(step):
-            yield told
+            yield report
 
     def _display(self, steps: list[Step]) -> Display | None:
         if self.quiet:
@@ -110,7 +110,7 @@ class Output(Listener):
         return Bars(steps, _rich_console(sys.stderr))
 
     def _watched(self) -> bool:
-        """Whether a person is at a terminal that can be drawn on."""
+        """Return whether stderr is a terminal that can draw."""
         return sys.stderr.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
@@ -119,7 +119,7 @@ def _say(sentence: str) -> None:
 
 
 class _PipeConsole:
-    """A console for pipes and files. Lines are printed here, as importing rich takes longer than a replay."""
+    """A console for pipes and files that avoids rich for lines: its import takes longer than a replay."""
 
     def print(self, *objects: object, soft_wrap: bool = False, **how: Any) -> None:
         if soft_wrap and not how and all(isinstance(each, str) for each in objects):
@@ -140,7 +140,7 @@ def reporting(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
     @click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
-    @click.option("-v", "--verbose", is_flag=True, help="Say more on stderr.")
+    @click.option("-v", "--verbose", is_flag=True, help="More notes on stderr.")
     @functools.wraps(command)
     def wrapped(*args: Any, as_json: bool, quiet: bool, verbose: bool, **kwargs: Any) -> Any:
         return command(*args, out=Output(as_json=as_json, quiet=quiet, verbose=verbose), **kwargs)
@@ -156,5 +156,5 @@ def _rich_console(stream: IO[str]) -> Console:
     from rich.console import Console
 
     watched = stream.isatty()
-    # Said outright, or FORCE_COLOR in the environment would put colours into a pipe.
+    # Explicit, since FORCE_COLOR in the environment would put colours into a pipe.
     return Console(file=stream, highlight=False, force_terminal=watched, width=None if watched else UNLIMITED)

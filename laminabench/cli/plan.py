@@ -17,11 +17,11 @@ from laminabench.workflows.replay.run import load
 @click.command(cls=GroupedCommand)
 @request_options(PlanRequest)
 @option("--top", COUNT, "Also list the N cheapest that meet the limit.")
-@option("--plot", FILE, "Draw cost against TBT: .png, .svg or .pdf.")
+@option("--plot", FILE, "Figure of cost against TBT: .png, .svg or .pdf.")
 @option(
-    "-o --out directory", FOLDER, "Where the plan goes; under plans/ by default, the same for the same plan."
+    "-o --out directory", FOLDER, "Folder of the plan; default: under plans/, the same for the same plan."
 )
-@click.option("--no-out", is_flag=True, help="Print only, keep no plan.")
+@click.option("--no-out", is_flag=True, help="Print the plan without saving it.")
 @reporting
 def plan(
     out: Output,

@@ -1,4 +1,4 @@
-"""Long work as stderr shows it: steps under way, drawn where a person watches, else said now and then."""
+"""Progress of long work on stderr: bars on a terminal, else occasional lines."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-# Where nobody watches: what is over sooner says nothing.
+# Without a terminal, steps shorter than this print nothing.
 LINES_EVERY_S = 10.0
-STOP_S = 5.0  # for its thread to write its last line
-# The pace is that of so many of the last reports, which are so far apart at least.
+STOP_S = 5.0  # for the thread to print its last line
+# The pace is computed from this many recent reports, at least this far apart.
 REPORTS, REPORT_S = 100, 0.3
 
 
 @dataclass(slots=True)
 class Pace:
-    """How fast work goes lately, and so how long the rest of it takes."""
+    """The recent pace of work, to estimate the time left."""
 
     now: Callable[[], float] = time.monotonic
     _reports: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=REPORTS))
 
     def reached(self, done: float) -> None:
-        """So much is done now; what had been done when this was first told was not done at this pace."""
+        """Record how much is done; work before the first report does not count towards the pace."""
         now_s, reports = self.now(), self._reports
         if reports and done <= reports[-1][1]:
             return
@@ -35,7 +35,7 @@ class Pace:
             reports.append((now_s, done))
 
     def left_s(self, total: float | None) -> float | None:
-        """Until all of it is done; None while that cannot be told."""
+        """Return the time left; None while it cannot be estimated."""
         if total is None or len(self._reports) < 2:
             return None
         (first_s, first), (last_s, last) = self._reports[0], self._reports[-1]
@@ -44,19 +44,19 @@ class Pace:
 
 @dataclass(slots=True)
 class Step:
-    """Something under way."""
+    """A step under way."""
 
     what: str
     unit: str
     done: int = 0
     total: int | None = None
-    more: str = ""  # how it goes
+    more: str = ""  # details of recent progress
     pace: Pace = field(default_factory=Pace)
-    said: bool = False
+    reported: bool = False
     began_s: float = field(default_factory=time.monotonic)
 
-    def told(self, done: int, total: int | None) -> None:
-        """So much of it is done; of a total that may only be known meanwhile."""
+    def report(self, done: int, total: int | None) -> None:
+        """Record how much is done, of a total that may become known later."""
         self.done, self.total = done, total
         self.pace.reached(done)
 
@@ -66,7 +66,7 @@ class Step:
 
     @property
     def left(self) -> str:
-        """For a person; nothing where it is not known."""
+        """The time left in words; empty if unknown."""
         left_s = self.left_s
         return "" if left_s is None else f"about {clock(left_s)} left"
 
@@ -75,7 +75,7 @@ class Step:
         return clock(time.monotonic() - self.began_s)
 
     def counted(self, of: str = "/") -> str:
-        """How much of it is done; nothing where that is not counted."""
+        """Return the completed count in words; empty if the step has no unit."""
         if not self.unit:
             return ""
         if self.unit == "bytes":
@@ -84,27 +84,27 @@ class Step:
         return f"{self.done:,}{'' if self.total is None else f'{of}{self.total:,}'} {self.unit}"
 
     def line(self) -> str:
-        """Where nothing is drawn."""
-        parts = (self._told, self.more, f"{self.elapsed} so far", self.left)
+        """Return a line for displays without bars."""
+        parts = (self._summary, self.more, f"{self.elapsed} so far", self.left)
         return ", ".join(part for part in parts if part)
 
     def ending(self) -> str:
-        return f"{self._told} in {self.elapsed}"
+        return f"{self._summary} in {self.elapsed}"
 
     @property
-    def _told(self) -> str:
+    def _summary(self) -> str:
         return ": ".join(part for part in (self.what, self.counted(" of ")) if part)
 
 
 def clock(seconds: float) -> str:
-    """As 0:07, 12:34 or 1:02:03."""
+    """Format a duration: 0:07, 12:34 or 1:02:03."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 class Display(Protocol):
-    """What shows steps, from the first that is under way to the end of the last."""
+    """A display of steps, from the first start to the last end."""
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
@@ -113,7 +113,7 @@ class Display(Protocol):
 
 
 class Board:
-    """The steps of a command that are under way, the outermost first; None displays them where none is to."""
+    """The steps under way in a command, outermost first; `display` may return None to show nothing."""
 
     def __init__(self, display: Callable[[list[Step]], Display | None]) -> None:
         self._make = display
@@ -122,7 +122,7 @@ class Board:
 
     @contextlib.contextmanager
     def under_way(self, step: Step) -> Iterator[None]:
-        """While the block works at it."""
+        """Show the step while the block runs."""
         outermost = not self._steps
         self._steps.append(step)
         if outermost and (display := self._make(self._steps)):
@@ -140,7 +140,7 @@ class Board:
 
 
 class Lines:
-    """Says where the steps are every few seconds."""
+    """A display that prints a line for each step every few seconds."""
 
     def __init__(self, steps: list[Step], say: Callable[[str], None]) -> None:
         self._steps, self.say = steps, say
@@ -155,11 +155,11 @@ class Lines:
         self._thread.join(STOP_S)
 
     def ended(self, step: Step) -> None:
-        if step.said:
+        if step.reported:
             self.say(step.ending())
 
     def _now_and_then(self) -> None:
         while not self._over.wait(LINES_EVERY_S):
             for step in list(self._steps):
-                step.said = True
+                step.reported = True
                 self.say(step.line())

@@ -20,21 +20,21 @@ from laminabench.util.errors import Interrupted
 if TYPE_CHECKING:
     from laminabench.workflows.validate.recording import Recording
 
-# All arrivals are the trace's own.
+# All options that leave arrivals as the trace has them.
 OFFERED = ("trace", "model", *(name for name in GROUPS[SERVER] if name != "connections"), *GROUPS[CUTS])
 
 
 def set_up_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """How the recorded server was set up, which a recording may not say."""
+    """Add options for the recorded server's setup, which recordings may not contain."""
     options: list[Decorator] = [
-        option("--deployment", None, "Of the server: 1xrtx-4090."),
-        option("--max-num-seqs", COUNT, "Of the server: most requests at once."),
-        option("--max-batched-tokens", COUNT, "Of the server: most tokens of an iteration."),
-        option("--kv-tokens", COUNT, "Of the server: what its KV cache held; what fits by default."),
+        option("--deployment", None, "The server's devices: 1xrtx-4090."),
+        option("--max-num-seqs", COUNT, "The server's limit of requests at once."),
+        option("--max-batched-tokens", COUNT, "The server's limit of tokens per iteration."),
+        option("--kv-tokens", COUNT, "The server's KV capacity; default: what fits."),
         click.option(
             "--prefix-caching/--no-prefix-caching",
             default=None,
-            help="Of the server: whether it looked for the beginnings of prompts in its cache; yes.",
+            help="Whether the server cached prefixes of prompts; default: yes.",
         ),
     ]
     return functools.reduce(lambda made, add: add(made), reversed(options), command)
@@ -47,7 +47,7 @@ def set_up_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @set_up_options
 @reporting
 def record(target: Path, costs: str | None, out: Output, **flags: Any) -> None:
-    """Offer a trace to a running server, and keep when each request got its first token and its last.
+    """Offer a trace to a running server, and record the times of each request's first and last token.
 
     \b
     laminabench record --url http://127.0.0.1:8000 --model llama3.1-8b --trace sharegpt --request-rate 10 \\
@@ -60,15 +60,15 @@ def record(target: Path, costs: str | None, out: Output, **flags: Any) -> None:
     from laminabench.workflows.validate.recording import read, require_set_up
 
     require_writable(target)
-    asked = given_in({name: flags.pop(name) for name in OFFERED})
+    options = given_in({name: flags.pop(name) for name in OFFERED})
     settings = {name: value for name, value in {"costs": costs, **flags}.items() if value is not None}
     require_set_up("record", {"model": "", "source": "", "max_batched_tokens": 0, **settings})
     with tempfile.TemporaryDirectory() as temporary:
-        request = ReplayRequest(system=SERVER, mode="open", directory=f"{temporary}/run", **asked)
-        found = run(request, listener=out)
-        if found.replayed.interrupted:
+        request = ReplayRequest(system=SERVER, mode="open", directory=f"{temporary}/run", **options)
+        result = run(request, listener=out)
+        if result.replayed.interrupted:
             raise Interrupted("nothing was kept")
-        found.require_sound()
+        result.require_sound()
         recording = replace(read(Path(request.directory or ""), **settings), name=target.stem)
     facts = {"recording": str(target), **_facts(recording)}
     recording.write(target)
@@ -85,7 +85,7 @@ def record(target: Path, costs: str | None, out: Output, **flags: Any) -> None:
 
 
 def _facts(recording: Recording) -> dict[str, float]:
-    """What was recorded, on average."""
+    """Return averages of the recording."""
     from laminabench.workflows.validate.recorded import METRICS, Times
 
     times = Times.measured(recording)

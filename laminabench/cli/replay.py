@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 @click.command(cls=GroupedCommand)
 @functools.partial(with_fields, names=FIELDS)
 @option("--config", PATH, "Flags from a TOML file.", metavar="FILE")
-@click.option("--print-config", is_flag=True, help="Print this call as such a file, and do nothing.")
+@click.option("--print-config", is_flag=True, help="Print this call as such a file, and exit.")
 @option("--again", PATH, "Repeat a Run; flags change it.", metavar="RUN")
-@option("--resume", PATH, "Go on with an interrupted live replay, from its journal.", metavar="RUN")
+@option("--resume", PATH, "Resume an interrupted live replay from its journal.", metavar="RUN")
 @reporting
 def replay(
     out: Output,
@@ -70,52 +70,52 @@ def replay(
 
 
 def _replay(request: ReplayRequest, out: Output, journal: ReplayJournal | None = None) -> None:
-    """Replay, keep, print; what is wrong with the numbers is raised after them."""
+    """Replay, save and print; then raise what makes the numbers unsound."""
     from laminabench.render.sheets.replay import describe, render
     from laminabench.render.static.drawn import check_target
     from laminabench.sim.timeline import check_suffix
     from laminabench.workflows.replay import run
 
     began = time.perf_counter()
-    # What could not be drawn is refused before time is spent on it.
+    # Refuse undrawable figures before replaying.
     if request.timeline:
         check_suffix(Path(request.timeline))
     if request.plot:
         check_target(Path(request.plot))
-    found = run(request, listener=out, resumed=journal)
+    result = run(request, listener=out, resumed=journal)
     drawn: dict[str, Json] = {}
     undrawn = None
     try:
         if request.timeline:
-            drawn["timeline"] = _timeline(found, request.timeline, request.timeline_window, out)
+            drawn["timeline"] = _timeline(result, request.timeline, request.timeline_window, out)
         if request.plot:
-            _plot(found, request, out)
+            _plot(result, request, out)
             drawn["plot"] = request.plot
-    except UserError as error:  # raised after what the replay has come to
+    except UserError as error:  # raised after the results are printed
         undrawn = error
     wall_s = time.perf_counter() - began
-    out.result(describe(found, wall_s, **drawn), lambda console: render(console, found, wall_s))
+    out.result(describe(result, wall_s, **drawn), lambda console: render(console, result, wall_s))
     if undrawn:
         raise undrawn
-    if found.replayed.interrupted:
+    if result.replayed.interrupted:
         raise Interrupted("what had been replayed is above, and is a partial Run")
-    if found.replayed.tail:
-        click.echo(found.replayed.tail, err=True)
-    found.require_sound()
+    if result.replayed.tail:
+        click.echo(result.replayed.tail, err=True)
+    result.require_sound()
 
 
-def _timeline(found: Result, path: str, window: str | None, out: Output) -> JsonObject:
-    """Draw one window, and say where."""
-    drawn = found.draw_timeline(Path(path), window)
+def _timeline(result: Result, path: str, window: str | None, out: Output) -> JsonObject:
+    """Draw one window, and return the JSON entry."""
+    drawn = result.draw_timeline(Path(path), window)
     first, last = cast("list[float]", drawn["window_s"])
     out.note(f"drew {first:.3f} to {last:.3f} s into {path}: open it in ui.perfetto.dev")
     return drawn
 
 
-def _plot(found: Result, request: ReplayRequest, out: Output) -> None:
+def _plot(result: Result, request: ReplayRequest, out: Output) -> None:
     """Draw the replay over time."""
     from laminabench.api.run import Run
 
     assert request.plot
-    Run(found.as_run(request), path=None).plot().save(request.plot)
+    Run(result.as_run(request), path=None).plot().save(request.plot)
     out.note(f"drew {request.plot}")

@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("directories", metavar="RUN...", nargs=-1, required=True, type=PATH)
 @target_option("The page, such as report.html.")
-@click.option("--title", help="Of the page; the names of the Runs by default.")
+@click.option("--title", help="Title of the page; default: the names of the Runs.")
 @option(
     "--slo-tbt-ms",
     NumberRange(min=0, min_open=True, max=1e9),
-    "Limit for the time between tokens; that of the first Run by default.",
+    "Limit of the time between tokens; default: the first Run's.",
 )
 @option(
     "--window window_s",
     None,
-    "Which seconds the timeline shows; some iterations from the middle by default.",
+    "Seconds that the timeline shows; default: some iterations in the middle.",
     metavar="A:B",
     callback=window,
 )
@@ -61,20 +61,20 @@ def report(
     _require_no_part(target, directories)
     plotly_script()
     with out.progress("reading Runs", unit="Runs") as progress:
-        found = []
+        read = []
         for done, directory in enumerate(directories):
             progress(done, len(directories))
-            found.append(read_run(directory))
-    runs = shown(found, slo_tbt_ms)
-    told = made(runs, title, closed(window_s, runs))
-    size_bytes = write_page(told, target)
-    for sentence in told.caveats:
+            read.append(read_run(directory))
+    runs = shown(read, slo_tbt_ms)
+    page = made(runs, title, closed(window_s, runs))
+    size_bytes = write_page(page, target)
+    for sentence in page.caveats:
         out.note(sentence)
-    out.result(_result(told, target, size_bytes), lambda console: _render(console, told, target, size_bytes))
+    out.result(_result(page, target, size_bytes), lambda console: _render(console, page, target, size_bytes))
 
 
 def _require_no_part(target: Path, directories: tuple[Path, ...]) -> None:
-    """A page in the folder of a Run is welcome there; one in the place of its numbers is not."""
+    """Refuse to overwrite a file of a Run; a page beside them in its folder is fine."""
     from laminabench.runs.format import MANIFEST
     from laminabench.runs.schema import TABLES
 
@@ -88,7 +88,7 @@ def _require_no_part(target: Path, directories: tuple[Path, ...]) -> None:
             )
 
 
-def _result(told: Report, target: Path, size_bytes: int) -> dict[str, Json]:
+def _result(page: Report, target: Path, size_bytes: int) -> dict[str, Json]:
     runs = [
         {
             "name": each.name,
@@ -99,20 +99,20 @@ def _result(told: Report, target: Path, size_bytes: int) -> dict[str, Json]:
             "slo": to_json(each.slo),
             "cost": to_json(each.summary.cost),
         }
-        for each in told.runs
+        for each in page.runs
     ]
     return {
         "report": str(target),
         "bytes": size_bytes,
-        "title": told.title,
-        "window_s": list(told.window_s),
+        "title": page.title,
+        "window_s": list(page.window_s),
         "runs": runs,
-        "caveats": told.caveats,
+        "caveats": page.caveats,
     }
 
 
-def _render(console: Console, told: Report, target: Path, size_bytes: int) -> None:
-    number = "1 Run" if len(told.runs) == 1 else f"{len(told.runs)} Runs"
+def _render(console: Console, page: Report, target: Path, size_bytes: int) -> None:
+    number = "1 Run" if len(page.runs) == 1 else f"{len(page.runs)} Runs"
     console.print(
         f"{literal(target)}: {number}, {size_bytes / 1e6:.1f} MB; open it in a browser", soft_wrap=True
     )

@@ -1,4 +1,4 @@
-"""`laminabench sensitivity`: how far a comparison hangs on each of its inputs, and where it flips."""
+"""`laminabench sensitivity`: how far a comparison depends on each input, and where it flips."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from laminabench.requests.compare import CompareRequest
 from laminabench.requests.replay import ReplayRequest
 from laminabench.util.errors import UserError
 
-# What a comparison of two modelled systems has in common with one of many.
+# Fields that this request shares with a comparison of many systems.
 _SHARED = ("systems", "deployments", "max_num_seqs", "network", "hosts", "host_async", "equal_cost")
 
 
 @click.command(cls=GroupedCommand)
 @option("--trace trace_name", None, "Catalogue name, imported name or file.", required=True)
 @option("--model model_name", None, "Name or config.json.", "llama3-70b")
-@option("--costs", None, "Cost set; the era's, or as for replay, by default.")
+@option("--costs", None, "Cost set; default: the era's, or as for replay.")
 @option("--era", None, "An era of vllm from `laminabench costs eras`, at the low end of its host.")
 @functools.partial(with_fields, names=_SHARED, kind=CompareRequest)
 @price_options
-@option("--jobs", COUNT, "Processes that replay; one a core by default.")
-@option("--plot", FILE, "Draw a tornado: .png, .svg or .pdf.")
-@option("-o --out target", FILE, "Write every end of every range as comma-separated values.")
+@option("--jobs", COUNT, "Processes at once; default: one per core.")
+@option("--plot", FILE, "Figure of a tornado: .png, .svg or .pdf.")
+@option("-o --out target", FILE, "CSV file of both ends of every range.")
 @trace_options
 @reporting
 def sensitivity(
@@ -40,7 +40,7 @@ def sensitivity(
     target: Path | None,
     **flags: Any,
 ) -> None:
-    """How far tokens a dollar of one system over another's hang on each input, and where that flips.
+    """Show how one system's gain in tokens per dollar over another depends on each input, and where it flips.
 
     \b
     laminabench sensitivity --trace azure-conv --model llama3-70b
@@ -83,16 +83,16 @@ def sensitivity(
     if kinds := kinds_of_prices(pair.devices):
         out.note(f"prices of different kinds are compared ({kinds}); give comparable ones with --price")
     with out.progress("replaying", unit="replays") as progress:
-        found = answer(pair, spec.workload, jobs=flags["jobs"], progress=progress)
+        analysis = answer(pair, spec.workload, jobs=flags["jobs"], progress=progress)
     era = f"{spec.reading}, " if spec.reading else ""
     where = f"{model.name} on {trace.meta.name}, {era}{costs.name}"
     if plot:
         from laminabench.render.static.tornado import draw
 
-        draw(found, where, plot)
+        draw(analysis, where, plot)
         out.note(f"drew {plot}")
     if target:
-        write_csv(found, target)
+        write_csv(analysis, target)
         out.note(f"wrote {target}")
     result = {
         "backend": "modelled",
@@ -102,9 +102,9 @@ def sensitivity(
         "era": spec.reading.era.name if spec.reading else None,
         "costs_held": costs.held_against,
         "dropped": pair.dropped,
-        **found.row(),
+        **analysis.row(),
         "plot": str(plot) if plot else None,
     }
     out.result(
-        result, lambda console: print_sheets(console, [sheet_of(found, where, costs.held_against)], (), ())
+        result, lambda console: print_sheets(console, [sheet_of(analysis, where, costs.held_against)], (), ())
     )

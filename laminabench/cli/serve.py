@@ -20,53 +20,53 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@option("--model model_name", None, "Name, config.json or folder; llama-mini by default.")
-@option("--deployment", None, "Model+attention workers, of several instances A,B; 1xcpu+1xcpu by default.")
-@option("--host", None, "Any other than loopback needs a key.", "127.0.0.1")
-@option("--port", click.IntRange(0, 65535), "0 is any that is free.", 8000)
+@option("--model model_name", None, "Name, config.json or folder; default: llama-mini.")
+@option("--deployment", None, "Model+attention workers, of several instances A,B; default: 1xcpu+1xcpu.")
+@option("--host", None, "Address to listen on; any but loopback needs a key.", "127.0.0.1")
+@option("--port", click.IntRange(0, 65535), "Port to listen on; 0: any free one.", 8000)
 @option(
     "--api-key-file",
     click.Path(dir_okay=False, exists=True, path_type=Path),
-    "The key that clients must send; or LAMINABENCH_API_KEY.",
+    "File of the key that clients must send; or LAMINABENCH_API_KEY.",
 )
 @option(
     "--tokenizer",
     PATH,
-    "Folder or tokenizer.json; by default the model folder's. Without one: token ids only.",
+    "Folder or tokenizer.json; default: the model folder's. Without one: token ids only.",
 )
-@option("--served-name", None, "What clients call the model; its name by default.")
-@option("--max-model-len", COUNT, "Most tokens of a prompt and its answer; else what fits.")
-@option("--max-num-seqs", click.IntRange(1, 1 << 16), "Most running at once; 256.")
+@option("--served-name", None, "Name of the model for clients; default: its own.")
+@option("--max-model-len", COUNT, "Limit of a prompt with its answer; default: what fits.")
+@option("--max-num-seqs", click.IntRange(1, 1 << 16), "Limit of running requests; default: 256.")
 @option(
     "--max-waiting",
     click.IntRange(1, 1 << 20),
-    "Most requests waiting; more are refused with 429, to come back later.",
+    "Limit of waiting requests; more are refused with 429.",
     1024,
 )
 @option(
     "--max-body",
     click.IntRange(1024, 1 << 30),
-    "Largest body of a request; what the longest prompt may take by default.",
+    "Limit of a request's body; default: enough for the longest prompt.",
     metavar="BYTES",
 )
-@option("--max-connections", click.IntRange(1, 1 << 20), "Most connections at once.", 4096)
+@option("--max-connections", click.IntRange(1, 1 << 20), "Limit of connections at once.", 4096)
 @option(
     "--allowed-host",
     click.STRING,
-    "A name of this server beside loopback's; without a key only.",
+    "A host name of this server other than loopback's; only without a key.",
     multiple=True,
 )
 @option(
     "--client-timeout",
     NumberRange(0.1, 86_400),
-    "For a request to come whole, and for a client to read on.",
+    "Time for a request to arrive completely, and for a client to read on.",
     30.0,
     metavar="SECONDS",
 )
 @option(
     "--drain-timeout",
     NumberRange(0, 86_400),
-    "What running requests have to end in after SIGTERM or Ctrl-C.",
+    "Time for running requests to end after SIGTERM or Ctrl-C.",
     30.0,
     metavar="SECONDS",
 )
@@ -82,8 +82,8 @@ if TYPE_CHECKING:
     "Prompts computed by the model workers (model), or by N others.",
     "model",
 )
-@option("--network", click.Choice(["auto", "shm", "gloo"]), "What links workers.", "auto")
-@option("--batches", CountOr("auto"), "How many take turns, 1 is serial; 2, or auto.")
+@option("--network", click.Choice(["auto", "shm", "gloo"]), "Network engine between workers.", "auto")
+@option("--batches", CountOr("auto"), "Batches that take turns (1: serial), or auto; default: 2.")
 @functools.partial(
     with_fields,
     names=(
@@ -115,7 +115,7 @@ def serve(out: Output, **flags: Any) -> None:
 
 
 def _setup(flags: Mapping[str, Any], *, verbose: bool) -> ServeSetup:
-    """The choices, resolved; a UserError if they make no sense."""
+    """Resolve the options; raise UserError if they make no sense."""
     from laminabench.catalog.deployment import parse_deployments
     from laminabench.catalog.find_model import model
     from laminabench.catalog.hardware import load_devices

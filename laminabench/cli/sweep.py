@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-# More are a page, and in the table that was written.
+# More would fill pages; the table on disk has all.
 MOST_ERRORS = 8
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @request_options(SweepRequest)
-@option("--plot", FILE, "Draw throughput, TBT and cost over the first flag with numbers: .png, .svg or .pdf.")
+@option("--plot", FILE, "Figure over the first flag with numbers: .png, .svg or .pdf.")
 @reporting
 @click.argument("flags", nargs=-1, type=click.UNPROCESSED, metavar="--trace T [FLAGS OF REPLAY]")
 def sweep(request: SweepRequest, flags: tuple[str, ...], plot: Path | None, out: Output) -> None:
@@ -55,17 +55,17 @@ def sweep(request: SweepRequest, flags: tuple[str, ...], plot: Path | None, out:
     if plot:
         check_target(plot)
     axes = [parse_vary(text) for text in request.vary]
-    found = Sweep(flags, axes, points(flags, axes), out)
-    directory = Path(request.directory) if request.directory else found.default_directory()
-    rows, kept = found.run(directory, request)
-    columns = list(found.points[0].varied)
+    grid = Sweep(flags, axes, points(flags, axes), out)
+    directory = Path(request.directory) if request.directory else grid.default_directory()
+    rows, stored = grid.run(directory, request)
+    columns = list(grid.points[0].varied)
     failed = [row for row in rows if row["error"]]
     result: dict[str, object] = {
         "sweep_dir": str(directory),
         "parquet": str(directory / TABLE),
         "vary": columns,
         "points": len(rows),
-        "kept": kept,
+        "kept": stored,
         "failed": len(failed),
         "best": _best(rows),
         "rows": _ordered(rows, request.sort),
@@ -84,7 +84,7 @@ def sweep(request: SweepRequest, flags: tuple[str, ...], plot: Path | None, out:
 
 
 def _ordered(rows: Sequence[Row], metric: str | None) -> list[Row]:
-    """The best by a metric first, those without it last; as the grid, if there is no metric."""
+    """Sort by a metric, best first and unknown last; without a metric keep the grid's order."""
     if metric is None:
         return list(rows)
     key, more = COLUMNS[metric].key, COLUMNS[metric].better == "more"
@@ -96,17 +96,17 @@ def _ordered(rows: Sequence[Row], metric: str | None) -> list[Row]:
 
 
 def _best(rows: Sequence[Row]) -> dict[str, float]:
-    """The best value of each metric that any point has."""
-    found = {}
+    """Return the best value of each metric that any point has."""
+    best = {}
     for name, metric in COLUMNS.items():
         values = [row[metric.key] for row in rows if row.get(metric.key) is not None]
         if values:
-            found[name] = max(values) if metric.better == "more" else min(values)
-    return found
+            best[name] = max(values) if metric.better == "more" else min(values)
+    return best
 
 
 def _render(console: Console, result: Row) -> None:
-    """The table, then what failed, then where all of it is."""
+    """Print the table, then the failures, then the folder."""
     rows, columns = result["rows"], list(result["vary"])
     console.print(_headline(result), soft_wrap=True)
     print_sheet(console, points_sheet(rows, columns, result["best"]))
@@ -123,17 +123,17 @@ def _render(console: Console, result: Row) -> None:
 
 def _headline(result: Row) -> str:
     how = " and ".join(sorted({row["backend"] for row in result["rows"]}))
-    kept = f", {result['kept']:,} kept from before" if result["kept"] else ""
+    stored = f", {result['kept']:,} kept from before" if result["kept"] else ""
     failed = f", {result['failed']:,} failed" if result["failed"] else ""
     points = "1 point" if result["points"] == 1 else f"{result['points']:,} points"
-    return f"{points}, [bold]{how}[/bold]{kept}{failed}"
+    return f"{points}, [bold]{how}[/bold]{stored}{failed}"
 
 
 def _by_error(rows: Sequence[Row], columns: Sequence[str]) -> dict[str, list[str]]:
-    """The points that failed, by why: many do for the same reason."""
-    found: dict[str, list[str]] = {}
+    """Group the failed points by reason, which many share."""
+    failures: dict[str, list[str]] = {}
     for row in rows:
         if row["error"]:
             point = ", ".join(f"{name}={short(row[name])}" for name in columns)
-            found.setdefault(row["error"], []).append(point)
-    return found
+            failures.setdefault(row["error"], []).append(point)
+    return failures

@@ -1,4 +1,4 @@
-"""The grid of a sweep: each point a whole request, checked before anything runs."""
+"""The grid of a sweep: complete requests, checked before anything runs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from laminabench.workflows.sweep.values import Varied
 
 MOST_POINTS = 100_000
-# Parts of the deployment, which has no flag of its own for them.
+# Parts of the deployment, for which replay has no flags of their own.
 COUNTS = {"model-workers": "model", "attention-workers": "attention"}
 _ALIASES = {"attention": "attention-workers", "num-prompts": "num-requests"}
-# What a sweep decides itself, and why.
+# Flags that a sweep sets itself, and why.
 REFUSED = {
     **NOT_OF_MANY,
     "plot": "it draws one replay; --plot of the sweep draws all points",
@@ -79,7 +79,7 @@ class _Value(NamedTuple):
     """One value of a varied flag, with the field that it sets; or a count of workers."""
 
     column: str
-    told: Any  # as the table has it
+    shown: Any  # in the table
     parameter: str | None
     value: Any
 
@@ -95,7 +95,7 @@ def points(flags: Sequence[str], varied: Sequence[Varied]) -> list[Point]:
         raise UserError("sweep-too-large", f"the grid has {size:,} points; {MOST_POINTS:,} are the most")
     axes = [list(_axis(each, given)) for each in varied]
     for each, axis in zip(varied, axes, strict=True):
-        again = next((value for value, times in Counter(of.told for of in axis).items() if times > 1), None)
+        again = next((value for value, times in Counter(of.shown for of in axis).items() if times > 1), None)
         if again is not None:
             raise UserError("sweep-vary-twice", f"--vary {each.said!r}: {again} is said twice")
     names = [axis[0].parameter or axis[0].column for axis in axes]
@@ -124,14 +124,14 @@ def _axis(varied: Varied, given: Mapping[str, Any]) -> Iterator[_Value]:
         )
     for value in varied.values:
         try:
-            found = _value(field, value)
+            parsed_value = _value(field, value)
         except click.UsageError as error:
             why = error.format_message().rstrip(".")
             raise UserError("sweep-vary-value", f"--vary {varied.said!r}: {why}") from error
-        # One more of what can be repeated goes with those that are given.
-        chosen = (*given.get(field.name, ()), *found) if field.repeatable else found
-        told = found if isinstance(found, bool | int | float | str) else value
-        yield _Value(varied.name if name in _ALIASES else name, told, field.name, chosen)
+        # A varied repeatable flag is added to the given ones.
+        chosen = (*given.get(field.name, ()), *parsed_value) if field.repeatable else parsed_value
+        shown = parsed_value if isinstance(parsed_value, bool | int | float | str) else value
+        yield _Value(varied.name if name in _ALIASES else name, shown, field.name, chosen)
 
 
 def _field(name: str, varied: Varied) -> Field:
@@ -183,8 +183,8 @@ def _given(flags: Sequence[str]) -> dict[str, object]:
 
 def _point(base: ReplayRequest, values: Sequence[_Value]) -> Point:
     chosen = {each.parameter: each.value for each in values if each.parameter is not None}
-    counts = {COUNTS[each.column]: each.told for each in values if each.parameter is None}
-    varied = {each.column: each.told for each in values}
+    counts = {COUNTS[each.column]: each.shown for each in values if each.parameter is None}
+    varied = {each.column: each.shown for each in values}
     try:
         return _built(varied, changed(base, {**chosen, "no_out": True}), counts)
     except UserError as error:
@@ -196,7 +196,7 @@ def _built(varied: dict[str, object], request: ReplayRequest, counts: Mapping[st
     prepared = prepare(request)
     if not counts:
         return Point(varied, request, prepared)
-    # As it is named, without devices for prompts and how many instances there are.
+    # The deployment's name without prefill devices and the number of instances.
     named = prepared.request.deployment
     each = parse_deployments(named, None) if named else ()
     if not each or ("attention" in counts and not all(one.attention for one in each)):

@@ -1,4 +1,4 @@
-"""A sweep from its points to its table: traces once, points that are not kept yet, all rows."""
+"""A sweep from its points to its table: traces are loaded once, saved points are reused."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from laminabench.workflows.sweep.rows import TABLE, row, write
 from laminabench.workflows.sweep.values import Varied
 
 Row = dict[str, Any]
-# How points are replayed, which, how many at once, and on which cluster.
+# The function that replays points, their indices, how many at once, and the cluster.
 _Round = tuple[Callable[[Mapping[TraceKey, Trace], Point], Row], list[int], int | None, str | None]
 
 
 class Sweep:
-    """Points that are all of one sweep, with the traces that they replay."""
+    """The points of one sweep, with the traces that they replay."""
 
     def __init__(
         self, flags: Sequence[str], varied: Sequence[Varied], points: list[Point], out: Output
@@ -56,13 +56,13 @@ class Sweep:
         }
 
     def default_directory(self) -> Path:
-        """The same for the same sweep, so that it goes on where it was."""
+        """Return the sweep's default folder, the same in each call, so that a sweep resumes."""
         names = [next(iter(self.traces.values())).meta.name, *self.points[0].varied]
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", "-".join(names))
         return Path("sweeps") / f"{plain}-{self.identity['points'][:8]}"
 
     def run(self, directory: Path, request: SweepRequest) -> tuple[list[Row], int]:
-        """Replay what is not there yet; return the table's rows, and how many were there."""
+        """Replay the points without results; return the table's rows, and the number of reused points."""
         ray = request.ray
         if ray and any(point.prepared.backend == "live" for point in self.points):
             raise UserError(
@@ -70,23 +70,23 @@ class Sweep:
                 "--ray is for modelled points; live ones are measured on this machine, in turn",
             )
         began = time.perf_counter()
-        with opened(directory, self._manifest(), self.keys) as kept:
+        with opened(directory, self._manifest(), self.keys) as store:
             if request.retry_failed:
-                kept.forget_failed()
-            before = len(kept.found)
-            with self._told(kept):
-                self._replay(kept, request.jobs, ray)
+                store.forget_failed()
+            before = len(store.found)
+            with self._reporting(store):
+                self._replay(store, request.jobs, ray)
             rows = [
-                row(point.varied, kept.found[key]) for point, key in zip(self.points, self.keys, strict=True)
+                row(point.varied, store.found[key]) for point, key in zip(self.points, self.keys, strict=True)
             ]
             write(rows, directory / TABLE)
             failed = sum(each["error"] is not None for each in rows)
             ended = {"finished": len(rows), "failed": failed, "wall_s": time.perf_counter() - began}
-            kept.describe({**self._manifest(), **ended, "table": TABLE})
+            store.describe({**self._manifest(), **ended, "table": TABLE})
         return rows, before
 
-    def _replay(self, kept: SweepStore, jobs: int | None, ray: str | None) -> None:
-        missing = [index for index, key in enumerate(self.keys) if key not in kept.found]
+    def _replay(self, store: SweepStore, jobs: int | None, ray: str | None) -> None:
+        missing = [index for index, key in enumerate(self.keys) if key not in store.found]
         modelled = [index for index in missing if self.points[index].prepared.backend == "modelled"]
         live = [index for index in missing if index not in set(modelled)]
         total = len(self.points)
@@ -95,11 +95,11 @@ class Sweep:
         if modelled:
             where = f"the Ray cluster at {ray}" if ray else f"{min(jobs or cores(), len(modelled))} cores"
             self.out.detail(f"replaying {len(modelled):,} points on {where}")
-        # Live replays measure, and would measure each other: one after another, when all else is done.
+        # Live replays would disturb each other's measurements: one after another, after all others.
         watched = partial(replayed, listener=Watching(self.out))
         rounds: list[_Round] = [(replayed, modelled, jobs, ray), (watched, live, 1, None)]
         with self.out.progress("sweeping", unit="points") as progress:
-            progress(len(kept.found), total)
+            progress(len(store.found), total)
             for replaying, chosen, at_once, cluster in rounds:
                 items = [self.points[index] for index in chosen]
                 if not items:
@@ -107,28 +107,28 @@ class Sweep:
                 work = spread(replaying, items, self.traces, jobs=at_once, ray=cluster)
                 with contextlib.closing(work) as results:
                     for place, result in results:
-                        kept.put(self.keys[chosen[place]], result)
-                        progress(len(kept.found), total)
+                        store.put(self.keys[chosen[place]], result)
+                        progress(len(store.found), total)
 
     @contextlib.contextmanager
-    def _told(self, kept: SweepStore) -> Iterator[None]:
-        """However it is interrupted, what is kept stays, and how to go on is said."""
+    def _reporting(self, store: SweepStore) -> Iterator[None]:
+        """Tell how to resume, if the block is interrupted: finished points are saved."""
 
         def sentence() -> str:
-            done = f"{len(kept.found):,} of {len(self.points):,} points are kept in {kept.directory}"
+            done = f"{len(store.found):,} of {len(self.points):,} points are kept in {store.directory}"
             return f"{done}: the same call goes on from there"
 
         try:
             yield
         except (KeyboardInterrupt, Terminated, UserError) as error:
-            if not kept.found:
+            if not store.found:
                 raise
             if isinstance(error, UserError):
                 raise UserError("sweep-interrupted", f"{error}; {sentence()}") from error
             raise (Terminated if isinstance(error, Terminated) else Interrupted)(sentence()) from None
 
     def _manifest(self) -> dict[str, object]:
-        """What the sweep is of; `finished` is null until all of it is there."""
+        """Return the sweep's manifest; `finished` is null until the end."""
         traces = {trace.meta.sha256: trace for trace in self.traces.values()}
         return {
             "identity": self.identity,
@@ -149,20 +149,20 @@ class Sweep:
         }
 
     def _costs(self) -> Mapping[str, object]:
-        """The cost sets of modelled points; each coefficient's source is in `laminabench costs show`."""
-        found = {}
+        """Return the cost sets of modelled points; `costs show` lists their coefficients."""
+        costs_by_name = {}
         for point in self.points:
             costs = point.prepared.costs
-            if costs is not None and costs.name not in found:
-                found[costs.name] = {"title": costs.title, "sha256": digest(costs)}
-        return found
+            if costs is not None and costs.name not in costs_by_name:
+                costs_by_name[costs.name] = {"title": costs.title, "sha256": digest(costs)}
+        return costs_by_name
 
 
 def _loaded(points: Sequence[Point], out: Output) -> Mapping[TraceKey, Trace]:
-    """Each trace once. That each point's cut of it has requests is found out here too, and noted once."""
+    """Load each trace once, check that each point's cut has requests, and note its facts once."""
     listener = Once(out)
     traces: dict[TraceKey, Trace] = {}
-    files: dict[tuple[str, bool], Trace] = {}  # the same whatever the seed, and how many are wanted
+    files: dict[tuple[str, bool], Trace] = {}  # independent of the seed and the number of requests
     done = set()
     for point in points:
         key, transforms = point.trace, transforms_of(point.request)
@@ -184,7 +184,7 @@ def _loaded(points: Sequence[Point], out: Output) -> Mapping[TraceKey, Trace]:
 
 
 def _identity(point: Point, trace: Trace) -> dict[str, object]:
-    """All that its numbers depend on; prices and coefficients are in the repr of what is prepared."""
+    """Return all that a point's numbers depend on; `prepared` includes prices and coefficients."""
     meta = trace.meta
     return {
         "laminabench": describe(),
@@ -195,11 +195,11 @@ def _identity(point: Point, trace: Trace) -> dict[str, object]:
 
 
 def replayed(traces: Mapping[TraceKey, Trace], point: Point, listener: Listener = SILENT) -> Row:
-    """The documented keys of the point's replay, or why there is none; in whichever process."""
+    """Return the documented keys of the point's replay, or its error; runs in any process."""
     try:
         trace = cut(traces[point.trace], transforms_of(point.request), SILENT)
-        found = run(point.request, trace=trace, listener=listener)
-        found.require_whole()
+        result = run(point.request, trace=trace, listener=listener)
+        result.require_whole()
     except (UserError, CheckFailedError) as error:
         return {**head(point.prepared), "error": str(error)}
-    return cast("Row", json_safe(describe_replay(found, found.wall_s)))
+    return cast("Row", json_safe(describe_replay(result, result.wall_s)))

@@ -1,4 +1,4 @@
-"""`laminabench traces ...`: look at traces, get them, and make them."""
+"""`laminabench traces ...`: inspect, fetch and generate traces."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ EXAMPLES = (
     "laminabench traces export kimi-conv --window 0:600 -o ten-minutes.jsonl",
     "laminabench traces fit mine.csv -o mine.toml",
 )
-# What a fitted profile is held to; tests hold the committed ones to it.
+# Limits of a fitted profile's errors; tests apply them to the committed ones.
 BOUNDS = {
     "ks_prompt": "0.02",
     "ks_output": "0.02",
@@ -75,7 +75,7 @@ BOUNDS = {
     "prefix_share_synthetic": "the real one ± 0.02",
 }
 _TRACE_FILE = "FILE.parquet, .csv or .jsonl."
-# Of requests that are made, not chosen from those that are there.
+# Applies to generated requests, not to those selected from a trace.
 _REQUESTS = click.IntRange(1, MAX_REQUESTS)
 
 
@@ -87,7 +87,7 @@ def traces() -> None:
 @traces.command("list")
 @reporting
 def list_traces(out: Output) -> None:
-    """The traces known by name, and what is here of each."""
+    """List the traces known by name, and which are stored here."""
     if trouble := shared_trouble():
         out.note(trouble)
     rows = [_row(entry) for entry in catalogue.entries().values()]
@@ -133,17 +133,17 @@ def _row(entry: catalogue.Entry) -> dict[str, object]:
 
 @traces.command()
 @click.argument("trace")
-@option("--plot", FILE, "Draw it: .png, .svg or .pdf.")
+@option("--plot", FILE, "Figure of the trace: .png, .svg or .pdf.")
 @trace_options
 @reporting
 def info(trace: str, plot: Path | None, workload: ReplayRequest, out: Output) -> None:
-    """Lengths, rate, burstiness and prefix reuse of TRACE: a catalogue name, an imported name or a file."""
+    """Show lengths, rate, burstiness and prefix reuse of TRACE: a catalogue or imported name, or a file."""
     if plot is not None:
         check_picture(plot)
-    found = load(changed(workload, {"trace": trace}), out)
-    facts = describe(found)
+    loaded = load(changed(workload, {"trace": trace}), out)
+    facts = describe(loaded)
     if plot is not None:
-        plot_trace(found, plot)
+        plot_trace(loaded, plot)
         out.note(f"drew {plot}")
     out.result(facts, lambda console: _print_info(console, facts))
 
@@ -184,7 +184,7 @@ def _print_info(console: Console, facts: dict[str, Any]) -> None:
 )
 @reporting
 def fetch(names: tuple[str, ...], everything: bool, base: str | None, out: Output) -> int:
-    """Download traces: resumes a cut download, checks the sha256, puts the file in place whole.
+    """Download traces: resume interrupted downloads, check sha256, and replace files atomically.
 
     What fails does not keep the others from being fetched.
     """
@@ -232,7 +232,7 @@ def _fetched(entry: catalogue.Entry, base: str | None, out: Output) -> dict[str,
 
 
 def columns_of(_: click.Context, __: click.Parameter, value: str | None) -> dict[str, str] | None:
-    """Callback of --columns: "arrival=t,prompt=in,output=out"."""
+    """Parse --columns, "arrival=t,prompt=in,output=out"; a callback of click's."""
     if value is None:
         return None
     pairs = [pair.partition("=") for pair in value.split(",")]
@@ -243,11 +243,11 @@ def columns_of(_: click.Context, __: click.Parameter, value: str | None) -> dict
 
 @traces.command("import")
 @click.argument("file", type=PATH)
-@click.option("--format", type=click.Choice(["auto", *FORMATS]), default="auto", help="How it is written.")
+@click.option("--format", type=click.Choice(["auto", *FORMATS]), default="auto", help="Format of FILE.")
 @option(
     "--columns",
     None,
-    "Which column holds what (csv, jsonl, parquet).",
+    "Columns by what they contain (csv, jsonl, parquet).",
     metavar="arrival=..,prompt=..,output=..",
     callback=columns_of,
 )
@@ -255,12 +255,12 @@ def columns_of(_: click.Context, __: click.Parameter, value: str | None) -> dict
     "--time-unit", type=click.Choice(["s", "ms", "us", "ns"]), default="s", help="Unit of numeric arrivals."
 )
 @option("--tokenizer", PATH, "tokenizer.json for raw ShareGPT conversations.")
-@option("--name", None, "What to call it; the file's name without .csv, .gz and the like by default.")
+@option("--name", None, "Name of the trace; default: the file's without .csv, .gz and the like.")
 @click.option("--skip-bad", is_flag=True, help="Leave malformed rows out, count and report them.")
-@option("--max-rows", _REQUESTS, "Read up to so many rows, however well the file is packed.")
+@option("--max-rows", _REQUESTS, "Limit of rows; lifts the limit of the compression ratio.")
 @reporting
 def import_trace(file: Path, name: str | None, max_rows: int | None, out: Output, **how: Any) -> None:
-    """Read FILE, check every row, and keep it under a name that --trace and `traces info` understand."""
+    """Read FILE, check every row, and store it under a name for --trace and `traces info`."""
     name = name or plain_name(file)
     target = catalogue.imported_path(name)
     if target is None:
@@ -275,14 +275,14 @@ def import_trace(file: Path, name: str | None, max_rows: int | None, out: Output
     save(trace, target)
     for sentence in trace.meta.notes:
         out.note(sentence)
-    said = f"imported {len(trace):,} requests as [bold]{name}[/bold]; see `laminabench traces info {name}`"
-    out.result({**describe(trace), "path": str(target)}, lambda console: console.print(said))
+    text = f"imported {len(trace):,} requests as [bold]{name}[/bold]; see `laminabench traces info {name}`"
+    out.result({**describe(trace), "path": str(target)}, lambda console: console.print(text))
 
 
 @traces.command()
 @click.argument("name")
-@option("--requests --num-requests requests", _REQUESTS, "How many; as many as the real trace by default.")
-@option("--seed", click.IntRange(min=0), "The same seed gives the same trace on every machine.", 0)
+@option("--requests --num-requests requests", _REQUESTS, "Number of requests; default: the real trace's.")
+@option("--seed", click.IntRange(min=0), "Random seed; it gives the same trace on every machine.", 0)
 @target_option(_TRACE_FILE)
 @reporting
 def synth(name: str, requests: int | None, seed: int, target: Path, out: Output) -> None:
@@ -303,13 +303,13 @@ def synth(name: str, requests: int | None, seed: int, target: Path, out: Output)
 @trace_options
 @reporting
 def export(trace: str, target: Path, workload: ReplayRequest, out: Output) -> None:
-    """Write TRACE, cut and rescaled, to a file that any laminabench command (and most tools) can read."""
+    """Write TRACE, cut and rescaled, to a file that laminabench and most tools can read."""
     check_suffix(target)
     _write(load(changed(workload, {"trace": trace}), out), target, out)
 
 
 def _write(trace: Trace, target: Path, out: Output, **more: object) -> None:
-    """Save, say what the file cannot hold, and report; `more` goes into the JSON object."""
+    """Save a trace, note what the file cannot hold, and report; `more` joins the JSON object."""
     save(trace, target)
     if lost := lost_in(target, trace):
         out.note(lost)
@@ -321,12 +321,12 @@ def _write(trace: Trace, target: Path, out: Output, **more: object) -> None:
 @traces.command("fit")
 @click.argument("trace")
 @target_option("NAME.toml; its stem names the profile.")
-@click.option("--note", default="", help="Kept in the profile and shown wherever it is used.")
+@click.option("--note", default="", help="Note in the profile, shown wherever it is used.")
 @option("--mean-prompt", POSITIVE, "Moment-match: rescale prompts to this mean.")
 @option("--mean-output", POSITIVE, "Moment-match: rescale outputs to this mean.")
-@option("--requests", _REQUESTS, "Moment-match: how many requests the other trace has.")
+@option("--requests", _REQUESTS, "Moment-match: number of requests of the other trace.")
 @click.option("--offline", is_flag=True, help="Never download; fit only what is here.")
-@option("--max-rows", _REQUESTS, "Read up to so many rows, however well the file is packed.")
+@option("--max-rows", _REQUESTS, "Limit of rows; lifts the limit of the compression ratio.")
 @reporting
 def fit_profile(
     trace: str,
@@ -339,7 +339,7 @@ def fit_profile(
     max_rows: int | None,
     out: Output,
 ) -> None:
-    """Fit an offline profile to TRACE (a file or a name) and print how close what it generates comes.
+    """Fit an offline profile to TRACE (a file or a name), and print how close it comes.
 
     With --mean-prompt and --mean-output the shape is TRACE's but the means are another trace's, of which no
     more is known; the profile then says that it is moment-matched.
@@ -351,20 +351,20 @@ def fit_profile(
             "moment matching takes --mean-prompt and --mean-output together (and --requests)"
         )
     with out.progress(f"downloading {trace}") as progress:
-        found, why_not = real_trace(
+        source, why_not = real_trace(
             trace, offline=offline, notice=out.note, progress=progress, limits=Limits(max_rows)
         )
-    if found is None:
+    if source is None:
         raise UserError(
             "profile-no-real-trace",
             f"{trace} is not here ({why_not}), and a profile is fitted to the real trace only",
         )
-    if found.meta.source == "profile":
+    if source.meta.source == "profile":
         raise UserError(
             "profile-of-a-profile",
             f"{trace} was itself generated from a profile; fit the real trace, or copy the profile",
         )
-    profile = fitted(found, target.stem, note)
+    profile = fitted(source, target.stem, note)
     if mean_prompt is not None and mean_output is not None:
         profile = moment_match(
             profile,
@@ -375,8 +375,8 @@ def fit_profile(
             note=note,
         )
     write_profile(profile, target)
-    kept = asdict(profile.errors) if profile.errors else {}
-    errors = {key: value for key, value in kept.items() if value is not None}
+    known = asdict(profile.errors) if profile.errors else {}
+    errors = {key: value for key, value in known.items() if value is not None}
     facts = {
         "name": profile.name,
         "method": profile.method,

@@ -55,19 +55,19 @@ TWINS = {
     "kinds", nargs=-1, type=click.Choice([*KINDS, "twin", "emulated", "all"]), metavar="[KIND]..."
 )
 @option("--recorded own", PATH, "A live Run of yours, a file of --save, or LLMServingSim's folder.")
-@option("--costs", None, "The cost set to predict with; by default each recording's own.")
-@option("--model", None, "Of your recording, if it does not say.")
+@option("--costs", None, "Cost set to predict with; default: each recording's own.")
+@option("--model", None, "Model of your recording, if it names none.")
 @set_up_options
 @click.option(
     "--twin",
     "twins",
     multiple=True,
     metavar="'FLAGS OF REPLAY'",
-    help="Repeatable: a live replay on this machine beside its modelled twin; by default of llama-mini.",
+    help="A live replay here and its modelled twin; repeatable; default: of llama-mini.",
 )
-@option("--rounds", click.IntRange(1, 1000), "Of twins: how often each has its turn.", 3)
-@option("--save", FILE, "Keep your recording as one file of numbers (.toml).")
-@option("-o --out --output folder", PATH, "Keep validation.json and the pictures here.")
+@option("--rounds", click.IntRange(1, 1000), "Rounds of all twins.", 3)
+@option("--save", FILE, "File of your recording's numbers (.toml).")
+@option("-o --out --output folder", PATH, "Folder for validation.json and the pictures.")
 @option("--against", FILE, "Exit code 1 where a mean is over 0.5 points worse than in this validation.json.")
 @reporting
 def validate(
@@ -101,7 +101,7 @@ def validate(
 
     if own is None and (save or any(value is not None for value in settings.values())):
         raise click.UsageError("--save and what your recording was set up with go with --recorded")
-    kept = None if against is None else gate.read_kept(against)
+    saved = None if against is None else gate.read_kept(against)
     chosen = set((*KINDS, "twin", "emulated") if "all" in kinds else kinds or (() if own or twins else KINDS))
     live = _twins(twins, costs, rounds, folder, out) if twins or "twin" in chosen else []
     agreed = emulated.agreements(_emulated(), out) if "emulated" in chosen else []
@@ -109,7 +109,7 @@ def validate(
     if own is not None:
         recordings.append(_own(own, costs, settings, save, out))
     result: dict[str, Any] = {}
-    # A set of this machine has none of the others' devices.
+    # This machine's set lacks the devices of the other kinds.
     elsewhere = None if live else costs
     judged = recorded.judged(recordings, elsewhere)
     rows = published.rows(elsewhere) if "published" in chosen else []
@@ -129,7 +129,7 @@ def validate(
         result["twin_same_order"] = twin.same_order(live)
     if agreed:
         result["emulated"] = [each.describe() for each in agreed]
-    changes = [] if kept is None else gate.moved(kept, result)
+    changes = [] if saved is None else gate.moved(saved, result)
     if folder is not None:
         _keep(folder, result, judged, served, out)
 
@@ -138,7 +138,7 @@ def validate(
             print_sheet(console, sheet)
 
     moved = [change._asdict() | {"worse": change.worse} for change in changes]
-    out.result({**result, **({"moved": moved} if kept is not None else {})}, render)
+    out.result({**result, **({"moved": moved} if saved is not None else {})}, render)
     if worse := [change.what for change in changes if change.worse]:
         raise CheckFailedError(
             "validation-worse",
@@ -148,7 +148,7 @@ def validate(
 
 
 def _served(costs: str | None, out: Output) -> list[Judged]:
-    """Every load that was measured, predicted on all cores."""
+    """Predict every measured load on all cores."""
     from laminabench.workflows.validate.serving import judged, points
 
     with out.progress("predicting", unit="loads") as progress:
@@ -156,37 +156,37 @@ def _served(costs: str | None, out: Output) -> list[Judged]:
 
 
 def _twins(
-    said: Sequence[str], costs: str | None, rounds: int, folder: Path | None, out: Output
+    calls: Sequence[str], costs: str | None, rounds: int, folder: Path | None, out: Output
 ) -> list[Twin]:
-    """With their own costs or these, or those of this machine as it is now, which the folder then keeps."""
+    """Run twins with their own costs, these, or this machine's as calibrated now and saved."""
     from laminabench.systems.registry import DEFAULT
     from laminabench.workflows.validate.twin import twins
 
     with tempfile.TemporaryDirectory() as temporary:
-        if said or costs:
-            asked = _parsed(said or TWINS[DEFAULT], costs)
+        if calls or costs:
+            replays = _parsed(calls or TWINS[DEFAULT], costs)
         else:
-            asked = [
+            replays = [
                 each
                 for system, costs in _calibrated(folder or Path(temporary), out)
                 for each in _parsed(TWINS[system], costs)
             ]
-        return twins(asked, rounds, out)
+        return twins(replays, rounds, out)
 
 
-def _parsed(said: Sequence[str], costs: str | None) -> list[tuple[str, ReplayRequest]]:
+def _parsed(calls: Sequence[str], costs: str | None) -> list[tuple[str, ReplayRequest]]:
     from laminabench.cli.flags import parsed_line
     from laminabench.requests.replay import ReplayRequest
 
-    asked = []
-    for words in said:
+    replays = []
+    for words in calls:
         try:
-            asked.append((line(words), ReplayRequest(**{"costs": costs, **parsed_line(words)})))
+            replays.append((line(words), ReplayRequest(**{"costs": costs, **parsed_line(words)})))
         except ValueError as error:
             raise click.UsageError(f"--twin {line(words)!r}: {error}") from error
-        if asked[-1][1].costs is None:
+        if replays[-1][1].costs is None:
             raise click.UsageError("--twin goes with --costs: the set that `laminabench calibrate` wrote")
-    return asked
+    return replays
 
 
 def _emulated() -> list[tuple[str, ReplayRequest]]:
@@ -198,7 +198,7 @@ def _emulated() -> list[tuple[str, ReplayRequest]]:
 
 
 def _calibrated(folder: Path, out: Output) -> Iterator[tuple[str, str]]:
-    """Each system that is here, and the set that was measured of it now."""
+    """Yield each installed system with the set calibrated for it now."""
     from laminabench.baselines.environment import find
     from laminabench.cli.calibrate import NAMES, measured
     from laminabench.systems.registry import live_system
@@ -224,13 +224,13 @@ def _own(
     from laminabench.workflows.validate.recording import read
 
     given = {name: value for name, value in settings.items() if value is not None}
-    found = read(path, **given, **({"costs": costs} if costs else {}))
-    if why := found.about.get("prefixes"):
+    recording = read(path, **given, **({"costs": costs} if costs else {}))
+    if why := recording.about.get("prefixes"):
         out.note(f"which prompts begin alike is {why}; none is found in a cache")
     if save is not None:
-        found.write(save)
+        recording.write(save)
         out.note(f"wrote {save}")
-    return found
+    return recording
 
 
 def _keep(folder: Path, result: dict[str, Any], judged: Any, served: Sequence[Judged], out: Output) -> None:
@@ -243,17 +243,17 @@ def _keep(folder: Path, result: dict[str, Any], judged: Any, served: Sequence[Ju
 
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / VALIDATION.file) as temporary:
-        # What each load came to is in --json.
-        kept = {**result, **({"serving": {"groups": result["serving"]["groups"]}} if served else {})}
+        # The results of each load are only in --json.
+        saved = {**result, **({"serving": {"groups": result["serving"]["groups"]}} if served else {})}
         command = command_line(["laminabench", *sys.argv[1:]])
-        temporary.write_text(json.dumps(marked(kept, command), indent=1) + "\n", encoding="utf-8")
-    found = validation_of(result)
+        temporary.write_text(json.dumps(marked(saved, command), indent=1) + "\n", encoding="utf-8")
+    validation = validation_of(result)
     if judged:
         draw_recorded(judged, folder / "recorded.svg")
-    if found.published:
-        drawn(lambda: errors_picture([published_chart(found.published)]), folder / "published.svg")
+    if validation.published:
+        drawn(lambda: errors_picture([published_chart(validation.published)]), folder / "published.svg")
     if served:
         draw_serving(served, folder / "serving.svg")
-    if found.twin:
-        drawn(lambda: errors_picture(list(twin_charts(found.twin))), folder / "twins.svg")
+    if validation.twin:
+        drawn(lambda: errors_picture(list(twin_charts(validation.twin))), folder / "twins.svg")
     out.note(f"kept in {folder}")

@@ -17,15 +17,15 @@ from laminabench.util.errors import UserError
 
 @click.command()
 @click.argument("folder", type=PATH, default=Path())
-@option("--port", click.IntRange(0, 65535), "0 is any that is free.", 0)
+@option("--port", click.IntRange(0, 65535), "Port to listen on; 0: any free one.", 0)
 @option(
     "--open/--no-open",
     None,
-    "Open the link in a browser; by default where there is a terminal and a display.",
+    "Open the link in a browser; default: with a terminal and a display.",
 )
 @reporting
 def view(folder: Path, port: int, open: bool | None, out: Output) -> None:  # noqa: A002
-    """Look through Runs, sweeps, plans and validations in a browser; the current folder's by default.
+    """Browse Runs, sweeps, plans and validations of a folder, by default the current one.
 
     The page is for this machine alone: the link that is printed lets one browser in, once. Ctrl-C ends it.
 
@@ -43,7 +43,7 @@ def view(folder: Path, port: int, open: bool | None, out: Output) -> None:  # no
             click.echo(f"{folder} at {url}")
             out.note("Ctrl-C ends it; the link lets one browser in, once")
         sys.stdout.flush()
-        if _wanted() if open is None else open:
+        if _at_a_display() if open is None else open:
             click.launch(url)
 
     serve(folder, port, ready)
@@ -64,7 +64,7 @@ def _server() -> Callable[..., None]:
     return serve
 
 
-def _wanted() -> bool:
-    """Whether somebody sits in front of this machine."""
+def _at_a_display() -> bool:
+    """Return whether a browser can be opened on this machine."""
     display = sys.platform == "darwin" or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
     return display and sys.stdout.isatty()

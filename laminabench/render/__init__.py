@@ -1,1 +1,1 @@
-"""Typed results as a person reads them: tables, charts and pages, built once and rendered anywhere."""
+"""Tables, charts and pages of typed results, built once and rendered by every back-end."""

@@ -1,17 +1,17 @@
-"""How numbers are written, wherever they are read. `-` is what is not known."""
+"""Formats of numbers for every back-end; `-` stands for unknown."""
 
 from __future__ import annotations
 
 
 def number(value: float | None) -> str:
-    """Three digits: of a summary, where numbers are read one by one."""
+    """Format a number of a summary with three digits."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def number4(value: float | None) -> str:
-    """Four digits: of tables, where numbers stand beside others of their kind. Whole ones are whole."""
+    """Format a number of a table with four digits; whole numbers stay whole."""
     if value is None:
         return "-"
     return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value:#.4g}".rstrip(".")
@@ -34,7 +34,7 @@ def gigabytes(size_bytes: float | None) -> str:
 
 
 def plain(value: object) -> str:
-    """Any value, as facts show it."""
+    """Format any value as in a list of facts."""
     if isinstance(value, float):
         return f"{value:,.6g}"
     if isinstance(value, bool) or value is None:
@@ -47,7 +47,7 @@ def plain(value: object) -> str:
 
 
 def short(value: object) -> str:
-    """Any value, as people type it and links have it."""
+    """Format any value as it is typed in queries and links."""
     return f"{value:.6g}" if isinstance(value, float) else str(value) if _is_number(value) else plain(value)
 
 

@@ -1,4 +1,4 @@
-"""Parts of forms and pages that say what is chosen: fields, buttons, and numbers over their units."""
+"""Form fields, buttons and number tiles of pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def form(action: str, *inside: object, **attributes: Any) -> Markup:
 
 
 def hidden(items: Mapping[str, object]) -> Markup:
-    """Return fields that keep what else an address says; lists are one field each."""
+    """Return fields that preserve the address's other parameters, one per value of a list."""
     return joined(
         tag("input", type="hidden", name=name, value=value)
         for name, values in items.items()
@@ -45,7 +45,7 @@ def copies(words: str, what: str) -> Markup:
 
 
 def line(*inside: object) -> Markup:
-    """Return fields and buttons beside each other."""
+    """Return fields and buttons in one line."""
     return tag("div", *inside, class_="line")
 
 

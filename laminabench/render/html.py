@@ -1,4 +1,4 @@
-"""HTML of parts that are escaped unless they say that they are HTML themselves."""
+"""HTML elements whose contents are escaped unless they are Markup."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ _CLASSES = {"good": "ratio better", "bad": "ratio worse", "quiet": "quiet", "str
 
 
 class Markup(str):
-    """Text that is HTML. Whatever is not of this class gets escaped."""
+    """Text that is HTML already; all other text is escaped."""
 
     __slots__ = ()
 
 
 def text(value: object) -> Markup:
-    """Anything as text that a browser shows and does not obey."""
+    """Escape any value."""
     if isinstance(value, Markup):
         return value
     return Markup("\n".join(html.escape(printable(line)) for line in str(value).split("\n")))
 
 
 def tag(name: str, /, *children: object, **attributes: object) -> Markup:
-    """An element; `class_` is for class, `data_run` for data-run, True and False for on and off."""
-    said = "".join(
+    """Return an element; `class_` sets class, `data_run` data-run, and True or False a boolean attribute."""
+    written = "".join(
         f" {_name(key)}" if value is True else f' {_name(key)}="{text(value)}"'
         for key, value in attributes.items()
         if value is not None and value is not False
     )
     if name in _EMPTY:
-        return Markup(f"<{name}{said}>")
-    return Markup(f"<{name}{said}>{joined(children)}</{name}>")
+        return Markup(f"<{name}{written}>")
+    return Markup(f"<{name}{written}>{joined(children)}</{name}>")
 
 
 def document(title: str, *body: object, head: Iterable[object] = (), **attributes: object) -> str:
-    """Return a whole page."""
+    """Return a complete page."""
     about = (
         tag("meta", charset="utf-8"),
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
@@ -49,8 +49,8 @@ def document(title: str, *body: object, head: Iterable[object] = (), **attribute
         *head,
         tag("title", title),
     )
-    whole = tag("html", tag("head", *about), tag("body", *body, **attributes), lang="en")
-    return f"<!doctype html>\n{whole}\n"
+    page = tag("html", tag("head", *about), tag("body", *body, **attributes), lang="en")
+    return f"<!doctype html>\n{page}\n"
 
 
 def joined(parts: Iterable[object]) -> Markup:
@@ -60,18 +60,18 @@ def joined(parts: Iterable[object]) -> Markup:
 def table(
     caption: str, header: Sequence[object], rows: Iterable[Sequence[object]], class_: str = ""
 ) -> Markup:
-    """A table in a box of its own that scrolls where the page is too narrow; first cells name their rows."""
+    """Return a table in a box that scrolls on narrow pages; first cells are row headers."""
     head = tag("thead", tag("tr", *(tag("th", each, scope="col") for each in header)))
     lines = (
         tag("tr", tag("th", first, scope="row"), *(tag("td", each) for each in rest)) for first, *rest in rows
     )
-    whole = tag("table", tag("caption", caption), head, tag("tbody", *lines), class_=class_ or None)
-    return scrolling(whole, caption)
+    element = tag("table", tag("caption", caption), head, tag("tbody", *lines), class_=class_ or None)
+    return scrolling(element, caption)
 
 
-def scrolling(whole: Markup, name: str) -> Markup:
-    """Return a box that scrolls: it has to be reachable by keyboard, and then to have a name."""
-    return tag("div", whole, class_="scrolls", tabindex="0", role="region", aria_label=name)
+def scrolling(content: Markup, name: str) -> Markup:
+    """Return a box that scrolls; its name makes it reachable by keyboard."""
+    return tag("div", content, class_="scrolls", tabindex="0", role="region", aria_label=name)
 
 
 def sheet_table(sheet: Sheet, class_: str = "numbers", head: Sequence[object] = ()) -> Markup:
@@ -81,14 +81,14 @@ def sheet_table(sheet: Sheet, class_: str = "numbers", head: Sequence[object] = 
     return joined((table(sheet.title, titles, rows, class_), sentences(sheet.notes)))
 
 
-def cell(found: object) -> Markup:
+def cell(value: object) -> Markup:
     """Return what is inside of a table's cell."""
-    if not isinstance(found, Cell):
-        return text(found)
-    written = exactly(found.value, found.text)
-    if found.tone in _CLASSES:
-        written = tag("span", written, class_=_CLASSES[found.tone])
-    return joined((written, tag("span", f" {found.more}", class_="interval"))) if found.more else written
+    if not isinstance(value, Cell):
+        return text(value)
+    written = exactly(value.value, value.text)
+    if value.tone in _CLASSES:
+        written = tag("span", written, class_=_CLASSES[value.tone])
+    return joined((written, tag("span", f" {value.more}", class_="interval"))) if value.more else written
 
 
 def sentences(each_line: Sequence[str], class_: str = "notes") -> Markup:
@@ -97,12 +97,12 @@ def sentences(each_line: Sequence[str], class_: str = "notes") -> Markup:
 
 
 def exactly(value: float | None, written: str) -> Markup:
-    """A number as it is read, with what it is exactly for what reads the page by program."""
+    """Return a formatted number that carries its exact value for programs."""
     return text(written) if value is None else tag("data", written, value=repr(value))
 
 
 def script_data(key: str, data: Any) -> Markup:
-    """Data for the page's script. Nothing in it can end the element that it is in."""
+    """Return data for the page's script; nothing in it can end its element."""
     written = json.dumps(json_safe(data), allow_nan=False, separators=(",", ":"))
     for sign in "<>&\u2028\u2029":
         written = written.replace(sign, f"\\u{ord(sign):04x}")

@@ -1,4 +1,4 @@
-"""What a result shows, as data: a table or a chart is built once, and each back-end renders it."""
+"""The data that back-ends render: tables are built once, as sheets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Tone = Literal["", "good", "bad", "quiet", "strong"]
 
 
 class Cell(NamedTuple):
-    """A cell that is more than its text."""
+    """A table cell with a value, a tone or further text."""
 
     text: str
     value: float | None = None  # the number behind the text, for programs that read a page

@@ -1,4 +1,4 @@
-// Draws the page's charts, in the colours of its light or dark, and lets Runs be shown and hidden in all of them.
+// Draws the charts in the colours of the light or dark page, and shows or hides Runs in all of them.
 "use strict";
 (() => {
   const root = document.documentElement;
@@ -7,12 +7,12 @@
   const config = {
     responsive: true,
     displaylogo: false,
-    // plotly's own would send the chart to its cloud.
+    // plotly's own button would send the chart to its cloud.
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "sendChartToCloud"],
     plotlyServerURL: "",
   };
 
-  // What a custom property is right now: computed values have one side of light-dark().
+  // The current value of a custom property: computed values resolve light-dark().
   const probe = document.body.appendChild(document.createElement("span"));
   probe.hidden = true;
   const colour = (name) => {
@@ -22,7 +22,7 @@
 
   const isDark = () => (root.dataset.theme || (system.matches ? "dark" : "light")) === "dark";
 
-  // What all charts look like; the chart's own layout goes before it.
+  // The common look of all charts; a chart's own layout takes precedence.
   const template = () => {
     const [ink, quiet, rule, panel, paper] = ["--ink", "--quiet", "--rule", "--panel", "--paper"].map(colour);
     const axis = { gridcolor: rule, linecolor: rule, tickfont: { size: 12 }, title: { standoff: 10 } };
@@ -61,12 +61,12 @@
   const show = (run, visible) =>
     Promise.all(
       figures.map(({ id, data }) => {
-        const mine = data.flatMap((trace, i) => (trace.meta && trace.meta.run === run ? [i] : []));
-        return mine.length ? Plotly.restyle(id, { visible }, mine) : null;
+        const own = data.flatMap((trace, i) => (trace.meta && trace.meta.run === run ? [i] : []));
+        return own.length ? Plotly.restyle(id, { visible }, own) : null;
       }),
     );
 
-  // For pages whose charts come later, or again. What was hidden in the others is in these.
+  // For pages that load charts later or again; hidden Runs stay hidden in these.
   window.laminabench = {
     colour,
     draw: async (more) => {

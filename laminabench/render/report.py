@@ -1,4 +1,4 @@
-"""The page as a whole: one file that asks for nothing from anywhere."""
+"""The report: one HTML file that loads nothing."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from laminabench.util.errors import UserError
 
 
 class Lead(NamedTuple):
-    """What the comparison that the Runs are from says, to be read before them."""
+    """The answer of the comparison that the Runs come from, shown above them."""
 
     verdicts: Sequence[str]
     sheets: Sequence[Sheet]
     notes: Sequence[str]
 
     def html(self) -> Markup:
-        said = (tag("p", each, class_="verdict") for each in self.verdicts)
-        return section("Answer", *said, *map(sheet_table, self.sheets), sentences(self.notes))
+        paragraphs = (tag("p", each, class_="verdict") for each in self.verdicts)
+        return section("Answer", *paragraphs, *map(sheet_table, self.sheets), sentences(self.notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +47,21 @@ def report(
     window_s: tuple[float, float] | None,
     lead: Lead | None = None,
 ) -> Report:
-    """Of these Runs; what is not given is chosen from them."""
+    """Make the report of these Runs; title and window default to theirs."""
     names = listed([each.name for each in runs])
     return Report(title or names, runs, window_s or default_window_s(runs), caveats(runs), lead)
 
 
-def write_page(found: Report, target: Path) -> int:
-    """Write it whole or not at all; its size in bytes."""
-    written = page(found).encode("utf-8")
+def write_page(content: Report, target: Path) -> int:
+    """Write the page atomically, and return its size in bytes."""
+    written = page(content).encode("utf-8")
     with replacing(target) as temporary:
         temporary.write_bytes(written)
     return len(written)
 
 
-def page(found: Report) -> str:
-    """The HTML. Only the two scripts whose checksums it states may run, and nothing may be loaded."""
+def page(content: Report) -> str:
+    """Return the HTML, which runs only the two scripts whose checksums it states, and loads nothing."""
     scripts = (plotly_script(), _packaged("report.js"))
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
@@ -69,37 +69,37 @@ def page(found: Report) -> str:
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
-    charts, body = _body(found)
+    charts, body = _body(content)
     head = (
         tag("meta", http_equiv="Content-Security-Policy", content=policy),
         tag("style", Markup(_packaged("report.css"))),
     )
     data = script_data("figures", [chart.figure() for chart in charts])
-    return document(found.title, body, data, *(tag("script", Markup(each)) for each in scripts), head=head)
+    return document(content.title, body, data, *(tag("script", Markup(each)) for each in scripts), head=head)
 
 
-def _body(found: Report) -> tuple[list[Chart], Markup]:
-    runs = found.runs
+def _body(content: Report) -> tuple[list[Chart], Markup]:
+    runs = content.runs
     sections = [
-        *opening(runs, found.caveats),
+        *opening(runs, content.caveats),
         *drawn(runs),
-        *timeline(runs, found.window_s),
+        *timeline(runs, content.window_s),
         origins(runs),
     ]
-    main = tag("main", found.lead.html() if found.lead else "", *(each.html() for each in sections))
+    main = tag("main", content.lead.html() if content.lead else "", *(each.html() for each in sections))
     charts = [chart for each in sections for chart in each.charts]
-    return charts, joined((_header(found), main, _footer()))
+    return charts, joined((_header(content), main, _footer()))
 
 
-def _header(found: Report) -> Markup:
-    kinds = listed(list(dict.fromkeys(each.backend for each in found.runs)))
-    number = "1 Run" if len(found.runs) == 1 else f"{len(found.runs)} Runs"
+def _header(content: Report) -> Markup:
+    kinds = listed(list(dict.fromkeys(each.backend for each in content.runs)))
+    number = "1 Run" if len(content.runs) == 1 else f"{len(content.runs)} Runs"
     title = tag(
         "header",
-        tag("div", tag("h1", found.title), tag("p", f"{number}, {kinds}", class_="kinds")),
+        tag("div", tag("h1", content.title), tag("p", f"{number}, {kinds}", class_="kinds")),
         tag("button", "Dark", type="button", id="theme", hidden=True),
     )
-    return joined((title, run_keys(found.runs)))
+    return joined((title, run_keys(content.runs)))
 
 
 def _footer() -> Markup:
@@ -116,7 +116,7 @@ def _packaged(name: str) -> str:
 
 
 def plotly_script() -> str:
-    """The whole of plotly.js; nothing is loaded from anywhere else."""
+    """Return plotly.js, complete, so that nothing has to be loaded."""
     try:
         from plotly.offline import get_plotlyjs
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""The parts of a page about Runs, each by itself: a report has all of them in a row, other pages some."""
+"""The sections of a page about Runs: a report has all of them, other pages some."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from laminabench.render.sheets.replay import fault_sheet
 from laminabench.render.sheets.runs import cards, client_sheets, comparison, provenance, swatch
 from laminabench.render.shown import Shown
 
-# Of a long run with many faults the first ones are shown; all are in run.json.
+# A page shows the first faults only; run.json has all.
 _MOST_FAULTS = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Under one heading. Its charts are drawn where their `html()` stands in it."""
+    """A part of a page under one heading; its charts are drawn where their `html()` stands."""
 
     title: str
     inside: Markup
@@ -33,24 +33,24 @@ class Section:
 
 
 def opening(runs: Sequence[Shown], caveats: Sequence[str]) -> Iterator[Section]:
-    """The numbers, after what is to be known before they are compared; of the manifests alone."""
-    told = tag("ul", *(tag("li", sentence) for sentence in caveats))
-    before = tag("aside", told, class_="caveats", aria_label="Before you compare") if caveats else ""
+    """Yield the numbers, after the caveats of comparing them; needs only manifests."""
+    notes = tag("ul", *(tag("li", sentence) for sentence in caveats))
+    before = tag("aside", notes, class_="caveats", aria_label="Before you compare") if caveats else ""
     yield Section("Headline", joined((cards(runs), before)))
     yield Section("Comparison", comparison(runs))
 
 
 def drawn(runs: Sequence[Shown]) -> Iterator[Section]:
-    """What is worked out from the tables of the Runs."""
+    """Yield the sections that need the Runs' tables."""
     first = first_token_chart(runs)
     latency = [cdf_chart(runs), attainment_chart(runs), *([first] if first else [])]
     yield Section("Latency", grid(latency), latency)
-    if seen := client_sheets(runs):
-        yield Section("As the client saw it", joined(map(sheet_table, seen)))
+    if by_client := client_sheets(runs):
+        yield Section("As the client saw it", joined(map(sheet_table, by_client)))
     over_time = charts_over_time(runs)
     yield Section("Over time", grid(over_time), over_time)
-    if held := memory_charts(runs):
-        yield Section("Memory", grid(held), held)
+    if memory := memory_charts(runs):
+        yield Section("Memory", grid(memory), memory)
     faults = [
         sheet_table(fault_sheet(f"Faults of {each.name}", each.summary.fault_costs, _MOST_FAULTS))
         for each in runs
@@ -63,8 +63,8 @@ def drawn(runs: Sequence[Shown]) -> Iterator[Section]:
 
 
 def timeline(runs: Sequence[Shown], window_s: tuple[float, float]) -> Iterator[Section]:
-    """None where nobody can tell iterations from each other."""
-    if not all(each.seen_by_client for each in runs):
+    """Return the timeline's section; nothing if no Run recorded iterations."""
+    if not all(each.client_only for each in runs):
         lanes = [timeline_chart(runs, window_s)]
         yield Section("Timeline", grid(lanes, wide=True), lanes)
 
@@ -82,7 +82,7 @@ def grid(charts: Sequence[Chart], *, wide: bool = False) -> Markup:
 
 
 def run_keys(runs: Sequence[Shown]) -> Markup:
-    """Buttons that show and hide a Run in all charts, once the script is there."""
+    """Return buttons that show or hide a Run in all charts; they appear with the script."""
     keys = (
         tag("button", swatch(each), " ", each.name, type="button", data_run=each.number, aria_pressed="true")
         for each in runs

@@ -1,4 +1,4 @@
-"""A Run as the page shows it, in one name and colour, and what is to be known before Runs are compared."""
+"""Runs as pages show them, with distinct names and colours, and caveats of comparing them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from laminabench.runs.summary import Attainment, EngineSummary, Summary, Window,
 from laminabench.systems.registry import colours
 from laminabench.workflows.compare.recorded import Recorded, differences, of_run
 
-# Three to one against white and against the page's dark.
+# Contrast 3:1 against white and against the page's dark.
 COLOURS = colours(page=True)
 OTHERS = (PURPLE, "#8a7f2d", "#a0643c")
-# Runs of one system have its colour, so the line tells them apart, and in bars the pattern.
+# Runs of one system share its colour; lines differ in dash, bars in pattern.
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 PATTERNS = ("", "/", "x", ".", "-")
 
-# What a name has beside system and deployment, where Runs are alike in these.
+# Parts of a name that distinguish Runs of equal system and deployment.
 _TELLING: tuple[Callable[[Manifest], object], ...] = (
     lambda manifest: manifest.model_name,
     lambda manifest: manifest.trace.name,
@@ -41,7 +41,7 @@ def _fact(manifest: Manifest, fact: str) -> str | None:
 @dataclass(frozen=True, slots=True)
 class Shown:
     run: Run
-    recorded: Recorded  # what it comes to at the page's limit, and how sure that is
+    recorded: Recorded  # summary at the page's limit, with intervals
     number: int
     name: str
     colour: str
@@ -58,11 +58,11 @@ class Shown:
 
     @property
     def slo(self) -> Attainment:
-        """What was in time; worked out again where the page's limit is not the Run's."""
+        """The attainment, recomputed if the page's limit is not the Run's."""
         return self.recorded.summary.slo
 
     def number_at(self, key: str) -> float | None:
-        """A number of its summary, at the page's limit."""
+        """Return a number of the summary, at the page's limit."""
         return number_at(self.recorded.summary if key.startswith(("slo.", "memory.")) else self.summary, key)
 
     @property
@@ -71,22 +71,22 @@ class Shown:
 
     @property
     def backend(self) -> str:
-        """Modelled, emulated and measured numbers are never shown without saying which."""
+        """The label of modelled, emulated or measured numbers, which are never shown without it."""
         return NUMBERS[self.manifest.backend]
 
     @property
     def partial(self) -> str | None:
-        """What it did, to follow its name, where it ended before its trace did."""
+        """The time and reason of an early end; None for a complete Run."""
         return self.manifest.partial.ended if self.manifest.partial else None
 
     @property
-    def seen_by_client(self) -> bool:
-        """Its chunks are known and its iterations are not."""
+    def client_only(self) -> bool:
+        """Whether only chunks are known, and no iterations."""
         return self.run.outcome.chunks is not None
 
     @property
     def unfinished(self) -> int:
-        """Requests that a Run was stopped before, or in the middle of."""
+        """The number of requests that had not finished when the Run was stopped."""
         return self.summary.requests.unfinished
 
     @property
@@ -95,15 +95,15 @@ class Shown:
 
 
 def shown(runs: Sequence[Run], slo_tbt_ms: float | None = None) -> list[Shown]:
-    """The Runs in their order, at one limit, by default the first's; told apart by name, colour and line."""
+    """Summarise Runs at one TBT limit, the first's by default, with distinct names, colours and lines."""
     limit = runs[0].manifest.summary.slo.tbt_ms if slo_tbt_ms is None else slo_tbt_ms
-    return told_apart([(run, of_run(run, limit)) for run in runs])
+    return labelled([(run, of_run(run, limit)) for run in runs])
 
 
-def told_apart(recorded: Sequence[tuple[Run, Recorded]]) -> list[Shown]:
-    """The same of Runs that are summarised already."""
+def labelled(recorded: Sequence[tuple[Run, Recorded]]) -> list[Shown]:
+    """Give summarised Runs distinct names, colours and lines."""
     runs = [run for run, _ in recorded]
-    names, seen = _names([run.manifest for run in runs]), Counter[str]()
+    names, times = _names([run.manifest for run in runs]), Counter[str]()
     names = [
         f"{name} (PARTIAL)" if run.manifest.partial else name
         for name, run in zip(_unique(names, [run.directory.name for run in runs]), runs, strict=True)
@@ -111,19 +111,19 @@ def told_apart(recorded: Sequence[tuple[Run, Recorded]]) -> list[Shown]:
     strangers = [
         system for system in dict.fromkeys(run.manifest.system for run in runs) if system not in COLOURS
     ]
-    found = []
+    result = []
     for number, ((run, summarised), name) in enumerate(zip(recorded, names, strict=True)):
         system = run.manifest.system
         colour = COLOURS.get(system) or OTHERS[strangers.index(system) % len(OTHERS)]
-        nth = seen[colour]
-        seen[colour] += 1
+        nth = times[colour]
+        times[colour] += 1
         dash, pattern = DASHES[nth % len(DASHES)], PATTERNS[nth % len(PATTERNS)]
-        found.append(Shown(run, summarised, number, name, colour, dash, pattern))
-    return found
+        result.append(Shown(run, summarised, number, name, colour, dash, pattern))
+    return result
 
 
 def _names(manifests: Sequence[Manifest]) -> list[str]:
-    """System and deployment, and of the rest as much as it takes to tell the Runs apart."""
+    """Name each Run by system, deployment and as much else as distinguishes it."""
     names = [f"{manifest.system} {manifest.deployment.name}" for manifest in manifests]
     for telling in _TELLING:
         facts = [telling(manifest) for manifest in manifests]
@@ -133,28 +133,28 @@ def _names(manifests: Sequence[Manifest]) -> list[str]:
 
 
 def _unique(names: Sequence[str], folders: Sequence[str]) -> list[str]:
-    """Equal ones with the name of their folder, or else with a number."""
+    """Distinguish equal names by their folder, or else by a number."""
     times = Counter(names)
-    found = [
+    unique = [
         f"{name} ({folder})" if times[name] > 1 else name for name, folder in zip(names, folders, strict=True)
     ]
-    times, nth = Counter(found), Counter[str]()
-    for place, name in enumerate(found):
+    times, nth = Counter(unique), Counter[str]()
+    for place, name in enumerate(unique):
         nth[name] += 1
         if times[name] > 1:
-            found[place] = f"{name} {nth[name]}"
-    return found
+            unique[place] = f"{name} {nth[name]}"
+    return unique
 
 
 def caveats(runs: Sequence[Shown]) -> list[str]:
-    """Sentences; none where the Runs differ in system and deployment only."""
-    found = list(differences([each.recorded for each in runs]))
+    """Return sentences on differences other than system and deployment."""
+    sentences = list(differences([each.recorded for each in runs]))
     costs = dict.fromkeys(_costs(each.manifest) for each in runs if not each.measured)
     if len(costs) > 1:
-        found.append(f"the Runs were modelled with different cost coefficients ({'; '.join(costs)})")
+        sentences.append(f"the Runs were modelled with different cost coefficients ({'; '.join(costs)})")
     for each in runs:
-        found += [f"{each.name} {what}" for what in _about(each)]
-    return found
+        sentences += [f"{each.name} {what}" for what in _about(each)]
+    return sentences
 
 
 def _about(each: Shown) -> Iterator[str]:

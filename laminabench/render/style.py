@@ -1,4 +1,4 @@
-"""How the papers' figures look: one style, colours that colour-blind people tell apart, light and dark.
+"""The style of figures: colours for colour-blind readers, in light and dark.
 
 The text of a picture is one ink on one paper. In an SVG the two change places where the reader's system is
 dark; a PNG is always light, for print.
@@ -27,13 +27,13 @@ COLUMN, PAGE = 3.45, 7.1
 BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW = (
     *("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#f0e442"),
 )
-# Keyword arguments of what draws.
+# Keyword arguments for drawing functions.
 Looks = dict[str, Any]
 
 CYCLE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY)
 SYSTEM_COLOURS = colours()
 INK, PAPER, RULE, PUBLISHED = "#1f2328", "#ffffff", "#d0d4d9", "#6e7781"
-# Behind words inside a picture, so that no line of the grid goes through them.
+# Background of text in a picture, which hides grid lines.
 OVER_GRID: dict[str, object] = {"facecolor": PAPER, "edgecolor": "none", "pad": 1}
 _DARK = {INK: "#e6e8eb", PAPER: "#14171c", RULE: "#3a4048", PUBLISHED: "#9aa4af"}
 
@@ -76,7 +76,7 @@ _THEME: dict[str, object] = {
 
 @contextmanager
 def look() -> Iterator[None]:
-    """Whatever is drawn and saved inside is drawn in this style."""
+    """Apply this style to everything drawn and saved in the block."""
     import matplotlib as mpl
     from cycler import cycler
 
@@ -88,7 +88,7 @@ def look() -> Iterator[None]:
 def sheet(
     rows: int = 1, columns: int = 1, *, width: float = COLUMN, height: float = 2.2, **options: Any
 ) -> tuple[Figure, Any]:
-    """A figure and its axes, so many inches, inside `look`."""
+    """Return a figure and its axes of this size in inches; call it inside `look`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -96,13 +96,13 @@ def sheet(
 
 
 def powers_of_two(axes: Axes) -> None:
-    """Batches or lengths that double, from left to right."""
+    """Label an axis of batches or lengths that double."""
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:.0f}")
 
 
 def published_line(axes: Axes, value: float, words: str, *, vertical: bool = False) -> None:
-    """A value that a paper states: dotted and grey, whatever the axes show."""
+    """Draw a paper's value as a dotted grey line."""
     if vertical:
         axes.axvline(value, color=PUBLISHED, lw=1, ls=":", label=words)
     else:
@@ -110,30 +110,30 @@ def published_line(axes: Axes, value: float, words: str, *, vertical: bool = Fal
 
 
 def published_band(axes: Axes, low: float, high: float, words: str) -> None:
-    """A range that a paper states."""
+    """Draw a paper's range as a grey band."""
     axes.axhspan(low, high, facecolor=PUBLISHED, alpha=0.18, lw=0, label=words)
 
 
 def no_legend(axes: Axes) -> None:
-    """Without the legend that seaborn gives to each axes: the figure has one for all."""
+    """Remove the legend that seaborn adds to each axes: the figure has one for all."""
     legend = axes.get_legend()
     if legend is not None:
         legend.remove()
 
 
 def foot(figure: Figure, words: str) -> None:
-    """What is under the picture: how it was obtained, in as many lines as it takes."""
+    """Write how a picture was obtained below it, in as many lines as needed."""
     lines = textwrap.fill(words, int(_FOOT_CHARACTERS_PER_INCH * figure.get_figwidth()))
     figure.supxlabel(lines, fontsize=6, color=PUBLISHED, x=0.01, ha="left", linespacing=1.2, parse_math=False)
 
 
 def sentence(words: str) -> str:
-    """With a capital first letter and the others as they are: names keep theirs."""
+    """Capitalise the first letter only, so that names keep theirs."""
     return words[:1].upper() + words[1:]
 
 
 def table_picture(frame: pd.DataFrame, *, width: float = PAGE) -> Figure:
-    """A data frame as the picture of a table, with room for its foot."""
+    """Draw a data frame as a table with a foot."""
     lines = 1 + max(str(name).count("\n") for name in frame.columns)
     figure, axes = sheet(width=width, height=0.22 * (len(frame) + lines) + 0.35)
     axes.set_axis_off()
@@ -161,7 +161,7 @@ def _cell(value: object) -> str:
 
 
 def save(picture: Figure, target: Path) -> None:
-    """An .svg that follows the reader's light or dark, or a .png. Inside `look`."""
+    """Save a .png, or an .svg that follows the reader's light or dark; call it inside `look`."""
     if target.suffix == ".png":
         picture.savefig(target, dpi=200)
         return
@@ -176,6 +176,6 @@ def _follows_the_reader(svg: str) -> str:
         for kind in ("fill", "stroke")
     )
     style = f"<style>@media (prefers-color-scheme: dark){{{rules}}}</style>"
-    whole, found = re.subn(r"(<svg\b[^>]*>)", lambda tag: tag[1] + style, svg, count=1)
-    assert found
-    return whole
+    styled, matches = re.subn(r"(<svg\b[^>]*>)", lambda tag: tag[1] + style, svg, count=1)
+    assert matches
+    return styled

@@ -1,4 +1,4 @@
-"""Text and tables for a terminal. rich is imported late: that takes longer than a replay."""
+"""Text and tables for a terminal; rich is imported late, as that takes longer than a replay."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ if TYPE_CHECKING:
 
     from laminabench.render.model import Cell, Sheet, Tone
 
-# With these a name in somebody's Run would write on the terminal where it likes, or into its clipboard.
+# In names of foreign Runs these could control the terminal, or write to its clipboard.
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
-# What rich takes for markup, after any backslashes.
+# Text that rich takes for markup, after any backslashes.
 _TAG = re.compile(r"(\\*)(\[[a-z#/@][^[]*?\])")
 
 _STYLES: dict[Tone, str] = {"": "", "good": "green", "bad": "red", "quiet": "dim", "strong": "bold"}
 
 
 def visible(text: str) -> str:
-    """Control characters as escapes, but for ends of lines and tabs."""
+    """Escape control characters except line ends and tabs."""
     return text.translate(_CONTROLS)
 
 
 def literal(text: object) -> str:
-    """Text that is not ours (names, paths, origins): rich must not take its brackets for markup."""
+    """Escape foreign text (names, paths, origins), whose brackets rich would take for markup."""
     escaped = _TAG.sub(r"\1\1\\\2", visible(str(text)))
     return escaped + "\\" if escaped.endswith("\\") and not escaped.endswith("\\\\") else escaped
 
 
 def without_markup(text: str) -> str:
-    """The text as rich prints it where there are no colours."""
+    """Return the text as rich prints it without colours."""
 
     def shown(match: re.Match[str]) -> str:
         slashes, tag = match.groups()
@@ -44,7 +44,7 @@ def without_markup(text: str) -> str:
 
 
 def table(titles: Sequence[str], rows: Iterable[Iterable[str]] = (), **how: Any) -> Table:
-    """Columns without lines, aligned right under a title that begins with `>`. Cells are markup."""
+    """Make a table of markup without lines; a title that begins with `>` aligns its column right."""
     from rich.table import Table
 
     drawn = Table(box=None, pad_edge=False, **how)
@@ -75,7 +75,7 @@ def _tone(cell: str | Cell) -> Tone:
 
 
 def print_facts(console: Console, facts: dict[str, Any], indent: int = 0) -> None:
-    """A nested dictionary as indented lines, one line a value: what --json has, for people."""
+    """Print a nested dictionary as indented lines: the --json object in readable form."""
     width = max((len(key) for key in facts), default=0) + 2
     for key, value in facts.items():
         label = f"{'  ' * indent}{key.replace('_', ' '):{width}}"

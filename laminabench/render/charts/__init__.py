@@ -1,1 +1,1 @@
-"""Charts of results, each built once."""
+"""Charts of results, each built once for every back-end."""

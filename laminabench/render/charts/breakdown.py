@@ -1,4 +1,4 @@
-"""Charts of what a token's time and money went into."""
+"""Charts of how a token's time and money divide into parts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from laminabench.render.format import number4, share
 from laminabench.render.model import listed
 from laminabench.render.shown import Shown
 
-# Other colours than those of systems (after Tol), three to one against white and against dark.
+# Distinct from systems' colours (after Tol); contrast 3:1 against white and against dark.
 PARTS = {
     "model": "#6470c4",
     "attention": "#1a9a8a",
@@ -17,16 +17,16 @@ PARTS = {
     "host": "#c0608f",
     "waiting": "#868e96",
 }
-# Less is written as nothing.
+# Smaller shares are not written.
 _SHOWN = 0.0005
-# Beside the longest bar, for its number.
+# Room next to the longest bar, for its number.
 _ROOM = 1.35
 _ROW_PX, _REST_PX = 64, 100
 _NAMES = {"type": "category", "automargin": True, "autorange": "reversed"}
 
 
 def time_charts(runs: Sequence[Shown]) -> list[Chart]:
-    """The parts of a token's time, one bar a Run; nothing for Runs that made no token."""
+    """Return the parts of a token's time, one bar per Run; nothing for Runs that made no token."""
     known = any(_spoken(each) for each in runs)
     return [_time_chart(runs)] if known else []
 
@@ -41,22 +41,22 @@ def _time_chart(runs: Sequence[Shown]) -> Chart:
                 each,
                 part,
                 [wrapped(each.name)],
-                [found],
+                [fraction],
                 legendgroup=part,
                 marker={"color": colour},
-                text=[share(found) if found >= 0.06 else ""],
+                text=[share(fraction) if fraction >= 0.06 else ""],
                 textposition="inside",
                 insidetextanchor="middle",
                 textangle=0,
                 textfont={"color": "#ffffff", "size": 12},
                 hovertemplate=f"{part} %{{x:.1%}}",
             )
-            for each, found in zip(runs, shares, strict=True)
-            if found is not None
+            for each, fraction in zip(runs, shares, strict=True)
+            if fraction is not None
         ]
     words = [f"{each.name} {_spoken(each)}" for each in runs]
     overlaps = [(each.name, each.summary.time_shares.overlapped or 0.0) for each in runs]
-    overlapped = [f"{name} by {share(found)}" for name, found in overlaps if found >= _SHOWN]
+    overlapped = [f"{name} by {share(fraction)}" for name, fraction in overlaps if fraction >= _SHOWN]
     more = ""
     if overlapped:
         more = f" Parts that ran at the same time add up to more than all: {listed(overlapped)}."
@@ -80,20 +80,20 @@ def _time_chart(runs: Sequence[Shown]) -> Chart:
 
 
 def cost_charts(runs: Sequence[Shown]) -> list[Chart]:
-    wanted = (
+    quantities = (
         ("price", "usd_per_hour", "Price of the deployment", "$ an hour"),
         ("cost", "usd_per_million_tokens", "Cost of tokens", "$ a million tokens"),
     )
-    found = []
-    for key, name, title, unit in wanted:
+    charts = []
+    for key, name, title, unit in quantities:
         known = [(each, usd) for each in runs if (usd := getattr(each.summary.cost, name)) is not None]
         if known:
-            found.append(_bars(key, title, unit, known, len(runs)))
-    return found
+            charts.append(_bars(key, title, unit, known, len(runs)))
+    return charts
 
 
 def key_of(part: str, colour: str) -> PlotlyJson:
-    """The entry of the legend that all bars of a part share, whichever Runs are shown."""
+    """Return the legend key that all bars of a part share, whichever Runs are shown."""
     return {
         "type": "bar", "name": part, "legendgroup": part, "x": [None], "y": [None],
         "marker": {"color": colour}, "hoverinfo": "skip",
@@ -101,7 +101,7 @@ def key_of(part: str, colour: str) -> PlotlyJson:
 
 
 def wrapped(name: str) -> str:
-    """A name that stands beside an axis: narrow."""
+    """Wrap a name to fit beside an axis."""
     return "<br>".join(label(part) for part in name.replace(", ", " ").split(" "))
 
 
@@ -141,4 +141,4 @@ def _bars(key: str, title: str, unit: str, known: Sequence[tuple[Shown, float]],
 
 def _spoken(each: Shown) -> str:
     shares = {part: getattr(each.summary.time_shares, part) for part in PARTS}
-    return " ".join(f"{part} {share(found)}" for part, found in shares.items() if found is not None)
+    return " ".join(f"{part} {share(fraction)}" for part, fraction in shares.items() if fraction is not None)

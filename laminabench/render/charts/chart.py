@@ -1,4 +1,4 @@
-"""A chart of the page: what plotly draws, and what is said about it in words."""
+"""A chart of a page: plotly's description, and the same in words."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from laminabench.render.html import Markup, tag
 from laminabench.render.shown import Shown
 from laminabench.traces.formats.wording import printable
 
-# What plotly takes: traces, layouts and parts of them, as its own reference defines.
+# Traces, layouts and parts of them, as plotly's reference defines.
 PlotlyJson = dict[str, Any]
 Values = Iterable[float] | NDArray[Any]
-# More digits than a screen has pixels are only bytes.
+# More digits than a screen can resolve only add bytes.
 _DIGITS = 6
-# So many times the least, and both can be seen on a logarithmic axis only.
+# From this ratio of largest to least on, only a logarithmic axis shows both.
 _DIP = 20
-# Characters that a legend has room for on a telephone.
+# Characters that fit a legend on a phone.
 _LINE = 36
 _LEGEND_PX = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A figure of plotly's, without the colours of text and paper: the script knows light from dark."""
+    """A plotly figure without colours of text and paper, which the script sets for light or dark."""
 
     key: str
     title: str
-    alt: str  # what a person sees who cannot see it
-    note: str  # below it: what is drawn, and how much was left out
+    alt: str  # for screen readers
+    note: str  # below the chart: what is drawn, and how much was left out
     traces: list[PlotlyJson]
     layout: PlotlyJson = field(default_factory=dict)
     height_px: int = 300
 
     def html(self) -> Markup:
-        """Where the script puts it; without the script its words remain."""
+        """Return the element that the script draws into; without the script its text remains."""
         box = tag("div", class_="chart", id=self.key, role="group", aria_label=self.alt, style=self._style())
         missing = tag("noscript", tag("p", "The chart needs JavaScript. ", self.alt, class_="missing"))
         return tag("figure", tag("h3", self.title), box, missing, tag("figcaption", self.note))
 
     def _style(self) -> str:
-        """Higher by what the legend takes where there is room for one name a line."""
+        """Return the element's style: higher by the height of a legend with one name a line."""
         names = sum(trace.get("showlegend", True) for trace in self.traces)
         return f"height:{self.height_px + _LEGEND_PX * names}px"
 
@@ -68,7 +68,7 @@ def line(
     shape: str = "linear",
     **more: Any,
 ) -> PlotlyJson:
-    """A Run's line; `hover` is what pointing at it shows."""
+    """Return a Run's line; `hover` is shown when the pointer is on it."""
     return {
         "type": "scatter",
         "mode": "lines",
@@ -83,13 +83,13 @@ def line(
 
 
 def bar(each: Shown, name: str, y: Sequence[str], x: Values, **more: Any) -> PlotlyJson:
-    """Horizontal ones of a Run; the legend has their names from elsewhere."""
+    """Return a Run's horizontal bars; other traces bring their legend entries."""
     kind = {"type": "bar", "orientation": "h", "name": name, "showlegend": False}
     return {**kind, "y": y, "x": rounded(x), "meta": {"run": each.number}, **more}
 
 
 def marks(name: str, x: Values | Sequence[str], y: Values | Sequence[str], **marker: Any) -> PlotlyJson:
-    """Return marks; `marker` is their looks, of what plotly calls so."""
+    """Return marks; `marker` is passed to plotly."""
     places = {"x": _places(x), "y": _places(y)}
     return {"type": "scatter", "mode": "markers", "name": name, **places, "marker": marker}
 
@@ -101,18 +101,18 @@ def _places(values: Values | Sequence[str]) -> Sequence[object]:
 
 
 def label(name: str) -> str:
-    """A name as plotly shows it as it is (it knows some tags, and entities), in lines if it is long."""
+    """Escape a name for plotly, which interprets some tags and entities; wrap it if it is long."""
     escaped = html.escape(printable(name), quote=False)
     return escaped.replace(", ", ",<br>") if len(name) > _LINE else escaped
 
 
 def rounded(values: Values) -> list[float | None]:
-    """Numbers short enough for a page; null where nothing is known."""
+    """Round numbers to what a page needs; unknown values become null."""
     return [float(f"{value:.{_DIGITS}g}") if np.isfinite(value) else None for value in map(float, values)]
 
 
 def dotted_line(at: float, words: str, *, vertical: bool = True) -> dict[str, list[PlotlyJson]]:
-    """A limit across the chart, with its name: parts of a layout."""
+    """Return the layout of a named limit across the chart."""
     along, across = ("x", "y") if vertical else ("y", "x")
     ends = {f"{along}0": at, f"{along}1": at, f"{across}0": 0, f"{across}1": 1}
     line = {"dash": "dot", "width": 1.5}

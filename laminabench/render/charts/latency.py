@@ -1,4 +1,4 @@
-"""Charts of the times to and between tokens: their distributions, and what share is within each limit."""
+"""Charts of times to first token and between tokens: distributions, and shares within each limit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from laminabench.render.shown import Shown
 from laminabench.sim.spec import TICKS_PER_S, Float64
 
 POINTS, LIMITS = 500, 300
-# What lies further out is there, and comes into sight by zooming out (a double click).
+# Points further out appear by zooming out (a double click).
 _IN_SIGHT = 1.15
 _OF_TOKENS = "%{y:.2%} of tokens within %{x:,.4~g} ms"
 _OF_REQUESTS = "%{y:.2%} of requests throughout within %{x:,.4~g} ms"
@@ -26,7 +26,7 @@ _SHARE = {"tickformat": ".0%", "range": [0, 1.02]}
 
 
 def cdf_chart(runs: Sequence[Shown]) -> Chart:
-    """Every gap between tokens, by how long it was."""
+    """Return the distribution of all gaps between tokens."""
     limit, traces = runs[0].slo.tbt_ms, []
     for each in runs:
         ms, shares = cdf(each.run.outcome, each.window, POINTS)
@@ -49,9 +49,9 @@ def cdf_chart(runs: Sequence[Shown]) -> Chart:
 
 
 def first_token_chart(runs: Sequence[Shown]) -> Chart | None:
-    """How long requests waited for their first token; None where no Run has prompts.
+    """Return the distribution of times to first token; None if no Run has prompts.
 
-    With a limit on that, also how many kept it and the one on TBT, had the former been another.
+    With a TTFT limit also the share of requests within both limits, by TTFT limit.
     """
     limit, limit_tbt, traces, words = _limit_ttft(runs), runs[0].slo.tbt_ms, [], []
     for each in filter(_has_prompts, runs):
@@ -86,12 +86,12 @@ def first_token_chart(runs: Sequence[Shown]) -> Chart | None:
 
 
 def attainment_chart(runs: Sequence[Shown]) -> Chart:
-    """What would have been in time, had the limit been another."""
+    """Return the share that would be within the limit, by limit."""
     limit, limit_ttft, traces = runs[0].slo.tbt_ms, _limit_ttft(runs), []
     limits = _limits_ms(runs, limit)
     for each in runs:
-        found = curve(each.run.outcome, each.window, limits)
-        requests, tokens = found.request_attainment, found.token_attainment
+        attained = curve(each.run.outcome, each.window, limits)
+        requests, tokens = attained.request_attainment, attained.token_attainment
         traces += [
             line(each, limits, requests, _OF_REQUESTS, f"{each.name}: requests", width=2.5, shape="hv"),
             line(each, limits, tokens, _OF_TOKENS, f"{each.name}: tokens", width=1, shape="hv"),
@@ -129,18 +129,18 @@ def _has_prompts(each: Shown) -> bool:
 
 
 def _limit_ttft(runs: Sequence[Shown]) -> float | None:
-    """On the time to the first token: one for all Runs, of the first that has one."""
+    """Return the first TTFT limit of any Run; it applies to all of them."""
     return next((each.slo.ttft_ms for each in runs if each.slo.ttft_ms is not UNSET), None)
 
 
 def _both(each: Shown, limits: Float64, shares: Float64, unit: str) -> PlotlyJson:
-    """Requests within both limits, one of which is along the chart."""
+    """Return the share of requests within both limits, one of which varies along the chart."""
     name = f"{each.name}: both limits"
     return line(each, limits, shares, _OF_BOTH + unit, name, width=2.5, shape="hv", opacity=0.45)
 
 
 def _limits_ms(runs: Sequence[Shown], limit: float) -> Float64:
-    """From below the shortest gap to the longest, and the limit itself among them."""
+    """Return limits from below the shortest gap to the longest, including the Run's own."""
     ends = [cdf(each.run.outcome, each.window, 2)[0] for each in runs]
     gaps = np.concatenate([*ends, [limit]])
     low, high = max(float(gaps.min()) * 0.9, 1e-6), float(gaps.max())
@@ -150,6 +150,6 @@ def _limits_ms(runs: Sequence[Shown], limit: float) -> Float64:
 
 
 def _sight(runs: Sequence[Shown], limit: float) -> list[float]:
-    """So that the limit and nearly all gaps are seen: one stray gap must not press the rest to the wall."""
+    """Return a range that shows the limit and nearly all gaps; a few outliers must not stretch it."""
     tails = [each.summary.tbt_ms.p99_9 or each.summary.tbt_ms.p99 or 0.0 for each in runs]
     return [0.0, max(*tails, limit) * _IN_SIGHT]

@@ -1,4 +1,4 @@
-"""Charts of boards with two memories: what they held over time, and what moved between these."""
+"""Charts of boards with two memories: contents over time, and traffic between the two."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from laminabench.render.model import listed
 from laminabench.render.shown import Shown
 
 SLICES = 240
-# Other colours than those of systems, three to one against white and against dark, as in breakdown.py.
+# Distinct from systems' colours; contrast 3:1 against white and against dark, as in breakdown.py.
 COLOURS = {"kv": "#6470c4", "qkv": "#b0821c", "fc": "#1a9a8a"}
 _SECONDS = axis("seconds since the replay began", rangemode="tozero")
 
 
 def memory_charts(runs: Sequence[Shown]) -> list[Chart]:
-    """What HBM held, one chart for each Run, and for all of them what moved."""
-    found = [(each, memory_over_time(each.run.outcome, SLICES)) for each in _known(runs)]
-    return [*(_held(*pair) for pair in found), _moved(found)] if found else []
+    """Return a chart of HBM's contents for each Run, and one of all Runs' traffic."""
+    series = [(each, memory_over_time(each.run.outcome, SLICES)) for each in _known(runs)]
+    return [*(_contents(*pair) for pair in series), _moved(series)] if series else []
 
 
 def _known(runs: Sequence[Shown]) -> list[Shown]:
     return [each for each in runs if each.run.outcome.memory is not None]
 
 
-def _held(each: Shown, found: MemoryOverTime) -> Chart:
-    middle_s = rounded((found.edges_s[:-1] + found.edges_s[1:]) / 2)
+def _contents(each: Shown, memory: MemoryOverTime) -> Chart:
+    middle_s = rounded((memory.edges_s[:-1] + memory.edges_s[1:]) / 2)
     traces = [
         {
             "type": "scatter",
@@ -35,18 +35,18 @@ def _held(each: Shown, found: MemoryOverTime) -> Chart:
             "stackgroup": "held",
             "name": NAMES[part],
             "x": middle_s,
-            "y": rounded(found.stored_bytes[part] / 1e9),
+            "y": rounded(memory.stored_bytes[part] / 1e9),
             "fillcolor": colour,
             "hovertemplate": f"{NAMES[part]} %{{y:,.4~g}} GB",
             "meta": {"run": each.number},
         }
         for part, colour in COLOURS.items()
     ]
-    whole = found.capacity_bytes / 1e9
+    capacity_gb = memory.capacity_bytes / 1e9
     means = [
-        f"{name} {number4(float(found.stored_bytes[part].mean()) / 1e9)} GB" for part, name in NAMES.items()
+        f"{name} {number4(float(memory.stored_bytes[part].mean()) / 1e9)} GB" for part, name in NAMES.items()
     ]
-    capacity = dotted_line(whole, f"{number4(whole)} GB of HBM", vertical=False)
+    capacity = dotted_line(capacity_gb, f"{number4(capacity_gb)} GB of HBM", vertical=False)
     capacity["annotations"][0] |= {"x": 1, "xref": "paper", "xanchor": "right"}
     return Chart(
         f"hbm-{each.number}",
@@ -55,13 +55,13 @@ def _held(each: Shown, found: MemoryOverTime) -> Chart:
         f"Bytes allocated in HBM by sublayer, all boards together, as means of {SLICES} equal slices of the "
         "replay. A board holds what an iteration began with until its next one begins.",
         traces,
-        {"xaxis": _SECONDS, "yaxis": axis("GB", range=[0, 1.1 * whole or 1]), **capacity},
+        {"xaxis": _SECONDS, "yaxis": axis("GB", range=[0, 1.1 * capacity_gb or 1]), **capacity},
     )
 
 
-def _moved(found: Sequence[tuple[Shown, MemoryOverTime]]) -> Chart:
+def _moved(series: Sequence[tuple[Shown, MemoryOverTime]]) -> Chart:
     traces, words = [], []
-    for each, over_time in found:
+    for each, over_time in series:
         middle_s = (over_time.edges_s[:-1] + over_time.edges_s[1:]) / 2
         rates = over_time.moved_bytes_per_s / 1e9
         words.append(f"{each.name} {number4(float(rates.mean()))} GB/s on average over the whole run")

@@ -29,7 +29,7 @@ from laminabench.runs.summary import FaultCost
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.spec import Float64, Ticks, ticks
 
-# About as many as a chart has pixels to tell them apart.
+# About as many as a chart has pixels to show.
 SLICES = 240
 _FAULT = "#777777"
 _SLICED = f"in up to {MOST_SLICES} equal slices of the replay"
@@ -37,32 +37,32 @@ _SECONDS = axis("seconds since the replay began", rangemode="tozero")
 
 
 def charts(runs: Sequence[Shown]) -> list[Chart]:
-    """The four of them; that of the KV cache only of Runs that know it."""
+    """Return requests, KV, throughput and TBT over time; KV only of Runs that know it."""
     served = _service(runs, "size", "batch", "Batch size over time", "requests", "Requests being served")
     tokens = [rate_chart(runs), tbt_chart(runs), *ttft_charts(runs)]
-    known = [each for each in runs if not each.seen_by_client]
+    known = [each for each in runs if not each.client_only]
     if not known:
         return [served, *tokens]
-    kept = _service(
+    kv_cache = _service(
         known, "kv_tokens", "kv", "KV cache over time", "KV tokens", "KV tokens of those being served"
     )
-    return [served, kept, *tokens]
+    return [served, kv_cache, *tokens]
 
 
 def _service(runs: Sequence[Shown], column: str, key: str, title: str, unit: str, what: str) -> Chart:
     traces, words = [], []
     for each in runs:
-        found = in_service(each.run.outcome, column, SLICES)
-        traces += [_band(each, found), _line(each, found.middle_s, found.mean, unit)]
-        peak, mean = float(found.most.max()), float(found.mean.mean())
+        sliced = in_service(each.run.outcome, column, SLICES)
+        traces += [_band(each, sliced), _line(each, sliced.middle_s, sliced.mean, unit)]
+        peak, mean = float(sliced.most.max()), float(sliced.mean.mean())
         words.append(f"{each.name} {number4(mean)} on average over the whole run and {number4(peak)} at most")
-    # From when to when a client takes a request for being served.
+    # A client takes a request for served from its first chunk to its last.
     clients = " Where only a client saw a request it counts from its first chunk to its last."
-    as_seen = clients if any(each.seen_by_client for each in runs) else ""
+    from_clients = clients if any(each.client_only for each in runs) else ""
     note = (
         f"{what}, all batches together. Each point is the mean of one of {SLICES} equal slices of the "
         "replay; the band reaches from the least to the most at any moment of the slice."
-        f"{as_seen}{_marked(runs)}"
+        f"{from_clients}{_marked(runs)}"
     )
     layout = {"xaxis": _SECONDS, "yaxis": axis(unit, rangemode="tozero"), "shapes": _marks(runs)}
     return Chart(key, title, f"{title}: {listed(words)}.", note, traces, layout)
@@ -72,8 +72,8 @@ def rate_chart(runs: Sequence[Shown]) -> Chart:
     """Return tokens a second."""
     traces = []
     for each in runs:
-        found = over_time(each.run.outcome)
-        traces.append(_line(each, _middles(found.edges_s), found.tokens_per_s, "tokens/s"))
+        rates = over_time(each.run.outcome)
+        traces.append(_line(each, _middles(rates.edges_s), rates.tokens_per_s, "tokens/s"))
     summaries = [f"{each.name} {number4(each.summary.throughput_tokens_per_s)}" for each in runs]
     return Chart(
         "rate",
@@ -136,11 +136,11 @@ def _percentiles(
     """Return a thick and a thin line for each Run, and their values."""
     traces, values = [], []
     for each in runs:
-        found = measure(each)
+        percentiles = measure(each)
         for name, field, width in zip(("p50", "p99"), fields, (2, 1), strict=True):
-            values.append(getattr(found, field))
+            values.append(getattr(percentiles, field))
             named = f"{each.name}: {name}"
-            traces.append(_line(each, _middles(found.edges_s), values[-1], "ms", named, width))
+            traces.append(_line(each, _middles(percentiles.edges_s), values[-1], "ms", named, width))
     return traces, values
 
 
@@ -148,7 +148,7 @@ def _with_limit(runs: Sequence[Shown], limit_ms: float, y: PlotlyJson) -> Plotly
     layout = dotted_line(limit_ms, f"limit {limit_ms:g} ms", vertical=False)
     layout["shapes"] += _marks(runs)
     layout["annotations"][0] |= {"x": 1, "xref": "paper", "xanchor": "right"}
-    if y.get("type") == "log":  # where plotly takes a place as its logarithm
+    if y.get("type") == "log":  # plotly then takes positions as logarithms
         layout["annotations"][0]["y"] = math.log10(limit_ms)
     return {"xaxis": _SECONDS, "yaxis": y, **layout}
 
@@ -162,14 +162,14 @@ def _line(each: Shown, x: Values, y: Values, unit: str, name: str = "", width: f
     return line(each, x, y, hover, name, width=width, legendgroup=name or each.name)
 
 
-def _band(each: Shown, found: Sliced) -> PlotlyJson:
-    """From the least to the most: there and back."""
+def _band(each: Shown, sliced: Sliced) -> PlotlyJson:
+    """Return an area between minimum and maximum."""
     return {
         "type": "scatter",
         "mode": "none",
         "fill": "toself",
-        "x": [*(forth := rounded(found.middle_s)), *reversed(forth)],
-        "y": [*rounded(found.most), *reversed(rounded(found.least))],
+        "x": [*(forth := rounded(sliced.middle_s)), *reversed(forth)],
+        "y": [*rounded(sliced.most), *reversed(rounded(sliced.least))],
         "fillcolor": each.colour,
         "opacity": 0.18,
         "hoverinfo": "skip",
@@ -205,7 +205,7 @@ def _marked(runs: Sequence[Shown]) -> str:
 
 
 class Sliced(NamedTuple):
-    """One value a slice: its time's mean, and the least and the most at any moment of it."""
+    """Values per time slice: the mean over its time, and the minimum and maximum at any moment."""
 
     middle_s: Float64
     mean: Float64
@@ -214,18 +214,18 @@ class Sliced(NamedTuple):
 
 
 def in_service(outcome: Outcome, column: str, slices: int) -> Sliced:
-    """`size` or `kv_tokens` of all batches together, in equal slices from the beginning to the end.
+    """Return `size` or `kv_tokens` of all batches together, in equal slices of the replay.
 
-    A batch counts from the start of an iteration to that of its next one, or, where nobody stays for that,
-    to the iteration's own end; a request that only a client saw counts from its first chunk to its last.
-    Within a slice nothing is left out: mean and extremes are exact.
+    A batch counts from the start of an iteration to that of its next one, or, if no request stays for that,
+    to the iteration's own end; a request that only a client observed counts from its first chunk to its last.
+    Mean and extremes of a slice are exact.
     """
     middle_s = np.linspace(0.0, outcome.end_s, 2 * slices + 1)[1::2]
     at, level = _levels(outcome, column)
     edges = ticks(np.linspace(0.0, outcome.end_s, slices + 1))
-    if edges[-1] == 0:  # everybody was rejected
+    if edges[-1] == 0:  # all requests were rejected
         return Sliced(middle_s, *np.zeros((3, slices)))
-    # When something changes and when a slice begins, each with the level from then on.
+    # The times of changes and of slices' beginnings, each with the level from then on.
     moments = np.unique(np.concatenate([at, edges[:-1]]))
     place = np.searchsorted(at, moments, side="right") - 1
     levels = np.where(place >= 0, level[place], 0)
@@ -240,7 +240,7 @@ def in_service(outcome: Outcome, column: str, slices: int) -> Sliced:
 
 
 def _levels(outcome: Outcome, column: str) -> tuple[Ticks, NDArray[np.int64]]:
-    """When the sum over all batches changes, ascending, and what it is from then on."""
+    """Return the times at which the sum over all batches changes, ascending, and the new values."""
     observed = observed_of(outcome)
     if observed is not None:
         assert column == "size"
@@ -251,14 +251,14 @@ def _levels(outcome: Outcome, column: str) -> tuple[Ticks, NDArray[np.int64]]:
     start = ticks(rows["start_s"])
     until = start + ticks(rows["duration_s"])
     for batch in np.unique(rows["batch"]).tolist():
-        mine = np.flatnonzero(rows["batch"] == batch)
-        stayed = (rows["size"][mine] > rows["joined"][mine])[1:]
-        until[mine[:-1][stayed]] = start[mine[1:][stayed]]
+        own = np.flatnonzero(rows["batch"] == batch)
+        stayed = (rows["size"][own] > rows["joined"][own])[1:]
+        until[own[:-1][stayed]] = start[own[1:][stayed]]
     return _sums(start, until, rows[column].astype(np.int64))
 
 
 def _sums(start: Ticks, until: Ticks, value: NDArray[np.int64]) -> tuple[Ticks, NDArray[np.int64]]:
-    """Of spans of time with a value each: when their sum changes, and what it is from then on."""
+    """Return the times at which the sum of overlapping spans changes, and the new values."""
     at = np.concatenate([start, until])
     order = np.argsort(at, kind="stable")
     at, change = at[order], np.concatenate([value, -value])[order]

@@ -1,4 +1,4 @@
-"""A plan's candidates at some prices: cost and speed."""
+"""The chart of a plan's candidates by cost and speed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laminabench.workflows.plan.reprice import Billed, Cost, Front, Speed
 
 COSTS: Mapping[Cost, str] = {"usd_per_million_tokens": "$ a million tokens", "usd_per_hour": "$ an hour"}
 SPEEDS: Mapping[Speed, str] = {"tbt_p99_ms": "TBT p99 in ms", "tokens_per_s": "tokens/s"}
-# Seen on light and on dark.
+# Visible on light and on dark.
 _QUIET, _LINE, _WINNER = "#8a929b", "#7d8790", "#b8578f"
 
 
@@ -21,29 +21,29 @@ def speed_of(each: Billed, speed: Speed) -> float:
     return each.point.tbt_p99_ms if speed == "tbt_p99_ms" else each.point.tokens_per_s
 
 
-def front_chart(plan: KeptPlan, found: Front, cost: Cost, speed: Speed) -> Chart:
-    """All candidates, the front as numbered steps, the winner in a ring."""
-    meeting = [i for i, each in enumerate(found.all) if each.point.meets(plan.slo_tbt_p99_ms)]
+def front_chart(plan: KeptPlan, front: Front, cost: Cost, speed: Speed) -> Chart:
+    """Return all candidates, with the front as numbered steps and a ring around the winner."""
+    meeting = [i for i, each in enumerate(front.all) if each.point.meets(plan.slo_tbt_p99_ms)]
     met = set(meeting)
-    missing = [i for i in range(len(found.all)) if i not in met]
+    missing = [i for i in range(len(front.all)) if i not in met]
 
     def placed(name: str, some: Sequence[int], role: str, **marker: object) -> PlotlyJson:
-        x = [speed_of(found.all[i], speed) for i in some]
-        trace = marks(label(name), x, [getattr(found.all[i], cost) for i in some], **marker)
+        x = [speed_of(front.all[i], speed) for i in some]
+        trace = marks(label(name), x, [getattr(front.all[i], cost) for i in some], **marker)
         return {**trace, "customdata": list(some), "hoverinfo": "skip", "meta": {"role": role}}
 
     def candidates(name: str, some: Sequence[int], **marker: object) -> PlotlyJson:
         trace = placed(name, some, "all", size=8, **marker)
-        text = [_pointed_at(found.all[i].point, plan) for i in some]
+        text = [_pointed_at(front.all[i].point, plan) for i in some]
         hover = f"%{{text}}<br>%{{y:,.3f}} {COSTS[cost]}<extra></extra>"
         return {**trace, "text": text, "hovertemplate": hover, "hoverinfo": None}
 
-    systems = dict.fromkeys(found.all[i].point.system for i in meeting)
+    systems = dict.fromkeys(front.all[i].point.system for i in meeting)
     others = iter(OTHERS * len(systems))
     traces = [
         candidates(
             system,
-            [i for i in meeting if found.all[i].point.system == system],
+            [i for i in meeting if front.all[i].point.system == system],
             color=COLOURS.get(system) or next(others),
             symbol=marker(system),
             opacity=0.7,
@@ -55,31 +55,31 @@ def front_chart(plan: KeptPlan, found: Front, cost: Cost, speed: Speed) -> Chart
         traces.append(candidates("misses a limit", missing, **looks))
     steps = {
         "mode": "lines+markers+text",
-        "text": [str(number + 1) for number in range(len(found.on))],
+        "text": [str(number + 1) for number in range(len(front.on))],
         "textposition": "bottom left",
         "textfont": {"size": 13},
         "line": {"color": _LINE, "width": 1.5, "shape": "hv"},
     }
-    # So that numbers keep off the marks that they are about.
-    traces.append(placed("front", found.on, "front", size=14, color="rgba(0,0,0,0)") | steps)
-    won = [] if found.winner is None else [found.winner]
+    # Offset the numbers from their marks.
+    traces.append(placed("front", front.on, "front", size=14, color="rgba(0,0,0,0)") | steps)
+    won = [] if front.winner is None else [front.winner]
     ring = {"symbol": "circle-open", "size": 20, "line": {"width": 3}, "color": _WINNER}
     traces.append(placed("winner", won, "winner", **ring))
     limit = plan.slo_tbt_p99_ms
     drawn = dotted_line(limit, f"limit, {limit:g} ms") if speed == "tbt_p99_ms" else {}
-    # Tokens for nothing have no place on a logarithmic axis.
-    scale = "log" if all(getattr(each, cost) > 0 for each in found.all) else "linear"
+    # A cost of zero has no place on a logarithmic axis.
+    scale = "log" if all(getattr(each, cost) > 0 for each in front.all) else "linear"
     layout = {
         "xaxis": axis(SPEEDS[speed], rangemode="tozero"),
         "yaxis": axis(COSTS[cost], type=scale, tickformat="~g"),
         "hovermode": "closest",
         **drawn,
     }
-    names = ", ".join(found.all[i].point.candidate for i in found.on) or "nobody"
+    names = ", ".join(front.all[i].point.candidate for i in front.on) or "none"
     return Chart(
         "front",
         f"{COSTS[cost]} and {SPEEDS[speed]}",
-        f"Scatter of {len(found.all)} candidates; on the front, from the fastest on: {names}",
+        f"Scatter of {len(front.all)} candidates; on the front, from the fastest on: {names}",
         "Numbers are the rows of the table; the steps join candidates that no other one beats in both.",
         traces,
         layout,

@@ -1,4 +1,4 @@
-"""A sweep's charts: the heat map of a metric over two flags, a line over one, parallel coordinates."""
+"""Charts of a sweep: a heat map over two flags, a line over one, parallel coordinates."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from laminabench.render.format import number4, share, short
 from laminabench.render.style import BLUE
 from laminabench.workflows.sweep.read import KeptSweep
 
-# Even steps for everybody's eyes.
+# Perceptually uniform, also for colour-blind readers.
 SCALE = "Viridis"
-# From this share of the scale on, black stands out from it more than white does.
+# From this share of the scale on, black text has more contrast than white.
 BRIGHT = 0.42
-# Of lines: colours that stand out from white and from black alike.
+# Colours of lines, with contrast against both white and black.
 LINES = [[0, "#d55e00"], [0.5, "#8a929b"], [1, "#0072b2"]]
-# More numbers than these are no help in their cells.
+# With more cells, numbers in them are no help.
 MOST_WRITTEN = 240
 _QUIET = "#8a929b"
 _ROW_PX = 34
 
 
 def map_chart(sweep: KeptSweep, chosen: Choices) -> Chart:
-    """The metric over the flags that were chosen."""
-    found = grid(sweep, chosen)
+    """Return the chosen metric over the chosen flags."""
+    matrix = grid(sweep, chosen)
     if chosen.y is None:
-        return _line(found, chosen)
+        return _line(matrix, chosen)
     key = chosen.metric
-    known = [cell for *_, cell in _cells(found) if cell.value is not None]
-    failed = [each for each in _cells(found) if each[2].value is None]
+    known = [cell for *_, cell in _cells(matrix) if cell.value is not None]
+    failed = [each for each in _cells(matrix) if each[2].value is None]
     heat: PlotlyJson = {
         "type": "heatmap",
-        "x": [label(x) for x in found.xs],
-        "y": [label(y) for y in found.ys],
-        "z": [rounded(_value(cell) for cell in line) for line in found.cells],
-        "customdata": [[None if cell is None else cell.row for cell in line] for line in found.cells],
-        "text": [[_pointed_at(cell, chosen) for cell in line] for line in found.cells],
+        "x": [label(x) for x in matrix.xs],
+        "y": [label(y) for y in matrix.ys],
+        "z": [rounded(_value(cell) for cell in line) for line in matrix.cells],
+        "customdata": [[None if cell is None else cell.row for cell in line] for line in matrix.cells],
+        "text": [[_pointed_at(cell, chosen) for cell in line] for line in matrix.cells],
         "hovertemplate": f"{_at(chosen)}<br>%{{text}}<extra></extra>",
         "hoverongaps": False,
         "xgap": 2,
@@ -61,33 +61,33 @@ def map_chart(sweep: KeptSweep, chosen: Choices) -> Chart:
         "showlegend": False,
     }
     layout = {
-        "xaxis": axis(label(chosen.x), showgrid=False, **_category(found.xs)),
-        "yaxis": axis(label(chosen.y), showgrid=False, **_category(found.ys)),
+        "xaxis": axis(label(chosen.x), showgrid=False, **_category(matrix.xs)),
+        "yaxis": axis(label(chosen.y), showgrid=False, **_category(matrix.ys)),
         "hovermode": "closest",
         "margin": {"t": 76},
     }
     return Chart(
         "map",
         f"{title_of(key)} over {chosen.x} and {chosen.y}",
-        f"Heat map, {len(found.xs)} by {len(found.ys)}: {_range(key, known)}",
+        f"Heat map, {len(matrix.xs)} by {len(matrix.ys)}: {_range(key, known)}",
         f"{_of_others(sweep, chosen)} Crosses failed; what is empty was not in the sweep. "
         "A click shows how to repeat a point.",
-        [heat, *([_numbers(found, key)] if len(known) <= MOST_WRITTEN else []), crosses],
+        [heat, *([_numbers(matrix, key)] if len(known) <= MOST_WRITTEN else []), crosses],
         layout,
-        max(260, min(900, _ROW_PX * len(found.ys) + 160)),
+        max(260, min(900, _ROW_PX * len(matrix.ys) + 160)),
     )
 
 
-def _cells(found: Grid) -> Iterator[tuple[str, str, Cell]]:
-    for y, row in zip(found.ys, found.cells, strict=True):
-        for x, cell in zip(found.xs, row, strict=True):
+def _cells(matrix: Grid) -> Iterator[tuple[str, str, Cell]]:
+    for y, row in zip(matrix.ys, matrix.cells, strict=True):
+        for x, cell in zip(matrix.xs, row, strict=True):
             if cell is not None:
                 yield x, y, cell
 
 
-def _numbers(found: Grid, key: str) -> PlotlyJson:
+def _numbers(matrix: Grid, key: str) -> PlotlyJson:
     """Return the numbers of the cells, each in the ink that stands out from its cell's colour."""
-    known = [(x, y, cell.value) for x, y, cell in _cells(found) if cell.value is not None]
+    known = [(x, y, cell.value) for x, y, cell in _cells(matrix) if cell.value is not None]
     values = [value for *_, value in known] or [0.0]
     least, most = min(values), max(values)
     flip = better(key) == "less"
@@ -108,11 +108,11 @@ def _numbers(found: Grid, key: str) -> PlotlyJson:
     }
 
 
-def _line(found: Grid, chosen: Choices) -> Chart:
-    """Over one flag."""
-    key, cells = chosen.metric, found.cells[0]
-    known = [(x, cell) for x, cell in zip(found.xs, cells, strict=True) if cell and cell.value is not None]
-    failed = [x for x, cell in zip(found.xs, cells, strict=True) if cell and cell.value is None]
+def _line(matrix: Grid, chosen: Choices) -> Chart:
+    """Return the metric over one flag."""
+    key, cells = chosen.metric, matrix.cells[0]
+    known = [(x, cell) for x, cell in zip(matrix.xs, cells, strict=True) if cell and cell.value is not None]
+    failed = [x for x, cell in zip(matrix.xs, cells, strict=True) if cell and cell.value is None]
     trace = {
         **marks("", [label(x) for x, _ in known], [_value(cell) for _, cell in known], size=8),
         "mode": "lines+markers",
@@ -123,7 +123,7 @@ def _line(found: Grid, chosen: Choices) -> Chart:
         "showlegend": False,
     }
     layout = {
-        "xaxis": axis(label(chosen.x), showgrid=False, **_category(found.xs)),
+        "xaxis": axis(label(chosen.x), showgrid=False, **_category(matrix.xs)),
         "yaxis": axis(title_of(key), rangemode="tozero", **({"tickformat": "~%"} if is_share(key) else {})),
         "hovermode": "closest",
     }
@@ -139,7 +139,7 @@ def _line(found: Grid, chosen: Choices) -> Chart:
 
 
 def lines_chart(sweep: KeptSweep, chosen: Choices) -> Chart:
-    """A line a point through all axes that were chosen, coloured by the metric."""
+    """Return parallel coordinates: a line for each point, coloured by the metric."""
     colour = sweep.column(chosen.metric)
     columns = {name: sweep.column(name) for name in chosen.along}
     metrics = [name for name in chosen.along if name not in sweep.varied]
@@ -187,7 +187,7 @@ def _dimension(sweep: KeptSweep, name: str, values: list[Any]) -> PlotlyJson:
             "tickvals": list(places.values()),
             "ticktext": [label(word) for word in words],
         }
-    # Where all have the same share, plotly would go on beyond all of it.
+    # If all shares are equal, plotly would extend the axis beyond 100 %.
     more: PlotlyJson = {"tickformat": "~%", "range": [min(0.95, *values), 1]} if is_share(name) else {}
     if name in sweep.varied and len(set(values)) <= 12:
         more["tickvals"] = sorted(set(values))
@@ -195,7 +195,7 @@ def _dimension(sweep: KeptSweep, name: str, values: list[Any]) -> PlotlyJson:
 
 
 def _colours(key: str) -> PlotlyJson:
-    """Bright is better, whichever way that is."""
+    """Return a scale whose bright end is the better one."""
     sense = better(key)
     good = f" ({sense} is better)" if sense else ""
     bar = {
@@ -240,15 +240,15 @@ def _pointed_at(cell: Cell | None, chosen: Choices) -> str:
 
 
 def _of_others(sweep: KeptSweep, chosen: Choices) -> str:
-    """Which points are seen, where more flags were varied."""
+    """Return which points are shown when more flags were varied."""
     others = [flag for flag in sweep.varied if flag not in (chosen.x, chosen.y)]
     if not others:
         return ""
     sense = "best" if better(chosen.metric) else "largest"
-    told = (
+    points = (
         f"{flag}={chosen.fixed[flag]}" if flag in chosen.fixed else f"{sense} of {flag}" for flag in others
     )
-    return f"With {', '.join(told)}."
+    return f"With {', '.join(points)}."
 
 
 def _range(key: str, known: list[Cell]) -> str:
@@ -259,7 +259,7 @@ def _range(key: str, known: list[Cell]) -> str:
 
 
 def _wrapped(words: str, width: int = 60) -> str:
-    """In lines that fit where they are shown."""
+    """Wrap text to the chart's width."""
     import textwrap
 
     return "<br>".join(label(line) for line in textwrap.wrap(words, width)) or label(words)

@@ -1,4 +1,4 @@
-"""A sweep's points between two flags: what was chosen to be seen, and the grid of one metric."""
+"""The choices of a sweep's page, and the grid of one metric between two flags."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNITS = {metric.key: metric.unit for metric in METRICS if metric.key}
 
 
 def title_of(key: str) -> str:
-    """A metric as people call it, with its unit; flags and what has no name are called by their keys."""
+    """Return a metric's title with its unit; flags and untitled metrics keep their keys."""
     if key in _TITLES:
         return _TITLES[key]
     unit = next((_UNITS[part] for part in (key, key.rpartition(".")[0]) if part in _UNITS), "")
@@ -34,7 +34,7 @@ def is_share(key: str) -> bool:
 
 
 def values_of(sweep: KeptSweep, flag: str) -> list[str]:
-    """The values that a flag took: numbers by size, others as they were given."""
+    """Return the values of a flag: numbers by size, others in their given order."""
     values = list(dict.fromkeys(sweep.column(flag)))
     if all(isinstance(value, int | float) for value in values):
         values.sort()
@@ -43,20 +43,20 @@ def values_of(sweep: KeptSweep, flag: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """All that a link says."""
+    """The choices that a link of the sweep's page contains."""
 
     at: str
     x: str
     y: str | None
     metric: str
-    fixed: dict[str, str]  # flags of which one value is shown; of the others the best
+    fixed: dict[str, str]  # flags shown at one value; for others the best point
     along: list[str]  # axes of the parallel coordinates
-    sort: str | None  # a column; -COLUMN is the other way round
+    sort: str | None  # a column; -COLUMN reverses
     point: int | None
 
     def link(self, **other: Any) -> str:
-        """The query of what is shown but for this."""
-        mine: dict[str, Any] = {
+        """Return the query of the current page with some choices changed."""
+        own: dict[str, Any] = {
             "at": self.at,
             "x": self.x,
             "y": self.y or NO_FLAG,
@@ -66,11 +66,11 @@ class Choices:
             "sort": self.sort,
             "point": self.point,
         } | other
-        return "?" + urlencode({key: value for key, value in mine.items() if value is not None}, doseq=True)
+        return "?" + urlencode({key: value for key, value in own.items() if value is not None}, doseq=True)
 
 
 def choices(sweep: KeptSweep, at: str, query: QueryParams) -> Choices:
-    """What the query chooses; a UserError for what there is not."""
+    """Parse the query; raise UserError for flags, metrics or values that the sweep lacks."""
     varied = sorted(sweep.varied, key=lambda flag: len(values_of(sweep, flag)) < 2)  # those that vary first
     metrics = metrics_of(sweep)
 
@@ -112,12 +112,12 @@ def choices(sweep: KeptSweep, at: str, query: QueryParams) -> Choices:
     )
 
 
-# Of the parallel coordinates, unless others are chosen.
+# Default axes of the parallel coordinates.
 _SHOWN = ("throughput_tokens_per_s", "tbt_ms.p99", "slo.token_attainment", "cost.usd_per_million_tokens")
 
 
 def metrics_of(sweep: KeptSweep) -> list[str]:
-    """The metrics that any point has: those of a sweep's own table, what has a name, then all else."""
+    """Return the metrics of any point: the sweep's own, titled ones, then all others."""
     known = [key for key in sweep.metrics if any(value is not None for value in sweep.column(key))]
     first = [metric.key for metric in COLUMNS.values()]
     return sorted(
@@ -126,12 +126,12 @@ def metrics_of(sweep: KeptSweep) -> list[str]:
 
 
 class Cell(NamedTuple):
-    """What is between two values of the axes."""
+    """The best point at one pair of the axes' values."""
 
-    row: int | None  # the point that is shown; None where all failed
+    row: int | None  # the shown point; None if all failed
     value: float | None
     points: int
-    error: str | None  # why the first of them failed, where all did
+    error: str | None  # of the first point, if all failed
 
 
 class Grid(NamedTuple):
@@ -141,7 +141,7 @@ class Grid(NamedTuple):
 
 
 def grid(sweep: KeptSweep, chosen: Choices) -> Grid:
-    """The metric between the two flags: of each cell the best point, by the metric."""
+    """Return the metric between the two flags, with the best point for each cell."""
     xs = values_of(sweep, chosen.x)
     ys = [""] if chosen.y is None else values_of(sweep, chosen.y)
     x_of = [short(value) for value in sweep.column(chosen.x)]
@@ -167,7 +167,7 @@ def grid(sweep: KeptSweep, chosen: Choices) -> Grid:
 
 
 def in_order(sweep: KeptSweep, sort: str | None) -> list[int]:
-    """Rows as a column has them: the best first where that is known, else the largest; nulls last."""
+    """Sort rows by a column: best first if the metric has a direction, else largest; nulls last."""
     rows = list(range(sweep.manifest.points))
     if sort is None:
         return rows

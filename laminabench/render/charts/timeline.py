@@ -1,4 +1,4 @@
-"""A window of the replay, iteration by iteration: a lane for each batch of each Run."""
+"""A window of the replay by iteration, with a lane for each batch of each Run."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from laminabench.sim.outcome import Columns
 from laminabench.sim.spec import Float64
 from laminabench.util.errors import UserError
 
-# A window that nobody chose holds about so many iterations of the Run whose iterations are the longest.
+# Iterations in the default window, of the Run whose iterations are the longest.
 _ITERATIONS = 8
-# More than these a screen cannot show.
+# A screen cannot show more than these.
 MOST_ITERATIONS = 400
 _LANE_PX, _REST_PX = 58, 110
 _UNKNOWN = "not known"
 _COLOURS = {**PARTS, _UNKNOWN: PARTS["waiting"]}
-# The host goes first; between model, attention and network it goes to and fro with every layer.
+# The host's part comes first; model, attention and network alternate with every layer.
 _ORDER = ("host", "model", "attention", "network", "waiting")
 
 
 def default_window_s(runs: Sequence[Shown]) -> tuple[float, float]:
-    """Around the middle of the steady window of the Run that ends first."""
+    """Return a window around the middle of the steady window of the Run that ends first."""
     middle = min((each.window.start_s + each.window.end_s) / 2 for each in runs)
     lasts = [each.run.outcome.iterations["duration_s"] for each in runs]
     half = max((float(np.median(each)) for each in lasts if len(each)), default=0.0) * _ITERATIONS / 2
@@ -35,7 +35,7 @@ def default_window_s(runs: Sequence[Shown]) -> tuple[float, float]:
 
 
 def closed(window_s: tuple[float, float] | None, runs: Sequence[Shown]) -> tuple[float, float] | None:
-    """A window that somebody chose: an open end is the end of the longest Run."""
+    """Return a chosen window with its open end set to the end of the longest Run."""
     if window_s is None:
         return None
     end_s = max(each.run.outcome.end_s for each in runs)
@@ -48,13 +48,13 @@ def closed(window_s: tuple[float, float] | None, runs: Sequence[Shown]) -> tuple
 
 
 def timeline_chart(runs: Sequence[Shown], window_s: tuple[float, float]) -> Chart:
-    """The iterations that run in the window, each divided into what its time was spent on."""
+    """Return the iterations in the window, each divided by what its time was spent on."""
     start_s, end_s = window_s
     traces: list[PlotlyJson] = []
     lanes: list[str] = []
     cut, empty, unseen = [], [], []
     for each in runs:
-        if each.seen_by_client:
+        if each.client_only:
             unseen.append(each.name)
             continue
         rows, all_of_them = _inside(each.run.outcome.iterations, start_s, end_s)
@@ -63,9 +63,9 @@ def timeline_chart(runs: Sequence[Shown], window_s: tuple[float, float]) -> Char
         elif all_of_them > MOST_ITERATIONS:
             cut.append(f"{MOST_ITERATIONS} of {all_of_them:,} iterations of {each.name}")
         for batch in np.unique(rows["batch"]).tolist():
-            mine = {name: values[rows["batch"] == batch] for name, values in rows.items()}
+            own = {name: values[rows["batch"] == batch] for name, values in rows.items()}
             lanes.append(f"{wrapped(each.name)}<br>batch {batch}")
-            traces += _lane(each, lanes[-1], mine)
+            traces += _lane(each, lanes[-1], own)
     drawn = {trace["name"] for trace in traces}
     keys = [
         {**key_of(part, colour), "marker": _marker(part)}
@@ -101,15 +101,15 @@ def timeline_chart(runs: Sequence[Shown], window_s: tuple[float, float]) -> Char
 
 
 def _inside(rows: Columns, start_s: float, end_s: float) -> tuple[Columns, int]:
-    """The first iterations that run in the window, and how many there are."""
+    """Return the first iterations in the window, and their total number."""
     end = rows["start_s"] + rows["duration_s"]
     inside = np.flatnonzero((rows["start_s"] < end_s) & (end > start_s))
     return {name: values[inside[:MOST_ITERATIONS]] for name, values in rows.items()}, len(inside)
 
 
 def _lane(each: Shown, lane: str, rows: Columns) -> Iterator[PlotlyJson]:
-    """The parts of its iterations, and around each iteration a line: where one ends and the next begins."""
-    told = [_told(rows, i) for i in range(len(rows["start_s"]))]
+    """Return the parts of each iteration in a lane, with an outline around each iteration."""
+    texts = [_description(rows, i) for i in range(len(rows["start_s"]))]
     for part, start_s, length_s in _pieces(rows):
         there = length_s > 0
         if not there.any():
@@ -123,27 +123,27 @@ def _lane(each: Shown, lane: str, rows: Columns) -> Iterator[PlotlyJson]:
             base=[round(float(at), 7) for at in start_s[there]],
             marker=_marker(part),
             hovertemplate="%{customdata}",
-            customdata=[words for words, some in zip(told, there, strict=True) if some],
+            customdata=[words for words, some in zip(texts, there, strict=True) if some],
         )
     yield bar(
         each,
         "iteration",
-        [lane] * len(told),
+        [lane] * len(texts),
         rows["duration_s"],
         base=[round(float(at), 7) for at in rows["start_s"]],
-        # The line's colour is the paper's, which the page's script knows.
+        # The page's script sets the line's colour to the paper's.
         marker={"color": "rgba(0,0,0,0)", "line": {"width": 2}},
         hoverinfo="skip",
     )
 
 
 def _pieces(rows: Columns) -> Iterator[tuple[str, Float64, Float64]]:
-    """Of each iteration one part after the other: its name, where it begins and how long it is."""
+    """Yield each part of the iterations: its name, starts and durations."""
     lasts, at = rows["duration_s"], rows["start_s"].copy()
     spent = {part: np.nan_to_num(rows[f"{part}_s"]) for part in _ORDER[:-1]}
     known = np.isfinite(rows["model_s"]) & np.isfinite(rows["attention_s"])
     all_parts: Float64 = np.sum(list(spent.values()), axis=0)
-    # Parts that ran at the same time are drawn as long as they are in proportion.
+    # Parts that overlapped are scaled down in proportion.
     fits: NDArray[np.float64] = np.minimum(1.0, lasts / np.maximum(all_parts, 1e-12))
     spent["waiting"] = np.maximum(lasts - all_parts, 0.0)
     for part in _ORDER:
@@ -162,8 +162,8 @@ def _marker(part: str) -> PlotlyJson:
     return {"color": _COLOURS[part], **hatched}
 
 
-def _told(rows: Columns, i: int) -> str:
-    """Everything about an iteration, for whoever points at it."""
+def _description(rows: Columns, i: int) -> str:
+    """Describe one iteration for its tooltip."""
     spent = {part: rows[f"{part}_s"][i] * 1000 for part in _ORDER[:-1]}
     parts = ", ".join(f"{part} {ms:.4g}" for part, ms in spent.items() if np.isfinite(ms))
     return (

@@ -1,4 +1,4 @@
-"""What was predicted beside what was measured: errors as marks, targets as bands behind them."""
+"""Charts of predictions against measurements: errors as marks, targets as bands."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from laminabench.workflows.validate.recorded import AS_MEASURED, POINTS, TPOT_PO
 from laminabench.workflows.validate.recorded import TARGETS as RECORDED
 from laminabench.workflows.validate.twin import TARGETS as TWINS
 
-# Seen on light and on dark.
+# Visible on light and on dark.
 _QUIET = "#8a929b"
-# A row whose name has one line, or two.
+# Height of a row whose name has one line, or two.
 _ROW_PX, _TALL_PX, _AROUND_PX = 26, 38, 110
 
 
 class Error(NamedTuple):
-    """One prediction, in percent of what was measured."""
+    """The error of one prediction, in percent of the measurement."""
 
     name: str
     value: float | None
     target: float | None
-    low: float | None = None  # what measuring leaves open
+    low: float | None = None  # end of the measurement's interval
     high: float | None = None
-    others: tuple[float, ...] = ()  # of other simulators
+    others: tuple[float, ...] = ()  # other simulators' errors
 
     @property
     def missed(self) -> bool:
@@ -36,7 +36,7 @@ class Error(NamedTuple):
 
 
 def error_chart(key: str, title: str, errors: Sequence[Error], note: str, *, absolute: bool = False) -> Chart:
-    """A row a prediction: the target as a band, the error as a dot, or as a cross where it misses."""
+    """Return a row per prediction: its target as a band, its error as a dot, or as a cross if missed."""
     of = "median of absolute errors" if absolute else "predicted / measured - 1"
     row_px = _TALL_PX if any("<br>" in each.name for each in errors) else _ROW_PX
     names = _unique([each.name for each in errors])
@@ -78,11 +78,11 @@ def error_chart(key: str, title: str, errors: Sequence[Error], note: str, *, abs
         "hovermode": "closest",
         "barmode": "overlay",
     }
-    told = ", ".join(
+    description = ", ".join(
         f"{name.replace('<br>', ' ')} {each.value:+.1f} %" for name, each in rows if each.value is not None
     )
     return Chart(
-        key, title, f"Errors: {told or 'none'}", note, traces, layout, row_px * len(rows) + _AROUND_PX
+        key, title, f"Errors: {description or 'none'}", note, traces, layout, row_px * len(rows) + _AROUND_PX
     )
 
 
@@ -105,9 +105,9 @@ def _dots(words: str, some: Sequence[tuple[str, Error]], colour: str, symbol: st
     return trace
 
 
-def recorded_charts(found: Sequence[KeptRecorded]) -> Iterator[Chart]:
-    """One a prediction: means, then the percentiles of TPOT."""
-    for place, each in enumerate(found):
+def recorded_charts(predictions: Sequence[KeptRecorded]) -> Iterator[Chart]:
+    """Yield a chart per prediction: errors of means, then of TPOT's percentiles."""
+    for place, each in enumerate(predictions):
         errors = each.errors_percent
         rows = [
             Error(NAMES[name], errors[name]["mean"], RECORDED[name], others=_of_others(each, name, 0))
@@ -127,30 +127,30 @@ def recorded_charts(found: Sequence[KeptRecorded]) -> Iterator[Chart]:
 
 
 def _of_others(each: KeptRecorded, name: str, place: int) -> tuple[float, ...]:
-    """Of the mean, then of percentiles, where they say as many; theirs have no constants of ours."""
+    """Return other simulators' errors at the same statistic; they use none of our constants."""
     if each.constants != AS_MEASURED:
         return ()
-    told = (errors.get(name, []) for errors in each.others.values())
-    return tuple(errors[place] for errors in told if place < len(errors))
+    lists = (errors.get(name, []) for errors in each.others.values())
+    return tuple(errors[place] for errors in lists if place < len(errors))
 
 
-def published_chart(found: Sequence[KeptPublished]) -> Chart:
+def published_chart(numbers: Sequence[KeptPublished]) -> Chart:
     rows = [
         Error(f"{label(each.model)}<br>{label(each.deployment)}", each.error_percent, TARGET)
-        for each in found
+        for each in numbers
     ]
     return error_chart("published", "Latencies that vLLM's CI printed", rows, f"Bands: within {TARGET:g} %.")
 
 
-def serving_chart(found: Sequence[KeptGroup], metric: str) -> Chart:
-    """The median of absolute errors: no side is better, so bands begin at none."""
+def serving_chart(groups: Sequence[KeptGroup], metric: str) -> Chart:
+    """Return medians of absolute errors, so that bands begin at zero."""
     rows = [
         Error(
             f"{label(group.what)}<br>{label(group.device.upper())}",
             group.errors[metric].median,
             group.target if metric == "tpot" else None,
         )
-        for group in found
+        for group in groups
         if not group.off and metric in group.errors
     ]
     title = f"{metric.upper()} of servers under load"
@@ -158,10 +158,10 @@ def serving_chart(found: Sequence[KeptGroup], metric: str) -> Chart:
     return error_chart(f"serving-{metric}", title, rows, note, absolute=True)
 
 
-def twin_charts(found: Sequence[KeptTwin]) -> Iterator[Chart]:
-    """One a metric."""
+def twin_charts(pairs: Sequence[KeptTwin]) -> Iterator[Chart]:
+    """Yield a chart for each metric."""
     for place, (metric, target) in enumerate(TWINS.items()):
-        rows = [_twin(each, metric, target) for each in found if metric in each.errors_percent]
+        rows = [_twin(each, metric, target) for each in pairs if metric in each.errors_percent]
         if rows:
             note = f"Bars: what rounds of measuring leave open. Bands: within {target:g} %."
             yield error_chart(f"twin-{place}", f"{metric}, live and modelled", rows, note)
@@ -177,10 +177,10 @@ def _twin(each: KeptTwin, metric: str, target: float) -> Error:
 
 
 def _unique(names: Sequence[str]) -> list[str]:
-    """Rows of a category axis need names of their own."""
-    seen: dict[str, int] = {}
-    found = []
+    """Number repeated names, which a category axis would merge."""
+    counts: dict[str, int] = {}
+    unique = []
     for name in names:
-        seen[name] = seen.get(name, 0) + 1
-        found.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
-    return found
+        counts[name] = counts.get(name, 0) + 1
+        unique.append(name if counts[name] == 1 else f"{name} ({counts[name]})")
+    return unique

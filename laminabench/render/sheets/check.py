@@ -45,7 +45,7 @@ def render(console: Console, verdicts: Sequence[Verdict], changed: Sequence[str]
     if changed:
         sentences.append(f"goldens changed: {', '.join(changed)}")
     for sentence in sentences:
-        # In a log, a sentence that is looked for is on one line.
+        # Unwrapped, so that a log can be searched for a sentence.
         console.print(literal(sentence), soft_wrap=True)
 
 
@@ -58,18 +58,18 @@ def _cells(verdict: Verdict, change: Change) -> tuple[str, ...]:
 
 
 def lines(verdict: Verdict) -> list[str]:
-    """All that is to be said of a case that did not pass, as plain text."""
+    """Return all findings about a case that did not pass, as plain text."""
     rows = [" ".join(filter(None, _cells(verdict, change)[1:])) for change in verdict.moved]
     return [*rows, *(f"likely cause: {cause}" for cause in verdict.causes), *filter(None, [verdict.note])]
 
 
 def counted(verdicts: Sequence[Verdict]) -> str:
-    """How many cases there are."""
+    """Return the number of cases in words."""
     return f"{len(verdicts)} case{'s' * (len(verdicts) != 1)}"
 
 
 def headline(verdicts: Sequence[Verdict]) -> str:
-    """The outcome in one line: how many cases came to what."""
+    """Return the outcome in one line: how many cases have each status."""
     words = {
         "same": "as their goldens say",
         "moved": "moved",
@@ -77,8 +77,8 @@ def headline(verdicts: Sequence[Verdict]) -> str:
         "stale": "with a golden but no case",
         "skipped": "skipped",
     }
-    counts = {said: sum(verdict.status == status for verdict in verdicts) for status, said in words.items()}
-    return ", ".join(f"{count} {said}" for said, count in counts.items() if count)
+    counts = {text: sum(verdict.status == status for verdict in verdicts) for status, text in words.items()}
+    return ", ".join(f"{count} {text}" for text, count in counts.items() if count)
 
 
 def _number(value: float | None) -> str:
@@ -91,7 +91,7 @@ def _percent(change: Change) -> str:
     if change.share is None:
         return "-"
     percent = change.share * 100
-    # What is exact may move by the last bit, and is then not to be shown as nothing.
+    # An exact metric may change in its last bit, which must be visible.
     text = f"{percent:+.2f} %" if not percent or abs(percent) >= 0.01 else f"{percent:+.1e} %"
     if change.interval is None:
         return text
@@ -100,7 +100,7 @@ def _percent(change: Change) -> str:
 
 
 def write_markdown(path: Path, verdicts: Sequence[Verdict]) -> None:
-    """What moved as a table, what it may come from, and what else is to be said."""
+    """Write the changed metrics as a table, with likely causes and notes."""
     with replacing(path) as temporary:
         temporary.write_text("\n".join(_paragraphs(verdicts)) + "\n", encoding="utf-8")
 
@@ -110,14 +110,14 @@ def _paragraphs(verdicts: Sequence[Verdict]) -> list[str]:
     sheet = sheet_of(verdicts, every=False)
     if sheet.rows:
         out += ["", *sheet.to_markdown()]
-    told = [(verdict.case, said) for verdict in verdicts for said in (*verdict.causes, verdict.note) if said]
-    if told:
-        out += ["", *(f"- `{case}`: {markdown.plain(said)}" for case, said in told)]
+    paragraphs = [(each.case, text) for each in verdicts for text in (*each.causes, each.note) if text]
+    if paragraphs:
+        out += ["", *(f"- `{case}`: {markdown.plain(text)}" for case, text in paragraphs)]
     return out
 
 
 def write_junit(path: Path, verdicts: Sequence[Verdict]) -> None:
-    """A test case for each verdict; failures have the table's rows and the likely causes."""
+    """Write a JUnit test case for each verdict; failures have the changes and likely causes."""
     facts = {
         "name": SUITE,
         "tests": str(len(verdicts)),
@@ -144,5 +144,5 @@ def write_junit(path: Path, verdicts: Sequence[Verdict]) -> None:
 
 
 def _allowed(text: str) -> str:
-    """XML has no way to write most control characters, and a trace's name may have any."""
+    """Replace control characters, which a trace's name may have and XML cannot contain."""
     return "".join(each if each.isprintable() or each == "\n" else "?" for each in text)

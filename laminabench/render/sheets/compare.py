@@ -1,4 +1,4 @@
-"""The tables of `laminabench compare`, as text that a terminal and a Markdown file both show."""
+"""Tables of `laminabench compare`, for terminals and Markdown."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ _NARROW_KV = (
 
 
 def sheet_of_runs(compared: SideBySide) -> Sheet:
-    """Metrics by Runs."""
+    """Return metrics by Runs."""
     notes = []
     if any(side.backend != "modelled" for side in compared.sides):
         notes.append("in brackets: 95 % intervals of what was measured; what was modelled is exact")
     return _by_metric(compared, "Runs side by side", notes)
 
 
-def sheets_of_systems(found: Compared) -> list[Sheet]:
-    """One cell by its metrics; several as a grid."""
-    if len(found.cells) == 1:
-        return [sheet_of_cell(found.cells[0], found.base)]
-    return sheets_of_grid(found.cells, found.base, as_published=not found.request.deployments)
+def sheets_of_systems(compared: Compared) -> list[Sheet]:
+    """Return one cell by its metrics, or several as a grid."""
+    if len(compared.cells) == 1:
+        return [sheet_of_cell(compared.cells[0], compared.base)]
+    return sheets_of_grid(compared.cells, compared.base, as_published=not compared.request.deployments)
 
 
 def sheet_of_cell(cell: Cell, base: str) -> Sheet:
-    """Metrics by systems."""
+    """Return metrics by systems."""
     left_out = f"{cell.dropped:,} requests" if cell.dropped else "no request"
     title = f"{cell.model} on {cell.trace}, modelled with {cell.label}, {left_out} left out"
     binds = [f"what binds {name}: {binding_of(summary)}" for name, summary in cell.summaries.items()]
@@ -60,15 +60,15 @@ def sheet_of_cell(cell: Cell, base: str) -> Sheet:
 
 
 def sheets_of_grid(cells: list[Cell], base: str, *, as_published: bool) -> list[Sheet]:
-    """Every cell in a line; then models by traces, the layout of v2 Figure 10."""
+    """Return a line for each cell, then gains by model and trace, the layout of v2 Figure 10."""
     others = [name for name in cells[0].summaries if name != base]
-    # What no source says is a line under the gains.
-    said = [cell for cell in cells if not cell.alike]
-    return [_lines(said, [base, *others]), *(_gains(cells, base, name, as_published) for name in others)]
+    # Hypothetical cells (equal hosts) are only in the notes under the gains.
+    sourced = [cell for cell in cells if not cell.alike]
+    return [_lines(sourced, [base, *others]), *(_gains(cells, base, name, as_published) for name in others)]
 
 
 def _lines(cells: list[Cell], names: list[str]) -> Sheet:
-    """Of each cell the numbers that Figure 10 draws, systems beside each other, the base first."""
+    """Return the numbers of Figure 10 for each cell, the base system first."""
     prompts = (">TTFT p99 ms",) if _ttft(cells[0], names) else ()
     numbers = (">tokens/s", ">mean batch", ">ratio", ">TBT p50 ms", *prompts, ">left out")
     deployed = dict.fromkeys(_deployed(cell, names) for cell in cells)
@@ -80,7 +80,7 @@ def _lines(cells: list[Cell], names: list[str]) -> Sheet:
 
 
 def behind(cells: Sequence[Cell], base: str) -> Iterator[str]:
-    """What the numbers suppose: types, prices and watts that are assumed, and at which price who is even."""
+    """Yield the assumptions behind the numbers: types, prices, watts, and break-even prices."""
     for cell in cells:
         where = "" if len(cells) == 1 else f"{cell.model} on {cell.trace}, {cell.label}: "
         for name, others in cell.break_evens(base).items():
@@ -94,19 +94,19 @@ def behind(cells: Sequence[Cell], base: str) -> Iterator[str]:
 
 
 def _narrow(cell: Cell) -> str:
-    """Where not all weights and KV are in 16 bits: who has them in what."""
+    """Return which weights and KV are not in 16 bits."""
     kinds: dict[str, list[str]] = {}
     for name, kind in cell.held_in.items():
         kinds.setdefault(kind, []).append(name)
     types = {kind: types_in(kind) for kind in kinds}
-    wide = [kind for kind, (held, kv) in types.items() if {DTYPE_BYTES[each] for each in {*held, kv}} == {2}]
+    wide = [kind for kind, (dtypes, kv) in types.items() if {DTYPE_BYTES[t] for t in {*dtypes, kv}} == {2}]
     if len(wide) == len(kinds):
         return ""
-    said = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items())
+    exceptions = "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items())
     narrow = " (--model NAME@fp8 models the others' in 8 bits too)" if wide else ""
     of_sets = {types[kind][1] for name, kind in cell.held_in.items() if name not in cell.boards}
     unmeasured = "" if all(DTYPE_BYTES[kv] == 2 for kv in of_sets) else f" ({_NARROW_KV})"
-    return f"weights and KV of {cell.model} are in {said}{narrow}{unmeasured}"
+    return f"weights and KV of {cell.model} are in {exceptions}{narrow}{unmeasured}"
 
 
 def _line(cell: Cell, names: list[str]) -> tuple[str, ...]:
@@ -123,9 +123,9 @@ def _line(cell: Cell, names: list[str]) -> tuple[str, ...]:
 
 
 def _ttft(cell: Cell, names: list[str]) -> tuple[str, ...]:
-    """Where prompts are computed."""
-    found = [number_at(cell.summaries[name], "ttft_ms.p99") for name in names]
-    return () if all(each is None for each in found) else (" / ".join(map(number, found)),)
+    """Return the cell of TTFT where prompts are computed."""
+    values = [number_at(cell.summaries[name], "ttft_ms.p99") for name in names]
+    return () if all(each is None for each in values) else (" / ".join(map(number, values)),)
 
 
 def _deployed(cell: Cell, names: list[str]) -> str:
@@ -134,24 +134,24 @@ def _deployed(cell: Cell, names: list[str]) -> str:
 
 
 def _gains(cells: list[Cell], base: str, name: str, as_published: bool) -> Sheet:
-    """How much more a system makes than the base, models and bands of eras, or cost sets, by traces."""
+    """Return gains over the base: models and eras or cost sets by trace."""
     models, bands, traces = (
         list(dict.fromkeys(names)) for names in zip(*((c.model, c.band, c.trace) for c in cells), strict=True)
     )
-    found: dict[tuple[str, str, str], list[Cell]] = {}
+    groups: dict[tuple[str, str, str], list[Cell]] = {}
     for cell in cells:
         if not cell.alike:
-            found.setdefault((cell.model, cell.band, cell.trace), []).append(cell)
+            groups.setdefault((cell.model, cell.band, cell.trace), []).append(cell)
     rows = itertools.product(models, bands)
-    said = [line for band in bands for line in _summaries(cells, band, name, base)]
+    lines = [line for band in bands for line in _summaries(cells, band, name, base)]
     if as_published and base in (published := system(name).PUBLISHED):
-        said.append(published[base])
+        lines.append(published[base])
     first = "era" if any(cell.reading for cell in cells) else "costs"
     return Sheet(
         f"gain in throughput, {name} over {base} (in brackets: at exactly equal cost)",
         ("model", first, *(f">{trace}" for trace in traces)),
-        [(*row, *(_gain(found[(*row, trace)], name, base) for trace in traces)) for row in rows],
-        notes=(*said, *_assumed(cells, [base, name])),
+        [(*row, *(_gain(groups[(*row, trace)], name, base) for trace in traces)) for row in rows],
+        notes=(*lines, *_assumed(cells, [base, name])),
     )
 
 
@@ -162,20 +162,20 @@ def _gain(ends: list[Cell], name: str, base: str) -> str:
 
 
 def _span(gains: Sequence[float]) -> str:
-    """From the lowest to the highest, of which there may be one."""
+    """Format the lowest and the highest value, or the only one."""
     return " to ".join(dict.fromkeys(f"{end:+.1%}" for end in (min(gains), max(gains))))
 
 
 def _summaries(cells: list[Cell], band: str, name: str, base: str) -> Iterator[str]:
-    """What a band comes to; and with all hosts as slow as one, which says what it owes to that one."""
-    for alike, told in ((False, band), (True, f"{band} with all hosts as slow")):
-        own = [cell for cell in cells if cell.band == band and cell.alike == alike]
+    """Yield a band's gains, and the same with all hosts as slow as the era system's."""
+    for same_host, title in ((False, band), (True, f"{band} with all hosts as slow")):
+        own = [cell for cell in cells if cell.band == band and cell.alike == same_host]
         if own:
             gains = [cell.gain_of(name, base) for cell in own]
             ratio = sum(cell.mean_batch[name] / cell.mean_batch[base] for cell in own) / len(own)
             count = len({(cell.model, cell.trace) for cell in own})
             yield (
-                f"{told}: gain {min(gains):+.1%} to {max(gains):+.1%}, mean batch ratio {ratio:.2f} "
+                f"{title}: gain {min(gains):+.1%} to {max(gains):+.1%}, mean batch ratio {ratio:.2f} "
                 f"over {count} cell{'s' * (count > 1)}"
             )
 
@@ -187,24 +187,24 @@ def _assumed(cells: Sequence[Cell], names: Sequence[str]) -> Iterator[str]:
 
 
 def verdicts(cells: Sequence[Cell], base: str) -> list[str]:
-    """The answer for one model on one trace, a sentence for each system beside the base."""
-    said = [cell for cell in cells if not cell.alike]
+    """Return the answer for one model on one trace, a sentence for each system but the base."""
+    sourced = [cell for cell in cells if not cell.alike]
     bands: dict[str, list[Cell]] = {}
-    for cell in said:
+    for cell in sourced:
         bands.setdefault(cell.band, []).append(cell)
     limit = f"{cells[0].slo_tbt_ms:g} ms"
-    found = []
+    sentences = []
     for name in (each for each in cells[0].summaries if each != base):
         gains = [
             f"{_span([cell.gain_per_dollar_of(name, base) for cell in own])} ({band})"
             for band, own in bands.items()
         ]
-        within = [_within(said, each) for each in (name, base)]
-        found.append(
+        within = [_within(sourced, each) for each in (name, base)]
+        sentences.append(
             f"{name} in place of {base}, tokens for the same money: {', '.join(gains)}; {within[0]} of its "
             f"tokens come within {limit}, and {within[1]} of {base}'s"
         )
-    return found
+    return sentences
 
 
 def _within(cells: Sequence[Cell], name: str) -> str:
@@ -228,13 +228,13 @@ def metric_sheet(
     others = [place for place in range(len(heads)) if place != base]
     columns = ["", f">{heads[base]}"]
     columns += [title for place in others for title in (f">{heads[place]}", ">over base")]
-    found: list[list[Written]] = []
+    lines: list[list[Written]] = []
     for row in rows:
         cells = [Written(row.metric.title), _value(row.metric, row.values[base])]
         for place in others:
             cells += [_value(row.metric, row.values[place]), _over(row.metric, row.ratios[place])]
-        found.append(cells)
-    return Sheet(title, columns, found, notes)
+        lines.append(cells)
+    return Sheet(title, columns, lines, notes)
 
 
 def _head(side: Side) -> str:
@@ -251,7 +251,7 @@ def _value(metric: Metric, estimate: Estimate) -> Written:
 def _over(metric: Metric, ratio: Estimate) -> Written:
     """Return a ratio; only a difference that is shown and not chance is called better or worse."""
     cell = _with_interval(ratio, ratio.interval, lambda value: "-" if value is None else f"{value:.3f}")
-    # Of how many requests came to which end, neither more nor fewer tells which one is better.
+    # Counts of requests by outcome have no better direction.
     sense = None if metric.key.startswith("requests.") else metric.better
     interval = ratio.interval
     sure = ratio.exact or (interval is not None and not interval.low <= 1 <= interval.high)
@@ -284,7 +284,7 @@ def print_sheets(
 def write_markdown(path: Path, sheets: Sequence[Sheet], notes: Sequence[str], failed: Sequence[str]) -> None:
     """Write the tables with the notes, for a comment or a page."""
     parts = [sheet.to_markdown() for sheet in sheets]
-    said = [*map(markdown.plain, notes), *(f"**failed** {markdown.plain(line)}" for line in failed)]
-    parts += [[f"- {line}" for line in said]] if said else []
+    paragraphs = [*map(markdown.plain, notes), *(f"**failed** {markdown.plain(line)}" for line in failed)]
+    parts += [[f"- {line}" for line in paragraphs]] if paragraphs else []
     with replacing(path) as temporary:
         temporary.write_text("\n\n".join("\n".join(part) for part in parts) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""An imported Run: what the tool states beside what its requests come to, and ours."""
+"""An imported Run: the tool's own numbers, those recomputed from its requests, and ours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from laminabench.interchange.importing import Imported
 
-# Of each tool, the numbers that people look at, by its names; and what they are called here.
+# The main numbers of each tool by its names, with their names here.
 _SHOWN = {
     "aiperf": {
         "time_to_first_token avg": "TTFT mean, ms",
@@ -45,7 +45,7 @@ _SHOWN = {
 
 
 def described(each: Imported, place: Path) -> dict[str, Json]:
-    """As --json has it."""
+    """Return the object for --json."""
     benchmark, summary = each.benchmark, each.summary
     return {
         "run_dir": str(place),
@@ -88,10 +88,10 @@ def _render(console: Console, result: dict[str, Any]) -> None:
     for title, stated, recounted in rows:
         console.print(f"  {title:<{width}}  {stated:>12}  {recounted:>12}", soft_wrap=True)
     summary = result["summary"]
-    tbt, whole = summary["tbt_ms"], summary["whole_run"]
+    tbt, whole_run = summary["tbt_ms"], summary["whole_run"]
     console.print(
         f"  ours: TBT of tokens mean {_number(tbt['mean'])}, p99 {_number(tbt['p99'])} ms in the window "
-        f"({summary['window']['kind'].replace('_', ' ')}); {_number(whole['throughput_tokens_per_s'])} "
+        f"({summary['window']['kind'].replace('_', ' ')}); {_number(whole_run['throughput_tokens_per_s'])} "
         "tokens/s of the whole run",
         soft_wrap=True,
     )

@@ -1,4 +1,4 @@
-"""A plan: its candidates as a table, why the winner wins, and how far prices decide."""
+"""A plan: its candidates, why the winner wins, and how prices decide."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from laminabench.workflows.plan.measure import Point
     from laminabench.workflows.plan.request import ResolvedPlan
 
-# Why a candidate was not replayed, in the order in which it is found out.
+# Reasons not to replay a candidate, in the order of the checks.
 WHY = {
     "does_not_fit": "do not hold the model",
     "too_small": "do not hold the longest request",
@@ -37,10 +37,10 @@ WHY = {
     "halved": "are beaten on samples",
     "replayed": "replayed in full",
 }
-# What was decided at the prices of the search: at others it may be wrong.
+# Decisions at the search's prices, which may be wrong at others.
 BY_PRICES = ("dearer", "bound_dominated", "halved")
 
-# Follows a device that was not measured.
+# Marks a device without measurements.
 ASSUMED = "*"
 GAINS = {
     "throughput_gain": "more tokens/s",
@@ -52,7 +52,7 @@ GAINS = {
 def print_plan(
     console: Console, plan: ResolvedPlan, trace: Trace, answers: Sequence[Answer], top: int
 ) -> None:
-    """One part a cost set, and whether they agree."""
+    """Print a part for each cost set, and whether they agree."""
     request = plan.request
     power = f" and {request.power_budget:,g} W" if request.power_budget else ""
     first = f"TTFT p99 of at most {request.slo_ttft_ms:g} ms, " if request.slo_ttft_ms else ""
@@ -89,16 +89,16 @@ def _answer(console: Console, answer: Answer, top: int) -> None:
             print_sheet(console, sheet_of(title, cheapest, answer))
         _why(console, answer, answer.winner)
         _prices(console, answer)
-    found = answer.found
+    result = answer.found
     console.print(
-        f"[dim]{found.considered:,} candidates in {found.seconds:.2f} s, "
-        f"{found.considered / found.seconds:,.0f} a second: {counted(found.counts)}[/dim]",
+        f"[dim]{result.considered:,} candidates in {result.seconds:.2f} s, "
+        f"{result.considered / result.seconds:,.0f} a second: {counted(result.counts)}[/dim]",
         soft_wrap=True,
     )
 
 
 def _cheapest(answer: Answer, top: int) -> list[Point]:
-    """None where there is no winner."""
+    """Return the `top` cheapest points that meet the limit; none without a winner."""
     limit = answer.question.slo_tbt_p99_ms
     meeting = (point for point in answer.found.points if meets(point, limit))
     return sorted(meeting, key=lambda point: point.usd_per_million_tokens)[:top] if answer.winner else []
@@ -121,7 +121,7 @@ def points_sheet(
     rows: list[Row] = []
     for each in points:
         point = each.point
-        # How many requests a board may run at once.
+        # The limit of requests that a board runs at once.
         limit = f", {point.most_requests} on each" if point.most_requests else ""
         instances = f"{point.instances} of " if point.instances > 1 else ""
         cells = [
@@ -151,7 +151,7 @@ def binds_of(point: KeptPoint, plan: KeptPlan) -> Cell:
 
 
 def _gains(effect: KeptEffect, plan: KeptPlan) -> str:
-    """In an open replay tokens are given, and time can be gained."""
+    """Return the gains of a change: of throughput, or of times where a trace's arrivals fix throughput."""
     if plan.mode != "open":
         return f"{effect.throughput_gain:+.1%} tokens/s"
     first = (
@@ -160,15 +160,15 @@ def _gains(effect: KeptEffect, plan: KeptPlan) -> str:
     return f"{-effect.tbt_p99_gain:+.1%} TBT p99{first}"
 
 
-def front_sheet(plan: KeptPlan, found: Front, *, every: bool) -> Sheet:
+def front_sheet(plan: KeptPlan, front: Front, *, every: bool) -> Sheet:
     """Return a saved plan's front at some prices, numbered; with `every` then all others."""
-    rest = sorted(set(range(len(found.all))) - set(found.on), key=lambda i: found.all[i].order)
-    places = [*found.on, *(rest if every else ())]
+    rest = sorted(set(range(len(front.all))) - set(front.on), key=lambda i: front.all[i].order)
+    places = [*front.on, *(rest if every else ())]
     title = "The front, from the fastest on" + (", then all others that were replayed" if every else "")
-    winner = None if found.winner is None else found.all[found.winner].point
-    sheet = points_sheet(title, [found.all[i] for i in places], winner, plan)
-    numbers = [str(place) if place <= len(found.on) else "" for place in range(1, len(places) + 1)]
-    names = sorted({device for each in found.all for device in each.point.assumed_devices})
+    winner = None if front.winner is None else front.all[front.winner].point
+    sheet = points_sheet(title, [front.all[i] for i in places], winner, plan)
+    numbers = [str(place) if place <= len(front.on) else "" for place in range(1, len(places) + 1)]
+    names = sorted({device for each in front.all for device in each.point.assumed_devices})
     note = f"{ASSUMED} {', '.join(names)}: not measured, its coefficients are another's."
     rows = [[number, *row] for number, row in zip(numbers, sheet.rows, strict=True)]
     return Sheet(title, ["#", *sheet.columns], rows, [note] if names else [])
@@ -182,16 +182,16 @@ def _of_prompts(point: KeptPoint) -> Iterator[Cell]:
 
 def sheet_of(title: str, points: Sequence[Point], answer: Answer) -> Sheet:
     """Return a row for each of an answer's points, the winner in bold."""
-    kept = {point: msgspec.convert(answer.row_of(point), KeptPoint) for point in points}
+    stored = {point: msgspec.convert(answer.row_of(point), KeptPoint) for point in points}
     billed = [
         Billed(each, point.candidate.usd_per_hour, point.usd_per_million_tokens)
-        for point, each in kept.items()
+        for point, each in stored.items()
     ]
-    return points_sheet(title, billed, kept.get(answer.winner) if answer.winner else None)
+    return points_sheet(title, billed, stored.get(answer.winner) if answer.winner else None)
 
 
 def _why(console: Console, answer: Answer, winner: Point) -> None:
-    """What binds, with the signs of it in the replay beside what was tried."""
+    """Print what limits the winner, with evidence from its replay and what was tried against it."""
     first, *others = answer.effects
     gained = gained_by(answer.question, winner)
     summary = answer.summary
@@ -224,7 +224,7 @@ def _why(console: Console, answer: Answer, winner: Point) -> None:
 
 
 def _prices(console: Console, answer: Answer) -> None:
-    """One line a device."""
+    """Print a line for each device."""
     console.print("\n[bold]prices[/bold], one changed by 10 % at a time")
     by_device: dict[str, list[str]] = {}
     for price in answer.prices:
@@ -249,8 +249,8 @@ def _together(plan: ResolvedPlan, answers: Sequence[Answer], top: int) -> Iterat
             yield f"the cost sets disagree about the winner; ${min(costs):.3f} to ${max(costs):.3f}/M tokens"
         else:
             yield f"the cost sets agree on it: ${min(costs):.3f} to ${max(costs):.3f}/M tokens"
-    for held in dict.fromkeys(answer.question.costs.held_against for answer in answers):
-        yield f"[dim]{literal(held)}[/dim]"
+    for validated in dict.fromkeys(answer.question.costs.held_against for answer in answers):
+        yield f"[dim]{literal(validated)}[/dim]"
     boards = [device.name for device in plan.devices if device.board]
     assumed = {
         device
@@ -261,7 +261,7 @@ def _together(plan: ResolvedPlan, answers: Sequence[Answer], top: int) -> Iterat
     if borrowed := sorted(assumed - set(boards)):
         note = f"{', '.join(borrowed)}: not measured in this cost set, coefficients borrowed (costs show)"
         yield f"[dim]{ASSUMED} {note}[/dim]"
-    # Of boards, whether or not one of them is in a table.
+    # Notes on boards appear even if no table has one.
     for name in boards:
         yield (
             f"[dim]{ASSUMED} {name}: not measured, computed from the board's parameters (hardware boards); "

@@ -1,4 +1,4 @@
-"""What a replay prints: the headline first, then where the time went; and the same as one JSON object."""
+"""The summary that a replay prints, headline first, and the same as one JSON object."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ WINDOWS = {
     "arrivals": "from first to last arrival",
     "whole_run": "in all",
 }
-# Reasons to fail, and faults, that fit on a screen; --json has all.
+# Failure reasons and faults that fit on a screen; --json has all.
 MOST_ERRORS, MOST_FAULTS = 4, 12
 Line = tuple[str, str]
 
 
-def describe(found: Result, wall_s: float, **drawn: Json) -> dict[str, Json]:
-    """The documented keys of `--json`."""
-    replayed, meta = found.replayed, found.trace.meta
+def describe(result: Result, wall_s: float, **drawn: Json) -> dict[str, Json]:
+    """Return the documented keys of `--json`."""
+    replayed, meta = result.replayed, result.trace.meta
     modelled = {
         "costs_set": replayed.costs_set,
         "costs_held": replayed.costs_held,
@@ -58,29 +58,29 @@ def describe(found: Result, wall_s: float, **drawn: Json) -> dict[str, Json]:
     }
     trace = {name: getattr(meta, name) for name in ("name", "source", "sha256")}
     return {
-        **head(found.prepared),
-        "trace": {**trace, "requests": len(found.trace)},
+        **head(result.prepared),
+        "trace": {**trace, "requests": len(result.trace)},
         **to_json(replayed.summary),
         "facts": replayed.facts,
-        **({} if found.prepared.backend == "live" else modelled),
+        **({} if result.prepared.backend == "live" else modelled),
         "partial": None if replayed.partial is None else to_json(replayed.partial),
-        "run_dir": None if found.directory is None else str(found.directory),
+        "run_dir": None if result.directory is None else str(result.directory),
         **drawn,
         "wall_s": wall_s,
     }
 
 
-def render(console: Console, found: Result, wall_s: float) -> None:
-    """A dozen lines on one screen."""
-    prepared, replayed, meta = found.prepared, found.replayed, found.trace.meta
+def render(console: Console, result: Result, wall_s: float) -> None:
+    """Print a summary that fits on one screen."""
+    prepared, replayed, meta = result.prepared, result.replayed, result.trace.meta
     summary, backend = replayed.summary, prepared.backend
     if replayed.partial:
         console.print(f"[bold red]{literal(replayed.partial.sentence)}[/bold red]", soft_wrap=True)
-    boards = (literal(said) for said in on_boards(str(prepared.deployment), replayed.facts))
+    boards = (literal(text) for text in on_boards(str(prepared.deployment), replayed.facts))
     costs = f"[bold]{NUMBERS[backend]}[/bold], costs {literal(replayed.costs_set or '')}"
     how = "[bold]live, measured[/bold]" if backend == "live" else costs
     console.print(
-        f"[bold]{literal(meta.name)}[/bold], {SOURCES[meta.source]}, {len(found.trace):,} requests",
+        f"[bold]{literal(meta.name)}[/bold], {SOURCES[meta.source]}, {len(result.trace):,} requests",
         f"on [bold]{prepared.request.system}[/bold] {prepared.deployment}",
         f"with {literal(prepared.model.name)} ({', '.join((prepared.request.mode, *boards, how))})",
         soft_wrap=True,
@@ -89,18 +89,18 @@ def render(console: Console, found: Result, wall_s: float) -> None:
         console.print(f"{label:15}{line}", soft_wrap=True)
     if summary.fault_costs:
         print_sheet(console, fault_sheet("", summary.fault_costs, MOST_FAULTS))
-    kept = f"; kept in {literal(found.directory)}" if found.directory else ""
+    saved = f"; kept in {literal(result.directory)}" if result.directory else ""
     if backend != "modelled":
         times = f"replayed in {summary.duration_s:,.1f} s, {wall_s:,.1f} s in all"
     else:
         times = f"simulated in {(replayed.simulation_s or 0) * 1000:.1f} ms, {wall_s:.2f} s in all"
     if replayed.costs_held:
         console.print(f"[dim]{literal(replayed.costs_held)}[/dim]", soft_wrap=True)
-    console.print(f"[dim]{times}{kept}[/dim]", soft_wrap=True)
+    console.print(f"[dim]{times}{saved}[/dim]", soft_wrap=True)
 
 
 def on_boards(deployment: str, facts: JsonObject) -> Iterator[str]:
-    """What maps, and what the boards are where the deployment does not say it."""
+    """Yield the mapping, and the boards where the deployment does not name them."""
     if "mapping" in facts:
         yield f"mapping {facts['mapping']}"
         if not deployment.endswith(f"x{facts['board']}"):
@@ -108,7 +108,7 @@ def on_boards(deployment: str, facts: JsonObject) -> Iterator[str]:
 
 
 def lines(summary: Summary, facts: JsonObject) -> Iterator[Line]:
-    """What a replay came to, a label and a line each; `facts` are of its deployment, as it was built."""
+    """Yield a replay's results, each as a label and a line; `facts` describe its deployment."""
     if isinstance(summary, ClientSummary):
         return _client_lines(summary)
     assert isinstance(summary, EngineSummary)
@@ -116,10 +116,10 @@ def lines(summary: Summary, facts: JsonObject) -> Iterator[Line]:
 
 
 def _engine_lines(summary: EngineSummary, facts: JsonObject) -> Iterator[Line]:
-    """Of a replay whose scheduler can be asked."""
+    """Yield results that need the engine's scheduler."""
     kv = summary.kv
     yield "throughput", _throughput(summary)
-    # Of several instances it is how many each has.
+    # With several instances it is the number of each one.
     count = 1 if summary.instances else facts.get("batches", 1)
     batches = f" in {count} batches" if isinstance(count, int) and count > 1 else ""
     filled = f"KV cache up to {share(kv.peak_share)} of {kv.capacity_tokens or 0:,} tokens"
@@ -155,14 +155,15 @@ def _engine_lines(summary: EngineSummary, facts: JsonObject) -> Iterator[Line]:
     yield "requests", f"{_outcomes(summary.requests)}{preempted}; {waited}"
 
 
-def _instances(found: PerInstance) -> str:
-    """How evenly they were used."""
-    ends = f"{min(found.requests):,} to {max(found.requests):,} requests each"
-    return f"{ends}; the fullest has {number(found.imbalance)} x the mean batch of all {len(found.requests)}"
+def _instances(instances: PerInstance) -> str:
+    """Return how evenly the instances were used."""
+    least, most, of = min(instances.requests), max(instances.requests), len(instances.requests)
+    fullest = f"the fullest has {number(instances.imbalance)} x the mean batch of all {of}"
+    return f"{least:,} to {most:,} requests each; {fullest}"
 
 
 def _client_lines(summary: ClientSummary) -> Iterator[Line]:
-    """Of a replay that only a client saw: chunks beside tokens, its own lateness, attempts."""
+    """Yield results that only a client can measure: chunks, its own lateness, attempts."""
     yield "requests", _outcomes(summary.requests)
     yield from _errors(summary.attempts)
     yield "throughput", _throughput(summary)
@@ -187,22 +188,22 @@ def _client_lines(summary: ClientSummary) -> Iterator[Line]:
 
 
 def _throughput(summary: Summary) -> str:
-    """In the steady window, and in all."""
+    """Return throughput in the steady window and over the whole replay."""
     window = summary.window
     length = f"{window.end_s - window.start_s:,.1f} s {WINDOWS[window.kind]}"
-    whole = number(number_at(summary, "whole_run.throughput_tokens_per_s"))
+    overall = number(number_at(summary, "whole_run.throughput_tokens_per_s"))
     rate = f"[bold]{number(summary.throughput_tokens_per_s)} tokens/s[/bold]"
-    return f"{rate} over {length}; whole run {whole} over {summary.duration_s:,.1f} s"
+    return f"{rate} over {length}; whole run {overall} over {summary.duration_s:,.1f} s"
 
 
-def _points(found: object) -> str:
-    """Mean, percentiles and maximum."""
-    points = to_json(found) if isinstance(found, Struct) else {}
+def _points(distribution: object) -> str:
+    """Return mean, percentiles and maximum."""
+    points = to_json(distribution) if isinstance(distribution, Struct) else {}
     return ", ".join(f"{name} {number(cast('float | None', value))}" for name, value in points.items())
 
 
 def _in_time(summary: Summary) -> Iterator[Line]:
-    """How much was within the limit; and within both, where the first token has one too."""
+    """Return the share within the TBT limit, and within both limits if there is one for TTFT."""
     slo = summary.slo
     tokens, requests = share(slo.token_attainment), share(slo.request_attainment)
     goodput = f"goodput {number(slo.goodput_tokens_per_s)} tokens/s"
@@ -215,7 +216,7 @@ def _in_time(summary: Summary) -> Iterator[Line]:
 
 
 def _price(cost: Cost) -> str:
-    """What tokens cost."""
+    """Return the cost of tokens."""
     if cost.usd_per_hour is None:
         return "-, for want of a price; --price DEVICE=USD_PER_HOUR gives one"
     return (
@@ -232,20 +233,20 @@ def _energy(energy: Energy) -> str:
 
 
 def _outcomes(counts: Requests) -> str:
-    """What became of the requests; ends that none came to are left out."""
+    """Return how requests ended; outcomes without requests are left out."""
     words = {
         "rejected because they could never fit": counts.rejected,
         "unfinished": counts.unfinished,
         "[bold]failed[/bold]": counts.failed,
     }
-    others = (f", {count:,} {said}" for said, count in words.items() if count)
+    others = (f", {count:,} {phrase}" for phrase, count in words.items() if count)
     return f"{counts.completed:,} completed{''.join(others)}"
 
 
 def _schedule(schedule: Schedule) -> str:
     idle = ", ".join(f"{literal(name)} {share(busy)}" for name, busy in schedule.bubbles.items())
     pieces = f"{schedule.pieces:,} pieces of work"
-    # Of each worker, from the first to the last piece; the line above is of pools, in the window.
+    # Per worker, from its first to its last piece; the line above is per pool, in the window.
     each = f"idle, each worker, from first to last piece: {idle}"
     if schedule.violations:
         return f"[bold]left[/bold] {len(schedule.violations)} times in {pieces}; {each}"
@@ -253,7 +254,7 @@ def _schedule(schedule: Schedule) -> str:
 
 
 def _pace(pace: JsonObject) -> str:
-    """Whether the host was as fast as the devices that it emulates."""
+    """Return whether the host was as fast as the devices that it emulates."""
     slowdown, late = cast("float", pace["slowdown"]), cast("float | None", pace["late_share"])
     whose = ": [bold]these times are the host's[/bold]" if pace["kept"] is False else ""
     stretched = f"times stretched by {number(slowdown)}; " if slowdown > 1 else ""
@@ -264,17 +265,17 @@ def _pace(pace: JsonObject) -> str:
 
 
 def _memory_lines(memory: Memory) -> Iterator[Line]:
-    """A line of what is held, one of who was busy, one of what was moved."""
-    held = ", ".join(
+    """Yield lines on a board's contents, busy times and traffic."""
+    contents = ", ".join(
         f"{gigabytes(getattr(memory.hbm_bytes, part).mean)} {name}" for part, name in MEMORY_PARTS.items()
     )
     yield (
         "memory",
-        f"HBM {share(memory.hbm_share.mean)} in use, {share(memory.hbm_share.max)} at most: {held}; "
+        f"HBM {share(memory.hbm_share.mean)} in use, {share(memory.hbm_share.max)} at most: {contents}; "
         f"LPDDR {gigabytes(memory.lpddr_bytes.mean)}; {gigabytes(memory.wasted_bytes.mean)} empty in pages",
     )
-    sides = f"HBM side {share(memory.hbm_busy_share)}, LPDDR side {share(memory.lpddr_busy_share)}"
-    yield "busy", f"{sides} of the iterations' time"
+    busy = f"HBM side {share(memory.hbm_busy_share)}, LPDDR side {share(memory.lpddr_busy_share)}"
+    yield "busy", f"{busy} of the iterations' time"
     moved = memory.moved_bytes
     changes = f"{memory.mapping_changes:,} {'change' if memory.mapping_changes == 1 else 'changes'}"
     yield (
@@ -288,7 +289,7 @@ def _memory_lines(memory: Memory) -> Iterator[Line]:
 
 
 def _disturbances(summary: EngineSummary) -> Iterator[Line]:
-    """Faults and interruptions that a live replay has survived."""
+    """Yield the faults and interruptions that a live replay recovered from."""
     total, resumed = summary.faults_in_all, summary.resumed
     if total and (total.faults or total.strikes_planned):
         yield "faults", _in_all(total)
@@ -301,9 +302,9 @@ def _disturbances(summary: EngineSummary) -> Iterator[Line]:
 
 
 def _in_all(total: FaultsInAll) -> str:
-    asked = f" ({total.strikes} of {total.strikes_planned} blows)" if total.strikes_planned else ""
+    strikes = f" ({total.strikes} of {total.strikes_planned} blows)" if total.strikes_planned else ""
     return (
-        f"{total.faults} recovered from{asked}; at worst noticed after "
+        f"{total.faults} recovered from{strikes}; at worst noticed after "
         f"{milliseconds(total.detection_s)}, iterations again {milliseconds(total.recovery_s)} later, "
         f"TBT {number(total.tbt_worst_ms)} ms; goodput lost {number(total.goodput_lost_tokens)} tokens"
     )
@@ -332,21 +333,21 @@ def fault_sheet(title: str, faults: Sequence[FaultCost], most: int) -> Sheet:
     return Sheet(title, ("fault", *times), rows)
 
 
-def _chunk(found: TokensPerChunk) -> str:
-    sizes = "1 token" if found.max == 1 else f"{number(found.mean)} tokens, {number(found.max)} at most"
-    dealt = f", {share(found.even_share)} of them [bold]dealt evenly[/bold]" if found.even_share else ""
+def _chunk(chunks: TokensPerChunk) -> str:
+    sizes = "1 token" if chunks.max == 1 else f"{number(chunks.mean)} tokens, {number(chunks.max)} at most"
+    dealt = f", {share(chunks.even_share)} of them [bold]dealt evenly[/bold]" if chunks.even_share else ""
     return f"{sizes}{dealt}"
 
 
-def _attempts(found: Attempts) -> str:
-    answers = ", ".join(f"{times:,} with {status}" for status, times in found.by_status.items())
-    again = f"{found.retried:,} of them again" if found.retried else "none twice"
-    return f"{found.sent:,} sent, {again}; {f'answered: {answers}' if answers else 'no answer'}"
+def _attempts(attempts: Attempts) -> str:
+    answers = ", ".join(f"{times:,} with {status}" for status, times in attempts.by_status.items())
+    again = f"{attempts.retried:,} of them again" if attempts.retried else "none twice"
+    return f"{attempts.sent:,} sent, {again}; {f'answered: {answers}' if answers else 'no answer'}"
 
 
-def _errors(found: Attempts) -> Iterator[Line]:
-    """Why requests failed, the most frequent reasons first."""
-    errors = list(found.by_error.items())
+def _errors(attempts: Attempts) -> Iterator[Line]:
+    """Yield the reasons of failed requests, the most frequent first."""
+    errors = list(attempts.by_error.items())
     for why, times in errors[:MOST_ERRORS]:
         yield "failed", f"{times:,}: {literal(why)}"
     if len(errors) > MOST_ERRORS:
@@ -354,10 +355,10 @@ def _errors(found: Attempts) -> Iterator[Line]:
 
 
 def _different(counted: Counted) -> str | None:
-    """Requests that were not what the trace has: the numbers are then of another trace."""
-    said = []
+    """Return how requests differed from the trace, which makes the numbers another trace's."""
+    texts = []
     if counted.other_length:
-        said.append(f"{counted.other_length:,} requests got another number of tokens than they asked for")
+        texts.append(f"{counted.other_length:,} requests got another number of tokens than they asked for")
     if counted.prompt_tokens.other:
-        said.append(f"{counted.prompt_tokens.other:,} prompts had another length by the server's count")
-    return "; ".join(said) or None
+        texts.append(f"{counted.prompt_tokens.other:,} prompts had another length by the server's count")
+    return "; ".join(texts) or None

@@ -1,4 +1,4 @@
-"""Runs in numbers: a card each, every number beside the first Run's, and where numbers are from."""
+"""Tables of Runs: a card each, all numbers against the first Run's, and their provenance."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from laminabench.runs.summary import ClientSummary
 from laminabench.util.json import JsonObject, to_json
 from laminabench.workflows.compare.sides import Row
 
-# What `laminabench compare` has, then the report's own.
+# The metrics of `laminabench compare`, then the report's own.
 ROWS = (*SUMMARISED, *(metric for metric in METRICS if metric.in_report), *BOARDS)
 
 
 def cards(runs: Sequence[Shown]) -> Markup:
-    """Each Run's four numbers in large."""
+    """Return four large numbers for each Run."""
     return tag("div", *map(_card, runs), class_="cards")
 
 
 def comparison(runs: Sequence[Shown]) -> Markup:
-    """Return every number beside the first Run's."""
+    """Return every number, with ratios to the first Run's."""
     words = ["Whole run" if all(each.window.fell_back for each in runs) else "Steady window"]
     if len(runs) > 1:
         words.append(f"ratios are to {runs[0].name}")
@@ -38,8 +38,8 @@ def comparison(runs: Sequence[Shown]) -> Markup:
         words.append(f"in brackets, {CONFIDENCE:.0%} intervals of what was measured, where it tells")
     sheet = metric_sheet("; ".join(words), [each.name for each in runs], _rows(runs), 0)
     heads = [joined((swatch(each), " ", each.name, " ", badge(each))) for each in runs]
-    beside = [head for other in heads[1:] for head in (other, "over the first")]
-    return sheet_table(sheet, head=["", heads[0], *beside])
+    others = [head for other in heads[1:] for head in (other, "over the first")]
+    return sheet_table(sheet, head=["", heads[0], *others])
 
 
 def _rows(runs: Sequence[Shown]) -> Iterator[Row]:
@@ -60,7 +60,7 @@ def _estimate(metric: Metric, each: Shown) -> Estimate:
 
 
 def badge(each: Shown) -> Markup:
-    """Whether its numbers were modelled or measured, and whether it came to its end."""
+    """Return a mark of modelled or measured numbers, and of a Run that ended early."""
     marks = [tag("span", each.backend, class_=f"badge {each.backend}")]
     if each.unfinished:
         marks.append(tag("span", f"partial: {each.unfinished:,} requests unfinished", class_="badge partial"))
@@ -83,14 +83,14 @@ def _card(each: Shown) -> Markup:
         (f"of tokens within {each.slo.tbt_ms:g} ms", "slo.token_attainment", share),
         ("$ a million tokens", "cost.usd_per_million_tokens", number4),
     )
-    lines = ((unit, exactly(found := each.number_at(path), written(found))) for unit, path, written in facts)
+    lines = ((unit, exactly(value := each.number_at(path), written(value))) for unit, path, written in facts)
     model, trace = each.manifest.model_name, each.manifest.trace.name
     what = tag("p", f"{model} on {trace}, {each.manifest.workload.mode}; {window_words(each)}")
     head = tag("h3", swatch(each), " ", each.name, " ", badge(each))
     return tag("article", head, tiles(lines), what, class_="card", style=f"--series:{each.colour}")
 
 
-# What only a client can tell.
+# Metrics that only a client can measure.
 _TIMES = (
     ("Sent to first chunk (TTFT), ms", "ttft_ms"),
     ("Between two chunks (ITL), ms", "itl_ms"),
@@ -100,13 +100,13 @@ _TIMES = (
 )
 _POINTS = ("mean", "p50", "p90", "p99", "p99.9", "max")
 _ATTEMPTS = ("sent", "retried", "failed")
-# Of a server that answers everything in another way the first ones do; all are in run.json.
+# A page shows the first deviating answers only; run.json has all.
 _MOST_ERRORS = 20
 
 
 def client_sheets(runs: Sequence[Shown]) -> list[Sheet]:
     """Return two for each Run whose requests only a client observed."""
-    return [sheet for each in runs if each.seen_by_client for sheet in (_times(each), _calls(each))]
+    return [sheet for each in runs if each.client_only for sheet in (_times(each), _calls(each))]
 
 
 def _times(each: Shown) -> Sheet:
@@ -196,7 +196,7 @@ def _coefficients(terms: Sequence[JsonObject], each: Shown) -> Markup:
         own = term.get("coefficients")
         values = dict(own) if isinstance(own, Mapping) else {}
         rest = {name: fact for name, fact in term.items() if name not in _ABOUT | {"coefficients"}}
-        # A network says its numbers beside its name, not among coefficients.
+        # A network's numbers are next to its name, not among coefficients.
         if not values:
             values, rest = rest, {}
         about = (plain(term.get(name)) for name in ("term", "device", "set", "kind", "source"))
@@ -209,7 +209,7 @@ def _lines(facts: JsonObject) -> Markup:
 
 
 def _facts(facts: JsonObject, within: str = "") -> Iterator[tuple[str, str]]:
-    """Nested facts as lines; an inner name follows those around it."""
+    """Yield nested facts as lines, with dotted names."""
     for name, fact in facts.items():
         path = f"{within}{name}".replace("_", " ")
         if isinstance(fact, Mapping):

@@ -1,4 +1,4 @@
-"""The points of a sweep as a table."""
+"""The table of a sweep's points."""
 
 from __future__ import annotations
 

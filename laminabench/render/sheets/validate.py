@@ -1,4 +1,4 @@
-"""Tables of a validation: predictions beside measurements, as the folder of `validate -o` has them."""
+"""Tables of a validation: predictions against measurements."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ _NO_ERRORS = KeptErrors(points=0, median=None, mean=None, worst=None)
 NAMES = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency"}
 
 
-def sheets_of(found: KeptValidation) -> Iterator[Sheet]:
+def sheets_of(validation: KeptValidation) -> Iterator[Sheet]:
     """Yield a table for each kind that was validated."""
-    if found.recorded:
-        yield recorded_sheet(found.recorded)
-    if found.published:
-        yield published_sheet(found.published)
-    if found.serving is not None:
-        yield serving_sheet(found.serving)
-    if found.twin:
-        yield twin_sheet(found.twin, same_order=found.twin_same_order)
-    if found.emulated:
-        yield emulated_sheet(found.emulated)
+    if validation.recorded:
+        yield recorded_sheet(validation.recorded)
+    if validation.published:
+        yield published_sheet(validation.published)
+    if validation.serving is not None:
+        yield serving_sheet(validation.serving)
+    if validation.twin:
+        yield twin_sheet(validation.twin, same_order=validation.twin_same_order)
+    if validation.emulated:
+        yield emulated_sheet(validation.emulated)
 
 
-def recorded_sheet(found: Sequence[KeptRecorded]) -> Sheet:
+def recorded_sheet(predictions: Sequence[KeptRecorded]) -> Sheet:
     """Return a row a prediction: errors of means, of TPOT's percentiles, and of a request's latency."""
     columns = ("recorded", ">TTFT", ">latency", ">TPOT", *(f">{p}" for p in POINTS), ">by request", "")
     rows: list[Row] = []
-    for each in found:
+    for each in predictions:
         errors, own = each.errors_percent, each.constants == AS_MEASURED
         name = each.recording if own else f"  with {each.gap_ms:.2f} ms a step, from {each.constants}"
         means = [errors[metric]["mean"] for metric in ("ttft", "latency", "tpot")]
@@ -52,15 +52,15 @@ def recorded_sheet(found: Sequence[KeptRecorded]) -> Sheet:
         by_request = _percent(errors["latency"].get("by_request"), sign=False)
         rows.append([name, *map(_percent, numbers), by_request, verdict(missed=each.missed)])
         for simulator, theirs in each.others.items() if own else ():
-            told = [*theirs.get("ttft", [])[:1], *theirs.get("latency", [])[:1], *theirs.get("tpot", [])]
-            padding = [""] * (len(columns) - 1 - len(told))
-            rows.append([Cell(f"  by {simulator}", tone="quiet"), *map(_percent, told), *padding])
+            known = [*theirs.get("ttft", [])[:1], *theirs.get("latency", [])[:1], *theirs.get("tpot", [])]
+            padding = [""] * (len(columns) - 1 - len(known))
+            rows.append([Cell(f"  by {simulator}", tone="quiet"), *map(_percent, known), *padding])
     limits = ", ".join(f"{NAMES[name]} {limit:g}" for name, limit in TARGETS.items())
     note = f"targets: {limits}, TPOT's percentiles {TPOT_POINTS:g} %"
     return Sheet("predicted / measured - 1, in percent", columns, rows, [note])
 
 
-def published_sheet(found: Sequence[KeptPublished]) -> Sheet:
+def published_sheet(numbers: Sequence[KeptPublished]) -> Sheet:
     """Return a row a published number."""
     columns = ("model", "deployment", "costs", ">printed ms", ">modelled ms", ">error %", "")
     rows = [
@@ -71,21 +71,21 @@ def published_sheet(found: Sequence[KeptPublished]) -> Sheet:
             _percent(row.error_percent),
             row.why_not or verdict(missed=abs(row.error_percent or 0.0) > TARGET),
         )
-        for row in found
+        for row in numbers
     ]
-    errors = [abs(row.error_percent) for row in found if row.error_percent is not None]
+    errors = [abs(row.error_percent) for row in numbers if row.error_percent is not None]
     mean = sum(errors) / len(errors) if errors else 0.0
     outcome = "missed" if mean > MEAN_TARGET else "met"
     note = f"mean of absolute errors {mean:.1f} %, target {MEAN_TARGET:g} %: {outcome}"
     return Sheet("published", columns, rows, [note])
 
 
-def serving_sheet(found: KeptServing) -> Sheet:
+def serving_sheet(serving: KeptServing) -> Sheet:
     """Return a row a model and device, then all of these; the notes say why some are known to be off."""
     columns = ("servers", "vLLM", ">loads", ">TPOT", ">mean", ">worst", ">TTFT", ">mean", ">target", "")
-    reasons = list(dict.fromkeys(group.off for group in found.groups if group.off))
+    reasons = list(dict.fromkeys(group.off for group in serving.groups if group.off))
     rows = []
-    for group in found.groups:
+    for group in serving.groups:
         tpot, ttft = (group.errors.get(metric, _NO_ERRORS) for metric in ("tpot", "ttft"))
         mark = f" ({reasons.index(group.off) + 1})" if group.off else ""
         rows.append(
@@ -104,14 +104,14 @@ def serving_sheet(found: KeptServing) -> Sheet:
     return Sheet(title, columns, rows, notes)
 
 
-def twin_sheet(found: Sequence[KeptTwin], *, same_order: bool | None) -> Sheet:
+def twin_sheet(pairs: Sequence[KeptTwin], *, same_order: bool | None) -> Sheet:
     """Return a row a twin: what was measured, what is modelled, and how far that is off."""
-    common, own = _told_apart([each.twin for each in found])
+    common, own = _split_flags([each.twin for each in pairs])
     columns = ("twin", *(f">{name}" for name in twin.METRICS), "")
     rows = [
         (
             name,
-            *_beside(
+            *_compared(
                 twin.METRICS,
                 {metric: estimate.value for metric, estimate in each.measured.items()},
                 each.predicted,
@@ -119,7 +119,7 @@ def twin_sheet(found: Sequence[KeptTwin], *, same_order: bool | None) -> Sheet:
             ),
             verdict(missed=each.missed),
         )
-        for each, name in zip(found, own, strict=True)
+        for each, name in zip(pairs, own, strict=True)
     ]
     order = (
         "" if same_order is None else f"; order of the deployments: {'' if same_order else 'not '}the same"
@@ -132,19 +132,19 @@ def twin_sheet(found: Sequence[KeptTwin], *, same_order: bool | None) -> Sheet:
     )
 
 
-def emulated_sheet(found: Sequence[KeptAgreement]) -> Sheet:
+def emulated_sheet(pairs: Sequence[KeptAgreement]) -> Sheet:
     """Return a row a replay: the engine on emulated devices, and how far that is from the model."""
-    common, own = _told_apart([each.replay for each in found])
+    common, own = _split_flags([each.replay for each in pairs])
     titles = (*(f">{name}" for name in emulated.METRICS), ">host ms", ">late", ">assumed host")
     rows = [
         (
             name,
-            *_beside(emulated.METRICS, each.emulated, each.modelled, each.differences_percent),
+            *_compared(emulated.METRICS, each.emulated, each.modelled, each.differences_percent),
             *(number(each.host_ms), share(each.pace.get("late_share"))),
             number(each.modelled_with_assumed_host.get("tokens/s")),
             Cell(f"missed: {', '.join(each.missed)}", tone="bad") if each.missed else verdict(missed=False),
         )
-        for each, name in zip(found, own, strict=True)
+        for each, name in zip(pairs, own, strict=True)
     ]
     note = (
         f"targets: {_limits(emulated.TARGETS)} %; modelled with the host that was emulated on, in ms an "
@@ -155,7 +155,7 @@ def emulated_sheet(found: Sequence[KeptAgreement]) -> Sheet:
     )
 
 
-def moved_sheet(found: Sequence[Moved]) -> Sheet:
+def moved_sheet(changes: Sequence[Moved]) -> Sheet:
     """Return the errors that are not as they were saved."""
     rows = [
         (
@@ -164,12 +164,12 @@ def moved_sheet(found: Sequence[Moved]) -> Sheet:
             "gone" if each.now is None else f"{each.now:+.2f}",
             Cell("worse", tone="bad") if each.worse else "",
         )
-        for each in found
+        for each in changes
     ]
     return Sheet("", ("error in percent", ">kept", ">now", ""), rows)
 
 
-def _beside(
+def _compared(
     metrics: Iterable[str],
     measured: Mapping[str, float | None],
     modelled: Mapping[str, float],
@@ -183,7 +183,7 @@ def _beside(
             yield "-"
 
 
-def _told_apart(calls: Sequence[str]) -> tuple[list[str], list[str]]:
+def _split_flags(calls: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return a note of the flags that all calls share, and the flags that each has of its own."""
     words = [re.split(r"\s+(?=--)", each) for each in calls]
     common = [word for word in words[0] if all(word in other for other in words)] if len(calls) > 1 else []

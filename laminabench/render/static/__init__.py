@@ -1,1 +1,1 @@
-"""Pictures, one file each."""
+"""Pictures of results, one file each."""

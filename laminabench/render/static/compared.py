@@ -1,4 +1,4 @@
-"""Systems or Runs side by side as bars: throughput above, TBT below."""
+"""Bars of systems or Runs side by side, with throughput above and TBT below."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _ROWS = (("throughput", "tokens/s"), ("tbt_p50", "TBT p50, ms"), ("tbt_p99", "TB
 
 @dataclass(frozen=True, slots=True)
 class _Bars:
-    """One colour of bars, one in each group."""
+    """Bars of one colour, one in each group."""
 
     label: str
     colour: str
     estimates: list[dict[str, Estimate]]
 
 
-def draw_sides(compared: SideBySide, target: Path) -> None:
-    """Draw `picture_of_sides` into `target`, as its suffix names."""
-    drawn(lambda: picture_of_sides(compared), target)
+def draw_comparison(compared: SideBySide, target: Path) -> None:
+    """Draw `comparison_picture` into `target`, in the format of its suffix."""
+    drawn(lambda: comparison_picture(compared), target)
 
 
-def picture_of_sides(compared: SideBySide) -> Figure:
-    """A bar for each side, with its interval where it was measured."""
+def comparison_picture(compared: SideBySide) -> Figure:
+    """Return a bar for each side, with its interval if it was measured."""
     groups = [side.label for side in compared.sides]
     bars = [_Bars("", CYCLE[0], [dict(side.estimates) for side in compared.sides])]
     how = ", ".join(dict.fromkeys(NUMBERS[side.backend] for side in compared.sides))
@@ -48,16 +48,16 @@ def picture_of_sides(compared: SideBySide) -> Figure:
 
 
 def draw_cells(cells: Sequence[Cell], target: Path) -> None:
-    """Draw `picture_of_cells` into `target`, as its suffix names."""
+    """Draw `picture_of_cells` into `target`, in the format of its suffix."""
     drawn(lambda: picture_of_cells(cells), target)
 
 
 def picture_of_cells(cells: Sequence[Cell]) -> Figure:
-    """A group of bars for each model, trace and cost set, a bar for each system."""
+    """Return a group of bars for each model, trace and cost set, with a bar for each system."""
     groups = [f"{cell.model}\n{cell.trace}\n{cell.label}" for cell in cells]
-    sides = [cell.sides(next(iter(cell.summaries))).sides for cell in cells]
+    compared = [cell.sides(next(iter(cell.summaries))).sides for cell in cells]
     bars = [
-        _Bars(name, system(name).COLOUR, [dict(each[place].estimates) for each in sides])
+        _Bars(name, system(name).COLOUR, [dict(each[place].estimates) for each in compared])
         for place, name in enumerate(cells[0].summaries)
     ]
     return _picture(groups, bars, "modelled")
@@ -83,9 +83,9 @@ def _row(axes: Axes, metric: str, bars: list[_Bars]) -> None:
     thick = 0.8 / len(bars)
     for place, bar in enumerate(bars):
         at = [group + (place - (len(bars) - 1) / 2) * thick for group in range(len(bar.estimates))]
-        found = [each[metric] for each in bar.estimates]
+        values = [each[metric] for each in bar.estimates]
         axes.margins(x=0.02)
-        axes.bar(at, [each.value or 0.0 for each in found], thick * 0.92, color=bar.colour, label=bar.label)
-        for x, each in itertools.compress(zip(at, found, strict=True), [each.interval for each in found]):
+        axes.bar(at, [each.value or 0.0 for each in values], thick * 0.92, color=bar.colour, label=bar.label)
+        for x, each in itertools.compress(zip(at, values, strict=True), [each.interval for each in values]):
             assert each.interval is not None
             axes.vlines(x, *each.interval, color=INK, lw=1)

@@ -1,4 +1,4 @@
-"""How a figure becomes a file."""
+"""Files of figures."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DPI = 130
-# What keeps a file's date out of it, so that equal figures are equal files.
+# Metadata without a date, so that equal figures are equal files.
 _UNDATED = {".svg": {"Date": None}, ".png": {}, ".pdf": {"CreationDate": None}}
 
 
 def check_target(target: Path) -> None:
-    """UserError for a picture that could not be written, before anything is computed for it."""
+    """Raise UserError if the picture could not be written, before anything is computed."""
     if target.suffix.lower() not in _UNDATED:
         raise UserError(
             "picture-suffix", f"cannot draw {target}: give it one of the suffixes {', '.join(_UNDATED)}"
@@ -32,7 +32,7 @@ def check_target(target: Path) -> None:
 
 
 def drawn(picture: Callable[[], Figure], target: Path) -> None:
-    """Write it into `target`, in the format that its suffix names."""
+    """Write a figure into `target`, in the format of its suffix."""
     check_target(target)
     suffix = target.suffix.lower()
     with _as_text(), replacing(target) as temporary:
@@ -40,7 +40,7 @@ def drawn(picture: Callable[[], Figure], target: Path) -> None:
 
 
 def png_of(picture: Callable[[], Figure]) -> bytes:
-    """The same where it is shown at once."""
+    """Return the figure as PNG, to show it without a file."""
     written = io.BytesIO()
     with _as_text():
         picture().savefig(written, format="png", dpi=DPI)
@@ -48,7 +48,7 @@ def png_of(picture: Callable[[], Figure]) -> bytes:
 
 
 def _as_text() -> AbstractContextManager[None]:
-    """Text stays text, so that a picture can be searched."""
+    """Save text as text, so that pictures can be searched."""
     import matplotlib as mpl
 
     return mpl.rc_context(

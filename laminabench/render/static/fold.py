@@ -1,4 +1,4 @@
-"""A slice's graph made small enough to be read: views become edges, and elementwise chains one box."""
+"""A slice's graph reduced to a readable size: views become edges, elementwise chains one box."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from lamina.convert.describe import InstructionFacts, SavedFacts
     from laminabench.conversion.report import SliceReport
 
-# Operators that say least of what a chain is for.
+# Operators that characterise a chain least.
 _PLAIN = frozenset({"to", "mul", "add", "getitem", "empty_like", "neg"})
-# An exit of a chain that carries this share of the widest value, or more, is one that must be seen leaving.
+# An exit of at least this share of a chain's widest value must be visible.
 _WIDE = 0.25
 
 
@@ -38,7 +38,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Edge:
-    """A line of the picture."""
+    """An edge of the picture."""
 
     tail: str
     head: str
@@ -47,7 +47,7 @@ class Edge:
 
 @dataclass
 class Folded:
-    """The picture's boxes and edges, and how many views it does not show."""
+    """Boxes and edges of the picture, and the number of hidden views."""
 
     boxes: dict[str, Box]
     edges: list[Edge]
@@ -55,7 +55,7 @@ class Folded:
 
 
 def fold(piece: SliceReport, saved_before: list[SavedFacts]) -> Folded:
-    """A slice's graph from a conversion's report; `saved_before` is the cut that it continues from."""
+    """Fold a slice's graph from a conversion's report; `saved_before` is the cut that it continues."""
     folder = _Folder(piece, saved_before)
     return Folded(folder.boxes, folder.edges(), folder.views)
 
@@ -65,7 +65,7 @@ class _Folder:
         self.piece = piece
         self.boxes: dict[str, Box] = {}
         self.bytes: dict[str, int] = {}
-        # Of each value: what it is made of once views are gone, what its operator takes, and its box.
+        # For each value: its sources without views, its operator's inputs, and its box.
         self.through: dict[str, list[str]] = {}
         self.made_of: dict[str, list[str]] = {}
         self.home: dict[str, str] = {}
@@ -77,11 +77,11 @@ class _Folder:
         self._ends()
 
     def _inputs(self, saved_before: list[SavedFacts]) -> None:
-        # The order of a slice's inputs is the order in which the slice before it gives them.
+        # A slice's inputs are in the order of the previous slice's outputs.
         context = [value for value in self.piece["inputs"] if value["name"] != "attended"]
         for value, saved in itertools.zip_longest(context, saved_before):
             box = Box(value["name"], "input", "before", value["name"], value["type"])
-            if saved is not None and saved["bytes"]:  # else everyone knows it: tokens and positions
+            if saved is not None and saved["bytes"]:  # else every worker has it: tokens and positions
                 box.kind, box.title, box.saved = "saved", saved["made_by"], [saved["bytes"]]
             self._put(box, value["bytes"])
         for value in self.piece["inputs"]:
@@ -96,7 +96,7 @@ class _Folder:
         self.home[box.name] = box.name
 
     def _operators(self) -> None:
-        """A box for every operator that is not a view."""
+        """Make a box for every operator that is not a view."""
         products = {one["result"]: one for part in self.piece["products"] for one in part["products"]}
         for part in self.piece["parts"]:
             for one in part["instructions"]:
@@ -104,7 +104,7 @@ class _Folder:
                 inputs = (self.through.get(given, []) for given in one["inputs"])
                 before = self.made_of[name] = list(dict.fromkeys(itertools.chain.from_iterable(inputs)))
                 if is_size(one) or (not before and not one["weights"]):
-                    self.through[name] = []  # made of the size of the batch alone
+                    self.through[name] = []  # depends on the batch size only
                     continue
                 if one["kind"] == "view" or (one["op"] in {"getitem", "chunk"} and before):
                     self.views += 1
@@ -124,7 +124,7 @@ class _Folder:
                     self.uses.setdefault(value, []).append(name)
 
     def _chains(self) -> None:
-        """One box for elementwise operators that continue one value, as long as one wide value leaves it."""
+        """Merge chains of elementwise operators, as long as one wide value leaves each."""
         query = self.piece["parts"][0]["gives"][0]["bytes"]
         stream = self.bytes.get("attended", query)
         given = (each["name"] for part in self.piece["parts"] for each in part["gives"])
@@ -143,7 +143,7 @@ class _Folder:
                 made_of = self.made_of[name]
                 others = [value for value in made_of if value != source and value not in chain]
                 # Small values (cos and sin, a router's choice) may join in, unless they come from the chain
-                # itself; a second wide value is a meeting of two streams, which is to be seen.
+                # itself; a second wide value joins two streams, which must stay visible.
                 small = min(self.bytes[source], stream // 4)
                 joins = all(self.bytes[v] <= small and not needs[v] & {*chain, name} for v in others)
                 if not joins or len(others) == len(made_of):
@@ -161,7 +161,7 @@ class _Folder:
         self.boxes = {name: box for name, box in self.boxes.items() if self.home[name] == name}
 
     def _needs(self, order: list[str]) -> dict[str, set[str]]:
-        """All that each box is made of, however far up."""
+        """Return all boxes that each box depends on."""
         needs: dict[str, set[str]] = {}
         for name in order:
             above = self.made_of.get(name, [])
@@ -169,7 +169,7 @@ class _Folder:
         return needs
 
     def _connected(self, chain: list[str]) -> list[list[str]]:
-        """Two norms of one value are two chains."""
+        """Split chains into connected parts: two norms of one value are two chains."""
         groups: list[list[str]] = []
         for name in chain:
             near = [group for group in groups if any(value in group for value in self.made_of[name])]
@@ -185,12 +185,12 @@ class _Folder:
         vectors = [short_name(weight["name"]) for one in members for weight in one["weights"]]
         ops = [one["op"] for one in members]
         listed = " ".join(_telling(ops))
-        beside = {self.home[v] for name in group for v in self.made_of[name]} - {last.name}
+        parents = {self.home[v] for name in group for v in self.made_of[name]} - {last.name}
         if {"cos", "sin"} <= set(ops):
             last.title = "cos, sin"
         elif vectors:
             last.title = vectors[-1]
-        elif any(self.boxes[name].title in {"cos", "sin", "cos, sin"} for name in beside):
+        elif any(self.boxes[name].title in {"cos", "sin", "cos, sin"} for name in parents):
             last.title = "rotate"
         else:
             last.title = listed
@@ -214,13 +214,13 @@ class _Folder:
                 box.saved = [value["bytes"]]
                 self.boxes[box.name] = box
                 self.sinks[box.name] = [value["value"]]
-        self._join_alike()
+        self._join_equal()
 
-    def _join_alike(self) -> None:
-        """Saved values of one type that lie between the same boxes are drawn as one: cos and sin."""
-        alike: dict[tuple[object, ...], list[Box]] = {}
+    def _join_equal(self) -> None:
+        """Merge saved values of one type between the same boxes, such as cos and sin."""
+        equal: dict[tuple[object, ...], list[Box]] = {}
         joined: dict[str, str] = {}
-        # From the top: where two have become one, what leaves them comes from one box.
+        # From the top: merged boxes make the edges below them equal.
         for box in [box for box in self.boxes.values() if box.kind == "saved"]:
             if box.part == "before":
                 ends = {self.home[user] for user in self.uses.get(box.name, [])}
@@ -228,9 +228,9 @@ class _Folder:
             else:
                 makers = {self.home[maker] for value in self.sinks[box.name] for maker in self.through[value]}
                 key = (box.detail, box.part, frozenset(joined.get(maker, maker) for maker in makers))
-            alike.setdefault(key, []).append(box)
-            joined[box.name] = alike[key][0].name
-        for first, *others in alike.values():
+            equal.setdefault(key, []).append(box)
+            joined[box.name] = equal[key][0].name
+        for first, *others in equal.values():
             first.title = ", ".join(box.title for box in (first, *others))
             first.saved = [width for box in (first, *others) for width in box.saved]
             for box in others:
@@ -239,7 +239,7 @@ class _Folder:
                 self.sinks.pop(box.name, None)
 
     def edges(self) -> list[Edge]:
-        """One line for each two boxes that are connected."""
+        """Return one edge for each two connected boxes."""
         home = self.home
         pairs = [(home[value], home[user]) for value, users in self.uses.items() for user in users]
         for sink, given in self.sinks.items():
@@ -255,7 +255,7 @@ class _Folder:
 
 
 def _telling(ops: list[str]) -> list[str]:
-    """The operators to name: all if they are few, else those that say what the chain is for."""
+    """Return the operators to name: all if they are few, else the characteristic ones."""
     distinct = list(dict.fromkeys(ops))
     if len(distinct) > 4:
         distinct = [op for op in distinct if op not in _PLAIN] or distinct

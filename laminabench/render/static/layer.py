@@ -1,4 +1,4 @@
-"""A picture of one slice: what runs between two attention operators, when, and what crosses the cut.
+"""A picture of one slice: the work between two attention operators, when, and what crosses the cut.
 
 Time runs downwards in three bands, as the slice runs: until q is sent, until k and v are sent, and while
 attention runs. The attention workers stand in a lane of their own on the right. Lengths are inches from the
@@ -27,10 +27,10 @@ _BANDS = {
     "rest": ("3", "during attention"),
     "logits": ("1", "up to the logits"),
 }
-_MARGIN = 2.35  # what is said of each band stands left of it
+_MARGIN = 2.35  # a band's text, on its left
 _LANE = 2.1  # of the attention workers
 _HEIGHT = 0.4
-# Told apart by people who see no red or green (after Okabe and Ito).
+# Distinct for colour-blind readers (after Okabe and Ito).
 _CUT, _MOVED, _PLAIN = "#d55e00", "#0072b2", "#9a9a9a"
 _EDGES = {"cut": _CUT, "moved": _MOVED, "plain": _PLAIN}
 _INK = "#222222"
@@ -47,7 +47,7 @@ _LOOKS = {
     "attention": ("#fbe7b2", "#b8860b", _INK),
 }
 _TITLE, _DETAIL = 9.0, 7.0
-# Of DejaVu Sans, with something to spare for a viewer that has another font.
+# Widths of DejaVu Sans, with room for a viewer's substitute font.
 _EM = 0.64 / 72
 
 
@@ -134,9 +134,9 @@ class _Drawing:
             count = len(work[name]["products"])
             products = f"{count} matrix product{'s' if count != 1 else ''},"
             weights = f"{work[name]['weight_bytes'] / 1e6:,.1f} MB of weights"
-            told = f"{products}\n{weights}" if work[name]["operators"] else "nothing to run"
+            caption = f"{products}\n{weights}" if work[name]["operators"] else "nothing to run"
             self._text(0.25, top + 0.26, f"{number}  {label}", 9.5, weight="bold")
-            self._text(0.25, top + 0.42, told, 8, color="#444444", va="top")
+            self._text(0.25, top + 0.42, caption, 8, color="#444444", va="top")
 
     def _attention(self) -> None:
         """Draw the operators before and after the slice, with what moves between them and it."""
@@ -200,8 +200,8 @@ class _Drawing:
         """Draw the two cuts, and the bytes of every saved value on its line."""
         for name, box in self.folded.boxes.items():
             if box.kind == "saved":
-                beside = 0.4 if box.part == "before" else -0.42
-                y = self.rows.heights[self.rows.of[name]] + beside
+                offset = 0.4 if box.part == "before" else -0.42
+                y = self.rows.heights[self.rows.of[name]] + offset
                 self._label(self.layout.x[name], y, box.saved_bytes, _CUT)
         first = max(self.index - 1, 0)
         for place, piece in enumerate(self.report["slices"][first : self.index + 1], first):
@@ -280,9 +280,9 @@ class _Drawing:
 
 _TOP = 1.4
 _PITCH = 0.66
-_SAVED = 0.95  # from a saved value to the band beside it: its bytes stand between
+_SAVED = 0.95  # from a saved value to the next band, with its bytes between
 _PADDING = 0.38  # from a band's edge to the middle of its first row
-_FEWEST = 1.05  # a band is at least high enough for what is written beside it
+_FEWEST = 1.05  # minimum height of a band, for its text
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ def rows_of(folded: Folded, parts: Sequence[str]) -> Rows:
         depth = _depths(folded, part)
         count = max(depth.values(), default=0) + 1
         for name, row in depth.items():
-            # What is sent is sent at the end of its part.
+            # Values are sent at the end of their part.
             of[name] = len(heights) + (count - 1 if folded.boxes[name].kind == "send" else row)
         tall = max(2 * _PADDING + (count - 1) * _PITCH, _FEWEST)
         step = (tall - 2 * _PADDING) / (count - 1) if count > 1 else 0.0

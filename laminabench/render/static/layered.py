@@ -1,4 +1,4 @@
-"""Where the boxes of a layered graph go: each near to what it is connected with, in its row."""
+"""A layout of layered graphs that places each box near its neighbours, within its row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BEND_WIDTH = 0.18
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Rows from top to bottom, each from left to right; bends are the corners of long edges."""
+    """The rows of boxes from top to bottom, each from left to right, and the bends of long edges."""
 
     rows: list[list[Node]]
     x: dict[Node, float]
@@ -34,7 +34,7 @@ def lay_out(
     """Return order and places of nodes in given rows; edges lead downwards, `rightmost` nodes come last."""
     layout = Layout([[] for _ in range(max(row_of.values()) + 1)], {}, dict(row_of), {})
     for tail, head in edges:
-        # Lines that leave the same value run together until they part.
+        # Edges of one value share their path until they branch.
         bends: list[Node] = [("bend", tail, row) for row in range(row_of[tail] + 1, row_of[head])]
         layout.row_of.update((bend, row) for row, bend in enumerate(bends, row_of[tail] + 1))
         layout.paths[tail, head] = [tail, *bends, head]
@@ -63,16 +63,16 @@ def _place(
     wide: Mapping[Node, float],
     rightmost: frozenset[Node],
 ) -> None:
-    """Order a row by the places that its nodes want, and keep them apart around these."""
-    wanted = {}
+    """Order a row by its nodes' preferred places, and separate them around these."""
+    targets = {}
     for node in row:
         others = [other for other in near[node] if layout.row_of[other] == behind] or near[node] or [node]
-        wanted[node] = sum(layout.x[other] for other in others) / len(others)
-    row.sort(key=lambda node: (node in rightmost, wanted[node]))
+        targets[node] = sum(layout.x[other] for other in others) / len(others)
+    row.sort(key=lambda node: (node in rightmost, targets[node]))
     right = float("-inf")
     for node in row:
-        layout.x[node] = max(wanted[node], right + wide[node] / 2)
+        layout.x[node] = max(targets[node], right + wide[node] / 2)
         right = layout.x[node] + wide[node] / 2 + _GAP
-    shift = sum(wanted[node] - layout.x[node] for node in row) / len(row)
+    shift = sum(targets[node] - layout.x[node] for node in row) / len(row)
     for node in row:
         layout.x[node] += shift

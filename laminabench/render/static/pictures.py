@@ -1,4 +1,4 @@
-"""Pictures of charts that pages have too."""
+"""Pictures of the charts that pages show."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def column(charts: Sequence[Chart], title: str) -> Figure:
     with look():
         height = 1.2 + 2.1 * len(charts)
         figure, panels = sheet(len(charts), 1, width=10.5, height=height, sharex=True, squeeze=False)
-        # Names are the user's: nothing in them is mathematics.
+        # Users' names are not formulas.
         figure.suptitle(printable(title), parse_math=False)
         for axes, chart in zip(panels.flat, charts, strict=True):
             plot(axes, chart)
@@ -47,8 +47,8 @@ def plan_picture(plan: KeptPlan) -> Figure:
     with look():
         figure, panels = sheet(1, len(plan.answers), width=PAGE, height=3.4, squeeze=False, sharey=True)
         for axes, answer in zip(panels.flat, plan.answers, strict=True):
-            found = front_at(answer.replayed, plan.prices, plan.slo_tbt_p99_ms)
-            plot(axes, front_chart(plan, found, "usd_per_million_tokens", "tbt_p99_ms"))
+            front = front_at(answer.replayed, plan.prices, plan.slo_tbt_p99_ms)
+            plot(axes, front_chart(plan, front, "usd_per_million_tokens", "tbt_p99_ms"))
             axes.set_title(printable(answer.costs), parse_math=False)
             axes.label_outer()
         legend_of(figure, panels.flat, loc="outside upper center", ncols=6)
@@ -58,7 +58,7 @@ def plan_picture(plan: KeptPlan) -> Figure:
 
 
 def errors_picture(charts: Sequence[Chart]) -> Figure:
-    """Return charts of errors beside each other."""
+    """Return charts of errors side by side."""
     with look():
         rows = max(len(trace["y"]) for chart in charts for trace in chart.traces)
         width, height = 4.0 * len(charts), 0.3 * rows + 1.2

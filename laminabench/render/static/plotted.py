@@ -1,4 +1,4 @@
-"""A chart as a picture: matplotlib draws what plotly draws on a page, from the same description."""
+"""Charts as pictures: matplotlib draws the same description that plotly draws on a page."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _STEPS = {"hv": "steps-post", "hvh": "steps-mid", "vh": "steps-pre"}
 _SYMBOLS = {
     "circle": "o", "square": "s", "triangle-up": "^", "diamond": "D", "cross": "P", "x": "X", "star": "*",
 }  # fmt: skip
-# Of a mark of a page's pixels, in points.
+# Points per pixel of a page's marks.
 _POINTS = 0.55
-# With so few points a line shows each of them.
+# Lines with at most this many points mark each of them.
 _FEW = 30
 
 

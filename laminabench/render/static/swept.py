@@ -1,4 +1,4 @@
-"""A sweep: throughput, time between tokens and cost over one flag, a line for each value of the others."""
+"""A picture of a sweep: throughput, TBT and cost over one flag, a line for each other value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PANELS = {
     "tbt_ms.p99": "TBT p99 in ms",
     "cost.usd_per_million_tokens": "$ a million tokens",
 }
-# More lines cannot be told apart, nor their names be read.
+# More lines are not distinguishable, nor their names readable.
 MOST_NAMED = 14
 _DASHES = ("solid", "dash", "dot", "dashdot")
 Row = Mapping[str, Any]
@@ -40,7 +40,7 @@ def picture(rows: Sequence[Row], varied: Sequence[str]) -> Figure:
         backends = sorted({str(row["backend"]) for row in rows})
         traces = sorted({str(row["trace.name"]) for row in rows if row.get("trace.name")})
         title = f"{', '.join(traces)}: {len(rows):,} points, {' and '.join(backends)}"
-        # A name is the user's: nothing in it is mathematics.
+        # A user's name is not a formula.
         figure.suptitle(printable(title), parse_math=False)
     return figure
 
@@ -64,8 +64,8 @@ def _chart(lines: Mapping[str, Sequence[Row]], along: str, key: str, title: str)
                 "line": {"color": CYCLE[place % len(CYCLE)], "dash": dash},
             }
         )
-    whole = numeric and all(isinstance(row[along], int) for rows in lines.values() for row in rows)
-    x = axis(label(along), tickformat="d" if whole else "")
+    integral = numeric and all(isinstance(row[along], int) for rows in lines.values() for row in rows)
+    x = axis(label(along), tickformat="d" if integral else "")
     return Chart(key, title, "", "", traces, {"xaxis": x, "yaxis": axis(title, rangemode="tozero")})
 
 

@@ -1,4 +1,4 @@
-"""A sensitivity as a tornado: a bar an input, from its lowest to its highest gain, the longest on top."""
+"""A sensitivity as a tornado: a bar per input from its lowest to its highest gain, longest on top."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ if TYPE_CHECKING:
 _THICK = 0.62
 
 
-def draw(found: Sensitivity, where: str, target: Path) -> None:
-    """Into `target`, as its suffix names; an .svg follows the reader's light or dark."""
+def draw(result: Sensitivity, where: str, target: Path) -> None:
+    """Draw into `target`, in the format of its suffix; an .svg follows the reader's light or dark."""
     with look():
         if target.suffix.lower() != ".svg":
-            drawn(lambda: picture(found, where), target)
+            drawn(lambda: picture(result, where), target)
             return
         check_target(target)
         with replacing(target) as temporary:
-            save(picture(found, where), temporary)
+            save(picture(result, where), temporary)
 
 
-def picture(found: Sensitivity, where: str) -> Figure:
-    """The figure, not yet written anywhere; inside `look`."""
-    first, second = found.systems
-    figure, axes = sheet(width=PAGE, height=0.9 + 0.27 * len(found.bars))
+def picture(result: Sensitivity, where: str) -> Figure:
+    """Return the unsaved figure; call it inside `look`."""
+    first, second = result.systems
+    figure, axes = sheet(width=PAGE, height=0.9 + 0.27 * len(result.bars))
     axes.axvline(0, color=INK, lw=1)
-    here = f"as it is: {100 * found.base.gain:+.1f} %"
-    axes.axvline(100 * found.base.gain, color=PUBLISHED, lw=1, ls=":", label=here)
-    for row, bar in enumerate(found.bars):
-        _bar(axes, row, bar, found.base.gain)
-    axes.set_yticks(range(len(found.bars)), [_title(bar) for bar in found.bars])
-    axes.set_ylim(len(found.bars) - 0.4, -0.6)
+    here = f"as it is: {100 * result.base.gain:+.1f} %"
+    axes.axvline(100 * result.base.gain, color=PUBLISHED, lw=1, ls=":", label=here)
+    for row, bar in enumerate(result.bars):
+        _bar(axes, row, bar, result.base.gain)
+    axes.set_yticks(range(len(result.bars)), [_title(bar) for bar in result.bars])
+    axes.set_ylim(len(result.bars) - 0.4, -0.6)
     low, high = axes.get_xlim()
     room = 0.2 * (high - low)  # for the values at the ends of bars
     axes.set_xlim(low - room, high + room)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(f"more tokens a dollar from {first} than from {second}, %")
-    beside = axes.get_yaxis_transform()
-    axes.text(1.01, -0.9, "flips", transform=beside, fontsize=7, weight="bold", va="center")
-    for row, bar in enumerate(found.bars):
-        axes.text(1.01, row, _literal(bar.flips), transform=beside, fontsize=7, va="center")
-    on = " against ".join(f"{name} {found.deployments[name]}" for name in found.systems)
+    transform = axes.get_yaxis_transform()
+    axes.text(1.01, -0.9, "flips", transform=transform, fontsize=7, weight="bold", va="center")
+    for row, bar in enumerate(result.bars):
+        axes.text(1.01, row, _literal(bar.flips), transform=transform, fontsize=7, va="center")
+    on = " against ".join(f"{name} {result.deployments[name]}" for name in result.systems)
     for colour, words in ((BLUE, "low end of the range"), (ORANGE, "high end, or another choice")):
         axes.barh(0, 0, color=colour, label=words)
     axes.legend(ncols=3, loc="lower right", bbox_to_anchor=(1, 1), borderaxespad=0.2)
@@ -68,17 +68,17 @@ def picture(found: Sensitivity, where: str) -> Figure:
 
 
 def _title(bar: Bar) -> str:
-    said = f"{bar.input.title}: {bar.input.said(bar.input.here)}" + (
+    title = f"{bar.input.title}: {bar.input.said(bar.input.here)}" + (
         "*" if bar.input.kind == "assumed" else ""
     )
-    return _literal(said)
+    return _literal(title)
 
 
 def _bar(axes: Axes, row: int, bar: Bar, base: float) -> None:
     for end in sorted(bar.ends, key=lambda end: -abs(end.gain - base)):
         low = bar.break_even is not None and end.value == bar.input.values[0]
         axes.barh(row, 100 * (end.gain - base), _THICK, left=100 * base, color=BLUE if low else ORANGE)
-    # One label on each side, of the end that reaches farthest there.
+    # One label on each side, for its farthest end.
     below = min(bar.ends, key=lambda end: end.gain, default=None)
     above = max(bar.ends, key=lambda end: end.gain, default=None)
     if below and below.gain < base:
@@ -102,5 +102,5 @@ def _label(axes: Axes, row: int, bar: Bar, end: Point, side: Literal["left", "ri
 
 
 def _literal(text: str) -> str:
-    """Text whose dollars are no formulas."""
+    """Escape dollars, which matplotlib takes for formulas."""
     return text.replace("$", r"\$")

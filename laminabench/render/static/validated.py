@@ -1,4 +1,4 @@
-"""What was modelled beside what was measured, as pictures."""
+"""Pictures of predictions against measurements."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ SERVED = {"tpot": "TPOT in ms", "ttft": "TTFT in ms"}
 _UNITS = {"ttft": 1.0, "tpot": 1000.0, "latency": 1.0}
 
 
-def draw_recorded(found: Sequence[Judged], target: Path) -> None:
-    """The share of requests within a time: measured, and predicted as the tables have it."""
-    first = list({each.recording.name: each for each in reversed(found)}.values())[::-1]
+def draw_recorded(judged: Sequence[Judged], target: Path) -> None:
+    """Draw the share of requests within each time, measured and predicted."""
+    first = list({each.recording.name: each for each in reversed(judged)}.values())[::-1]
     drawn(lambda: _recorded(first), target)
 
 
-def _recorded(found: Sequence[Judged]) -> Figure:
+def _recorded(judged: Sequence[Judged]) -> Figure:
     import seaborn
     from matplotlib.figure import Figure
 
     with seaborn.axes_style("whitegrid"):
-        figure = Figure(figsize=(PAGE * 1.4, 2.2 * len(found)), facecolor="white", layout="constrained")
-        panels = figure.subplots(len(found), len(TITLES), squeeze=False)
-    for row, each in zip(panels, found, strict=True):
+        figure = Figure(figsize=(PAGE * 1.4, 2.2 * len(judged)), facecolor="white", layout="constrained")
+        panels = figure.subplots(len(judged), len(TITLES), squeeze=False)
+    for row, each in zip(panels, judged, strict=True):
         for axes, (name, title) in zip(row, TITLES.items(), strict=True):
             for times, label, looks in (
                 (each.measured, "measured", {"color": PUBLISHED, "lw": 3.0, "alpha": 0.6}),
@@ -53,24 +53,24 @@ def _recorded(found: Sequence[Judged]) -> Figure:
     return figure
 
 
-def draw_serving(found: Sequence[Served], target: Path) -> None:
-    """Predicted over measured by what was measured; hollow where it is known to be off."""
-    drawn(lambda: _serving([each for each in found if each.tpot_ms is not None]), target)
+def draw_serving(served: Sequence[Served], target: Path) -> None:
+    """Draw predictions over measurements; known outliers are hollow."""
+    drawn(lambda: _serving([each for each in served if each.tpot_ms is not None]), target)
 
 
-def _serving(found: Sequence[Served]) -> Figure:
+def _serving(served: Sequence[Served]) -> Figure:
     import seaborn
     from matplotlib.figure import Figure
 
-    devices = list(dict.fromkeys(each.point.device for each in found))
-    colours = dict(zip(dict.fromkeys(each.point.model for each in found), CYCLE, strict=False))
+    devices = list(dict.fromkeys(each.point.device for each in served))
+    colours = dict(zip(dict.fromkeys(each.point.model for each in served), CYCLE, strict=False))
     with seaborn.axes_style("whitegrid"):
         figure = Figure(figsize=(PAGE * 1.4, 2.6 * len(devices)), facecolor="white", layout="constrained")
         panels = figure.subplots(len(devices), len(SERVED), squeeze=False)
     for row, device in zip(panels, devices, strict=True):
         for axes, (metric, title) in zip(row, SERVED.items(), strict=True):
             axes.axhline(1, color=PUBLISHED, lw=0.8)
-            here = [one for one in found if one.point.device == device]
+            here = [one for one in served if one.point.device == device]
             for (model, colour), off in product(colours.items(), (True, False)):
                 those = [one for one in here if (one.point.model, bool(one.point.off)) == (model, off)]
                 measured = np.array([getattr(one.point, f"{metric}_ms") for one in those])

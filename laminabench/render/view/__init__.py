@@ -1,1 +1,1 @@
-"""The explorer: web pages over a folder of Runs, sweeps, plans and validations, for this machine alone."""
+"""The explorer: local web pages over a folder of Runs, sweeps, plans and validations."""

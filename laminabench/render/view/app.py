@@ -1,4 +1,4 @@
-"""The explorer's addresses: each a page that says all it shows in its link."""
+"""The explorer's addresses: each page's link holds all choices that it shows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from starlette.datastructures import QueryParams
 from laminabench.render.html import tag
 from laminabench.render.view import page as pages
 from laminabench.render.view.compare_page import compare_page, export
-from laminabench.render.view.folder import Found, Kind
+from laminabench.render.view.folder import Entry, Kind
 from laminabench.render.view.guard import EVALUATING
 from laminabench.render.view.index import Index
 from laminabench.render.view.live_page import live_page, moments
@@ -26,17 +26,17 @@ from laminabench.render.view.table_page import columns_page, table_page
 from laminabench.render.view.under_way import Watched
 from laminabench.util.errors import UserError
 
-View = Callable[[Found, QueryParams], Page]
+View = Callable[[Entry, QueryParams], Page]
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A kind of thing that has a list, and a page for each."""
+    """A kind of result with a list, and a page for each entry."""
 
     title: str
     address: str
     module: str  # of this package, whose `page` is the View
-    none: str  # what is said where there are none
+    none: str  # notice if there are none
 
 
 LISTED: dict[Kind, Listed] = {
@@ -53,7 +53,7 @@ FRESH = {"cache-control": "no-store"}
 
 
 def make_app(index: Index) -> FastAPI:
-    """Pages over the folder of this index. Guards are not its business."""
+    """Make the app that serves this index's folder, without access control."""
     app = FastAPI(title="laminabench view", docs_url=None, redoc_url=None, openapi_url=None)
     watched, root = Watched(index), index.root
     folder = str(root if root != Path() else root.resolve())
@@ -73,13 +73,13 @@ def make_app(index: Index) -> FastAPI:
     @app.exception_handler(OSError)
     def unreadable(request: Request, error: OSError) -> Response:
         where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
-        said = pages.empty(f"{where}{error.strerror or error}")
-        return shown(request, Page("That cannot be read", said), 400)
+        problem = pages.empty(f"{where}{error.strerror or error}")
+        return shown(request, Page("That cannot be read", problem), 400)
 
     @app.exception_handler(Exception)
     def bug(request: Request, error: Exception) -> Response:
-        said = f"{type(error).__name__}: {error}; this is a bug of laminabench: please report it"
-        return shown(request, Page("That went wrong", pages.empty(said)), 500)
+        problem = f"{type(error).__name__}: {error}; this is a bug of laminabench: please report it"
+        return shown(request, Page("That went wrong", pages.empty(problem)), 500)
 
     @app.exception_handler(404)
     def nowhere(request: Request, _: HTTPException) -> Response:
@@ -135,40 +135,40 @@ def make_app(index: Index) -> FastAPI:
 
 
 def _places(index: Index, path: str) -> list[Place]:
-    found = index.refreshed().found
-    runs = Place("Runs", "/", len(found["run"]), path == "/")
+    entries = index.refreshed().entries
+    runs = Place("Runs", "/", len(entries["run"]), path == "/")
     rest = (
-        Place(listed.title, listed.address, len(found[kind]), path == listed.address)
+        Place(listed.title, listed.address, len(entries[kind]), path == listed.address)
         for kind, listed in LISTED.items()
-        if found[kind] or kind == "live" or path == listed.address
+        if entries[kind] or kind == "live" or path == listed.address
     )
     return [runs, *rest]
 
 
-def address_of(found: Found) -> str:
-    """Where the browser finds it."""
-    if found.kind == "run":
-        return f"/compare?{urlencode({'run': found.key})}"
-    return f"{LISTED[found.kind].address}?{urlencode({'at': found.key})}"
+def address_of(entry: Entry) -> str:
+    """Return the address of an entry's page."""
+    if entry.kind == "run":
+        return f"/compare?{urlencode({'run': entry.key})}"
+    return f"{LISTED[entry.kind].address}?{urlencode({'at': entry.key})}"
 
 
 def list_page(index: Index, kind: Kind) -> Page:
-    """All things of a kind, the newest first."""
+    """Return the list of a kind's entries, newest first."""
     listed = LISTED[kind]
-    found = sorted(index.refreshed().found[kind].values(), key=lambda each: -each.mtime_ns)
-    if not found:
+    entries = sorted(index.refreshed().entries[kind].values(), key=lambda each: -each.mtime_ns)
+    if not entries:
         return Page(listed.title, empty(listed.none))
-    links = (tag("li", tag("a", each.key, href=address_of(each))) for each in found)
+    links = (tag("li", tag("a", each.key, href=address_of(each))) for each in entries)
     return Page(listed.title, tag("ul", *links, class_="things"))
 
 
 def thing_page(index: Index, kind: Kind, query: QueryParams) -> Page:
-    """The page of one, which is looked up among those that there are."""
-    found = index.refreshed().found[kind].get(query.get("at", ""))
-    if found is None:
+    """Return the page of one entry, which must be in the index."""
+    entry = index.refreshed().entries[kind].get(query.get("at", ""))
+    if entry is None:
         raise UserError(
             "view-not-there",
             f"there is no {kind} at '{query.get('at', '')}' in this folder: it may have gone",
         )
     module = import_module(f"laminabench.render.view.{LISTED[kind].module}")
-    return cast("View", module.page)(found, query)
+    return cast("View", module.page)(entry, query)

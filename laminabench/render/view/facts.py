@@ -1,4 +1,4 @@
-"""All fields of a Run's manifest by dotted names, as they are searched, filtered and shown in columns."""
+"""All fields of a Run's manifest by dotted names, for search, filters and columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST = 1 << 63
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """What columns usually show of one part of run.json; the rest of it is passed over unread."""
+    """The usual columns of one part of run.json; other fields are skipped when decoding."""
 
 
 class _Named(_Part, frozen=True):
@@ -58,7 +58,7 @@ class _Partial(_Part, frozen=True):
 
 
 class Brief(_Part, frozen=True):
-    """Enough for the table as it opens: read ten times as fast as everything."""
+    """The fields of the initial table: decoded ten times as fast as the full manifest."""
 
     format: str
     system: str
@@ -72,8 +72,8 @@ class Brief(_Part, frozen=True):
     partial: _Partial | None = None
 
 
-class _Whole(_Part, frozen=True):
-    """All but coefficients, totals and tables, which are long."""
+class _Full(_Part, frozen=True):
+    """All fields but the long ones: coefficients, totals and tables."""
 
     laminabench: dict[str, Any] = {}
     command: str = ""
@@ -90,13 +90,13 @@ class _Whole(_Part, frozen=True):
     partial: dict[str, Any] | None = None
 
 
-_BRIEF, _WHOLE = msgspec.json.Decoder(Brief), msgspec.json.Decoder(_Whole)
-# The summary's fields are known by their own names everywhere; others follow the name of their part.
+_BRIEF, _FULL = msgspec.json.Decoder(Brief), msgspec.json.Decoder(_Full)
+# Prefixes of names; the summary's fields have none.
 _PARTS = ("laminabench", "trace", "transforms", "workload", "deployment", "model", "host", "partial")
 
 
 def brief(document: bytes) -> Brief:
-    """The little that is read at once; a DecodeError of msgspec where it is not as it has to be."""
+    """Decode the fields of the initial table; raise msgspec's DecodeError if they are malformed."""
     return _BRIEF.decode(document)
 
 
@@ -108,68 +108,68 @@ _NUMBERS = (
 _READ = {name: attrgetter(name) for name in _HEAD} | {
     name: attrgetter(f"summary.{name}") for name in _NUMBERS
 }
-# These a query has without everything being read.
+# Fields that a query has without reading full manifests.
 BRIEFLY = frozenset(("run", "date", "numbers", "partial.why", *_READ))
 
 
-def brief_facts(found: Brief, key: str, mtime_ns: int) -> Facts:
-    """Return the fields that the table shows as it opens; what is not known is left out."""
+def brief_facts(part: Brief, key: str, mtime_ns: int) -> Facts:
+    """Return the fields of the initial table; unknown ones are left out."""
     facts = {
         "run": key,
         "date": datetime.fromtimestamp(mtime_ns // 10**9).isoformat(" "),
-        "numbers": NUMBERS.get(found.backend, found.backend),
-        "partial.why": found.partial.why if found.partial else None,
-        **{name: read(found) for name, read in _READ.items()},
+        "numbers": NUMBERS.get(part.backend, part.backend),
+        "partial.why": part.partial.why if part.partial else None,
+        **{name: read(part) for name, read in _READ.items()},
     }
     return {name: value for name, value in facts.items() if value is not None}
 
 
 def all_facts(document: bytes, brief_ones: Facts) -> Facts:
-    """Every field, those that are known first."""
-    whole, found = _WHOLE.decode(document), dict(brief_ones)
-    found["command"] = whole.command
+    """Return every field, those of the initial table first."""
+    full, facts = _FULL.decode(document), dict(brief_ones)
+    facts["command"] = full.command
     for name in ("seed", "wall_s"):
-        if (value := getattr(whole, name)) is not None:
-            found[name] = value
-    _flatten(found, whole.summary, "")
+        if (value := getattr(full, name)) is not None:
+            facts[name] = value
+    _flatten(facts, full.summary, "")
     for part in _PARTS:
-        if inner := getattr(whole, part):
-            _flatten(found, inner, part)
-    if whole.request is not None:
-        _flatten(found, choices_of(whole.request), "request")
-    return found
+        if inner := getattr(full, part):
+            _flatten(facts, inner, part)
+    if full.request is not None:
+        _flatten(facts, choices_of(full.request), "request")
+    return facts
 
 
 def choices_of(request: str) -> Mapping[str, Any]:
-    """A request's TOML. Its lines are names and values that JSON has too, which is read much faster."""
-    found = {}
+    """Parse a request's TOML, whose lines usually are also JSON, which is much faster to parse."""
+    choices = {}
     try:
         for line in request.splitlines():
             name, _, value = line.partition(" = ")
-            found[name] = msgspec.json.decode(value)
+            choices[name] = msgspec.json.decode(value)
     except (msgspec.DecodeError, RecursionError):
         try:
             return safe_parse.toml(request)
         except ValueError:
             return {}
-    return found
+    return choices
 
 
-def _flatten(found: Facts, facts: Mapping[str, Any], within: str) -> None:
+def _flatten(flat: Facts, facts: Mapping[str, Any], within: str) -> None:
     for name, value in facts.items():
         key = _joined(within, name)
         if isinstance(value, dict):
-            _flatten(found, value, key)
+            _flatten(flat, value, key)
         elif isinstance(value, list):
             if value and not isinstance(value[0], dict | list):
-                found[key] = ", ".join(map(short, value))
+                flat[key] = ", ".join(map(short, value))
         elif isinstance(value, int) and not -_MOST < value < _MOST:
-            found[key] = str(value)  # no number of anything, nor one that others could be compared with
+            flat[key] = str(value)  # beyond 64 bits: not comparable
         elif value is not None:
-            found[key] = value
+            flat[key] = value
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def _joined(within: str, name: str) -> str:
-    """Kept, so that ten thousand Runs have one string for each name."""
+    """Join two parts of a name; cached, so that ten thousand Runs share one string per name."""
     return f"{within}.{name}" if within else name

@@ -1,7 +1,7 @@
-"""What is in the folder: Runs, sweeps, plans, validations and replays under way, wherever they are in it.
+"""A scan of the folder: Runs, sweeps, plans, validations and live replays at any depth.
 
-An address names a thing by its key, which is looked up among what was found: no path is ever made of what a
-browser sends, and links to elsewhere are not followed.
+An address names an entry by its key, which is looked up in the scan: no path is ever built from a browser's
+input, and symbolic links are not followed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from laminabench.runs.live import SUFFIX
 from laminabench.traces.formats.wording import printable
 
 Kind = Literal["run", "sweep", "plan", "validation", "live"]
-# What marks a folder as one of these. A Run is not looked into any further.
+# The marker file of each kind. Folders inside a Run are not scanned.
 MARKS: dict[str, Kind] = {
     "run.json": "run",
     "sweep.json": "sweep",
@@ -27,37 +27,37 @@ MARKS: dict[str, Kind] = {
 }
 MOST_DEEP = 8
 MOST_FOLDERS = 50_000
-# An environment of Python, by whatever name.
+# Marks a Python environment of any name.
 _ENVIRONMENT = "pyvenv.cfg"
 _PASSED_OVER = {"__pycache__", "node_modules", "site-packages"}
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """One thing in the folder."""
+class Entry:
+    """One result in the folder."""
 
     kind: Kind
-    key: str  # its path within the folder, as text, whatever its bytes are
+    key: str  # path within the folder, as printable text
     path: Path
-    mtime_ns: int  # of what marks it
+    mtime_ns: int  # of its marker
     size: int
 
 
 @dataclass(slots=True)
 class Scan:
-    """Everything that there is at one time, by kind and key."""
+    """All results in the folder at one time, by kind and key."""
 
-    found: dict[Kind, dict[str, Found]] = field(
+    entries: dict[Kind, dict[str, Entry]] = field(
         default_factory=lambda: {kind: {} for kind in (*MARKS.values(), "live")}
     )
-    cut: bool = False  # there are more folders than are looked into
+    cut: bool = False  # some folders were not scanned
 
-    def add(self, each: Found) -> None:
-        self.found[each.kind][each.key] = each
+    def add(self, each: Entry) -> None:
+        self.entries[each.kind][each.key] = each
 
 
 def scan(root: Path) -> Scan:
-    """Look through the folder. Its marks are looked at and not opened."""
+    """Scan the folder for marker files, without opening them."""
     result = Scan()
     left = MOST_FOLDERS
     # The root may be a Run itself.
@@ -81,27 +81,27 @@ def scan(root: Path) -> Scan:
                 if depth < MOST_DEEP and entry.name not in _PASSED_OVER:
                     waiting.append((Path(entry.path), inner, depth + 1))
             elif entry.name.endswith(SUFFIX) and entry.is_file(follow_symlinks=False):
-                with contextlib.suppress(FileNotFoundError):  # its Run came meanwhile
+                with contextlib.suppress(FileNotFoundError):  # replaced by its Run meanwhile
                     file = entry.stat(follow_symlinks=False)
-                    result.add(Found("live", inner, Path(entry.path), file.st_mtime_ns, file.st_size))
+                    result.add(Entry("live", inner, Path(entry.path), file.st_mtime_ns, file.st_size))
     return result
 
 
-def _marked(path: Path, key: str) -> Iterator[Found]:
+def _marked(path: Path, key: str) -> Iterator[Entry]:
     for name, kind in MARKS.items():
         try:
-            found = os.lstat(f"{path}/{name}")
+            status = os.lstat(f"{path}/{name}")
         except OSError:
             continue
-        # A link could lead to what is none of this folder's.
-        if stat.S_ISREG(found.st_mode):
-            yield Found(kind, key, path, found.st_mtime_ns, found.st_size)
+        # A link could lead out of this folder.
+        if stat.S_ISREG(status.st_mode):
+            yield Entry(kind, key, path, status.st_mtime_ns, status.st_size)
             if kind == "run":
                 return
 
 
 def _entries(path: Path) -> Iterator[os.DirEntry[str]]:
-    """What a folder has, but for what is hidden; nothing where it cannot be read."""
+    """Yield a folder's entries except hidden ones; nothing if it cannot be read."""
     try:
         with os.scandir(path) as entries:
             yield from (entry for entry in entries if not entry.name.startswith("."))
@@ -110,5 +110,5 @@ def _entries(path: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _text(name: str) -> str:
-    """A name of any bytes as text that an address and a form carry as it is: forms change ends of lines."""
+    """Return a file name as text that survives addresses and forms, which change line ends."""
     return printable(os.fsencode(name).decode("utf-8", "backslashreplace"))

@@ -1,4 +1,4 @@
-"""What stands before every page: who may ask, by which name, and for how much."""
+"""Access control of every page: host names, one-time link, cookie and address length."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
-# A hundred Runs of long names fit; uvicorn takes no more than 64 KiB of request line and headers.
+# Fits a hundred Runs of long names; uvicorn limits request line and headers to 64 KiB.
 MOST_ADDRESS = 48_000
 # Scripts of our own and plotly's only, nothing inline; styles are inline in charts and markup.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src data: blob: 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-# The same for a page that says it needs that: only scripts that may run at all can make functions of text.
+# For pages that declare it: the scripts that may run may also create functions from text.
 EVALUATING = POLICY.replace("script-src 'self'", "script-src 'self' 'unsafe-eval'")
 HEADERS = {
     "content-security-policy": POLICY,
@@ -37,11 +37,11 @@ HEADERS = {
 
 
 class Guard:
-    """Lets in who has the link, once, and from then on that browser by its cookie."""
+    """An ASGI wrapper that admits one browser by a one-time link, and then by its cookie."""
 
     def __init__(self, app: App, port: int) -> None:
         self._app = app
-        # Cookies are for all ports of a machine: several explorers each have their own.
+        # Cookies are shared by all ports of a host, so each explorer needs its own.
         self._cookie = f"laminabench-view-{port}"
         self._session = secrets.token_urlsafe(32)
         self._token: str | None = secrets.token_urlsafe(32)
@@ -67,8 +67,8 @@ class Guard:
             await self._app(scope, receive, with_headers)
 
     def _refusal(self, scope: Any, headers: dict[bytes, bytes]) -> tuple[int, str, dict[str, str]] | None:
-        """A status, a page and headers in place of what was asked for; None for whoever is let in."""
-        # A page of elsewhere whose name was made to lead here is told apart by that name.
+        """Return the status, page and headers of a refused request; None if it is admitted."""
+        # DNS rebinding: a foreign host name that resolves to this address is refused.
         if headers.get(b"host", b"") not in self._hosts:
             return 403, "This explorer answers to 127.0.0.1 and localhost only.", {}
         if scope["method"] != "GET":
@@ -94,26 +94,26 @@ class Guard:
         return None
 
     def _knows(self, headers: dict[bytes, bytes]) -> bool:
-        # As browsers have them: what other servers of this machine have set may be of any form.
+        # Parsed as browsers do: other servers of this host may have set cookies of any form.
         given = cookie_parser(headers.get(b"cookie", b"").decode("latin-1")).get(self._cookie, "")
         return hmac.compare_digest(given.encode(), self._session.encode())
 
     def _welcome(self, path: str, query: list[tuple[str, str]]) -> tuple[int, str, dict[str, str]]:
-        """A page that goes on to the same address without the token.
+        """Return a page that forwards to the same address without the token.
 
-        It is no redirect: after one from another site's link a browser would keep a strict cookie back.
+        Not a redirect: after another site's link a browser would not send a strict cookie with it.
         """
         address = quote(path) + (f"?{urlencode(query)}" if query else "")
-        # Two slashes at the beginning would be another host.
+        # Two leading slashes would name another host.
         address = "/" + address.lstrip("/")
         cookie = f"{self._cookie}={self._session}; Path=/; HttpOnly; SameSite=Strict"
         return 200, address, {"set-cookie": cookie, "cache-control": "no-store"}
 
 
-async def _answer(send: Send, status: int, said: str, headers: dict[str, str]) -> None:
+async def _answer(send: Send, status: int, text: str, headers: dict[str, str]) -> None:
     icon = tag("link", rel="icon", href="data:,")
-    onward = tag("meta", http_equiv="refresh", content=f"0;url={said}") if status == 200 else ""
-    body = tag("p", tag("a", "Go on", href=said) if status == 200 else said)
+    onward = tag("meta", http_equiv="refresh", content=f"0;url={text}") if status == 200 else ""
+    body = tag("p", tag("a", "Go on", href=text) if status == 200 else text)
     page = document("laminabench", tag("main", tag("h1", "laminabench"), body), head=(icon, onward))
     written = page.encode()
     sent = {"content-type": "text/html; charset=utf-8", "content-length": str(len(written)), **headers}

@@ -1,4 +1,4 @@
-// A live replay's page goes on with it: new moments into its charts, and its state as the server words it.
+// Updates the page of a live replay: adds new moments to its charts, and shows the server's state.
 "use strict";
 (() => {
   const feed = JSON.parse(document.getElementById("feed").textContent);
@@ -27,7 +27,7 @@
     faults = struck.length;
   };
 
-  // What stays as it is stays the same element: focus, a selection and what was read aloud are not lost.
+  // Unchanged elements are not replaced: focus, selections and screen readers keep their place.
   const show = (html) => {
     const state = document.getElementById("state");
     const fresh = document.createElement("div");
@@ -42,24 +42,24 @@
   };
 
   const poll = async () => {
-    const asked = new URLSearchParams({ seen, began: feed.began });
-    let told;
+    const query = new URLSearchParams({ seen, began: feed.began });
+    let update;
     try {
-      told = await (await fetch(`${feed.address}&${asked}`)).json();
+      update = await (await fetch(`${feed.address}&${query}`)).json();
     } catch {
       setTimeout(poll, 4 * POLL_MS); // the explorer has ended, or is busy
       return;
     }
-    if (told.reload) {
+    if (update.reload) {
       location.reload();
       return;
     }
-    if (told.figures) return; // an error's page: what was drawn stays
-    show(told.html);
-    if (told.faults) await grow(told);
-    seen = told.seen;
+    if (update.figures) return; // an error's page: what was drawn stays
+    show(update.html);
+    if (update.faults) await grow(update);
+    seen = update.seen;
     document.documentElement.dataset.seen = seen;
-    if (told.over) document.documentElement.dataset.over = "true";
+    if (update.over) document.documentElement.dataset.over = "true";
     else setTimeout(poll, POLL_MS);
   };
   poll();

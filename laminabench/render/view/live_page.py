@@ -1,4 +1,4 @@
-"""A live replay under way: where it is, charts that grow, faults as they happen, and how it ended."""
+"""The page of live replays under way: progress, charts that grow, faults, and how each ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from laminabench.runs.manifest import NUMBERS
 from laminabench.util.errors import UserError
 from laminabench.util.json import Json
 
-# Of moments so many are drawn: a page that is opened late has every so manieth.
+# At most this many moments are drawn: a page opened late shows every n-th.
 _MOST_POINTS = 2_000
 _MOST_FAULTS = 50
 _WORDS = {
@@ -30,7 +30,7 @@ _WORDS = {
     "failed": "failed",
     "killed": "was killed: its process is gone, and it did not say why",
 }
-# By chart: its title, what is on its axis, and its lines: a field of Moment and what it is called.
+# For each chart: its title, its axis, and its lines as fields of Moment with labels.
 _CHARTS: dict[str, tuple[str, str, dict[str, str]]] = {
     "live-rate": ("Tokens a second", "tokens/s", {"tokens_per_s": "tokens/s"}),
     "live-tbt": ("Time between tokens", "ms", {"tbt_ms_p50": "p50", "tbt_ms_p99": "p99"}),
@@ -41,55 +41,55 @@ _CHARTS: dict[str, tuple[str, str, dict[str, str]]] = {
 
 
 def live_page(index: Index, watched: Watched, query: QueryParams) -> Page:
-    """All of them, or the one that the address names."""
+    """Return the list of live replays, or the one that the address names."""
     if "at" not in query:
         return _list(watched)
     key = query["at"]
-    found = watched.one(key)
-    if found is None:
-        if (said := _over(index, key)) is not None:
-            return Page(f"{key.removesuffix(SUFFIX)}, live", said)
+    replay = watched.one(key)
+    if replay is None:
+        if (ended := _over(index, key)) is not None:
+            return Page(f"{key.removesuffix(SUFFIX)}, live", ended)
         raise UserError(
             "view-not-there",
             f"no replay is under way at '{key}' in this folder, and it has left no Run there",
         )
-    seen = len(found.moments)  # before they are drawn: another browser's question may bring more meanwhile
-    charts = _charts(found)
+    shown = len(replay.moments)  # before drawing: another browser's request may add more
+    charts = _charts(replay)
     feed = {
         "address": address("/live/moments", {"at": key}),
-        "began": found.header.began,
-        "seen": seen,
+        "began": replay.header.began,
+        "seen": shown,
         "lines": [[chart, *fields] for chart, (_, _, fields) in _CHARTS.items()],
     }
     grid = tag("div", *(chart.html() for chart in charts), class_="charts")
-    body = joined((tag("div", _state(index, found), id="state"), grid, script_data("feed", feed)))
-    return Page(f"{found.run_key}, live", body, charts, scripts=("live.js",))
+    body = joined((tag("div", _state(index, replay), id="state"), grid, script_data("feed", feed)))
+    return Page(f"{replay.run_key}, live", body, charts, scripts=("live.js",))
 
 
 def moments(index: Index, watched: Watched, query: QueryParams) -> dict[str, Json]:
-    """What is new since so many moments, for the script; `reload` where the page is of another replay."""
-    key, seen = query.get("at", ""), query.get("seen", "0")
-    found = watched.one(key)
-    if found is None:
-        # Its Run is there a moment before this folder is looked through again.
-        said = _over(index, key)
+    """Return new moments for the script; `reload` if the page is of another replay."""
+    key, shown = query.get("at", ""), query.get("seen", "0")
+    replay = watched.one(key)
+    if replay is None:
+        # The Run exists shortly before this folder is scanned again.
+        ended = _over(index, key)
         waiting = tag("p", "It has ended, and its Run is not here yet.", role="status")
-        return {"html": said or waiting, "over": said is not None, "faults": None, "points": {}, "seen": 0}
-    if found.header.began != query.get("began") or not seen.isdecimal() or len(seen) > 9:
+        return {"html": ended or waiting, "over": ended is not None, "faults": None, "points": {}, "seen": 0}
+    if replay.header.began != query.get("began") or not shown.isdecimal() or len(shown) > 9:
         return {"reload": True}
-    count = len(found.moments)
-    new = found.moments[int(seen) : count]
+    count = len(replay.moments)
+    new = replay.moments[int(shown) : count]
     return {
-        "html": _state(index, found),
-        "over": found.state != "running",
-        "faults": [fault.at_s for fault in found.faults[:_MOST_FAULTS]],
+        "html": _state(index, replay),
+        "over": replay.state != "running",
+        "faults": [fault.at_s for fault in replay.faults[:_MOST_FAULTS]],
         "points": {name: _values(new, name) for name in ("at_s", *_fields())},
         "seen": count,
     }
 
 
 def _values(there: Sequence[Moment], name: str) -> list[float | None]:
-    """A field of moments as a chart takes it."""
+    """Return a field of the moments as numbers for a chart."""
     values = (getattr(moment, name) for moment in there)
     return rounded(float("nan") if value is None else value for value in values)
 
@@ -121,31 +121,31 @@ def _list(watched: Watched) -> Page:
 
 
 def _over(index: Index, key: str) -> Markup | None:
-    """Return what to say once its file is gone and its Run is there."""
+    """Return what to show when the live file is removed and its Run exists."""
     run = key.removesuffix(SUFFIX)
-    if run not in index.refreshed().found["run"]:
+    if run not in index.refreshed().entries["run"]:
         return None
     link = tag("a", "look at its Run", href=address("/compare", {"run": run}))
     return tag("p", tag("span", "It is done", class_="state done"), ": ", link, ".", role="status")
 
 
-def _state(index: Index, found: UnderWay) -> Markup:
-    header, state = found.header, found.state
+def _state(index: Index, replay: UnderWay) -> Markup:
+    header, state = replay.header, replay.state
     what = f" {header.model} on {header.trace}, {header.system} {header.deployment}, {header.mode}; it "
     now = tag("span", _WORDS[state], class_=f"state {state}", role="status")
-    parts = [tag("p", badge(NUMBERS[header.backend]), what, now, "."), *_end(index, found)]
-    if found.share is not None:
+    parts = [tag("p", badge(NUMBERS[header.backend]), what, now, "."), *_end(index, replay)]
+    if replay.share is not None:
         label = "How much of it is done"
-        parts.append(tag("progress", max="1", value=f"{found.share:.4f}", aria_label=label))
-    if found.last is not None:
-        parts.append(tiles(_tiles(found, found.last), class_="tiles"))
-    if found.faults:
+        parts.append(tag("progress", max="1", value=f"{replay.share:.4f}", aria_label=label))
+    if replay.last is not None:
+        parts.append(tiles(_tiles(replay, replay.last), class_="tiles"))
+    if replay.faults:
         rows = [
             (number4(each.at_s), ", ".join(each.workers) or "none", each.why, number4(_lasted(each)))
-            for each in found.faults[-_MOST_FAULTS:][::-1]
+            for each in replay.faults[-_MOST_FAULTS:][::-1]
         ]
-        more = len(found.faults) > _MOST_FAULTS
-        title = f"Faults; the last {_MOST_FAULTS} of {len(found.faults):,}" if more else "Faults"
+        more = len(replay.faults) > _MOST_FAULTS
+        title = f"Faults; the last {_MOST_FAULTS} of {len(replay.faults):,}" if more else "Faults"
         parts.append(table(title, ("At, s", "Workers", "Why", "Went on after, s"), rows))
     return joined(parts)
 
@@ -154,20 +154,20 @@ def _lasted(fault: FaultEvent) -> float | None:
     return None if fault.resumed_s is None else fault.resumed_s - fault.at_s
 
 
-def _end(index: Index, found: UnderWay) -> Iterator[Markup]:
-    end = found.end
+def _end(index: Index, replay: UnderWay) -> Iterator[Markup]:
+    end = replay.end
     if end is not None and end.why:
         yield tag("p", end.why)
     if end is not None and end.resume:
         yield tag("p", "It goes on with ", tag("code", end.resume))
-    if found.state == "killed":
-        yield tag("p", "If it kept a journal, it goes on with ", tag("code", found.resume))
-    if found.state == "done" and found.run_key in index.refreshed().found["run"]:
-        yield tag("p", tag("a", "Its Run", href=address("/compare", {"run": found.run_key})))
+    if replay.state == "killed":
+        yield tag("p", "If it kept a journal, it goes on with ", tag("code", replay.resume))
+    if replay.state == "done" and replay.run_key in index.refreshed().entries["run"]:
+        yield tag("p", tag("a", "Its Run", href=address("/compare", {"run": replay.run_key})))
 
 
-def _tiles(found: UnderWay, last: Moment) -> list[tuple[str, str]]:
-    header = found.header
+def _tiles(replay: UnderWay, last: Moment) -> list[tuple[str, str]]:
+    header = replay.header
     kv = "KV tokens"
     if last.kv_tokens is not None and header.kv_capacity_tokens:
         kv += f", {last.kv_tokens / header.kv_capacity_tokens:.0%}"
@@ -183,7 +183,7 @@ def _tiles(found: UnderWay, last: Moment) -> list[tuple[str, str]]:
         "requests failed": number4(last.failed) if last.failed else "",
         "workers": f"{len(header.workers):,}{lost}" if header.workers else "",
         "since it began": _seconds(last.at_s),
-        "left, about": _seconds(found.left_s) if found.state == "running" else "",
+        "left, about": _seconds(replay.left_s) if replay.state == "running" else "",
     }
     return [(unit, value) for unit, value in facts.items() if value not in ("", "-")]
 
@@ -197,12 +197,12 @@ def _seconds(seconds: float | None) -> str:
     return f"{minutes}:{rest:02} min" if minutes < 100 else f"{minutes // 60}:{minutes % 60:02} h"
 
 
-def _charts(found: UnderWay) -> list[Chart]:
-    # From the end, so that the last moment is there.
-    every = -(-len(found.moments) // _MOST_POINTS) or 1
-    there = found.moments[::-1][::every][::-1]
+def _charts(replay: UnderWay) -> list[Chart]:
+    # From the end, to include the last moment.
+    every = -(-len(replay.moments) // _MOST_POINTS) or 1
+    there = replay.moments[::-1][::every][::-1]
     at_s = [moment.at_s for moment in there]
-    colour = COLOURS.get(found.header.system, PURPLE)
+    colour = COLOURS.get(replay.header.system, PURPLE)
     charts = []
     for key, (title, unit, fields) in _CHARTS.items():
         traces = [
@@ -210,9 +210,9 @@ def _charts(found: UnderWay) -> list[Chart]:
             for (field, name), dash in zip(fields.items(), ("solid", "dot"), strict=False)
         ]
         limited = key == "live-tbt"
-        limit = dotted_line(found.header.slo_tbt_ms, "limit", vertical=False) if limited else {"shapes": []}
-        # The script draws those that happen later.
-        limit["shapes"] += [_mark(fault.at_s) for fault in found.faults[:_MOST_FAULTS]]
+        limit = dotted_line(replay.header.slo_tbt_ms, "limit", vertical=False) if limited else {"shapes": []}
+        # The script draws later ones.
+        limit["shapes"] += [_mark(fault.at_s) for fault in replay.faults[:_MOST_FAULTS]]
         layout: PlotlyJson = {
             **limit,
             "xaxis": axis("seconds since the replay began"),

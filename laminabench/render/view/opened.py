@@ -1,4 +1,4 @@
-"""Runs that are looked at: read when it takes their tables, and kept for the next look."""
+"""A cache of the Runs that pages show; tables are read only where needed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from laminabench.render.shown import Shown, told_apart
-from laminabench.render.view.folder import Found
+from laminabench.render.shown import Shown, labelled
+from laminabench.render.view.folder import Entry
 from laminabench.render.view.index import Index
 from laminabench.runs.manifest import Manifest
 from laminabench.runs.read import Run, read_manifest, read_run
@@ -17,51 +17,51 @@ from laminabench.util.errors import UserError
 from laminabench.workflows.compare.recorded import Recorded, of_manifest, of_run
 
 MOST_RUNS = 200
-# Of whole Runs some are kept in memory, those that were looked at last.
-_KEPT = 24
+# The most recently shown Runs stay in memory with their tables.
+_CACHED = 24
 
 
-def chosen(index: Index, keys: Sequence[str]) -> list[Found]:
-    """The Runs of these keys, each once; a UserError where there are none, or not all."""
+def chosen(index: Index, keys: Sequence[str]) -> list[Entry]:
+    """Return the Runs of these keys without repetition; raise UserError if none or one is missing."""
     keys = list(dict.fromkeys(keys))
     if not keys:
         raise UserError("view-no-runs", "no Run is selected: select some in the table of Runs")
     if len(keys) > MOST_RUNS:
         raise UserError("view-many-runs", f"{len(keys):,} Runs are selected: select at most {MOST_RUNS}")
-    there = index.refreshed().found["run"]
+    there = index.refreshed().entries["run"]
     for key in keys:
         if key not in there:
             raise UserError("view-not-there", f"there is no Run at '{key}' in this folder: it may have gone")
     return [there[key] for key in keys]
 
 
-def whole(found: Sequence[Found], slo_tbt_ms: float | None) -> list[Shown]:
-    """With all tables, for charts."""
-    limit = _limit(found, slo_tbt_ms)
-    return told_apart([(_run(each), _recorded(each, limit)) for each in found])
+def with_tables(entries: Sequence[Entry], slo_tbt_ms: float | None) -> list[Shown]:
+    """Return Runs with all tables, for charts."""
+    limit = _limit(entries, slo_tbt_ms)
+    return labelled([(_run(each), _recorded(each, limit)) for each in entries])
 
 
-def at_a_glance(found: Sequence[Found], slo_tbt_ms: float | None) -> list[Shown]:
-    """For numbers alone: tables are read of those Runs only whose manifests do not tell all of them."""
-    limit = _limit(found, slo_tbt_ms)
-    return told_apart([_glance(each, limit) for each in found])
+def at_a_glance(entries: Sequence[Entry], slo_tbt_ms: float | None) -> list[Shown]:
+    """Return Runs for numbers alone; tables are read only if a manifest lacks some."""
+    limit = _limit(entries, slo_tbt_ms)
+    return labelled([_glance(each, limit) for each in entries])
 
 
-def _limit(found: Sequence[Found], slo_tbt_ms: float | None) -> float:
-    return _manifest(found[0]).summary.slo.tbt_ms if slo_tbt_ms is None else slo_tbt_ms
+def _limit(entries: Sequence[Entry], slo_tbt_ms: float | None) -> float:
+    return _manifest(entries[0]).summary.slo.tbt_ms if slo_tbt_ms is None else slo_tbt_ms
 
 
-def _glance(found: Found, limit: float) -> tuple[Run, Recorded]:
-    manifest = _manifest(found)
-    recorded = of_manifest(found.path, manifest, limit)
+def _glance(entry: Entry, limit: float) -> tuple[Run, Recorded]:
+    manifest = _manifest(entry)
+    recorded = of_manifest(entry.path, manifest, limit)
     if recorded is None:
-        return _run(found), _recorded(found, limit)
+        return _run(entry), _recorded(entry, limit)
     nothing = np.zeros(0, np.int32)
-    return Run(found.path, manifest, _unread(manifest), nothing, nothing), recorded
+    return Run(entry.path, manifest, _unread(manifest), nothing, nothing), recorded
 
 
 def _unread(manifest: Manifest) -> Outcome:
-    """No tables: who has it draws nothing from them."""
+    """Return an outcome without tables, for pages that draw no charts."""
     totals = manifest.totals
     return Outcome(
         requests={},
@@ -77,23 +77,23 @@ def _unread(manifest: Manifest) -> Outcome:
     )
 
 
-# A Run that was replaced by another is found anew, with another time.
+# A replaced Run has another modification time, and so another key.
 @functools.lru_cache(maxsize=4 * MOST_RUNS)
-def _manifest(found: Found) -> Manifest:
-    return read_manifest(found.path)
+def _manifest(entry: Entry) -> Manifest:
+    return read_manifest(entry.path)
 
 
-@functools.lru_cache(maxsize=_KEPT)
-def _run(found: Found) -> Run:
-    return read_run(found.path)
+@functools.lru_cache(maxsize=_CACHED)
+def _run(entry: Entry) -> Run:
+    return read_run(entry.path)
 
 
 @functools.lru_cache(maxsize=4 * MOST_RUNS)
-def _recorded(found: Found, limit: float) -> Recorded:
-    return of_run(_run(found), limit)
+def _recorded(entry: Entry, limit: float) -> Recorded:
+    return of_run(_run(entry), limit)
 
 
 def forget() -> None:
-    """As if none had been looked at: for who measures how long that takes."""
-    for kept in (_manifest, _run, _recorded):
-        kept.cache_clear()
+    """Empty the caches, to measure a first look."""
+    for cached in (_manifest, _run, _recorded):
+        cached.cache_clear()

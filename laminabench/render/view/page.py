@@ -1,13 +1,13 @@
-"""A page of the explorer: what its parts are, and the HTML around them.
+"""The explorer's pages: their parts, and the HTML around them.
 
-A view is a function `page(found: Found, query: QueryParams) -> Page` (of `laminabench.render.view.folder` and
-starlette). It reads the folder `found.path` and takes everything else from the query, so that a link says all
-that is seen; forms are plain `<form method="get">` with a hidden `at`, the thing's key. It raises UserError
-where the query or the folder is wrong: the sentence becomes the page. A kind of thing is an entry of
+A view is a function `page(entry: Entry, query: QueryParams) -> Page` (of `laminabench.render.view.folder` and
+starlette). It reads the folder `entry.path` and takes everything else from the query, so that a link has all
+choices; forms are plain `<form method="get">` with a hidden `at`, the entry's key. It raises UserError
+if the query or the folder is wrong: the sentence becomes the page. A kind of result is an entry of
 `folder.MARKS`, by the file that marks its folder, and a row of `app.LISTED`.
 
-Where a form or a link has `data-part="ID"`, the script fetches its address with `part=ID` added and puts what
-comes back into the element of that id; the rest of the page stays. A view answers `query.get("part") == "ID"`
+If a form or a link has `data-part="ID"`, the script fetches its address with `part=ID` added and puts the
+answer into the element of that id; the rest of the page stays. A view answers `query.get("part") == "ID"`
 with a Page of what belongs inside that element, its charts included. Without the script the whole page is
 loaded, which must show the same. `<div id="ID" data-lazy="ADDRESS">` is filled so at once.
 
@@ -35,7 +35,7 @@ _REPORTS = ("report.css", "report.js")
 
 
 def static(name: str) -> str:
-    """The address of a file; a browser may keep what it got there for ever."""
+    """Return the address of a static file, which browsers may cache for ever."""
     content = packaged(name)
     assert content is not None, name
     return f"/static/{_digest(content)}/{name}"
@@ -43,7 +43,7 @@ def static(name: str) -> str:
 
 @functools.cache
 def packaged(name: str) -> bytes | None:
-    """A file by its name; None where there is none that may be had."""
+    """Return a static file by its name; None if there is none."""
     if name == "plotly.js":
         return plotly_script().encode()
     if name not in _names():
@@ -65,20 +65,20 @@ def _digest(content: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One view. Charts are drawn where their `html()` stands in the body."""
+    """One view; its charts are drawn where their `html()` stands in the body."""
 
     title: str
     body: Markup
     charts: Sequence[Chart] = ()
     scripts: Sequence[str] = ()
-    plotly: bool = False  # the script draws charts of its own, or there are lazy ones
-    evaluates: bool = False  # WebGL charts of plotly's make functions of text; no other page may
-    keys: Markup | None = None  # buttons that show and hide Runs in all charts, as a report has them
+    plotly: bool = False  # for charts of the script's own, or lazy ones
+    evaluates: bool = False  # for WebGL charts of plotly, which create functions from text
+    keys: Markup | None = None  # buttons that show or hide Runs in all charts
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An entry of the bar on top of every page."""
+    """An entry of the navigation bar."""
 
     title: str
     address: str
@@ -87,7 +87,7 @@ class Place:
 
 
 def document(page: Page, folder: str, places: Sequence[Place]) -> str:
-    """The whole HTML."""
+    """Return the complete HTML."""
     names = [
         *(["plotly.js"] if page.plotly or page.charts else []),
         "report.js",
@@ -97,7 +97,7 @@ def document(page: Page, folder: str, places: Sequence[Place]) -> str:
     head = (
         *(tag("link", rel="stylesheet", href=static(name)) for name in sheets),
         tag("link", rel="icon", href="data:,"),
-        # Before anything is drawn: it knows which colours were chosen.
+        # First, since it sets the chosen colours.
         tag("script", src=static("view.js")),
     )
     return html.document(
@@ -114,7 +114,7 @@ def document(page: Page, folder: str, places: Sequence[Place]) -> str:
 
 
 def part(page: Page) -> dict[str, object]:
-    """The same for a script that has asked for a part."""
+    """Return the JSON for a script that requested a part."""
     return {"html": page.body, "figures": [chart.figure() for chart in page.charts]}
 
 
@@ -160,16 +160,16 @@ def _footer() -> Markup:
 
 
 def several(count: int, name: str) -> str:
-    """As a sentence counts: 1 Run, 2 Runs."""
+    """Count in words: 1 Run, 2 Runs."""
     return f"{count:,} {name}" if count == 1 else f"{count:,} {name}s"
 
 
 def empty(*words: object) -> Markup:
-    """Where there is nothing to show: why, and what to do."""
+    """Return a notice in place of content: why there is none, and what to do."""
     return tag("div", *(tag("p", each) for each in words), class_="empty")
 
 
 def address(path: str, items: Mapping[str, object]) -> str:
-    """Return an address with a query; what is None is left out."""
+    """Return an address with a query, without the parameters that are None."""
     written = urlencode({name: value for name, value in items.items() if value is not None}, doseq=True)
     return f"{path}?{written}" if written else path

@@ -1,4 +1,4 @@
-// Sliders of a plan's prices: the server prices what is shown, as for the form without a script.
+// Sliders of prices: the server computes the result, as for the form without a script.
 "use strict";
 (() => {
   const form = document.getElementById("prices");

@@ -1,4 +1,4 @@
-"""The page of a plan: who is on the front at which prices, who wins, and what binds each."""
+"""The page of a plan: its front and winner at chosen prices, and what limits each candidate."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from laminabench.render.model import Sheet, listed
 from laminabench.render.sections import Section, grid
 from laminabench.render.sheets.plan import BY_PRICES, WHY, binds_of, front_sheet
 from laminabench.render.sheets.replay import SOURCES
-from laminabench.render.view.folder import Found
+from laminabench.render.view.folder import Entry
 from laminabench.render.view.page import Page
 from laminabench.util.errors import UserError
 from laminabench.workflows.plan.kept import KeptAnswer, KeptDevice, KeptPlan, read_plan
 from laminabench.workflows.plan.reprice import Cost, Front, Speed, front_at
 
-# How far the sliders go, as times what the plan was made with.
+# The sliders' range, as multiples of the plan's prices.
 LEAST, MOST = 0.25, 4.0
 PRICE = "price-"
 PART = "shown"
 
 
-def page(found: Found, query: QueryParams) -> Page:
-    """At the prices of the query, or at those that the plan was made with."""
-    plan = read_plan(found.path)
+def page(entry: Entry, query: QueryParams) -> Page:
+    """Return the page at the query's prices, by default the plan's own."""
+    plan = read_plan(entry.path)
     answer = _chosen(plan, query)
     prices = plan.prices | dict(_prices(plan, query))
     cost = cast("Cost", _one_of("cost", query, get_args(Cost)))
@@ -47,7 +47,7 @@ def page(found: Found, query: QueryParams) -> Page:
     shown = joined((_about(plan, answer), *(each.html() for each in sections)))
     if query.get("part") == PART:
         return Page(title, shown, [chart])
-    choices = _form(plan, answer, prices, (cost, speed), at=found.key, every=every)
+    choices = _form(plan, answer, prices, (cost, speed), at=entry.key, every=every)
     body = joined((choices, tag("div", shown, id=PART), _provenance(plan).html()))
     return Page(title, body, [chart], scripts=("plan.js", "copy.js"))
 
@@ -70,15 +70,15 @@ def _one_of(name: str, query: QueryParams, values: tuple[str, ...]) -> str:
 
 def _prices(plan: KeptPlan, query: QueryParams) -> Iterator[tuple[str, float]]:
     for name in plan.prices:
-        said = query.get(f"{PRICE}{name}")
-        if not said:
+        text = query.get(f"{PRICE}{name}")
+        if not text:
             continue
         try:
-            usd = float(said)
+            usd = float(text)
         except ValueError:
             usd = math.nan
         if not 0 <= usd < 1e6:
-            raise UserError("view-value", f"{PRICE}{name}={said}: a price is $ an hour, such as 2.5")
+            raise UserError("view-value", f"{PRICE}{name}={text}: a price is $ an hour, such as 2.5")
         yield name, usd
 
 
@@ -95,7 +95,7 @@ def _about(plan: KeptPlan, answer: KeptAnswer) -> Markup:
 
 
 def _winner(plan: KeptPlan, answer: KeptAnswer, at: Front) -> Markup:
-    """Return the card of the winner, and who wins at the plan's own prices."""
+    """Return the card of the winner, and the winner at the plan's own prices."""
     own = front_at(answer.replayed, plan.prices, plan.slo_tbt_p99_ms)
     if at.winner is None or own.winner is None:
         return tag("p", "Nothing that was replayed meets the limit, at whatever price.")
@@ -129,7 +129,7 @@ def _form(
     at: str,
     every: bool,
 ) -> Markup:
-    """Return prices and axes; sliders are the script's, numbers work without it."""
+    """Return fields for prices and axes; sliders need the script, numbers do not."""
     own = plan.prices
     rows = (_price(each, own[each.name], prices[each.name]) for each in plan.devices if each.name in own)
     sets = {each.costs: each.costs for each in plan.answers}
@@ -170,7 +170,7 @@ def _price(device: KeptDevice, own: float, usd: float) -> Markup:
 
 
 def _changed(answer: KeptAnswer) -> Iterator[Section]:
-    """Yield how far one price decides, as the plan has it."""
+    """Yield the effect of each price on the winner, as the plan recorded it."""
     rows = [
         (
             each.device,

@@ -1,4 +1,4 @@
-"""The query box: words to look for, and conditions on fields such as `tbt_ms.p99<80 system=lamina`."""
+"""The query box: words to search for, and conditions such as `tbt_ms.p99<80 system=lamina`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from laminabench.util.errors import UserError
 from laminabench.util.suggest import nearest
 
 MOST_CHARACTERS = 2_000
-# What people call fields, beside their names.
+# Aliases of fields.
 ALIASES = {
     "trace": "trace.name",
     "model": "model.name",
     "deployment": "deployment.name",
     "mode": "workload.mode",
     "commit": "laminabench.commit",
-    "version": "laminabench.util.version",
+    "version": "laminabench.version",
     "partial": "partial.why",
     **{name: metric.key for name, metric in COMPARED.items() if metric.key},
 }
@@ -42,14 +42,14 @@ _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """On one field. A Run without it meets none but `!=`."""
+    """A condition on one field; a Run without the field meets only `!=`."""
 
     name: str
     sign: str
     value: str
 
     def met(self, facts: Facts) -> bool:
-        """Whether these facts are as it asks."""
+        """Return whether these facts meet the condition."""
         there = facts.get(self.name)
         if self.sign == "=":
             return there is not None and _same(there, self.value)
@@ -64,18 +64,18 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What all shown Runs have."""
+    """The words and conditions that all shown Runs meet."""
 
     words: tuple[str, ...]
     conditions: tuple[Condition, ...]
 
     @property
-    def whole(self) -> bool:
-        """Whether it is about more than what is read at once."""
+    def needs_all(self) -> bool:
+        """Whether the query needs fields beyond those of the initial table."""
         return bool(self.words) or any(each.name not in BRIEFLY for each in self.conditions)
 
     def matching(self, rows: Iterable[Row]) -> list[Row]:
-        """The Runs that are asked for. A damaged one has no fields, but is found by its words."""
+        """Return the matching Runs; a damaged one has no fields, and matches by words only."""
         return [
             row
             for row in rows
@@ -85,19 +85,19 @@ class Query:
 
 
 def parsed(text: str, index: Index) -> Query:
-    """A UserError says which part of it means nothing."""
+    """Parse a query; the UserError names the part that is wrong."""
     if len(text) > MOST_CHARACTERS:
         raise _wrong(f"a query has at most {MOST_CHARACTERS:,} characters")
     words, conditions, at = [], [], 0
     text = text.strip()
     while at < len(text):
-        found = _TERM.match(text, at)
-        assert found is not None
-        at = found.end()
-        if word := found["word"]:
+        match = _TERM.match(text, at)
+        assert match is not None
+        at = match.end()
+        if word := match["word"]:
             words.append(word.strip('"').lower())
         else:
-            conditions.append(_condition(found["name"], found["sign"], found["value"], index))
+            conditions.append(_condition(match["name"], match["sign"], match["value"], index))
     return Query(tuple(filter(None, words)), tuple(conditions))
 
 
@@ -112,12 +112,12 @@ def _condition(name: str, sign: str, value: str | None, index: Index) -> Conditi
 
 
 def _is_text(field: str, index: Index) -> bool:
-    rows = index.rows(whole=field not in BRIEFLY)
+    rows = index.rows(complete=field not in BRIEFLY)
     return any(isinstance(row.facts.get(field), str) for row in rows)
 
 
 def field_of(name: str, index: Index) -> str:
-    """The field that is meant: by its name, by another name for it, or by the end of its name."""
+    """Resolve a field by its name, its alias or the unambiguous end of its name."""
     meant = ALIASES.get(name, name)
     if meant in BRIEFLY:
         return meant
@@ -133,7 +133,7 @@ def field_of(name: str, index: Index) -> str:
 
 
 def in_order(rows: Sequence[Row], field: str, *, down: bool) -> list[Row]:
-    """By a field: numbers before texts; Runs that have none last, whichever way."""
+    """Sort by a field: numbers before texts, and Runs without it last in either direction."""
     having = [row for row in rows if field in row.facts]
     having.sort(key=lambda row: _order(row.facts[field]), reverse=down)
     return [*having, *(row for row in rows if field not in row.facts)]
@@ -143,11 +143,11 @@ def _order(value: Value) -> tuple[bool, float, str]:
     return (True, 0.0, value) if isinstance(value, str) else (False, float(value), "")
 
 
-def _same(there: Value, wanted: str) -> bool:
-    """One of several, separated by commas; `*` is anything; numbers are as they are shown."""
+def _same(there: Value, expected: str) -> bool:
+    """Return whether a value equals one of several, separated by commas; `*` matches anything."""
     number = None if isinstance(there, str | bool) else float(there)
     text = short(there).lower()
-    for each in (wanted, *wanted.split(",")):
+    for each in (expected, *expected.split(",")):
         if number is not None and (value := _number(each)) is not None:
             if number == value or short(float(number)) == short(float(value)):
                 return True
@@ -157,7 +157,7 @@ def _same(there: Value, wanted: str) -> bool:
 
 
 def _number(text: str) -> float | None:
-    """Also 90%."""
+    """Parse a number, which may be a percentage; None if it is none."""
     try:
         if text.endswith("%"):
             return float(text[:-1]) / 100

@@ -1,4 +1,4 @@
-"""The explorer as a server: on loopback, at a free port, until it is interrupted."""
+"""The explorer's server on loopback."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class _Server(uvicorn.Server):
-    """Says when it listens. A signal ends it, and is no more to be told of: that is how it ends."""
+    """A uvicorn server that reports when it listens, and ends normally on a signal."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -44,12 +44,12 @@ class _Server(uvicorn.Server):
 
 
 def serve(folder: Path, port: int, ready: Callable[[str], None]) -> None:
-    """Show this folder until a signal comes; `ready` is told the link, once it can be opened."""
+    """Serve this folder until a signal; `ready` is called with the link once it can be opened."""
     try:
         os.scandir(folder).close()
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError("view-no-folder", f"{folder} is no folder: name one that has Runs in it") from error
-    except OSError as error:  # of a folder below it nothing is shown
+    except OSError as error:  # unreadable subfolders are skipped instead
         raise UserError("file-not-readable", f"cannot read {folder}: {error.strerror}") from error
     with _bound(port) as sock:
         number = sock.getsockname()[1]
@@ -61,7 +61,7 @@ def serve(folder: Path, port: int, ready: Callable[[str], None]) -> None:
             ws="none",
             lifespan="off",
             log_config=None,
-            access_log=False,  # its first line would have the token
+            access_log=False,  # it would log the token
             server_header=False,
             limit_concurrency=MOST_CONNECTIONS,
             timeout_graceful_shutdown=1,

@@ -1,4 +1,4 @@
-"""How fast the explorer is: the first look at ten thousand Runs, the next one, and a hundred side by side."""
+"""The benchmark of the explorer: first and later looks at ten thousand Runs, and a comparison."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REQUESTS = 2_000
 
 
 def run(runs: int = 10_000, repeats: int = 3, watcher: Watcher = QUIET) -> Report:
-    """Make that many Runs in a temporary folder, and look at them again and again."""
+    """Time the pages over this many Runs in a temporary folder."""
     took: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(prefix="laminabench-bench-") as folder:
         watcher.note(f"making {runs:,} Runs to look at")
@@ -46,12 +46,12 @@ def run(runs: int = 10_000, repeats: int = 3, watcher: Watcher = QUIET) -> Repor
         timed(f"{compared} Runs side by side", took["compared"], COMPARE_TARGET_S),
         timed(f"then the charts of {min(MOST_CHARTED, compared)}", took["charts"], None),
     ]
-    said = f"Runs of {REQUESTS:,} requests; their files had just been written, so no disk was waited for"
-    return times_report("view", rows, said)
+    note = f"Runs of {REQUESTS:,} requests; their files had just been written, so no disk was waited for"
+    return times_report("view", rows, note)
 
 
 def _look(folder: Path, compared: Sequence[str]) -> dict[str, float]:
-    """As who has just begun to: nothing is known yet. Of each page the seconds until it could be sent."""
+    """Time each page with empty caches, until it could be sent."""
     index, several = Index(folder), [("run", key) for key in compared]
     opened.forget()
     table, compare = partial(table_page, index), partial(compare_page, index)
@@ -71,7 +71,7 @@ def _sent(page: partial[Page]) -> str:
 
 
 def _make(folder: Path, runs: int) -> list[str]:
-    """One Run, and others of the same tables with a throughput of their own in the manifest."""
+    """Make one Run and copies of its tables, each with its own throughput in the manifest."""
     first = folder / "run-00000"
     replay(
         ReplayRequest(
@@ -79,7 +79,7 @@ def _make(folder: Path, runs: int) -> list[str]:
         )
     )
     manifest = json.loads((first / MANIFEST).read_text(encoding="utf-8"))
-    manifest.pop("crc32", None)  # it would be another for each
+    manifest.pop("crc32", None)  # would differ in each copy
     tables = sorted(first.glob("*.parquet"))
     for number in range(1, runs):
         other = folder / f"run-{number:05}"

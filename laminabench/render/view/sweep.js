@@ -1,4 +1,4 @@
-// A click on the map shows how to repeat its point; a choice is shown when it is made.
+// A click on the map shows the command of its point; a choice is applied at once.
 "use strict";
 (() => {
   const form = document.getElementById("choices");
@@ -6,7 +6,7 @@
   form.addEventListener("change", () => form.requestSubmit());
   form.querySelector("button[type=submit]").hidden = true;
 
-  // The chart is another after every choice.
+  // Every choice replaces the chart.
   const listen = () => {
     const map = document.getElementById("map");
     if (!map || !map.on || map.listens) return;

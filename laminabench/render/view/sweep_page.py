@@ -1,4 +1,4 @@
-"""The page of a sweep: a metric over any two flags, all points side by side, and how to repeat each."""
+"""The page of a sweep: a metric over any two flags, all points, and the command for each."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ from laminabench.render.forms import (
 )
 from laminabench.render.html import Markup, exactly, joined, scrolling, tag
 from laminabench.render.sections import section
-from laminabench.render.view.folder import Found
+from laminabench.render.view.folder import Entry
 from laminabench.render.view.page import Page, empty, several
 from laminabench.runs.manifest import NUMBERS
 from laminabench.workflows.sweep.read import KeptSweep, read_sweep
 
-# More rows are a file's business: the table is in the folder.
+# The table in the folder has all rows.
 MOST_ROWS = 500
 PART = "shown"
 SCRIPTS = ("sweep.js", "copy.js")
 
 
-def page(found: Found, query: QueryParams) -> Page:
-    """As the query chooses; a sweep that is under way says how far it is."""
-    sweep = read_sweep(found.path)
-    title = f"Sweep {found.path.name}"
+def page(entry: Entry, query: QueryParams) -> Page:
+    """Return the page of the query's choices; an unfinished sweep shows its progress."""
+    sweep = read_sweep(entry.path)
+    title = f"Sweep {entry.path.name}"
     manifest = sweep.manifest
     if sweep.table is None:
-        told = (
+        status = (
             f"{sweep.done:,} of {manifest.points:,} points are finished. The table is written after the last."
         )
         again = "If it was interrupted, the same call goes on where it was:"
-        return Page(title, empty(told, again, command(manifest.command)))
+        return Page(title, empty(status, again, command(manifest.command)))
     if not metrics_of(sweep):
         errors = dict.fromkeys(error for error in sweep.column("error") if error)
         return Page(title, empty("No point could be replayed.", *errors))
-    chosen = choices(sweep, found.key, query)
+    chosen = choices(sweep, entry.key, query)
     charts = [map_chart(sweep, chosen), lines_chart(sweep, chosen)]
     shown = _shown(sweep, chosen, charts)
     if query.get("part") == PART:
@@ -123,7 +123,7 @@ def _shown(sweep: KeptSweep, chosen: Choices, charts: Sequence[Chart]) -> Markup
 
 
 def _point(sweep: KeptSweep, chosen: Choices, row: int) -> Markup:
-    """Return one point: what it is, its result, and the command that repeats it."""
+    """Return one point: its flags, its result, and the command that repeats it."""
     error = sweep.column("error")[row]
     numbers = (
         (title_of(key), exactly(value, written(key, value)))
@@ -145,7 +145,7 @@ def _point(sweep: KeptSweep, chosen: Choices, row: int) -> Markup:
 
 
 def _table(sweep: KeptSweep, chosen: Choices) -> Markup:
-    """The first rows in their order; a title sorts by its column, and again the other way round."""
+    """Return the first rows in order; a column's title sorts by it, and again in reverse."""
     keys = [key for key in (metric.key for metric in COLUMNS.values()) if key in sweep.metrics]
     keys += [chosen.metric] * (chosen.metric not in keys)
     columns = [*sweep.varied, *keys]
@@ -169,20 +169,20 @@ def _table(sweep: KeptSweep, chosen: Choices) -> Markup:
             value = cells[key][row]
             yield tag("td", exactly(value, written(key, value) or "-"), class_="number")
 
-    kept = rows[:MOST_ROWS]
+    top = rows[:MOST_ROWS]
     caption = several(len(rows), "point")
-    if len(kept) < len(rows):
-        caption += f"; the first {len(kept):,} are here, all in {sweep.directory.name}/sweep.parquet"
-    whole = tag(
+    if len(top) < len(rows):
+        caption += f"; the first {len(top):,} are here, all in {sweep.directory.name}/sweep.parquet"
+    element = tag(
         "table",
         tag("caption", caption),
         tag("thead", head),
         tag(
-            "tbody", *(tag("tr", *line(row), class_="shown" if row == chosen.point else None) for row in kept)
+            "tbody", *(tag("tr", *line(row), class_="shown" if row == chosen.point else None) for row in top)
         ),
         class_="numbers points",
     )
-    return scrolling(whole, "Points")
+    return scrolling(element, "Points")
 
 
 def _title(name: str, chosen: Choices, sweep: KeptSweep) -> Markup:

@@ -1,4 +1,4 @@
-"""The table of all Runs: search, conditions on any field, any columns, any order, a page at a time."""
+"""The table of all Runs: search, conditions, chosen columns, sorting and paging."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _TITLES = {
 _SHARES = {metric.key for metric in METRICS if metric.is_share}
 
 
-class Asked:
-    """What the address says: of a link like it, `with_` changes some."""
+class Address:
+    """The choices of the table's address; `with_` changes some of them."""
 
     def __init__(self, query: QueryParams, index: Index) -> None:
         self.text = query.get("q", "")
         named = [name for name in query.getlist("col") if name][:MOST_COLUMNS]
         chosen = dict.fromkeys(field_of(name, index) for name in named or USUAL)
-        # As they usually are, then others as they were named.
+        # Usual columns in their order, then others as given.
         self.columns = [
             *(name for name in USUAL if name in chosen),
             *(name for name in chosen if name not in USUAL),
@@ -56,7 +56,7 @@ class Asked:
         self.page = int(page) if page.isdecimal() and len(page) < 9 else 1
 
     def items(self) -> dict[str, object]:
-        """As they are in an address."""
+        """Return the parameters of an address with these choices."""
         sort = f"-{self.sort}" if self.down else self.sort
         return {
             **({"q": self.text} if self.text else {}),
@@ -69,39 +69,39 @@ class Asked:
 
 
 def table_page(index: Index, query: QueryParams) -> Page:
-    """The page; with `part=rows` the rows alone, as new Runs appear."""
+    """Return the page; with `part=rows` only the rows, to update them."""
     wrong = ""
     try:
-        asked = Asked(query, index)
-        wanted = parsed(asked.text, index)
+        view = Address(query, index)
+        conditions = parsed(view.text, index)
     except UserError as error:
         wrong, text = str(error), query.get("q", "")
-        asked = Asked(QueryParams(), index)
-        asked.text, wanted = text, parsed("", index)
-    whole = wanted.whole or not BRIEFLY.issuperset([*asked.columns, asked.sort])
-    every = index.rows(whole=whole)
-    rows = [] if wrong else in_order(wanted.matching(every), asked.sort, down=asked.down)
+        view = Address(QueryParams(), index)
+        view.text, conditions = text, parsed("", index)
+    complete = conditions.needs_all or not BRIEFLY.issuperset([*view.columns, view.sort])
+    every = index.rows(complete=complete)
+    rows = [] if wrong else in_order(conditions.matching(every), view.sort, down=view.down)
     if "part" in query:
-        return Page("Runs", _results(asked, rows, len(every)))
+        return Page("Runs", _results(view, rows, len(every)))
     if not every:
         why = "There are no Runs in this folder yet: they appear here as soon as there are."
         made = tag("code", "laminabench replay --trace azure-conv --system lamina")
         how = tag("p", "One is made by ", made)
         return Page("Runs", tag("div", empty(why, how), id="rows", data_live="/?part=rows"))
     cut = f"There are more than {MOST_FOLDERS:,} folders here: not all were looked into."
-    live = asked.with_(part="rows", page=asked.page)
+    live = view.with_(part="rows", page=view.page)
     parts = (
-        _search(asked, wrong),
+        _search(view, wrong),
         tag("p", cut, class_="wrong") if index.refreshed().cut else "",
-        tag("div", _results(asked, rows, len(every)), id="rows", data_live=live),
+        tag("div", _results(view, rows, len(every)), id="rows", data_live=live),
         tag("p", id="news", role="status", class_="spoken"),
     )
     return Page("Runs", joined(parts))
 
 
 def columns_page(index: Index, query: QueryParams) -> Page:
-    """Return the choice of the table's columns: every field, by the parts of a manifest."""
-    asked = Asked(query, index)
+    """Return the choice of columns: every field, by the parts of a manifest."""
+    view = Address(query, index)
     groups: dict[str, list[str]] = {}
     for name in sorted(index.columns()):
         first, dot, _ = name.partition(".")
@@ -110,26 +110,26 @@ def columns_page(index: Index, query: QueryParams) -> Page:
         tag(
             "fieldset",
             tag("legend", group or "by itself"),
-            *(check("col", each, each, checked=each in asked.columns) for each in names if each != "run"),
+            *(check("col", each, each, checked=each in view.columns) for each in names if each != "run"),
         )
         for group, names in groups.items()
     ]
-    kept = {name: value for name, value in asked.items().items() if name != "col"}
-    usual = tag("a", "The usual ones", href=address("/", kept), class_="button")
+    fields = {name: value for name, value in view.items().items() if name != "col"}
+    usual = tag("a", "The usual ones", href=address("/", fields), class_="button")
     buttons = line(submit("Show these columns", main=True), usual)
-    choice = form("/", hidden(kept), buttons, tag("div", *parts, class_="fields"))
+    choice = form("/", hidden(fields), buttons, tag("div", *parts, class_="fields"))
     return Page("Columns", joined((tag("p", "These are the fields that the Runs here have."), choice)))
 
 
-def _search(asked: Asked, wrong: str) -> Markup:
-    kept = asked.items()
-    kept.pop("q", None)
+def _search(view: Address, wrong: str) -> Markup:
+    fields = view.items()
+    fields.pop("q", None)
     box = tag(
         "input",
         type="search",
         name="q",
         id="q",
-        value=asked.text,
+        value=view.text,
         placeholder="tbt_ms.p99<80 system=lamina azure",
         autocomplete="off",
         spellcheck="false",
@@ -137,23 +137,23 @@ def _search(asked: Asked, wrong: str) -> Markup:
         aria_invalid="true" if wrong else None,
     )
     examples = ("tbt_ms.p99<80", "system=lamina,vllm", "trace=azure*", "request.batches!=1")
-    told = [part for each in examples for part in (tag("code", each), ", ")]
-    help_ = ("Words are looked for in every field; conditions are like ", *told[:-1], ".")
+    hints = [part for each in examples for part in (tag("code", each), ", ")]
+    help_ = ("Words are looked for in every field; conditions are like ", *hints[:-1], ".")
     label = tag("label", "Search", for_="q", class_="spoken")
-    choose = tag("a", "Columns", href=address("/columns", asked.items()), class_="button")
+    choose = tag("a", "Columns", href=address("/columns", view.items()), class_="button")
     return form(
         "/",
         line(label, box, submit("Search", main=True), choose),
         tag("p", *help_, id="q-help", class_="kinds"),
         tag("p", wrong, class_="wrong", id="q-wrong", role="alert") if wrong else "",
-        hidden(kept),
+        hidden(fields),
         role="search",
     )
 
 
-def _results(asked: Asked, rows: Sequence[Row], of: int) -> Markup:
+def _results(view: Address, rows: Sequence[Row], of: int) -> Markup:
     pages = max(1, -(-len(rows) // ROWS))
-    at = min(max(asked.page, 1), pages)
+    at = min(max(view.page, 1), pages)
     shown = rows[(at - 1) * ROWS : at * ROWS]
     count = several(of, "Run") if len(rows) == of else f"{len(rows):,} of {several(of, 'Run')}"
     if pages > 1:
@@ -163,35 +163,35 @@ def _results(asked: Asked, rows: Sequence[Row], of: int) -> Markup:
     selected = tag("span", class_="selected", data_selected=True)
     exported = submit("Export as a report", action="/export")
     bar = line(tag("strong", count), selected, submit("Compare", main=True), exported)
-    whole = tag(
+    element = tag(
         "table",
         tag("caption", "Runs", class_="spoken"),
-        tag("thead", tag("tr", *_header(asked, shown))),
-        tag("tbody", *(_row(asked.columns, row) for row in shown)),
+        tag("thead", tag("tr", *_header(view, shown))),
+        tag("tbody", *(_row(view.columns, row) for row in shown)),
         class_="numbers runs",
     )
-    chosen = form("/compare", bar, scrolling(whole, "Runs"), id="selection")
-    return joined((chosen, _paging(asked, at, pages)))
+    chosen = form("/compare", bar, scrolling(element, "Runs"), id="selection")
+    return joined((chosen, _paging(view, at, pages)))
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, float | int) and not isinstance(value, bool)
 
 
-def _header(asked: Asked, shown: Sequence[Row]) -> Iterator[Markup]:
+def _header(view: Address, shown: Sequence[Row]) -> Iterator[Markup]:
     label = "Select all that are shown"
     every = tag("input", type="checkbox", id="all", aria_label=label, title=label, hidden=True)
     yield tag("th", every, tag("span", "Selected", class_="spoken"), scope="col", class_="pick")
-    for name in ("run", *asked.columns):
-        sorts = name == asked.sort
-        # Of numbers the large ones, and of dates the late ones, come first at the first click.
+    for name in ("run", *view.columns):
+        sorts = name == view.sort
+        # The first click sorts large numbers and late dates first.
         first = name if name in ("run", *USUAL[:5]) else f"-{name}"
-        other = name if asked.down else f"-{name}"
-        arrow = "\N{DOWNWARDS ARROW}" if asked.down else "\N{UPWARDS ARROW}"
+        other = name if view.down else f"-{name}"
+        arrow = "\N{DOWNWARDS ARROW}" if view.down else "\N{UPWARDS ARROW}"
         sign = tag("span", f" {arrow}", aria_hidden="true") if sorts else ""
-        href = asked.with_(sort=other if sorts else first)
+        href = view.with_(sort=other if sorts else first)
         link = tag("a", _TITLES.get(name, name), sign, href=href, title=f"Sort by {name}")
-        order = ("descending" if asked.down else "ascending") if sorts else None
+        order = ("descending" if view.down else "ascending") if sorts else None
         numeric = "n" if any(_is_number(row.facts.get(name)) for row in shown) else None
         yield tag("th", link, scope="col", aria_sort=order, class_=numeric)
 
@@ -222,7 +222,7 @@ def _cell(name: str, row: Row) -> Markup:
     return tag("td", exactly(value, share(value) if name in _SHARES else number4(value)), class_="n")
 
 
-def _paging(asked: Asked, at: int, pages: int) -> Markup:
+def _paging(view: Address, at: int, pages: int) -> Markup:
     if pages == 1:
         return joined(())
     near = sorted({1, pages, *range(max(1, at - 2), min(pages, at + 2) + 1)})
@@ -231,6 +231,6 @@ def _paging(asked: Asked, at: int, pages: int) -> Markup:
         if number > before + 1:
             links.append(tag("span", "\N{HORIZONTAL ELLIPSIS}"))
         here = "page" if number == at else None
-        where = asked.with_(page=number)
+        where = view.with_(page=number)
         links.append(tag("a", f"{number:,}", href=where, aria_current=here, aria_label=f"Page {number:,}"))
     return tag("nav", *links, class_="paging", aria_label="Pages of the table")

@@ -1,4 +1,4 @@
-"""What is known of replays under way: their files are read on from where they were left."""
+"""The state of live replays: each file is read on from where it was left."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from laminabench.render.view.folder import Found
+from laminabench.render.view.folder import Entry
 from laminabench.render.view.index import Index
 from laminabench.runs.live import SUFFIX, End, FaultEvent, Header, Moment, alive, read_live
 from laminabench.util.errors import UserError
 
 State = Literal["running", "done", "interrupted", "failed", "killed"]
 
-# Four moments a second for a week come to less.
+# Larger than four moments a second for a week.
 _MOST_BYTES = 1 << 30
 
 
 @dataclass(slots=True)
 class UnderWay:
-    """One replay as far as its file tells."""
+    """The state of one live replay, as its file tells."""
 
-    key: str  # of the file
+    key: str  # the file's
     path: Path
     header: Header
     moments: list[Moment] = field(default_factory=list)
@@ -33,12 +33,12 @@ class UnderWay:
 
     @property
     def run_key(self) -> str:
-        """Where its Run will be."""
+        """The key of its future Run."""
         return self.key.removesuffix(SUFFIX)
 
     @property
     def resume(self) -> str:
-        """The command to go on with from where this explorer was started, if there is a journal."""
+        """The command that resumes it from the explorer's working directory, if there is a journal."""
         return f"laminabench replay --resume {shlex.quote(str(self.path).removesuffix(SUFFIX))}"
 
     @property
@@ -53,7 +53,7 @@ class UnderWay:
 
     @property
     def share(self) -> float | None:
-        """How much of it is behind it: of tokens, where it is certain how many there will be."""
+        """The completed share: of tokens if their total is known, else of requests."""
         last, tokens = self.last, self.header.tokens
         if last is None or not last.requests:
             return None
@@ -63,46 +63,46 @@ class UnderWay:
 
     @property
     def left_s(self) -> float | None:
-        """At the rate so far; None before anything is done."""
+        """The time left at the rate so far; None before anything is done."""
         last, share = self.last, self.share
         left_s = math.inf if last is None or not share else last.at_s * (1 - share) / share
         return left_s if math.isfinite(left_s) else None
 
 
 class Watched:
-    """The replays of a folder, each read on when somebody asks for it."""
+    """The live replays of a folder, each read on when requested."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
         self._lock = threading.Lock()
-        self._read: dict[Path, tuple[UnderWay, int, int]] = {}  # which file, and how far
+        self._read: dict[Path, tuple[UnderWay, int, int]] = {}  # with inode and offset
 
     def all(self) -> list[UnderWay]:
-        """Those that can be read, the newest first."""
-        found = self._index.refreshed().found["live"].values()
-        there = [self._on(each) for each in sorted(found, key=lambda each: -each.mtime_ns)]
+        """Return the readable replays, newest first."""
+        entries = self._index.refreshed().entries["live"].values()
+        there = [self._on(each) for each in sorted(entries, key=lambda each: -each.mtime_ns)]
         return [each for each in there if each is not None]
 
     def one(self, key: str) -> UnderWay | None:
-        """None where its file is gone, or cannot be read."""
-        found = self._index.refreshed().found["live"].get(key)
-        return None if found is None else self._on(found)
+        """Return a replay; None if its file is missing or unreadable."""
+        entry = self._index.refreshed().entries["live"].get(key)
+        return None if entry is None else self._on(entry)
 
-    def _on(self, found: Found) -> UnderWay | None:
-        if found.size > _MOST_BYTES:
+    def _on(self, entry: Entry) -> UnderWay | None:
+        if entry.size > _MOST_BYTES:
             return None
         with self._lock:
-            known, inode, offset = self._read.get(found.path, (None, 0, 0))
+            known, inode, offset = self._read.get(entry.path, (None, 0, 0))
             try:
-                # Another in its place may have the end of a line where that one had.
-                same, inode = inode, found.path.stat().st_ino
-                lines, offset = read_live(found.path, offset if inode == same else 0)
+                # A new file in its place must be read from its beginning.
+                same, inode = inode, entry.path.stat().st_ino
+                lines, offset = read_live(entry.path, offset if inode == same else 0)
             except (OSError, UserError):
-                self._read.pop(found.path, None)
+                self._read.pop(entry.path, None)
                 return None
             for line in lines:
                 if isinstance(line, Header):
-                    known = UnderWay(found.key, found.path, line)
+                    known = UnderWay(entry.key, entry.path, line)
                 elif known is None:
                     continue
                 elif isinstance(line, Moment):
@@ -112,5 +112,5 @@ class Watched:
                 else:
                     known.end = line
             if known is not None:
-                self._read[found.path] = known, inode, offset
+                self._read[entry.path] = known, inode, offset
             return known

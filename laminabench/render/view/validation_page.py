@@ -1,4 +1,4 @@
-"""The page of a validation: how far off the model is, of what was recorded, printed, and measured here."""
+"""The page of a validation: errors against recorded, published and measured numbers."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from laminabench.render.charts.validation import (
 from laminabench.render.html import joined, sheet_table, tag
 from laminabench.render.sections import Section, grid
 from laminabench.render.sheets.validate import sheets_of
-from laminabench.render.view.folder import Found
+from laminabench.render.view.folder import Entry
 from laminabench.render.view.page import Page
 from laminabench.workflows.validate.kept import KeptValidation, read_validation
 
 
-def page(found: Found, query: QueryParams) -> Page:  # noqa: ARG001 - there is nothing to choose
+def page(entry: Entry, query: QueryParams) -> Page:  # noqa: ARG001 - there is nothing to choose
     """Return a section for each kind that was validated; numbers are errors in percent unless labelled."""
-    kept = read_validation(found.path)
+    validation = read_validation(entry.path)
     sections = [
         Section(title, joined((grid(charts), sheet_table(sheet, "numbers errors"))), charts)
-        for (title, charts), sheet in zip(_kinds(kept), sheets_of(kept), strict=True)
+        for (title, charts), sheet in zip(_kinds(validation), sheets_of(validation), strict=True)
     ]
     about = tag(
         "p",
@@ -36,24 +36,24 @@ def page(found: Found, query: QueryParams) -> Page:  # noqa: ARG001 - there is n
         ": predicted / measured - 1, in percent. Nothing in a cost set is fitted to what it is held against.",
         class_="kinds",
     )
-    command = tag("pre", kept.command, tabindex="0")
-    provenance = tag("section", tag("h2", "Provenance"), command) if kept.command else ""
+    command = tag("pre", validation.command, tabindex="0")
+    provenance = tag("section", tag("h2", "Provenance"), command) if validation.command else ""
     body = joined((about, *(each.html() for each in sections), provenance))
-    return Page(f"Validation {found.path.name}", body, [chart for each in sections for chart in each.charts])
+    return Page(f"Validation {entry.path.name}", body, [chart for each in sections for chart in each.charts])
 
 
-def _kinds(kept: KeptValidation) -> Iterator[tuple[str, Sequence[Chart]]]:
+def _kinds(validation: KeptValidation) -> Iterator[tuple[str, Sequence[Chart]]]:
     """Yield heading and charts of each kind, in the order of its sheets."""
-    if kept.recorded:
-        yield "Recorded runs", list(recorded_charts(kept.recorded))
-    if kept.published:
-        yield "Published numbers", [published_chart(kept.published)]
-    if kept.serving is not None:
+    if validation.recorded:
+        yield "Recorded runs", list(recorded_charts(validation.recorded))
+    if validation.published:
+        yield "Published numbers", [published_chart(validation.published)]
+    if validation.serving is not None:
         yield (
             "Servers under load",
-            [serving_chart(kept.serving.groups, metric) for metric in ("tpot", "ttft")],
+            [serving_chart(validation.serving.groups, metric) for metric in ("tpot", "ttft")],
         )
-    if kept.twin:
-        yield "Twins: live replays of this machine", list(twin_charts(kept.twin))
-    if kept.emulated:
+    if validation.twin:
+        yield "Twins: live replays of this machine", list(twin_charts(validation.twin))
+    if validation.emulated:
         yield "The engine on emulated devices", []

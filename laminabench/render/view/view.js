@@ -1,9 +1,9 @@
-// What HTML cannot do by itself: remembered colours, parts that change without the page, news, and keys.
+// Remembers colours, loads parts of the page, polls for changes, and handles keys.
 "use strict";
 (() => {
   const root = document.documentElement;
-  const kept = localStorage.getItem("theme");
-  if (kept) root.dataset.theme = kept;
+  const saved = localStorage.getItem("theme");
+  if (saved) root.dataset.theme = saved;
   const remember = () => root.dataset.theme && localStorage.setItem("theme", root.dataset.theme);
   new MutationObserver(remember).observe(root, { attributeFilter: ["data-theme"] });
 
@@ -14,7 +14,7 @@
     return answer.json();
   };
 
-  // A part of the page, from its address, into its element.
+  // Load a part of the page from its address into its element.
   const fill = async (element, address) => {
     element.setAttribute("aria-busy", "true");
     try {
@@ -29,20 +29,20 @@
       root.dataset.filled = String(Number(root.dataset.filled || 0) + 1);
     }
   };
-  // While one is on its way, only the last of those that follow is fetched after it: a slider makes many.
-  const wanted = new Map();
+  // While a request is under way, only the last of later ones is sent after it: a slider makes many.
+  const pending = new Map();
   const change = async (id, address) => {
-    const busy = wanted.has(id);
-    wanted.set(id, address);
-    for (let shown = null; !busy && shown !== wanted.get(id); ) {
-      shown = wanted.get(id);
-      const asked = new URL(shown, location.href);
-      const here = new URL(asked);
-      asked.searchParams.set("part", id);
-      await fill(document.getElementById(id), asked);
+    const busy = pending.has(id);
+    pending.set(id, address);
+    for (let shown = null; !busy && shown !== pending.get(id); ) {
+      shown = pending.get(id);
+      const url = new URL(shown, location.href);
+      const here = new URL(url);
+      url.searchParams.set("part", id);
+      await fill(document.getElementById(id), url);
       history.replaceState(null, "", here);
     }
-    if (!busy) wanted.delete(id);
+    if (!busy) pending.delete(id);
   };
   const watch = (element) => element.querySelectorAll("[data-lazy]").forEach((each) => fill(each, each.dataset.lazy));
 
@@ -53,7 +53,7 @@
     const { part } = link.dataset;
     const words = link.textContent;
     change(part, link.href).then(() => {
-      // The link is a new one: whoever is there by keyboard stays there.
+      // The link was replaced: give its focus to the new one.
       const same = [...document.querySelectorAll(`#${part} a[data-part]`)].find((each) => each.textContent === words);
       if (same) same.focus();
     });
@@ -65,7 +65,7 @@
     change(form.dataset.part, `${form.action}?${new URLSearchParams(new FormData(form, event.submitter))}`);
   });
 
-  // Which Runs are selected, on other pages of the table too.
+  // The selected Runs, also on other pages of the table.
   const SELECTED = "selected";
   const selected = () => new Set(JSON.parse(sessionStorage.getItem(SELECTED) || "[]"));
   const boxes = () => [...document.querySelectorAll("#selection input[name=run]")];
@@ -91,16 +91,16 @@
       const hidden = Object.assign(document.createElement("input"), { type: "hidden", name: "run", value: key });
       form.append(hidden);
     }
-    const said = form.querySelector("[data-selected]");
-    said.textContent = keys.size ? `${keys.size} selected` : "select some to compare";
+    const label = form.querySelector("[data-selected]");
+    label.textContent = keys.size ? `${keys.size} selected` : "select some to compare";
     for (const button of form.querySelectorAll("button[type=submit]")) button.disabled = !keys.size;
-    if (keys.size && !said.nextElementSibling.dataset.clear) {
+    if (keys.size && !label.nextElementSibling.dataset.clear) {
       const clear = Object.assign(document.createElement("button"), { type: "button", textContent: "Clear" });
       clear.dataset.clear = "true";
       clear.addEventListener("click", () => select((all_) => all_.clear()));
-      said.after(clear);
-    } else if (!keys.size && said.nextElementSibling.dataset.clear) {
-      said.nextElementSibling.remove();
+      label.after(clear);
+    } else if (!keys.size && label.nextElementSibling.dataset.clear) {
+      label.nextElementSibling.remove();
     }
   };
   document.addEventListener("change", ({ target }) => {
@@ -111,30 +111,30 @@
     }
   });
 
-  // Runs that appear, change or go, while the page is looked at.
+  // Runs that are added, changed or removed while the page is open.
   let version = null;
   const news = async () => {
     if (document.hidden) return;
-    let told;
+    let latest;
     try {
-      told = await fetched("/news");
+      latest = await fetched("/news");
     } catch {
       return; // the explorer has ended; what is there can still be read
     }
-    for (const [address, count] of Object.entries(told.counts)) {
+    for (const [address, count] of Object.entries(latest.counts)) {
       const place = document.querySelector(`.places a[href="${address}"] .count`);
       if (place) place.textContent = count.toLocaleString("en");
     }
     const rows = document.querySelector("[data-live]");
     const before = version;
-    version = told.version;
+    version = latest.version;
     if (!rows || before === null || before === version) return;
     const known = new Set([...document.querySelectorAll("tr[data-key]")].map((row) => row.dataset.key));
     const focused = document.activeElement?.closest("tr")?.dataset.key;
     try {
       rows.innerHTML = (await fetched(rows.dataset.live)).html;
     } catch {
-      version = before; // busy, or gone: the next news are asked again
+      version = before; // busy, or gone: the next poll requests them again
       return;
     }
     const fresh = [...rows.querySelectorAll("tr[data-key]")].filter((row) => !known.has(row.dataset.key));

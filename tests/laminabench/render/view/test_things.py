@@ -21,7 +21,7 @@ from laminabench.render.charts.chart import PlotlyJson
 from laminabench.render.charts.sweep_grid import choices, grid, in_order
 from laminabench.render.view import plan_page, sweep_page, validation_page
 from laminabench.render.view.app import make_app
-from laminabench.render.view.folder import Found, scan
+from laminabench.render.view.folder import Entry, scan
 from laminabench.render.view.index import Index
 from laminabench.render.view.page import Page
 from laminabench.util.errors import UserError
@@ -36,19 +36,19 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def things(root: Path) -> dict[str, Found]:
-    return {key: each for kind in scan(root).found.values() for key, each in kind.items()}
+def things(root: Path) -> dict[str, Entry]:
+    return {key: each for kind in scan(root).entries.values() for key, each in kind.items()}
 
 
 def query(**chosen: Any) -> QueryParams:
     return QueryParams(urlencode(chosen, doseq=True))
 
 
-def sweep_of(things: dict[str, Found], **chosen: Any) -> Page:
+def sweep_of(things: dict[str, Entry], **chosen: Any) -> Page:
     return sweep_page.page(things["sweeps/one"], query(**chosen))
 
 
-def plan_of(things: dict[str, Found], **chosen: Any) -> Page:
+def plan_of(things: dict[str, Entry], **chosen: Any) -> Page:
     return plan_page.page(things["plans/one"], query(**chosen))
 
 
@@ -60,7 +60,7 @@ def trace(page: Page, chart: int, **like: Any) -> PlotlyJson:
     )
 
 
-def test_the_folder_has_them(things: dict[str, Found]) -> None:
+def test_the_folder_has_them(things: dict[str, Entry]) -> None:
     kinds = {key: each.kind for key, each in things.items()}
     assert kinds == {
         "sweeps/one": "sweep",
@@ -70,7 +70,7 @@ def test_the_folder_has_them(things: dict[str, Found]) -> None:
     }
 
 
-def test_a_map_has_the_best_of_what_is_not_chosen(things: dict[str, Found]) -> None:
+def test_a_map_has_the_best_of_what_is_not_chosen(things: dict[str, Entry]) -> None:
     page = sweep_of(things, x="batches", y="attention-workers", metric="throughput_tokens_per_s")
     heat = trace(page, 0, type="heatmap")
     assert (heat["x"], heat["y"]) == (["1", "2"], ["2", "3", "4"])
@@ -88,7 +88,7 @@ def test_a_map_has_the_best_of_what_is_not_chosen(things: dict[str, Found]) -> N
     assert not heat["reversescale"]
 
 
-def test_a_map_of_one_value_of_the_others(things: dict[str, Found]) -> None:
+def test_a_map_of_one_value_of_the_others(things: dict[str, Entry]) -> None:
     page = sweep_of(things, x="batches", y="attention-workers", **{"fix-network": "fhbn"})
     heat = trace(page, 0, type="heatmap")
     assert heat["z"][0] == [throughput(2, "fhbn", batches) for batches in (1, 2)]
@@ -99,14 +99,14 @@ def test_a_map_of_one_value_of_the_others(things: dict[str, Found]) -> None:
     assert heat["reversescale"]
 
 
-def test_over_one_flag_it_is_a_line(things: dict[str, Found]) -> None:
+def test_over_one_flag_it_is_a_line(things: dict[str, Entry]) -> None:
     page = sweep_of(things, x="attention-workers", y="-", metric="mean_batch", **{"fix-batches": "2"})
     (line,) = page.charts[0].traces
     assert (line["x"], line["y"]) == (["2", "4"], [20.0, 40.0])
     assert "Failed: 3" in page.charts[0].note
 
 
-def test_all_points_side_by_side(things: dict[str, Found]) -> None:
+def test_all_points_side_by_side(things: dict[str, Entry]) -> None:
     page = sweep_of(things, metric="tbt_ms.p50", along=["network", "batches"])
     (lines,) = page.charts[1].traces
     network, batches, metric = lines["dimensions"]
@@ -118,7 +118,7 @@ def test_all_points_side_by_side(things: dict[str, Found]) -> None:
     assert "2 points without these numbers are left out" in page.charts[1].note
 
 
-def test_a_table_is_sorted_and_keeps_what_failed(things: dict[str, Found]) -> None:
+def test_a_table_is_sorted_and_keeps_what_failed(things: dict[str, Entry]) -> None:
     sweep = read_sweep(things["sweeps/one"].path)
     failed = [row for row, point in enumerate(GRID) if (point[0], point[2]) == (3, 2)]
     for sort, reverse in (("throughput_tokens_per_s", True), ("-throughput_tokens_per_s", False)):
@@ -130,7 +130,7 @@ def test_a_table_is_sorted_and_keeps_what_failed(things: dict[str, Found]) -> No
     assert len(sweep_of(things).body.split('class="why"')) == 1 + len(failed)
 
 
-def test_a_point_says_how_to_repeat_it(things: dict[str, Found]) -> None:
+def test_a_point_says_how_to_repeat_it(things: dict[str, Entry]) -> None:
     row = GRID.index((4, HOSTILE, 2))
     page = sweep_of(things, point=row)
     found = re.search('<pre id="command"[^>]*>(.*?)</pre>', page.body, re.S)
@@ -142,7 +142,7 @@ def test_a_point_says_how_to_repeat_it(things: dict[str, Found]) -> None:
     ]
 
 
-def test_a_sweep_under_way_says_how_far_it_is(things: dict[str, Found]) -> None:
+def test_a_sweep_under_way_says_how_far_it_is(things: dict[str, Entry]) -> None:
     assert f"5 of {len(GRID)} points" in sweep_page.page(things["sweeps/half"], query()).body
 
 
@@ -160,13 +160,13 @@ def test_a_sweep_under_way_says_how_far_it_is(things: dict[str, Found]) -> None:
         {"point": "9" * 5000},
     ],
 )
-def test_what_a_sweep_has_not_is_refused(chosen: dict[str, str], things: dict[str, Found]) -> None:
+def test_what_a_sweep_has_not_is_refused(chosen: dict[str, str], things: dict[str, Entry]) -> None:
     with pytest.raises(UserError) as error:
         sweep_of(things, **chosen)
     assert error.value.code == "view-value"
 
 
-def test_a_link_keeps_every_choice(things: dict[str, Found]) -> None:
+def test_a_link_keeps_every_choice(things: dict[str, Entry]) -> None:
     sweep = read_sweep(things["sweeps/one"].path)
     asked = {"x": "network", "y": "batches", "metric": "mean_batch", "fix-attention-workers": "4"}
     asked |= {"along": ["batches", "mean_batch"], "sort": "-batches", "point": "3"}
@@ -185,7 +185,7 @@ def numbers_of(page: Page, name: str) -> float:
     return float(found[1])
 
 
-def test_a_plan_at_its_own_prices_and_at_others(things: dict[str, Found]) -> None:
+def test_a_plan_at_its_own_prices_and_at_others(things: dict[str, Entry]) -> None:
     page = plan_of(things)
     hour = 4 * PRICES["h100"] + 4 * PRICES["h20"]
     assert numbers_of(page, "hour") == pytest.approx(hour)
@@ -204,7 +204,7 @@ def test_a_plan_at_its_own_prices_and_at_others(things: dict[str, Found]) -> Non
 
 @pytest.mark.parametrize("cost", ["usd_per_million_tokens", "usd_per_hour"])
 @pytest.mark.parametrize("speed", ["tbt_p99_ms", "tokens_per_s"])
-def test_a_front_of_other_axes(cost: Any, speed: Any, things: dict[str, Found]) -> None:
+def test_a_front_of_other_axes(cost: Any, speed: Any, things: dict[str, Entry]) -> None:
     page = plan_of(things, cost=cost, speed=speed)
     front = next(each for each in page.charts[0].traces if each["meta"]["role"] == "front")
     plan = read_plan(things["plans/one"].path)
@@ -216,20 +216,20 @@ def test_a_front_of_other_axes(cost: Any, speed: Any, things: dict[str, Found]) 
 @pytest.mark.parametrize(
     "chosen", [{"price-h20": "x"}, {"price-h20": "-1"}, {"price-h20": "inf"}, {"cost": "y"}, {"costs": "z"}]
 )
-def test_prices_that_are_none_are_refused(chosen: dict[str, str], things: dict[str, Found]) -> None:
+def test_prices_that_are_none_are_refused(chosen: dict[str, str], things: dict[str, Entry]) -> None:
     with pytest.raises(UserError) as error:
         plan_of(things, **chosen)
     assert error.value.code == "view-value"
 
 
-def test_what_cannot_appear_is_said(things: dict[str, Found]) -> None:
+def test_what_cannot_appear_is_said(things: dict[str, Entry]) -> None:
     page = plan_of(things, all="1")
     assert f"Only the {len(CANDIDATES)} candidates that were replayed" in page.body
     assert "5 more were left out" in page.body
     assert page.body.count("not looked into") == 1
 
 
-def test_a_validation_has_errors_beside_targets(things: dict[str, Found]) -> None:
+def test_a_validation_has_errors_beside_targets(things: dict[str, Entry]) -> None:
     page = validation_page.page(things["validation"], query())
     recorded, published, tpot, ttft, twin = page.charts
     met = next(each for each in recorded.traces if each["name"] == "met")
@@ -262,7 +262,7 @@ def texts_of(page: Page) -> list[str]:
 
 
 @pytest.mark.parametrize("key", ["sweeps/one", "sweeps/half", "plans/one", "validation"])
-def test_names_are_names(key: str, things: dict[str, Found]) -> None:
+def test_names_are_names(key: str, things: dict[str, Entry]) -> None:
     pages: dict[str, Any] = {"sweep": sweep_page, "plan": plan_page, "validation": validation_page}
     page = pages[things[key].kind].page(
         things[key], query(at=key, x="network") if key == "sweeps/one" else query(at=key)
@@ -276,7 +276,7 @@ def test_names_are_names(key: str, things: dict[str, Found]) -> None:
         assert not re.search("<(script|img)", text), text
 
 
-def test_what_is_replayed_at_no_speed_costs_without_end(things: dict[str, Found]) -> None:
+def test_what_is_replayed_at_no_speed_costs_without_end(things: dict[str, Entry]) -> None:
     plan = read_plan(things["plans/one"].path)
     still = structs.replace(plan.answers[0].replayed[0], tokens_per_s=0.0)
     found = front_at([still], plan.prices, LIMIT_MS)

@@ -19,7 +19,7 @@ from laminabench.render.view import folder as folders
 from laminabench.render.view.compare_page import compare_page, export
 from laminabench.render.view.folder import scan
 from laminabench.render.view.index import Index, _read
-from laminabench.render.view.opened import at_a_glance, chosen, whole
+from laminabench.render.view.opened import at_a_glance, chosen, with_tables
 from laminabench.render.view.table_page import table_page
 from laminabench.runs.read import read_run
 from laminabench.util.errors import UserError
@@ -31,19 +31,19 @@ z"""
 def test_what_there_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (".hidden", "node_modules", "__pycache__"):
         os.rename(folder / "runs", folder / name)  # noqa: PTH104
-        assert scan(folder).found["run"] == {}
+        assert scan(folder).entries["run"] == {}
         os.rename(folder / name, folder / "runs")  # noqa: PTH104
     for name in ("sweep.json", "plan.json", "validation.json"):
         (folder / name).write_text("{}")
     (folder / "runs/x.live").write_text("")
-    found = scan(folder).found
+    found = scan(folder).entries
     assert found["run"].keys() == {"runs/lamina", "runs/vllm"}
     assert found["live"].keys() == {"runs/x.live"}
     assert [list(found[kind]) for kind in ("sweep", "plan", "validation")] == [[folder.name]] * 3
     # The folder may be a Run itself.
-    assert scan(folder / "runs/lamina").found["run"].keys() == {"lamina"}
+    assert scan(folder / "runs/lamina").entries["run"].keys() == {"lamina"}
     (folder / "runs/pyvenv.cfg").write_text("")
-    assert scan(folder).found["run"] == {}
+    assert scan(folder).entries["run"] == {}
     monkeypatch.setattr(folders, "MOST_FOLDERS", 1)
     assert scan(folder).cut
 
@@ -54,7 +54,7 @@ def test_links_to_elsewhere_are_not_followed(folder: Path, tmp_path: Path) -> No
     (folder / "runs/vllm").symlink_to(elsewhere)
     (folder / "runs/other").mkdir()
     (folder / "runs/other/run.json").symlink_to(elsewhere / "run.json")
-    assert scan(folder).found["run"].keys() == {"runs/lamina"}
+    assert scan(folder).entries["run"].keys() == {"runs/lamina"}
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_addresses_name_what_was_found_and_nothing_else(two_runs: Path, key: str
 def test_damaged_runs_are_listed_with_what_is_wrong(folder: Path, text: bytes, said: str) -> None:
     (folder / "runs/vllm/run.json").write_bytes(text)
     index = Index(folder)
-    rows = {row.key: row.damage for row in index.rows(whole=True)}
+    rows = {row.key: row.damage for row in index.rows(complete=True)}
     assert rows["runs/lamina"] is None
     assert said in (rows["runs/vllm"] or "")
     assert said in table_page(index, QueryParams("")).body
@@ -91,7 +91,7 @@ def test_a_run_json_of_something_else_is_no_run(folder: Path) -> None:
     (folder / "runs/vllm/run.json").write_text('{"format": "laminabench-pingpong", "format_version": 1}')
     index = Index(folder)
     assert [row.key for row in index.rows()] == ["runs/lamina"]
-    assert index.refreshed().found["run"].keys() == {"runs/lamina"}
+    assert index.refreshed().entries["run"].keys() == {"runs/lamina"}
 
 
 def test_names_are_shown_and_not_obeyed(folder: Path) -> None:
@@ -159,11 +159,11 @@ def test_what_cannot_be_compared(two_runs: Path, query: str, code: str) -> None:
 
 def test_manifests_alone_say_what_whole_runs_say(two_runs: Path) -> None:
     found = chosen(Index(two_runs), ["runs/lamina", "runs/vllm"])
-    quick, slow = at_a_glance(found, None), whole(found, None)
+    quick, slow = at_a_glance(found, None), with_tables(found, None)
     assert len(quick[0].run.outcome.requests) == 0
     assert (cards(quick), comparison(quick), caveats(quick)) == (cards(slow), comparison(slow), caveats(slow))
     # Another limit takes the tables.
-    assert cards(at_a_glance(found, 50.0)) == cards(whole(found, 50.0)) != cards(slow)
+    assert cards(at_a_glance(found, 50.0)) == cards(with_tables(found, 50.0)) != cards(slow)
 
 
 @pytest.mark.parametrize(("slo", "window"), [(None, None), (50.0, (1.0, 2.0))])
@@ -202,7 +202,7 @@ def test_one_hostile_run_spoils_no_page_of_the_others(folder: Path, part: str, v
 
 
 def test_a_time_that_no_calendar_has(two_runs: Path) -> None:
-    found = scan(two_runs).found["run"]["runs/lamina"]
+    found = scan(two_runs).entries["run"]["runs/lamina"]
     row = _read(dataclasses.replace(found, mtime_ns=1 << 80))
     assert row is not None
     assert row.damage is not None
@@ -218,7 +218,7 @@ def test_what_goes_while_a_folder_is_looked_through(folder: Path, monkeypatch: p
             yield entry
 
     monkeypatch.setattr(folders, "_entries", gone_then)
-    found = scan(folder).found
+    found = scan(folder).entries
     assert found["live"] == {}
     assert found["run"].keys() == {"runs/lamina", "runs/vllm"}
 

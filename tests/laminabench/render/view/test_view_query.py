@@ -20,7 +20,7 @@ from laminabench.util.errors import UserError
 
 def found(index: Index, text: str) -> list[str]:
     wanted = parsed(text, index)
-    return sorted(row.key for row in wanted.matching(index.rows(whole=wanted.whole)))
+    return sorted(row.key for row in wanted.matching(index.rows(complete=wanted.needs_all)))
 
 
 @pytest.mark.parametrize(
