@@ -1,4 +1,4 @@
-"""What processes that the engine starts may have of this one's environment: a list, as keys are in it too."""
+"""The environment variables that child processes inherit: an allowlist, as others hold keys."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _LIBRARY = "liblamina_cuda.so"
 
 
 class CudaError(CodedError, RuntimeError):
-    """No library, no device, or an error of CUDA; the message is one sentence that gives the cause."""
+    """An error of CUDA, or of its absence; the message is one sentence that gives the cause."""
 
 
 _POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
@@ -57,7 +57,7 @@ _SIGNATURES: dict[str, list[type]] = {
 
 @cache
 def library() -> ctypes.CDLL:
-    """$LAMINA_CUDA_LIBRARY, or what the build has put beside the other native code."""
+    """Load $LAMINA_CUDA_LIBRARY, or the library built next to the other native code."""
     named = os.environ.get("LAMINA_CUDA_LIBRARY")
     native = importlib.util.find_spec("lamina._native")
     beside = Path(native.origin).parent / _LIBRARY if native is not None and native.origin else Path(_LIBRARY)

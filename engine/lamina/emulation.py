@@ -44,8 +44,8 @@ class Emulation(msgspec.Struct, frozen=True):
 
 @dataclass
 class EmulatedDevice:
-    """Does one piece of work after the other. The host gives it the next one when one has ended, and so is a
-    piece ahead of it, as it is of a GPU: what it does meanwhile is hidden.
+    """An emulated device that runs one piece of work after the other. The host submits the next piece when
+    one has ended, so is a piece ahead, as with a GPU: its own work meanwhile is hidden.
     """
 
     model: Emulation
@@ -58,8 +58,8 @@ class EmulatedDevice:
     ends: list[tuple[int, int]] = field(default_factory=list)
 
     def run(self, needs: int, takes: int, and_needs: int = 0) -> int:
-        """When a piece will have ended that begins when what it needs is there, and ends no sooner than what
-        it needs besides.
+        """Return when a piece ends that begins when its inputs are there, and ends no sooner than its late
+        inputs.
         """
         self.until_free()
         begins = max(self.free, needs)
@@ -68,7 +68,7 @@ class EmulatedDevice:
         return self.free
 
     def until_free(self) -> None:
-        """Until it has ended what it was given."""
+        """Wait until all submitted work has ended."""
         if (left := self.free - self.now()) > 0:
             self.sleep(left / 1e9)
 
@@ -79,16 +79,16 @@ class EmulatedDevice:
         self.ends.append((spare, self.now() - self.free))
 
     def took(self) -> tuple[int, int]:
-        """From when to when it was at what it was given since this was last asked."""
+        """Return the busy span since the last call."""
         begun, self.begun = self.begun, None
         return self.free if begun is None else begun, self.free
 
 
 def moments(rows: int, heads: int, when: int) -> Tensor:
-    """What travels: when it is there."""
+    """Return a tensor that has its arrival time in place of values."""
     return torch.full((rows, heads, 1), when, dtype=MOMENT)
 
 
 def latest(*came: Tensor) -> int:
-    """When all of it is there."""
+    """Return when all of it has arrived."""
     return max(int(each.max()) for each in came)

@@ -1,4 +1,4 @@
-"""What all errors of the engine that are meant to be read have in common."""
+"""The base of all errors of the engine that users read."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ DTYPES: dict[torch.dtype, int] = {torch.float32: 0, torch.float16: 1, torch.bflo
 
 
 def is_emulated() -> bool:
-    """Whether "a GPU's" kernels run on the host: the library that tests build says so."""
+    """Return whether kernels of "a GPU" run on the host, as in the library that tests build."""
     return hasattr(cuda_library.library(), "lamina_cuda_is_emulated")
 
 
@@ -33,7 +33,7 @@ def require() -> None:
 
 
 def has_kernels() -> bool:
-    """Whether a GPU can be used here, and by kernels of ours."""
+    """Return whether a GPU can be used here, with our kernels."""
     try:
         require()
     except CudaError:
@@ -46,7 +46,7 @@ def is_gpu(device: torch.device | str) -> bool:
 
 
 def tensors_on(device: torch.device | str) -> torch.device:
-    """Where tensors are that a device's kernels work on."""
+    """Return the device of tensors that a device's kernels work on."""
     place = torch.device(device)
     if place.type != "cuda":
         return place
@@ -57,7 +57,7 @@ def tensors_on(device: torch.device | str) -> torch.device:
 
 
 def take(device: torch.device | str) -> None:
-    """What this process launches goes to this device from now on; a CudaError where there is none such."""
+    """Make this device current for the process; raise a CudaError if there is none such."""
     if not is_gpu(device):
         return
     require()
@@ -83,12 +83,12 @@ def on_the_bus(device: torch.device | str) -> tuple[int, str | None]:
 
 
 def current(place: torch.device) -> contextlib.AbstractContextManager[object]:
-    """What is launched in it goes to this device."""
+    """Make this device current within the context."""
     return torch.cuda.device(place) if place.type == "cuda" else contextlib.nullcontext()
 
 
 class HostStream(NamedTuple):
-    """Of an emulated device: work is done when the call returns."""
+    """The stream of an emulated device: work is done when the call returns."""
 
     cuda_stream: int = 0
 
@@ -108,7 +108,7 @@ def launch(name: str, place: torch.device, *arguments: object) -> None:
 
 
 def own_stream(place: torch.device) -> contextlib.AbstractContextManager[object]:
-    """What this thread launches in it waits for no other thread's work."""
+    """Use a stream of this thread's own, which waits for no other thread's work."""
     if place.type != "cuda":
         return contextlib.nullcontext()
     return torch.cuda.stream(torch.cuda.Stream(place))  # type: ignore[no-untyped-call]
@@ -123,7 +123,7 @@ class Beside:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """What is launched in it runs beside what is launched after it, and behind what was before."""
+        """Launch work concurrently with what is launched after the context, behind what was before."""
         if self._stream is None:
             yield
             return
@@ -132,20 +132,20 @@ class Beside:
             yield
 
     def joined(self) -> None:
-        """What is launched from now on comes behind it."""
+        """Make later launches wait for this stream's work."""
         if self._stream is not None:
             torch.cuda.current_stream(self._place).wait_stream(self._stream)
 
 
 def load_all_kernels() -> None:
-    """When this process begins with a GPU. Else one is loaded at its first launch, which may wait for kernels
-    that run: and those of channels run until something comes, perhaps from what is behind the one that waits.
+    """Load all kernels eagerly. A kernel loaded at its first launch may wait for running ones, and channels'
+    kernels run until a message comes, perhaps from work that is behind the waiting one.
     """
     os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
 
 
 def put(tensor: torch.Tensor, place: torch.device) -> torch.Tensor:
-    """It, or a copy of it on a GPU, for which neither the host nor the stream waits."""
+    """Return the tensor, or a copy of it on a GPU, for which neither the host nor the stream waits."""
     return tensor.pin_memory().to(place, non_blocking=True) if place.type == "cuda" else tensor
 
 

@@ -1,4 +1,4 @@
-"""How much of the host's memory this process may still take."""
+"""The memory of the host that this process may still use."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ VMSTAT = Path("/proc/vmstat")
 
 
 def free_bytes() -> int:
-    """What the kernel and the container leave."""
+    """Return the bytes that the kernel and the container leave."""
     return min(_available(), _left_in_container())
 
 
 def killed() -> int:
-    """How many processes the kernel has killed so far because memory had run out, as far as it says so."""
+    """Return how many processes the kernel has reported killed for lack of memory."""
     count = 0
     for file in (VMSTAT, CGROUP / "memory.events"):
         with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What those must know of a model who have nothing else of it: here is no need of transformers."""
+"""The description of a model for workers that have nothing else of it, without transformers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ALL = slice(None)
 
 
 class Sight(NamedTuple):
-    """How far back a token sees; as `lamina::Sight` has it."""
+    """A layer's attention span: how far back a token sees; mirrors `lamina::Sight`."""
 
     window: int = 0  # so many tokens, itself included; 0 = all before it
     chunk: int = 0  # those of its own chunk, of so many from the first token on; 0 = there are none
@@ -67,7 +67,7 @@ class AttentionOp:
 
     @property
     def output_dim(self) -> int:
-        """And those that come back."""
+        """The numbers of each output that comes back."""
         return self.output or self.value_dim
 
     @property
@@ -77,13 +77,15 @@ class AttentionOp:
 
     @property
     def absorbing_numbers(self) -> int:
-        """Those of the matrices that they multiply by."""
+        """The number of numbers in the absorption matrices."""
         rotated = self.head_dim - self.latent
         return self.heads * self.latent * (self.query - rotated + self.output) if self.absorbs else 0
 
     @property
     def shared_heads(self) -> int:
-        """How many ranks can share out: KV heads, with their queries; or queries of one that all have."""
+        """The number of units that ranks can share: KV heads with their queries, or queries if all share one
+        KV head.
+        """
         return self.kv_heads if self.kv_heads > 1 else self.heads
 
     @property
@@ -92,24 +94,24 @@ class AttentionOp:
 
 
 class Absorption(NamedTuple):
-    """What makes queries and outputs of one layer's heads those of its latent KV."""
+    """The matrices that convert one layer's queries and outputs to and from its latent KV."""
 
     to_keys: Tensor  # [heads, numbers, latent]
     to_values: Tensor  # [heads, latent, numbers]
 
     def query(self, q: Tensor) -> Tensor:
-        """As keys are stored, of [rows, heads, numbers and rotated part]."""
+        """Convert queries of [rows, heads, numbers and rotated part] to the form in which keys are stored."""
         numbers = self.to_keys.shape[1]
         latent = torch.bmm(q[..., :numbers].transpose(0, 1), self.to_keys).transpose(0, 1)
         return torch.cat([latent, q[..., numbers:]], -1)
 
     def output(self, attended: Tensor) -> Tensor:
-        """As the model has it, of [rows, heads, latent]."""
+        """Convert outputs of [rows, heads, latent] to the model's form."""
         return torch.bmm(attended.transpose(0, 1), self.to_values).transpose(0, 1).contiguous()
 
 
 class Attended(NamedTuple):
-    """What an attention worker has of a model. It can be sent."""
+    """The attention worker's part of a model. It can be sent."""
 
     attentions: tuple[AttentionOp, ...]
     dtype: torch.dtype
@@ -118,7 +120,7 @@ class Attended(NamedTuple):
     emulated: EmulatedDevice | None = None  # what waits in place of attending, and of the slices
 
     def of(self, heads: slice, layers: slice = _ALL) -> Attended:
-        """What some heads of some layers need."""
+        """Return the part for some heads of some layers."""
         return self._replace(
             attentions=self.attentions[layers],
             sinks=tuple(None if one is None else one[heads] for one in self.sinks[layers]),
@@ -126,11 +128,11 @@ class Attended(NamedTuple):
         )
 
     def query(self, layer: int, q: Tensor) -> Tensor:
-        """As it attends."""
+        """Convert queries to the form that attends."""
         return self.absorptions[layer].query(q) if self.absorptions else q
 
     def output(self, layer: int, attended: Tensor) -> Tensor:
-        """As the model wants what attention gives."""
+        """Convert attention outputs to the model's form."""
         return self.absorptions[layer].output(attended) if self.absorptions else attended
 
     def to(self, device: torch.device) -> Attended:

@@ -1,4 +1,4 @@
-"""How long torch's threads look for work before they sleep.
+"""The time that torch's threads spin before they sleep.
 
 libgomp reads it from the environment, once, when it is loaded. Its own default is some milliseconds, on the
 cores that attention's threads want as soon as a matrix product is done. So it is loaded here, before torch
@@ -60,7 +60,7 @@ spins = _settled()
 
 @functools.cache
 def say_if_late() -> None:
-    """Tell whoever has imported torch first, once, that it costs speed."""
+    """Warn once, if torch was imported first, that this costs speed."""
     if spins is None and _of_torch() and not any(name in os.environ for name in _DECIDED):
         logging.getLogger("lamina").warning(
             "torch was imported before lamina: its threads spin for milliseconds on the cores that "

@@ -249,7 +249,7 @@ class ClusterCore:
         return Replaced(frozenset(self.layout.names[number] for number in replaced), frozenset(pools))
 
     def scaled(self, attention_workers: int) -> Scaled:
-        """What it would be with so many; an EngineError if it cannot be."""
+        """Return the layout with this many workers; raise an EngineError if it is impossible."""
         # More of them share the memory of the device that is named for all.
         on = {self.layout.devices[number] for number in self.layout.attending} - {CPU}
         free_bytes = min(self._machine.free_on(on).values(), default=self._machine.free_bytes())
@@ -299,7 +299,7 @@ class ClusterCore:
         return self.facts.refusal(tokens, free)
 
     def place_of_next(self, batch: int) -> int:
-        """Where the batch's next iteration begins, and its prompts are computed."""
+        """The place where the batch's next iteration begins and its prompts are computed."""
         return self.schedule.place(batch, self._cycles[batch] + 1, 0)
 
     def land(self, batch: int) -> Landed:
@@ -353,7 +353,7 @@ class ClusterCore:
 
     @property
     def network(self) -> str:
-        """What moves the messages between workers: what "auto" has become."""
+        """The network between workers, with "auto" resolved."""
         return ", ".join(sorted(self._workers.networks))
 
     @property
@@ -362,7 +362,7 @@ class ClusterCore:
         return "; ".join(sorted(filter(None, self._workers.networks.values())))
 
     def records(self) -> Records:
-        """What the workers did and when; iterations that are under way end first."""
+        """Return the workers' timelines; iterations under way end first."""
         layout, deadline = self.layout, Deadline(self.layout.timeout_s)
         # Prefill workers keep to no schedule.
         workers = range(layout.attending.stop)
@@ -385,7 +385,7 @@ class ClusterCore:
 
     @property
     def advanced_s(self) -> float:
-        """When a worker was last seen to have ended a piece of work: time.monotonic(), or 0."""
+        """Return when a worker last completed a piece of work, by time.monotonic(), or 0."""
         return self._workers.monitor.advanced(range(self.layout.workers))
 
     def worked_s(self) -> dict[str, float]:
@@ -410,7 +410,7 @@ class ClusterCore:
         return [state.used for _, state in self._arenas()]
 
     def paging(self) -> dict[str, Faults]:
-        """What paging has cost each attention worker since it began; nothing where none have pages."""
+        """Return each attention worker's paging costs so far; empty without paging."""
         if not self._overcommit:
             return {}
         return {name: Faults(state.moved, state.in_place) for name, state in self._arenas()}
@@ -422,7 +422,7 @@ class ClusterCore:
             yield self.layout.names[number], self._workers.receive(number, ArenaState, deadline)
 
     def measure(self, rows: int) -> Trial:
-        """Some iterations of as many sequences as there may be, as long as the memory has room for."""
+        """Run a few iterations of a full batch, at the longest length that memory has room for."""
         schedule, batches = self.schedule, self.batches
         # The first tokens of all have to fit, and those that iterations add.
         rows = max(batches, min(rows, self.pools * (self.pool_tokens // (1 + ITERATIONS))))
@@ -445,7 +445,7 @@ class ClusterCore:
 
 
 def _require_one_place(layout: Layout) -> None:
-    """What layers keep of a sequence stays on the model worker that runs them."""
+    """Reject recurrent layers over several places: their state stays on the worker that runs them."""
     if (
         layout.ranks > 1
         or layout.prefill_workers
@@ -459,7 +459,7 @@ def _require_one_place(layout: Layout) -> None:
 
 
 def _spin_s(cores: list[int]) -> float:
-    """Where workers share a core, one that looks keeps another one from working."""
+    """Return how long to spin: not at all where workers share a core."""
     return SPIN_S if len(set(cores)) == len(cores) else 0.0
 
 

@@ -43,7 +43,9 @@ class ForkServer:
         self.alive: set[int] = set()
 
     def answer(self, message: messages.AnyMessage) -> messages.AnyMessage:
-        """What is asked for, or why not. Whatever goes wrong with one engine's model leaves others alone."""
+        """Return the answer to a message, or why there is none. A failing model does not affect other
+        engines.
+        """
         return answered(lambda: self._answer(message))
 
     def _answer(self, message: messages.AnyMessage) -> messages.AnyMessage:
@@ -79,7 +81,7 @@ class ForkServer:
         return pid
 
     def reap(self, kill: Collection[int] = ()) -> None:
-        """Note how workers have ended; those of `kill` are killed and waited for."""
+        """Record how workers ended; those of `kill` are killed and waited for."""
         for pid in kill:
             if pid in self.alive:
                 os.kill(pid, signal.SIGKILL)
@@ -94,9 +96,7 @@ class ForkServer:
 
 
 def _measured(devices: Sequence[str]) -> messages.AnyMessage:
-    """What is free on them, as a process finds that does nothing else: after a fork nobody could go on with
-    a driver that was begun here.
-    """
+    """Measure free memory in another process: after a fork, a driver initialised here could not be used."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:

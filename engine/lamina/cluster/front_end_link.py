@@ -109,7 +109,7 @@ class FrontEndLink:
 
 
 class Context(NamedTuple):
-    """What a worker of any role has."""
+    """The context shared by workers of all roles."""
 
     config: WorkerConfig
     front: FrontEndLink

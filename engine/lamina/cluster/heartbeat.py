@@ -1,4 +1,4 @@
-"""Whether a silent worker still works: asked on a link of its own, answered by a thread."""
+"""Heartbeats, which tell whether a silent worker still works: a link of their own, answered by a thread."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Heartbeat:
         self._since = kind, work, time.monotonic()
 
     def stop(self) -> None:
-        """It has ended; from now on the worker waits for others."""
+        """Mark the work as ended; from now on the worker waits for others."""
         if self._since is None:
             return
         (kind, work, since), self._since = self._since, None
@@ -96,9 +96,7 @@ class Heartbeat:
 
 
 class Starved:
-    """How long this thread, the one that works, waited for a core: a machine with other work is slow, and no
-    worker on it hangs.
-    """
+    """The time that the working thread waited for a core: on a loaded machine it is slow, not hanging."""
 
     LOOKS = 256  # the front end asks some times a second
 
@@ -108,7 +106,7 @@ class Starved:
         self.look()
 
     def look(self) -> None:
-        """From another thread."""
+        """Sample the waiting time, from another thread."""
         try:
             waited_s = int(self._path.read_text("ascii").split()[1]) / 1e9
         except (OSError, ValueError, IndexError):  # a kernel that does not count it
@@ -156,7 +154,7 @@ class HeartbeatMonitor:
         self._controls[number] = control
 
     def advanced(self, workers: Collection[int]) -> float:
-        """When one of these was last seen to have got on with its work: time.monotonic(), or 0."""
+        """Return when one of these workers last made progress, by time.monotonic(), or 0."""
         return max((self._advanced.get(number, 0.0) for number in workers), default=0.0)
 
     def remove(self, number: int) -> None:

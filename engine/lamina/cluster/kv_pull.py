@@ -1,4 +1,4 @@
-"""What an attention worker does between QKV messages: it takes in the KV that prefill workers have computed.
+"""Receiving KV from prefill workers, between an attention worker's QKV messages.
 
 They compute a prompt chunk by chunk and layer by layer and send it in pieces, each of which begins with its
 place. A piece is looked for only when no QKV message is there to be served; a prefill worker whose pieces are
@@ -39,7 +39,7 @@ CALLED_OFF = -1  # in the place of a layer: no more will come of this name
 
 
 class PieceHeader(NamedTuple):
-    """What a piece begins with; K and V of some tokens that follow one another are its other parts."""
+    """The header of a piece; K and V of consecutive tokens are its other parts."""
 
     name: int
     layer: int
@@ -54,12 +54,12 @@ class PieceHeader(NamedTuple):
 
 
 def piece_tokens(token_bytes: int) -> int:
-    """How many tokens a piece has at most; `token_bytes` is what one takes in one layer, K and V."""
+    """Return the most tokens a piece has; `token_bytes` is K and V of one token in one layer."""
     return max(1, PIECE_BYTES // token_bytes)
 
 
 def piece_bytes(token_bytes: int) -> int:
-    """How large a message with a piece is at most."""
+    """Return the largest size of a message with a piece."""
     return PieceHeader(0, 0, 0).to_wire().nbytes + piece_tokens(token_bytes) * token_bytes
 
 

@@ -1,4 +1,4 @@
-"""How many workers of which kind, and how they share the work: checked before anything starts."""
+"""The number of workers of each kind and how they share the work, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class Layout:
 
     @property
     def devices(self) -> list[str]:
-        """What each worker is on, in the order of `names`."""
+        """Each worker's device, in the order of `names`."""
         kinds = ((self.model_on, self.model_workers), (self.attention_on, self.attention_workers))
         devices = [
             device for on, workers in kinds for device in ((on,) * workers if isinstance(on, str) else on)
@@ -166,13 +166,13 @@ class Layout:
         return self.model_workers // self.places
 
     def schedule(self, slices: int) -> Schedule:
-        """In what order the workers do their parts of a model of so many slices."""
+        """Return the order in which workers run a model of this many slices."""
         assert isinstance(self.batches, int)
         assert self.pipelining is not None
         return Schedule(self.pipelining, self.batches, slices, self.pipeline_parallel)
 
     def dealt(self, heads: int, kv_heads: int) -> Partition:
-        """Who has which heads; an EngineError if they cannot be dealt out so."""
+        """Return each worker's heads; raise an EngineError if they cannot be divided."""
         return Partition(
             self.partition,
             self.ranks,
@@ -198,7 +198,7 @@ class Layout:
 
     @property
     def names(self) -> list[str]:
-        """What workers are called: model workers, attention workers, prefill workers."""
+        """The workers' names: model, attention and prefill workers."""
         kinds = {
             "model": self.model_workers,
             "attention": self.attention_workers,
@@ -264,7 +264,7 @@ ITERATIONS = 5  # of which the first one touches all memory, and is not counted
 
 @dataclass(frozen=True)
 class Trial:
-    """What a number of batches came to."""
+    """A measurement of one number of batches."""
 
     batches: int
     slice_s: float  # t_m
@@ -273,7 +273,7 @@ class Trial:
 
     @staticmethod
     def measured(iterations: Iterations, schedule: Schedule) -> Trial:
-        """What the workers recorded, but for each batch's first iteration."""
+        """Summarise the workers' records, without each batch's first iteration."""
         counted = iterations.iteration > 0
         slice_s = float(np.median(iterations.model_s[counted])) / schedule.slices
         attention_s = float(np.median(iterations.attention_s[counted])) / (schedule.slices - 1)
@@ -284,7 +284,7 @@ class Trial:
 
 
 def candidates(layout: Layout) -> Iterator[Layout]:
-    """The same workers with one batch, and with as many as there can be replicas for."""
+    """Return these workers with one batch, and with as many as there can be replicas for."""
     for batches in range(1, layout.model_workers + 2):
         if layout.pipelining == "serial" and batches > 1:
             return

@@ -41,7 +41,7 @@ _TAIL_BYTES = 4096
 
 
 class LostError(EngineError):
-    """Some workers cannot go on: the one error that an engine recovers from itself.
+    """An error of workers that cannot go on: the only one that an engine recovers from by itself.
 
     With no `workers` none has died, but all must reconnect. With `outside` the cause was not their work, as
     far as can be told, but something outside the engine.
@@ -53,7 +53,9 @@ class LostError(EngineError):
 
 
 class WorkplaceLostError(EngineError):
-    """What workers come from has ended, and they with it: another one takes its place when it is asked."""
+    """An error of the process that workers are forked from: it and they have ended; the next start replaces
+    it.
+    """
 
 
 class Replaced(NamedTuple):
@@ -103,7 +105,7 @@ class Machine:
                 self._ask(messages.Reap(list(pids), kill=True), messages.Ends)
 
     def ends(self, pids: Sequence[int]) -> dict[int, int]:
-        """How those of them that have ended did: as subprocess counts, below 0 is the signal that did it."""
+        """Return the exit status of those that have ended, as subprocess does: below 0 is a signal."""
         return self._ask(messages.Reap(list(pids), kill=False), messages.Ends).statuses
 
     def runs(self, pid: int) -> bool:
@@ -236,7 +238,7 @@ def _fields(stat: Path) -> list[str]:
 
 
 class Life:
-    """Of one process, from when this is made."""
+    """A process's lifetime, from when this is made."""
 
     def __init__(self, pid: int) -> None:
         self._stat = Path(f"/proc/{pid}/stat")

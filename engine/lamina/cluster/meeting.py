@@ -1,4 +1,4 @@
-"""How workers connect and open their channels, in an order in which no two wait for each other.
+"""Connecting workers and opening their channels, in an order without deadlocks.
 
 Attention workers connect to the model workers one after the other, and to the prefill workers likewise; then
 model workers to each other, pair by pair in ascending order, the lower number listening.
@@ -75,7 +75,7 @@ class Channels(Generic[K]):
 
 
 def rows_in(rows: Rows, batch: int) -> int:
-    """How many of a batch's they are."""
+    """Return how many rows of a batch these are."""
     return len(range(batch)[rows]) if isinstance(rows, slice) else len(rows)
 
 
@@ -89,7 +89,7 @@ class Route(NamedTuple):
 
 
 class AttentionChannels(Channels[int]):
-    """By attention worker; q, k and v go out in pieces, outputs come back."""
+    """Channels to each attention worker; q, k and v go out in pieces, outputs come back."""
 
     def __init__(self, partition: Partition, rank: int, place: torch.device) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ class AttentionChannels(Channels[int]):
         return tensor if self._whole else tensor[rows, heads].contiguous()
 
     def collect(self, routes: Sequence[Route], like: tuple[int, int, int], dtype: torch.dtype) -> Tensor:
-        """What attention gave for the batch: [rows, heads, numbers of a value] of this worker's heads."""
+        """Receive the batch's attention outputs: [rows, heads, numbers of a value] of this worker's heads."""
         if self._whole:
             # Where it lies: its slot is free when the tensor is not used any more.
             return views(self.receivers[routes[0].worker].recv(), Part(dtype, like))[0]
@@ -145,7 +145,7 @@ class AttentionChannels(Channels[int]):
         return out
 
     def prompts(self, wanted: Mapping[int, Sequence[slice]], *kv: Tensor) -> None:
-        """Of tokens of prompts those that each attention worker needs."""
+        """Send each attention worker the KV of the prompt tokens that it needs."""
         for worker, sender in self.senders.items():
             rows = wanted.get(worker)
             if rows and self._partition.gives_prompts(self._rank, worker):
@@ -154,7 +154,7 @@ class AttentionChannels(Channels[int]):
 
 
 class StageChannels(Channels[str]):
-    """From the place before and to the place after, replica or stage: what it needs to go on with a batch.
+    """Channels to the next place and from the previous one, replica or stage.
 
     By use, "ring" or "prompts": these have their own, because stages compute them in another order than they
     run slices.
@@ -177,29 +177,29 @@ class StageChannels(Channels[str]):
         self.senders["prompts"].send(*(part.contiguous() for part in (*passed.context, passed.attended)))
 
     def context(self, slice_: int, rows: int) -> tuple[Tensor, ...]:
-        """What a slice begins with."""
+        """Receive the context that a slice begins with."""
         with self.receivers["ring"].recv() as message:
             return tuple(copies(message, *self._parts(slice_, rows)))
 
     def tokens(self, rows: int) -> Ints:
-        """What was chosen at the place before."""
+        """Receive the tokens chosen at the previous place."""
         with self.receivers["ring"].recv() as message:
             return copies(message, Part(torch.int64, (rows,)))[0].cpu().numpy()
 
     def passed(self, slice_: int, tokens: int) -> Passed:
-        """Of tokens of prompts, what the stage before has passed on."""
+        """Receive the context of prompt tokens from the previous stage."""
         attended = Part(self._dtype, (tokens, self._heads, self._output_dim))
         with self.receivers["prompts"].recv() as message:
             *context, last = copies(message, *self._parts(slice_, tokens), attended)
         return Passed(tuple(context), last)
 
     def _parts(self, slice_: int, rows: int) -> list[Part]:
-        """Of a context; the first dimension is the batch's."""
+        """Return a context's parts; the first dimension is the batch's."""
         return [Part(one.spec.dtype, (rows, *one.spec.row_shape[1:])) for one in self._contexts[slice_]]
 
 
 class TensorParallelGroup(Channels[int]):
-    """By other rank of a replica: sums, and rows put together.
+    """All-reduce and all-gather among the ranks of a replica.
 
     Each rank sends its part to all and adds up in the order of ranks: the sums are the same bits everywhere,
     so that all go on with the same numbers. A replica has few ranks; with many a ring would move less.
@@ -335,7 +335,7 @@ class Meeting:
                     yield low, high
 
     def _channels(self, low: int, high: int) -> list[Channel]:
-        """What two model workers have to say to each other, the same for both."""
+        """Return the channels between two model workers, the same for both."""
         places, ranks = self._schedule.places, self._partition.ranks
         (low_place, low_rank), (high_place, high_rank) = divmod(low, ranks), divmod(high, ranks)
         both = [(low, high), (high, low)]
@@ -377,7 +377,7 @@ class Meeting:
         )
 
     def _sender(self, link: Link, use: str) -> AnySender:
-        """Of tensors, where they are."""
+        """Open a sender of tensors on their device."""
         config = self._config
         sender: AnySender
         if is_gpu(config.device):

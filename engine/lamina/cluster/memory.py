@@ -29,7 +29,7 @@ class ClusterMemory:
 
     @property
     def _stored(self) -> ArenaShape:
-        """What tokens take of all attention workers together."""
+        """Return the shape of KV on all attention workers together."""
         shape = self.facts.kv_shape
         return replace(shape, kv_heads=shape.kv_heads * self.partition.copies)
 
@@ -70,13 +70,13 @@ class ClusterMemory:
         return min(spare)
 
     def _workers_on(self, device: str) -> tuple[int, int]:
-        """How many model and attention workers are there."""
+        """Return the number of model and attention workers on a device."""
         devices, attending = self.layout.devices, self.layout.attending
         model, attention = devices[: attending.start], devices[attending.start : attending.stop]
         return model.count(device), attention.count(device)
 
     def _weights_on(self, device: str) -> int:
-        """What workers have there for themselves."""
+        """Return the bytes of weights that workers on a device do not share."""
         shared, ranks = self.facts.weight_bytes, self.partition.ranks
         mine, _ = self._workers_on(device)
         if device == CPU and ranks == 1 and not self.model_on_gpu:
@@ -86,7 +86,7 @@ class ClusterMemory:
         return shared * mine * slices // (self.schedule.slices * ranks) + shared * prefill
 
     def _room_for_arenas(self) -> int:
-        """For each attention worker as much as there is for the one that has least."""
+        """Return the bytes of all arenas: each has as much as the tightest worker has room for."""
         rooms = []
         for device, free in (self.free | {CPU: host_memory.free_bytes()}).items():
             _, workers = self._workers_on(device)

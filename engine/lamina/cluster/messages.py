@@ -44,7 +44,7 @@ Kind: TypeAlias = Literal["model", "attention", "prefill"]
 
 
 class ModelSource(msgspec.Struct, frozen=True):
-    """Where a model comes from and how it is to be loaded."""
+    """The source of a model and how to load it."""
 
     source: str | dict[str, Any]  # its path, or its config as transformers has it
     dtype: str | None
@@ -111,11 +111,11 @@ _LENGTH = struct.Struct("<Q")
 
 
 class MessageError(CodedError, ValueError):
-    """What was received is no message of this protocol."""
+    """A received message that is not of this protocol."""
 
 
 class Message(msgspec.Struct, tag=True, omit_defaults=True):
-    """What all have in common: the name of the class is its type on the wire."""
+    """The base of all messages: the class name is the type on the wire."""
 
 
 # From the front end to workers.
@@ -136,7 +136,7 @@ class Plan(Message):
 
 
 class Peers(Message):
-    """Where the workers of this meeting listen, by name."""
+    """The addresses of this meeting's workers, by name."""
 
     addresses: dict[str, str]
 
@@ -174,11 +174,11 @@ class Order(Message):
 
 
 class Report(Message):
-    """From a worker to the front end."""
+    """The base of messages from a worker to the front end."""
 
 
 class Listening(Report):
-    """Where a worker listens at this meeting."""
+    """The address where a worker listens at this meeting."""
 
     address: str
     epoch: int
@@ -242,7 +242,7 @@ class ArenaState(Report):
 
 
 class Activity(Message):
-    """On the heartbeat link: the piece of work that a worker is at, for how long, and what is usual."""
+    """A heartbeat: the worker's current piece of work, for how long, and what is usual."""
 
     worked_s: float  # since it began
     busy_s: float = 0.0
@@ -267,14 +267,14 @@ class Start(Message):
 
 
 class Reap(Message):
-    """How have these workers ended, once they are killed if they are to be? Answered by Ends."""
+    """A request for these workers' exit status, killing them first if so requested. Answered by Ends."""
 
     pids: list[int]
     kill: bool
 
 
 class Measure(Message):
-    """What do these devices have free? Answered by Free."""
+    """A request for these devices' free memory. Answered by Free."""
 
     devices: list[str]
 
@@ -292,13 +292,13 @@ class Started(Message):
 
 
 class Ends(Message):
-    """By process the status of those that have ended."""
+    """The exit status of processes that have ended, by pid."""
 
     statuses: dict[int, int]
 
 
 class Refused(Message):
-    """It cannot be done: the error's code and sentence."""
+    """A refusal: the error's code and sentence."""
 
     code: str
     why: str
@@ -341,7 +341,7 @@ def decode(body: bytes, sender: str) -> AnyMessage:
 
 
 def unexpected(message: object, sender: str) -> MessageError:
-    """For a sound message that has no place here."""
+    """Return the error for a valid message that is unexpected here."""
     kind = type(message).__name__
     return MessageError(
         "worker-message-unexpected", f"{sender} has sent {kind}, which was not to be expected"

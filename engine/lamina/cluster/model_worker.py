@@ -40,7 +40,7 @@ class BatchState:
 
 
 class ModelRole:
-    """Does the turns of its place: takes what attention gave, runs a slice, sends q, k and v."""
+    """The model worker's role: receives attention outputs, runs a slice, sends q, k and v."""
 
     def __init__(
         self, context: Context, attended: Attended, conversion: Conversion, weights: Weights

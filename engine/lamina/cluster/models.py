@@ -87,7 +87,7 @@ class Models:
         return msgspec.structs.replace(facts, head_dim=0) if model.emulation else facts
 
     def bound(self, model: ModelSource) -> tuple[Weights, Attended]:
-        """What workers are forked with."""
+        """Return the model that workers are forked with."""
         if model.emulation:
             from lamina.convert.emulated import slices_on
 
@@ -96,7 +96,7 @@ class Models:
         return self.weights(model), self.attended(model)
 
     def weights(self, model: ModelSource) -> Weights:
-        """As workers want them: bound to slices, or the model that each takes its part of."""
+        """Return the weights for workers: bound to slices, or the model that each takes its part of."""
         key = _key(model)
         if key not in self._weights:
             # One at a time: a front end that serves another model has no use for the last one's weights.
@@ -111,7 +111,7 @@ class Models:
         return self._weights[key]
 
     def attended(self, model: ModelSource) -> Attended:
-        """What attention workers have of it; weights are loaded only where there are some among them."""
+        """Return the attention workers' part of a model; weights are loaded only where they have some."""
         conversion = self.conversion(model)
         if not any(op.sinks or op.absorbs for op in conversion.attentions):
             return conversion.attended({})
@@ -127,7 +127,7 @@ def _loadable(model: ModelSource) -> Path | dict[str, Any]:
 
 
 def _key(model: ModelSource) -> str:
-    """What was asked for, and the state of its files: they may have been replaced since."""
+    """Return the cache key of a model, with the state of its files: they may have been replaced."""
     files: list[Path] = []
     if isinstance(model.source, str):
         path = Path(model.source)

@@ -29,7 +29,7 @@ class PrefillRequest(NamedTuple):
 
     @property
     def expected(self) -> tuple[int, int, int, int, int]:
-        """What attention workers have to know: see BatchDelta."""
+        """The entry for attention workers: see BatchDelta."""
         return self.name, self.parent, self.shared, len(self.text), self.pool
 
 
@@ -68,8 +68,8 @@ class PrefillDispatch:
                 self._workers.send(prompt.worker, Forget(name), self._workers.patience([prompt.worker]))
 
     def news(self, *, wait: bool) -> dict[int, str | None]:
-        """What has come of them, by name: None where all that need the KV have it, else why it cannot be
-        computed; `wait` until there is something.
+        """Return outcomes by name: None once all that need the KV have it, else why it failed; `wait` until
+        there is one.
         """
         found: dict[int, str | None] = {}
         deadline = self._workers.patience(range(self._layout.model_workers, self._layout.workers))
@@ -89,8 +89,8 @@ class PrefillDispatch:
             self._workers.wait(next(iter(self._prompts.values())).worker, deadline)
 
     def computed_by(self, workers: Collection[int]) -> list[int]:
-        """What these may be computing, or would next: of each the name that it was sent first, and those that
-        fit into a chunk with it, or beside it.
+        """Return the names that these workers may be computing, or would next: for each the first one sent,
+        and those that fit into a chunk with it.
         """
         found: list[int] = []
         for worker in workers:

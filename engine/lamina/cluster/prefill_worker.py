@@ -67,7 +67,7 @@ class PrefillRole:
         meeting.of_prefill_worker(self.senders)
 
     def abort(self) -> None:
-        """Nothing of it waits on a GPU."""
+        """Do nothing: no GPU waits for prefill."""
 
     def part(self) -> None:
         for sender in self.senders.values():
@@ -91,7 +91,7 @@ class PrefillRole:
                 self._compute(self._fitting())
 
     def _fitting(self) -> list[PrefillJob]:
-        """Those that wait and fit into one chunk, the first ones first."""
+        """Return the first waiting jobs that fit into one chunk."""
         jobs = list(self._waiting.values())
         return [self._waiting.pop(jobs[at].name) for at in fitting([len(job.text) for job in jobs], CHUNK)]
 
@@ -156,7 +156,7 @@ class PrefillRole:
         job.wanted = False
 
     def _call_off(self, job: PrefillJob) -> None:
-        """No more comes of it, if not all has."""
+        """Cancel the rest of a job that has not been sent completely."""
         for worker in job.to if job.left else ():
             self._send(worker, PieceHeader(job.name, CALLED_OFF, 0))
 
@@ -170,7 +170,7 @@ class PrefillRole:
         self._heartbeat.start("prompt", sum(lengths))
 
     def _deliver(self, job: PrefillJob, layer: int, begin: int, *kv: Tensor) -> None:
-        """What of a chunk and layer is wanted, in pieces, to all in turns."""
+        """Send the requested KV of a chunk and layer in pieces, to all workers in turns."""
         first = max(self._first(job, layer) - begin, 0)
         heads = {worker: self._heads(worker) for worker in job.to}
         tokens = len(kv[0])

@@ -52,7 +52,7 @@ class StreamRecorder(Recorder):
         self._known: tuple[Any, int] | None = None  # an event that has come, and when that was seen
 
     def now(self) -> Any:
-        """When the stream has come so far."""
+        """Record an event at this point of the stream."""
         event: Any = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(self._place))
         return event

@@ -1,4 +1,4 @@
-"""What workers of all roles do: begin, meet the others, work, lose some of them and meet again, and end."""
+"""The life of a worker of any role: begin, meet the others, work, meet again after losses, end."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _work(
 
 
 def _recorder(config: WorkerConfig, attended: Attended) -> Recorder:
-    """Of whoever does the work."""
+    """Return the recorder of the device or of the host, which does the work."""
     if attended.emulated:
         return DeviceRecorder(attended.emulated)
     place = gpu.tensors_on(config.device)

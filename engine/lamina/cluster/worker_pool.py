@@ -106,7 +106,7 @@ class WorkerPool:
         self._replaced = set(range(len(configs))) - (stay & self._links.keys())
 
     def replaced(self) -> list[int]:
-        """Who was, since this was asked last."""
+        """Return the workers replaced since the last call."""
         result, self._replaced = sorted(self._replaced), set()
         return result
 
@@ -189,7 +189,7 @@ class WorkerPool:
                 raise LostError(set(wanted.values()), "worker-start-late", late)
 
     def patience(self, workers: Collection[int]) -> Patience:
-        """How long to wait for what these do: as long as they get on with it."""
+        """Return how long to wait for these workers: as long as they make progress."""
         return Patience(self._timeout_s, lambda: self.monitor.advanced(workers))
 
     def send(self, number: int, message: messages.AnyMessage, deadline: Deadline) -> None:
@@ -249,7 +249,7 @@ class WorkerPool:
             raise hanging
 
     def _hanging(self, lost: Collection[int] = ()) -> LostError | None:
-        """Who does not work, beside those who are lost already."""
+        """Return the workers that hang, without those already lost."""
         if not (result := self.monitor.look()):
             return None
         number, why = next(iter(result.items()))

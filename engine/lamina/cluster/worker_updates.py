@@ -69,7 +69,7 @@ class WorkerUpdates:
         )
 
     def _of_pool(self, delta: BatchDelta, pool: int) -> BatchDelta:
-        """What an attention worker that has whole requests must know."""
+        """Return the part of a delta for an attention worker that has complete requests."""
         for name, where in zip(delta.joined.name.tolist(), delta.joined.pool.tolist(), strict=True):
             self._pool_of[name] = where
         for parent, child, _ in delta.forks.tolist():

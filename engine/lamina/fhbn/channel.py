@@ -35,7 +35,7 @@ class Message(Protocol):
 
 
 class End(Protocol):
-    """What both ends of a channel have."""
+    """The part that both ends of a channel share."""
 
     @property
     def engine(self) -> str:
@@ -47,7 +47,7 @@ class End(Protocol):
 
     @property
     def next_seqno(self) -> int:
-        """Of the next message to send or to receive."""
+        """The number of the next message to send or to receive."""
 
     @property
     def consumed(self) -> int:
@@ -74,7 +74,8 @@ class Receiver(End, Protocol):
         """Wait for the next message."""
 
     def ready(self, timeout_s: float = 0.0) -> bool:
-        """Whether a message is there, or comes in this time. Asking without waiting costs next to nothing.
+        """Return whether a message is there, or arrives in this time. Without waiting it costs next to
+        nothing.
 
         Return False if the peer has died; shared memory raises when asked to wait, gloo only in `recv`.
         """
@@ -121,7 +122,7 @@ class ChannelSpec:
 
     @staticmethod
     def from_wire(message: WireMessage, peer: str, timeout_s: float, spin_s: float) -> ChannelSpec:
-        """As the receiver has sent it, checked."""
+        """Parse and check the spec that the receiver has sent."""
         values: WireMessage = {key: field(message, key, kind, peer) for key, kind in _SHARED.items()}
         try:
             return ChannelSpec(**values, timeout_s=timeout_s, spin_s=spin_s)
@@ -131,12 +132,12 @@ class ChannelSpec:
             ) from error
 
     def to_wire(self) -> WireMessage:
-        """As the sender gets it."""
+        """Return the spec as sent to the sender."""
         return {key: getattr(self, key) for key in _SHARED}
 
 
 def power_of_two(slots: int) -> int:
-    """At least as many: slots are chosen by the low bits of a seqno."""
+    """Return the next power of two: slots are chosen by the low bits of a seqno."""
     if not 1 <= slots <= MOST_SLOTS:
         raise ValueError(f"{slots:,} slots: give 1 to {MOST_SLOTS:,}")
     return 1 << (slots - 1).bit_length()

@@ -48,7 +48,7 @@ class Deadline:
 
     @property
     def wait_s(self) -> float:
-        """The same for a system call that waits: never zero, never more than it can count."""
+        """Return the remaining time for a system call: never zero, never more than it can count."""
         return min(max(self.left_s, _SHORTEST_WAIT_S), LONGEST_WAIT_S)
 
     def sooner(self, timeout_s: float) -> Deadline:
@@ -102,7 +102,7 @@ def sound_name(name: str, of: str = "a process") -> str:
 
 
 def greeting() -> bytes:
-    """What each end sends first: the protocol's name, and a random number that is used once."""
+    """Return the first message of each end: the protocol's name, and a nonce."""
     return _MAGIC + secrets.token_bytes(_NONCE_BYTES)
 
 
@@ -325,17 +325,19 @@ class Place:
 
     @staticmethod
     def here() -> Place:
-        """Of this process: the running kernel, and the network namespace with its local sockets."""
+        """Return this process's identity: the running kernel, and the network namespace with its local
+        sockets.
+        """
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         network = Path("/proc/self/ns/net").readlink()
         return Place(f"{boot} {network}", os.getuid())
 
     @staticmethod
     def from_wire(message: WireMessage, peer: str) -> Place:
-        """As the peer has sent it."""
+        """Parse the identity that the peer has sent."""
         place = field(message, "place", dict, peer)
         return Place(field(place, "machine", str, peer), field(place, "user", int, peer))
 
     def to_wire(self) -> WireMessage:
-        """As the peer gets it."""
+        """Return the identity as sent to the peer."""
         return asdict(self)

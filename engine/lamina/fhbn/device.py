@@ -61,7 +61,7 @@ class Watch:
             self._opened = opened.pop_all()
 
     def stop(self) -> None:
-        """It makes no call after this."""
+        """Stop the watch; no call is made afterwards."""
         self._running.shutdown(socket.SHUT_WR)
         # It may be that thread in which the end is collected as garbage. It then finds that it is to stop, or
         # has called already.
@@ -86,10 +86,10 @@ LATE, LOST, CLOSED, NIC_FAILED = 4, 5, 6, 9  # of lamina_cuda_status
 
 
 class NicEnd:
-    """What posts for one end, by that one's kernels, until close() gives the queue back to the host."""
+    """The poster of one end's kernels to the NIC, until close() gives the queue back to the host."""
 
     def __init__(self, queue: Any, timeout_ns: int, peer: str, *, sends: bool) -> None:
-        """On the current device; the queue is a LentQueue."""
+        """Lend the queue, a LentQueue, to the current device."""
         self._queue = queue
         self._sends = sends
         self._peer = peer
@@ -97,7 +97,7 @@ class NicEnd:
         cuda_library.call("nic_create", queue.for_device(timeout_ns), ctypes.byref(self._end))
 
     def attach_to(self, channel: ctypes.c_void_p) -> None:
-        """From now on that end's kernels post by themselves."""
+        """Let the end's kernels post by themselves from now on."""
         cuda_library.call("channel_attach", channel, self._end)
 
     def post(self, stream: gpu.Stream) -> None:
@@ -109,7 +109,7 @@ class NicEnd:
         cuda_library.call("nic_poll", self._end, stream.cuda_stream)
 
     def failure(self) -> tuple[int, str]:
-        """What the device has found wrong with the NIC by now, or why it went wrong; 0 if nothing matters."""
+        """Return the NIC's failure as the device has recorded it, or its cause; 0 if none matters."""
         status, sentence = cuda_library.ask("nic_check", self._end)
         if not status:
             return 0, ""
@@ -162,7 +162,7 @@ class _Buffer(ctypes.Structure):
 
 
 class _DeviceEnd:
-    """What both ends have in common. What they put on a stream runs later; no call waits for it.
+    """The part that both ends on a stream share. Calls only enqueue work; none waits for it.
 
     Calls may be captured in a CUDA graph, and each replay sends or receives the next message. Use an end on
     one stream at a time, and ask check() before relying on what was received: from its first failure on an
@@ -185,7 +185,7 @@ class _DeviceEnd:
         writer: Any = None,
         place: Place = ON_THE_HOST,
     ) -> None:
-        """With a `writer` a NIC carries the messages, and the segment is the ring or mirror that it knows."""
+        """Build the end; with a `writer` a NIC carries the messages and the segment is its ring or mirror."""
         self._end = ctypes.c_void_p()
         self._ending = threading.Lock()  # another thread may end its waits while this one closes it
         self._nic: NicEnd | None = None
@@ -221,7 +221,7 @@ class _DeviceEnd:
             raise
 
     def _abort_of(self, end: ctypes.c_void_p, nic: NicEnd | None) -> Callable[[], None]:
-        """What the watch calls. It keeps this object no longer than the call takes, and as long."""
+        """Return the watch's callback, which references this object only during the call."""
         this = weakref.ref(self)
 
         def abort() -> None:
@@ -232,8 +232,8 @@ class _DeviceEnd:
         return abort
 
     def share(self, fate: Tensor) -> None:
-        """With other ends of this stream, a whole number that is 0: once one fails, none of them sends or
-        receives any more, so that nothing is made of what has not come.
+        """Share a failure flag, an integer that is 0, with other ends of this stream: once one fails, none of
+        them sends or receives any more, so that nothing is computed from missing data.
         """
         cuda_library.call("channel_share", self._open(), fate.data_ptr())
         self._fate = fate  # stays as long
@@ -355,7 +355,7 @@ class DeviceReceiver(_DeviceEnd):
         return DeviceMessage(self)
 
     def ready(self, timeout_s: float = 0.0) -> bool:  # noqa: ARG002
-        """Nobody has to wait before recv()."""
+        """Return True: recv() never waits on the host."""
         return True
 
     def recv_into(self, *tensors: Tensor, stream: gpu.Stream | None = None) -> None:
@@ -382,7 +382,7 @@ class DeviceReceiver(_DeviceEnd):
 
 
 def buffers_of(tensors: tuple[Tensor, ...], device: torch.device) -> ctypes.Array[_Buffer]:
-    """The tensors' memory, as the library is told of it; a sentence if one cannot be sent as it is."""
+    """Register the tensors' memory with the library; return a sentence if one cannot be sent as it is."""
     if len(tensors) > MOST_PARTS:
         raise ValueError(f"a message has up to {MOST_PARTS} parts, not {len(tensors)}")
     for tensor in tensors:

@@ -53,12 +53,12 @@ def add(name: str, module: str) -> None:
 
 
 def names() -> tuple[str, ...]:
-    """What a channel's network may be, added engines included."""
+    """Return the valid networks of a channel, added engines included."""
     return "auto", *_MODULES
 
 
 def engine(name: str) -> Engine:
-    """Of this name; its packages are loaded now."""
+    """Import and return the engine of this name."""
     return cast(Engine, pkgutil.resolve_name(_MODULES[name]))
 
 
@@ -76,7 +76,7 @@ class Found(NamedTuple):
 
 
 def find(network: str, here: Place, there: Place, own_host: str = "", *, on_stream: bool = False) -> Found:
-    """What this end, reached at `own_host`, can use there; HandshakeError if it is nothing."""
+    """Return the engines usable at `own_host` to reach `there`; raise a HandshakeError if none is."""
     asked = _AUTOMATIC if network == "auto" else (network,)
     reasons: dict[str, str | None] = {}
     for name in asked:

@@ -1,4 +1,4 @@
-"""What can go wrong with channels, each in a sentence that names the peer.
+"""Errors of channels, each in a sentence that names the peer.
 
 C++ and Python raise most of these classes with a sentence alone, and the class stands for the code. Only a
 HandshakeError has many reasons, and its code is given where it is raised.

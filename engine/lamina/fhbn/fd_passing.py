@@ -1,4 +1,4 @@
-"""How two processes of one user hand each other open files: over a local socket that exists for that moment.
+"""Passing open files between two processes of one user, over a short-lived local socket.
 
 It has a random name in no file system, and a process that connects has to show a token that was sent over the
 authenticated connection.
@@ -55,7 +55,7 @@ def meeting_point(control: Control, deadline: Deadline) -> Iterator[socket.socke
 
 @contextlib.contextmanager
 def visit(control: Control, deadline: Deadline) -> Iterator[socket.socket]:
-    """The same connection, to where the other process waits."""
+    """Connect to the address where the other process waits."""
     offer = control.hear(deadline)
     name, token = (field(offer, key, bytes, control.peer) for key in ("socket", "token"))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
@@ -86,7 +86,7 @@ def give(
 
 @contextlib.contextmanager
 def taken(connection: socket.socket, control: Control, deadline: Deadline) -> Iterator[tuple[bytes, int]]:
-    """What the peer gives: its words, and an open file that is closed afterwards."""
+    """Receive the peer's words and an open file, which is closed afterwards."""
     connection.settimeout(deadline.wait_s)
     try:
         words, descriptors, _, _ = socket.recv_fds(connection, _MOST_SAID_BYTES, 1)
@@ -153,7 +153,7 @@ def _raise_its_end(control: Control, deadline: Deadline) -> NoReturn:
 
 @contextlib.contextmanager
 def watched(connection: socket.socket) -> Iterator[tuple[int, ...]]:
-    """What tells of the other process's end: its connection and, where it can be seen, the process.
+    """Yield the descriptors that show the other process's end: its connection and, if visible, its pidfd.
 
     Either alone would miss some: a child that it has forked keeps a connection open, and a process of another
     pid namespace cannot be seen: it has no number here.

@@ -74,7 +74,7 @@ class GlooEnd(GroupEnd):
             raise self._lost(deadline, late) from error
 
     def _lost(self, deadline: Deadline, late: str) -> ChannelError:
-        """What it means that gloo gave up. It says so in words for people; what counts is the time."""
+        """Return the error for a failure of gloo. Its text is for people; the elapsed time decides."""
         if self._peer_has_closed():
             return self._end_with(ChannelClosedError, f"{self.peer} has closed the channel")
         if deadline.left_s == 0:
@@ -117,7 +117,7 @@ _LOOK_EVERY_S = 50e-6
 
 
 class GlooReceiver(GlooEnd):
-    """Has every free slot open for gloo to write to, in order.
+    """A receiver that keeps every free slot open for gloo to write to, in order.
 
     A slot is opened again when its message and all before it were released, so that nothing that is held is
     overwritten, and the sender waits as it does for slots in shared memory. A `recv` that timed out has
@@ -144,7 +144,7 @@ class GlooReceiver(GlooEnd):
 
     @property
     def next_seqno(self) -> int:
-        """Of the next message to receive."""
+        """The number of the next message to receive."""
         return self._next
 
     @property
@@ -180,7 +180,7 @@ class GlooReceiver(GlooEnd):
         return message
 
     def ready(self, timeout_s: float = 0.0) -> bool:
-        """Whether the next message has begun to arrive, now or in this time.
+        """Return whether the next message has begun to arrive, now or in this time.
 
         gloo knows of a wait that ends with a message or with the channel, and of no question: so it is looked
         at what lies where gloo writes.
@@ -261,7 +261,7 @@ class _Open:
 
 
 class _Part(np.ndarray[Any, Any]):
-    """What a memoryview of a part is over; it keeps the message."""
+    """The owner of a part's memoryview; it keeps the message alive."""
 
     message: GlooMessage
 
@@ -305,7 +305,7 @@ class GlooSender(GlooEnd):
 
     @property
     def next_seqno(self) -> int:
-        """Of the next message to send."""
+        """The number of the next message to send."""
         return self._next
 
     @property

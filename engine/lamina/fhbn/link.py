@@ -110,7 +110,9 @@ class Link:
         timeout_s: float = TIMEOUT_S,
         device: str = "cuda",
     ) -> DeviceReceiver:
-        """The same on a GPU's stream, whatever the peer's end is on. Over mlx5 not verified on hardware."""
+        """Open a receiver on a GPU's stream, whatever the peer's end is on. Over mlx5 not verified on
+        hardware.
+        """
         from lamina.fhbn.device import DeviceReceiver
 
         spec = ChannelSpec.new(name, message_bytes, slots, first_seqno, timeout_s, 0.0)
@@ -119,7 +121,7 @@ class Link:
     def device_sender(
         self, name: str, *, network: str = "auto", timeout_s: float = TIMEOUT_S, device: str = "cuda"
     ) -> DeviceSender:
-        """The same on a GPU's stream, whatever the peer's end is on. Over mlx5 not verified on hardware."""
+        """Open a sender on a GPU's stream, whatever the peer's end is on. Not verified over mlx5."""
         from lamina.fhbn.device import DeviceSender
 
         return self._sender(
@@ -209,7 +211,7 @@ class Link:
 
     @property
     def control(self) -> Control:
-        """For other messages between the two, while no channel is being opened."""
+        """The connection for other messages between the two, while no channel is being opened."""
         return self._control
 
     def close(self) -> None:
@@ -253,7 +255,7 @@ class _Guest(NamedTuple):
 
 
 class Listener:
-    """Where others connect to. On this machine only, unless another host is named."""
+    """A listener for links, on this machine only unless another host is named."""
 
     def __init__(self, name: str, secret: bytes, *, host: str = "127.0.0.1", port: int = 0) -> None:
         self.name = sound_name(name)

@@ -1,4 +1,4 @@
-"""Where the ring of a channel's end over a NIC lies, or its mirror: in the host's memory, or in a GPU's.
+"""Placement of a NIC channel's ring or mirror: in the host's memory, or in a GPU's.
 
 An end on a GPU has it there if its NIC reaches that, by a dmabuf of it or by the module nvidia-peermem, so
 that kernels look for messages in memory of their own. LAMINA_FHBN_RING=host keeps it from that, and with
@@ -24,7 +24,7 @@ WAYS = ("dmabuf", "nvidia-peermem")
 
 
 class Place(NamedTuple):
-    """How an end's NIC reaches its ring: one of WAYS, or as HOST."""
+    """The way in which an end's NIC reaches its ring: one of WAYS, or HOST."""
 
     name: str = HOST
     because: str = ""  # why it is not a GPU's memory, of an end on a GPU

@@ -20,7 +20,7 @@ AnyEnd = TypeVar("AnyEnd", NicReceiver, NicSender)
 
 
 class Joined(NamedTuple):
-    """What an end consists of, once it and the peer's know of each other."""
+    """The resources of an end, once it and the peer's are connected."""
 
     segment: Any  # the RingMemory, or a mirror of it where messages are put together
     peer: str
@@ -44,7 +44,7 @@ class NicEngine:
     def joined(
         self, control: Control, spec: ChannelSpec, deadline: Deadline, *, sends: bool, gpu: str | None = None
     ) -> AbstractContextManager[Joined]:
-        """What an end consists of, once the peer has the same; what is watched stays open meanwhile.
+        """Yield an end's resources once the peer has its own; the watched descriptors stay open meanwhile.
 
         `gpu`: what it is on, if that is one.
         """

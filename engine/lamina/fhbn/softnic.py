@@ -33,7 +33,7 @@ _nics: WeakValueDictionary[int, SoftNic] = WeakValueDictionary()
 
 
 class SoftNicEngine(NicEngine):
-    """Each end has its memory mapped by the other one too, so that its softnic can write there."""
+    """An engine whose ends map each other's memory, so that each softnic can write there."""
 
     def missing(self, here: Place, there: Place) -> str | None:
         """Return why not: it takes one machine, and a build with the tests' NIC."""

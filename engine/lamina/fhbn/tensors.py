@@ -12,18 +12,18 @@ from lamina.fhbn.channel import Message
 
 
 class Part(NamedTuple):
-    """What one part of a message is."""
+    """The dtype and shape of one part of a message."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
 
 
 class ReceivingEnd(Protocol):
-    """Of a channel on a GPU."""
+    """The receiving end of a channel on a GPU."""
 
     @property
     def device(self) -> torch.device:
-        """Where tensors have to be."""
+        """The device that tensors must be on."""
 
     def recv_into(self, *tensors: Tensor) -> None:
         """Copy the next message, on the stream."""
@@ -64,6 +64,6 @@ def views(message: Message | DeviceMessage, *parts: Part) -> list[Tensor]:
 
 
 def copies(message: Message | DeviceMessage, *parts: Part) -> list[Tensor]:
-    """The same, to keep."""
+    """Return copies of the tensors, to keep."""
     tensors = views(message, *parts)
     return tensors if isinstance(message, DeviceMessage) else [tensor.clone() for tensor in tensors]

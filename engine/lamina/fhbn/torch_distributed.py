@@ -1,4 +1,4 @@
-"""What the engines over torch.distributed share: how two processes meet, their ends' state, their messages.
+"""The shared base of engines over torch.distributed: how two processes meet, the ends' state, messages.
 
 A group of two is made for every channel. torch's global group is neither used nor changed.
 """
@@ -38,14 +38,14 @@ _THE_END = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class Spans:
-    """Where the parts of a message lie, counted from the first one; `total` is what they take."""
+    """The offsets of a message's parts from its first one; `total` is their size."""
 
     parts: tuple[tuple[int, int], ...]
     total: int
 
     @staticmethod
     def of(sizes: Sequence[int]) -> Spans:
-        """Of parts of these sizes."""
+        """Return the spans of parts of these sizes."""
         parts, at = [], 0
         for size in sizes:
             parts.append((at, at + size))
@@ -66,7 +66,7 @@ class Framing:
         self._epoch = spec.epoch
 
     def spans(self, sizes: Sequence[int]) -> Spans:
-        """Where parts of these sizes go; ValueError if no message can have them."""
+        """Return the spans of parts of these sizes; raise ValueError if no message can have them."""
         if len(sizes) > MOST_PARTS:
             raise ValueError(f"a message has up to {MOST_PARTS} parts, not {len(sizes)}")
         spans = Spans.of(sizes)
@@ -87,11 +87,11 @@ class Framing:
         HEADER.pack_into(frame, 0, seqno, self._epoch, _THE_END, *(0,) * MOST_PARTS)
 
     def is_end(self, frame: memoryview, seqno: int) -> bool:
-        """Whether that is what was received."""
+        """Return whether the received header is the end."""
         return HEADER.unpack_from(frame)[:3] == (seqno, self._epoch, _THE_END)
 
     def checked(self, frame: memoryview, seqno: int) -> Spans:
-        """Where the parts are that a received header tells of. Nothing in it is believed unchecked."""
+        """Return the spans of a received header's parts. Nothing in it is believed unchecked."""
         number, epoch, count, *sizes = HEADER.unpack_from(frame)
         if number != seqno:
             raise ChannelCorruptedError(f"{self.peer} has put another message where the next one belongs")
@@ -105,7 +105,7 @@ class Framing:
 
 
 def rounded_up(size: int) -> int:
-    """To where the next part begins."""
+    """Return the size rounded up to the alignment of parts."""
     return (size + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
 
 
@@ -115,7 +115,7 @@ def after(seqno: int) -> int:
 
 
 def distance(first: int, last: int) -> int:
-    """How many messages lie between two numbers."""
+    """Return how many messages lie between two numbers."""
     return (last - first) % _SEQNOS
 
 
@@ -152,12 +152,12 @@ class ControlStore(Store):
         return self._values[key]
 
     def wait(self, keys: Sequence[str], timeout: datetime.timedelta | None = None) -> None:  # noqa: ARG002
-        """Until they were set; the deadline is that of the opening."""
+        """Wait until the keys are set; the deadline is that of the opening."""
         for key in keys:
             self.get(key)
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether they have come."""
+        """Return whether the keys are set."""
         return all(key in self._values for key in keys)
 
     def _wait_for(self, key: str) -> None:
@@ -201,12 +201,12 @@ def own_host(control: Control, deadline: Deadline) -> str:
 
 
 def patience(timeout_s: float) -> datetime.timedelta:
-    """As torch takes it: whole milliseconds, no fewer than asked for, and zero would be for ever."""
+    """Return the timeout for torch: whole milliseconds, rounded up, as zero would mean for ever."""
     return datetime.timedelta(milliseconds=max(1, math.ceil(min(timeout_s, 1e6) * 1e3)))
 
 
 def first_line(error: BaseException) -> str:
-    """What torch has to say, without its stack."""
+    """Return torch's message without its stack."""
     return str(error).strip().split("\n", 1)[0][:200]
 
 
@@ -244,7 +244,7 @@ class GroupEnd:
         return Deadline(self._timeout_s if timeout_s is None else timeout_s)
 
     def _begin(self) -> None:
-        """From here to _finish(), a signal leaves unknown how much was done."""
+        """Mark the end as in use: until _finish(), a signal leaves unknown how much was done."""
         self._ended = self._broken("an interruption")
 
     def _finish(self) -> None:
@@ -257,7 +257,7 @@ class GroupEnd:
         return ChannelError, sentence
 
     def _end_with(self, kind: type[ChannelError], sentence: str) -> ChannelError:
-        """What is raised now, and from now on."""
+        """Return this error, which later calls raise too."""
         self._ended = kind, sentence
         return kind(sentence)
 

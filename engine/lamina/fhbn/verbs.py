@@ -43,7 +43,7 @@ def device() -> str:
 
 
 def choose(number: int, gpu: str | None) -> None:
-    """For this process, whose GPU has this number, and this address on the bus."""
+    """Choose a device for this process and its GPU's number and bus address."""
     named = device().split(",")
     if len(named) > 1:
         os.environ[_VARIABLE] = named[number % len(named)]
@@ -52,7 +52,7 @@ def choose(number: int, gpu: str | None) -> None:
 
 
 def off_the_way(here: Place, there: Place, own_host: str) -> str | None:
-    """Why nobody knows that a device of this machine reaches that place, in words that follow "because"."""
+    """Return why it is unknown whether a device here reaches that place, in words that follow "because"."""
     if here.machine == there.machine:
         return "the two are on one machine"
     if device() or ports_on_the_way(own_host):
@@ -61,14 +61,14 @@ def off_the_way(here: Place, there: Place, own_host: str) -> str | None:
 
 
 class Quality(NamedTuple):
-    """What a lossless network goes by."""
+    """The quality of service of a lossless network."""
 
     service_level: int
     traffic_class: int
 
 
 def quality() -> Quality:
-    """As the environment has it; a HandshakeError where that is nothing."""
+    """Read the quality of service from the environment; raise a HandshakeError if it is invalid."""
     return Quality(_number("LAMINA_RDMA_SERVICE_LEVEL", 15), _number("LAMINA_RDMA_TRAFFIC_CLASS", 255))
 
 

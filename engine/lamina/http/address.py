@@ -11,7 +11,7 @@ KERNEL_BYTES = {socket.SO_SNDBUF: 131_072, socket.SO_RCVBUF: 65_536}
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
+    """Return whether only this machine can reach the address."""
     if host == "localhost":
         return True
     try:
@@ -21,13 +21,13 @@ def is_loopback(host: str) -> bool:
 
 
 class Names:
-    """What a server is called: all that leads to this machine's loopback, and these."""
+    """A server's host names: all that lead to this machine's loopback, and these."""
 
     def __init__(self, more: Iterable[str]) -> None:
         self._more = frozenset(name.strip("[]").lower() for name in more)
 
     def has(self, given: bytes) -> bool:
-        """Whether it is one of them, with any port."""
+        """Return whether this is one of the names, with any port."""
         name = given.decode("latin-1").lower()
         if name.startswith("["):
             name, _, port = name[1:].partition("]")

@@ -23,7 +23,7 @@ from lamina.serve import Sampling, TokenLogprobs
 
 
 class _Form:
-    """What answers of both kinds have."""
+    """The fields common to both kinds of answers."""
 
     prefix: ClassVar[str]
     chunk_name: ClassVar[str]
@@ -43,7 +43,7 @@ class _Form:
         return {**self._head, "object": self.chunk_name, "choices": []}  # type: ignore[typeddict-item]
 
     def _rest(self, choice: Choice, delta: Delta) -> answers.Choice:
-        """What choices of both kinds have."""
+        """Return the fields common to both kinds of choices."""
         body: answers.Choice = {
             "index": choice.index,
             "finish_reason": choice.finish_reason,
@@ -254,7 +254,7 @@ class Answering:
             self._waker.set_result(None)
 
     async def _next(self) -> list[Update]:
-        """What is new, as soon as anything is; nothing once the client has left."""
+        """Wait for and return updates; none once the client has left."""
         while not self._updates and not self.gone:
             self._waker = asyncio.get_running_loop().create_future()
             await self._waker
@@ -262,7 +262,7 @@ class Answering:
         return updates
 
     async def deltas(self) -> dict[Choice, Delta]:
-        """What is new of each choice; several pieces of one are joined."""
+        """Return each choice's new text; several pieces of one are joined."""
         deltas: dict[Choice, list[Delta]] = {}
         for update in await self._next():
             self._require_sound(update)
@@ -374,7 +374,7 @@ class Stream(Answer):
     """Sends tokens as they come, as server-sent events."""
 
     async def answer(self, send: Send) -> None:
-        """Until the last token, or an error, which is then the last event."""
+        """Stream events until the last token, or an error, which is then the last event."""
         answering = self.answering
         await self.send(send, {"type": "http.response.start", "status": 200, "headers": EVENTS})
         while not answering.done:

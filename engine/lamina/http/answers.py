@@ -14,7 +14,7 @@ from lamina.serve import State
 
 @with_config({"extra": "forbid"})
 class _Answer(TypedDict):
-    """Nothing else is in an answer, so that checks against the description notice an undocumented field."""
+    """The base of answers, strict so that checks against the description notice an undocumented field."""
 
 
 class ErrorDetail(_Answer):
@@ -25,7 +25,7 @@ class ErrorDetail(_Answer):
 
 
 class ErrorAnswer(_Answer):
-    """Every error has this form."""
+    """The form of every error."""
 
     error: ErrorDetail
 
@@ -198,4 +198,4 @@ class FullError(Exception):
 
 
 class ClosedError(Exception):
-    """No requests are taken any more."""
+    """A request that came after the server had stopped taking any."""

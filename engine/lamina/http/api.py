@@ -65,7 +65,7 @@ class Strict(BaseModel):
 
 
 class StreamOptions(Strict):
-    """What a stream has beside its text."""
+    """The options of a stream."""
 
     include_usage: StrictBool | None = Field(
         None, description="Counts of tokens in a last chunk of their own."
@@ -77,7 +77,7 @@ class StreamOptions(Strict):
 
 
 class GenerationRequest(Strict):
-    """What completions and chat completions have in common."""
+    """The fields common to completions and chat completions."""
 
     model: str | None = Field(None, max_length=512, description="As /v1/models names it; may be left out.")
     n: StrictInt | None = Field(None, ge=1, le=MOST_CHOICES, description="Choices for each prompt.")
@@ -156,11 +156,11 @@ class CompletionRequest(GenerationRequest):
     suffix: neutral("") = None  # type: ignore[valid-type]
 
     def most_tokens(self, room: int) -> int:  # noqa: ARG002 - of a chat
-        """Of an answer."""
+        """Return the most tokens of an answer."""
         return self.max_tokens or COMPLETION_TOKENS
 
     def most_logprobs(self) -> int | None:
-        """How many of the likeliest tokens to report; None without log-probabilities."""
+        """Return how many of the likeliest tokens to report; None without log-probabilities."""
         return self.logprobs
 
     @property
@@ -192,7 +192,7 @@ class Message(Strict):
     tool_calls: neutral([]) = None  # type: ignore[valid-type]
 
     def plain(self) -> dict[str, str]:
-        """As chat templates take it."""
+        """Return the message in the form that chat templates take."""
         content = self.content
         text = content if isinstance(content, str) else "".join(part.text for part in content)
         # What OpenAI calls developer, templates know as system.
@@ -225,11 +225,11 @@ class ChatRequest(GenerationRequest):
     reasoning_effort: neutral("none") = None  # type: ignore[valid-type]
 
     def most_tokens(self, room: int) -> int:
-        """Of an answer, where a prompt leaves so many."""
+        """Return the most tokens of an answer after a prompt that leaves this many."""
         return self.max_completion_tokens or self.max_tokens or max(1, min(room, CHAT_TOKENS))
 
     def most_logprobs(self) -> int | None:
-        """How many of the likeliest tokens to report; None without log-probabilities."""
+        """Return how many of the likeliest tokens to report; None without log-probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
 
@@ -294,7 +294,7 @@ def _end_of_text(data: bytes, at: int) -> int:
 
 
 def _sentence(error: ValidationError) -> ApiError:
-    """Of all that is wrong the first, and where."""
+    """Return an error that says the first thing wrong, and where."""
     if (count := error.error_count()) > MOST_WRONG:
         return ApiError(400, f"{count:,} things are wrong with the body", code="invalid_body")
     wrong = error.errors(include_url=False, include_context=False, include_input=False)

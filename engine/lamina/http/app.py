@@ -84,7 +84,7 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/models/{name:path}", response_model=answers.Model, responses={**COMMON, **errors(404)})
     async def one(name: str) -> JSONResponse:
-        """The same, by name."""
+        """Return one model by name."""
         if name != service.model:
             raise ApiError(
                 404, f"no model is called '{name}': this server has {service.model}", param="model"
@@ -103,7 +103,7 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
 
     @app.get("/health", response_model=answers.Health, responses=errors(400, 403, 405, 421, 503))
     async def health() -> JSONResponse:
-        """Whether requests are taken, and the engine gets on with them."""
+        """Report whether requests are taken, and the engine makes progress."""
         if why := service.why_closed:
             raise ApiError(503, why, code="closed")
         if why := service.why_silent:
@@ -125,14 +125,14 @@ def _add_endpoints(app: FastAPI, service: Service) -> None:
 
     @app.get("/version", response_model=answers.Version, responses=COMMON)
     async def version() -> JSONResponse:
-        """Of laminabench."""
+        """Return laminabench's version."""
         return JSONResponse({"version": service.version})
 
 
 async def _while_there(
     request: Request, model: type[Body], serve: Callable[[Body], Awaitable[Answer]], service: Service
 ) -> Answer:
-    """What is answered, prepared as long as the client is there."""
+    """Prepare an answer as long as the client is connected."""
     data = await _body(request)
 
     async def prepared() -> Answer:
@@ -169,7 +169,7 @@ async def _body(request: Request) -> bytes:
 
 
 async def _told(request: Request, error: Exception) -> Response:
-    """What of an error a client is told."""
+    """Return the answer that reports an error to a client."""
     match error:
         case ApiError():
             told = error
@@ -288,12 +288,12 @@ class Serving:
                     signal.signal(number, handler)
 
     def stop(self) -> None:
-        """As a signal does; from the event loop."""
+        """Stop as on a signal; from the event loop."""
         self._forced = self._asked.is_set()
         self._asked.set()
 
     async def serve(self) -> None:
-        """Until stop(), or the engine's end."""
+        """Serve until stop(), or the engine's end."""
         self._loop = loop = asyncio.get_running_loop()
         self._service.start()
         minding = asyncio.create_task(self._mind())

@@ -32,7 +32,7 @@ class Tokenizer:
 
     @staticmethod
     def load(path: Path) -> Tokenizer:
-        """From a model's folder or a tokenizer.json; nothing is downloaded."""
+        """Load a tokenizer from a model's folder or a tokenizer.json; nothing is downloaded."""
         import tokenizers
 
         try:

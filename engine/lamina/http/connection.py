@@ -35,7 +35,7 @@ MOST_BODY_BYTES = 65_536
 
 
 class Room(NamedTuple):
-    """How many connections the process has descriptors for."""
+    """The number of connections the process has descriptors for."""
 
     connections: int
     rejected: int  # beside them
@@ -57,7 +57,7 @@ def room(wanted: int) -> Room:
 
 @dataclass(slots=True)
 class Gate:
-    """What all connections of a server share."""
+    """The state that all connections of a server share."""
 
     application: Any  # ASGI
     room: Room

@@ -29,7 +29,7 @@ class Ticket:
 
 @dataclass(slots=True)
 class Update:
-    """What has become of a request since the last update."""
+    """The news of a request since the last update."""
 
     ticket: Ticket
     taken: bool = False  # the engine has it: it waits for its turn
@@ -101,7 +101,7 @@ class Driver:
 
     @property
     def silent_s(self) -> float:
-        """How long ago an iteration ended or its prompts went on, while there is something to do."""
+        """The time since an iteration ended or its prompts went on, while there is something to do."""
         if self._resting and not (self._arrived or self._called_off):
             return 0.0
         return max(0.0, time.monotonic() - max(self._turned_s, self.engine.advanced_s))

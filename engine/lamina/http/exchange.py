@@ -51,7 +51,7 @@ def scope_of(method: bytes, url: bytes, version: str, headers: list[tuple[bytes,
 
 
 class Wire(Protocol):
-    """What an exchange needs of its connection."""
+    """The interface of a connection that an exchange needs."""
 
     transport: asyncio.Transport
     peer: str

@@ -1,4 +1,4 @@
-"""What stands before every endpoint: names, the key, the size of bodies, one and all, whether it is open."""
+"""The checks before every endpoint: host names, the key, body sizes, whether the server is open."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Guard:
 
 
 def _number(digits: bytes) -> int:
-    """Of a header that was parsed once; thousands of zeros before it are one too."""
+    """Parse a header's number; thousands of leading zeros are valid too."""
     return int(digits.lstrip(b"0") or b"0")
 
 

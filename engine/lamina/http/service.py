@@ -1,4 +1,4 @@
-"""What the endpoints share: driver, tokenizer, limits, and how a request becomes an answer."""
+"""The part that endpoints share: driver, tokenizer, limits, and how a request becomes an answer."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Meter:
         return encode(registry), content_type
 
     def _metrics(self, driver: Driver) -> Iterator[Metric]:
-        """What there is, by the name that it has in Prometheus."""
+        """Yield all metrics, under their Prometheus names."""
         engine = self._engine
         gap = "Seconds between two tokens of a request, as the engine made them."
         yield self._gaps.metric("lamina_time_between_tokens_seconds", gap)
@@ -237,7 +237,7 @@ class Service:
 
     @property
     def instances(self) -> list[State] | None:
-        """What each engine of a fleet does."""
+        """Return what each engine of a fleet does."""
         return self.engine.states if isinstance(self.engine, Fleet) else None
 
     def start(self) -> None:
@@ -298,7 +298,7 @@ class Service:
         return tokenizer.encode(text, special=special)
 
     async def _aside(self, make: Callable[[T], list[int]], of: T) -> list[int]:
-        """By a thread; not at all if whoever waits for it is cancelled before its turn."""
+        """Run this in a thread; not at all if the waiting task is cancelled before its turn."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, make, of)
 
     def _require_tokenizer(self, param: str) -> Tokenizer:

@@ -70,7 +70,7 @@ class Decoder:
         return wanted
 
     def prompt_tokens(self, request: Request) -> int:
-        """How many have to be computed before it can decode, of all its sequences."""
+        """Return how many tokens must be computed before it can decode, of all its sequences."""
         if self._decode_only:
             return 0
         mine = [len(request.prompt) + self.made(request) - 1]
@@ -87,7 +87,7 @@ class Decoder:
         return np.array(dropped, np.int64)
 
     def unstage(self, requests: Iterable[Request]) -> None:
-        """No sequence is expected any more."""
+        """Forget what was staged; no sequence is expected any more."""
         for request in requests:
             request.staged = False
             request.expected = []
@@ -152,8 +152,8 @@ class Decoder:
         self._builders = [DeltaBuilder() for _ in self._builders]
 
     def launch(self, batch: int, *, computes: bool = False) -> BatchDelta:
-        """What is new to the batch. Its iteration makes a token for each sequence, or has none and `computes`
-        something of prompts.
+        """Return the batch's delta. Its iteration makes a token for each sequence, or has none and `computes`
+        parts of prompts.
         """
         builder, self._builders[batch] = self._builders[batch], DeltaBuilder()
         rows = self._table.batches[batch]
@@ -171,8 +171,8 @@ class Decoder:
         return BatchSnapshot(builder.build(self._table), self._joining[batch].name)
 
     def unjoin(self, batch: int) -> tuple[list[Request], list[Request]]:
-        """An iteration has come to nothing. Who joined with it has not: it is unknown how much of their KV
-        there is. They, and those of them that had been ended meanwhile, which are no more.
+        """Undo the joins of an aborted iteration, as it is unknown how much KV there is; return those
+        requests, and separately those that had been ended meanwhile.
         """
         table, names = self._table, self._joining[batch].name
         here = table.batches[batch]
@@ -194,8 +194,8 @@ class Decoder:
         return back, gone
 
     def again(self, batch: int) -> BatchDelta:
-        """For those that know the batch as it was launched last, when it has to be launched once more: who
-        joined it has gone.
+        """Return the last launch's delta for a repeat, for workers that know the batch: those that joined in
+        it are removed.
         """
         builder = DeltaBuilder()
         builder.leave(self._joining[batch].name)
@@ -232,8 +232,8 @@ class Decoder:
     def land(
         self, batch: int, landed: Landed
     ) -> tuple[list[Request], list[Request], list[tuple[Request, str]]]:
-        """Every sequence has one token more: the requests that this ends, those that had been ended before
-        and may go now, and why some have failed.
+        """Add one token to every sequence; return the requests that this ends, those ended before that may go
+        now, and why some have failed.
         """
         rows = self._flying[batch]
         assert rows is not None
@@ -252,7 +252,7 @@ class Decoder:
         return sorted(over, key=lambda request: request.number), doomed, why
 
     def _failed(self, rows: NDArray[np.int64], failed: Mapping[int, str]) -> dict[int, str]:
-        """By request, but for those that had been ended before."""
+        """Return failures by request, without those that had been ended before."""
         by_number: dict[int, str] = {}
         for name, why in failed.items():
             row = rows[self._table.name[rows] == name]
@@ -287,7 +287,7 @@ class Decoder:
         return request.number in self._doomed
 
     def pieces(self, request: Request, delivered: Mapping[int, int]) -> list[Piece]:
-        """What samples have beyond what was delivered, with their log-probabilities and ends."""
+        """Return each sample's undelivered tokens, with their log-probabilities and ends."""
         result = pieces_of(request.ended, delivered)
         if request.search is None:
             for row, sample in request.samples.items():
@@ -405,7 +405,7 @@ class Decoder:
 
 
 def _best(request: Request, reason: FinishReason | None = None) -> dict[int, Completion]:
-    """What a search comes to; each beam has ended for its own reason unless there is one for all."""
+    """Return a search's completions; each beam has its own end reason unless there is one for all."""
     assert request.search is not None
     return {
         number: Completion(beam.tokens, reason or _reason(request, beam.tokens[-1]), score=beam.score)

@@ -100,12 +100,12 @@ class Engine(Served):
 
     @property
     def pool_tokens(self) -> int:
-        """Of them, what one request may have at most."""
+        """The most KV tokens that one request may have."""
         return self._core.pool_tokens
 
     @property
     def used_kv_tokens(self) -> int:
-        """Of them, what requests have been promised."""
+        """The KV tokens promised to requests."""
         return self.kv_tokens - self._loop.scheduler.free_tokens
 
     @property
@@ -114,7 +114,7 @@ class Engine(Served):
         return self._loop.scheduler.waiting
 
     def records(self) -> Records | None:
-        """What the workers of a layout did and when; None in one process, where steps say it all.
+        """Return the workers' timelines; None in one process, where steps have the times.
 
         For when nothing waits or runs: workers in the middle of something do not answer.
         """
@@ -134,12 +134,12 @@ class Engine(Served):
 
     @property
     def workers(self) -> list[str]:
-        """What the workers of a layout are called, none in one process."""
+        """The names of a layout's workers; empty in one process."""
         return self._core.workers
 
     @property
     def advanced_s(self) -> float:
-        """When prompts or iterations last went on, by time.monotonic(), as far as it is known; or 0."""
+        """Return when prompts or iterations last went on, by time.monotonic(), or 0 if unknown."""
         return self._core.advanced_s
 
     def worked_s(self) -> dict[str, float]:
@@ -365,8 +365,8 @@ class Engine(Served):
         return [self.result(number) for number in numbers]
 
     def progress(self, number: int) -> Progress:
-        """How far a request that has not ended has come, so that it can go on elsewhere; also of an engine
-        that cannot go on.
+        """Return an unfinished request's progress, so that it can go on elsewhere; works on a failed engine
+        too.
         """
         if (request := self._requests.get(number)) is None:
             raise unknown(number)

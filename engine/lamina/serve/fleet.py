@@ -125,12 +125,12 @@ class Fleet(Served):
 
     @property
     def pool_tokens(self) -> int:
-        """What one request may have on every engine."""
+        """The most KV tokens that one request may have on every engine."""
         return min((each.engine.pool_tokens for each in self.here), default=0)
 
     @property
     def used_kv_tokens(self) -> int:
-        """What requests have been promised."""
+        """The KV tokens promised to requests."""
         return sum(each.engine.used_kv_tokens for each in self.here)
 
     @property
@@ -145,7 +145,7 @@ class Fleet(Served):
 
     @property
     def workers(self) -> list[str]:
-        """What there is to strike: `instance 1`, and its workers, as `1/model 0`."""
+        """The targets of fault injection: `instance 1`, and its workers, as `1/model 0`."""
         found = []
         for each in self.here:
             found += [f"instance {each.number}", *(f"{each.number}/{name}" for name in each.engine.workers)]
@@ -153,7 +153,7 @@ class Fleet(Served):
 
     @property
     def advanced_s(self) -> float:
-        """As the engines': the last of them."""
+        """Return when an engine last made progress; see Engine.advanced_s."""
         return max((each.engine.advanced_s for each in self.here), default=0.0)
 
     def worked_s(self) -> dict[str, float]:
@@ -161,13 +161,13 @@ class Fleet(Served):
         return dict(item for each in self.here for item in each.worked_s().items())
 
     def records(self) -> list[Records | None]:
-        """What the workers of each instance did and when; None of one that is lost or has none."""
+        """Return each instance's timelines; None for one that is lost or has none."""
         if not self.idle:
             raise EngineError("engine-busy", "records are collected when nothing is under way: run() first")
         return [self._asked(each, each.engine.records) for each in self.instances]
 
     def paging(self) -> dict[str, Faults]:
-        """As the engines', of those that are not lost."""
+        """Return the paging costs of the engines that are not lost."""
         found = {each.number: self._asked(each, each.engine.paging) or {} for each in self.here}
         return {f"{at}/{worker}": faults for at, mine in found.items() for worker, faults in mine.items()}
 
@@ -196,7 +196,7 @@ class Fleet(Served):
         return len(self.instances) - 1
 
     def drain(self, number: int, *, finish: bool = False) -> None:
-        """It gets no more requests; those that it has go on elsewhere, or `finish` there."""
+        """Drain an instance: it gets no more requests; its own go on elsewhere, or `finish` there."""
         instance = self._instance(number)
         if not finish and not any(each.open for each in self.instances if each is not instance):
             raise EngineError(
@@ -375,7 +375,7 @@ class Fleet(Served):
         return [self.result(number) for number in numbers]
 
     def stream(self, number: int) -> Iterator[Piece]:
-        """As the engine's."""
+        """Stream a request's pieces; see Engine.stream."""
         self._require_known(number)
         delivered: dict[int, int] = {}
         while True:
@@ -446,7 +446,7 @@ class Fleet(Served):
             self._take(instance)
 
     def _take(self, instance: Instance) -> None:
-        """What an instance's iteration came to."""
+        """Take in the result of an instance's iteration."""
         try:
             step = instance.ended()
         except Exception as error:  # whatever it is, this engine does not go on
@@ -501,7 +501,7 @@ class Fleet(Served):
         self._elsewhere(moved)
 
     def _taken_back(self, instance: Instance) -> list[Routed]:
-        """What the engine does not have yet."""
+        """Take back and return the requests that the engine does not have yet."""
         coming, instance.coming = instance.coming, []
         return [self._front.left(request) for request in coming]
 
@@ -540,7 +540,7 @@ class Fleet(Served):
         self._settled({number})
 
     def _fail(self, request: Routed, why: str) -> None:
-        """No engine has it."""
+        """Fail a request that no engine has."""
         self._front.left(request)
         self._end(request, request.result("failed", why))
         self._tell(Step(ended=[request.number]))
@@ -564,7 +564,7 @@ class Fleet(Served):
         return self.instances[number]
 
     def _asked(self, instance: Instance, deed: Callable[[], Found]) -> Found | None:
-        """What an engine says; None if it is lost."""
+        """Return the engine's answer; None if it is lost."""
         if instance.why is None:
             try:
                 return deed()
@@ -581,5 +581,5 @@ class Fleet(Served):
 
 
 def _kind(engine: Engine) -> tuple[object, ...]:
-    """What makes engines give the same tokens."""
+    """Return the settings that make engines give the same tokens."""
     return engine.facts, engine.decode_only

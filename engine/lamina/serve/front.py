@@ -65,19 +65,19 @@ class Front:
         heapq.heappush(self._waiting, (request.priority, request.number, request))
 
     def drop(self, request: Routed) -> None:
-        """It waits no longer, if it did."""
+        """Remove a request from the queue, if it waits there."""
         self._waiting = [entry for entry in self._waiting if entry[2] is not request]
         heapq.heapify(self._waiting)
 
     def left(self, request: Routed) -> Routed:
-        """It is nowhere."""
+        """Release a request from its instance, and return it."""
         if request.instance is not None:
             self.router.left(request.instance, *request.wanted)
         request.instance = request.local = None
         return request
 
     def send_on(self) -> list[Routed]:
-        """As many as engines take, in their order; those that no engine has room for."""
+        """Send on as many as engines take, in their order; return those that no engine has room for."""
         refused = []
         while self._waiting:
             request = self._waiting[0][2]

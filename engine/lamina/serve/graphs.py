@@ -20,7 +20,7 @@ Context: TypeAlias = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class _Iteration:
-    """Of one size of batch."""
+    """A CUDA graph captured for one batch size."""
 
     context: Context  # what it reads
     replay: Replay

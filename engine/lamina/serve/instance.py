@@ -42,11 +42,11 @@ class Routed:
 
     @property
     def resumable(self) -> bool:
-        """Whether it can go on after tokens that it has made; else it begins again."""
+        """Whether it can go on after its generated tokens; else it begins again."""
         return self.sampling.width == 1 and self.sampling.logprobs is None
 
     def result(self, reason: FinishReason, error: str | None = None) -> Result:
-        """Where no engine has one."""
+        """Build the result of a request that no engine has."""
         completions = (Completion(self.made, reason),) if self.made else ()
         return Result(self.number, completions, self.wanted[0], 0, error)
 
@@ -90,7 +90,7 @@ class Instance:
 
     @property
     def left_s(self) -> float:
-        """What the iteration under way still has to end in."""
+        """Return the time that the iteration under way still has."""
         return max(0.0, self._until_s - time.monotonic())
 
     def go(self) -> None:
@@ -106,7 +106,7 @@ class Instance:
         return step
 
     def ended(self) -> Step:
-        """What came of the iteration, when it has ended; or what it raised."""
+        """Return the result of the iteration once it has ended; raise its error."""
         assert self.future
         try:
             return self.future.result(self.left_s)
@@ -120,21 +120,21 @@ class Instance:
             self.future = None
 
     def worked_s(self) -> dict[str, float]:
-        """As the engine's; while it is stepped, what it was when this was asked before."""
+        """Return Engine.worked_s; during a step, its last known value."""
         if self.why is None and self.future is None:
             self._worked_s = self.engine.worked_s()
         self._asked = self.future is not None
         return {f"{self.number}/{worker}": spent for worker, spent in self._worked_s.items()}
 
     def faults(self) -> list[Fault]:
-        """Those that nobody was told of, with the workers' names in the fleet."""
+        """Return the unreported faults, with the workers' names in the fleet."""
         new = self.engine.faults[self._faults :]
         self._faults += len(new)
         mine = [tuple(f"{self.number}/{worker}" for worker in fault.workers) for fault in new]
         return [replace(fault, workers=workers) for fault, workers in zip(new, mine, strict=True)]
 
     def lose(self, why: str) -> None:
-        """No more comes of it; its workers are ended meanwhile."""
+        """Give the engine up; its workers are ended meanwhile."""
         self.why, self.open = why, False
         self.requests.clear()
         self.coming.clear()

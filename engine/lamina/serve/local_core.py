@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class LocalCore:
-    """What a ClusterCore does, in this process: one batch, one set of slices, one attention worker."""
+    """A core in this process: one batch, one set of slices, one attention worker."""
 
     batches = pools = 1
     workers: list[str] = []  # noqa: RUF012 - it stays empty
@@ -181,7 +181,7 @@ class LocalCore:
         return self.facts.refusal(tokens, lambda: min(free_bytes(self._place), self._spare_bytes))
 
     def place_of_next(self, batch: int) -> int:  # noqa: ARG002
-        """There is one."""
+        """Return 0: there is one place."""
         return 0
 
     def land(self, batch: int) -> Landed:  # noqa: ARG002 - there is one
@@ -240,29 +240,29 @@ class LocalCore:
         return logits
 
     def regroup(self, lost: LostError) -> Replaced:
-        """No worker can be lost here."""
+        """Raise the error: there are no workers to replace."""
         raise lost
 
     def scaled(self, attention_workers: int) -> Scaled:  # noqa: ARG002
-        """There is one, and it is no process."""
+        """Raise an EngineError: the one worker is no process."""
         raise EngineError(
             "engine-no-workers", "an engine in one process has no workers to add: give it a layout"
         )
 
     def scale(self, to: Scaled) -> None:
-        """Never asked for."""
+        """Do nothing: `scaled` has refused."""
 
     def strike(self, name: str, how: str) -> None:
-        """There is no worker here."""
+        """Do nothing: there is no worker here."""
 
     def records(self) -> None:
-        """None are kept: a step's own times say it."""
+        """Return None: a step has its own times."""
 
     def forget(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: no records are stored."""
 
     def worked_s(self) -> dict[str, float]:
-        """There are no workers."""
+        """Return nothing: there are no workers."""
         return {}
 
     def paging(self) -> dict[str, Faults]:
@@ -277,7 +277,7 @@ class LocalCore:
             raise RuntimeError(f"no sequence runs and {self.arena.used} slots are taken")
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is no worker to end."""
 
 
 Core: TypeAlias = LocalCore | ClusterCore

@@ -37,7 +37,7 @@ class PrefillQueue:
         return bool(self._waiting) and not self._ready
 
     def begin(self, request: Request, pool: int) -> bool:
-        """It has been given memory; whether there is KV to compute before it joins."""
+        """Stage an admitted request; return whether KV must be computed before it joins."""
         wanted = self._decoder.stage(request, pool)
         if not wanted:
             self._ready[request.number] = request
@@ -50,7 +50,7 @@ class PrefillQueue:
         return True
 
     def announce(self, delta: BatchDelta) -> None:
-        """To attention workers, with the next launch: which sequences will come, and which will not."""
+        """Add to the delta the sequences that attention workers are to expect, and to drop."""
         delta.dropped = self._decoder.dropped()
         if self._expected:
             delta.expected, self._expected = np.array(self._expected, np.int64), []
@@ -96,7 +96,7 @@ class PrefillQueue:
             self._wanted = [item for item in self._wanted if item.name not in names]
 
     def computed_by(self, workers: Collection[int]) -> list[Request]:
-        """Whose prompts these are at, as far as they are prefill workers."""
+        """Return the requests that these prefill workers may be computing."""
         prefill = self._core.prefill
         names = prefill.computed_by(workers) if prefill else []
         return [self._waiting[self._by_name[name]][0] for name in names if name in self._by_name]

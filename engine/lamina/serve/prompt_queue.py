@@ -26,7 +26,7 @@ class _Begun:
 
 @dataclass
 class Taken:
-    """What goes with one iteration of a batch."""
+    """The prompt parts that go with one iteration of a batch."""
 
     parts: list[PromptPart] = field(default_factory=list)
     expected: list[tuple[int, ...]] = field(default_factory=list)  # see BatchDelta
@@ -64,7 +64,7 @@ class PromptQueue:
         return any(self._waiting) or any(self._begun)
 
     def add(self, request: Request, batch: int, pool: int) -> None:
-        """It has been admitted, and will join this batch."""
+        """Add an admitted request, which will join this batch."""
         request.batch, request.pool = batch, pool
         self._waiting[batch].append(request)
         self._waiting[batch].sort(key=lambda other: other.key)
@@ -77,7 +77,7 @@ class PromptQueue:
                 del begun[place]
 
     def take(self, batch: int, place: int) -> Taken:
-        """For the batch's next iteration, which begins at this place."""
+        """Take prompts for the batch's next iteration, which begins at this place."""
         taken = Taken()
         begun, waiting = self._begun[batch], self._waiting[batch]
         if not (begun or waiting):
@@ -115,7 +115,7 @@ class PromptQueue:
         return found
 
     def clear(self) -> None:
-        """What has been computed in parts is lost: it is computed anew."""
+        """Forget partly computed prompts: they are computed again."""
         self._flying.clear()
         for batch, begun in enumerate(self._begun):
             again = [one.request for one in begun.values()]
@@ -133,7 +133,7 @@ class PromptQueue:
         return min(here, key=lambda request: request.key, default=None)
 
     def _take_whole(self, waiting: list[Request], taken: Taken) -> None:
-        """Those that fit, whoever does not."""
+        """Take all complete prompts that fit, skipping larger ones."""
         for request in list(waiting):
             tokens = self._decoder.prompt_tokens(request)
             if taken.tokens + tokens > self._tokens:
@@ -163,7 +163,7 @@ class PromptQueue:
             return
 
     def _go_on(self, batch: int, place: int, taken: Taken) -> None:
-        """As many whole chunks of a prompt as there is room for."""
+        """Take as many full chunks of a prompt as there is room for."""
         one = self._begun[batch][place]
         before = taken.tokens
         while one.left and self._part(one, taken):

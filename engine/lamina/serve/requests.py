@@ -24,7 +24,7 @@ class TokenLogprobs:
 
 
 class LogprobTable:
-    """For each sequence that asked, by its row: how many likeliest it wants, and what its tokens came with.
+    """Log-probabilities of the sequences that request them, by row: how many likeliest, and each token's.
 
     They are the model's own: before temperature, top-k and top-p.
     """
@@ -44,7 +44,7 @@ class LogprobTable:
             kept.append(TokenLogprobs(own, tuple(zip(ids[:most], logs[:most], strict=True))))
 
     def of(self, row: int, since: int = 0) -> tuple[TokenLogprobs, ...] | None:
-        """What the tokens of a row's sequence came with, from one of them on; None if it did not ask."""
+        """Return the log-probabilities of a row's tokens from one on; None if not requested."""
         return tuple(self._rows[row][1][since:]) if row in self._rows else None
 
     def close(self, rows: list[int]) -> None:
@@ -90,8 +90,8 @@ class BeamSearch:
         return max(2, 1 + len(self._stops)) * self._sampling.beams
 
     def step(self, logs: NDArray[np.float32], likeliest: NDArray[np.int64]) -> tuple[list[int], list[int]]:
-        """From each live beam's likeliest tokens, [beams, candidates] or all there are, and their
-        log-probabilities: for each beam that lives on, its parent and its token.
+        """Extend the beams from each live beam's likeliest tokens, [beams, candidates] or all there are, and
+        their log-probabilities; return each surviving beam's parent and token.
         """
         beams = self._sampling.beams
         total = torch.from_numpy(logs) + self._scores[:, None]
@@ -168,7 +168,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a request: its completions, in the order of samples or of falling score."""
+    """The result of a request: its completions, in the order of samples or of falling score."""
 
     request: int
     completions: tuple[Completion, ...]
@@ -224,7 +224,7 @@ class Request:
 
 
 class Progress(NamedTuple):
-    """What an engine knows of a request that another one goes on with."""
+    """The state of a request that another engine continues."""
 
     made: tuple[int, ...]  # tokens of its first sample
     runs: bool  # it is in a batch, or has memory

@@ -1,4 +1,4 @@
-"""How a request wants its next tokens chosen."""
+"""Sampling parameters of a request."""
 
 from __future__ import annotations
 

@@ -29,14 +29,14 @@ class Served(ABC):
 
     @abstractmethod
     def _pieces(self, number: int, delivered: Mapping[int, int]) -> list[Piece]:
-        """What there is beyond so many tokens of each sample; of a result that is gone nothing."""
+        """Return the tokens of each sample beyond those delivered; none of a forgotten result."""
 
     def run(self) -> None:
         while not self.idle:
             self.step()
 
     def result(self, number: int) -> Result:
-        """What came of a request that has ended. It is kept until it is asked for, and then forgotten."""
+        """Return the result of a request that has ended. It is stored until this call, and then forgotten."""
         if number in self._requests:
             raise RequestError("request-unfinished", f"request {number} has not ended yet")
         if number not in self._results:
@@ -51,8 +51,8 @@ class Served(ABC):
         return next((piece.tokens for piece in self._pieces(number, {0: since}) if not piece.sample), ())
 
     def pieces(self, number: int, delivered: Mapping[int, int]) -> list[Piece]:
-        """What each sample of a request that has not ended has beyond so many tokens, with log-probabilities
-        where they were asked for, and why it ended if it has. Of a beam search nothing.
+        """Return each sample's new tokens of an unfinished request, with log-probabilities if requested, and
+        its end reason. Beam search has none.
         """
         if number not in self._requests:
             raise unknown(number)
