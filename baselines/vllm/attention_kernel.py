@@ -40,9 +40,7 @@ class Batch:
 
 
 def prepare(batch: Batch) -> tuple[Callable[[], object], dict[str, object]]:
-    """The kernel's call on a cache that is filled, and what is to be known of it; AssertionError if what it
-    computes is no attention.
-    """
+    """Return the kernel's call on a filled cache, and facts about it; assert that it computes attention."""
     from vllm import _custom_ops as ops
     from vllm import envs
     from vllm.v1.attention.backends.cpu_attn import _get_attn_isa

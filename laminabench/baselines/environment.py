@@ -1,4 +1,4 @@
-"""Where vLLM is: an environment of its own with pinned versions, which needs no flag once it is built.
+"""The environment of vLLM, with pinned versions; it needs no flag once it is built.
 
 Nothing half-built looks ready, and an error names what is missing.
 """
@@ -62,7 +62,7 @@ class Environment:
         return self.python.parent.parent
 
     def describe(self) -> dict[str, Any]:
-        """For the manifest and for people."""
+        """Return the environment for the manifest and for people."""
         return {
             "python": str(self.python),
             "kind": self.kind,
@@ -74,7 +74,7 @@ class Environment:
 
 
 def runner_folder() -> Path:
-    """What runs in the environment, and its pins."""
+    """Return the folder of the code that runs in the environment, and its pins."""
     return part_of_tree("baselines") / "vllm"
 
 
@@ -83,12 +83,12 @@ def pins_file(kind: Kind) -> Path:
 
 
 def pins_sha256(kind: Kind) -> str:
-    """Of versions and comments: a file more that may be installed changes nothing of what is."""
+    """Return a hash of versions and comments; another allowed file for a version does not change it."""
     return hashlib.sha256("".join(f"{line}\n" for line in _pins(kind)).encode()).hexdigest()
 
 
 def _pins(kind: Kind) -> Iterator[str]:
-    """Its lines without the hashes, which are below each version, indented."""
+    """Return the lines without the hashes, which are below each version, indented."""
     for line in pins_file(kind).read_text(encoding="utf-8").splitlines():
         if not line.startswith(" "):
             yield line.removesuffix(" \\")
@@ -115,7 +115,7 @@ def installed(packages: Path) -> dict[str, str]:
 
 
 def differences(wanted: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
-    """What is missing or of another version, as `torch 2.12 instead of 2.13`."""
+    """Return what is missing or of another version, as `torch 2.12 instead of 2.13`."""
     return [
         f"{name} {there[name]} instead of {version}" if name in there else f"no {name}"
         for name, version in wanted.items()
@@ -133,7 +133,7 @@ def default_kind() -> Kind:
 
 
 def default_folder(kind: Kind) -> Path:
-    """Where the environment is unless another folder is named: with the user's data."""
+    """Return the folder of the environment unless another is named: with the user's data."""
     chosen = os.environ.get("LAMINABENCH_HOME")
     if chosen:
         return expanded(chosen) / "baselines" / f"vllm-{kind}"
@@ -143,7 +143,7 @@ def default_folder(kind: Kind) -> Path:
 
 
 def find(kind: Kind) -> Environment:
-    """The environment to use: LAMINABENCH_VLLM's, or the one that was built; a UserError if there is none."""
+    """Return LAMINABENCH_VLLM's environment, or the one that was built; raise a UserError without any."""
     chosen = os.environ.get(CHOSEN)
     if chosen:
         return environment_of(expanded(chosen), kind, f"{CHOSEN} is {chosen}")
@@ -157,7 +157,7 @@ def find(kind: Kind) -> Environment:
 
 
 def environment_of(python: Path, kind: Kind, named_by: str) -> Environment:
-    """The environment of an interpreter; a UserError that begins with `named_by` if it cannot be used."""
+    """Return an interpreter's environment; a UserError that begins with `named_by` if it cannot be used."""
     python = python.absolute()
     if not os.access(python, os.X_OK) or not python.is_file():
         why = "which is no Python; leave it out, or name one that has vLLM"
@@ -173,7 +173,7 @@ def environment_of(python: Path, kind: Kind, named_by: str) -> Environment:
 
 
 def ready(folder: Path, kind: Kind) -> Environment | None:
-    """The environment, if all that is pinned today was installed and checked, and is still there."""
+    """Return the environment, if all that is pinned today was installed and checked, and is still there."""
     try:
         stamp = json.loads((folder / STAMP).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -183,7 +183,7 @@ def ready(folder: Path, kind: Kind) -> Environment | None:
 
 
 def look_at(folder: Path) -> Environment | None:
-    """What is in an environment, by its files; None if that is no vLLM."""
+    """Return the content of an environment, by its files; None if that is no vLLM."""
     python = folder / "bin" / "python"
     places = sorted(folder.glob("lib/python3.*/site-packages"))
     if len(places) != 1 or not os.access(python, os.X_OK):
@@ -201,7 +201,7 @@ def look_at(folder: Path) -> Environment | None:
 
 
 def set_up(folder: Path, kind: Kind, python: str | None, progress: Progress) -> tuple[Environment, bool]:
-    """The environment at that folder, built if it is not there as pinned; and whether it was there."""
+    """Build the environment in that folder if it is not there as pinned; return also whether it was."""
     if found := ready(folder, kind):
         return found, True
     interpreter = _interpreter(python)
@@ -213,7 +213,7 @@ def set_up(folder: Path, kind: Kind, python: str | None, progress: Progress) -> 
 
 
 def _interpreter(chosen: str | None) -> str:
-    """A Python 3.11 to 3.14; 3.11 is what the versions were resolved for."""
+    """Return a Python 3.11 to 3.14; 3.11 is what the versions were resolved for."""
     if chosen is not None:
         if shutil.which(chosen) is None or not _right(chosen):
             raise UserError(
@@ -362,7 +362,7 @@ def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> En
 
 
 def _install(folder: Path, wanted: Path, progress: Callable[[int], None], missing: str) -> None:
-    """pip, without resolving, and only files with the hashes that are pinned; progress counts packages."""
+    """Run pip, without resolving, only for files with the pinned hashes; progress counts packages."""
     command = (
         *("-m", "pip", "--disable-pip-version-check", "install", "--retries", "2", "--progress-bar", "off"),
         *("--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement", str(wanted)),

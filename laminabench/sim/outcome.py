@@ -1,4 +1,4 @@
-"""What a replay gives back: tables of requests, and of iterations or of what a client saw."""
+"""The outcome of a replay: tables of requests, and of iterations or of what a client observed."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def ticks(seconds: Float64 | float) -> Ticks:
 
 
 def slopes(seconds: Float64) -> Float64:
-    """Seconds as fractions of ticks."""
+    """Return seconds as fractions of ticks."""
     return np.ascontiguousarray(seconds * TICKS_PER_S)
 
 
@@ -185,7 +185,7 @@ class Timing:
         return costs
 
     def check(self) -> None:
-        """A UserError if a time is no time: a coefficient somewhere is wrong."""
+        """Raise a UserError if a time is no time: a coefficient somewhere is wrong."""
         times = {each.name: getattr(self, each.name) for each in fields(self)}
         del times["device_tokens"], times["window"], times["measured"]
         if prompts := times.pop("prompts"):
@@ -252,7 +252,7 @@ class PromptPool:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One modelled deployment, ready to be replayed against."""
+    """A modelled deployment, ready to be replayed against."""
 
     layers: int
     timing: Timing | ComputedTiming
@@ -283,7 +283,7 @@ class Spec:
 
     @property
     def prompts(self) -> bool:
-        """Whether they are computed."""
+        """Whether prompts are computed."""
         return self.prompt_budget > 0 or self.pool is not None
 
     def native(self) -> _sim.Deployment:
@@ -331,7 +331,7 @@ Priority = Callable[[int], int]
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """How the trace's requests come: docs/traces.md has the three modes."""
+    """The way that the trace's requests arrive: docs/traces.md has the three modes."""
 
     mode: Mode = "saturate"
     concurrency: int = 0

@@ -1,4 +1,4 @@
-"""What every system has in common: how a trace is offered to it, and what comes of a replay."""
+"""The interface of every system: how a trace is offered to it, and what a replay returns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Made = TypeVar("Made", bound="DataclassInstance")
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """How a trace is offered, and the limits of its latencies."""
+    """The way a trace is offered, and its latency limits."""
 
     mode: Mode = "saturate"
     concurrency: int | None = None
@@ -121,7 +121,7 @@ class Past(Protocol):
     def events(self) -> Sequence[Any]: ...
 
     def open(self) -> Any:
-        """The journal to write to, from the moment that there is something to go on with; or None."""
+        """Return the journal to write to once there is something to resume from, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,19 +186,19 @@ class Live:
         return {each.name: each.default for each in fields(kind) if each.default is not MISSING}
 
     def prepare(self, request: ReplayRequest, listener: Listener) -> Prepared:
-        """The request settled; a UserError if this machine cannot replay it."""
+        """Return the settled request; raise a UserError if this machine cannot replay it."""
         prepared: Prepared = importlib.import_module(f"{self.package}.prepared").prepare(request, listener)
         return prepared
 
 
 def defaulted(request: ReplayRequest, **defaults: Any) -> ReplayRequest:
-    """The request with these choices where it has made none."""
+    """Return the request with these choices where it has made none."""
     missing = {name: value for name, value in defaults.items() if getattr(request, name) in (None, "")}
     return msgspec.structs.replace(request, **missing)
 
 
 def settled(kind: type[Made], request: ReplayRequest, called: Mapping[str, str], **found: Any) -> Made:
-    """A setup with a request's choices: `called` says which of its fields have other names there.
+    """Return a setup with a request's choices; `called` maps fields to the names they have there.
 
     What was not chosen is as the setup has it, and what is `found` stands for a name that was.
     """
@@ -216,7 +216,7 @@ def summary_of(
     prompts: bool = False,
     instances: int = 1,
 ) -> Summary:
-    """The summary of what came out, under the workload's limit and at the deployment's price."""
+    """Return the summary of an outcome, under the workload's limit and at the deployment's price."""
     return summarise(
         outcome,
         trace,

@@ -1,4 +1,4 @@
-"""Who goes first in the queue: the built-in policies, and a user's own."""
+"""The order of the queue: the built-in policies, and a user's own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGEST = 2**62
 
 
 def priority_of(name: str, trace: Trace, slo_tbt_s: float) -> Priority | None:
-    """The queue's key for a policy's name: fifo, sjf, deadline, or module:Class. Smaller goes first.
+    """Return the queue's key for a policy's name: fifo, sjf, deadline, or module:Class. Smaller goes first.
 
     A class of the user's is made with (trace, slo_tbt_s) and has a method priority(request) that gives a
     number for the row of a request; it is called once each time a request enters the queue.

@@ -46,13 +46,13 @@ _COMMON = frozenset(name for name, field in FIELDS.items() if not field.option.t
 
 
 def system(name: str) -> System:
-    """The modelled system of that name."""
+    """Return the modelled system of that name."""
     found: System = importlib.import_module(MODULES[name]).SYSTEM
     return found
 
 
 def live_system(name: str, *, emulated: bool = False) -> Live:
-    """The live system of that name, or what emulates it if there is such."""
+    """Return the live system of that name, or what emulates it if there is such."""
     modules = {**LIVE, **EMULATED} if emulated else LIVE
     found: Live = importlib.import_module(modules[name]).SYSTEM
     return found
@@ -96,7 +96,7 @@ def deployments(
     most_attention: int = 32,
     replicas: int = 1,
 ) -> Iterator[Deployment]:
-    """Those of the system whose price is within these, both ends included; memory may not suffice."""
+    """Return the system's deployments whose price is within these, ends included; memory may not suffice."""
     low, high = usd_per_hour
     found = system(system_name).deployments(model, devices, most_attention=most_attention, replicas=replicas)
     for each in found:
@@ -107,7 +107,7 @@ def deployments(
 
 
 def prepare(request: ReplayRequest, listener: Listener = SILENT) -> Prepared:
-    """The request with all its choices settled; a UserError for what its system does not have."""
+    """Settle all the request's choices; raise a UserError for what its system does not have."""
     backend = backend_of(request)
     emulated = request.emulate is not None
     found = live_system(request.system, emulated=emulated) if backend == "live" else system(request.system)
@@ -121,7 +121,7 @@ def prepare(request: ReplayRequest, listener: Listener = SILENT) -> Prepared:
 
 
 def backend_of(request: ReplayRequest) -> Backend:
-    """What the replay runs on; a UserError for a system that cannot run on that."""
+    """Return what the replay runs on; raise a UserError for a system that cannot run on that."""
     name = request.system
     if name not in MODULES and name not in LIVE:
         raise UserError("system-unknown", f"no system is called '{name}'; {nearest(name, NAMES)}")
@@ -138,7 +138,7 @@ def backend_of(request: ReplayRequest) -> Backend:
 
 
 def _require_taken(request: ReplayRequest, found: System | Live, backend: Backend) -> None:
-    """A UserError for a choice that nothing would come of: ignoring it would answer another question."""
+    """Raise a UserError for a choice without effect: ignoring it would answer another question."""
     for name, field in FIELDS.items():
         value = getattr(request, name)
         if takes(found, name) or not request.is_set(name):
@@ -164,7 +164,7 @@ def _require_taken(request: ReplayRequest, found: System | Live, backend: Backen
 
 
 def _takers(name: str) -> list[str]:
-    """Systems that take a choice."""
+    """Return the systems that take a choice."""
     return [
         *(each for each in MODULES if name in system(each).TAKES),
         *(f"live {each}" for each in LIVE if name in live_system(each).TAKES),
@@ -176,7 +176,7 @@ def _emulated_takers(name: str) -> list[str]:
 
 
 def papers_setup(name: str, model: ModelShape, costs: CostSet, network: Network | None = None) -> Setup:
-    """A system as its paper deploys it for this model; its paper's network too, unless another is given."""
+    """Return a system as its paper deploys it for this model, on its network unless another is given."""
     found = system(name)
     deployment = parse_deployment(found.default_deployment(model))
     return Setup(model, deployment, costs, network or parse_network(found.NETWORK))

@@ -192,7 +192,7 @@ class VllmEngine:
         self._rows[self._add(str(row), prompt, order.output_tokens[row])] = row
 
     def _add(self, name: str, prompt: list[int], output_tokens: int) -> str:
-        """A request for vLLM, and what vLLM calls it."""
+        """Add a request to vLLM and return vLLM's name for it."""
         given: str = self._engine.add_request(
             name,
             {"prompt_token_ids": prompt},
@@ -231,7 +231,7 @@ class VllmEngine:
         return self._statistics.running > 0
 
     def ready(self) -> dict[str, object]:
-        """All it runs with, as vLLM resolved it."""
+        """Return all settings, as vLLM resolved them."""
         config = self._engine.vllm_config
         cache, scheduler, parallel = config.cache_config, config.scheduler_config, config.parallel_config
         compilation = config.compilation_config
@@ -263,7 +263,7 @@ class VllmEngine:
         }
 
     def done(self) -> dict[str, int]:
-        """What is known at the end; UnlikeError if vLLM counted fewer preemptions than were seen."""
+        """Return the final counts; raise an UnlikeError if vLLM counted too few preemptions."""
         seen, counted = self._watch.preempted, self._statistics.preemptions
         if counted < seen:
             raise UnlikeError(

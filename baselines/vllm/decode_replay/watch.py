@@ -32,7 +32,7 @@ class Counted:
 
 
 class Step(NamedTuple):
-    """What a step came to, as rows of the trace."""
+    """The outcome of a step, as rows of the trace."""
 
     size: int  # requests that made a token
     kv_tokens: int  # that their attention read
@@ -62,7 +62,7 @@ class Watch:
         self._kv_tokens = 0  # of the running requests
 
     def served(self, made: Sequence[tuple[int, int, bool]]) -> Step:
-        """A step of a vLLM that computes prompts too; one that makes no token is not counted."""
+        """Return a step of a vLLM that computes prompts too; one that makes no token is not counted."""
         if not made:
             return Step(0, 0, [], [], [], 0)
         return self.step({row: 1 for row, _, _ in made}, made, None)
@@ -70,7 +70,7 @@ class Watch:
     def step(
         self, scheduled: Mapping[int, int], made: Iterable[tuple[int, int, bool]], counted: Counted | None
     ) -> Step:
-        """A step: tokens scheduled by row, and (row, tokens made, whether it ended) of its outputs."""
+        """Return a step from the tokens scheduled by row, and (row, tokens made, ended) of its outputs."""
         self.steps += 1
         got, ended = self._tokens(made)
         preempted = [row for row in self._running if row not in scheduled]
@@ -143,7 +143,7 @@ class Watch:
         self._kv_tokens += self._prompt_tokens[row] + self._made[row]
 
     def _pause(self, row: int) -> None:
-        """It ran up to this step, or to the one before if it was preempted."""
+        """End a request's stint with this step, or with the one before if it was preempted."""
         self._running.remove(row)
         since = self._since.pop(row)
         # A preempted request made nothing in this step; one that ends did, and is forgotten.

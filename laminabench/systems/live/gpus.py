@@ -48,18 +48,18 @@ def names() -> list[str]:
 
 
 def is_called(name: str, device: str) -> bool:
-    """Whether the driver's name is that of a device of the catalogue."""
+    """Return whether the driver's name is that of a device of the catalogue."""
     words = re.findall(r"[a-z0-9]+", name.lower())
     return all(part in words for part in device.split("-") if not _UNSAID.fullmatch(part))
 
 
 def shared_by_processes() -> bool:
-    """Whether NVIDIA's MPS runs, with which processes use a GPU at the same time; else they take turns."""
+    """Return whether NVIDIA's MPS runs, which lets processes use a GPU at the same time."""
     return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _MPS), "control").exists()
 
 
 def found(device: str, count: int, instead: str) -> list[int]:
-    """So many of this machine's, as CUDA counts them; a UserError that offers something `instead`."""
+    """Return so many of this machine's GPUs, as CUDA counts them; a UserError suggests `instead`."""
     here = names()
     numbers = [number for number, name in enumerate(here) if is_called(name, device)]
     if len(numbers) < count:

@@ -55,7 +55,7 @@ class LocalSetup:
 
 
 def in_dtype(shape: ModelShape, dtype: str | None) -> ModelShape:
-    """The model as it runs here: weights and KV so, if that was asked for; all of KV is kept for windows."""
+    """Return the model as it runs here: weights and KV of `dtype` if given; windows keep all of KV."""
     if dtype is not None:
         experts = shape.experts and replace(shape.experts, dtype="")
         shape = replace(shape, dtype=dtype, kv_dtype=dtype, experts=experts)
@@ -69,7 +69,7 @@ def in_dtype(shape: ModelShape, dtype: str | None) -> ModelShape:
 
 
 def looked_up(request: ReplayRequest) -> dict[str, Any]:
-    """The fields of a LocalSetup, of what a settled request names."""
+    """Return the fields of a LocalSetup that a settled request names."""
     assert request.model
     assert request.deployment
     devices = priced_devices(request.price, request.price_basis, request.power)

@@ -1,4 +1,4 @@
-"""What the last seconds of a live replay were like, from what each of its steps knows anyway.
+"""Statistics of a live replay's last seconds, from what each of its steps knows anyway.
 
 An iteration costs two appends here; everything else is done a few times a second.
 """
@@ -40,19 +40,19 @@ class Recent:
     _made: deque[tuple[float, int]] = field(default_factory=deque)  # tokens so far, by when
 
     def iteration(self, batch: int, end_s: float, size: int, joined: int) -> None:
-        """A batch made a token for each of so many; those who joined it had none in the one before."""
+        """Add an iteration of so many tokens; requests that joined had none in the one before."""
         if size > joined and batch in self._last_s:
             self._seconds.append(end_s - self._last_s[batch])
             self._tokens.append(size - joined)
         self._last_s[batch] = end_s
 
     def gaps(self, at_s: float, gaps: Gaps) -> None:
-        """Times between tokens, as somebody else has put them together."""
+        """Add times between tokens that were computed elsewhere."""
         if len(gaps.seconds):
             self._gaps.append((at_s, gaps))
 
     def due(self, at_s: float) -> bool:
-        """Whether it is time for a Moment."""
+        """Return whether it is time for a Moment."""
         return at_s >= self._due_s
 
     def moment(

@@ -14,7 +14,7 @@ from laminabench.util.errors import UserError
 
 
 def with_pool(setup: Setup, build: Callable[[Setup], Modelled], *, pulled: bool) -> Modelled:
-    """The deployment that `build` makes of a setup without prompts, and its pool."""
+    """Return the deployment that `build` makes of a setup without prompts, and its pool."""
     decoding = replace(setup.deployment, prefill=None)
     decodes = build(replace(setup, deployment=decoding, prompt_budget=0))
     workers = setup.deployment.prefill

@@ -63,7 +63,7 @@ ROUTER, QUEUE = "round-robin", "each"
 
 @dataclass(frozen=True, slots=True)
 class PreparedModel(Prepared):
-    """Ready to be simulated."""
+    """A simulation that is ready to start."""
 
     setup: Setup  # of the first instance
     system: System = field(repr=False)
@@ -79,7 +79,7 @@ class PreparedModel(Prepared):
         return self.setup.costs
 
     def replay(self, trace: Trace, past: Past, listener: Listener) -> Replayed:
-        """In virtual time; what was interrupted is begun anew."""
+        """Replay in virtual time; an interrupted replay starts again."""
         del past
         if self.request.prefix_sharing and trace.prefix_blocks is None:
             listener.note(f"{trace.meta.name} does not say which prompts share a prefix: nothing is shared")
@@ -96,7 +96,7 @@ class PreparedModel(Prepared):
             )
 
     def routed(self) -> Routed:
-        """Who sends requests where."""
+        """Return how requests are routed."""
         kept = self.request.iterations is not False
         return Routed(self.instances, self.request.router or ROUTER, self.request.queue or QUEUE, kept)
 
@@ -111,18 +111,18 @@ class Routed:
     keep_iterations: bool = True
 
     def hardware(self, setup: Setup) -> Hardware:
-        """All that there is of it."""
+        """Return all the hardware."""
         return Instances(self.instances) if len(self.instances) > 1 else setup.deployment
 
     def facts(self) -> JsonObject:
-        """What a Run says of it."""
+        """Return the facts that a Run keeps."""
         if len(self.instances) < 2:
             return {}
         return {"instances": len(self.instances), "router": self.router, "queue": self.queue}
 
 
 def fleet_of(system: System, setup: Setup, routed: Routed) -> tuple[Fleet, Modelled]:
-    """As the simulator takes it; and the first kind of deployment by itself."""
+    """Return the fleet as the simulator takes it, and the first kind of deployment by itself."""
     kinds = Counter(routed.instances or (setup.deployment,))
     built = [system.build(replace(setup, deployment=each)) for each in kinds]
     # In the order in which they were named, equal ones together.
@@ -141,7 +141,7 @@ def fleet_of(system: System, setup: Setup, routed: Routed) -> tuple[Fleet, Model
 
 
 def require_requests(trace: Trace, instances: int) -> None:
-    """A UserError where some would have nothing to do."""
+    """Raise a UserError where some instances would have nothing to do."""
     if len(trace) < instances:
         raise UserError(
             "deployment-too-few-requests",
@@ -197,7 +197,7 @@ def replay_on(
 
 
 def prepare(request: ReplayRequest, found: System, listener: Listener) -> PreparedModel:
-    """The request's names looked up; a UserError for what there is not."""
+    """Look up the request's names; raise a UserError for unknown ones."""
     if request.batches == "auto":
         raise UserError(
             "replay-flag-unused", "--batches auto goes with --backend live; give a modelled replay a number"
@@ -261,7 +261,7 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
 
 
 def _require_parts(request: ReplayRequest, model: ModelShape) -> None:
-    """A UserError for a choice about a part that the model does not have."""
+    """Raise a UserError for a choice about a part that the model does not have."""
     for flag, chosen, part in (
         ("--routing", request.routing, model.experts),
         ("--absorb", request.absorb, model.latent),
@@ -288,7 +288,7 @@ def prompt_budget(request: ReplayRequest) -> int:
 
 
 def prefill_workers(request: ReplayRequest, devices: Mapping[str, Device]) -> Workers | None:
-    """The devices of `--prefill pool:4xh100`."""
+    """Return the devices of `--prefill pool:4xh100`."""
     text = str(request.prefill)
     if not text.startswith(POOL):
         return None

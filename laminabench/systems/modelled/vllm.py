@@ -11,7 +11,7 @@ from laminabench.systems.modelled.system import EVERY, PROMPTS, System, of_today
 
 
 class Vllm(System):
-    """One batch on one kind of device."""
+    """A vLLM server: one batch on one kind of device."""
 
     NAME = "vllm"
     COLOUR, MARKER = "#d55e00", "triangle-up"
@@ -28,7 +28,7 @@ class Vllm(System):
         return by_size(model, "2xh100", "4xh100")
 
     def engines(self, deployment: Deployment) -> int:
-        """One for every data-parallel group."""
+        """Return one engine for every data-parallel group."""
         return deployment.model.shared().dp
 
     def _build(self, setup: Setup) -> Modelled:

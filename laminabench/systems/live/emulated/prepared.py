@@ -36,7 +36,7 @@ ROOM = 1.25
 
 @dataclass(frozen=True, slots=True)
 class PreparedEmulated(PreparedEngine):
-    """Ready to be started."""
+    """An emulated replay that is ready to start."""
 
     twin: PreparedModel = field(kw_only=True)
     built: Modelled = field(kw_only=True)
@@ -70,7 +70,7 @@ class PreparedEmulated(PreparedEngine):
         return self.built.spec.tokens_per_pool * self.built.spec.pools
 
     def told(self, records: Recorded | OwnTimes) -> JsonObject:
-        """Whether the host kept the pace of the devices."""
+        """Return whether the host kept the pace of the devices."""
         assert isinstance(records, Recorded)
         waited_ms, late_ms = records.records.ends_ns.T / 1e6
         pace: dict[str, Json] = {
@@ -99,7 +99,7 @@ def _behind(pace: Any, replayed: Replayed) -> str:
 
 
 def prepare(request: ReplayRequest, listener: Listener) -> PreparedEmulated:
-    """The request settled; a UserError for what cannot be emulated."""
+    """Settle the request; raise a UserError for what cannot be emulated."""
     twin = prepare_modelled(modelled_twin(request), MODELLED, listener)
     built = MODELLED.build(twin.setup)
     spec, deployment = built.spec, twin.setup.deployment

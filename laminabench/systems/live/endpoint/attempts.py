@@ -1,4 +1,4 @@
-"""One request until it is answered or given up: its attempts, how long each may take, what is tried again."""
+"""One request until it is answered or given up: its attempts, their time limits, and which are repeated."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Attempts:
         records.ended_places.append(place)
 
     async def once(self, request: bytes) -> Stream:
-        """One attempt that nobody counts; a NoConnectionError if there is no way to the server."""
+        """Make one attempt that is not counted; raise a NoConnectionError if the server cannot be reached."""
         connection = await self.pool.take()
         stream = await self._response(self._send(connection, 0, request))
         self.pool.give(connection)
@@ -166,7 +166,7 @@ def _pause_s(stream: Stream | None, error: str, attempt: int) -> float | None:
 
 
 def _retry_after_s(text: str) -> float | None:
-    """Seconds, or the time of day, as HTTP has it."""
+    """Parse a Retry-After header, which has seconds or a date."""
     if _DECIMAL.fullmatch(text.strip()):
         return float(text)
     try:

@@ -1,4 +1,4 @@
-"""One client process: its part of a trace offered to the server, by the monotonic clock."""
+"""A client process: its part of a trace, offered to the server by the monotonic clock."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Bodies:
         self._bytes = 0
 
     def make_one(self) -> bool:
-        """Whether there was one to make, and room for it."""
+        """Make one prompt ahead; return whether there was one to make, and room for it."""
         if self._next == len(self._rows) or self._bytes >= self._most:
             return False
         body = self._make(self._rows[self._next])
@@ -70,7 +70,7 @@ class Bodies:
         return True
 
     def take(self) -> bytes:
-        """The next row's."""
+        """Return the body of the next row's request."""
         if not self._ready:
             self._next += 1
             return self._make(self._rows[self._next - 1])
@@ -155,7 +155,7 @@ class Client:
 
 
 def pool_of(setup: EndpointSetup) -> Pool:
-    """Connections to the server of a setup."""
+    """Return a pool of connections to a setup's server."""
     try:
         tls = ssl.create_default_context() if setup.address.secure else None
     except OSError as error:
@@ -220,7 +220,7 @@ async def at_times(
 
 
 async def in_flight(requests: int, places: int, serve: Serve) -> None:
-    """The next one whenever one of so many places is free."""
+    """Send the next request whenever one of so many places is free."""
     waiting = iter(range(requests))
 
     async def place_taken() -> None:

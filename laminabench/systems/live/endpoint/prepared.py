@@ -20,7 +20,7 @@ from laminabench.util.progress import Listener
 
 @dataclass(frozen=True, slots=True)
 class PreparedEndpoint(Prepared):
-    """Ready to be asked."""
+    """A replay against a server that is ready to start."""
 
     setup: EndpointSetup
 
@@ -44,7 +44,7 @@ class PreparedEndpoint(Prepared):
 
 
 def prepare(request: ReplayRequest, listener: Listener) -> PreparedEndpoint:
-    """The request settled; a UserError for what is missing or contradicts."""
+    """Settle the request; raise a UserError for what is missing or contradictory."""
     url, name = _required(request)
     address, fields = parse_url(url), fields_of(request.header, request.api_key_file)
     if fields and not address.secure and not address.loopback:
@@ -71,7 +71,7 @@ def prepare(request: ReplayRequest, listener: Listener) -> PreparedEndpoint:
 
 
 def _required(request: ReplayRequest) -> tuple[str, str]:
-    """The URL and the model's name; a UserError where they, or other choices, make no whole."""
+    """Return the URL and the model's name; raise a UserError where choices do not fit together."""
     if not request.url:
         raise UserError("replay-flag-needed", "--system openai needs --url http://127.0.0.1:8000")
     if not request.model:

@@ -1,4 +1,4 @@
-"""What a server is like, asked before the clock starts: its models, the fields it takes, how it counts."""
+"""The probe of a server before the clock starts: its models, the fields it takes, how it counts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REFUSED = (400, 422)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the server was found to accept."""
+    """The fields and prompts that the server accepts."""
 
     accepted: Accepted
     left_out: tuple[str, ...]  # fields that the server refuses
@@ -60,7 +60,7 @@ class Probe:
     pool: Pool
 
     async def model(self) -> tuple[bool, str]:
-        """Whether the server lists models, and where it has this one from; a UserError if it has it not."""
+        """Return whether the server lists models, and the model's root; raise a UserError without it."""
         stream = await self._ask(request(self.setup, "/v1/models"))
         if stream.status in (401, 403):
             raise UserError("endpoint-refused", self._refused(stream))
@@ -93,7 +93,7 @@ class Probe:
             accepted = fewer
 
     async def warm_up(self, accepted: Accepted, prompts: Prompts, lengths: list[int]) -> list[str]:
-        """Requests that do not count, all at once; what went wrong with any."""
+        """Send uncounted requests, all at once; return the errors."""
         bodies = [
             accepted.body(self.setup, prompts.warm_up(number + 1, length), OUTPUT_TOKENS)
             for number, length in enumerate(lengths)
@@ -102,7 +102,7 @@ class Probe:
         return [self._said(stream) for stream in streams if stream.error]
 
     async def _ask(self, sent: bytes) -> Stream:
-        """One request, without another attempt."""
+        """Send one request, without another attempt."""
         setup = self.setup
         records = Records(np.zeros(1, np.int64))
         attempts = Attempts(self.pool, records, setup.timeout_s, setup.first_byte_timeout_s, retries=0)
@@ -162,7 +162,7 @@ def _reason(stream: Stream) -> str:
 
 
 def _fewer(accepted: Accepted, said: str) -> Accepted | None:
-    """Without what the server has named; None if it has named nothing that can be left out."""
+    """Return the fields less those the server has named; None if it has named none that can be left out."""
     if accepted.limit == "max_tokens" and "max_completion_tokens" in said:
         return replace(accepted, limit="max_completion_tokens")
     named = [name for name in OPTIONAL if name in said and name in accepted.fields]

@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 
 
 class ClientResult(NamedTuple):
-    """What one client process did."""
+    """The result of one client process."""
 
     noted: Noted
     facts: dict[str, Any]
@@ -178,7 +178,7 @@ def _ctrl_c_noted() -> Iterator[threading.Event]:
 
 
 def _child(pipe: Pipe, part: Part) -> None:
-    """A client process: it says that it is ready, waits for the start, and sends progress and its result."""
+    """Run a client process: report that it is ready, wait for the start, send progress and the result."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -215,7 +215,7 @@ async def _serve_pipe(pipe: Pipe, part: Part) -> ClientResult:
 
 @contextlib.contextmanager
 def loop_of_its_own() -> Iterator[asyncio.Runner]:
-    """The loop's own ideas of signals end with it."""
+    """Run an event loop, and restore the signal handlers that it replaces."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -48,16 +48,16 @@ class Prompts:
         return cls(trace, seed, len(words.words), words, added)
 
     def length(self, row: int) -> int:
-        """Tokens to send for a row; of a text at least one."""
+        """Return the tokens to send for a row; of a text at least one."""
         asked = int(self.trace.prompt_tokens[row])
         return asked if self.words is None else max(1, asked - self.added)
 
     def too_short(self) -> int:
-        """Rows whose prompt cannot be as short as the trace has it."""
+        """Count the rows whose prompt cannot be as short as in the trace."""
         return int((self.trace.prompt_tokens <= self.added).sum())
 
     def of(self, row: int) -> Prompt:
-        """A row's: what belongs to its prefix blocks, and its own behind that."""
+        """Return a row's prompt: the text of its prefix blocks, and its own after them."""
         count = self.length(row)
         blocks, size = self.trace.prefix_blocks, self.trace.meta.block_tokens
         shared = [] if blocks is None else blocks[row].tolist()
@@ -69,7 +69,7 @@ class Prompts:
         return self._said(np.concatenate(parts)[:count] if parts else np.empty(0, np.uint64))
 
     def warm_up(self, number: int, tokens: int) -> Prompt:
-        """One that shares nothing with any row's."""
+        """Return a prompt that shares nothing with any row's."""
         count = tokens if self.words is None else max(1, tokens - self.added)
         return self._said(drawn(self.seed, _WARM_UP, number, count, self.below))
 
@@ -81,7 +81,7 @@ class Prompts:
 
 
 def load_tokenizer(path: str) -> Any:
-    """A `tokenizer.json`, or the folder of a model that has one."""
+    """Load a `tokenizer.json`, or that of a model's folder."""
     from tokenizers import Tokenizer
 
     file = Path(path)
@@ -99,7 +99,7 @@ def load_tokenizer(path: str) -> Any:
 
 
 def words_of(tokenizer: Any) -> Words:
-    """Words that are one token each: text made of them has as many tokens as words."""
+    """Return words that are one token each: text made of them has as many tokens as words."""
     candidates = _candidates(tokenizer)
     best = max((_kept(tokenizer, candidates, lead) for lead in ("", " ")), key=lambda found: len(found.words))
     if len(best.words) < FEWEST_WORDS:

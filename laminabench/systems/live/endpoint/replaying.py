@@ -86,7 +86,7 @@ def replay(
 
 
 async def _asked(trace: Trace, setup: EndpointSetup, seed: int) -> tuple[Found, Prompts, Facts, list[str]]:
-    """The server asked, prompts made to what it said, and some of them sent."""
+    """Probe the server, make prompts that it accepts, and send some of them."""
     pool = pool_of(setup)
     try:
         probe = Probe(setup, pool)
@@ -134,7 +134,7 @@ def _vocab_at(root: str) -> int | None:
 
 
 def _adjusted(prompts: Prompts, found: Found, setup: EndpointSetup) -> list[str]:
-    """Prompts shortened by what the server adds; what a reader should know of what the server takes."""
+    """Shorten prompts by what the server adds; return notes on what the server takes."""
     notes = []
     if gone := [name for name in ("ignore_eos", "min_tokens") if name in found.left_out]:
         notes.append(
@@ -168,7 +168,7 @@ def _adjusted(prompts: Prompts, found: Found, setup: EndpointSetup) -> list[str]
 
 
 def _together(results: list[ClientResult], setup: EndpointSetup) -> Facts:
-    """Facts of all clients."""
+    """Merge the facts of all clients."""
     told: Counter[str] = Counter()
     errors: dict[str, str] = {}
     for one in results:

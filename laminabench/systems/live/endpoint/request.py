@@ -35,7 +35,7 @@ class Accepted:
         return replace(self, fields=self.fields - set(names))
 
     def body(self, setup: EndpointSetup, prompt: Prompt, tokens: int) -> bytes:
-        """A request for so many tokens after this prompt."""
+        """Return a request's body: so many tokens after this prompt."""
         said: dict[str, object] = {"model": setup.model.name, "stream": True, self.limit: tokens}
         if setup.api == "chat":
             said["messages"] = [{"role": "user", "content": prompt}]
@@ -50,7 +50,7 @@ class Accepted:
 
 
 def request(setup: EndpointSetup, path: str, body: bytes | None = None) -> bytes:
-    """A POST of the body, or a GET."""
+    """Return a POST of the body, or a GET without one."""
     address = setup.address
     lines = [
         f"{'GET' if body is None else 'POST'} {address.path}{path} HTTP/1.1",

@@ -1,4 +1,4 @@
-"""What a replay against a server is asked to be, before anything is sent: where it is, and how it is asked.
+"""The settings of a replay against a server, before anything is sent: its address, and how to ask it.
 
 A URL, a key or a header that makes no sense is refused with a sentence; none of them is shown in it.
 """
@@ -52,7 +52,7 @@ class Address:
 
     @property
     def loopback(self) -> bool:
-        """It is this machine, for whoever reads no names from elsewhere."""
+        """Whether it is this machine; names are not resolved."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -121,7 +121,7 @@ class EndpointSetup:
         return self.deployment.address
 
     def hidden(self, text: str) -> str:
-        """Without what the user sends as a field: a server may say it back."""
+        """Return a text without the user's header values: a server may quote them."""
         for _, field in self.fields:
             value = field.revealed()
             for secret in (value, value.rpartition(" ")[2]):
@@ -137,7 +137,7 @@ SETUP = EndpointSetup
 
 
 def parse_url(text: str) -> Address:
-    """The server of a URL, with or without the /v1 that clients call the base of an API."""
+    """Parse the URL of a server, with or without the /v1 that clients call the base of an API."""
     shown = _without_secrets(text)
 
     def wrong(why: str) -> UserError:
@@ -169,7 +169,7 @@ def parse_url(text: str) -> Address:
 
 
 def _without_secrets(text: str) -> str:
-    """For a sentence: nothing before an @, and nothing after a ?."""
+    """Return a URL for messages: nothing before an @, and nothing after a ?."""
     scheme, slashes, rest = text.strip().partition("://")
     shown = f"{scheme}{slashes}{rest.rpartition('@')[2]}" if slashes else scheme.rpartition("@")[2]
     return shown.partition("?")[0]

@@ -51,7 +51,7 @@ class Choice(msgspec.Struct):
 
 
 class Chunk(msgspec.Struct):
-    """One event: fields that are not here are passed over without being read."""
+    """A streamed event: fields that are not here are skipped unread."""
 
     choices: list[Choice] | None = None
     usage: Usage | None = None
@@ -73,7 +73,7 @@ def tokens_in(choice: Choice) -> tuple[int, Told]:
 
 
 def dealt(tokens: int, chunks: int) -> list[int]:
-    """So many tokens over so many chunks, as evenly as whole numbers go, the earlier ones having no fewer."""
+    """Deal so many tokens over so many chunks, as evenly as integers go; earlier ones have no fewer."""
     each, more = divmod(tokens, chunks)
     return [each + (place < more) for place in range(chunks)]
 
@@ -91,7 +91,7 @@ class Events:
     _held: int = 0  # their bytes
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The events that this piece completes."""
+        """Return the events that this piece completes."""
         # Servers write an event at once, and so it mostly comes: this is the way of nearly every token.
         if (
             not self._rest
@@ -257,5 +257,5 @@ class Stream:
 
 
 def _silent(choice: Choice) -> bool:
-    """A token of a completion whose text is still to come, or that nobody makes text of."""
+    """Return whether a completion's token has no text: it is still to come, or the server makes none."""
     return choice.text == "" and choice.delta is None and not choice.finish_reason

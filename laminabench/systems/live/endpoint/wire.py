@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
 
 
 class NoConnectionError(Exception):
-    """There is no way to the server: a word or two that can be counted by, and what the system said."""
+    """A failure to connect to the server: a short kind to count by, and the system's message."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(detail)
@@ -168,11 +168,11 @@ class Pool:
         self.opened = 0
 
     async def take(self) -> Connection:
-        """One that nobody uses."""
+        """Return an unused connection, a new one if needed."""
         return self.free() or await self._connect()
 
     def free(self) -> Connection | None:
-        """One that is there."""
+        """Return an open, unused connection, if any."""
         while self._free:
             connection = self._free.pop()
             if connection.reusable:
@@ -180,7 +180,7 @@ class Pool:
         return None
 
     def give(self, connection: Connection) -> None:
-        """Its answer has been read to the end, or it cannot be used any more."""
+        """Take back a connection whose answer has been read, or that cannot be used any more."""
         if connection.reusable:
             self._free.append(connection)
         else:

@@ -1,4 +1,4 @@
-"""What a Run says of the engine that it was replayed on."""
+"""The facts that a Run keeps of its engine."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ Measure = Callable[[LiveSetup, Load], Trial]
 
 
 def one_process(request: ReplayRequest) -> str:
-    """All cores, which is what is checked before anything is measured; a UserError for several instances."""
+    """Return all cores, checked before anything is measured; raise a UserError for several instances."""
     require_several(request, 1)
     if (request.instances or 1) > 1:
         raise UserError(
@@ -102,7 +102,7 @@ def one_process(request: ReplayRequest) -> str:
 def chosen(
     setup: LiveSetup, request: ReplayRequest, trace: Trace, listener: Listener, measure: Measure | None = None
 ) -> Choice:
-    """One process on all cores, or workers on a core each, whichever decodes more tokens a second."""
+    """Choose one process on all cores, or workers on a core each, whichever decodes more tokens a second."""
     cores = setup.workers[0]
     if cores == 1:
         return Choice(setup, "there is one core, which one process has")
@@ -137,7 +137,7 @@ def _workers(setup: LiveSetup, attending: int) -> Iterator[LiveSetup]:
 
 
 def measured(setup: LiveSetup, load: Load) -> Trial:
-    """The load decoded here and now, with made-up KV."""
+    """Decode the load here and now, with made-up KV, and return its times."""
     from lamina.serve import Sampling
 
     spent: dict[str, float] = {"model": 0.0, "attention": 0.0}

@@ -143,7 +143,7 @@ def due(planned: Iterable[Injection], log: ReplayLog, elapsed_s: float) -> list[
 
 
 def _down(log: ReplayLog) -> set[str]:
-    """Workers that were struck and have not been replaced since."""
+    """Return the workers that were struck and have not been replaced since."""
     began_s = _began_s(log)
     # An instance that is lost stays so.
     gone = {
@@ -156,7 +156,7 @@ def _down(log: ReplayLog) -> set[str]:
 
 
 def unanswered(log: ReplayLog) -> set[str]:
-    """Workers that were struck, and work has not gone on since without them or with others."""
+    """Return the struck workers that no fault has recovered yet."""
     began_s = _began_s(log)
     last = {strike.workers[0]: strike.at_s for strike in log.strikes if strike.at_s >= began_s}
     return {
@@ -167,7 +167,7 @@ def unanswered(log: ReplayLog) -> set[str]:
 
 
 def _began_s(log: ReplayLog) -> float:
-    """When the engine that is there began."""
+    """Return when the current engine began."""
     return log.resumed_s[-1] if log.resumed_s else 0.0
 
 

@@ -45,7 +45,7 @@ class Clock:
         return self.at(self.now())
 
     def at(self, moment: float) -> float:
-        """Seconds since the replay began."""
+        """Return seconds since the replay began."""
         return (moment - self.began) / self.slowdown
 
     def pause(self, seconds: float) -> None:
@@ -69,7 +69,7 @@ class Order:
 
 
 def order_of(name: str, priority: Priority | None, rows: int) -> Order:
-    """The order of a policy's name; its keys are made small enough for the engine.
+    """Return the order of a policy's name; its keys are made small enough for the engine.
 
     Where all keys are known beforehand their ranks say as much. A policy of the user's own is asked when a
     request enters, so its numbers keep about seven digits.
@@ -83,7 +83,7 @@ def order_of(name: str, priority: Priority | None, rows: int) -> Order:
 
 
 def squeezed(key: int) -> int:
-    """A number in the same order, below the engine's 2**30: a float's bits, which sort as the float does."""
+    """Return a number in the same order, below the engine's 2**30: a float's bits sort as the float does."""
     bits = int(np.float32(abs(key)).view(np.int32)) >> 1
     return bits if key >= 0 else -bits
 

@@ -1,4 +1,4 @@
-"""How many KV tokens fit in the memory that is free."""
+"""The number of KV tokens that fit in free memory."""
 
 from __future__ import annotations
 
@@ -21,22 +21,21 @@ GPU_SHARE = 0.9
 
 
 def kv_tokens(setup: LiveSetup, trace: Trace, free_bytes: float) -> int:
-    """Tokens of KV memory of each instance for a trace, no more than its longest requests could fill at
-    once.
-    """
+    """Return the KV tokens of each instance for a trace, at most what its longest requests use at once."""
     lengths = trace.prompt_tokens.astype(np.int64) + trace.output_tokens
     most = int(np.sort(lengths)[-setup.max_sequences :].sum() * KV_HEADROOM) + 1
     return kv_of_each(setup, most, free_bytes)
 
 
 def kv_of_each(setup: LiveSetup, most: int, free_bytes: float) -> int:
-    """Tokens of KV memory of every instance: each has its share of this machine's."""
+    """Return the KV tokens of every instance: each has its share of this machine's."""
     return max(kv_within(one, most, free_bytes / len(setup.each)) for one in setup.each)
 
 
 def kv_within(setup: LiveSetup, most: int, free_bytes: float) -> int:
-    """Tokens of KV memory on the devices of all attention workers together; a UserError if there is not so
-    much. What lies beside them is in the same memory, or in that of GPUs' hosts.
+    """Return the KV tokens on all attention workers' devices; raise a UserError for too little memory.
+
+    What lies next to them is in the same memory, or in that of GPUs' hosts.
 
     By default a quarter of the free memory, or what a GPU has for it, and not above `most`.
     """
@@ -78,7 +77,7 @@ def kv_bytes_per_token(setup: LiveSetup) -> float:
 
 
 def _room_for_kv(setup: LiveSetup, free_bytes: float) -> tuple[float, float]:
-    """Bytes where KV is, and how many it takes if nobody says; the engine looks what a GPU has free."""
+    """Return the bytes where KV is, and its default share; the engine checks what a GPU has free."""
     devices, model = setup.devices(), setup.deployment.model.device
     where = setup.deployment.attention or setup.deployment.model
     mine = set(devices.get("attention", devices["model"]))

@@ -53,7 +53,7 @@ from laminabench.util.progress import Listener
 
 @dataclass(frozen=True, slots=True)
 class PreparedEngine(Prepared):
-    """Ready to be started."""
+    """A replay on the engine that is ready to start."""
 
     setup: LiveSetup
     faults: Sequence[Injection] = ()
@@ -71,11 +71,11 @@ class PreparedEngine(Prepared):
 
     @property
     def process(self) -> str:
-        """Of a timeline's lanes."""
+        """The process name of a timeline's lanes."""
         return PROCESS
 
     def told(self, records: Recorded | OwnTimes) -> JsonObject:
-        """What only a replay that is over can tell of itself."""
+        """Return what is known only after the replay."""
         del records
         return {}
 
@@ -84,7 +84,7 @@ class PreparedEngine(Prepared):
         return memory.kv_tokens(setup, trace, memory.free_bytes(setup))
 
     def decided(self, trace: Trace, listener: Listener) -> Self:
-        """With the layout that this machine is fastest with, if that was asked for."""
+        """Return it with the layout that is fastest on this machine, if that was requested."""
         if not self.setup.auto:
             return self
         choice = fastest.chosen(self.setup, self.request, trace, listener)
@@ -151,7 +151,7 @@ class PreparedEngine(Prepared):
 
     @property
     def _made_up(self) -> bool:
-        """Whether prompts are not computed: their KV is made up."""
+        """Whether KV is made up rather than computed from prompts."""
         return self.setup.prefill == "off"
 
     def _replayed(
@@ -221,7 +221,7 @@ def _draw(records: Recorded, outcome: Outcome, path: Path, window: Window | None
 
 
 def prepare(request: ReplayRequest, _: Listener) -> PreparedEngine:
-    """The request settled; a UserError if this machine cannot run it."""
+    """Settle the request; raise a UserError if this machine cannot run it."""
     if request.prefill == "colocated" or str(request.prefill).startswith("pool:"):
         raise UserError(
             "replay-prefill",
@@ -254,7 +254,7 @@ def prepare(request: ReplayRequest, _: Listener) -> PreparedEngine:
 
 
 def _unsound(records: Recorded | OwnTimes) -> CheckFailedError | None:
-    """The workers did what the schedule says, or the numbers are of something else."""
+    """Return an error unless the workers did what the schedule says."""
     if not records.violations:
         return None
     return CheckFailedError(

@@ -90,8 +90,9 @@ class LiveSetup(LocalSetup):
         return any(part.device.name != CPU for part in self.parts.values())
 
     def devices(self) -> dict[str, tuple[str, ...]]:
-        """What workers of each kind run on: cores, or this machine's GPUs, first the model's. A UserError
-        where there are too few of them, which `oversubscribe` lets workers share.
+        """Return the devices of each kind of worker: cores, or this machine's GPUs, first the model's.
+
+        Raise a UserError for too few of them, unless `oversubscribe` lets workers share them.
         """
         wanted: Counter[str] = Counter()
         for part in self.parts.values():
@@ -112,7 +113,7 @@ class LiveSetup(LocalSetup):
 
     @property
     def workers(self) -> tuple[int, int]:
-        """Of an instance: model workers and attention workers, each a process."""
+        """The model workers and attention workers of an instance, each a process."""
         return self.deployment.dop
 
     @property
@@ -125,7 +126,7 @@ class LiveSetup(LocalSetup):
         return sum(sum(one.workers) + one.prefill_workers for one in self.each)
 
     def names(self) -> list[str]:
-        """What the engine calls its workers."""
+        """Return the engine's names of its workers."""
         if self.alone:
             return []
         if self.several:
@@ -134,13 +135,13 @@ class LiveSetup(LocalSetup):
         return [f"{kind} {number}" for kind, count in counts for number in range(count)]
 
     def engine_model(self) -> Any:
-        """What the engine is given."""
+        """Return the model that the engine gets."""
         if self.of_catalogue:
             return to_hf_config(self.model.name, LONGEST_TEXT)
         return self.weights or self.config_file
 
     def layout(self) -> dict[str, Any]:
-        """The arguments of lamina.Layout."""
+        """Return the arguments of lamina.Layout."""
         same = (
             *("pipelining", "batches", "min_batch", "pipeline_parallel", "experts", "partition"),
             *("stream_chunks", "stream_along", "network", "oversubscribe"),

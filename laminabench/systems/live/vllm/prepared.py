@@ -27,7 +27,7 @@ _TAIL, _WIDTH = 20, 300
 
 @dataclass(frozen=True, slots=True)
 class PreparedVllm(Prepared):
-    """Ready to be started."""
+    """A replay on vLLM that is ready to start."""
 
     setup: VllmSetup
     environment: Environment
@@ -72,7 +72,7 @@ class PreparedVllm(Prepared):
 
 
 def prepare(request: ReplayRequest, _: Listener) -> PreparedVllm:
-    """The request settled; a UserError if this machine cannot run it."""
+    """Settle the request; raise a UserError if this machine cannot run it."""
     if request.prefill not in (None, "off", "model"):
         raise UserError(
             "replay-prefill",

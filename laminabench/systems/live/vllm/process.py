@@ -28,7 +28,7 @@ _LOG_BYTES = 2_000_000
 
 
 class VllmEndedError(Exception):
-    """It ended, or does nothing any more, before it was done; why, in a sentence."""
+    """An end of vLLM, or its standstill, before it was done; the reason is a sentence."""
 
 
 class VllmProcess(contextlib.AbstractContextManager["VllmProcess"]):
@@ -157,7 +157,7 @@ class VllmProcess(contextlib.AbstractContextManager["VllmProcess"]):
                 note.unlink(missing_ok=True)
 
     def _gone(self, sign: signal.Signals) -> bool:
-        """Whether all of them end on this signal."""
+        """Send the process group this signal; return whether it ended."""
         deadline = time.monotonic() + _GRACE_S
         try:
             os.killpg(self._process.pid, sign)
@@ -178,8 +178,7 @@ def command(environment: Environment) -> list[str]:
 def variables(
     environment: Environment, cores: Sequence[int], workers: int, folder: Path, gpus: Sequence[int] = ()
 ) -> dict[str, str]:
-    """The runner's variables: threads bound to cores as vLLM binds those of its workers, nothing fetched, and
-    no GPUs but these of those that this process may use.
+    """Return the runner's variables: threads bound as vLLM binds them, no downloads, and only these GPUs.
 
     vLLM binds threads itself (VLLM_CPU_OMP_THREADS_BIND) only where a worker is a process of its own; one in
     the engine's process gets what vLLM would have set. Intel's OpenMP is what its manual says to preload.
@@ -215,7 +214,7 @@ def cache_of(environment: Environment, folder: Path) -> Path:
 
 
 def _for_gpus(numbers: Sequence[int]) -> dict[str, str]:
-    """In the order of the bus, in which they are counted here and by the driver's tools."""
+    """Return the GPUs' variables, in the order of the bus, as the driver's tools count them."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     mine = [str(number) if visible is None else visible.split(",")[number] for number in numbers]
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(mine)}

@@ -153,7 +153,7 @@ class Session:
         self.ready: dict[str, Any] | None = None
 
     def replay(self, trace: Trace | None = None, prompts: Iterable[Sequence[int]] = ()) -> Received:
-        """The trace that it has, or another one with these prompts where vLLM computes them.
+        """Replay its trace, or another one with these prompts where vLLM computes them.
 
         A VllmEndedError if it does not come to its end.
         """
@@ -194,7 +194,7 @@ def launch(
     folder: Path,
     seed: int = 0,
 ) -> VllmProcess:
-    """The runner at work, with room for `tokens` tokens of KV; its log is in `folder`."""
+    """Start the runner, with room for `tokens` tokens of KV; its log is in `folder`."""
     models = cache_of(environment, folder) / "models"
     prompts = None
     if setup.prefill == "model":

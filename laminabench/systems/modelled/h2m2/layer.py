@@ -1,4 +1,4 @@
-"""One decoder layer of a board, replayed block by block through TLBs and DRAMs."""
+"""Replay of one decoder layer of a board, block by block, through TLBs and DRAMs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ AS_ASSUMED = Reading()
 
 @dataclass(frozen=True, slots=True)
 class KernelReplay:
-    """One kernel at one side."""
+    """The replay of one kernel on one side."""
 
     kernel: str
     seconds: float
@@ -70,7 +70,7 @@ class SideReplay:
         return sum(each.misses for each in self.kernels)
 
     def by_sublayer(self, *, closed: bool = False) -> dict[str, float]:
-        """Seconds of the three parts between two barriers."""
+        """Return the seconds of the three parts between two barriers."""
         parts = dict.fromkeys(("qkv", "attention", "fc"), 0.0)
         for each in self.kernels:
             name = each.kernel if each.kernel in parts else "fc"
@@ -89,7 +89,7 @@ def replay_side(
     chips: int | None = None,
     dram: dict[str, Any] | None = None,
 ) -> SideReplay:
-    """The kernels of a middle layer at one side; `dram` in place of the catalogue's."""
+    """Replay the kernels of a middle layer on one side; `dram` replaces the catalogue's."""
     memory = board.hbm if side == "hbm" else board.lpddr
     found = _sim.h2m2_replay_layer(
         board=board.native(),
