@@ -11,7 +11,7 @@ from laminabench.util.errors import UserError
 
 
 def made(code: str, flag: str, name: str, method: str, *arguments: Any) -> Any:
-    """Return the method of an instance made with these arguments; raise a UserError with this code without one."""
+    """Return the method of an instance made with these arguments; raise a UserError if there is none."""
     module_name, _, class_name = name.partition(":")
     try:
         # As `python -m` does: the user's own module is in the folder they stand in.
