@@ -98,8 +98,8 @@ def prepare(batch: Batch) -> tuple[Callable[[], object], dict[str, object]]:
 
     call()
     k, v, one = (x.transpose(0, 1).float() for x in (k, v, q[-1:]))
-    wanted = torch.nn.functional.scaled_dot_product_attention(one, k, v, enable_gqa=True)
-    error = float((out[-1].float() - wanted[:, 0]).abs().max())
+    expected = torch.nn.functional.scaled_dot_product_attention(one, k, v, enable_gqa=True)
+    error = float((out[-1].float() - expected[:, 0]).abs().max())
     assert error <= _TOLERANCE, f"its output is {error:g} from attention's"
     return call, {"isa": isa, "threads": torch.get_num_threads(), "error": error}
 

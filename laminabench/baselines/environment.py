@@ -114,11 +114,11 @@ def installed(packages: Path) -> dict[str, str]:
     return {_normal(name): version for name, _, version in records}
 
 
-def differences(wanted: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
+def differences(expected: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
     """Return what is missing or of another version, as `torch 2.12 instead of 2.13`."""
     return [
         f"{name} {there[name]} instead of {version}" if name in there else f"no {name}"
-        for name, version in wanted.items()
+        for name, version in expected.items()
         if there.get(name) != version
     ]
 
@@ -202,13 +202,13 @@ def look_at(folder: Path) -> Environment | None:
 
 def set_up(folder: Path, kind: Kind, python: str | None, progress: Progress) -> tuple[Environment, bool]:
     """Build the environment in that folder if it is not there as pinned; return also whether it was."""
-    if found := ready(folder, kind):
-        return found, True
+    if built := ready(folder, kind):
+        return built, True
     interpreter = _interpreter(python)
     _require_machine(folder, kind)
     with _alone(folder):
-        if found := ready(folder, kind):  # another process has built it meanwhile
-            return found, True
+        if built := ready(folder, kind):  # another process has built it meanwhile
+            return built, True
         return _build(folder, kind, interpreter, progress), False
 
 
@@ -232,10 +232,10 @@ def _interpreter(chosen: str | None) -> str:
 
 
 def _right(python: str) -> bool:
-    asked = "import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 15))"
+    script = "import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 15))"
     return (
         subprocess.run(
-            [python, "-c", asked],
+            [python, "-c", script],
             env=child_environment(),
             capture_output=True,
             check=False,
@@ -295,9 +295,9 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> Environment:
     (folder / STAMP).unlink(missing_ok=True)
-    wanted = pins_file(kind)
+    pins = pins_file(kind)
     # With its hashes, which a command line cannot have.
-    text = wanted.read_text(encoding="utf-8")
+    text = pins.read_text(encoding="utf-8")
     of_torch = re.search(r"^(torch==\S+).*\n( .*\n)*", text, re.MULTILINE)
     assert of_torch is not None
     torch = of_torch[1]
@@ -328,7 +328,7 @@ def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> En
         )
     _install(
         folder,
-        wanted,
+        pins,
         lambda done: progress("installing vLLM and what it needs", done, total),
         "not all of what vLLM needs",
     )
@@ -361,11 +361,11 @@ def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> En
     return there
 
 
-def _install(folder: Path, wanted: Path, progress: Callable[[int], None], missing: str) -> None:
+def _install(folder: Path, pins: Path, progress: Callable[[int], None], missing: str) -> None:
     """Run pip, without resolving, only for files with the pinned hashes; progress counts packages."""
     command = (
         *("-m", "pip", "--disable-pip-version-check", "install", "--retries", "2", "--progress-bar", "off"),
-        *("--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement", str(wanted)),
+        *("--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement", str(pins)),
     )
     progress(0)
     lines: list[str] = []

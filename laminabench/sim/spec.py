@@ -30,13 +30,13 @@ Float64 = NDArray[np.float64]
 
 def ticks(seconds: Float64 | float) -> Ticks:
     """Return seconds as whole ticks of 0.1 ns; raise a UserError for what 64 bits cannot hold."""
-    whole = np.floor(np.asarray(seconds, np.float64) * TICKS_PER_S + 0.5)
-    if whole.size and not (whole.min() >= -(2.0**63) and whole.max() < 2.0**63):  # NaN is neither
-        wrong = np.ravel(seconds)[int(np.argmin(np.ravel(np.abs(whole) < 2.0**63)))]
+    rounded = np.floor(np.asarray(seconds, np.float64) * TICKS_PER_S + 0.5)
+    if rounded.size and not (rounded.min() >= -(2.0**63) and rounded.max() < 2.0**63):  # NaN is neither
+        wrong = np.ravel(seconds)[int(np.argmin(np.ravel(np.abs(rounded) < 2.0**63)))]
         raise UserError(
             "time-not-countable", f"{wrong:g} s is no time: it is not a number, or is more than 29 years"
         )
-    return whole.astype(np.int64)
+    return rounded.astype(np.int64)
 
 
 def slopes(seconds: Float64) -> Float64:

@@ -112,8 +112,8 @@ def bubbles(outcome: Outcome, lanes: Lanes) -> dict[str, float | None]:
     works at all) has begun a recorded piece, and ends when the first of them has ended its last.
     """
     start, end = ticks(outcome.timeline["start_s"]), ticks(outcome.timeline["end_s"])
-    mine = [lanes.of == lane for lane in range(len(lanes.names))]
-    working = [rows for rows in mine if rows.any()]
+    rows_of = [lanes.of == lane for lane in range(len(lanes.names))]
+    working = [rows for rows in rows_of if rows.any()]
     first = max((int(start[rows].min()) for rows in working), default=0)
     last = min((int(end[rows].max()) for rows in working), default=0)
     if last <= first:
@@ -121,7 +121,7 @@ def bubbles(outcome: Outcome, lanes: Lanes) -> dict[str, float | None]:
     inside = np.maximum(np.minimum(end, last) - np.maximum(start, first), 0)
     return {
         name: 1 - int(inside[rows].sum()) / (last - first)
-        for name, rows in zip(lanes.names, mine, strict=True)
+        for name, rows in zip(lanes.names, rows_of, strict=True)
     }
 
 

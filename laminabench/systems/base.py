@@ -104,7 +104,7 @@ class Replayed:
     costs_set: str | None = None
     costs_held: str | None = None  # how far off they were where they were held against measurements
     simulation_s: float | None = None
-    beside: Mapping[str, bytes] = field(default_factory=dict)  # files that the Run keeps, by name
+    files: Mapping[str, bytes] = field(default_factory=dict)  # logs and the like that the Run keeps, by name
     partial: Partial | None = None  # why it ended before the trace did, if it did
     why_rejected: str | None = None  # the first request that could never be served
     interrupted: bool = False  # and that was Ctrl-C
@@ -141,13 +141,13 @@ class Prepared:
 
     @property
     def deployment(self) -> Hardware:
-        found: Hardware = self.setup.deployment
-        return found
+        deployment: Hardware = self.setup.deployment
+        return deployment
 
     @property
     def model(self) -> Named:
-        found: Named = self.setup.model
-        return found
+        model: Named = self.setup.model
+        return model
 
     def decided(self, trace: Trace, listener: Listener) -> Self:
         """Return the request with what is measured on this machine before the replay."""
@@ -176,8 +176,8 @@ class Live:
 
     def twin(self, request: ReplayRequest) -> dict[str, Any]:
         """Return the choices of the modelled replay that a live one of this request is compared with."""
-        found: dict[str, Any] = importlib.import_module(f"{self.package}.prepared").twin(request)
-        return found
+        choices: dict[str, Any] = importlib.import_module(f"{self.package}.prepared").twin(request)
+        return choices
 
     @property
     def defaults(self) -> Mapping[str, object]:
@@ -197,13 +197,13 @@ def defaulted(request: ReplayRequest, **defaults: Any) -> ReplayRequest:
     return msgspec.structs.replace(request, **missing)
 
 
-def settled(kind: type[Made], request: ReplayRequest, called: Mapping[str, str], **found: Any) -> Made:
+def settled(kind: type[Made], request: ReplayRequest, called: Mapping[str, str], **chosen: Any) -> Made:
     """Return a setup with a request's choices; `called` maps fields to the names they have there.
 
-    What was not chosen is as the setup has it, and what is `found` stands for a name that was.
+    Fields that the request leaves open keep the setup's defaults; `chosen` overrides both.
     """
     choices = {each.name: getattr(request, called.get(each.name, each.name), None) for each in fields(kind)}
-    return kind(**{name: value for name, value in choices.items() if value is not None} | found)
+    return kind(**{name: value for name, value in choices.items() if value is not None} | chosen)
 
 
 def summary_of(

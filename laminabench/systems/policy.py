@@ -39,11 +39,11 @@ def _own(name: str, trace: Trace, slo_tbt_s: float) -> Priority:
         raise UserError(
             "policy-unknown", f"--policy {name}: known are {', '.join(BUILT_IN)}, or your own as module:Class"
         )
-    asked: Callable[[int], float] = own.made("policy-failed", "--policy", name, "priority", trace, slo_tbt_s)
+    method: Callable[[int], float] = own.made("policy-failed", "--policy", name, "priority", trace, slo_tbt_s)
 
     def key(request: int) -> int:
         try:
-            answer = round(asked(request) * RESOLUTION)
+            answer = round(method(request) * RESOLUTION)
         except (Exception, SystemExit) as error:
             raise UserError(
                 "policy-failed", f"--policy {name}, request {request}: {type(error).__name__}: {error}"

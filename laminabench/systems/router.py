@@ -29,11 +29,11 @@ def own_router(name: str, instances: int) -> Choice:
     blocks, `requests` and `kv_tokens` what each instance has and may need.
     """
     require_known(name)
-    asked: Callable[..., object] = own.made("router-failed", "--router", name, "route", instances)
+    method: Callable[..., object] = own.made("router-failed", "--router", name, "route", instances)
 
     def route(prompt: int, output: int, prefix: Tokens, requests: Tokens, kv_tokens: Tokens) -> int:
         try:
-            chosen = operator.index(asked(prompt, output, prefix, requests, kv_tokens))  # type: ignore[arg-type]
+            chosen = operator.index(method(prompt, output, prefix, requests, kv_tokens))  # type: ignore[arg-type]
         except (Exception, SystemExit) as error:
             raise UserError("router-failed", f"--router {name}: {type(error).__name__}: {error}") from error
         if not 0 <= chosen < instances:

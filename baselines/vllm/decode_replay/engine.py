@@ -107,7 +107,7 @@ class VllmEngine:
         self._prompts = None if order.prompts is None else order.read_prompts()
         self._watch = Watch(order.prompt_tokens, stripped=self._prompts is None)
         self._statistics.forget()
-        self._said: dict[int, list[int]] = {}  # of requests that run and whose prompts were computed
+        self._answers: dict[int, list[int]] = {}  # of requests that run and whose prompts were computed
         if self._prompts is not None:
             self._engine.reset_prefix_cache()
         self._rows: dict[str, int] = {}  # by vLLM's own name for a request
@@ -218,12 +218,12 @@ class VllmEngine:
         begun = [
             (row, output.metrics.scheduled_ts)
             for (row, _, _), output in zip(made, outputs, strict=True)
-            if row not in self._said
+            if row not in self._answers
         ]
         for (row, _, _), output in zip(made, outputs, strict=True):
-            self._said.setdefault(row, []).extend(output.outputs[0].token_ids)
+            self._answers.setdefault(row, []).extend(output.outputs[0].token_ids)
         step = self._watch.served(made)
-        return step._replace(begun=begun, said=[(row, self._said.pop(row)) for row in step.ended])
+        return step._replace(begun=begun, answers=[(row, self._answers.pop(row)) for row in step.ended])
 
     @property
     def busy(self) -> bool:
@@ -264,10 +264,10 @@ class VllmEngine:
 
     def done(self) -> dict[str, int]:
         """Return the final counts; raise an UnlikeError if vLLM counted too few preemptions."""
-        seen, counted = self._watch.preempted, self._statistics.preemptions
-        if counted < seen:
+        observed, counted = self._watch.preempted, self._statistics.preemptions
+        if counted < observed:
             raise UnlikeError(
-                f"{seen} times a request that ran got no token, and vLLM counts {counted} preemptions"
+                f"{observed} times a request that ran got no token, and vLLM counts {counted} preemptions"
             )
         return {
             "steps": self._watch.steps,

@@ -43,7 +43,7 @@ class Step(NamedTuple):
     # Only where vLLM computes prompts. Requests that made their first token, with when their prompts were
     # begun with; and all the tokens of those that ended.
     begun: Sequence[tuple[int, float]] = ()
-    said: Sequence[tuple[int, Sequence[int]]] = ()
+    answers: Sequence[tuple[int, Sequence[int]]] = ()
 
 
 class Watch:
@@ -127,13 +127,13 @@ class Watch:
                 self._fail("it has no statistics of a step that made tokens")
             return
         prompts = sum(self._prompt_tokens[row] for row in first)
-        mine = Counted(prompts, len(first), prompts - len(first), got)
-        if counted != mine:
+        expected = Counted(prompts, len(first), prompts - len(first), got)
+        if counted != expected:
             self._fail(
                 f"its own statistics have {counted.computed:,} prompt tokens computed and "
                 f"{counted.transferred:,} transferred, of {counted.prompts:,}, and {counted.generated:,} "
-                f"generated; {mine.computed:,}, {mine.transferred:,}, {mine.prompts:,} and "
-                f"{mine.generated:,} were expected"
+                f"generated; {expected.computed:,}, {expected.transferred:,}, {expected.prompts:,} and "
+                f"{expected.generated:,} were expected"
             )
 
     def _join(self, row: int) -> None:

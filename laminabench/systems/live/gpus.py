@@ -25,7 +25,7 @@ def names() -> list[str]:
     """
     if shutil.which("nvidia-smi") is None:
         return []
-    said = subprocess.run(
+    listing = subprocess.run(
         ["nvidia-smi", "-L"],
         env=child_environment(),
         capture_output=True,
@@ -33,18 +33,18 @@ def names() -> list[str]:
         check=False,
         timeout=LISTED_S,
     ).stdout
-    gpus = _LINE.findall(said)
+    gpus = _LINE.findall(listing)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return [name for name, _ in gpus]
-    found = []
-    for wanted in filter(None, visible.split(",")):
-        by_number = gpus[int(wanted) : int(wanted) + 1] if wanted.isdecimal() else []
-        mine = by_number or [gpu for gpu in gpus if gpu[1].startswith(wanted)]
-        if not mine:  # nor does CUDA look at those behind it
+    numbers = []
+    for entry in filter(None, visible.split(",")):
+        by_number = gpus[int(entry) : int(entry) + 1] if entry.isdecimal() else []
+        matching = by_number or [gpu for gpu in gpus if gpu[1].startswith(entry)]
+        if not matching:  # nor does CUDA look at those behind it
             break
-        found.append(mine[0][0])
-    return found
+        numbers.append(matching[0][0])
+    return numbers
 
 
 def is_called(name: str, device: str) -> bool:
@@ -58,7 +58,7 @@ def shared_by_processes() -> bool:
     return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _MPS), "control").exists()
 
 
-def found(device: str, count: int, instead: str) -> list[int]:
+def pick(device: str, count: int, instead: str) -> list[int]:
     """Return so many of this machine's GPUs, as CUDA counts them; a UserError suggests `instead`."""
     here = names()
     numbers = [number for number, name in enumerate(here) if is_called(name, device)]

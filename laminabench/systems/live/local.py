@@ -50,8 +50,8 @@ class LocalSetup:
         return path / "config.json" if path.is_dir() else path
 
     def config(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.config_file.read_text(encoding="utf-8"))
-        return found
+        config: dict[str, Any] = json.loads(self.config_file.read_text(encoding="utf-8"))
+        return config
 
 
 def in_dtype(shape: ModelShape, dtype: str | None) -> ModelShape:

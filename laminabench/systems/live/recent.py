@@ -29,7 +29,7 @@ TBT_S = 5.0
 class Recent:
     """Tells of a replay's Moments, at most so many a second."""
 
-    told: Callable[[Happening], None] = lambda happening: None
+    on_event: Callable[[Happening], None] = lambda happening: None
     requests: int = 0
     exact: bool = True  # it hears of all gaps, and so may tell of them
     _due_s: float = -math.inf
@@ -74,9 +74,9 @@ class Recent:
             self._seconds, self._tokens = [], []
             self.gaps(at_s, new)
             if self.exact:
-                self.told(new)
+                self.on_event(new)
         times = self._between(at_s)
-        self.told(
+        self.on_event(
             Moment(
                 at_s=at_s,
                 finished=finished,
@@ -119,12 +119,12 @@ def expected_of(
     kv_capacity_tokens: int | None = None,
     workers: Sequence[str] = (),
     *,
-    whole: bool = True,
+    full_length: bool = True,
 ) -> Expected:
     """Return what is known as the clock starts; `whole`: responses are as long as the trace's."""
     return Expected(
         requests=len(trace),
-        tokens=int(trace.output_tokens.sum(dtype=np.int64)) if whole else None,
+        tokens=int(trace.output_tokens.sum(dtype=np.int64)) if full_length else None,
         last_arrival_s=float(trace.arrival_s[-1]) if offered.mode == "open" and len(trace) else 0.0,
         kv_capacity_tokens=kv_capacity_tokens or None,
         workers=tuple(workers),
@@ -134,8 +134,8 @@ def expected_of(
 @contextlib.contextmanager
 def watched(listener: Listener, expected: Expected, *, exact: bool = True) -> Iterator[Recent]:
     """Yield what reports the progress of a live replay."""
-    with listener.watch(expected) as told:
-        yield Recent(told, expected.requests, exact)
+    with listener.watch(expected) as on_event:
+        yield Recent(on_event, expected.requests, exact)
 
 
 def _ms(times: Distribution | None, permille: int) -> float | None:

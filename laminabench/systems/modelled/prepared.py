@@ -97,8 +97,8 @@ class PreparedModel(Prepared):
 
     def routed(self) -> Routed:
         """Return how requests are routed."""
-        kept = self.request.iterations is not False
-        return Routed(self.instances, self.request.router or ROUTER, self.request.queue or QUEUE, kept)
+        iterations = self.request.iterations is not False
+        return Routed(self.instances, self.request.router or ROUTER, self.request.queue or QUEUE, iterations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Routed:
     instances: tuple[Deployment, ...] = ()
     router: str = ROUTER
     queue: str = QUEUE
-    keep_iterations: bool = True
+    iterations: bool = True
 
     def hardware(self, setup: Setup) -> Hardware:
         """Return all the hardware."""
@@ -135,7 +135,7 @@ def fleet_of(system: System, setup: Setup, routed: Routed) -> tuple[Fleet, Model
         tuple(specs),
         routed.router if known else own_router(routed.router, instances),
         routed.queue == "global",
-        routed.keep_iterations,
+        routed.iterations,
     )
     return fleet, built[0]
 
@@ -196,7 +196,7 @@ def replay_on(
     )
 
 
-def prepare(request: ReplayRequest, found: System, listener: Listener) -> PreparedModel:
+def prepare(request: ReplayRequest, system: System, listener: Listener) -> PreparedModel:
     """Look up the request's names; raise a UserError for unknown ones."""
     if request.batches == "auto":
         raise UserError(
@@ -216,16 +216,16 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
     budget = prompt_budget(request)
     shape = modelled(request.model or MODEL)
     _require_parts(request, shape)
-    request = defaulted(request, model=MODEL, deployment=found.default_deployment(shape))
+    request = defaulted(request, model=MODEL, deployment=system.default_deployment(shape))
     usual = usual_costs(shape, devices_named(str(request.deployment)))
     if request.costs is None and usual != DEFAULT_COSTS:
         listener.note(f"{usual} is the cost set of models and devices of today; --costs names another")
     costs = load_costs(request.costs or usual)
-    network = next(iter(costs.networks), found.NETWORK)
+    network = next(iter(costs.networks), system.NETWORK)
     request = defaulted(request, network=network, costs=usual)
     assert request.deployment
     assert request.network
-    basis = request.price_basis or found.PRICE_BASIS
+    basis = request.price_basis or system.PRICE_BASIS
     called = {
         "overcommit": "kv_overcommit",
         "block_tokens": "block_size",
@@ -237,7 +237,7 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
     devices = priced_devices(request.price, basis, request.power, known_devices([costs]))
     prefill = prefill_workers(request, devices)
     deployments = parse_deployments(request.deployment, request.instances, devices)
-    require_several(request, sum(map(found.instances_of, deployments)))
+    require_several(request, sum(map(system.instances_of, deployments)))
     chosen = settled(
         Setup,
         request,
@@ -247,16 +247,16 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
         costs=with_host(costs, parse_host(request.host) if request.host else None),
         network=parse_network(request.network, costs.networks),
     )
-    setup, note = found.settled(
+    setup, note = system.settled(
         with_prompts(chosen, budget, admission=request.admission, prefix_sharing=request.prefix_sharing)
     )
     # A price that was settled is every instance's.
     several = [
         setup.deployment if each == deployments[0] else replace(each, prefill=prefill) for each in deployments
     ]
-    prepared = PreparedModel(request, setup, found, tuple(several))
-    for said in filter(None, (note, Instances(tuple(several)).price_note)):
-        listener.note(said)
+    prepared = PreparedModel(request, setup, system, tuple(several))
+    for text in filter(None, (note, Instances(tuple(several)).price_note)):
+        listener.note(text)
     return prepared
 
 

@@ -215,10 +215,10 @@ def _slices(
     if model.latent is None:
         qkv = model.products(layout)[0].gemm
         kv_rows = (qkv.n - model.query_size // layout.tp) / qkv.n
-    found = Slices(projection, layer, last, projection * kv_rows)
-    for table in found:
+    slices = Slices(projection, layer, last, projection * kv_rows)
+    for table in slices:
         table.setflags(write=False)
-    return found
+    return slices
 
 
 def device_timing(
@@ -265,9 +265,9 @@ def prompt_timing(setup: Setup, on: Device, most: int, layout: Layout, workers: 
 
 @lru_cache(maxsize=128)
 def _head(costs: CostSet, model: ModelShape, device: Device, layout: Layout, most: int) -> Float64:
-    found = lm_head_seconds(costs, model, device, layout, np.arange(most + 1))
-    found.setflags(write=False)
-    return found
+    seconds = lm_head_seconds(costs, model, device, layout, np.arange(most + 1))
+    seconds.setflags(write=False)
+    return seconds
 
 
 def recompute_seconds(setup: Setup, workers: Workers, layout: Layout) -> float:

@@ -165,8 +165,8 @@ def of_today(model: ModelShape, share: float, least: int = 1) -> Workers:
     h200 = device("h200")
     for count in (each for each in COUNTS if each >= least):
         legal = model.layouts(count)
-        wanted = [Layout(1, count, count)] if model.latent else [Layout(count), Layout(count, ep=count)]
-        for layout in wanted:
+        layouts = [Layout(1, count, count)] if model.latent else [Layout(count), Layout(count, ep=count)]
+        for layout in layouts:
             if layout in legal and model.weight_bytes_per_worker(layout) <= share * h200.memory_bytes:
                 return Workers(h200, count, None if layout.plain else layout)
     raise UserError(

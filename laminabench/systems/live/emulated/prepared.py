@@ -69,7 +69,7 @@ class PreparedEmulated(PreparedEngine):
         del setup, trace
         return self.built.spec.tokens_per_pool * self.built.spec.pools
 
-    def told(self, records: Recorded | OwnTimes) -> JsonObject:
+    def final_facts(self, records: Recorded | OwnTimes) -> JsonObject:
         """Return whether the host kept the pace of the devices."""
         assert isinstance(records, Recorded)
         waited_ms, late_ms = records.records.ends_ns.T / 1e6

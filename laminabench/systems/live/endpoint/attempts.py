@@ -41,10 +41,10 @@ class Attempts:
     timeout_s: float
     first_byte_timeout_s: float
     retries: int
-    gone: asyncio.Event = field(default_factory=asyncio.Event)  # nobody takes a connection any more
-    why_gone: str = ""
+    unreachable: asyncio.Event = field(default_factory=asyncio.Event)  # no connection is accepted any more
+    why_unreachable: str = ""
     first_errors: dict[str, str] = field(default_factory=dict)  # of each kind, what the first said
-    told: dict[str, int] = field(default_factory=dict)  # requests by how tokens in chunks were known
+    counted_by: dict[str, int] = field(default_factory=dict)  # requests by how tokens in chunks were known
     _lost: int = 0
 
     def begin(self, place: int, request: bytes, due_s: float) -> Sent | None:
@@ -63,7 +63,7 @@ class Attempts:
             if not error:
                 break
             pause_s = _pause_s(stream, error, attempt)
-            if pause_s is None or attempt == self.retries or self.gone.is_set():
+            if pause_s is None or attempt == self.retries or self.unreachable.is_set():
                 break
             await asyncio.sleep(min(pause_s, self.timeout_s))
         finished_s = float("nan") if error or stream is None else stream.finished_s
@@ -133,18 +133,18 @@ class Attempts:
         if stream.status >= 0:
             self._lost = 0
         if stream.error:
-            # Whole: half a secret would not be found in it.
-            said = stream.plain.decode("utf-8", "replace").strip()
-            self.first_errors.setdefault(stream.error, said)
-        elif stream.told:
-            self.told[stream.told] = self.told.get(stream.told, 0) + 1
+            # Before any cut: half a secret would not match.
+            message = stream.plain.decode("utf-8", "replace").strip()
+            self.first_errors.setdefault(stream.error, message)
+        elif stream.counted_by:
+            self.counted_by[stream.counted_by] = self.counted_by.get(stream.counted_by, 0) + 1
 
     def _no_connection(self, error: NoConnectionError) -> None:
         self.first_errors.setdefault(error.kind, str(error))
         self._lost += 1
-        if self._lost >= GONE_AFTER and not self.gone.is_set():
-            self.why_gone = f"the server took no connection {self._lost} times in a row: {error.kind}"
-            self.gone.set()
+        if self._lost >= GONE_AFTER and not self.unreachable.is_set():
+            self.why_unreachable = f"the server took no connection {self._lost} times in a row: {error.kind}"
+            self.unreachable.set()
 
 
 def _pause_s(stream: Stream | None, error: str, attempt: int) -> float | None:

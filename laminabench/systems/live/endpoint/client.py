@@ -116,7 +116,7 @@ class Client:
         sampler = ProgressSampler(self.attempts.records)
         reporting = asyncio.ensure_future(_report_progress(sampler, report))
         work = asyncio.ensure_future(self._schedule(began_s))
-        events = (self.stopped, self.attempts.gone)
+        events = (self.stopped, self.attempts.unreachable)
         ends = [asyncio.ensure_future(event.wait()) for event in events]  # waits: beside the work
         try:
             gc.collect()  # the last time: there are few cycles, and no time to look for them
@@ -124,8 +124,8 @@ class Client:
                 await asyncio.wait([work, *ends], return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 await work
-            elif self.attempts.gone.is_set():
-                self.why = self.why or self.attempts.why_gone
+            elif self.attempts.unreachable.is_set():
+                self.why = self.why or self.attempts.why_unreachable
         finally:
             for task in (work, reporting, *ends):
                 task.cancel()

@@ -80,7 +80,7 @@ async def _run(client: Client, began_s: float, report: Callable[[Progress], None
     attempts = client.attempts
     facts = {
         "connections_opened": attempts.pool.opened,
-        "told": attempts.told,
+        "counted_by": attempts.counted_by,
         "first_errors": attempts.first_errors,
         "busy": busy,
     }
@@ -134,14 +134,14 @@ def _together(pipes: list[Pipe], recent: Recent, begun: Callable[[], None]) -> l
             left = [pipe for number, pipe in enumerate(pipes) if number not in results]
             for ready in wait(left, _PATIENCE_S):
                 assert isinstance(ready, Pipe)
-                number, said = pipes.index(ready), _received(ready)
-                if isinstance(said, ClientResult):
-                    results[number] = said
-                    if said.why:
-                        stop_others(number, said.why)
+                number, message = pipes.index(ready), _received(ready)
+                if isinstance(message, ClientResult):
+                    results[number] = message
+                    if message.why:
+                        stop_others(number, message.why)
                 else:
-                    progress[number] = said
-                    report(recent, began_s, progress, said.gaps)
+                    progress[number] = message
+                    report(recent, began_s, progress, message.gaps)
             if ctrl_c.is_set():
                 # They do not hear it themselves.
                 stop_others(None, _STOPPED)
@@ -151,16 +151,16 @@ def _together(pipes: list[Pipe], recent: Recent, begun: Callable[[], None]) -> l
 
 def _received(pipe: Pipe) -> Any:
     try:
-        said = pipe.recv()  # waits: it is ready
+        message = pipe.recv()  # waits: it is ready
     except (EOFError, ConnectionResetError):
         raise UserError(
             "endpoint-client-died",
             "a client process ended before its work was done, perhaps for want of memory; "
             "try with --client-workers 1",
         ) from None
-    if isinstance(said, Exception):
-        raise said
-    return said
+    if isinstance(message, Exception):
+        raise message
+    return message
 
 
 @contextlib.contextmanager

@@ -204,7 +204,7 @@ def _field(header: Secret) -> tuple[str, Secret]:
 
 def _key(file: str | None) -> str | None:
     """Read the key from the file, or else the environment; no error shows its content."""
-    where, text = _found(file)
+    where, text = _key_source(file)
     if text is None:
         return None
     key = text.strip()
@@ -215,7 +215,7 @@ def _key(file: str | None) -> str | None:
     return key
 
 
-def _found(file: str | None) -> tuple[str, str | None]:
+def _key_source(file: str | None) -> tuple[str, str | None]:
     if file is not None:
         try:
             return f"--api-key-file {file}", Path(file).read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from laminabench.systems.live.endpoint.records import Records
 # More than any answer has, and no more than columns of numbers hold.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 # How the number of tokens in an event is known; `even`: it is not.
-Told = Literal["usage", "token_ids", "logprobs", "even"]
+CountedBy = Literal["usage", "token_ids", "logprobs", "even"]
 # A server that never ends an event shall not fill the memory.
 MOST_BYTES = 16 << 20
 DONE = b"[DONE]"
@@ -61,7 +61,7 @@ class Chunk(msgspec.Struct):
 read_chunk = msgspec.json.Decoder(Chunk).decode
 
 
-def tokens_in(choice: Choice) -> tuple[int, Told]:
+def tokens_in(choice: Choice) -> tuple[int, CountedBy]:
     """Return the number of tokens in an event and how it is known; 0 and `even` if it is not."""
     if choice.token_ids is not None:
         return len(choice.token_ids), "token_ids"
@@ -152,7 +152,7 @@ class Stream:
     prompt_counted: int = -1
     completion_counted: int = -1
     made: int = 0  # tokens that were told of chunk by chunk
-    told: Told | None = None
+    counted_by: CountedBy | None = None
     done: bool = False
     error: str = ""
 
@@ -226,22 +226,22 @@ class Stream:
             self.done = True
         usage = chunk.usage
         tokens: int
-        told: Told
+        counted_by: CountedBy
         # Usage after chunks that did without it is of the whole answer, and says nothing of this one.
         if usage is not None and usage.completion_tokens is not None and not self._unknown:
-            tokens, told = usage.completion_tokens - self.made, "usage"
+            tokens, counted_by = usage.completion_tokens - self.made, "usage"
         else:
-            tokens, told = tokens_in(choice)
-        if told == "even":
+            tokens, counted_by = tokens_in(choice)
+        if counted_by == "even":
             if choice.says_something or _silent(choice):
                 self._unknown.append(len(self._records.chunk_tokens))
                 self._came(0, "even", at_s)
         elif tokens > 0:
             self.made += tokens
-            self._came(tokens, told, at_s)
+            self._came(tokens, counted_by, at_s)
 
-    def _came(self, tokens: int, told: Told, at_s: float) -> None:
-        self.told, self.finished_s = told, at_s
+    def _came(self, tokens: int, counted_by: CountedBy, at_s: float) -> None:
+        self.counted_by, self.finished_s = counted_by, at_s
         self._records.chunk(self._place, at_s, tokens)
 
     def _deal(self) -> None:

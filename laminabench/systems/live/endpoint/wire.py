@@ -226,13 +226,13 @@ class Pool:
 def resolved(address: Address) -> list[Any]:
     """Host and port for each address of the server's name, looked up once: not while requests are due."""
     try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise UserError(
             "endpoint-unknown-host",
             f"--url {address}: {address.host} is no known host ({error.strerror or error})",
         ) from None
-    return list(dict.fromkeys(entry[4][:2] for entry in found))
+    return list(dict.fromkeys(entry[4][:2] for entry in entries))
 
 
 def more_files() -> None:

@@ -117,8 +117,8 @@ def chosen(
             listener.detail(f"{workers.deployment} is left out: {error}")
     # Of equal ones the first, which has less to go wrong.
     best, _ = max(trials, key=lambda pair: pair[1].tokens_per_s)
-    said = ", ".join(f"{each.deployment} {each.tokens_per_s:,.0f} tokens/s" for _, each in trials)
-    why = f"{best.deployment} is the fastest for {load}: {said}"
+    rates = ", ".join(f"{each.deployment} {each.tokens_per_s:,.0f} tokens/s" for _, each in trials)
+    why = f"{best.deployment} is the fastest for {load}: {rates}"
     listener.note(f"--deployment {AUTO}: {why}")
     return Choice(best, why, tuple(trial for _, trial in trials))
 
@@ -155,6 +155,6 @@ def measured(setup: LiveSetup, load: Load) -> Trial:
             spent["model"] += step.model_s
             spent["attention"] += step.attention_s
     gc.collect()  # an engine of this process is large, and another one follows
-    whole = sum(spent.values())
-    share = spent["attention"] / whole if whole else 0.0
+    total = sum(spent.values())
+    share = spent["attention"] / total if total else 0.0
     return Trial(str(setup.deployment), tokens / (last_s - before_s), share)

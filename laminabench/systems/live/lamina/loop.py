@@ -120,7 +120,7 @@ class Replay:
         log = self.log
         self.clock.start(log.at_s)
         for past in sorted([*log.strikes, *log.faults], key=lambda fault: fault.at_s):
-            self.recent.told(past)
+            self.recent.on_event(past)
         self._resume()
         self._submit_arrived()
         self._report()
@@ -184,11 +184,11 @@ class Replay:
 
         self.order.row, made = row, self.log.made(row)
         prompt = int(self.trace.prompt_tokens[row]) if self.prompts is None else self.prompts(row)
-        asked = Sampling(max_tokens=int(self.trace.output_tokens[row]), ignore_eos=True)
+        sampling = Sampling(max_tokens=int(self.trace.output_tokens[row]), ignore_eos=True)
         more: dict[str, Any] = {"made": made} if made else {}
         if self.prefix:
             more["prefix"] = self.prefix(row)
-        number = self.engine.submit(prompt, asked, **more)
+        number = self.engine.submit(prompt, sampling, **more)
         self._rows[number], self._numbers[row] = row, number
 
     def _inject_faults(self) -> None:
@@ -253,7 +253,7 @@ class Replay:
     def _record_fault(self, event: FaultEvent) -> None:
         """Record a fault event and report it."""
         self._record(event)
-        self.recent.told(event)
+        self.recent.on_event(event)
 
     def note_faults(self) -> None:
         """Record the faults of the engine that are new."""
@@ -299,9 +299,9 @@ class Replay:
         if self.prompts is None or not step.size:
             return [], []
         running = self.log.tables.running
-        mine = [row for row, stint in running.items() if stint.batch == step.batch]
+        same_batch = [row for row, stint in running.items() if stint.batch == step.batch]
         of_row, tokens = [], []
-        for row in dict.fromkeys([*mine, *(self._rows[number] for number in step.joined)]):
+        for row in dict.fromkeys([*same_batch, *(self._rows[number] for number in step.joined)]):
             number, had = self._numbers[row], len(self.log.tokens.get(row, ()))
             new = self._made(number, had, results)
             of_row += [row] * len(new)

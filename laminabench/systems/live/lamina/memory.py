@@ -80,11 +80,11 @@ def _room_for_kv(setup: LiveSetup, free_bytes: float) -> tuple[float, float]:
     """Return the bytes where KV is, and its default share; the engine checks what a GPU has free."""
     devices, model = setup.devices(), setup.deployment.model.device
     where = setup.deployment.attention or setup.deployment.model
-    mine = set(devices.get("attention", devices["model"]))
+    kv_devices = set(devices.get("attention", devices["model"]))
     weights = setup.model.weight_bytes
     if where.device.name != CPU:
-        shared = weights if mine & set(devices["model"]) else 0.0
-        room = len(mine) * where.device.memory_bytes * GPU_SHARE - shared
+        shared = weights if kv_devices & set(devices["model"]) else 0.0
+        room = len(kv_devices) * where.device.memory_bytes * GPU_SHARE - shared
         return room, room
     # Replicas are forked from one process, and read the same copy of the weights: as loaded, and as slices
     # have them.

@@ -74,7 +74,7 @@ class PreparedEngine(Prepared):
         """The process name of a timeline's lanes."""
         return PROCESS
 
-    def told(self, records: Recorded | OwnTimes) -> JsonObject:
+    def final_facts(self, records: Recorded | OwnTimes) -> JsonObject:
         """Return what is known only after the replay."""
         del records
         return {}
@@ -144,7 +144,7 @@ class PreparedEngine(Prepared):
                 records = recorded(engine, run.clock, log.before, self.process)
                 paging = paging_of(setup, engine)
                 run.note_faults()  # noticed when workers were asked for what they know
-            facts = {**facts_of(setup, engine), **paging, **self.told(records)}
+            facts = {**facts_of(setup, engine), **paging, **self.final_facts(records)}
         if self.choice:
             facts["deployment_auto"] = self.choice.describe()
         return self._replayed(setup, log, records, facts, len(planned))
@@ -241,9 +241,9 @@ def prepare(request: ReplayRequest, _: Listener) -> PreparedEngine:
             "replay-batches-of-instances",
             "--batches auto measures one engine that has the machine to itself; say how many for --instances",
         )
-    found = looked_up(msgspec.structs.replace(request, deployment=str(each[0])))
+    fields = looked_up(msgspec.structs.replace(request, deployment=str(each[0])))
     called = {"max_sequences": "max_num_seqs", "overcommit": "kv_overcommit"}
-    setup = settled(LiveSetup, request, called, **found, deployments=each, auto=auto)
+    setup = settled(LiveSetup, request, called, **fields, deployments=each, auto=auto)
     faults = [parse(spec) for spec in request.chaos]
     check(setup)
     for name in ("timeline", "chaos"):

@@ -85,9 +85,9 @@ class Recorded:
         times = {}
         for kind in ("model", "attention"):
             lost_s = self._lost_s(kind, faults, iterations["batch"])
-            told = (rows >= 0) & (iterations["start_s"] >= lost_s)
+            matched = (rows >= 0) & (iterations["start_s"] >= lost_s)
             column = np.where(iterations["start_s"] < lost_s, np.nan, iterations[f"{kind}_s"])
-            column[told] = getattr(known, f"{kind}_s")[rows[told]]
+            column[matched] = getattr(known, f"{kind}_s")[rows[matched]]
             times[f"{kind}_s"] = column
         return iterations | times
 
@@ -168,8 +168,8 @@ def recorded(
         return OwnTimes()
     schedule = engine.schedule
     wrong = list(check_schedule(records, schedule))
-    told = _in_its_seconds(records, clock)
-    return Recorded(told, wrong, clock.began, before or {}, schedule.batches, process=process)
+    timed = _in_its_seconds(records, clock)
+    return Recorded(timed, wrong, clock.began, before or {}, schedule.batches, process=process)
 
 
 def _in_its_seconds(records: Records, clock: Clock) -> Records:

@@ -94,22 +94,22 @@ class LiveSetup(LocalSetup):
 
         Raise a UserError for too few of them, unless `oversubscribe` lets workers share them.
         """
-        wanted: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for part in self.parts.values():
-            wanted[part.device.name] += part.count
-        taken = {device: self._gpus(device, count) for device, count in wanted.items() if device != CPU}
+            counts[part.device.name] += part.count
+        taken = {device: self._gpus(device, count) for device, count in counts.items() if device != CPU}
         devices: dict[str, tuple[str, ...]] = {}
         for kind, part in self.parts.items():
-            mine = taken.get(part.device.name)
-            each = [f"cuda:{next(mine)}" if mine else CPU for _ in range(part.count)]
+            gpus_left = taken.get(part.device.name)
+            each = [f"cuda:{next(gpus_left)}" if gpus_left else CPU for _ in range(part.count)]
             devices[kind] = tuple(each)
         return devices
 
     def _gpus(self, device: str, count: int) -> Iterator[int]:
         instead = f"--deployment {DEPLOYMENT}, or --backend modelled"
         if self.oversubscribe:
-            return itertools.cycle(gpus.found(device, 1, instead))
-        return iter(gpus.found(device, count, f"fewer, --oversubscribe to share what there is, {instead}"))
+            return itertools.cycle(gpus.pick(device, 1, instead))
+        return iter(gpus.pick(device, count, f"fewer, --oversubscribe to share what there is, {instead}"))
 
     @property
     def workers(self) -> tuple[int, int]:

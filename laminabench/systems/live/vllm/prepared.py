@@ -63,10 +63,10 @@ class PreparedVllm(Prepared):
             outcome,
             _facts(setup, environment, ended),
             summary,
-            beside={"vllm.log": ended.log},
+            files={"vllm.log": ended.log},
             partial=partial,
             why_rejected=received.why_refused,
-            problem=_ended_early(partial, summary, len(trace), kept=not self.request.no_out),
+            problem=_ended_early(partial, summary, len(trace), saved=not self.request.no_out),
             tail=_tail(ended.log) if partial else "",
         )
 
@@ -92,12 +92,12 @@ def prepare(request: ReplayRequest, _: Listener) -> PreparedVllm:
 
 
 def _ended_early(
-    partial: Partial | None, summary: Summary, requests: int, *, kept: bool
+    partial: Partial | None, summary: Summary, requests: int, *, saved: bool
 ) -> CheckFailedError | None:
     if partial is None:
         return None
     done = summary.requests.completed
-    where = "the Run is kept, marked partial, with vllm.log" if kept else "no Run was kept"
+    where = "the Run is kept, marked partial, with vllm.log" if saved else "no Run was kept"
     return CheckFailedError(
         "replay-ended-early", f"{partial.why}; {done:,} of {requests:,} requests were done; {where}"
     )

@@ -98,8 +98,8 @@ class VllmProcess(contextlib.AbstractContextManager["VllmProcess"]):
                 piece = os.read(stream.fileno(), 1 << 20)
                 if not piece:
                     return
-                *whole, rest = (rest + piece).split(b"\n")
-                yield from whole
+                *lines, rest = (rest + piece).split(b"\n")
+                yield from lines
 
     def _how_it_ended(self) -> str:
         try:
@@ -132,7 +132,7 @@ class VllmProcess(contextlib.AbstractContextManager["VllmProcess"]):
         try:
             # Its group's number stays taken until the last of its processes has ended.
             for sign in (signal.SIGTERM, signal.SIGKILL):
-                if self._gone(sign):
+                if self._stopped(sign):
                     break
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -156,7 +156,7 @@ class VllmProcess(contextlib.AbstractContextManager["VllmProcess"]):
                 note = _SHARED_MEMORY / f"__KMP_REGISTERED_LIB_{number}_{os.getuid()}"
                 note.unlink(missing_ok=True)
 
-    def _gone(self, sign: signal.Signals) -> bool:
+    def _stopped(self, sign: signal.Signals) -> bool:
         """Send the process group this signal; return whether it ended."""
         deadline = time.monotonic() + _GRACE_S
         try:
@@ -183,12 +183,12 @@ def variables(
     vLLM binds threads itself (VLLM_CPU_OMP_THREADS_BIND) only where a worker is a process of its own; one in
     the engine's process gets what vLLM would have set. Intel's OpenMP is what its manual says to preload.
     """
-    kept = {name: value for name, value in child_environment().items() if not name.startswith("PYTHON")}
+    inherited = {name: value for name, value in child_environment().items() if not name.startswith("PYTHON")}
     cache = cache_of(environment, folder)
     # Compilers keep what they can use again among their temporary files.
     temporary = cache / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
-    kept |= {
+    inherited |= {
         "PYTHONPATH": str(runner_folder()),
         "PYTHONDONTWRITEBYTECODE": "1",
         "TMPDIR": str(temporary),
@@ -204,8 +204,8 @@ def variables(
         "HF_HUB_OFFLINE": "1",
     }
     if environment.kind == "cpu":
-        return kept | _for_cores(environment, cores, workers)
-    return kept | (_for_gpus(gpus) if gpus else {})
+        return inherited | _for_cores(environment, cores, workers)
+    return inherited | (_for_gpus(gpus) if gpus else {})
 
 
 def cache_of(environment: Environment, folder: Path) -> Path:
@@ -216,8 +216,8 @@ def cache_of(environment: Environment, folder: Path) -> Path:
 def _for_gpus(numbers: Sequence[int]) -> dict[str, str]:
     """Return the GPUs' variables, in the order of the bus, as the driver's tools count them."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    mine = [str(number) if visible is None else visible.split(",")[number] for number in numbers]
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(mine)}
+    visible_numbers = [str(number) if visible is None else visible.split(",")[number] for number in numbers]
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(visible_numbers)}
 
 
 def _for_cores(environment: Environment, cores: Sequence[int], workers: int) -> dict[str, str]:

@@ -87,11 +87,11 @@ class Received:
         ended: Sequence[int],
         recomputed: int,
         begun: Sequence[tuple[int, float]] = (),
-        said: Sequence[tuple[int, list[int]]] = (),
+        answers: Sequence[tuple[int, list[int]]] = (),
     ) -> None:
         for row, at_s in begun:
             self.tables.admitted(row, at_s)
-        self.made.update(said)
+        self.made.update(answers)
         self.at_s = max(self.at_s, end_s)
         self.recomputed += recomputed
         self.peak_kv_tokens = max(self.peak_kv_tokens, kv_tokens)

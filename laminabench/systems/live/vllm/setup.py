@@ -74,7 +74,7 @@ class VllmSetup(LocalSetup):
         if self.kind == "cpu":
             return []
         instead = f"--deployment {DEPLOYMENT}, or --backend modelled"
-        return gpus.found(self.deployment.model.device.name, self.devices, instead)
+        return gpus.pick(self.deployment.model.device.name, self.devices, instead)
 
     def cores(self) -> list[int]:
         """Return a core a device; of GPUs all the cores there are."""

@@ -17,7 +17,7 @@ from laminabench.catalog.provenance import attention_sources, provenance, step_s
 from laminabench.catalog.step import lm_head_seconds
 from laminabench.requests.replay import taken_by
 from laminabench.sim.spec import Pipelining, Spec, Timing
-from laminabench.systems.modelled.afd.sides import (
+from laminabench.systems.modelled.afd.workers import (
     attention_bytes,
     attention_seconds,
     copies,
@@ -107,10 +107,10 @@ def batches_of(setup: Setup) -> tuple[int, Pipelining]:
     batches = setup.batches or (1 if setup.pipelining == "serial" else BATCHES)
     pipelining: Pipelining = "serial" if batches == 1 else "pingpong"
     if batches > Afd.MOST_BATCHES or setup.pipelining not in (None, pipelining):
-        asked = f"--batches {batches}" + (f" --pipelining {setup.pipelining}" if setup.pipelining else "")
+        flags = f"--batches {batches}" + (f" --pipelining {setup.pipelining}" if setup.pipelining else "")
         raise UserError(
             "deployment-batches",
-            f"{asked}: afd has one batch, serial, or 2 to {Afd.MOST_BATCHES} that go to and fro, pingpong",
+            f"{flags}: afd has one batch, serial, or 2 to {Afd.MOST_BATCHES} that go to and fro, pingpong",
         )
     return batches, pipelining
 

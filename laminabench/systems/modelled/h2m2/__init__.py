@@ -142,8 +142,8 @@ def _recompute_seconds(model: ModelShape, on: Board) -> float:
 
 
 def _room_text(on: Board) -> str:
-    sides = (on.hbm.capacity_bytes, "HBM"), (on.lpddr.capacity_bytes, "LPDDR")
-    return " + ".join(f"{size / 1e9:g} GB {name}" for size, name in sides)
+    memories = (on.hbm.capacity_bytes, "HBM"), (on.lpddr.capacity_bytes, "LPDDR")
+    return " + ".join(f"{size / 1e9:g} GB {name}" for size, name in memories)
 
 
 def _at_once(model: ModelShape, column: int) -> str:

@@ -45,7 +45,7 @@ class Parameter:
         """Return the parameter's value in the field's unit."""
         return float(value) * self.scale if self.kind is float else value
 
-    def wanted(self, value: object) -> str | None:
+    def requirement(self, value: object) -> str | None:
         """Return what a value has to be, or None if it is."""
         if self.kind is str:
             return None if value in self.words else " or ".join(f'"{word}"' for word in self.words)
@@ -252,9 +252,9 @@ def _from_file(path: Path) -> Board:
                 "board-unknown-parameter",
                 f"{path}: a board has no parameter {name!r}; {nearest(name, PARAMETERS, ALL)}",
             )
-        wanted = PARAMETERS[name].wanted(value)
-        if wanted:
-            raise UserError("board-bad-parameter", f"{path}: {name} is {value!r} but must be {wanted}")
+        requirement = PARAMETERS[name].requirement(value)
+        if requirement:
+            raise UserError("board-bad-parameter", f"{path}: {name} is {value!r} but must be {requirement}")
         origins[name] = Origin(value, "assumed", f"given in {path.name}")
     made = _board(path.stem, title, origins)
     pages = (made.hbm.capacity_bytes + made.lpddr.capacity_bytes) / made.page_bytes
@@ -275,9 +275,9 @@ def _origins(row: Table, rows: Table) -> dict[str, Origin]:
 
 def _board(name: str, title: str, origins: Mapping[str, Origin]) -> Board:
     own: Table = {}
-    sides: dict[str, Table] = {"hbm": {}, "lpddr": {}}
+    by_side: dict[str, Table] = {"hbm": {}, "lpddr": {}}
     for key, parameter in PARAMETERS.items():
-        fields = own if parameter.side is None else sides[parameter.side]
+        fields = own if parameter.side is None else by_side[parameter.side]
         fields[parameter.field] = parameter.stored(origins[key].value)
-    memories = {side: BoardMemory(**values) for side, values in sides.items()}
+    memories = {side: BoardMemory(**values) for side, values in by_side.items()}
     return Board(name=name, title=title, hbm=memories["hbm"], lpddr=memories["lpddr"], **own, origins=origins)

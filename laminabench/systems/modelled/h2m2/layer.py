@@ -91,7 +91,7 @@ def replay_side(
 ) -> SideReplay:
     """Replay the kernels of a middle layer on one side; `dram` replaces the catalogue's."""
     memory = board.hbm if side == "hbm" else board.lpddr
-    found = _sim.h2m2_replay_layer(
+    kernels = _sim.h2m2_replay_layer(
         board=board.native(),
         shape=shape_of(model),
         mapping=mapping,
@@ -101,22 +101,22 @@ def replay_side(
         dram=dram or load_drams()[DRAMS[side]].native(),
         **reading._asdict(),
     )
-    return SideReplay(tuple(_kernel(each) for each in found))
+    return SideReplay(tuple(_kernel(each) for each in kernels))
 
 
-def _kernel(found: dict[str, Any]) -> KernelReplay:
-    return KernelReplay(seconds=found.pop("ns") * NS, closed_s=found.pop("closed_ns") * NS, **found)
+def _kernel(values: dict[str, Any]) -> KernelReplay:
+    return KernelReplay(seconds=values.pop("ns") * NS, closed_s=values.pop("closed_ns") * NS, **values)
 
 
 @dataclass(frozen=True, slots=True)
 class LayerReplay:
     """A layer on both sides: at each barrier the faster one waits."""
 
-    sides: dict[Side, SideReplay]
+    by_side: dict[Side, SideReplay]
     besides_s: float  # exchange between the sides, launches and barriers: not replayed
 
     def seconds(self, *, closed: bool = False) -> float:
-        parts = [side.by_sublayer(closed=closed) for side in self.sides.values()]
+        parts = [side.by_sublayer(closed=closed) for side in self.by_side.values()]
         return self.besides_s + sum(max(part[name] for part in parts) for name in parts[0])
 
 

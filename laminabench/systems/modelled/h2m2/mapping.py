@@ -96,15 +96,15 @@ def plan(
     _require_work(load)
     if policy == "flexgen" and shares is None:
         shares = _shares(board, model, load, lm_head)
-    found = _native_plan(board, model, policy, load, lm_head, translated, shares)
-    if found is None:
+    native = _native_plan(board, model, policy, load, lm_head, translated, shares)
+    if native is None:
         raise UserError("mapping-out-of-memory", _no_room(board, model, policy, load, lm_head))
     by_sublayer = footprint(model, load.kv_tokens, lm_head=lm_head)
-    in_hbm = _mapped_bytes(found, model, by_sublayer)
+    in_hbm = _mapped_bytes(native, model, by_sublayer)
     if policy == "hierarchical":  # which computes all at HBM and holds there what it can
-        held = min(1.0, board.hbm.capacity_bytes / sum(by_sublayer.values()))
-        in_hbm = {name: size * held for name, size in in_hbm.items()}
-    return _read(found, model, in_hbm)
+        share = min(1.0, board.hbm.capacity_bytes / sum(by_sublayer.values()))
+        in_hbm = {name: size * share for name, size in in_hbm.items()}
+    return _read(native, model, in_hbm)
 
 
 def time_of(
@@ -118,7 +118,7 @@ def time_of(
 ) -> Plan:
     """Return the iteration with this mapping, whether the footprint fits it or not."""
     _require_work(load)
-    found = _sim.h2m2_time_of(
+    native = _sim.h2m2_time_of(
         board=board.native(),
         shape=shape_of(model, lm_head=lm_head),
         mapping=mapping,
@@ -126,7 +126,7 @@ def time_of(
         translated=translated,
     )
     by_sublayer = footprint(model, load.kv_tokens, lm_head=lm_head)
-    return _read(found, model, _mapped_bytes(found, model, by_sublayer))
+    return _read(native, model, _mapped_bytes(native, model, by_sublayer))
 
 
 def flexgen_shares(
@@ -197,16 +197,16 @@ def _native_plan(
     )
 
 
-def _read(found: dict[str, Any], model: ModelShape, hbm_bytes: dict[str, float]) -> Plan:
-    times = {name: value * NS for name, value in found.items() if name != "mapping"}
+def _read(native: dict[str, Any], model: ModelShape, hbm_bytes: dict[str, float]) -> Plan:
+    times = {name: value * NS for name, value in native.items() if name != "mapping"}
     seconds = {f"{name.removesuffix('_ns')}_s": value for name, value in times.items()}
-    return Plan(mapping=Mapping(*found["mapping"]), layers=model.layers, hbm_bytes=hbm_bytes, **seconds)
+    return Plan(mapping=Mapping(*native["mapping"]), layers=model.layers, hbm_bytes=hbm_bytes, **seconds)
 
 
 def _mapped_bytes(
-    found: dict[str, Any], model: ModelShape, by_sublayer: dict[str, float]
+    native: dict[str, Any], model: ModelShape, by_sublayer: dict[str, float]
 ) -> dict[str, float]:
-    qkv, attention, fc, whole_layers = found["mapping"]
+    qkv, attention, fc, whole_layers = native["mapping"]
     heads, groups = (model.layers, model.layers) if whole_layers else (model.heads, model.kv_heads)
     shares = {"qkv": qkv / heads, "attention": attention / groups, "fc": fc / heads}
     return {name: by_sublayer[name] * share for name, share in shares.items()}

@@ -245,8 +245,8 @@ def absorbing_bytes(setup: Setup) -> float:
 
 def absorbing_seconds(setup: Setup, device: Device, rows: np.ndarray) -> Float64:
     """Return the seconds that absorbed matrices take in a layer."""
-    found = summed(priced(setup.costs, device, absorbing(setup), np.maximum(rows, 1)))
-    return np.where(rows > 0, found / setup.model.layers, 0.0)
+    seconds = summed(priced(setup.costs, device, absorbing(setup), np.maximum(rows, 1)))
+    return np.where(rows > 0, seconds / setup.model.layers, 0.0)
 
 
 def overlaps(setup: Setup) -> bool:

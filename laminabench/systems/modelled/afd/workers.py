@@ -67,9 +67,9 @@ def attention_seconds(costs: CostSet, model: ModelShape, device: Device, tp: int
     work = work + costs.elementwise_seconds(model, device, tp, padded, "attention")
     exchange = costs.allreduce_seconds(device, tp, ACTIVATION_BYTES * model.hidden * padded)
     exchange = exchange + norm_seconds(costs, model, device, tp, padded)
-    found = np.where(rows > 0, work / model.layers + exchange, 0.0)
-    found.setflags(write=False)
-    return found
+    seconds = np.where(rows > 0, work / model.layers + exchange, 0.0)
+    seconds.setflags(write=False)
+    return seconds
 
 
 def feed_seconds(
