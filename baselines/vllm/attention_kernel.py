@@ -48,7 +48,7 @@ def prepare(batch: Batch) -> tuple[Callable[[], object], dict[str, object]]:
     dtype: torch.dtype = getattr(torch, batch.dtype)
     isa = _get_attn_isa(dtype, batch.block, batch.head_dim, "auto")
     if isa == "amx":
-        # The kernel of the operating system has to be asked for tiles, which a model's first product does.
+        # The operating system has to enable tiles, which a model's first product requests.
         assert torch.cpu._init_amx(), "this process may not use AMX"
     blocks = -(-batch.tokens // batch.block)
     cache = torch.zeros(batch.requests * blocks, batch.kv_heads, batch.block, 2 * batch.head_dim, dtype=dtype)

@@ -95,7 +95,7 @@ def _pins(kind: Kind) -> Iterator[str]:
 
 
 def pinned(kind: Kind, python: tuple[int, int]) -> dict[str, str]:
-    """Version by package, for an interpreter of that version."""
+    """Return versions by package, for an interpreter of that version."""
     pins = {}
     for line in _pins(kind):
         pin = _PIN.fullmatch(line)
@@ -109,7 +109,7 @@ def pinned(kind: Kind, python: tuple[int, int]) -> dict[str, str]:
 
 
 def installed(packages: Path) -> dict[str, str]:
-    """Version by package, of the `site-packages` folder: by the names of its records, which takes no time."""
+    """Return versions by package of a `site-packages` folder, by the names of its records, which is fast."""
     records = (path.name.removesuffix(".dist-info").rpartition("-") for path in packages.glob("*.dist-info"))
     return {_normal(name): version for name, _, version in records}
 
@@ -128,7 +128,7 @@ def _normal(name: str) -> str:
 
 
 def default_kind() -> Kind:
-    """CUDA where there is a driver for it."""
+    """Return CUDA where there is a driver for it."""
     return "cuda" if shutil.which("nvidia-smi") else "cpu"
 
 
@@ -280,7 +280,7 @@ def _require_machine(folder: Path, kind: Kind) -> None:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Two at once would clear away each other's packages: the second waits.
+    """Let a second process wait: two at once would clear away each other's packages.
 
     The folder itself is locked, which leaves no file behind; `venv --clear` removes what is in it and not it.
     """

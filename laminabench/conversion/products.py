@@ -89,7 +89,7 @@ def _product(one: InstructionFacts) -> Product:
 
 
 def _tell_apart(products: list[Product]) -> None:
-    """GPT-2 calls two weights of a layer c_proj: such get a word more."""
+    """Lengthen equal names: GPT-2 calls two weights of a layer c_proj."""
     often = Counter(product["name"] for product in products)
     for product in products:
         if product["weight"] is not None and often[product["name"]] > 1:

@@ -61,7 +61,7 @@ class ConversionReport(ConversionOverview):
     context_bytes: int
     transfer_agrees: bool
     seconds: float
-    known: bool  # it was converted before, and kept
+    known: bool  # it was converted before, and cached
     slices: list[SliceReport]
 
 

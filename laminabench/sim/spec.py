@@ -70,7 +70,7 @@ def measured_ticks(measured: MeasuredAttention) -> _sim.MeasuredAttention:
 
 
 class HostTiming(Protocol):
-    """Seconds that serving costs beside the model."""
+    """Seconds that serving costs in addition to the model."""
 
     @property
     def host_fixed(self) -> float: ...
@@ -121,7 +121,7 @@ class Timing:
     kv_transfer: Float64 | float = 0.0
     out_transfer: Float64 | float = 0.0
     migration: Float64 | float = 0.0
-    # Of the attention workers, in a layer, beside attention and before it.
+    # Of the attention workers, in a layer: their work other than attention, before it.
     attention_rows: Float64 | float = 0.0
     combine: float = 0.0
     stream_chunks: int = 1
@@ -260,7 +260,7 @@ class Spec:
     max_requests: int
     pools: int = 1
     block_tokens: int = 1
-    # Of KV, for each request that is admitted, beside its own tokens: what layers keep that look at a window.
+    # KV charged for each admitted request on top of its tokens: the windows of layers that have one.
     request_tokens: int = 0
     batches: int = 1
     min_batch: int = 1  # sequences that each batch should have: with fewer in all, fewer take turns
@@ -318,12 +318,12 @@ class Fleet:
     specs: tuple[Spec, ...]  # each as often as it has copies
     router: str | Callable[..., int] = "round-robin"
     global_queue: bool = False  # requests wait in front, until an instance has room
-    # A row of each; else only what they come to, for replays of billions.
+    # Keep a row of each; else only sums, for replays of billions.
     keep_iterations: bool = True
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """Batches of each instance; they are numbered one instance after the other."""
+        """The batches of each instance, numbered one instance after the other."""
         return tuple(spec.batches for spec in self.specs for _ in range(spec.copies))
 
 

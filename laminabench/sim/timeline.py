@@ -106,7 +106,7 @@ def two_iterations(outcome: Outcome, middle_s: float | None = None) -> tuple[flo
 
 
 def bubbles(outcome: Outcome, lanes: Lanes) -> dict[str, float | None]:
-    """Share of the recorded time each worker idled; None where too little was recorded to tell.
+    """Return each worker's idle share of the recorded time; None where too little was recorded.
 
     Only work that begins in the window is recorded. So the time looked at starts when every worker (that
     works at all) has begun a recorded piece, and ends when the first of them has ended its last.

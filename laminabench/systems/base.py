@@ -108,7 +108,7 @@ class Replayed:
     partial: Partial | None = None  # why it ended before the trace did, if it did
     why_rejected: str | None = None  # the first request that could never be served
     interrupted: bool = False  # and that was Ctrl-C
-    problem: CodedError | None = None  # the numbers are of something else than was asked for
+    problem: CodedError | None = None  # the numbers are not of what was requested
     tail: str = ""  # of a log, to be shown with the problem
     # Draws the work of one window into a file; None where nothing is known of it.
     draw: Callable[[Path, Window | None], JsonObject] | None = None
@@ -131,7 +131,7 @@ class Prepared:
     request: ReplayRequest  # with the choices that the system made
     setup: Any
     backend: ClassVar[Backend] = "live"
-    # Whether it can be gone on with from a journal when it was interrupted.
+    # Whether an interrupted replay can resume from its journal.
     resumable: ClassVar[bool] = False
 
     @property
@@ -160,7 +160,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A live system as its package has it: what it takes, like a modelled `System`, and who prepares it."""
+    """A live system: what it takes, like a modelled `System`, and the package that prepares it."""
 
     package: str
     TAKES: frozenset[str]

@@ -92,7 +92,7 @@ class VllmEngine:
                 **self._prefill(),
                 **self._memory(),
             ),
-            # What is not said is as its server has it.
+            # Other options have the defaults of vLLM's server.
             usage_context=UsageContext.OPENAI_API_SERVER,
             stat_loggers=[lambda config, index: self._statistics],
         )
@@ -114,7 +114,7 @@ class VllmEngine:
         self._scheduled: dict[int, int] = {}
 
     def _prefill(self) -> dict[str, Any]:
-        """Stripped out; or as it is, where what was not chosen is left to vLLM."""
+        """Return options for prompts: skipped, or as vLLM does by default."""
         order = self._order
         if order.prompts is None:
             return {
@@ -167,7 +167,7 @@ class VllmEngine:
         scheduler.update_from_output = noting
 
     def why_not(self, row: int) -> str | None:
-        """Why a request can never be served; None if it can."""
+        """Return why a request can never be served; None if it can."""
         order, cache = self._order, self._engine.vllm_config.cache_config
         prompt, output = order.prompt_tokens[row], order.output_tokens[row]
         # The last token leaves no KV.
@@ -182,7 +182,7 @@ class VllmEngine:
 
     @property
     def kv_tokens(self) -> int:
-        """Room for so many; vLLM keeps one block for itself."""
+        """The room for KV tokens; vLLM keeps one block for itself."""
         cache = self._engine.vllm_config.cache_config
         return int((cache.num_gpu_blocks - 1) * cache.block_size)
 

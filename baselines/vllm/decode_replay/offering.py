@@ -22,7 +22,7 @@ class StuckError(Exception):
 
 @dataclass
 class Offering:
-    """A trace on its way through an engine. `run` is the whole of it."""
+    """A trace on its way through an engine; `run` does all of it."""
 
     engine: VllmEngine
     order: Order

@@ -27,7 +27,7 @@ class Counted:
 
     prompts: int
     computed: int
-    transferred: int  # said to be there by the connector
+    transferred: int  # as reported by the connector
     generated: int
 
 

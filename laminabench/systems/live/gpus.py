@@ -14,14 +14,14 @@ from laminabench.util.errors import UserError
 LISTED_S = 60.0  # for nvidia-smi to say what there is
 # Of a catalogue's name, what a driver does not say: how much memory, and on what board.
 _UNSAID = re.compile(r"\d+g|sxm|pcie")
-_MPS = "/tmp/nvidia-mps"  # where its daemon listens unless it is told otherwise
+_MPS = "/tmp/nvidia-mps"  # where its daemon listens by default
 _LINE = re.compile(r"GPU \d+: (.+) \(UUID: (.+)\)")
 
 
 def names() -> list[str]:
     """Return the driver's names of the GPUs that this process may use, in CUDA's order.
 
-    That is the bus's: whoever uses them asks for it (CUDA_DEVICE_ORDER).
+    That is the bus's, which users of them set (CUDA_DEVICE_ORDER).
     """
     if shutil.which("nvidia-smi") is None:
         return []

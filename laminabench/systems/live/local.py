@@ -19,7 +19,7 @@ CPU = "cpu"
 MODEL = "llama-mini"
 # Sequences that decode together: the engine's own default, so that all decode the same batches.
 MAX_SEQUENCES = 256
-# Of the memory nobody uses, what KV takes when its size is not said; as the engine's default.
+# The default share of free memory for KV, as in the engine.
 KV_SHARE = 0.25
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
@@ -81,7 +81,7 @@ def looked_up(request: ReplayRequest) -> dict[str, Any]:
 
 
 def free_bytes() -> float:
-    """Memory of this machine that nobody uses."""
+    """Return this machine's free memory."""
     from lamina import host_memory
 
     return float(host_memory.free_bytes())

@@ -27,16 +27,16 @@ TBT_S = 5.0
 
 @dataclass(slots=True)
 class Recent:
-    """Tells of a replay's Moments, at most so many a second."""
+    """A reporter of a replay's Moments, at most so many a second."""
 
     on_event: Callable[[Happening], None] = lambda happening: None
     requests: int = 0
-    exact: bool = True  # it hears of all gaps, and so may tell of them
+    exact: bool = True  # it gets all gaps, so it can report them
     _due_s: float = -math.inf
     _last_s: dict[int, float] = field(default_factory=dict)  # when each batch last made tokens
     _seconds: list[float] = field(default_factory=list)  # gaps since the last Moment, and tokens after each
     _tokens: list[int] = field(default_factory=list)
-    _gaps: deque[tuple[float, Gaps]] = field(default_factory=deque)  # told of before, by when
+    _gaps: deque[tuple[float, Gaps]] = field(default_factory=deque)  # reported before, by time
     _made: deque[tuple[float, int]] = field(default_factory=deque)  # tokens so far, by when
 
     def iteration(self, batch: int, end_s: float, size: int, joined: int) -> None:
@@ -67,7 +67,7 @@ class Recent:
         kv_tokens: int | None = None,
         workers_lost: int = 0,
     ) -> None:
-        """Tell of one."""
+        """Report a Moment."""
         self._due_s = at_s + EVERY_S
         if self._seconds:
             new = Gaps(np.array(self._seconds), np.array(self._tokens, np.int64))
@@ -94,7 +94,7 @@ class Recent:
         )
 
     def _rate(self, at_s: float, tokens: int) -> float | None:
-        """Over the shortest stretch up to now that is long enough; the first Moment has none behind it."""
+        """Return the rate over the shortest long enough stretch up to now; None for the first Moment."""
         made = self._made
         while len(made) > 1 and made[1][0] <= at_s - RATE_S:
             made.popleft()
@@ -121,7 +121,7 @@ def expected_of(
     *,
     full_length: bool = True,
 ) -> Expected:
-    """Return what is known as the clock starts; `whole`: responses are as long as the trace's."""
+    """Return what is known as the clock starts; `full_length`: responses are as long as the trace's."""
     return Expected(
         requests=len(trace),
         tokens=int(trace.output_tokens.sum(dtype=np.int64)) if full_length else None,

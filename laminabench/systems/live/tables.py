@@ -40,7 +40,7 @@ class Iteration(NamedTuple):
     attention_s: float = float("nan")
     host_s: float = 0.0
     peak_kv_tokens: int = 0
-    # Where prompts are computed, each token that was made, and whose it is.
+    # Where prompts are computed, each token that was made, and its row.
     token_rows: Sequence[int] = ()
     tokens: Sequence[int] = ()
     moved: Sequence[int] = ()  # they ran on an instance that is lost, and wait for another one
@@ -76,7 +76,7 @@ class Tables:
         self._iterations: dict[str, list[Any]] = {name: [] for name in _ITERATIONS}
         self._stints: list[tuple[int, int, int, int]] = []
         self._in_parts: set[int] = set()  # rows that have stints
-        self._made: dict[int, int] = {}  # tokens of those who ran and wait, by row
+        self._made: dict[int, int] = {}  # tokens of requests that ran and wait, by row
 
     def arrived(self, row: int, at_s: float, *, waits: bool = True) -> None:
         self._requests["arrival_s"][row] = at_s

@@ -103,7 +103,7 @@ class PreparedModel(Prepared):
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """Several deployments of one setup, and who sends requests where; none: one, as the setup has it."""
+    """Several deployments of one setup, and their router; without any, the setup's own deployment."""
 
     instances: tuple[Deployment, ...] = ()
     router: str = ROUTER
@@ -274,7 +274,7 @@ def _require_parts(request: ReplayRequest, model: ModelShape) -> None:
 
 
 def prompt_budget(request: ReplayRequest) -> int:
-    """Most tokens of an iteration that computes prompts; 0 where they are there already."""
+    """Return the most tokens of an iteration that computes prompts; 0 where they are there already."""
     prefill = request.prefill or "off"
     if prefill == "off":
         return 0

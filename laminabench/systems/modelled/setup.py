@@ -45,7 +45,7 @@ def by_size(model: ModelShape, small: str, large: str) -> str:
 
 
 def split_by_size(model: ModelShape) -> str:
-    """v2 Table 5: LLaMA-33B on (1, 2), the larger ones on (2, 4); of the other cut the same, to compare."""
+    """Return v2 Table 5's deployment: LLaMA-33B on (1, 2), larger ones on (2, 4); others likewise."""
     return by_size(model, "1xh100+2xh20", "2xh100+4xh20")
 
 

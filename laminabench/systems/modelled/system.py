@@ -18,13 +18,13 @@ from laminabench.systems.modelled.pool import with_pool
 from laminabench.systems.modelled.setup import Modelled, Setup
 from laminabench.util.errors import UserError
 
-# Devices of which deployments of mixtures of experts are made, and attention workers beside them.
+# Devices of which deployments of mixtures of experts are made, and their attention workers.
 COUNTS = (1, 2, 4, 8, 16)
 ATTENTION_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 # Of any modelled system.
 EVERY = taken_by(request.MODELLED)
-# Of those whose times are tables: they can compute prompts too, and need not keep what iterations were.
+# For systems whose times are tables: they can compute prompts, and may drop the rows of iterations.
 PROMPTS = taken_by(request.PROMPTS)
 # What --prefill may be where prompts are computed, for the end of a sentence.
 COMPUTED = "colocated, or pool:2xh100 for devices of their own"
@@ -50,7 +50,7 @@ class System(ABC):
     PUBLISHED: ClassVar[Mapping[str, str]] = {}
     # What others are compared with, unless the user says: what people run today.
     BASELINE = False
-    # Whether it has attention workers beside model workers.
+    # Whether it has attention workers and model workers.
     SPLIT = False
     TAKES: frozenset[str] = EVERY
     ANYWAY: ClassVar[Mapping[str, object]] = ONE_BATCH
@@ -144,13 +144,13 @@ class System(ABC):
         return self.engines(deployment) * self.MAX_REQUESTS
 
     def limits(self, device: Device) -> tuple[int | None, ...]:
-        """Most requests at once that are worth trying on this device; None is its own limit."""
+        """Return the limits of requests worth trying on this device; None is its own limit."""
         del device
         return (None,)
 
 
 def worth_trying(model: ModelShape) -> list[Layout]:
-    """Tensor parallelism; of mixtures of experts every way to share these out, over two nodes too."""
+    """Return tensor parallelism; of experts every way to share these out, over two nodes too."""
     if model.experts is None:
         return [Layout(degree) for degree in model.tp_degrees(NODE_DEVICES)]
     return [each for count in COUNTS for each in model.layouts(count) if each.pp == 1]
@@ -175,7 +175,7 @@ def of_today(model: ModelShape, share: float, least: int = 1) -> Workers:
 
 
 class SplitSystem(System):
-    """Attention workers beside model workers."""
+    """A system with attention workers and model workers."""
 
     ANYWAY: ClassVar[Mapping[str, object]] = {}
     SPLIT = True

@@ -21,7 +21,7 @@ class Vllm(System):
     BLOCK_TOKENS = BLOCK_TOKENS
 
     def default_deployment(self, model: ModelShape) -> str:
-        """v2 Table 5; of mixtures of experts H200, with a quarter of their memory and more for KV."""
+        """Return v2 Table 5's; of experts H200, with a quarter of their memory and more for KV."""
         if model.experts:
             # Of one device no split costs about the same.
             return str(of_today(model, 0.75, least=2))

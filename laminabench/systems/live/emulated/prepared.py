@@ -1,4 +1,4 @@
-"""An emulated replay: the engine's as any live one, beside it the facts of the virtual cluster."""
+"""An emulated replay: a live replay on the engine, with the facts of the virtual cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from laminabench.util.progress import Listener
 
 # What is modelled and has its own time here, or none: the host's is this machine's.
 UNUSED = ("host", "recompute", "paging")
-# Of iterations that may end late before the times are said to be the host's.
+# The share of late iterations above which the times count as the host's.
 MOST_LATE = 0.05
 # What more a host should have than the slowest iterations of this replay needed.
 ROOM = 1.25

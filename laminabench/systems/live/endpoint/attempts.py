@@ -19,13 +19,13 @@ from laminabench.systems.live.endpoint.wire import GONE, Connection, NoConnectio
 PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
 TOO_MANY, UNAVAILABLE = 429, 503
 _BROKEN = (GONE, "connection reset")
-# Connections that failed one after the other before the server is taken to be gone for good.
+# Consecutive failed connections after which the server is considered unreachable.
 GONE_AFTER = 16
 _DECIMAL = re.compile(r"\d{1,6}(\.\d+)?")
 
 
 class Sent(NamedTuple):
-    """A request on its way, and who listens to its answer."""
+    """A request on its way, and the stream that parses its answer."""
 
     connection: Connection
     stream: Stream
@@ -43,7 +43,7 @@ class Attempts:
     retries: int
     unreachable: asyncio.Event = field(default_factory=asyncio.Event)  # no connection is accepted any more
     why_unreachable: str = ""
-    first_errors: dict[str, str] = field(default_factory=dict)  # of each kind, what the first said
+    first_errors: dict[str, str] = field(default_factory=dict)  # the first message of each kind
     counted_by: dict[str, int] = field(default_factory=dict)  # requests by how tokens in chunks were known
     _lost: int = 0
 
@@ -150,7 +150,7 @@ class Attempts:
 def _pause_s(stream: Stream | None, error: str, attempt: int) -> float | None:
     """Return how long to wait before the next attempt, or None if there is to be none.
 
-    What has begun to stream is never asked for twice: its tokens have been counted.
+    A request that has begun to stream is never repeated: its tokens have been counted.
     """
     pause_s = min(PAUSE_S * float(2**attempt), LONGEST_PAUSE_S)
     if stream is None:

@@ -117,7 +117,7 @@ class Client:
         reporting = asyncio.ensure_future(_report_progress(sampler, report))
         work = asyncio.ensure_future(self._schedule(began_s))
         events = (self.stopped, self.attempts.unreachable)
-        ends = [asyncio.ensure_future(event.wait()) for event in events]  # waits: beside the work
+        ends = [asyncio.ensure_future(event.wait()) for event in events]  # waits: concurrently with the work
         try:
             gc.collect()  # the last time: there are few cycles, and no time to look for them
             with gc_paused():
@@ -131,7 +131,7 @@ class Client:
                 task.cancel()
             await asyncio.gather(work, reporting, *ends, return_exceptions=True)
             self.attempts.pool.close()
-            # Connections that were aborted are told of it in the loop's next turn.
+            # Aborted connections are notified in the loop's next turn.
             await asyncio.sleep(0)
         report(sampler.sample())
 

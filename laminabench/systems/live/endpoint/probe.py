@@ -29,7 +29,7 @@ class Probed:
     accepted: Accepted
     left_out: tuple[str, ...]  # fields that the server refuses
     counted_by: CountedBy | None  # how the tokens of a chunk are known
-    added_tokens: int  # of a prompt, that the server counts and nobody sent; 0 if it does not count
+    added_tokens: int  # of a prompt, counted by the server but not sent; 0 if it does not count
     counts: bool  # it says how long prompts are
     listed: bool  # it says which models it has
 

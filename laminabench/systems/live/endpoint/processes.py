@@ -165,7 +165,7 @@ def _received(pipe: Pipe) -> Any:
 
 @contextlib.contextmanager
 def _ctrl_c_noted() -> Iterator[threading.Event]:
-    """Ctrl-C is noted, rather than to break off whatever is half read."""
+    """Note Ctrl-C instead of breaking off a half-read message."""
     noted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield noted
@@ -186,7 +186,7 @@ def _child(pipe: Pipe, part: Part) -> None:
     except UserError as error:
         pipe.send(error)
     except (BrokenPipeError, EOFError):
-        pass  # nobody is there any more to do it for
+        pass  # the parent has ended
     finally:
         pipe.close()
 

@@ -103,7 +103,7 @@ def outcome_of(noted: Sequence[Noted], trace: Trace, mode: Mode) -> Outcome:
     return Tables(trace).outcome(
         requests=_requests(calls, chunks, status),
         end_s=end_s,
-        # What waits at the server nobody sees; what waits here has all been sent then.
+        # The server's queue is not visible; all that waited here has been sent then.
         queue_empty_s=float(sent.max()) if len(sent) and mode != "open" else end_s,
         chunks=chunks,
         calls=calls,

@@ -1,4 +1,4 @@
-"""A whole replay against a server: the server asked and warmed up, the trace offered, the tables made."""
+"""A replay against a server: probe and warm up the server, offer the trace, make the tables."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def _prepare(trace: Trace, setup: EndpointSetup, seed: int) -> tuple[Probe
 
 
 def _prompts(trace: Trace, setup: EndpointSetup, seed: int, root: str) -> tuple[Prompts, Facts]:
-    """Text where there is a tokenizer, token ids otherwise."""
+    """Return text prompts where there is a tokenizer, token ids otherwise."""
     if setup.tokenizer is not None:
         tokenizer = load_tokenizer(setup.tokenizer)
         words = words_of(tokenizer)

@@ -46,7 +46,7 @@ class Address:
 
     @property
     def authority(self) -> str:
-        """Host and port, as a request's Host field has them."""
+        """The host and port, as in a request's Host field."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
@@ -64,7 +64,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The model, as the server calls it: what else it is nobody here knows."""
+    """The model, of which only the server's name for it is known."""
 
     name: str
 

@@ -17,7 +17,7 @@ CountedBy = Literal["usage", "token_ids", "logprobs", "even"]
 # A server that never ends an event shall not fill the memory.
 MOST_BYTES = 16 << 20
 DONE = b"[DONE]"
-# What is kept of an answer that is no stream, to be told of.
+# Bytes kept of an answer that is no stream, for the report.
 KEPT_BYTES = 1 << 16
 
 
@@ -151,7 +151,7 @@ class Stream:
     finished_s: float = float("nan")  # the last chunk with tokens
     prompt_counted: int = -1
     completion_counted: int = -1
-    made: int = 0  # tokens that were told of chunk by chunk
+    made: int = 0  # tokens counted chunk by chunk
     counted_by: CountedBy | None = None
     done: bool = False
     error: str = ""
@@ -193,7 +193,7 @@ class Stream:
                 return error or "the answer is no stream of events"
             if not self.done:
                 return error or "the stream stopped before its end"
-            # Whatever became of the connection, all was said.
+            # Complete, whatever became of the connection.
             return "" if self.chunks_came else "a stream without tokens"
         return error or f"HTTP {self.status}"
 

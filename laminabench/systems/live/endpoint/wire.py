@@ -1,4 +1,4 @@
-"""Connections to a server: requests go out whole, the bytes of answers are told of as they come."""
+"""Connections to a server: requests are written at once, bytes of answers are passed on as they come."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Connection(asyncio.Protocol):
             self._plain = plain.fileno()
 
     def ask(self, request: bytes, answer: Stream) -> float:
-        """Send a request whose answer somebody listens to; when it was sent."""
+        """Send a request; return when it was sent."""
         assert self._answer is None
         if self._transport is None:
             # It was taken and closed again at once, before anybody could ask.
@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
         if self._at_s >= self._departures.due_s:
             self._departures.go()
         if self._answer is None:
-            # Nobody has asked anything.
+            # No request is waiting for it.
             self.close()
             return
         try:
@@ -224,7 +224,7 @@ class Pool:
 
 
 def resolved(address: Address) -> list[Any]:
-    """Host and port for each address of the server's name, looked up once: not while requests are due."""
+    """Return host and port of each address of the server's name, looked up before requests are due."""
     try:
         entries = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except OSError as error:

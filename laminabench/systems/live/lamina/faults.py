@@ -120,7 +120,7 @@ def plan(
 def due(planned: Iterable[Injection], log: ReplayLog, elapsed_s: float) -> list[Injection]:
     """Return the faults that are due and have not been injected.
 
-    A worker that was struck is left alone until the engine has noticed: who is dead cannot be killed.
+    A struck worker is left alone until the engine has noticed: a dead one cannot be killed.
     """
     done, tokens = {event.number for event in log.strikes}, log.tables.tokens
     left = [

@@ -36,7 +36,7 @@ class Arrived(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """The engine before this is gone, and so is all that it had not told."""
+    """Note that the engine before this has ended, with all that it had not reported."""
 
     at_s: float
 

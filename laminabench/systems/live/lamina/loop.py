@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lamina.serve import Engines, Step
 
 
-# A key before all others, for those who ran when a replay was interrupted.
+# A key before all others, for requests that ran when a replay was interrupted.
 FIRST = -(2**30)
 LONGEST_SLEEP_S = 1.0
 
@@ -35,10 +35,10 @@ class Clock:
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     began: float = 0.0
-    slowdown: float = 1.0  # of an emulated replay, whose seconds take so many
+    slowdown: float = 1.0  # an emulated second takes so many
 
     def start(self, at_s: float = 0.0) -> None:
-        """Now it is so many seconds since the replay began."""
+        """Start the clock at so many seconds since the replay began."""
         self.began = self.now() - at_s * self.slowdown
 
     def elapsed(self) -> float:
@@ -61,7 +61,7 @@ class Order:
 
     key: Callable[[int], int] | None
     row: int = 0
-    first: bool = False  # it goes before everybody whose place the key decides
+    first: bool = False  # it goes before all that are ordered by key
 
     def policy(self, *_: object) -> int:
         assert self.key is not None
@@ -218,7 +218,7 @@ class Replay:
     def _step(self) -> None:
         step = self.engine.step()
         self.note_faults()
-        # A result is kept until it is asked for.
+        # A result is stored until it is fetched.
         results = {number: self.engine.result(number) for number in step.ended}
         for number, result in results.items():
             if result.error:

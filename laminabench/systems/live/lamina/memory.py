@@ -100,7 +100,7 @@ def absorbing_bytes(setup: LiveSetup) -> float:
 
 
 def free_bytes(setup: LiveSetup) -> float:
-    """Memory that nobody uses; of a cluster's nodes each is looked at when workers start there."""
+    """Return free memory; that of a cluster's nodes is checked when workers start there."""
     if setup.ray is not None:
         return float(sys.maxsize)
     return local.free_bytes()

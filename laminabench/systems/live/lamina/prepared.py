@@ -66,7 +66,7 @@ class PreparedEngine(Prepared):
 
     @property
     def slowdown(self) -> float:
-        """Seconds that one of the replay takes."""
+        """The seconds that one of the replay takes."""
         return 1.0
 
     @property
@@ -92,7 +92,7 @@ class PreparedEngine(Prepared):
         return replace(self, request=request, setup=replace(choice.setup, auto=False), choice=choice)
 
     def replay(self, trace: Trace, past: Past, listener: Listener) -> Replayed:
-        """Here and now; what a journal has is gone on with."""
+        """Replay here and now, continuing an interrupted replay from its journal."""
         setup = self.setup
         if setup.on_gpus:
             listener.note("workers on GPUs are not verified on hardware; see docs/gpu.md")

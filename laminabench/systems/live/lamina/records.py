@@ -135,12 +135,12 @@ class Recorded:
 
 @dataclass(frozen=True)
 class OwnTimes:
-    """An engine in one process, whose steps have said it all."""
+    """Records of an engine in one process: its steps already have all times."""
 
     violations: Sequence[str] = ()
 
     def schedule(self) -> UnsetType:
-        """Nobody took turns."""
+        """Return UNSET: there is one batch, so nothing takes turns."""
         return UNSET
 
     def outcome(self, log: ReplayLog, kv_capacity_tokens: int) -> Outcome:

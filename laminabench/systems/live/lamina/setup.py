@@ -44,12 +44,12 @@ class LiveSetup(LocalSetup):
     admission: Admission = "reserve"
     max_sequences: int = MAX_SEQUENCES
     kv_tokens: int | None = None  # on the devices
-    overcommit: float = 1.0  # times as many there are with those beside them, as of the modelled systems
+    overcommit: float = 1.0  # KV tokens over those that fit, as in the modelled systems
     kv_dtype: Literal["auto", "fp8", "int8"] = "auto"  # of KV alone; else the model's
     oversubscribe: bool = False
-    # Who computes prompts: nobody (their KV is made up), the model workers, or so many workers of their own.
+    # What computes prompts: nothing (their KV is made up), the model workers, or separate workers.
     prefill: Literal["off", "model"] | int = "off"
-    max_batched_tokens: int = PROMPT_TOKENS  # of prompts, beside those who decode
+    max_batched_tokens: int = PROMPT_TOKENS  # of prompts, in an iteration
     ray: str | None = None  # the address of the cluster whose actors the workers are; None: this machine's
 
     auto: bool = False  # `deployment` is one process, and may become another one
@@ -70,7 +70,7 @@ class LiveSetup(LocalSetup):
 
     @property
     def each(self) -> list[LiveSetup]:
-        """Every instance by itself."""
+        """The setup of every instance."""
         return [
             replace(self, deployment=one, deployments=()) for one in self.deployments or (self.deployment,)
         ]
@@ -81,7 +81,7 @@ class LiveSetup(LocalSetup):
 
     @property
     def parts(self) -> dict[str, Workers]:
-        """Model and attention workers, by what the engine calls them."""
+        """The model and attention workers, by the engine's names."""
         parts = {"model": self.deployment.model, "attention": self.deployment.attention}
         return {kind: part for kind, part in parts.items() if part is not None}
 
@@ -122,7 +122,7 @@ class LiveSetup(LocalSetup):
 
     @property
     def processes(self) -> int:
-        """Workers of all kinds, of all instances."""
+        """The number of workers of all kinds, of all instances."""
         return sum(sum(one.workers) + one.prefill_workers for one in self.each)
 
     def names(self) -> list[str]:

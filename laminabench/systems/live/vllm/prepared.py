@@ -33,7 +33,7 @@ class PreparedVllm(Prepared):
     environment: Environment
 
     def replay(self, trace: Trace, past: Past, listener: Listener) -> Replayed:
-        """Here and now; where vLLM fails, what came of it until then, marked `partial`."""
+        """Replay here and now; where vLLM fails, return the outcome until then, marked `partial`."""
         del past
         setup, environment, workload = self.setup, self.environment, Workload.of(self.request)
         if environment.unlike_pins:
@@ -49,7 +49,7 @@ class PreparedVllm(Prepared):
         received, outcome = ended.received, ended.received.outcome()
         prompts = setup.prefill == "model"
         summary = summary_of(outcome, trace, workload, setup.deployment, prompts=prompts)
-        # What requests had made that were cut short is not told.
+        # Tokens of requests that were cut short are not reported.
         if prompts and ended.why is None:
             made = [received.made.get(row, []) for row in range(len(trace))]
             summary = msgspec.structs.replace(summary, tokens_sha256=tokens_sha256(made))

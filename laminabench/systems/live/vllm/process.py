@@ -18,7 +18,7 @@ from laminabench.util.child_environment import child_environment
 
 # A model that is compiled for the first time keeps it silent so many times longer than a step may.
 _START_TIMES = 3
-# From being asked to end to being killed.
+# Between the request to end and the kill.
 _GRACE_S = 10.0
 _SHARED = re.compile(rb"vllm_dist_[0-9a-f]{32}")
 _NUMBERED = re.compile(rb"\bpid=(\d+)")

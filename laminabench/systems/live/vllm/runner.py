@@ -177,7 +177,7 @@ class Session:
 def session(
     trace: Trace, setup: VllmSetup, offered: Offered, environment: Environment, tokens: int | None
 ) -> Iterator[Session]:
-    """vLLM started for as long as this lasts."""
+    """Start vLLM, and end it with the block."""
     with (
         tempfile.TemporaryDirectory(prefix="laminabench-vllm-", ignore_cleanup_errors=True) as name,
         launch(trace, setup, offered, environment, tokens, Path(name)) as process,
@@ -218,7 +218,7 @@ def run(
     seed: int = 0,
     listener: Listener = SILENT,
 ) -> Ended:
-    """Replay here and now. However it ends, vLLM and its processes have ended too, and its files are gone."""
+    """Replay here and now. In any case vLLM and its processes have ended then, and its files are removed."""
     received, why = Received(trace), None
     tokens = kv_tokens(setup, trace, free_bytes)
     with tempfile.TemporaryDirectory(prefix="laminabench-vllm-", ignore_cleanup_errors=True) as name:

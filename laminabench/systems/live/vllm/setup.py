@@ -44,7 +44,7 @@ class VllmSetup(LocalSetup):
     kv_tokens: int | None = None
     gpu_memory_utilization: float | None = None
     enforce_eager: bool = False
-    # Who computes prompts: nobody (their KV is made up), or vLLM, as it is; the next two are its own then.
+    # What computes prompts: nothing (their KV is made up), or vLLM; the next two are then its own.
     prefill: Literal["off", "model"] = "off"
     max_batched_tokens: int | None = None
     prefix_sharing: bool | None = None
@@ -56,17 +56,17 @@ class VllmSetup(LocalSetup):
 
     @property
     def devices(self) -> int:
-        """Cores, or GPUs."""
+        """The number of cores, or GPUs."""
         return self.deployment.model.count
 
     @property
     def workers(self) -> int:
-        """Workers that share the model. Cores of a CPU are threads of one worker by default."""
+        """The workers that share the model. Cores of a CPU are threads of one worker by default."""
         return self.tensor_parallel or (1 if self.kind == "cpu" else self.devices)
 
     @property
     def kv_bytes_per_token(self) -> float:
-        """Bytes of all workers together: those beyond the number of KV heads hold copies."""
+        """The bytes of all workers together: those beyond the number of KV heads have copies."""
         return self.model.kv_bytes_per_token * max(1, self.workers // self.model.kv_heads)
 
     def gpus(self) -> list[int]:

@@ -175,7 +175,7 @@ def pool_tokens(setup: Setup, workers: Workers, groups: Layout) -> int:
 
 
 def timing_of(setup: Setup, on: Device, layout: Layout, groups: Layout, limits: Limits) -> Timing:
-    """docs/simulator.md has every line of it."""
+    """Return the times of an iteration; docs/simulator.md has every line of it."""
     model, costs, device = setup.model, setup.costs, setup.deployment.model.device
     head = not setup.prompt_budget
     mid, last = feed_slices(costs, model, device, layout, limits.rows, setup.routing, head=head)
@@ -197,7 +197,7 @@ def timing_of(setup: Setup, on: Device, layout: Layout, groups: Layout, limits: 
 
 
 def hidden_seconds(setup: Setup, layout: Layout, rows: np.ndarray) -> Float64:
-    """Hidden states from one side to the other: half of the round trip, and the bytes."""
+    """Return the time of hidden states from one side to the other: half a round trip, and the bytes."""
     size = ACTIVATION_BYTES * setup.model.hidden * copies(setup.model, layout) * rows
     seconds: Float64 = setup.network.rtt_s / 2 + size / link_rate(setup, layout.devices)
     return seconds

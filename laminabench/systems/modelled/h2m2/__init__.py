@@ -19,7 +19,7 @@ from laminabench.systems.modelled.setup import MEMORY_SHARE, PREFILL_ROWS, Model
 from laminabench.systems.modelled.system import EVERY, ONE_BATCH, System
 from laminabench.util.errors import UserError
 
-# vLLM's, whose scheduling this is.
+# As in vLLM, because scheduling is vLLM's.
 MAX_NUM_SEQS = 1024
 MAPPING = "greedy"
 WEIGHTS_AND_KV = "int8"
@@ -252,7 +252,7 @@ class H2m2(System):
         return build(setup)
 
     def settled(self, setup: Setup) -> tuple[Setup, str]:
-        """Some mappings and boards ask for other hardware than what the catalogue has a price of."""
+        """Adjust the price: some mappings and boards need other hardware than the catalogue's."""
         priced = at_own_price(setup)
         return priced, unpriced(priced)
 

@@ -30,7 +30,7 @@ class IterationLoad(NamedTuple):
 
 
 class Mapping(NamedTuple):
-    """Heads on the HBM side, of attention whole KV groups; or layers, each on one side altogether."""
+    """A mapping of heads to the HBM side (of attention: KV groups), or of entire layers."""
 
     qkv: int
     attention: int

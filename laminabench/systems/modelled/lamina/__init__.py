@@ -50,7 +50,7 @@ ATTENTION_TERMS = ("attention", "windows", "prompts", "batched")
 
 
 def default_deployment(model: ModelShape) -> str:
-    """v2 Table 5's; of experts H200, and as many H20."""
+    """Return v2 Table 5's deployment; of experts H200, and as many H20."""
     if model.experts:
         workers = of_today(model, 0.9)
         return f"{workers}+{workers.count}xh20"
@@ -133,7 +133,7 @@ def batches_of(setup: Setup) -> tuple[int, Pipelining]:
 
 
 def replica_count(pipelining: str, batches: int) -> int:
-    """Serial: one. Rotational: one less than batches. Fixed: one a batch."""
+    """Return one replica if serial, one less than batches if rotational, one a batch if fixed."""
     if pipelining == "serial" and batches != 1:
         raise UserError(
             "deployment-batches",
@@ -159,7 +159,7 @@ def layout_of_replica(setup: Setup, replicas: int) -> Layout:
 def partition_of(setup: Setup) -> Literal["heads", "requests"]:
     """Return what attention workers share out; of latent attention, with its one KV head, requests.
 
-    So it is where mixtures of experts have fewer KV heads than workers, unless asked otherwise.
+    By default that also holds where mixtures of experts have fewer KV heads than workers.
     """
     attention = setup.deployment.attention
     assert attention is not None
