@@ -40,9 +40,7 @@ class Batch:
 
 
 def prepare(batch: Batch) -> tuple[Callable[[], object], dict[str, object]]:
-    """The kernel's call on a cache that is filled, and what is to be known of it; AssertionError if what it
-    computes is no attention.
-    """
+    """Return the kernel's call on a filled cache, and facts about it; assert that it computes attention."""
     from vllm import _custom_ops as ops
     from vllm import envs
     from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
@@ -50,7 +48,7 @@ def prepare(batch: Batch) -> tuple[Callable[[], object], dict[str, object]]:
     dtype: torch.dtype = getattr(torch, batch.dtype)
     isa = _get_attn_isa(dtype, batch.block, batch.head_dim, "auto")
     if isa == "amx":
-        # The kernel of the operating system has to be asked for tiles, which a model's first product does.
+        # The operating system has to enable tiles, which a model's first product requests.
         assert torch.cpu._init_amx(), "this process may not use AMX"
     blocks = -(-batch.tokens // batch.block)
     cache = torch.zeros(batch.requests * blocks, batch.kv_heads, batch.block, 2 * batch.head_dim, dtype=dtype)
@@ -100,8 +98,8 @@ def prepare(batch: Batch) -> tuple[Callable[[], object], dict[str, object]]:
 
     call()
     k, v, one = (x.transpose(0, 1).float() for x in (k, v, q[-1:]))
-    wanted = torch.nn.functional.scaled_dot_product_attention(one, k, v, enable_gqa=True)
-    error = float((out[-1].float() - wanted[:, 0]).abs().max())
+    expected = torch.nn.functional.scaled_dot_product_attention(one, k, v, enable_gqa=True)
+    error = float((out[-1].float() - expected[:, 0]).abs().max())
     assert error <= _TOLERANCE, f"its output is {error:g} from attention's"
     return call, {"isa": isa, "threads": torch.get_num_threads(), "error": error}
 

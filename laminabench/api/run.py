@@ -153,7 +153,7 @@ class Run:
         from laminabench.runs.write import write_run
 
         target = Path(path)
-        beside = self._result.replayed.beside if self._result else _beside(self._table.directory)
+        beside = self._result.replayed.files if self._result else _beside(self._table.directory)
         write_run(target, self._table.outcome, self._table, self.manifest, beside)
         return Run(self._table, path=target, result=self._result, notes=self.notes)
 

@@ -1,4 +1,4 @@
-"""Where vLLM is: an environment of its own with pinned versions, which needs no flag once it is built.
+"""The environment of vLLM, with pinned versions; it needs no flag once it is built.
 
 Nothing half-built looks ready, and an error names what is missing.
 """
@@ -62,7 +62,7 @@ class Environment:
         return self.python.parent.parent
 
     def describe(self) -> dict[str, Any]:
-        """For the manifest and for people."""
+        """Return the environment for the manifest and for people."""
         return {
             "python": str(self.python),
             "kind": self.kind,
@@ -74,7 +74,7 @@ class Environment:
 
 
 def runner_folder() -> Path:
-    """What runs in the environment, and its pins."""
+    """Return the folder of the code that runs in the environment, and its pins."""
     return part_of_tree("baselines") / "vllm"
 
 
@@ -83,19 +83,19 @@ def pins_file(kind: Kind) -> Path:
 
 
 def pins_sha256(kind: Kind) -> str:
-    """Of versions and comments: a file more that may be installed changes nothing of what is."""
+    """Return a hash of versions and comments; another allowed file for a version does not change it."""
     return hashlib.sha256("".join(f"{line}\n" for line in _pins(kind)).encode()).hexdigest()
 
 
 def _pins(kind: Kind) -> Iterator[str]:
-    """Its lines without the hashes, which are below each version, indented."""
+    """Return the lines without the hashes, which are below each version, indented."""
     for line in pins_file(kind).read_text(encoding="utf-8").splitlines():
         if not line.startswith(" "):
             yield line.removesuffix(" \\")
 
 
 def pinned(kind: Kind, python: tuple[int, int]) -> dict[str, str]:
-    """Version by package, for an interpreter of that version."""
+    """Return versions by package, for an interpreter of that version."""
     pins = {}
     for line in _pins(kind):
         pin = _PIN.fullmatch(line)
@@ -109,16 +109,16 @@ def pinned(kind: Kind, python: tuple[int, int]) -> dict[str, str]:
 
 
 def installed(packages: Path) -> dict[str, str]:
-    """Version by package, of the `site-packages` folder: by the names of its records, which takes no time."""
+    """Return versions by package of a `site-packages` folder, by the names of its records, which is fast."""
     records = (path.name.removesuffix(".dist-info").rpartition("-") for path in packages.glob("*.dist-info"))
     return {_normal(name): version for name, _, version in records}
 
 
-def differences(wanted: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
-    """What is missing or of another version, as `torch 2.12 instead of 2.13`."""
+def differences(expected: Mapping[str, str], there: Mapping[str, str]) -> list[str]:
+    """Return what is missing or of another version, as `torch 2.12 instead of 2.13`."""
     return [
         f"{name} {there[name]} instead of {version}" if name in there else f"no {name}"
-        for name, version in wanted.items()
+        for name, version in expected.items()
         if there.get(name) != version
     ]
 
@@ -128,12 +128,12 @@ def _normal(name: str) -> str:
 
 
 def default_kind() -> Kind:
-    """CUDA where there is a driver for it."""
+    """Return CUDA where there is a driver for it."""
     return "cuda" if shutil.which("nvidia-smi") else "cpu"
 
 
 def default_folder(kind: Kind) -> Path:
-    """Where the environment is unless another folder is named: with the user's data."""
+    """Return the folder of the environment unless another is named: with the user's data."""
     chosen = os.environ.get("LAMINABENCH_HOME")
     if chosen:
         return expanded(chosen) / "baselines" / f"vllm-{kind}"
@@ -143,7 +143,7 @@ def default_folder(kind: Kind) -> Path:
 
 
 def find(kind: Kind) -> Environment:
-    """The environment to use: LAMINABENCH_VLLM's, or the one that was built; a UserError if there is none."""
+    """Return LAMINABENCH_VLLM's environment, or the one that was built; raise a UserError without any."""
     chosen = os.environ.get(CHOSEN)
     if chosen:
         return environment_of(expanded(chosen), kind, f"{CHOSEN} is {chosen}")
@@ -157,7 +157,7 @@ def find(kind: Kind) -> Environment:
 
 
 def environment_of(python: Path, kind: Kind, named_by: str) -> Environment:
-    """The environment of an interpreter; a UserError that begins with `named_by` if it cannot be used."""
+    """Return an interpreter's environment; a UserError that begins with `named_by` if it cannot be used."""
     python = python.absolute()
     if not os.access(python, os.X_OK) or not python.is_file():
         why = "which is no Python; leave it out, or name one that has vLLM"
@@ -173,7 +173,7 @@ def environment_of(python: Path, kind: Kind, named_by: str) -> Environment:
 
 
 def ready(folder: Path, kind: Kind) -> Environment | None:
-    """The environment, if all that is pinned today was installed and checked, and is still there."""
+    """Return the environment, if all that is pinned today was installed and checked, and is still there."""
     try:
         stamp = json.loads((folder / STAMP).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -183,7 +183,7 @@ def ready(folder: Path, kind: Kind) -> Environment | None:
 
 
 def look_at(folder: Path) -> Environment | None:
-    """What is in an environment, by its files; None if that is no vLLM."""
+    """Return the content of an environment, by its files; None if that is no vLLM."""
     python = folder / "bin" / "python"
     places = sorted(folder.glob("lib/python3.*/site-packages"))
     if len(places) != 1 or not os.access(python, os.X_OK):
@@ -201,19 +201,19 @@ def look_at(folder: Path) -> Environment | None:
 
 
 def set_up(folder: Path, kind: Kind, python: str | None, progress: Progress) -> tuple[Environment, bool]:
-    """The environment at that folder, built if it is not there as pinned; and whether it was there."""
-    if found := ready(folder, kind):
-        return found, True
+    """Build the environment in that folder if it is not there as pinned; return also whether it was."""
+    if built := ready(folder, kind):
+        return built, True
     interpreter = _interpreter(python)
     _require_machine(folder, kind)
     with _alone(folder):
-        if found := ready(folder, kind):  # another process has built it meanwhile
-            return found, True
+        if built := ready(folder, kind):  # another process has built it meanwhile
+            return built, True
         return _build(folder, kind, interpreter, progress), False
 
 
 def _interpreter(chosen: str | None) -> str:
-    """A Python 3.11 to 3.14; 3.11 is what the versions were resolved for."""
+    """Return a Python 3.11 to 3.14; 3.11 is what the versions were resolved for."""
     if chosen is not None:
         if shutil.which(chosen) is None or not _right(chosen):
             raise UserError(
@@ -232,10 +232,10 @@ def _interpreter(chosen: str | None) -> str:
 
 
 def _right(python: str) -> bool:
-    asked = "import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 15))"
+    script = "import sys, ensurepip; sys.exit(not (3, 11) <= sys.version_info < (3, 15))"
     return (
         subprocess.run(
-            [python, "-c", asked],
+            [python, "-c", script],
             env=child_environment(),
             capture_output=True,
             check=False,
@@ -280,7 +280,7 @@ def _require_machine(folder: Path, kind: Kind) -> None:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Two at once would clear away each other's packages: the second waits.
+    """Let a second process wait: two at once would clear away each other's packages.
 
     The folder itself is locked, which leaves no file behind; `venv --clear` removes what is in it and not it.
     """
@@ -295,9 +295,9 @@ def _alone(folder: Path) -> Iterator[None]:
 
 def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> Environment:
     (folder / STAMP).unlink(missing_ok=True)
-    wanted = pins_file(kind)
+    pins = pins_file(kind)
     # With its hashes, which a command line cannot have.
-    text = wanted.read_text(encoding="utf-8")
+    text = pins.read_text(encoding="utf-8")
     of_torch = re.search(r"^(torch==\S+).*\n( .*\n)*", text, re.MULTILINE)
     assert of_torch is not None
     torch = of_torch[1]
@@ -328,7 +328,7 @@ def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> En
         )
     _install(
         folder,
-        wanted,
+        pins,
         lambda done: progress("installing vLLM and what it needs", done, total),
         "not all of what vLLM needs",
     )
@@ -361,11 +361,11 @@ def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> En
     return there
 
 
-def _install(folder: Path, wanted: Path, progress: Callable[[int], None], missing: str) -> None:
-    """pip, without resolving, and only files with the hashes that are pinned; progress counts packages."""
+def _install(folder: Path, pins: Path, progress: Callable[[int], None], missing: str) -> None:
+    """Run pip, without resolving, only for files with the pinned hashes; progress counts packages."""
     command = (
         *("-m", "pip", "--disable-pip-version-check", "install", "--retries", "2", "--progress-bar", "off"),
-        *("--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement", str(wanted)),
+        *("--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement", str(pins)),
     )
     progress(0)
     lines: list[str] = []

@@ -1,4 +1,4 @@
-"""Which matrix products a part of a slice runs, under names short enough for a table and a picture."""
+"""The matrix products of a part of a slice, under names short enough for a table and a picture."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PartProducts(TypedDict):
 
 
 def products_of(parts: Iterable[PartFacts]) -> list[PartProducts]:
-    """For each part of a slice: its operators, and its products with their weights' names, shapes, bytes."""
+    """Return for each part of a slice its operators and products with their weights' names, shapes, bytes."""
     described: list[PartProducts] = []
     for part in parts:
         instructions = part["instructions"]
@@ -51,17 +51,17 @@ def products_of(parts: Iterable[PartFacts]) -> list[PartProducts]:
 
 
 def is_size(one: InstructionFacts) -> bool:
-    """Whether an instruction computes with the size of the batch instead of with a tensor."""
+    """Return whether an instruction computes with the size of the batch instead of with a tensor."""
     return one["op"] == "sym_size" or (one["type"] is None and not one["inputs"])
 
 
 def weight_shape(kind: str) -> tuple[int, ...]:
-    """`bfloat16[512, 128]` as (512, 128)."""
+    """Return `bfloat16[512, 128]` as (512, 128)."""
     return tuple(int(size) for size in kind.partition("[")[2].rstrip("]").split(",") if size.strip())
 
 
 def short_name(name: str, words: int = 1) -> str:
-    """The last words of a weight's name, and its rows if not all: `q_proj`, `query_key_value[0:64 …]`."""
+    """Return a weight's last names, and its rows if not all: `q_proj`, `query_key_value[0:64 …]`."""
     # transpose(model.layers.0.mlp.experts.down_proj): how it is laid out is not its name.
     name = name.rpartition("(")[2].rstrip(")")
     rows = _ROWS.search(name)
@@ -89,7 +89,7 @@ def _product(one: InstructionFacts) -> Product:
 
 
 def _tell_apart(products: list[Product]) -> None:
-    """GPT-2 calls two weights of a layer c_proj: such get a word more."""
+    """Lengthen equal names: GPT-2 calls two weights of a layer c_proj."""
     often = Counter(product["name"] for product in products)
     for product in products:
         if product["weight"] is not None and often[product["name"]] > 1:

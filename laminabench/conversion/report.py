@@ -20,7 +20,7 @@ from laminabench.util.gc_paused import gc_paused
 
 
 def converted(model: ModelSource, dtype: str | None, rope: str, *, keep: bool = True) -> Conversion:
-    """The model cut into slices; a UserError gives the reason if it cannot be."""
+    """Cut the model into slices; a UserError gives the reason if it cannot be."""
     try:
         with _quietly():
             source: object = model.config
@@ -33,7 +33,7 @@ def converted(model: ModelSource, dtype: str | None, rope: str, *, keep: bool = 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """No advice from transformers about special tokens, and no searching of a growing graph for garbage."""
+    """Suppress transformers' advice on special tokens, and searching of a growing graph for garbage."""
     log = transformers.logging
     level = log.get_verbosity()
     log.set_verbosity_error()
@@ -61,12 +61,12 @@ class ConversionReport(ConversionOverview):
     context_bytes: int
     transfer_agrees: bool
     seconds: float
-    known: bool  # it was converted before, and kept
+    known: bool  # it was converted before, and cached
     slices: list[SliceReport]
 
 
 class FamilyRow(TypedDict):
-    """One conversion in a line of a table."""
+    """A conversion in a line of a table."""
 
     family: str
     model_type: str
@@ -110,7 +110,7 @@ def report(
 
 
 def typical_slice(facts: ConversionReport) -> int:
-    """The first slice of the largest class, of those between two attention operators if there are any."""
+    """Return the first slice of the largest class, between two attention operators if possible."""
     kinds = [kind for kind in facts["classes"] if 0 < kind["slices"][0] < facts["layers"]]
     largest = max(kinds or facts["classes"], key=lambda kind: len(kind["slices"]))
     return largest["slices"][0]
@@ -125,7 +125,7 @@ def check_slice(facts: ConversionReport, index: int) -> None:
 
 
 def summary(facts: ConversionReport) -> FamilyRow:
-    """One conversion in a line of a table."""
+    """Return one conversion in a line of a table."""
     typical = typical_slice(facts)
     return {
         "family": facts["model"],

@@ -24,7 +24,7 @@ class ModelSource:
     config: Mapping[str, Any] | Path
 
     def layers(self) -> int | None:
-        """How many layers, where that is known before the config is read in earnest."""
+        """Return how many layers there are, where that is known before the config is fully read."""
         config = self.config
         if isinstance(config, Path):
             try:
@@ -38,7 +38,7 @@ class ModelSource:
 
 
 def model_source(name: str) -> ModelSource:
-    """The model called `name`; a UserError suggests what was meant."""
+    """Return the model called `name`; a UserError suggests what was meant."""
     path, catalogue = Path(name), load_models()
     # As with --model elsewhere: a folder with the name of a known model does not hide it.
     if path.suffix == ".json" or (name not in catalogue and name not in SMALL_MODELS and path.is_dir()):

@@ -1,4 +1,4 @@
-"""What a replay gives back: tables of requests, and of iterations or of what a client saw."""
+"""The outcome of a replay: tables of requests, and of iterations or of what a client observed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ATTENTION = -1
 class Outcome:
     """Columns by name, as runs/schema.py defines them; times in seconds.
 
-    A replay that only a client saw has `chunks` and `calls`, and no iterations, stints or work: nobody told.
-    Its requests have a `status` and no batch, `arrival_s` is when they were due, and how busy who was is NaN.
+    A replay that only a client saw has `chunks` and `calls`, and no iterations, stints or work.
+    Its requests have a `status` and no batch, `arrival_s` is when they were due, and utilisation is NaN.
     """
 
     # arrival_s admitted_s first_token_s finished_s first_iteration last_iteration batch preemptions;
@@ -29,7 +29,7 @@ class Outcome:
     iterations: Columns
     # request batch first_iteration last_iteration: uninterrupted stretches of requests that ran in several.
     stints: Columns
-    # batch worker iteration cycle slice start_s end_s: recorded work, if any was asked for.
+    # batch worker iteration cycle slice start_s end_s: recorded work, if requested.
     timeline: Columns
     replica_busy_s: NDArray[np.float64]
     attention_busy_s: float

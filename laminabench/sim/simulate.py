@@ -29,7 +29,7 @@ def simulate(
     check: bool = False,
     threads: int | None = None,
 ) -> Outcome:
-    """The trace replayed on a deployment, or several; `record_s` keeps the pieces of work that begin then.
+    """Replay the trace on a deployment, or several; `record_s` keeps the pieces of work that begin then.
 
     On as many threads as there are cores, where instances do not depend on each other; what comes out does
     not depend on that.

@@ -30,17 +30,17 @@ Float64 = NDArray[np.float64]
 
 def ticks(seconds: Float64 | float) -> Ticks:
     """Return seconds as whole ticks of 0.1 ns; raise a UserError for what 64 bits cannot hold."""
-    whole = np.floor(np.asarray(seconds, np.float64) * TICKS_PER_S + 0.5)
-    if whole.size and not (whole.min() >= -(2.0**63) and whole.max() < 2.0**63):  # NaN is neither
-        wrong = np.ravel(seconds)[int(np.argmin(np.ravel(np.abs(whole) < 2.0**63)))]
+    rounded = np.floor(np.asarray(seconds, np.float64) * TICKS_PER_S + 0.5)
+    if rounded.size and not (rounded.min() >= -(2.0**63) and rounded.max() < 2.0**63):  # NaN is neither
+        wrong = np.ravel(seconds)[int(np.argmin(np.ravel(np.abs(rounded) < 2.0**63)))]
         raise UserError(
             "time-not-countable", f"{wrong:g} s is no time: it is not a number, or is more than 29 years"
         )
-    return whole.astype(np.int64)
+    return rounded.astype(np.int64)
 
 
 def slopes(seconds: Float64) -> Float64:
-    """Seconds as fractions of ticks."""
+    """Return seconds as fractions of ticks."""
     return np.ascontiguousarray(seconds * TICKS_PER_S)
 
 
@@ -70,7 +70,7 @@ def measured_ticks(measured: MeasuredAttention) -> _sim.MeasuredAttention:
 
 
 class HostTiming(Protocol):
-    """Seconds that serving costs beside the model."""
+    """Seconds that serving costs in addition to the model."""
 
     @property
     def host_fixed(self) -> float: ...
@@ -121,7 +121,7 @@ class Timing:
     kv_transfer: Float64 | float = 0.0
     out_transfer: Float64 | float = 0.0
     migration: Float64 | float = 0.0
-    # Of the attention workers, in a layer, beside attention and before it.
+    # Of the attention workers, in a layer: their work other than attention, before it.
     attention_rows: Float64 | float = 0.0
     combine: float = 0.0
     stream_chunks: int = 1
@@ -185,7 +185,7 @@ class Timing:
         return costs
 
     def check(self) -> None:
-        """A UserError if a time is no time: a coefficient somewhere is wrong."""
+        """Raise a UserError if a time is no time: a coefficient somewhere is wrong."""
         times = {each.name: getattr(self, each.name) for each in fields(self)}
         del times["device_tokens"], times["window"], times["measured"]
         if prompts := times.pop("prompts"):
@@ -252,7 +252,7 @@ class PromptPool:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One modelled deployment, ready to be replayed against."""
+    """A modelled deployment, ready to be replayed against."""
 
     layers: int
     timing: Timing | ComputedTiming
@@ -260,7 +260,7 @@ class Spec:
     max_requests: int
     pools: int = 1
     block_tokens: int = 1
-    # Of KV, for each request that is admitted, beside its own tokens: what layers keep that look at a window.
+    # KV charged for each admitted request on top of its tokens: the windows of layers that have one.
     request_tokens: int = 0
     batches: int = 1
     min_batch: int = 1  # sequences that each batch should have: with fewer in all, fewer take turns
@@ -283,7 +283,7 @@ class Spec:
 
     @property
     def prompts(self) -> bool:
-        """Whether they are computed."""
+        """Whether prompts are computed."""
         return self.prompt_budget > 0 or self.pool is not None
 
     def native(self) -> _sim.Deployment:
@@ -318,12 +318,12 @@ class Fleet:
     specs: tuple[Spec, ...]  # each as often as it has copies
     router: str | Callable[..., int] = "round-robin"
     global_queue: bool = False  # requests wait in front, until an instance has room
-    # A row of each; else only what they come to, for replays of billions.
+    # Keep a row of each; else only sums, for replays of billions.
     keep_iterations: bool = True
 
     @property
     def batches(self) -> tuple[int, ...]:
-        """Batches of each instance; they are numbered one instance after the other."""
+        """The batches of each instance, numbered one instance after the other."""
         return tuple(spec.batches for spec in self.specs for _ in range(spec.copies))
 
 
@@ -331,7 +331,7 @@ Priority = Callable[[int], int]
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """How the trace's requests come: docs/traces.md has the three modes."""
+    """The way that the trace's requests arrive: docs/traces.md has the three modes."""
 
     mode: Mode = "saturate"
     concurrency: int = 0

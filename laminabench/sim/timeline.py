@@ -32,7 +32,7 @@ _EVENTS_AT_A_TIME = 1 << 14
 
 
 class Lanes(msgspec.Struct, frozen=True):
-    """Who is drawn, each in a lane of its own, and in which of them each recorded piece of work is."""
+    """The lanes of a timeline, and the lane of each recorded piece of work."""
 
     process: str
     names: tuple[str, ...]
@@ -41,7 +41,7 @@ class Lanes(msgspec.Struct, frozen=True):
 
 
 def lanes_of(outcome: Outcome, fleet: Fleet) -> Lanes:
-    """The virtual cluster's: the replicas, and at the end the attention workers, which move as one.
+    """Return the virtual cluster's lanes: the replicas, and then the attention workers, which move as one.
 
     On shared devices attention is work of the batch's replica, where each does its own, or of the only one.
     """
@@ -67,7 +67,7 @@ def lanes_of(outcome: Outcome, fleet: Fleet) -> Lanes:
 
 
 def write_timeline(path: Path, outcome: Outcome, lanes: Lanes) -> None:
-    """A lane for each worker, or pool of them that moves as one, and one for the host's work on each batch.
+    """Write a lane for each worker, or pool that moves as one, and one for the host's work on each batch.
 
     Each slice, each attention and each stretch of host time is a piece of work, coloured by its batch.
     """
@@ -87,7 +87,7 @@ def write_timeline(path: Path, outcome: Outcome, lanes: Lanes) -> None:
 
 
 def check_suffix(path: Path) -> None:
-    """A UserError unless the name says that it is a timeline."""
+    """Raise a UserError unless the name says that it is a timeline."""
     if not path.name.endswith(SUFFIXES):
         raise UserError(
             "timeline-bad-suffix",
@@ -96,7 +96,7 @@ def check_suffix(path: Path) -> None:
 
 
 def two_iterations(outcome: Outcome, middle_s: float | None = None) -> tuple[float, float]:
-    """Seconds around the middle of the replay, or another moment, that hold a whole iteration."""
+    """Return a window around the middle of the replay, or another moment, that covers an iteration."""
     middle, rows = outcome.end_s / 2 if middle_s is None else middle_s, outcome.iterations
     if not len(rows["start_s"]):
         return middle, middle
@@ -106,14 +106,14 @@ def two_iterations(outcome: Outcome, middle_s: float | None = None) -> tuple[flo
 
 
 def bubbles(outcome: Outcome, lanes: Lanes) -> dict[str, float | None]:
-    """Share of the recorded time each worker idled; None where too little was recorded to tell.
+    """Return each worker's idle share of the recorded time; None where too little was recorded.
 
     Only work that begins in the window is recorded. So the time looked at starts when every worker (that
     works at all) has begun a recorded piece, and ends when the first of them has ended its last.
     """
     start, end = ticks(outcome.timeline["start_s"]), ticks(outcome.timeline["end_s"])
-    mine = [lanes.of == lane for lane in range(len(lanes.names))]
-    working = [rows for rows in mine if rows.any()]
+    rows_of = [lanes.of == lane for lane in range(len(lanes.names))]
+    working = [rows for rows in rows_of if rows.any()]
     first = max((int(start[rows].min()) for rows in working), default=0)
     last = min((int(end[rows].max()) for rows in working), default=0)
     if last <= first:
@@ -121,7 +121,7 @@ def bubbles(outcome: Outcome, lanes: Lanes) -> dict[str, float | None]:
     inside = np.maximum(np.minimum(end, last) - np.maximum(start, first), 0)
     return {
         name: 1 - int(inside[rows].sum()) / (last - first)
-        for name, rows in zip(lanes.names, mine, strict=True)
+        for name, rows in zip(lanes.names, rows_of, strict=True)
     }
 
 
@@ -144,7 +144,7 @@ def _names(outcome: Outcome, lanes: Lanes) -> Iterator[dict[str, object]]:
 
 
 def _events(outcome: Outcome, lane_of: NDArray[np.int64]) -> Iterator[list[str]]:
-    """Events as JSON, some thousands at a time, in the order they were recorded in."""
+    """Return events as JSON, some thousands at a time, in the order they were recorded in."""
     timeline = outcome.timeline
     for first in range(0, len(lane_of), _EVENTS_AT_A_TIME):
         rows = slice(first, first + _EVENTS_AT_A_TIME)
@@ -163,7 +163,7 @@ def _events(outcome: Outcome, lane_of: NDArray[np.int64]) -> Iterator[list[str]]
 
 
 def _host_rows(outcome: Outcome) -> NDArray[np.bool_]:
-    """Iterations whose host time begins while work is recorded."""
+    """Return the iterations whose host time begins while work is recorded."""
     rows, recorded = outcome.iterations, outcome.timeline
     if not len(recorded["start_s"]):
         return np.zeros(len(rows["start_s"]), bool)
@@ -202,5 +202,5 @@ def _piece(what: str, batch: int, lane: int, start: int, length: int, **facts: i
 
 
 def _us(time: int) -> str:
-    """Ticks as microseconds, exactly."""
+    """Return ticks as microseconds, exactly."""
     return f"{time // _TICKS_PER_US}.{time % _TICKS_PER_US:0{_DECIMALS}d}"

@@ -1,1 +1,1 @@
-"""What a trace can be replayed against: one file a system, from a deployment to a modelled cluster."""
+"""Systems that a trace can be replayed against: one file each, from a deployment to a modelled cluster."""

@@ -1,4 +1,4 @@
-"""What every system has in common: how a trace is offered to it, and what comes of a replay."""
+"""The interface of every system: how a trace is offered to it, and what a replay returns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Made = TypeVar("Made", bound="DataclassInstance")
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """How a trace is offered, and the limits of its latencies."""
+    """The way a trace is offered, and its latency limits."""
 
     mode: Mode = "saturate"
     concurrency: int | None = None
@@ -104,11 +104,11 @@ class Replayed:
     costs_set: str | None = None
     costs_held: str | None = None  # how far off they were where they were held against measurements
     simulation_s: float | None = None
-    beside: Mapping[str, bytes] = field(default_factory=dict)  # files that the Run keeps, by name
+    files: Mapping[str, bytes] = field(default_factory=dict)  # logs and the like that the Run keeps, by name
     partial: Partial | None = None  # why it ended before the trace did, if it did
     why_rejected: str | None = None  # the first request that could never be served
     interrupted: bool = False  # and that was Ctrl-C
-    problem: CodedError | None = None  # the numbers are of something else than was asked for
+    problem: CodedError | None = None  # the numbers are not of what was requested
     tail: str = ""  # of a log, to be shown with the problem
     # Draws the work of one window into a file; None where nothing is known of it.
     draw: Callable[[Path, Window | None], JsonObject] | None = None
@@ -121,7 +121,7 @@ class Past(Protocol):
     def events(self) -> Sequence[Any]: ...
 
     def open(self) -> Any:
-        """The journal to write to, from the moment that there is something to go on with; or None."""
+        """Return the journal to write to once there is something to resume from, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class Prepared:
     request: ReplayRequest  # with the choices that the system made
     setup: Any
     backend: ClassVar[Backend] = "live"
-    # Whether it can be gone on with from a journal when it was interrupted.
+    # Whether an interrupted replay can resume from its journal.
     resumable: ClassVar[bool] = False
 
     @property
@@ -141,13 +141,13 @@ class Prepared:
 
     @property
     def deployment(self) -> Hardware:
-        found: Hardware = self.setup.deployment
-        return found
+        deployment: Hardware = self.setup.deployment
+        return deployment
 
     @property
     def model(self) -> Named:
-        found: Named = self.setup.model
-        return found
+        model: Named = self.setup.model
+        return model
 
     def decided(self, trace: Trace, listener: Listener) -> Self:
         """Return the request with what is measured on this machine before the replay."""
@@ -160,7 +160,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A live system as its package has it: what it takes, like a modelled `System`, and who prepares it."""
+    """A live system: what it takes, like a modelled `System`, and the package that prepares it."""
 
     package: str
     TAKES: frozenset[str]
@@ -176,8 +176,8 @@ class Live:
 
     def twin(self, request: ReplayRequest) -> dict[str, Any]:
         """Return the choices of the modelled replay that a live one of this request is compared with."""
-        found: dict[str, Any] = importlib.import_module(f"{self.package}.prepared").twin(request)
-        return found
+        choices: dict[str, Any] = importlib.import_module(f"{self.package}.prepared").twin(request)
+        return choices
 
     @property
     def defaults(self) -> Mapping[str, object]:
@@ -186,24 +186,24 @@ class Live:
         return {each.name: each.default for each in fields(kind) if each.default is not MISSING}
 
     def prepare(self, request: ReplayRequest, listener: Listener) -> Prepared:
-        """The request settled; a UserError if this machine cannot replay it."""
+        """Return the settled request; raise a UserError if this machine cannot replay it."""
         prepared: Prepared = importlib.import_module(f"{self.package}.prepared").prepare(request, listener)
         return prepared
 
 
 def defaulted(request: ReplayRequest, **defaults: Any) -> ReplayRequest:
-    """The request with these choices where it has made none."""
+    """Return the request with these choices where it has made none."""
     missing = {name: value for name, value in defaults.items() if getattr(request, name) in (None, "")}
     return msgspec.structs.replace(request, **missing)
 
 
-def settled(kind: type[Made], request: ReplayRequest, called: Mapping[str, str], **found: Any) -> Made:
-    """A setup with a request's choices: `called` says which of its fields have other names there.
+def settled(kind: type[Made], request: ReplayRequest, called: Mapping[str, str], **chosen: Any) -> Made:
+    """Return a setup with a request's choices; `called` maps fields to the names they have there.
 
-    What was not chosen is as the setup has it, and what is `found` stands for a name that was.
+    Fields that the request leaves open keep the setup's defaults; `chosen` overrides both.
     """
     choices = {each.name: getattr(request, called.get(each.name, each.name), None) for each in fields(kind)}
-    return kind(**{name: value for name, value in choices.items() if value is not None} | found)
+    return kind(**{name: value for name, value in choices.items() if value is not None} | chosen)
 
 
 def summary_of(
@@ -216,7 +216,7 @@ def summary_of(
     prompts: bool = False,
     instances: int = 1,
 ) -> Summary:
-    """The summary of what came out, under the workload's limit and at the deployment's price."""
+    """Return the summary of an outcome, under the workload's limit and at the deployment's price."""
     return summarise(
         outcome,
         trace,

@@ -11,9 +11,7 @@ from laminabench.util.errors import UserError
 
 
 def made(code: str, flag: str, name: str, method: str, *arguments: Any) -> Any:
-    """The method of an instance that is made with these arguments; a UserError with this code if there is
-    none.
-    """
+    """Return the method of an instance made with these arguments; raise a UserError if there is none."""
     module_name, _, class_name = name.partition(":")
     try:
         # As `python -m` does: the user's own module is in the folder they stand in.

@@ -1,4 +1,4 @@
-"""Who goes first in the queue: the built-in policies, and a user's own."""
+"""The order of the queue: the built-in policies, and a user's own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGEST = 2**62
 
 
 def priority_of(name: str, trace: Trace, slo_tbt_s: float) -> Priority | None:
-    """The queue's key for a policy's name: fifo, sjf, deadline, or module:Class. Smaller goes first.
+    """Return the queue's key for a policy's name: fifo, sjf, deadline, or module:Class. Smaller goes first.
 
     A class of the user's is made with (trace, slo_tbt_s) and has a method priority(request) that gives a
     number for the row of a request; it is called once each time a request enters the queue.
@@ -39,11 +39,11 @@ def _own(name: str, trace: Trace, slo_tbt_s: float) -> Priority:
         raise UserError(
             "policy-unknown", f"--policy {name}: known are {', '.join(BUILT_IN)}, or your own as module:Class"
         )
-    asked: Callable[[int], float] = own.made("policy-failed", "--policy", name, "priority", trace, slo_tbt_s)
+    method: Callable[[int], float] = own.made("policy-failed", "--policy", name, "priority", trace, slo_tbt_s)
 
     def key(request: int) -> int:
         try:
-            answer = round(asked(request) * RESOLUTION)
+            answer = round(method(request) * RESOLUTION)
         except (Exception, SystemExit) as error:
             raise UserError(
                 "policy-failed", f"--policy {name}, request {request}: {type(error).__name__}: {error}"

@@ -46,22 +46,22 @@ _COMMON = frozenset(name for name, field in FIELDS.items() if not field.option.t
 
 
 def system(name: str) -> System:
-    """The modelled system of that name."""
-    found: System = importlib.import_module(MODULES[name]).SYSTEM
-    return found
+    """Return the modelled system of that name."""
+    modelled: System = importlib.import_module(MODULES[name]).SYSTEM
+    return modelled
 
 
 def live_system(name: str, *, emulated: bool = False) -> Live:
-    """The live system of that name, or what emulates it if there is such."""
+    """Return the live system of that name, or what emulates it if there is such."""
     modules = {**LIVE, **EMULATED} if emulated else LIVE
-    found: Live = importlib.import_module(modules[name]).SYSTEM
-    return found
+    live: Live = importlib.import_module(modules[name]).SYSTEM
+    return live
 
 
 def colours(*, page: bool = False) -> dict[str, str]:
     """Return the colour of each modelled system, in a figure or on a page."""
-    found = {name: system(name) for name in MODULES}
-    return {name: (page and one.PAGE_COLOUR) or one.COLOUR for name, one in found.items()}
+    systems = {name: system(name) for name in MODULES}
+    return {name: (page and one.PAGE_COLOUR) or one.COLOUR for name, one in systems.items()}
 
 
 def marker(name: str) -> str:
@@ -82,9 +82,9 @@ def find_system(name: str | None, backend: str | None) -> System | Live | None:
     return live_system(name) if name in LIVE else None
 
 
-def takes(found: System | Live, name: str) -> bool:
+def takes(kind: System | Live, name: str) -> bool:
     """Return whether a system takes this field of a request."""
-    return name in _COMMON or name in found.TAKES
+    return name in _COMMON or name in kind.TAKES
 
 
 def deployments(
@@ -96,10 +96,12 @@ def deployments(
     most_attention: int = 32,
     replicas: int = 1,
 ) -> Iterator[Deployment]:
-    """Those of the system whose price is within these, both ends included; memory may not suffice."""
+    """Return the system's deployments whose price is within these, ends included; memory may not suffice."""
     low, high = usd_per_hour
-    found = system(system_name).deployments(model, devices, most_attention=most_attention, replicas=replicas)
-    for each in found:
+    options = system(system_name).deployments(
+        model, devices, most_attention=most_attention, replicas=replicas
+    )
+    for each in options:
         price = each.usd_per_hour
         # A device without a price cannot be compared by cost.
         if price is not None and low <= price <= high:
@@ -107,21 +109,21 @@ def deployments(
 
 
 def prepare(request: ReplayRequest, listener: Listener = SILENT) -> Prepared:
-    """The request with all its choices settled; a UserError for what its system does not have."""
+    """Settle all the request's choices; raise a UserError for what its system does not have."""
     backend = backend_of(request)
     emulated = request.emulate is not None
-    found = live_system(request.system, emulated=emulated) if backend == "live" else system(request.system)
-    _require_taken(request, found, backend)
+    chosen = live_system(request.system, emulated=emulated) if backend == "live" else system(request.system)
+    _require_taken(request, chosen, backend)
     request = msgspec.structs.replace(request, backend=backend)
-    if isinstance(found, Live):
-        return found.prepare(request, listener)
+    if isinstance(chosen, Live):
+        return chosen.prepare(request, listener)
     from laminabench.systems.modelled.prepared import prepare as prepare_modelled
 
-    return prepare_modelled(request, found, listener)
+    return prepare_modelled(request, chosen, listener)
 
 
 def backend_of(request: ReplayRequest) -> Backend:
-    """What the replay runs on; a UserError for a system that cannot run on that."""
+    """Return what the replay runs on; raise a UserError for a system that cannot run on that."""
     name = request.system
     if name not in MODULES and name not in LIVE:
         raise UserError("system-unknown", f"no system is called '{name}'; {nearest(name, NAMES)}")
@@ -137,18 +139,18 @@ def backend_of(request: ReplayRequest) -> Backend:
     return "live"
 
 
-def _require_taken(request: ReplayRequest, found: System | Live, backend: Backend) -> None:
-    """A UserError for a choice that nothing would come of: ignoring it would answer another question."""
+def _require_taken(request: ReplayRequest, chosen: System | Live, backend: Backend) -> None:
+    """Raise a UserError for a choice without effect: ignoring it would answer another question."""
     for name, field in FIELDS.items():
         value = getattr(request, name)
-        if takes(found, name) or not request.is_set(name):
+        if takes(chosen, name) or not request.is_set(name):
             continue
-        if name in found.ANYWAY and value == found.ANYWAY[name]:
+        if name in chosen.ANYWAY and value == chosen.ANYWAY[name]:
             continue
         how = "live" if request.emulate is None else "emulated"
         own = f"{how} {request.system}" if backend == "live" else request.system
         spelled = f"--no-{field.key}" if value is False else field.flag
-        why = f": {found.WHY_NOT}" if found.WHY_NOT else ""
+        why = f": {chosen.WHY_NOT}" if chosen.WHY_NOT else ""
         raise UserError(
             "replay-flag-unused",
             f"{spelled} is for {', '.join(_takers(name) or _emulated_takers(name))}, not for {own}{why}",
@@ -164,7 +166,7 @@ def _require_taken(request: ReplayRequest, found: System | Live, backend: Backen
 
 
 def _takers(name: str) -> list[str]:
-    """Systems that take a choice."""
+    """Return the systems that take a choice."""
     return [
         *(each for each in MODULES if name in system(each).TAKES),
         *(f"live {each}" for each in LIVE if name in live_system(each).TAKES),
@@ -176,7 +178,7 @@ def _emulated_takers(name: str) -> list[str]:
 
 
 def papers_setup(name: str, model: ModelShape, costs: CostSet, network: Network | None = None) -> Setup:
-    """A system as its paper deploys it for this model; its paper's network too, unless another is given."""
-    found = system(name)
-    deployment = parse_deployment(found.default_deployment(model))
-    return Setup(model, deployment, costs, network or parse_network(found.NETWORK))
+    """Return a system as its paper deploys it for this model, on its network unless another is given."""
+    paper_system = system(name)
+    deployment = parse_deployment(paper_system.default_deployment(model))
+    return Setup(model, deployment, costs, network or parse_network(paper_system.NETWORK))

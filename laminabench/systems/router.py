@@ -1,4 +1,4 @@
-"""Which instance a request goes to: the routers there are, and a user's own."""
+"""The routing of requests to instances: the built-in routers, and a user's own."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ BUILT_IN = ("round-robin", "least-requests", "least-kv", "prefix", "fit")
 
 
 def own_router(name: str, instances: int) -> Choice:
-    """The router of a name module:Class; a UserError where it cannot be had, and when it fails.
+    """Return the router of a name module:Class; raise a UserError without it, and when it fails.
 
     The class is made with (instances) and has a method route(prompt_tokens, output_tokens, prefix, requests,
     kv_tokens) that says which instance a request goes to, from 0 on. `prefix` are ids of the prompt's leading
     blocks, `requests` and `kv_tokens` what each instance has and may need.
     """
     require_known(name)
-    asked: Callable[..., object] = own.made("router-failed", "--router", name, "route", instances)
+    method: Callable[..., object] = own.made("router-failed", "--router", name, "route", instances)
 
     def route(prompt: int, output: int, prefix: Tokens, requests: Tokens, kv_tokens: Tokens) -> int:
         try:
-            chosen = operator.index(asked(prompt, output, prefix, requests, kv_tokens))  # type: ignore[arg-type]
+            chosen = operator.index(method(prompt, output, prefix, requests, kv_tokens))  # type: ignore[arg-type]
         except (Exception, SystemExit) as error:
             raise UserError("router-failed", f"--router {name}: {type(error).__name__}: {error}") from error
         if not 0 <= chosen < instances:
@@ -47,7 +47,7 @@ def own_router(name: str, instances: int) -> Choice:
 
 
 def require_several(request: ReplayRequest, instances: int) -> None:
-    """A UserError for a choice of which instance, or of where to wait, where there is one only.
+    """Raise a UserError for a choice of instance, or of where to wait, where there is only one.
 
     Who says --instances 1 has a row of a sweep.
     """
@@ -61,7 +61,7 @@ def require_several(request: ReplayRequest, instances: int) -> None:
 
 
 def require_known(name: str) -> None:
-    """A UserError for a router that is neither built in nor a user's own."""
+    """Raise a UserError for a router that is neither built in nor a user's own."""
     if name not in BUILT_IN and ":" not in name:
         raise UserError(
             "router-unknown", f"--router {name}: known are {', '.join(BUILT_IN)}, or your own as module:Class"
@@ -69,7 +69,7 @@ def require_known(name: str) -> None:
 
 
 def require_prefixes(name: str, trace: Trace) -> None:
-    """A UserError where a router would go by what nobody knows."""
+    """Raise a UserError where a router would go by what is not known."""
     if name == "prefix" and trace.prefix_blocks is None:
         raise UserError(
             "router-no-prefixes",

@@ -92,7 +92,7 @@ class VllmEngine:
                 **self._prefill(),
                 **self._memory(),
             ),
-            # What is not said is as its server has it.
+            # Other options have the defaults of vLLM's server.
             usage_context=UsageContext.OPENAI_API_SERVER,
             stat_loggers=[lambda config, index: self._statistics],
         )
@@ -107,14 +107,14 @@ class VllmEngine:
         self._prompts = None if order.prompts is None else order.read_prompts()
         self._watch = Watch(order.prompt_tokens, stripped=self._prompts is None)
         self._statistics.forget()
-        self._said: dict[int, list[int]] = {}  # of requests that run and whose prompts were computed
+        self._answers: dict[int, list[int]] = {}  # of requests that run and whose prompts were computed
         if self._prompts is not None:
             self._engine.reset_prefix_cache()
         self._rows: dict[str, int] = {}  # by vLLM's own name for a request
         self._scheduled: dict[int, int] = {}
 
     def _prefill(self) -> dict[str, Any]:
-        """Stripped out; or as it is, where what was not chosen is left to vLLM."""
+        """Return options for prompts: skipped, or as vLLM does by default."""
         order = self._order
         if order.prompts is None:
             return {
@@ -167,7 +167,7 @@ class VllmEngine:
         scheduler.update_from_output = noting
 
     def why_not(self, row: int) -> str | None:
-        """Why a request can never be served; None if it can."""
+        """Return why a request can never be served; None if it can."""
         order, cache = self._order, self._engine.vllm_config.cache_config
         prompt, output = order.prompt_tokens[row], order.output_tokens[row]
         # The last token leaves no KV.
@@ -182,7 +182,7 @@ class VllmEngine:
 
     @property
     def kv_tokens(self) -> int:
-        """Room for so many; vLLM keeps one block for itself."""
+        """The room for KV tokens; vLLM keeps one block for itself."""
         cache = self._engine.vllm_config.cache_config
         return int((cache.num_gpu_blocks - 1) * cache.block_size)
 
@@ -192,7 +192,7 @@ class VllmEngine:
         self._rows[self._add(str(row), prompt, order.output_tokens[row])] = row
 
     def _add(self, name: str, prompt: list[int], output_tokens: int) -> str:
-        """A request for vLLM, and what vLLM calls it."""
+        """Add a request to vLLM and return vLLM's name for it."""
         given: str = self._engine.add_request(
             name,
             {"prompt_token_ids": prompt},
@@ -218,12 +218,12 @@ class VllmEngine:
         begun = [
             (row, output.metrics.scheduled_ts)
             for (row, _, _), output in zip(made, outputs, strict=True)
-            if row not in self._said
+            if row not in self._answers
         ]
         for (row, _, _), output in zip(made, outputs, strict=True):
-            self._said.setdefault(row, []).extend(output.outputs[0].token_ids)
+            self._answers.setdefault(row, []).extend(output.outputs[0].token_ids)
         step = self._watch.served(made)
-        return step._replace(begun=begun, said=[(row, self._said.pop(row)) for row in step.ended])
+        return step._replace(begun=begun, answers=[(row, self._answers.pop(row)) for row in step.ended])
 
     @property
     def busy(self) -> bool:
@@ -231,7 +231,7 @@ class VllmEngine:
         return self._statistics.running > 0
 
     def ready(self) -> dict[str, object]:
-        """All it runs with, as vLLM resolved it."""
+        """Return all settings, as vLLM resolved them."""
         config = self._engine.vllm_config
         cache, scheduler, parallel = config.cache_config, config.scheduler_config, config.parallel_config
         compilation = config.compilation_config
@@ -263,11 +263,11 @@ class VllmEngine:
         }
 
     def done(self) -> dict[str, int]:
-        """What is known at the end; UnlikeError if vLLM counted fewer preemptions than were seen."""
-        seen, counted = self._watch.preempted, self._statistics.preemptions
-        if counted < seen:
+        """Return the final counts; raise an UnlikeError if vLLM counted too few preemptions."""
+        observed, counted = self._watch.preempted, self._statistics.preemptions
+        if counted < observed:
             raise UnlikeError(
-                f"{seen} times a request that ran got no token, and vLLM counts {counted} preemptions"
+                f"{observed} times a request that ran got no token, and vLLM counts {counted} preemptions"
             )
         return {
             "steps": self._watch.steps,

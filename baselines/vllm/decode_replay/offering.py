@@ -22,7 +22,7 @@ class StuckError(Exception):
 
 @dataclass
 class Offering:
-    """A trace on its way through an engine. `run` is the whole of it."""
+    """A trace on its way through an engine; `run` does all of it."""
 
     engine: VllmEngine
     order: Order
@@ -35,7 +35,7 @@ class Offering:
     _running: int = field(init=False, default=0)  # of them, those that had a token in the last step
 
     def run(self) -> None:
-        """Until every request has been served or refused."""
+        """Run until every request has been served or refused."""
         self._began_s = self.now()
         if self.order.mode == "saturate":
             # All come at the beginning; the engine gets them a queue at a time, which is the same to it.
@@ -90,7 +90,7 @@ class Offering:
         self._inside += 1
 
     def _step(self) -> bool:
-        """Whether anything was computed."""
+        """Run a step; return whether anything was computed."""
         start_s = self.elapsed()
         step = self.engine.step()
         if step.begun:
@@ -101,7 +101,7 @@ class Offering:
         return bool(step.size) or self.engine.busy
 
     def _sleep(self) -> None:
-        """Until the next request comes, but not long: it shows signs of life.
+        """Sleep until the next request arrives, but not long: it shows signs of life.
 
         Only an open replay has no request inside and some to come.
         """

@@ -1,4 +1,4 @@
-"""What goes over the runner's stdin and stdout: an order, and lines of JSON."""
+"""The protocol of the runner's stdin and stdout: an order, and lines of JSON."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class Order:
 
     @classmethod
     def parse(cls, line: str) -> Order:
-        """The order on this line; ValueError if it is none."""
+        """Parse the order on this line; raise a ValueError if it is none."""
         given: Any = json.loads(line)
         if not isinstance(given, dict) or set(given) != set(cls.__dataclass_fields__):
             raise ValueError(f"an order has {', '.join(cls.__dataclass_fields__)} and nothing else")
         return cls(**given)
 
     def again(self, line: bytes) -> Order:
-        """The same, or with the requests on this line; ValueError if it has something else."""
+        """Return the same order, or with the requests on this line; raise a ValueError for anything else."""
         if not line.strip():
             return self
         given: Any = json.loads(line)
@@ -75,7 +75,7 @@ class Order:
         return len(self.prompt_tokens)
 
     def read_prompts(self) -> list[array[int]]:
-        """The token ids of each row's prompt."""
+        """Return the token ids of each row's prompt."""
         assert self.prompts is not None
         ids = array("I", Path(self.prompts).read_bytes())
         return [ids[first:end] for first, end in pairwise(accumulate(self.prompt_tokens, initial=0))]
@@ -90,16 +90,16 @@ class EventWriter:
         self._written_s = now()
 
     def write(self, **line: object) -> None:
-        """A line at once, after the events that wait."""
+        """Write a line at once, after the events that wait."""
         self.flush()
         self._write(line)
 
     def arrived(self, row: int, at_s: float, why_not: str | None) -> None:
-        """A request was submitted, or why it can never be served."""
+        """Report that a request was submitted, or why it can never be served."""
         self._events.append(("a", row, at_s, why_not))
 
     def stepped(self, start_s: float, end_s: float, step: Step) -> None:
-        """A step was made."""
+        """Report that a step was made."""
         self._events.append(("s", start_s, end_s, *step))
 
     def flush_if_due(self) -> None:
@@ -119,7 +119,7 @@ class EventWriter:
 
 
 def variables_of_interest(variables: Mapping[str, str]) -> dict[str, str]:
-    """Those that vLLM and the libraries below it may go by, sorted; of a secret only that it is set."""
+    """Return the variables that vLLM and its libraries may go by, sorted; of a secret only that it is set."""
     return {
         name: "(secret)" if _SECRET.search(name) else _IN_ADDRESS.sub("//", value)
         for name, value in sorted(variables.items())

@@ -27,12 +27,12 @@ class Counted:
 
     prompts: int
     computed: int
-    transferred: int  # said to be there by the connector
+    transferred: int  # as reported by the connector
     generated: int
 
 
 class Step(NamedTuple):
-    """What a step came to, as rows of the trace."""
+    """The outcome of a step, as rows of the trace."""
 
     size: int  # requests that made a token
     kv_tokens: int  # that their attention read
@@ -43,7 +43,7 @@ class Step(NamedTuple):
     # Only where vLLM computes prompts. Requests that made their first token, with when their prompts were
     # begun with; and all the tokens of those that ended.
     begun: Sequence[tuple[int, float]] = ()
-    said: Sequence[tuple[int, Sequence[int]]] = ()
+    answers: Sequence[tuple[int, Sequence[int]]] = ()
 
 
 class Watch:
@@ -62,7 +62,7 @@ class Watch:
         self._kv_tokens = 0  # of the running requests
 
     def served(self, made: Sequence[tuple[int, int, bool]]) -> Step:
-        """A step of a vLLM that computes prompts too; one that makes no token is not counted."""
+        """Return a step of a vLLM that computes prompts too; one that makes no token is not counted."""
         if not made:
             return Step(0, 0, [], [], [], 0)
         return self.step({row: 1 for row, _, _ in made}, made, None)
@@ -70,7 +70,7 @@ class Watch:
     def step(
         self, scheduled: Mapping[int, int], made: Iterable[tuple[int, int, bool]], counted: Counted | None
     ) -> Step:
-        """A step: tokens scheduled by row, and (row, tokens made, whether it ended) of its outputs."""
+        """Return a step from the tokens scheduled by row, and (row, tokens made, ended) of its outputs."""
         self.steps += 1
         got, ended = self._tokens(made)
         preempted = [row for row in self._running if row not in scheduled]
@@ -127,13 +127,13 @@ class Watch:
                 self._fail("it has no statistics of a step that made tokens")
             return
         prompts = sum(self._prompt_tokens[row] for row in first)
-        mine = Counted(prompts, len(first), prompts - len(first), got)
-        if counted != mine:
+        expected = Counted(prompts, len(first), prompts - len(first), got)
+        if counted != expected:
             self._fail(
                 f"its own statistics have {counted.computed:,} prompt tokens computed and "
                 f"{counted.transferred:,} transferred, of {counted.prompts:,}, and {counted.generated:,} "
-                f"generated; {mine.computed:,}, {mine.transferred:,}, {mine.prompts:,} and "
-                f"{mine.generated:,} were expected"
+                f"generated; {expected.computed:,}, {expected.transferred:,}, {expected.prompts:,} and "
+                f"{expected.generated:,} were expected"
             )
 
     def _join(self, row: int) -> None:
@@ -143,7 +143,7 @@ class Watch:
         self._kv_tokens += self._prompt_tokens[row] + self._made[row]
 
     def _pause(self, row: int) -> None:
-        """It ran up to this step, or to the one before if it was preempted."""
+        """End a request's stint with this step, or with the one before if it was preempted."""
         self._running.remove(row)
         since = self._since.pop(row)
         # A preempted request made nothing in this step; one that ends did, and is forgotten.

@@ -180,10 +180,10 @@ def _row(case: Case, point: tuple[int, int], other: Other) -> dict[str, object]:
         "off_percent": point_replay.off_percent,
     }
     for side in SIDES:
-        there = point_replay.layer.sides[side]
+        there = point_replay.layer.by_side[side]
         times[f"{side}_ms"] = 1000 * there.seconds
         times[f"{side}_closed_ms"] = 1000 * there.closed_s
-        times[f"{side}_efficiency"] = efficiency(board, side, point_replay.memory.sides[side])
+        times[f"{side}_efficiency"] = efficiency(board, side, point_replay.memory.by_side[side])
         times[f"{side}_misses"] = there.misses
     return {
         "model": case.words,

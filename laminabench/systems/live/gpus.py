@@ -14,18 +14,18 @@ from laminabench.util.errors import UserError
 LISTED_S = 60.0  # for nvidia-smi to say what there is
 # Of a catalogue's name, what a driver does not say: how much memory, and on what board.
 _UNSAID = re.compile(r"\d+g|sxm|pcie")
-_MPS = "/tmp/nvidia-mps"  # where its daemon listens unless it is told otherwise
+_MPS = "/tmp/nvidia-mps"  # where its daemon listens by default
 _LINE = re.compile(r"GPU \d+: (.+) \(UUID: (.+)\)")
 
 
 def names() -> list[str]:
     """Return the driver's names of the GPUs that this process may use, in CUDA's order.
 
-    That is the bus's: whoever uses them asks for it (CUDA_DEVICE_ORDER).
+    That is the bus's, which users of them set (CUDA_DEVICE_ORDER).
     """
     if shutil.which("nvidia-smi") is None:
         return []
-    said = subprocess.run(
+    listing = subprocess.run(
         ["nvidia-smi", "-L"],
         env=child_environment(),
         capture_output=True,
@@ -33,33 +33,33 @@ def names() -> list[str]:
         check=False,
         timeout=LISTED_S,
     ).stdout
-    gpus = _LINE.findall(said)
+    gpus = _LINE.findall(listing)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return [name for name, _ in gpus]
-    found = []
-    for wanted in filter(None, visible.split(",")):
-        by_number = gpus[int(wanted) : int(wanted) + 1] if wanted.isdecimal() else []
-        mine = by_number or [gpu for gpu in gpus if gpu[1].startswith(wanted)]
-        if not mine:  # nor does CUDA look at those behind it
+    numbers = []
+    for entry in filter(None, visible.split(",")):
+        by_number = gpus[int(entry) : int(entry) + 1] if entry.isdecimal() else []
+        matching = by_number or [gpu for gpu in gpus if gpu[1].startswith(entry)]
+        if not matching:  # nor does CUDA look at those behind it
             break
-        found.append(mine[0][0])
-    return found
+        numbers.append(matching[0][0])
+    return numbers
 
 
 def is_called(name: str, device: str) -> bool:
-    """Whether the driver's name is that of a device of the catalogue."""
+    """Return whether the driver's name is that of a device of the catalogue."""
     words = re.findall(r"[a-z0-9]+", name.lower())
     return all(part in words for part in device.split("-") if not _UNSAID.fullmatch(part))
 
 
 def shared_by_processes() -> bool:
-    """Whether NVIDIA's MPS runs, with which processes use a GPU at the same time; else they take turns."""
+    """Return whether NVIDIA's MPS runs, which lets processes use a GPU at the same time."""
     return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _MPS), "control").exists()
 
 
-def found(device: str, count: int, instead: str) -> list[int]:
-    """So many of this machine's, as CUDA counts them; a UserError that offers something `instead`."""
+def pick(device: str, count: int, instead: str) -> list[int]:
+    """Return so many of this machine's GPUs, as CUDA counts them; a UserError suggests `instead`."""
     here = names()
     numbers = [number for number, name in enumerate(here) if is_called(name, device)]
     if len(numbers) < count:

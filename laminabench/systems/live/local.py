@@ -19,7 +19,7 @@ CPU = "cpu"
 MODEL = "llama-mini"
 # Sequences that decode together: the engine's own default, so that all decode the same batches.
 MAX_SEQUENCES = 256
-# Of the memory nobody uses, what KV takes when its size is not said; as the engine's default.
+# The default share of free memory for KV, as in the engine.
 KV_SHARE = 0.25
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
@@ -50,12 +50,12 @@ class LocalSetup:
         return path / "config.json" if path.is_dir() else path
 
     def config(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.config_file.read_text(encoding="utf-8"))
-        return found
+        config: dict[str, Any] = json.loads(self.config_file.read_text(encoding="utf-8"))
+        return config
 
 
 def in_dtype(shape: ModelShape, dtype: str | None) -> ModelShape:
-    """The model as it runs here: weights and KV so, if that was asked for; all of KV is kept for windows."""
+    """Return the model as it runs here: weights and KV of `dtype` if given; windows keep all of KV."""
     if dtype is not None:
         experts = shape.experts and replace(shape.experts, dtype="")
         shape = replace(shape, dtype=dtype, kv_dtype=dtype, experts=experts)
@@ -69,7 +69,7 @@ def in_dtype(shape: ModelShape, dtype: str | None) -> ModelShape:
 
 
 def looked_up(request: ReplayRequest) -> dict[str, Any]:
-    """The fields of a LocalSetup, of what a settled request names."""
+    """Return the fields of a LocalSetup that a settled request names."""
     assert request.model
     assert request.deployment
     devices = priced_devices(request.price, request.price_basis, request.power)
@@ -81,7 +81,7 @@ def looked_up(request: ReplayRequest) -> dict[str, Any]:
 
 
 def free_bytes() -> float:
-    """Memory of this machine that nobody uses."""
+    """Return this machine's free memory."""
     from lamina import host_memory
 
     return float(host_memory.free_bytes())

@@ -14,14 +14,14 @@ _STREAM = 0x70726F6D
 
 
 def drawn(seed: int, stream: int, number: int, count: int, below: int) -> NDArray[np.uint64]:
-    """Numbers below `below`, the same whichever others are asked for and in whatever order."""
+    """Return numbers below `below`, each independent of which others are drawn and in what order."""
     # Raw integers are what numpy promises to keep. The remainder favours none by more than 2**-40.
     bits = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(stream, number)))
     return np.asarray(bits.random_raw(count), np.uint64) % np.uint64(below)
 
 
 def prompt_of(trace: Trace, seed: int, vocab: int, row: int) -> list[int]:
-    """The reference engine's prompt for a row."""
+    """Return the reference engine's prompt for a row."""
     tokens: list[int] = drawn(seed, _STREAM, row, int(trace.prompt_tokens[row]), vocab).tolist()
     return tokens
 

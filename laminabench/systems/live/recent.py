@@ -1,4 +1,4 @@
-"""What the last seconds of a live replay were like, from what each of its steps knows anyway.
+"""Statistics of a live replay's last seconds, from what each of its steps knows anyway.
 
 An iteration costs two appends here; everything else is done a few times a second.
 """
@@ -27,32 +27,32 @@ TBT_S = 5.0
 
 @dataclass(slots=True)
 class Recent:
-    """Tells of a replay's Moments, at most so many a second."""
+    """A reporter of a replay's Moments, at most so many a second."""
 
-    told: Callable[[Happening], None] = lambda happening: None
+    on_event: Callable[[Happening], None] = lambda happening: None
     requests: int = 0
-    exact: bool = True  # it hears of all gaps, and so may tell of them
+    exact: bool = True  # it gets all gaps, so it can report them
     _due_s: float = -math.inf
     _last_s: dict[int, float] = field(default_factory=dict)  # when each batch last made tokens
     _seconds: list[float] = field(default_factory=list)  # gaps since the last Moment, and tokens after each
     _tokens: list[int] = field(default_factory=list)
-    _gaps: deque[tuple[float, Gaps]] = field(default_factory=deque)  # told of before, by when
+    _gaps: deque[tuple[float, Gaps]] = field(default_factory=deque)  # reported before, by time
     _made: deque[tuple[float, int]] = field(default_factory=deque)  # tokens so far, by when
 
     def iteration(self, batch: int, end_s: float, size: int, joined: int) -> None:
-        """A batch made a token for each of so many; those who joined it had none in the one before."""
+        """Add an iteration of so many tokens; requests that joined had none in the one before."""
         if size > joined and batch in self._last_s:
             self._seconds.append(end_s - self._last_s[batch])
             self._tokens.append(size - joined)
         self._last_s[batch] = end_s
 
     def gaps(self, at_s: float, gaps: Gaps) -> None:
-        """Times between tokens, as somebody else has put them together."""
+        """Add times between tokens that were computed elsewhere."""
         if len(gaps.seconds):
             self._gaps.append((at_s, gaps))
 
     def due(self, at_s: float) -> bool:
-        """Whether it is time for a Moment."""
+        """Return whether it is time for a Moment."""
         return at_s >= self._due_s
 
     def moment(
@@ -67,16 +67,16 @@ class Recent:
         kv_tokens: int | None = None,
         workers_lost: int = 0,
     ) -> None:
-        """Tell of one."""
+        """Report a Moment."""
         self._due_s = at_s + EVERY_S
         if self._seconds:
             new = Gaps(np.array(self._seconds), np.array(self._tokens, np.int64))
             self._seconds, self._tokens = [], []
             self.gaps(at_s, new)
             if self.exact:
-                self.told(new)
+                self.on_event(new)
         times = self._between(at_s)
-        self.told(
+        self.on_event(
             Moment(
                 at_s=at_s,
                 finished=finished,
@@ -94,7 +94,7 @@ class Recent:
         )
 
     def _rate(self, at_s: float, tokens: int) -> float | None:
-        """Over the shortest stretch up to now that is long enough; the first Moment has none behind it."""
+        """Return the rate over the shortest long enough stretch up to now; None for the first Moment."""
         made = self._made
         while len(made) > 1 and made[1][0] <= at_s - RATE_S:
             made.popleft()
@@ -119,12 +119,12 @@ def expected_of(
     kv_capacity_tokens: int | None = None,
     workers: Sequence[str] = (),
     *,
-    whole: bool = True,
+    full_length: bool = True,
 ) -> Expected:
-    """Return what is known as the clock starts; `whole`: responses are as long as the trace's."""
+    """Return what is known as the clock starts; `full_length`: responses are as long as the trace's."""
     return Expected(
         requests=len(trace),
-        tokens=int(trace.output_tokens.sum(dtype=np.int64)) if whole else None,
+        tokens=int(trace.output_tokens.sum(dtype=np.int64)) if full_length else None,
         last_arrival_s=float(trace.arrival_s[-1]) if offered.mode == "open" and len(trace) else 0.0,
         kv_capacity_tokens=kv_capacity_tokens or None,
         workers=tuple(workers),
@@ -134,8 +134,8 @@ def expected_of(
 @contextlib.contextmanager
 def watched(listener: Listener, expected: Expected, *, exact: bool = True) -> Iterator[Recent]:
     """Yield what reports the progress of a live replay."""
-    with listener.watch(expected) as told:
-        yield Recent(told, expected.requests, exact)
+    with listener.watch(expected) as on_event:
+        yield Recent(on_event, expected.requests, exact)
 
 
 def _ms(times: Distribution | None, permille: int) -> float | None:

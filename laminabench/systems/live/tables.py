@@ -22,8 +22,9 @@ _ITERATIONS = (*_INTEGERS, "start_s", "duration_s", "model_s", "attention_s", "h
 
 
 class Iteration(NamedTuple):
-    """One iteration of one batch, with those who joined it, made room before it, or ended with it, as rows of
-    the trace. Times are seconds since the replay began.
+    """An iteration of a batch, with the rows of the trace that joined it, made room before it, or ended.
+
+    Times are seconds since the replay began.
     """
 
     batch: int
@@ -39,7 +40,7 @@ class Iteration(NamedTuple):
     attention_s: float = float("nan")
     host_s: float = 0.0
     peak_kv_tokens: int = 0
-    # Where prompts are computed, each token that was made, and whose it is.
+    # Where prompts are computed, each token that was made, and its row.
     token_rows: Sequence[int] = ()
     tokens: Sequence[int] = ()
     moved: Sequence[int] = ()  # they ran on an instance that is lost, and wait for another one
@@ -75,25 +76,25 @@ class Tables:
         self._iterations: dict[str, list[Any]] = {name: [] for name in _ITERATIONS}
         self._stints: list[tuple[int, int, int, int]] = []
         self._in_parts: set[int] = set()  # rows that have stints
-        self._made: dict[int, int] = {}  # tokens of those who ran and wait, by row
+        self._made: dict[int, int] = {}  # tokens of requests that ran and wait, by row
 
     def arrived(self, row: int, at_s: float, *, waits: bool = True) -> None:
         self._requests["arrival_s"][row] = at_s
         self.waiting += waits
 
     def admitted(self, row: int, at_s: float) -> None:
-        """Its prompt was begun with: some time before the iteration that it joins, which is told of next."""
+        """Note that its prompt was begun, some time before the iteration that it joins is added."""
         self._requests["admitted_s"][row] = at_s
 
     def made(self, row: int) -> int:
-        """Tokens of a request that runs or waits."""
+        """Return the tokens made of a request that runs or waits."""
         stint = self.running.get(row)
         if stint is None:
             return self._made.get(row, 0)
         return stint.made + self.iterations_of[stint.batch] - stint.first_iteration
 
     def add(self, event: Iteration) -> None:
-        """An iteration of a batch whose earlier ones have been told of."""
+        """Add an iteration of a batch whose earlier ones have been added."""
         for row in event.preempted:
             self._requests["preemptions"][row] += 1
             self._pause(row)
@@ -124,7 +125,7 @@ class Tables:
         rows["duration_s"].append(event.end_s - event.start_s)
 
     def _join(self, row: int, event: Iteration) -> float:
-        """When it left the queue."""
+        """Return when it left the queue, as it joins a batch."""
         table, made, left_s = self._requests, self._made.pop(row, 0), event.start_s
         if table["first_iteration"][row] < 0:
             if np.isfinite(table["admitted_s"][row]):
@@ -137,7 +138,7 @@ class Tables:
         return left_s
 
     def _pause(self, row: int) -> None:
-        """It ran up to the last iteration of its batch."""
+        """End its stint with the last iteration of its batch."""
         made, stint = self.made(row), self.running.pop(row)
         self._made[row] = made
         self._stint(row, stint)
@@ -174,7 +175,7 @@ class Tables:
         return self._requests
 
     def iterations(self) -> Columns:
-        """In the order of their starts. What the network took is not known: see docs/replay.md."""
+        """Return the iterations by their starts. The network's time is not known: see docs/replay.md."""
         columns: Columns = {
             name: np.array(values, _INTEGERS.get(name, np.float64))
             for name, values in self._iterations.items()

@@ -1,4 +1,4 @@
-"""One batch on one kind of device: vLLM, and engines that compute prompts for others."""
+"""Systems with one batch on one kind of device: vLLM, and engines that compute prompts for others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BLOCK_TOKENS = 16
 
 
 def build(setup: Setup) -> Modelled:
-    """The deployment as the simulator takes it."""
+    """Return the deployment as the simulator takes it."""
     model, deployment = setup.model, setup.deployment
     if deployment.attention is not None:
         raise UserError(

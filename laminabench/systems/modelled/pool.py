@@ -14,7 +14,7 @@ from laminabench.util.errors import UserError
 
 
 def with_pool(setup: Setup, build: Callable[[Setup], Modelled], *, pulled: bool) -> Modelled:
-    """The deployment that `build` makes of a setup without prompts, and its pool."""
+    """Return the deployment that `build` makes of a setup without prompts, and its pool."""
     decoding = replace(setup.deployment, prefill=None)
     decodes = build(replace(setup, deployment=decoding, prompt_budget=0))
     workers = setup.deployment.prefill
@@ -58,7 +58,7 @@ def engines_of(setup: Setup, workers: Workers, *, pulled: bool) -> tuple[int, Mo
         deployment=Deployment(Workers(workers.device, tp)),
         # A prompt has all its memory from when it is begun until its KV is elsewhere.
         admission="reserve",
-        # Lamina's workers have nothing beside weights, activations and KV; vLLM keeps a share free.
+        # Lamina's workers have nothing but weights, activations and KV; vLLM keeps a share free.
         memory_utilization=1.0 if pulled else setup.memory_utilization,
         max_num_seqs=None,
         block_tokens=None,

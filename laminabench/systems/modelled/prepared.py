@@ -63,7 +63,7 @@ ROUTER, QUEUE = "round-robin", "each"
 
 @dataclass(frozen=True, slots=True)
 class PreparedModel(Prepared):
-    """Ready to be simulated."""
+    """A simulation that is ready to start."""
 
     setup: Setup  # of the first instance
     system: System = field(repr=False)
@@ -79,7 +79,7 @@ class PreparedModel(Prepared):
         return self.setup.costs
 
     def replay(self, trace: Trace, past: Past, listener: Listener) -> Replayed:
-        """In virtual time; what was interrupted is begun anew."""
+        """Replay in virtual time; an interrupted replay starts again."""
         del past
         if self.request.prefix_sharing and trace.prefix_blocks is None:
             listener.note(f"{trace.meta.name} does not say which prompts share a prefix: nothing is shared")
@@ -96,33 +96,33 @@ class PreparedModel(Prepared):
             )
 
     def routed(self) -> Routed:
-        """Who sends requests where."""
-        kept = self.request.iterations is not False
-        return Routed(self.instances, self.request.router or ROUTER, self.request.queue or QUEUE, kept)
+        """Return how requests are routed."""
+        iterations = self.request.iterations is not False
+        return Routed(self.instances, self.request.router or ROUTER, self.request.queue or QUEUE, iterations)
 
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """Several deployments of one setup, and who sends requests where; none: one, as the setup has it."""
+    """Several deployments of one setup, and their router; without any, the setup's own deployment."""
 
     instances: tuple[Deployment, ...] = ()
     router: str = ROUTER
     queue: str = QUEUE
-    keep_iterations: bool = True
+    iterations: bool = True
 
     def hardware(self, setup: Setup) -> Hardware:
-        """All that there is of it."""
+        """Return all the hardware."""
         return Instances(self.instances) if len(self.instances) > 1 else setup.deployment
 
     def facts(self) -> JsonObject:
-        """What a Run says of it."""
+        """Return the facts that a Run keeps."""
         if len(self.instances) < 2:
             return {}
         return {"instances": len(self.instances), "router": self.router, "queue": self.queue}
 
 
 def fleet_of(system: System, setup: Setup, routed: Routed) -> tuple[Fleet, Modelled]:
-    """As the simulator takes it; and the first kind of deployment by itself."""
+    """Return the fleet as the simulator takes it, and the first kind of deployment by itself."""
     kinds = Counter(routed.instances or (setup.deployment,))
     built = [system.build(replace(setup, deployment=each)) for each in kinds]
     # In the order in which they were named, equal ones together.
@@ -135,13 +135,13 @@ def fleet_of(system: System, setup: Setup, routed: Routed) -> tuple[Fleet, Model
         tuple(specs),
         routed.router if known else own_router(routed.router, instances),
         routed.queue == "global",
-        routed.keep_iterations,
+        routed.iterations,
     )
     return fleet, built[0]
 
 
 def require_requests(trace: Trace, instances: int) -> None:
-    """A UserError where some would have nothing to do."""
+    """Raise a UserError where some instances would have nothing to do."""
     if len(trace) < instances:
         raise UserError(
             "deployment-too-few-requests",
@@ -196,8 +196,8 @@ def replay_on(
     )
 
 
-def prepare(request: ReplayRequest, found: System, listener: Listener) -> PreparedModel:
-    """The request's names looked up; a UserError for what there is not."""
+def prepare(request: ReplayRequest, system: System, listener: Listener) -> PreparedModel:
+    """Look up the request's names; raise a UserError for unknown ones."""
     if request.batches == "auto":
         raise UserError(
             "replay-flag-unused", "--batches auto goes with --backend live; give a modelled replay a number"
@@ -216,16 +216,16 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
     budget = prompt_budget(request)
     shape = modelled(request.model or MODEL)
     _require_parts(request, shape)
-    request = defaulted(request, model=MODEL, deployment=found.default_deployment(shape))
+    request = defaulted(request, model=MODEL, deployment=system.default_deployment(shape))
     usual = usual_costs(shape, devices_named(str(request.deployment)))
     if request.costs is None and usual != DEFAULT_COSTS:
         listener.note(f"{usual} is the cost set of models and devices of today; --costs names another")
     costs = load_costs(request.costs or usual)
-    network = next(iter(costs.networks), found.NETWORK)
+    network = next(iter(costs.networks), system.NETWORK)
     request = defaulted(request, network=network, costs=usual)
     assert request.deployment
     assert request.network
-    basis = request.price_basis or found.PRICE_BASIS
+    basis = request.price_basis or system.PRICE_BASIS
     called = {
         "overcommit": "kv_overcommit",
         "block_tokens": "block_size",
@@ -237,7 +237,7 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
     devices = priced_devices(request.price, basis, request.power, known_devices([costs]))
     prefill = prefill_workers(request, devices)
     deployments = parse_deployments(request.deployment, request.instances, devices)
-    require_several(request, sum(map(found.instances_of, deployments)))
+    require_several(request, sum(map(system.instances_of, deployments)))
     chosen = settled(
         Setup,
         request,
@@ -247,21 +247,21 @@ def prepare(request: ReplayRequest, found: System, listener: Listener) -> Prepar
         costs=with_host(costs, parse_host(request.host) if request.host else None),
         network=parse_network(request.network, costs.networks),
     )
-    setup, note = found.settled(
+    setup, note = system.settled(
         with_prompts(chosen, budget, admission=request.admission, prefix_sharing=request.prefix_sharing)
     )
     # A price that was settled is every instance's.
     several = [
         setup.deployment if each == deployments[0] else replace(each, prefill=prefill) for each in deployments
     ]
-    prepared = PreparedModel(request, setup, found, tuple(several))
-    for said in filter(None, (note, Instances(tuple(several)).price_note)):
-        listener.note(said)
+    prepared = PreparedModel(request, setup, system, tuple(several))
+    for text in filter(None, (note, Instances(tuple(several)).price_note)):
+        listener.note(text)
     return prepared
 
 
 def _require_parts(request: ReplayRequest, model: ModelShape) -> None:
-    """A UserError for a choice about a part that the model does not have."""
+    """Raise a UserError for a choice about a part that the model does not have."""
     for flag, chosen, part in (
         ("--routing", request.routing, model.experts),
         ("--absorb", request.absorb, model.latent),
@@ -274,7 +274,7 @@ def _require_parts(request: ReplayRequest, model: ModelShape) -> None:
 
 
 def prompt_budget(request: ReplayRequest) -> int:
-    """Most tokens of an iteration that computes prompts; 0 where they are there already."""
+    """Return the most tokens of an iteration that computes prompts; 0 where they are there already."""
     prefill = request.prefill or "off"
     if prefill == "off":
         return 0
@@ -288,7 +288,7 @@ def prompt_budget(request: ReplayRequest) -> int:
 
 
 def prefill_workers(request: ReplayRequest, devices: Mapping[str, Device]) -> Workers | None:
-    """The devices of `--prefill pool:4xh100`."""
+    """Return the devices of `--prefill pool:4xh100`."""
     text = str(request.prefill)
     if not text.startswith(POOL):
         return None

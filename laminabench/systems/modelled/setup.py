@@ -1,4 +1,4 @@
-"""What every modelled system is built from, and the parts of the model they have in common."""
+"""The input of every modelled system, and the parts of the model they have in common."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ SMALL_WEIGHT_BYTES = 66e9
 
 
 def by_size(model: ModelShape, small: str, large: str) -> str:
-    """The papers' deployment for a model of this size."""
+    """Return the papers' deployment for a model of this size."""
     return small if model.weight_bytes <= SMALL_WEIGHT_BYTES else large
 
 
 def split_by_size(model: ModelShape) -> str:
-    """v2 Table 5: LLaMA-33B on (1, 2), the larger ones on (2, 4); of the other cut the same, to compare."""
+    """Return v2 Table 5's deployment: LLaMA-33B on (1, 2), larger ones on (2, 4); others likewise."""
     return by_size(model, "1xh100+2xh20", "2xh100+4xh20")
 
 
@@ -84,7 +84,7 @@ class Setup:
 def with_prompts(
     setup: Setup, budget: int, *, admission: Admission | None = None, prefix_sharing: bool | None = None
 ) -> Setup:
-    """With so many tokens an iteration; with prompts KV grows and prefixes are shared, unless told."""
+    """Return the setup with the token budget of an iteration, and with what prompts make the default."""
     return replace(
         setup,
         prompt_budget=budget,
@@ -110,7 +110,7 @@ class Limits(NamedTuple):
 
 
 def limits_of(setup: Setup, most: int, batches: int = 1) -> Limits:
-    """The user's, or so many requests; with prompts, half of the budget is left to these."""
+    """Return the user's limits, or so many requests; with prompts, half of the budget is left to these."""
     budget = setup.prompt_budget
     if not budget:
         return Limits(setup.max_num_seqs or most, setup.max_num_seqs or most)
@@ -215,16 +215,16 @@ def _slices(
     if model.latent is None:
         qkv = model.products(layout)[0].gemm
         kv_rows = (qkv.n - model.query_size // layout.tp) / qkv.n
-    found = Slices(projection, layer, last, projection * kv_rows)
-    for table in found:
+    slices = Slices(projection, layer, last, projection * kv_rows)
+    for table in slices:
         table.setflags(write=False)
-    return found
+    return slices
 
 
 def device_timing(
     setup: Setup, on: Device, workers: int, cut: Slices, requests: np.ndarray, recompute_s: float
 ) -> Timing:
-    """An iteration without a network, whose attention is on so many workers of a device.
+    """Return the times of an iteration without a network, whose attention is on so many workers of a device.
 
     `requests` is how many of a batch are on one of them, `recompute_s` the price of a preempted token.
     """
@@ -247,7 +247,7 @@ def device_timing(
 
 
 def prompt_timing(setup: Setup, on: Device, most: int, layout: Layout, workers: int) -> PromptTiming | None:
-    """What prompts add, whose attention is on so many workers of a device; None where there are none."""
+    """Return the times that prompts add, with attention on so many workers; None where there are none."""
     if not setup.prompt_budget:
         return None
     model = setup.model
@@ -265,13 +265,13 @@ def prompt_timing(setup: Setup, on: Device, most: int, layout: Layout, workers: 
 
 @lru_cache(maxsize=128)
 def _head(costs: CostSet, model: ModelShape, device: Device, layout: Layout, most: int) -> Float64:
-    found = lm_head_seconds(costs, model, device, layout, np.arange(most + 1))
-    found.setflags(write=False)
-    return found
+    seconds = lm_head_seconds(costs, model, device, layout, np.arange(most + 1))
+    seconds.setflags(write=False)
+    return seconds
 
 
 def recompute_seconds(setup: Setup, workers: Workers, layout: Layout) -> float:
-    """What one token of a prefill costs the model workers: the price of a preempted token."""
+    """Return what one token of a prefill costs the model workers: the price of a preempted token."""
     return _recompute_seconds(setup.costs, setup.model, workers.device, layout, setup.routing)
 
 
@@ -284,7 +284,7 @@ def _recompute_seconds(
 
 
 def check_weights(setup: Setup, workers: Workers, layout: Layout, usable: float) -> float:
-    """Bytes of weights on each worker; a UserError if they are more than the usable ones."""
+    """Return the bytes of weights on each worker; raise a UserError if they are more than the usable ones."""
     model, device = setup.model, workers.device
     weights = model.weight_bytes_per_worker(layout)
     if weights > usable:
@@ -311,7 +311,7 @@ def kv_tokens(
     *,
     pools: int = 1,
 ) -> int:
-    """Tokens of one of so many pools: what fits, or was asked for; a UserError if there is no room.
+    """Return the tokens of one of so many pools: what fits or was requested; raise a UserError for too few.
 
     `reserved` is what is left to other uses by default. Who asks for a number knows what these take.
     """
@@ -334,7 +334,7 @@ def kv_tokens(
 
 
 def link_rate(setup: Setup, model_workers: int) -> float:
-    """Bytes a second between so many model workers and the attention workers.
+    """Return bytes a second between so many model workers and the attention workers.
 
     Every worker has a NIC of its own, and a transfer uses as many links as the smaller side has.
     """
@@ -345,12 +345,12 @@ def link_rate(setup: Setup, model_workers: int) -> float:
 
 
 def measured_rows(sources: list[dict[str, Any]], on: Device) -> list[dict[str, Any]]:
-    """Those of a cost set's sources that are times of their own, as rows beside the coefficients."""
+    """Return a cost set's sources that are times of their own, as rows next to the coefficients."""
     return [{**row, "device": on.name} for row in sources if not row["priced_by"].startswith("formula")]
 
 
 def assumptions(setup: Setup) -> list[dict[str, Any]]:
-    """What no measurement covers, as rows beside the coefficients."""
+    """Return the assumptions that no measurement covers, as rows next to the coefficients."""
     memory = {
         "share_in_use": setup.memory_utilization,
         "working_bytes": WORKING_BYTES,

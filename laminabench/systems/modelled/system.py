@@ -1,4 +1,4 @@
-"""What a modelled system offers: its choices, its deployments, and itself as the simulator takes it."""
+"""The interface of a modelled system: its choices, its deployments, and its form for the simulator."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from laminabench.systems.modelled.pool import with_pool
 from laminabench.systems.modelled.setup import Modelled, Setup
 from laminabench.util.errors import UserError
 
-# Devices of which deployments of mixtures of experts are made, and attention workers beside them.
+# Devices of which deployments of mixtures of experts are made, and their attention workers.
 COUNTS = (1, 2, 4, 8, 16)
 ATTENTION_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 # Of any modelled system.
 EVERY = taken_by(request.MODELLED)
-# Of those whose times are tables: they can compute prompts too, and need not keep what iterations were.
+# For systems whose times are tables: they can compute prompts, and may drop the rows of iterations.
 PROMPTS = taken_by(request.PROMPTS)
 # What --prefill may be where prompts are computed, for the end of a sentence.
 COMPUTED = "colocated, or pool:2xh100 for devices of their own"
@@ -39,7 +39,7 @@ ONE_BATCH: Mapping[str, object] = {
 
 
 class System(ABC):
-    """One of them. What is not overridden is as of homogeneous workers that decode one batch."""
+    """A modelled system. The defaults are of homogeneous workers that decode one batch."""
 
     NAME: str
     # How charts show it; a marker as plotly names it. A page may need a darker colour than a printed figure.
@@ -50,7 +50,7 @@ class System(ABC):
     PUBLISHED: ClassVar[Mapping[str, str]] = {}
     # What others are compared with, unless the user says: what people run today.
     BASELINE = False
-    # Whether it has attention workers beside model workers.
+    # Whether it has attention workers and model workers.
     SPLIT = False
     TAKES: frozenset[str] = EVERY
     ANYWAY: ClassVar[Mapping[str, object]] = ONE_BATCH
@@ -79,10 +79,10 @@ class System(ABC):
 
     @abstractmethod
     def default_deployment(self, model: ModelShape) -> str:
-        """The papers' deployment for a model of this size."""
+        """Return the papers' deployment for a model of this size."""
 
     def require_runs_on(self, deployment: Deployment) -> None:
-        """A UserError for devices whose times it does not know."""
+        """Raise a UserError for devices whose times it does not know."""
         for part in deployment.parts:
             if not self.runs_on(part.device):
                 what = "a board, which runs whole models by itself" if part.device.board else "no such board"
@@ -92,32 +92,32 @@ class System(ABC):
                 )
 
     def build(self, setup: Setup) -> Modelled:
-        """The deployment as the simulator takes it; a UserError if it cannot be."""
+        """Return the deployment as the simulator takes it; raise a UserError if it cannot be."""
         if setup.deployment.prefill is None:
             return self._build(setup)
         return with_pool(setup, self._build, pulled=self.PULLS_KV)
 
     @abstractmethod
     def _build(self, setup: Setup) -> Modelled:
-        """The same of one without devices for prompts."""
+        """Build a deployment without devices for prompts."""
 
     def settled(self, setup: Setup) -> tuple[Setup, str]:
-        """The setup at its own price, and a note on that if there is something to say."""
+        """Return the setup at its own price, and a note on that or an empty string."""
         return setup, ""
 
     def instances_of(self, deployment: Deployment) -> int:
-        """How many of these devices serve requests by themselves."""
+        """Return how many of these devices serve requests by themselves."""
         del deployment
         return 1
 
     def runs_on(self, device: Device) -> bool:
-        """Whether it can be deployed on devices of this kind."""
+        """Return whether it can be deployed on devices of this kind."""
         return not device.board
 
     def deployments(
         self, model: ModelShape, devices: Sequence[Device], *, most_attention: int, replicas: int
     ) -> Iterator[Deployment]:
-        """All that may be worth trying, whether or not their memory suffices.
+        """Return all deployments that may be worth trying, whether or not their memory suffices.
 
         Model workers are as many as tensor parallelism can be over, for each of so many replicas.
         """
@@ -125,7 +125,7 @@ class System(ABC):
         return (Deployment(each) for each in self.model_workers(model, devices, replicas))
 
     def model_workers(self, model: ModelShape, devices: Sequence[Device], replicas: int) -> list[Workers]:
-        """Of each kind that it runs on, in every number and layout that is worth trying."""
+        """Return the model workers of each kind that it runs on, in every number and layout worth trying."""
         layouts = [each for each in worth_trying(model) if replicas == 1 or each.plain]
         kinds = [device for device in devices if self.runs_on(device)]
         return [
@@ -135,29 +135,29 @@ class System(ABC):
         ]
 
     def engines(self, deployment: Deployment) -> int:
-        """That schedule apart from each other, and have a limit each."""
+        """Return how many engines schedule separately, with a limit each."""
         del deployment
         return 1
 
     def most_requests(self, deployment: Deployment) -> int:
-        """That run at once, unless the user says."""
+        """Return the most requests that run at once by default."""
         return self.engines(deployment) * self.MAX_REQUESTS
 
     def limits(self, device: Device) -> tuple[int | None, ...]:
-        """Most requests at once that are worth trying on this device; None is its own limit."""
+        """Return the limits of requests worth trying on this device; None is its own limit."""
         del device
         return (None,)
 
 
 def worth_trying(model: ModelShape) -> list[Layout]:
-    """Tensor parallelism; of mixtures of experts every way to share these out, over two nodes too."""
+    """Return tensor parallelism; of experts every way to share these out, over two nodes too."""
     if model.experts is None:
         return [Layout(degree) for degree in model.tp_degrees(NODE_DEVICES)]
     return [each for count in COUNTS for each in model.layouts(count) if each.pp == 1]
 
 
 def of_today(model: ModelShape, share: float, least: int = 1) -> Workers:
-    """As few H200, but `least`, as hold a mixture of experts in this share of their memory, usually laid out.
+    """Return the fewest H200, at least `least`, that fit a mixture of experts in this share of their memory.
 
     Experts are dealt out where they cannot be split. KV of latent attention would be copied by tensor
     parallelism, so that is replaced by data parallelism.
@@ -165,8 +165,8 @@ def of_today(model: ModelShape, share: float, least: int = 1) -> Workers:
     h200 = device("h200")
     for count in (each for each in COUNTS if each >= least):
         legal = model.layouts(count)
-        wanted = [Layout(1, count, count)] if model.latent else [Layout(count), Layout(count, ep=count)]
-        for layout in wanted:
+        layouts = [Layout(1, count, count)] if model.latent else [Layout(count), Layout(count, ep=count)]
+        for layout in layouts:
             if layout in legal and model.weight_bytes_per_worker(layout) <= share * h200.memory_bytes:
                 return Workers(h200, count, None if layout.plain else layout)
     raise UserError(
@@ -175,7 +175,7 @@ def of_today(model: ModelShape, share: float, least: int = 1) -> Workers:
 
 
 class SplitSystem(System):
-    """Attention workers beside model workers."""
+    """A system with attention workers and model workers."""
 
     ANYWAY: ClassVar[Mapping[str, object]] = {}
     SPLIT = True
@@ -185,14 +185,14 @@ class SplitSystem(System):
     def deployments(
         self, model: ModelShape, devices: Sequence[Device], *, most_attention: int, replicas: int
     ) -> Iterator[Deployment]:
-        """All pairs."""
+        """Return all pairs of model workers and attention workers."""
         shares = [share for share in self.attention_counts(model) if share <= most_attention]
         attention = [Workers(device, share) for device in devices if self.runs_on(device) for share in shares]
         pairs = itertools.product(self.model_workers(model, devices, replicas), attention)
         return (Deployment(*pair) for pair in pairs)
 
     def attention_counts(self, model: ModelShape) -> Sequence[int]:
-        """As many attention workers as KV heads divide over, which lamina-v1 deals requests out to.
+        """Return the counts that KV heads divide over; lamina-v1 deals requests out to attention workers.
 
         Mixtures of experts have few KV heads: requests are dealt out where these do not suffice.
         """

@@ -11,7 +11,7 @@ from laminabench.systems.modelled.system import EVERY, PROMPTS, System, of_today
 
 
 class Vllm(System):
-    """One batch on one kind of device."""
+    """A vLLM server: one batch on one kind of device."""
 
     NAME = "vllm"
     COLOUR, MARKER = "#d55e00", "triangle-up"
@@ -21,14 +21,14 @@ class Vllm(System):
     BLOCK_TOKENS = BLOCK_TOKENS
 
     def default_deployment(self, model: ModelShape) -> str:
-        """v2 Table 5; of mixtures of experts H200, with a quarter of their memory and more for KV."""
+        """Return v2 Table 5's; of experts H200, with a quarter of their memory and more for KV."""
         if model.experts:
             # Of one device no split costs about the same.
             return str(of_today(model, 0.75, least=2))
         return by_size(model, "2xh100", "4xh100")
 
     def engines(self, deployment: Deployment) -> int:
-        """One for every data-parallel group."""
+        """Return one engine for every data-parallel group."""
         return deployment.model.shared().dp
 
     def _build(self, setup: Setup) -> Modelled:

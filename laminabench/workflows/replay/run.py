@@ -146,7 +146,7 @@ def run(
         if directory:
             from laminabench.runs.write import write_run
 
-            write_run(directory, replayed.outcome, trace, result.manifest(request), replayed.beside)
+            write_run(directory, replayed.outcome, trace, result.manifest(request), replayed.files)
     return result
 
 

@@ -1,4 +1,4 @@
-"""An emulated replay: the engine's as any live one, beside it the facts of the virtual cluster."""
+"""An emulated replay: a live replay on the engine, with the facts of the virtual cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from laminabench.util.progress import Listener
 
 # What is modelled and has its own time here, or none: the host's is this machine's.
 UNUSED = ("host", "recompute", "paging")
-# Of iterations that may end late before the times are said to be the host's.
+# The share of late iterations above which the times count as the host's.
 MOST_LATE = 0.05
 # What more a host should have than the slowest iterations of this replay needed.
 ROOM = 1.25
@@ -36,7 +36,7 @@ ROOM = 1.25
 
 @dataclass(frozen=True, slots=True)
 class PreparedEmulated(PreparedEngine):
-    """Ready to be started."""
+    """An emulated replay that is ready to start."""
 
     twin: PreparedModel = field(kw_only=True)
     built: Modelled = field(kw_only=True)
@@ -69,8 +69,8 @@ class PreparedEmulated(PreparedEngine):
         del setup, trace
         return self.built.spec.tokens_per_pool * self.built.spec.pools
 
-    def told(self, records: Recorded | OwnTimes) -> JsonObject:
-        """Whether the host kept the pace of the devices."""
+    def final_facts(self, records: Recorded | OwnTimes) -> JsonObject:
+        """Return whether the host kept the pace of the devices."""
         assert isinstance(records, Recorded)
         waited_ms, late_ms = records.records.ends_ns.T / 1e6
         pace: dict[str, Json] = {
@@ -99,7 +99,7 @@ def _behind(pace: Any, replayed: Replayed) -> str:
 
 
 def prepare(request: ReplayRequest, listener: Listener) -> PreparedEmulated:
-    """The request settled; a UserError for what cannot be emulated."""
+    """Settle the request; raise a UserError for what cannot be emulated."""
     twin = prepare_modelled(modelled_twin(request), MODELLED, listener)
     built = MODELLED.build(twin.setup)
     spec, deployment = built.spec, twin.setup.deployment

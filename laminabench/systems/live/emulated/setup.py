@@ -43,7 +43,7 @@ class EmulatedSetup(LiveSetup):
         return False
 
     def engine_model(self) -> Emulation:
-        """The spec's times as the engine's workers take them."""
+        """Return the spec's times in the form that the engine's workers take."""
         from lamina.emulation import Emulation
 
         spec, timing = self.spec, timing_of(self.spec)
@@ -81,7 +81,7 @@ SETUP = EmulatedSetup
 
 
 def timing_of(spec: Spec) -> Timing:
-    """Its tables: only boards have none."""
+    """Return the spec's tables of times: only boards have none."""
     assert isinstance(spec.timing, Timing)
     return spec.timing
 
@@ -119,7 +119,7 @@ def _deployment(request: ReplayRequest) -> str:
 
 
 def require_emulable(deployment: Deployment, spec: Spec, instances: int) -> None:
-    """A UserError for what the virtual cluster can do and workers that wait cannot."""
+    """Raise a UserError for what the virtual cluster can do and waiting workers cannot."""
     layout, timing = deployment.model.layout, timing_of(spec)
     for wrong, what in (
         (instances > 1, "several instances"),

@@ -8,7 +8,7 @@ from laminabench.systems.base import Live
 SYSTEM = Live(
     __name__,
     taken_by(OPENAI),
-    # The server decides who goes first.
+    # The server decides the order of requests.
     {"policy": "fifo"},
     "the server has been started already, and nothing is seen of its workers",
 )

@@ -1,4 +1,4 @@
-"""One request until it is answered or given up: its attempts, how long each may take, what is tried again."""
+"""One request until it is answered or given up: its attempts, their time limits, and which are repeated."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from laminabench.systems.live.endpoint.wire import GONE, Connection, NoConnectio
 PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
 TOO_MANY, UNAVAILABLE = 429, 503
 _BROKEN = (GONE, "connection reset")
-# Connections that failed one after the other before the server is taken to be gone for good.
+# Consecutive failed connections after which the server is considered unreachable.
 GONE_AFTER = 16
 _DECIMAL = re.compile(r"\d{1,6}(\.\d+)?")
 
 
 class Sent(NamedTuple):
-    """A request on its way, and who listens to its answer."""
+    """A request on its way, and the stream that parses its answer."""
 
     connection: Connection
     stream: Stream
@@ -41,10 +41,10 @@ class Attempts:
     timeout_s: float
     first_byte_timeout_s: float
     retries: int
-    gone: asyncio.Event = field(default_factory=asyncio.Event)  # nobody takes a connection any more
-    why_gone: str = ""
-    first_errors: dict[str, str] = field(default_factory=dict)  # of each kind, what the first said
-    told: dict[str, int] = field(default_factory=dict)  # requests by how tokens in chunks were known
+    unreachable: asyncio.Event = field(default_factory=asyncio.Event)  # no connection is accepted any more
+    why_unreachable: str = ""
+    first_errors: dict[str, str] = field(default_factory=dict)  # the first message of each kind
+    counted_by: dict[str, int] = field(default_factory=dict)  # requests by how tokens in chunks were known
     _lost: int = 0
 
     def begin(self, place: int, request: bytes, due_s: float) -> Sent | None:
@@ -63,7 +63,7 @@ class Attempts:
             if not error:
                 break
             pause_s = _pause_s(stream, error, attempt)
-            if pause_s is None or attempt == self.retries or self.gone.is_set():
+            if pause_s is None or attempt == self.retries or self.unreachable.is_set():
                 break
             await asyncio.sleep(min(pause_s, self.timeout_s))
         finished_s = float("nan") if error or stream is None else stream.finished_s
@@ -71,7 +71,7 @@ class Attempts:
         records.ended_places.append(place)
 
     async def once(self, request: bytes) -> Stream:
-        """One attempt that nobody counts; a NoConnectionError if there is no way to the server."""
+        """Make one attempt that is not counted; raise a NoConnectionError if the server cannot be reached."""
         connection = await self.pool.take()
         stream = await self._response(self._send(connection, 0, request))
         self.pool.give(connection)
@@ -133,24 +133,24 @@ class Attempts:
         if stream.status >= 0:
             self._lost = 0
         if stream.error:
-            # Whole: half a secret would not be found in it.
-            said = stream.plain.decode("utf-8", "replace").strip()
-            self.first_errors.setdefault(stream.error, said)
-        elif stream.told:
-            self.told[stream.told] = self.told.get(stream.told, 0) + 1
+            # Before any cut: half a secret would not match.
+            message = stream.plain.decode("utf-8", "replace").strip()
+            self.first_errors.setdefault(stream.error, message)
+        elif stream.counted_by:
+            self.counted_by[stream.counted_by] = self.counted_by.get(stream.counted_by, 0) + 1
 
     def _no_connection(self, error: NoConnectionError) -> None:
         self.first_errors.setdefault(error.kind, str(error))
         self._lost += 1
-        if self._lost >= GONE_AFTER and not self.gone.is_set():
-            self.why_gone = f"the server took no connection {self._lost} times in a row: {error.kind}"
-            self.gone.set()
+        if self._lost >= GONE_AFTER and not self.unreachable.is_set():
+            self.why_unreachable = f"the server took no connection {self._lost} times in a row: {error.kind}"
+            self.unreachable.set()
 
 
 def _pause_s(stream: Stream | None, error: str, attempt: int) -> float | None:
     """Return how long to wait before the next attempt, or None if there is to be none.
 
-    What has begun to stream is never asked for twice: its tokens have been counted.
+    A request that has begun to stream is never repeated: its tokens have been counted.
     """
     pause_s = min(PAUSE_S * float(2**attempt), LONGEST_PAUSE_S)
     if stream is None:
@@ -166,7 +166,7 @@ def _pause_s(stream: Stream | None, error: str, attempt: int) -> float | None:
 
 
 def _retry_after_s(text: str) -> float | None:
-    """Seconds, or the time of day, as HTTP has it."""
+    """Parse a Retry-After header, which has seconds or a date."""
     if _DECIMAL.fullmatch(text.strip()):
         return float(text)
     try:

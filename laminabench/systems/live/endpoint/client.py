@@ -1,4 +1,4 @@
-"""One client process: its part of a trace offered to the server, by the monotonic clock."""
+"""A client process: its part of a trace, offered to the server by the monotonic clock."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Bodies:
         self._bytes = 0
 
     def make_one(self) -> bool:
-        """Whether there was one to make, and room for it."""
+        """Make one prompt ahead; return whether there was one to make, and room for it."""
         if self._next == len(self._rows) or self._bytes >= self._most:
             return False
         body = self._make(self._rows[self._next])
@@ -70,7 +70,7 @@ class Bodies:
         return True
 
     def take(self) -> bytes:
-        """The next row's."""
+        """Return the body of the next row's request."""
         if not self._ready:
             self._next += 1
             return self._make(self._rows[self._next - 1])
@@ -116,22 +116,22 @@ class Client:
         sampler = ProgressSampler(self.attempts.records)
         reporting = asyncio.ensure_future(_report_progress(sampler, report))
         work = asyncio.ensure_future(self._schedule(began_s))
-        events = (self.stopped, self.attempts.gone)
-        ends = [asyncio.ensure_future(event.wait()) for event in events]  # waits: beside the work
+        events = (self.stopped, self.attempts.unreachable)
+        ends = [asyncio.ensure_future(event.wait()) for event in events]  # waits: concurrently with the work
         try:
             gc.collect()  # the last time: there are few cycles, and no time to look for them
             with gc_paused():
                 await asyncio.wait([work, *ends], return_when=asyncio.FIRST_COMPLETED)
             if work.done():
                 await work
-            elif self.attempts.gone.is_set():
-                self.why = self.why or self.attempts.why_gone
+            elif self.attempts.unreachable.is_set():
+                self.why = self.why or self.attempts.why_unreachable
         finally:
             for task in (work, reporting, *ends):
                 task.cancel()
             await asyncio.gather(work, reporting, *ends, return_exceptions=True)
             self.attempts.pool.close()
-            # Connections that were aborted are told of it in the loop's next turn.
+            # Aborted connections are notified in the loop's next turn.
             await asyncio.sleep(0)
         report(sampler.sample())
 
@@ -155,7 +155,7 @@ class Client:
 
 
 def pool_of(setup: EndpointSetup) -> Pool:
-    """Connections to the server of a setup."""
+    """Return a pool of connections to a setup's server."""
     try:
         tls = ssl.create_default_context() if setup.address.secure else None
     except OSError as error:
@@ -220,7 +220,7 @@ async def at_times(
 
 
 async def in_flight(requests: int, places: int, serve: Serve) -> None:
-    """The next one whenever one of so many places is free."""
+    """Send the next request whenever one of so many places is free."""
     waiting = iter(range(requests))
 
     async def place_taken() -> None:

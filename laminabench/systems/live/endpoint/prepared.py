@@ -11,7 +11,7 @@ from laminabench.catalog.hardware import priced_devices
 from laminabench.requests.replay import ReplayRequest
 from laminabench.systems.base import Past, Prepared, Replayed, Workload, defaulted, settled, summary_of
 from laminabench.systems.live.endpoint import setup as defaults
-from laminabench.systems.live.endpoint.replaying import Seen, replay
+from laminabench.systems.live.endpoint.replaying import Result, replay
 from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served, fields_of, parse_url
 from laminabench.traces.table import Trace
 from laminabench.util.errors import CheckFailedError, CodedError, UserError
@@ -20,7 +20,7 @@ from laminabench.util.progress import Listener
 
 @dataclass(frozen=True, slots=True)
 class PreparedEndpoint(Prepared):
-    """Ready to be asked."""
+    """A replay against a server that is ready to start."""
 
     setup: EndpointSetup
 
@@ -29,22 +29,22 @@ class PreparedEndpoint(Prepared):
         del past
         workload = Workload.of(self.request)
         offered = workload.offered(trace)
-        seen = replay(trace, self.setup, offered, seed=self.request.seed, listener=listener)
-        for sentence in seen.notes:
+        served = replay(trace, self.setup, offered, seed=self.request.seed, listener=listener)
+        for sentence in served.notes:
             listener.note(sentence)
-        summary = summary_of(seen.outcome, trace, workload, self.setup.deployment)
+        summary = summary_of(served.outcome, trace, workload, self.setup.deployment)
         return Replayed(
-            seen.outcome,
-            seen.facts,
+            served.outcome,
+            served.facts,
             summary,
-            partial=seen.partial,
-            interrupted=seen.interrupted,
-            problem=_problem(seen, summary.requests.completed),
+            partial=served.partial,
+            interrupted=served.interrupted,
+            problem=_problem(served, summary.requests.completed),
         )
 
 
 def prepare(request: ReplayRequest, listener: Listener) -> PreparedEndpoint:
-    """The request settled; a UserError for what is missing or contradicts."""
+    """Settle the request; raise a UserError for what is missing or contradictory."""
     url, name = _required(request)
     address, fields = parse_url(url), fields_of(request.header, request.api_key_file)
     if fields and not address.secure and not address.loopback:
@@ -71,7 +71,7 @@ def prepare(request: ReplayRequest, listener: Listener) -> PreparedEndpoint:
 
 
 def _required(request: ReplayRequest) -> tuple[str, str]:
-    """The URL and the model's name; a UserError where they, or other choices, make no whole."""
+    """Return the URL and the model's name; raise a UserError where choices do not fit together."""
     if not request.url:
         raise UserError("replay-flag-needed", "--system openai needs --url http://127.0.0.1:8000")
     if not request.model:
@@ -91,13 +91,13 @@ def _required(request: ReplayRequest) -> tuple[str, str]:
     return request.url, request.model
 
 
-def _problem(seen: Seen, completed: int) -> CodedError | None:
+def _problem(served: Result, completed: int) -> CodedError | None:
     """Return why the replay is not complete, or None if it is."""
-    if seen.partial:
-        return CheckFailedError("replay-ended-early", f"the replay ended early: {seen.partial.why}")
+    if served.partial:
+        return CheckFailedError("replay-ended-early", f"the replay ended early: {served.partial.why}")
     if completed:
         return None
-    why, said = next(iter(seen.facts["first_errors"].items()), ("the reason is not known", ""))
+    why, message = next(iter(served.facts["first_errors"].items()), ("the reason is not known", ""))
     return CheckFailedError(
-        "replay-none-completed", f"no request was completed: {why}{f' ({said})' if said else ''}"
+        "replay-none-completed", f"no request was completed: {why}{f' ({message})' if message else ''}"
     )

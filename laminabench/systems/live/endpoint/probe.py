@@ -1,4 +1,4 @@
-"""What a server is like, asked before the clock starts: its models, the fields it takes, how it counts."""
+"""The probe of a server before the clock starts: its models, the fields it takes, how it counts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from laminabench.systems.live.endpoint.prompts import Prompts
 from laminabench.systems.live.endpoint.records import Records
 from laminabench.systems.live.endpoint.request import OPTIONAL, Accepted, Prompt, request
 from laminabench.systems.live.endpoint.setup import EndpointSetup
-from laminabench.systems.live.endpoint.sse import Stream, Told
+from laminabench.systems.live.endpoint.sse import CountedBy, Stream
 from laminabench.systems.live.endpoint.wire import NoConnectionError, Pool
 from laminabench.util.errors import UserError
 from laminabench.util.suggest import nearest
@@ -23,13 +23,13 @@ _REFUSED = (400, 422)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What the server was found to accept."""
+class Probed:
+    """The fields and prompts that the server accepts."""
 
     accepted: Accepted
     left_out: tuple[str, ...]  # fields that the server refuses
-    told: Told | None  # how the tokens of a chunk are known
-    added_tokens: int  # of a prompt, that the server counts and nobody sent; 0 if it does not count
+    counted_by: CountedBy | None  # how the tokens of a chunk are known
+    added_tokens: int  # of a prompt, counted by the server but not sent; 0 if it does not count
     counts: bool  # it says how long prompts are
     listed: bool  # it says which models it has
 
@@ -37,7 +37,7 @@ class Found:
         return {
             "left_out": list(self.left_out),
             "limit": self.accepted.limit,
-            "tokens_in_chunks_by": self.told,
+            "tokens_in_chunks_by": self.counted_by,
             "added_prompt_tokens": self.added_tokens,
             "lists_models": self.listed,
         }
@@ -60,7 +60,7 @@ class Probe:
     pool: Pool
 
     async def model(self) -> tuple[bool, str]:
-        """Whether the server lists models, and where it has this one from; a UserError if it has it not."""
+        """Return whether the server lists models, and the model's root; raise a UserError without it."""
         stream = await self._ask(request(self.setup, "/v1/models"))
         if stream.status in (401, 403):
             raise UserError("endpoint-refused", self._refused(stream))
@@ -70,13 +70,13 @@ class Probe:
             known = None
         if known is None:
             return False, ""
-        wanted = self.setup.model.name
+        name = self.setup.model.name
         for one in known:
-            if one.id == wanted:
+            if one.id == name:
                 return True, one.root or ""
         names = [one.id for one in known]
         raise UserError(
-            "endpoint-no-model", f"{self.setup.address} has no model {wanted!r}; {nearest(wanted, names)}"
+            "endpoint-no-model", f"{self.setup.address} has no model {name!r}; {nearest(name, names)}"
         )
 
     async def fields(self, prompt: Prompt) -> tuple[Accepted, Stream]:
@@ -87,22 +87,22 @@ class Probe:
             stream = await self._ask(request(self.setup, self.setup.path, body))
             if not stream.error:
                 return accepted, stream
-            fewer = _fewer(accepted, self._said(stream)) if stream.status in _REFUSED else None
+            fewer = _fewer(accepted, self._message(stream)) if stream.status in _REFUSED else None
             if fewer is None:
                 raise UserError("endpoint-refused", self._refused(stream))
             accepted = fewer
 
     async def warm_up(self, accepted: Accepted, prompts: Prompts, lengths: list[int]) -> list[str]:
-        """Requests that do not count, all at once; what went wrong with any."""
+        """Send uncounted requests, all at once; return the errors."""
         bodies = [
             accepted.body(self.setup, prompts.warm_up(number + 1, length), OUTPUT_TOKENS)
             for number, length in enumerate(lengths)
         ]
         streams = await asyncio.gather(*(self._ask(request(self.setup, self.setup.path, b)) for b in bodies))
-        return [self._said(stream) for stream in streams if stream.error]
+        return [self._message(stream) for stream in streams if stream.error]
 
     async def _ask(self, sent: bytes) -> Stream:
-        """One request, without another attempt."""
+        """Send one request, without another attempt."""
         setup = self.setup
         records = Records(np.zeros(1, np.int64))
         attempts = Attempts(self.pool, records, setup.timeout_s, setup.first_byte_timeout_s, retries=0)
@@ -111,44 +111,44 @@ class Probe:
         except NoConnectionError as error:
             raise UserError("endpoint-unreachable", f"{setup.address}: {error.kind} ({error})") from None
 
-    def _said(self, stream: Stream) -> str:
+    def _message(self, stream: Stream) -> str:
         """Return the server's reason for an error on one line, shortened and without secrets."""
-        # Before it is cut: half a secret would not be found in it.
+        # Before it is cut: half a secret would not match.
         text = self.setup.hidden(_reason(stream))[:300]
         return f"{stream.error}: {text}" if text else stream.error
 
     def _refused(self, stream: Stream) -> str:
-        said, setup = self._said(stream), self.setup
+        message, setup = self._message(stream), self.setup
         where = f"{setup.address}{setup.path}"
         if stream.status in (401, 403):
             how = "give it by --api-key-file or LAMINABENCH_API_KEY"
-            return f"{where} wants a key, or another one ({said}); {how}"
+            return f"{where} wants a key, or another one ({message}); {how}"
         if stream.status in _REFUSED and setup.tokenizer is None:
             return (
-                f"{where} does not take a prompt of token ids: {said}; if it is their numbers, give --vocab; "
+                f"{where} does not take a prompt of token ids: {message}; for other numbers, give --vocab; "
                 "if it wants text, --tokenizer"
             )
-        return f"{where} did not answer the first request: {said}"
+        return f"{where} did not answer the first request: {message}"
 
 
-async def probed(probe: Probe, prompts: Prompts, *, listed: bool) -> Found:
+async def probed(probe: Probe, prompts: Prompts, *, listed: bool) -> Probed:
     """Ask for a few tokens after a prompt of a known length."""
     accepted, stream = await probe.fields(prompts.warm_up(0, PROMPT_TOKENS))
     left_out = tuple(name for name in OPTIONAL if name not in accepted.fields)
-    if stream.told == "usage":
+    if stream.counted_by == "usage":
         # They say more and cost the network less.
         accepted = accepted.without("return_token_ids")
     counts = stream.prompt_counted >= 0
     added = stream.prompt_counted - PROMPT_TOKENS if counts else 0
-    return Found(accepted, left_out, stream.told, added, counts, listed)
+    return Probed(accepted, left_out, stream.counted_by, added, counts, listed)
 
 
 def _reason(stream: Stream) -> str:
     """Return the server's reason for an error, on one line."""
     text = stream.plain.decode("utf-8", "replace")
     try:
-        found = msgspec.json.decode(stream.plain)
-        error = found.get("error", found)
+        document = msgspec.json.decode(stream.plain)
+        error = document.get("error", document)
         text = (
             str(error.get("message") or error.get("detail") or error)
             if isinstance(error, dict)
@@ -161,14 +161,14 @@ def _reason(stream: Stream) -> str:
     return " ".join(text.split())
 
 
-def _fewer(accepted: Accepted, said: str) -> Accepted | None:
-    """Without what the server has named; None if it has named nothing that can be left out."""
-    if accepted.limit == "max_tokens" and "max_completion_tokens" in said:
+def _fewer(accepted: Accepted, message: str) -> Accepted | None:
+    """Return the fields less those the server has named; None if it has named none that can be left out."""
+    if accepted.limit == "max_tokens" and "max_completion_tokens" in message:
         return replace(accepted, limit="max_completion_tokens")
-    named = [name for name in OPTIONAL if name in said and name in accepted.fields]
+    named = [name for name in OPTIONAL if name in message and name in accepted.fields]
     if named:
         return accepted.without(*named)
-    if "stream_options" in said:
+    if "stream_options" in message:
         usage = [name for name in OPTIONAL[:2] if name in accepted.fields]
         return accepted.without(usage[0]) if usage else None
     return None

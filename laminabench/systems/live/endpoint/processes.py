@@ -33,7 +33,7 @@ Result = TypeVar("Result")
 
 
 class ClientResult(NamedTuple):
-    """What one client process did."""
+    """The result of one client process."""
 
     noted: Noted
     facts: dict[str, Any]
@@ -80,7 +80,7 @@ async def _run(client: Client, began_s: float, report: Callable[[Progress], None
     attempts = client.attempts
     facts = {
         "connections_opened": attempts.pool.opened,
-        "told": attempts.told,
+        "counted_by": attempts.counted_by,
         "first_errors": attempts.first_errors,
         "busy": busy,
     }
@@ -134,14 +134,14 @@ def _together(pipes: list[Pipe], recent: Recent, begun: Callable[[], None]) -> l
             left = [pipe for number, pipe in enumerate(pipes) if number not in results]
             for ready in wait(left, _PATIENCE_S):
                 assert isinstance(ready, Pipe)
-                number, said = pipes.index(ready), _received(ready)
-                if isinstance(said, ClientResult):
-                    results[number] = said
-                    if said.why:
-                        stop_others(number, said.why)
+                number, message = pipes.index(ready), _received(ready)
+                if isinstance(message, ClientResult):
+                    results[number] = message
+                    if message.why:
+                        stop_others(number, message.why)
                 else:
-                    progress[number] = said
-                    report(recent, began_s, progress, said.gaps)
+                    progress[number] = message
+                    report(recent, began_s, progress, message.gaps)
             if ctrl_c.is_set():
                 # They do not hear it themselves.
                 stop_others(None, _STOPPED)
@@ -151,21 +151,21 @@ def _together(pipes: list[Pipe], recent: Recent, begun: Callable[[], None]) -> l
 
 def _received(pipe: Pipe) -> Any:
     try:
-        said = pipe.recv()  # waits: it is ready
+        message = pipe.recv()  # waits: it is ready
     except (EOFError, ConnectionResetError):
         raise UserError(
             "endpoint-client-died",
             "a client process ended before its work was done, perhaps for want of memory; "
             "try with --client-workers 1",
         ) from None
-    if isinstance(said, Exception):
-        raise said
-    return said
+    if isinstance(message, Exception):
+        raise message
+    return message
 
 
 @contextlib.contextmanager
 def _ctrl_c_noted() -> Iterator[threading.Event]:
-    """Ctrl-C is noted, rather than to break off whatever is half read."""
+    """Note Ctrl-C instead of breaking off a half-read message."""
     noted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield noted
@@ -178,7 +178,7 @@ def _ctrl_c_noted() -> Iterator[threading.Event]:
 
 
 def _child(pipe: Pipe, part: Part) -> None:
-    """A client process: it says that it is ready, waits for the start, and sends progress and its result."""
+    """Run a client process: report that it is ready, wait for the start, send progress and the result."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -186,7 +186,7 @@ def _child(pipe: Pipe, part: Part) -> None:
     except UserError as error:
         pipe.send(error)
     except (BrokenPipeError, EOFError):
-        pass  # nobody is there any more to do it for
+        pass  # the parent has ended
     finally:
         pipe.close()
 
@@ -215,7 +215,7 @@ async def _serve_pipe(pipe: Pipe, part: Part) -> ClientResult:
 
 @contextlib.contextmanager
 def loop_of_its_own() -> Iterator[asyncio.Runner]:
-    """The loop's own ideas of signals end with it."""
+    """Run an event loop, and restore the signal handlers that it replaces."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

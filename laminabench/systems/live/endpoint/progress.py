@@ -1,4 +1,4 @@
-"""How far a client is, sampled a few times a second from its records."""
+"""The progress of a client, sampled a few times a second from its records."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ProgressSampler:
         return Progress(self._ended, self._failed, records.tokens, under_way, answered, gaps)
 
     def _gaps(self) -> Gaps:
-        """Between chunks of a request. The tokens of one came together, so all but its first have none."""
+        """Return the gaps between tokens. Those of one chunk came together: all but its first have none."""
         records, first = self._records, self._chunks
         self._chunks = len(records.chunk_place)
         places = np.array(records.chunk_place[first:], np.int64)

@@ -48,16 +48,16 @@ class Prompts:
         return cls(trace, seed, len(words.words), words, added)
 
     def length(self, row: int) -> int:
-        """Tokens to send for a row; of a text at least one."""
-        asked = int(self.trace.prompt_tokens[row])
-        return asked if self.words is None else max(1, asked - self.added)
+        """Return the tokens to send for a row; of a text at least one."""
+        tokens = int(self.trace.prompt_tokens[row])
+        return tokens if self.words is None else max(1, tokens - self.added)
 
     def too_short(self) -> int:
-        """Rows whose prompt cannot be as short as the trace has it."""
+        """Count the rows whose prompt cannot be as short as in the trace."""
         return int((self.trace.prompt_tokens <= self.added).sum())
 
     def of(self, row: int) -> Prompt:
-        """A row's: what belongs to its prefix blocks, and its own behind that."""
+        """Return a row's prompt: the text of its prefix blocks, and its own after them."""
         count = self.length(row)
         blocks, size = self.trace.prefix_blocks, self.trace.meta.block_tokens
         shared = [] if blocks is None else blocks[row].tolist()
@@ -66,14 +66,14 @@ class Prompts:
         rest = count - size * len(parts)
         if rest > 0:
             parts.append(drawn(self.seed, _ROW, row, rest, self.below))
-        return self._said(np.concatenate(parts)[:count] if parts else np.empty(0, np.uint64))
+        return self._prompt(np.concatenate(parts)[:count] if parts else np.empty(0, np.uint64))
 
     def warm_up(self, number: int, tokens: int) -> Prompt:
-        """One that shares nothing with any row's."""
+        """Return a prompt that shares nothing with any row's."""
         count = tokens if self.words is None else max(1, tokens - self.added)
-        return self._said(drawn(self.seed, _WARM_UP, number, count, self.below))
+        return self._prompt(drawn(self.seed, _WARM_UP, number, count, self.below))
 
-    def _said(self, numbers: NDArray[np.uint64]) -> Prompt:
+    def _prompt(self, numbers: NDArray[np.uint64]) -> Prompt:
         ids: list[int] = numbers.tolist()
         if self.words is None:
             return ids
@@ -81,7 +81,7 @@ class Prompts:
 
 
 def load_tokenizer(path: str) -> Any:
-    """A `tokenizer.json`, or the folder of a model that has one."""
+    """Load a `tokenizer.json`, or that of a model's folder."""
     from tokenizers import Tokenizer
 
     file = Path(path)
@@ -99,9 +99,12 @@ def load_tokenizer(path: str) -> Any:
 
 
 def words_of(tokenizer: Any) -> Words:
-    """Words that are one token each: text made of them has as many tokens as words."""
+    """Return words that are one token each: text made of them has as many tokens as words."""
     candidates = _candidates(tokenizer)
-    best = max((_kept(tokenizer, candidates, lead) for lead in ("", " ")), key=lambda found: len(found.words))
+    best = max(
+        (_single(tokenizer, candidates, lead) for lead in ("", " ")),
+        key=lambda each: len(each.words),
+    )
     if len(best.words) < FEWEST_WORDS:
         raise UserError(
             "tokenizer-unfit",
@@ -118,12 +121,12 @@ def _candidates(tokenizer: Any) -> list[str]:
     return sorted({word for word in decoded if word.isascii() and word.isalpha()})
 
 
-def _kept(tokenizer: Any, candidates: list[str], lead: str) -> Words:
+def _single(tokenizer: Any, candidates: list[str], lead: str) -> Words:
     """Return the words of which three make a text of three tokens."""
     texts = [f"{lead}{word} {word} {word}" for word in candidates]
-    found = tokenizer.encode_batch(texts, add_special_tokens=False)
-    kept = [word for word, encoded in zip(candidates, found, strict=True) if len(encoded.ids) == 3]
-    return Words(tuple(kept[:MOST_WORDS]), lead)
+    encodings = tokenizer.encode_batch(texts, add_special_tokens=False)
+    single = [word for word, encoded in zip(candidates, encodings, strict=True) if len(encoded.ids) == 3]
+    return Words(tuple(single[:MOST_WORDS]), lead)
 
 
 def check_lengths(tokenizer: Any, prompts: Prompts, rows: list[int]) -> int:

@@ -1,4 +1,4 @@
-"""What is noted while a replay runs, and its tables, put together from what all clients noted.
+"""The records of a running replay, and their tables, merged from all clients.
 
 A row for each request and one for each chunk: the replay is only seen from outside.
 """
@@ -61,7 +61,7 @@ class Records:
             self.calls[name][place] = value
 
     def sent(self, place: int, at_s: float) -> None:
-        """An attempt was made: the first one counts."""
+        """Note an attempt's time: the first one counts."""
         if np.isnan(self.calls["sent_s"][place]):
             self.calls["sent_s"][place] = at_s
 
@@ -86,7 +86,7 @@ class Records:
 
 
 def outcome_of(noted: Sequence[Noted], trace: Trace, mode: Mode) -> Outcome:
-    """One row a request, whichever client had it."""
+    """Return the outcome, with one row a request, whichever client had it."""
     calls: Columns = {}
     for name, (unknown, kind) in _CALLS.items():
         calls[name] = np.full(len(trace), unknown, kind)
@@ -103,7 +103,7 @@ def outcome_of(noted: Sequence[Noted], trace: Trace, mode: Mode) -> Outcome:
     return Tables(trace).outcome(
         requests=_requests(calls, chunks, status),
         end_s=end_s,
-        # What waits at the server nobody sees; what waits here has all been sent then.
+        # The server's queue is not visible; all that waited here has been sent then.
         queue_empty_s=float(sent.max()) if len(sent) and mode != "open" else end_s,
         chunks=chunks,
         calls=calls,

@@ -1,4 +1,4 @@
-"""A whole replay against a server: the server asked and warmed up, the trace offered, the tables made."""
+"""A replay against a server: probe and warm up the server, offer the trace, make the tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from laminabench.runs.manifest import Partial
 from laminabench.sim.outcome import Outcome
 from laminabench.sim.simulate import Offered
 from laminabench.systems.live.endpoint.client import Part, pool_of
-from laminabench.systems.live.endpoint.probe import Found, Probe, probed
+from laminabench.systems.live.endpoint.probe import Probe, Probed, probed
 from laminabench.systems.live.endpoint.processes import (
     ClientResult,
     run_here,
@@ -44,7 +44,7 @@ TOO_BUSY = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Result:
     """The result of a replay that only a client saw."""
 
     outcome: Outcome
@@ -56,20 +56,20 @@ class Seen:
 
 def replay(
     trace: Trace, setup: EndpointSetup, offered: Offered, *, seed: int, listener: Listener = SILENT
-) -> Seen:
+) -> Result:
     """Probe the server, send the trace, and return what the client saw."""
-    found, prompts, facts, notes = until_terminated(_asked(trace, setup, seed))
+    server, prompts, facts, notes = until_terminated(_prepare(trace, setup, seed))
     places = 0  # requests come at their times
     if offered.mode != "open":
-        wanted = offered.concurrency if offered.mode == "closed" else setup.connections or CONNECTIONS
-        places = min(wanted, len(trace))
-    part = Part(setup, found.accepted, prompts, trace, np.arange(len(trace)), offered.mode, places)
+        requested = offered.concurrency if offered.mode == "closed" else setup.connections or CONNECTIONS
+        places = min(requested, len(trace))
+    part = Part(setup, server.accepted, prompts, trace, np.arange(len(trace)), offered.mode, places)
     parts = shards(part, setup.workers)
 
     def begun() -> None:
         listener.detail("the server has been asked and warmed up: the clock is running")
 
-    expected = expected_of(trace, offered, whole=not {"ignore_eos", "min_tokens"} & {*found.left_out})
+    expected = expected_of(trace, offered, full_length=not {"ignore_eos", "min_tokens"} & {*server.left_out})
     with watched(listener, expected, exact=False) as recent:
         one = len(parts) == 1
         results = [run_here(parts[0], recent, begun)] if one else run_in_processes(parts, recent, begun)
@@ -82,31 +82,31 @@ def replay(
         )
     why = next((one.why for one in results if one.why), "")
     partial = Partial(why=why, at_s=max(one.at_s for one in results)) if why else None
-    return Seen(outcome, facts, notes, partial, "Ctrl-C" in why)
+    return Result(outcome, facts, notes, partial, "Ctrl-C" in why)
 
 
-async def _asked(trace: Trace, setup: EndpointSetup, seed: int) -> tuple[Found, Prompts, Facts, list[str]]:
-    """The server asked, prompts made to what it said, and some of them sent."""
+async def _prepare(trace: Trace, setup: EndpointSetup, seed: int) -> tuple[Probed, Prompts, Facts, list[str]]:
+    """Probe the server, make prompts that it accepts, and send some of them."""
     pool = pool_of(setup)
     try:
         probe = Probe(setup, pool)
         listed, root = await probe.model()
         prompts, facts = _prompts(trace, setup, seed, root)
-        found = await probed(probe, prompts, listed=listed)
-        notes = _adjusted(prompts, found, setup)
+        server = await probed(probe, prompts, listed=listed)
+        notes = _adjusted(prompts, server, setup)
         lengths = trace.prompt_tokens[: setup.warm_up].tolist()
-        failed = await probe.warm_up(found.accepted, prompts, lengths)
+        failed = await probe.warm_up(server.accepted, prompts, lengths)
     finally:
         pool.close()
         await asyncio.sleep(0)
     if failed:
         notes.append(f"{len(failed)} of {len(lengths)} warm-up requests failed; the first: {failed[0]}")
-    facts |= {**found.describe(), "warm_up": len(lengths), "warm_up_failed": len(failed)}
-    return found, prompts, facts, notes
+    facts |= {**server.describe(), "warm_up": len(lengths), "warm_up_failed": len(failed)}
+    return server, prompts, facts, notes
 
 
 def _prompts(trace: Trace, setup: EndpointSetup, seed: int, root: str) -> tuple[Prompts, Facts]:
-    """Text where there is a tokenizer, token ids otherwise."""
+    """Return text prompts where there is a tokenizer, token ids otherwise."""
     if setup.tokenizer is not None:
         tokenizer = load_tokenizer(setup.tokenizer)
         words = words_of(tokenizer)
@@ -127,58 +127,58 @@ def _prompts(trace: Trace, setup: EndpointSetup, seed: int, root: str) -> tuple[
 def _vocab_at(root: str) -> int | None:
     """Return the vocabulary of the model's config, if the server's folder is on this machine."""
     try:
-        found = json.loads((Path(root) / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+        vocab = json.loads((Path(root) / "config.json").read_text(encoding="utf-8"))["vocab_size"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return found if root and isinstance(found, int) and found > 0 else None
+    return vocab if root and isinstance(vocab, int) and vocab > 0 else None
 
 
-def _adjusted(prompts: Prompts, found: Found, setup: EndpointSetup) -> list[str]:
-    """Prompts shortened by what the server adds; what a reader should know of what the server takes."""
+def _adjusted(prompts: Prompts, server: Probed, setup: EndpointSetup) -> list[str]:
+    """Shorten prompts by what the server adds; return notes on what the server takes."""
     notes = []
-    if gone := [name for name in ("ignore_eos", "min_tokens") if name in found.left_out]:
+    if left_out := [name for name in ("ignore_eos", "min_tokens") if name in server.left_out]:
         notes.append(
-            f"the server does not take {' and '.join(gone)}: answers may be shorter than the trace's, "
+            f"the server does not take {' and '.join(left_out)}: answers may be shorter than the trace's, "
             "see `counted` in the summary"
         )
-    if found.told == "even":
+    if server.counted_by == "even":
         notes.append(
             "the server does not say how many tokens a chunk has: they are dealt evenly over the chunks of "
             "an answer, so TBT per token is a guess and only ITL per chunk is measured"
         )
-    if not found.counts:
+    if not server.counts:
         notes.append(
             "the server does not count tokens: whether prompts are as long as the trace's is not known"
         )
-    elif prompts.words and found.added_tokens > 0:
-        prompts.added = found.added_tokens
+    elif prompts.words and server.added_tokens > 0:
+        prompts.added = server.added_tokens
         what = "chat template" if setup.api == "chat" else "server"
         if short := prompts.too_short():
             notes.append(
                 f"{short:,} prompts of the trace are shorter than what the {what} adds: one word each"
             )
         notes.append(
-            f"the {what} adds {found.added_tokens} tokens to a prompt: texts are so many tokens shorter"
+            f"the {what} adds {server.added_tokens} tokens to a prompt: texts are so many tokens shorter"
         )
-    elif found.added_tokens:
+    elif server.added_tokens:
         notes.append(
-            f"the server counts {found.added_tokens:+d} tokens in a prompt beside those that were sent"
+            f"the server counts {server.added_tokens:+d} tokens in a prompt next to those that were sent"
         )
     return notes
 
 
 def _together(results: list[ClientResult], setup: EndpointSetup) -> Facts:
-    """Facts of all clients."""
-    told: Counter[str] = Counter()
+    """Merge the facts of all clients."""
+    counted_by: Counter[str] = Counter()
     errors: dict[str, str] = {}
     for one in results:
-        told.update(one.facts["told"])
-        hidden = {kind: setup.hidden(said)[:500] for kind, said in one.facts["first_errors"].items()}
+        counted_by.update(one.facts["counted_by"])
+        hidden = {kind: setup.hidden(message)[:500] for kind, message in one.facts["first_errors"].items()}
         errors = {**hidden, **errors}
     opened = sum(one.facts["connections_opened"] for one in results)
     return {
         "connections_opened": opened,
         "busiest_client": max(one.facts["busy"] for one in results),  # its part of the time on a processor
-        "requests_by_how_tokens_are_known": dict(told),
+        "requests_by_how_tokens_are_known": dict(counted_by),
         "first_errors": errors,
     }

@@ -35,22 +35,22 @@ class Accepted:
         return replace(self, fields=self.fields - set(names))
 
     def body(self, setup: EndpointSetup, prompt: Prompt, tokens: int) -> bytes:
-        """A request for so many tokens after this prompt."""
-        said: dict[str, object] = {"model": setup.model.name, "stream": True, self.limit: tokens}
+        """Return a request's body: so many tokens after this prompt."""
+        fields: dict[str, object] = {"model": setup.model.name, "stream": True, self.limit: tokens}
         if setup.api == "chat":
-            said["messages"] = [{"role": "user", "content": prompt}]
+            fields["messages"] = [{"role": "user", "content": prompt}]
         else:
-            said["prompt"] = prompt
+            fields["prompt"] = prompt
         usage = {name: True for name in ("include_usage", "continuous_usage_stats") if name in self.fields}
         if usage:
-            said["stream_options"] = usage
+            fields["stream_options"] = usage
         values = {"min_tokens": tokens, "ignore_eos": True, "return_token_ids": True, "temperature": 0}
-        said |= {name: value for name, value in values.items() if name in self.fields}
-        return msgspec.json.encode(said)
+        fields |= {name: value for name, value in values.items() if name in self.fields}
+        return msgspec.json.encode(fields)
 
 
 def request(setup: EndpointSetup, path: str, body: bytes | None = None) -> bytes:
-    """A POST of the body, or a GET."""
+    """Return a POST of the body, or a GET without one."""
     address = setup.address
     lines = [
         f"{'GET' if body is None else 'POST'} {address.path}{path} HTTP/1.1",

@@ -1,4 +1,4 @@
-"""What a replay against a server is asked to be, before anything is sent: where it is, and how it is asked.
+"""The settings of a replay against a server, before anything is sent: its address, and how to ask it.
 
 A URL, a key or a header that makes no sense is refused with a sentence; none of them is shown in it.
 """
@@ -46,13 +46,13 @@ class Address:
 
     @property
     def authority(self) -> str:
-        """Host and port, as a request's Host field has them."""
+        """The host and port, as in a request's Host field."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
     @property
     def loopback(self) -> bool:
-        """It is this machine, for whoever reads no names from elsewhere."""
+        """Whether it is this machine; names are not resolved."""
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -64,7 +64,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The model, as the server calls it: what else it is nobody here knows."""
+    """The model, of which only the server's name for it is known."""
 
     name: str
 
@@ -121,7 +121,7 @@ class EndpointSetup:
         return self.deployment.address
 
     def hidden(self, text: str) -> str:
-        """Without what the user sends as a field: a server may say it back."""
+        """Return a text without the user's header values: a server may quote them."""
         for _, field in self.fields:
             value = field.revealed()
             for secret in (value, value.rpartition(" ")[2]):
@@ -137,7 +137,7 @@ SETUP = EndpointSetup
 
 
 def parse_url(text: str) -> Address:
-    """The server of a URL, with or without the /v1 that clients call the base of an API."""
+    """Parse the URL of a server, with or without the /v1 that clients call the base of an API."""
     shown = _without_secrets(text)
 
     def wrong(why: str) -> UserError:
@@ -169,7 +169,7 @@ def parse_url(text: str) -> Address:
 
 
 def _without_secrets(text: str) -> str:
-    """For a sentence: nothing before an @, and nothing after a ?."""
+    """Return a URL for messages: nothing before an @, and nothing after a ?."""
     scheme, slashes, rest = text.strip().partition("://")
     shown = f"{scheme}{slashes}{rest.rpartition('@')[2]}" if slashes else scheme.rpartition("@")[2]
     return shown.partition("?")[0]
@@ -204,7 +204,7 @@ def _field(header: Secret) -> tuple[str, Secret]:
 
 def _key(file: str | None) -> str | None:
     """Read the key from the file, or else the environment; no error shows its content."""
-    where, text = _found(file)
+    where, text = _key_source(file)
     if text is None:
         return None
     key = text.strip()
@@ -215,7 +215,7 @@ def _key(file: str | None) -> str | None:
     return key
 
 
-def _found(file: str | None) -> tuple[str, str | None]:
+def _key_source(file: str | None) -> tuple[str, str | None]:
     if file is not None:
         try:
             return f"--api-key-file {file}", Path(file).read_text(encoding="utf-8")

@@ -13,11 +13,11 @@ from laminabench.systems.live.endpoint.records import Records
 # More than any answer has, and no more than columns of numbers hold.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 # How the number of tokens in an event is known; `even`: it is not.
-Told = Literal["usage", "token_ids", "logprobs", "even"]
+CountedBy = Literal["usage", "token_ids", "logprobs", "even"]
 # A server that never ends an event shall not fill the memory.
 MOST_BYTES = 16 << 20
 DONE = b"[DONE]"
-# What is kept of an answer that is no stream, to be told of.
+# Bytes kept of an answer that is no stream, for the report.
 KEPT_BYTES = 1 << 16
 
 
@@ -51,7 +51,7 @@ class Choice(msgspec.Struct):
 
 
 class Chunk(msgspec.Struct):
-    """One event: fields that are not here are passed over without being read."""
+    """A streamed event: fields that are not here are skipped unread."""
 
     choices: list[Choice] | None = None
     usage: Usage | None = None
@@ -61,7 +61,7 @@ class Chunk(msgspec.Struct):
 read_chunk = msgspec.json.Decoder(Chunk).decode
 
 
-def tokens_in(choice: Choice) -> tuple[int, Told]:
+def tokens_in(choice: Choice) -> tuple[int, CountedBy]:
     """Return the number of tokens in an event and how it is known; 0 and `even` if it is not."""
     if choice.token_ids is not None:
         return len(choice.token_ids), "token_ids"
@@ -73,7 +73,7 @@ def tokens_in(choice: Choice) -> tuple[int, Told]:
 
 
 def dealt(tokens: int, chunks: int) -> list[int]:
-    """So many tokens over so many chunks, as evenly as whole numbers go, the earlier ones having no fewer."""
+    """Deal so many tokens over so many chunks, as evenly as integers go; earlier ones have no fewer."""
     each, more = divmod(tokens, chunks)
     return [each + (place < more) for place in range(chunks)]
 
@@ -91,7 +91,7 @@ class Events:
     _held: int = 0  # their bytes
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The events that this piece completes."""
+        """Return the events that this piece completes."""
         # Servers write an event at once, and so it mostly comes: this is the way of nearly every token.
         if (
             not self._rest
@@ -151,8 +151,8 @@ class Stream:
     finished_s: float = float("nan")  # the last chunk with tokens
     prompt_counted: int = -1
     completion_counted: int = -1
-    made: int = 0  # tokens that were told of chunk by chunk
-    told: Told | None = None
+    made: int = 0  # tokens counted chunk by chunk
+    counted_by: CountedBy | None = None
     done: bool = False
     error: str = ""
 
@@ -193,7 +193,7 @@ class Stream:
                 return error or "the answer is no stream of events"
             if not self.done:
                 return error or "the stream stopped before its end"
-            # Whatever became of the connection, all was said.
+            # Complete, whatever became of the connection.
             return "" if self.chunks_came else "a stream without tokens"
         return error or f"HTTP {self.status}"
 
@@ -226,22 +226,22 @@ class Stream:
             self.done = True
         usage = chunk.usage
         tokens: int
-        told: Told
+        counted_by: CountedBy
         # Usage after chunks that did without it is of the whole answer, and says nothing of this one.
         if usage is not None and usage.completion_tokens is not None and not self._unknown:
-            tokens, told = usage.completion_tokens - self.made, "usage"
+            tokens, counted_by = usage.completion_tokens - self.made, "usage"
         else:
-            tokens, told = tokens_in(choice)
-        if told == "even":
+            tokens, counted_by = tokens_in(choice)
+        if counted_by == "even":
             if choice.says_something or _silent(choice):
                 self._unknown.append(len(self._records.chunk_tokens))
                 self._came(0, "even", at_s)
         elif tokens > 0:
             self.made += tokens
-            self._came(tokens, told, at_s)
+            self._came(tokens, counted_by, at_s)
 
-    def _came(self, tokens: int, told: Told, at_s: float) -> None:
-        self.told, self.finished_s = told, at_s
+    def _came(self, tokens: int, counted_by: CountedBy, at_s: float) -> None:
+        self.counted_by, self.finished_s = counted_by, at_s
         self._records.chunk(self._place, at_s, tokens)
 
     def _deal(self) -> None:
@@ -257,5 +257,5 @@ class Stream:
 
 
 def _silent(choice: Choice) -> bool:
-    """A token of a completion whose text is still to come, or that nobody makes text of."""
+    """Return whether a completion's token has no text: it is still to come, or the server makes none."""
     return choice.text == "" and choice.delta is None and not choice.finish_reason

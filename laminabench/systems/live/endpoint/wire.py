@@ -1,4 +1,4 @@
-"""Connections to a server: requests go out whole, the bytes of answers are told of as they come."""
+"""Connections to a server: requests are written at once, bytes of answers are passed on as they come."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Connection(asyncio.Protocol):
             self._plain = plain.fileno()
 
     def ask(self, request: bytes, answer: Stream) -> float:
-        """Send a request whose answer somebody listens to; when it was sent."""
+        """Send a request; return when it was sent."""
         assert self._answer is None
         if self._transport is None:
             # It was taken and closed again at once, before anybody could ask.
@@ -94,7 +94,7 @@ class Connection(asyncio.Protocol):
         if self._at_s >= self._departures.due_s:
             self._departures.go()
         if self._answer is None:
-            # Nobody has asked anything.
+            # No request is waiting for it.
             self.close()
             return
         try:
@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
 
 
 class NoConnectionError(Exception):
-    """There is no way to the server: a word or two that can be counted by, and what the system said."""
+    """A failure to connect to the server: a short kind to count by, and the system's message."""
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(detail)
@@ -168,11 +168,11 @@ class Pool:
         self.opened = 0
 
     async def take(self) -> Connection:
-        """One that nobody uses."""
+        """Return an unused connection, a new one if needed."""
         return self.free() or await self._connect()
 
     def free(self) -> Connection | None:
-        """One that is there."""
+        """Return an open, unused connection, if any."""
         while self._free:
             connection = self._free.pop()
             if connection.reusable:
@@ -180,7 +180,7 @@ class Pool:
         return None
 
     def give(self, connection: Connection) -> None:
-        """Its answer has been read to the end, or it cannot be used any more."""
+        """Take back a connection whose answer has been read, or that cannot be used any more."""
         if connection.reusable:
             self._free.append(connection)
         else:
@@ -224,15 +224,15 @@ class Pool:
 
 
 def resolved(address: Address) -> list[Any]:
-    """Host and port for each address of the server's name, looked up once: not while requests are due."""
+    """Return host and port of each address of the server's name, looked up before requests are due."""
     try:
-        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise UserError(
             "endpoint-unknown-host",
             f"--url {address}: {address.host} is no known host ({error.strerror or error})",
         ) from None
-    return list(dict.fromkeys(entry[4][:2] for entry in found))
+    return list(dict.fromkeys(entry[4][:2] for entry in entries))
 
 
 def more_files() -> None:

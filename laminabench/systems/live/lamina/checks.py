@@ -1,4 +1,4 @@
-"""What this machine and this engine cannot run is refused before anything starts."""
+"""Checks, before anything starts, of what this machine and this engine can run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NETWORKS = ("auto", "shm", "gloo", "verbs", "mlx5")
 
 
 def check(setup: LiveSetup) -> None:
-    """A UserError if this machine cannot run it; nothing has started yet."""
+    """Raise a UserError if this machine cannot run it; nothing has started yet."""
     require_known(setup.router)
     for one in setup.each:
         if setup.several and one.alone:
@@ -67,7 +67,7 @@ def _check_instance(setup: LiveSetup) -> None:
 
 
 def _check_alone(setup: LiveSetup) -> None:
-    """A UserError for choices that only workers could have."""
+    """Raise a UserError for choices that only workers could have."""
     if setup.on_gpus and setup.deployment.model.count > 1:
         raise UserError(
             "deployment-not-live",

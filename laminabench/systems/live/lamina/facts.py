@@ -1,4 +1,4 @@
-"""What a Run says of the engine that it was replayed on."""
+"""The facts that a Run keeps of its engine."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def paging_of(setup: LiveSetup, serving: Engines) -> dict[str, Any]:
 
 def _of_all(setup: LiveSetup, fleet: Fleet) -> dict[str, Any]:
     """Return what all instances have in common once, and what differs as a list."""
-    found = [facts_of(one, each.engine) for one, each in zip(setup.each, fleet.instances, strict=True)]
+    instances = [facts_of(one, each.engine) for one, each in zip(setup.each, fleet.instances, strict=True)]
     facts = {
-        name: value if all(one[name] == value for one in found) else [one[name] for one in found]
-        for name, value in found[0].items()
+        name: value if all(one[name] == value for one in instances) else [one[name] for one in instances]
+        for name, value in instances[0].items()
     }
     return facts | {
-        "instances": len(found),
+        "instances": len(instances),
         "router": setup.router,
         "queue": setup.queue,
-        "kv_capacity_tokens": sum(one["kv_capacity_tokens"] for one in found),
+        "kv_capacity_tokens": sum(one["kv_capacity_tokens"] for one in instances),
     }

@@ -88,7 +88,7 @@ Measure = Callable[[LiveSetup, Load], Trial]
 
 
 def one_process(request: ReplayRequest) -> str:
-    """All cores, which is what is checked before anything is measured; a UserError for several instances."""
+    """Return all cores, checked before anything is measured; raise a UserError for several instances."""
     require_several(request, 1)
     if (request.instances or 1) > 1:
         raise UserError(
@@ -102,7 +102,7 @@ def one_process(request: ReplayRequest) -> str:
 def chosen(
     setup: LiveSetup, request: ReplayRequest, trace: Trace, listener: Listener, measure: Measure | None = None
 ) -> Choice:
-    """One process on all cores, or workers on a core each, whichever decodes more tokens a second."""
+    """Choose one process on all cores, or workers on a core each, whichever decodes more tokens a second."""
     cores = setup.workers[0]
     if cores == 1:
         return Choice(setup, "there is one core, which one process has")
@@ -117,8 +117,8 @@ def chosen(
             listener.detail(f"{workers.deployment} is left out: {error}")
     # Of equal ones the first, which has less to go wrong.
     best, _ = max(trials, key=lambda pair: pair[1].tokens_per_s)
-    said = ", ".join(f"{each.deployment} {each.tokens_per_s:,.0f} tokens/s" for _, each in trials)
-    why = f"{best.deployment} is the fastest for {load}: {said}"
+    rates = ", ".join(f"{each.deployment} {each.tokens_per_s:,.0f} tokens/s" for _, each in trials)
+    why = f"{best.deployment} is the fastest for {load}: {rates}"
     listener.note(f"--deployment {AUTO}: {why}")
     return Choice(best, why, tuple(trial for _, trial in trials))
 
@@ -137,7 +137,7 @@ def _workers(setup: LiveSetup, attending: int) -> Iterator[LiveSetup]:
 
 
 def measured(setup: LiveSetup, load: Load) -> Trial:
-    """The load decoded here and now, with made-up KV."""
+    """Decode the load here and now, with made-up KV, and return its times."""
     from lamina.serve import Sampling
 
     spent: dict[str, float] = {"model": 0.0, "attention": 0.0}
@@ -155,6 +155,6 @@ def measured(setup: LiveSetup, load: Load) -> Trial:
             spent["model"] += step.model_s
             spent["attention"] += step.attention_s
     gc.collect()  # an engine of this process is large, and another one follows
-    whole = sum(spent.values())
-    share = spent["attention"] / whole if whole else 0.0
+    total = sum(spent.values())
+    share = spent["attention"] / total if total else 0.0
     return Trial(str(setup.deployment), tokens / (last_s - before_s), share)

@@ -120,9 +120,9 @@ def plan(
 def due(planned: Iterable[Injection], log: ReplayLog, elapsed_s: float) -> list[Injection]:
     """Return the faults that are due and have not been injected.
 
-    A worker that was struck is left alone until the engine has noticed: who is dead cannot be killed.
+    A struck worker is left alone until the engine has noticed: a dead one cannot be killed.
     """
-    done, tokens = {strike.number for strike in log.strikes}, log.tables.tokens
+    done, tokens = {event.number for event in log.strikes}, log.tables.tokens
     left = [
         fault
         for fault in planned
@@ -133,32 +133,32 @@ def due(planned: Iterable[Injection], log: ReplayLog, elapsed_s: float) -> list[
         )
     ]
     down = _down(log) if left else set()
-    found = []
+    injections = []
     for fault in left:
         instance, slash, _ = fault.worker.partition("/")
         if fault.worker not in down and not (slash and f"{INSTANCE} {instance}" in down):
             down.add(fault.worker)
-            found.append(fault)
-    return found
+            injections.append(fault)
+    return injections
 
 
 def _down(log: ReplayLog) -> set[str]:
-    """Workers that were struck and have not been replaced since."""
+    """Return the workers that were struck and have not been replaced since."""
     began_s = _began_s(log)
     # An instance that is lost stays so.
-    gone = {
+    lost = {
         worker
         for fault in log.faults
         for worker in fault.workers
         if worker.startswith(INSTANCE) and fault.at_s >= began_s
     }
-    return gone | unanswered(log)
+    return lost | unanswered(log)
 
 
 def unanswered(log: ReplayLog) -> set[str]:
-    """Workers that were struck, and work has not gone on since without them or with others."""
+    """Return the struck workers that no fault has recovered yet."""
     began_s = _began_s(log)
-    last = {strike.workers[0]: strike.at_s for strike in log.strikes if strike.at_s >= began_s}
+    last = {event.workers[0]: event.at_s for event in log.strikes if event.at_s >= began_s}
     return {
         worker
         for worker, at_s in last.items()
@@ -167,7 +167,7 @@ def unanswered(log: ReplayLog) -> set[str]:
 
 
 def _began_s(log: ReplayLog) -> float:
-    """When the engine that is there began."""
+    """Return when the current engine began."""
     return log.resumed_s[-1] if log.resumed_s else 0.0
 
 

@@ -1,4 +1,4 @@
-"""What has happened in a live replay, event by event: what its journal keeps, and all a resumption knows.
+"""The events of a live replay: the content of its journal, and all a resumption knows.
 
 A running replay records these events in its log and keeps no other record of what was, so one read back
 from a journal is the one that was told.
@@ -20,7 +20,7 @@ from laminabench.util.live_progress import FaultEvent
 
 
 class Begun(NamedTuple):
-    """What the engine chose where flags left it open."""
+    """The engine's choices where flags left them open."""
 
     batches: int
     pipelining: str
@@ -36,7 +36,7 @@ class Arrived(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """The engine before this is gone, and so is all that it had not told."""
+    """Note that the engine before this has ended, with all that it had not reported."""
 
     at_s: float
 
@@ -116,15 +116,15 @@ class ReplayLog:
             ) from error
 
     def to_resume_with(self) -> list[int]:
-        """Rows to submit again, in the order to do it in: who ran goes first, whatever the policy says."""
+        """Return the rows to submit again, in order: those that ran go first, whatever the policy."""
         return [*self.cut_off(), *(row for row in self._open if row not in self._cut_off)]
 
     def cut_off(self) -> list[int]:
-        """Rows that ran when it was interrupted."""
+        """Return the rows that ran when it was interrupted."""
         return [row for row in self._open if row in self._cut_off]
 
     def made(self, row: int) -> list[int]:
-        """The tokens that a row has made; where they have no meaning, as many zeros."""
+        """Return the tokens that a row has made; where they have no meaning, as many zeros."""
         count = self.tables.made(row)
         made = self.tokens.get(row)
         if made is None:

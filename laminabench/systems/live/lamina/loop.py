@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from lamina.serve import Engines, Step
 
 
-# A key before all others, for those who ran when a replay was interrupted.
+# A key before all others, for requests that ran when a replay was interrupted.
 FIRST = -(2**30)
 LONGEST_SLEEP_S = 1.0
 
@@ -35,17 +35,17 @@ class Clock:
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
     began: float = 0.0
-    slowdown: float = 1.0  # of an emulated replay, whose seconds take so many
+    slowdown: float = 1.0  # an emulated second takes so many
 
     def start(self, at_s: float = 0.0) -> None:
-        """Now it is so many seconds since the replay began."""
+        """Start the clock at so many seconds since the replay began."""
         self.began = self.now() - at_s * self.slowdown
 
     def elapsed(self) -> float:
         return self.at(self.now())
 
     def at(self, moment: float) -> float:
-        """Seconds since the replay began."""
+        """Return seconds since the replay began."""
         return (moment - self.began) / self.slowdown
 
     def pause(self, seconds: float) -> None:
@@ -61,7 +61,7 @@ class Order:
 
     key: Callable[[int], int] | None
     row: int = 0
-    first: bool = False  # it goes before everybody whose place the key decides
+    first: bool = False  # it goes before all that are ordered by key
 
     def policy(self, *_: object) -> int:
         assert self.key is not None
@@ -69,7 +69,7 @@ class Order:
 
 
 def order_of(name: str, priority: Priority | None, rows: int) -> Order:
-    """The order of a policy's name; its keys are made small enough for the engine.
+    """Return the order of a policy's name; its keys are made small enough for the engine.
 
     Where all keys are known beforehand their ranks say as much. A policy of the user's own is asked when a
     request enters, so its numbers keep about seven digits.
@@ -83,7 +83,7 @@ def order_of(name: str, priority: Priority | None, rows: int) -> Order:
 
 
 def squeezed(key: int) -> int:
-    """A number in the same order, below the engine's 2**30: a float's bits, which sort as the float does."""
+    """Return a number in the same order, below the engine's 2**30: a float's bits sort as the float does."""
     bits = int(np.float32(abs(key)).view(np.int32)) >> 1
     return bits if key >= 0 else -bits
 
@@ -120,7 +120,7 @@ class Replay:
         log = self.log
         self.clock.start(log.at_s)
         for past in sorted([*log.strikes, *log.faults], key=lambda fault: fault.at_s):
-            self.recent.told(past)
+            self.recent.on_event(past)
         self._resume()
         self._submit_arrived()
         self._report()
@@ -184,11 +184,11 @@ class Replay:
 
         self.order.row, made = row, self.log.made(row)
         prompt = int(self.trace.prompt_tokens[row]) if self.prompts is None else self.prompts(row)
-        asked = Sampling(max_tokens=int(self.trace.output_tokens[row]), ignore_eos=True)
+        sampling = Sampling(max_tokens=int(self.trace.output_tokens[row]), ignore_eos=True)
         more: dict[str, Any] = {"made": made} if made else {}
         if self.prefix:
             more["prefix"] = self.prefix(row)
-        number = self.engine.submit(prompt, asked, **more)
+        number = self.engine.submit(prompt, sampling, **more)
         self._rows[number], self._numbers[row] = row, number
 
     def _inject_faults(self) -> None:
@@ -218,7 +218,7 @@ class Replay:
     def _step(self) -> None:
         step = self.engine.step()
         self.note_faults()
-        # A result is kept until it is asked for.
+        # A result is stored until it is fetched.
         results = {number: self.engine.result(number) for number in step.ended}
         for number, result in results.items():
             if result.error:
@@ -253,7 +253,7 @@ class Replay:
     def _record_fault(self, event: FaultEvent) -> None:
         """Record a fault event and report it."""
         self._record(event)
-        self.recent.told(event)
+        self.recent.on_event(event)
 
     def note_faults(self) -> None:
         """Record the faults of the engine that are new."""
@@ -299,9 +299,9 @@ class Replay:
         if self.prompts is None or not step.size:
             return [], []
         running = self.log.tables.running
-        mine = [row for row, stint in running.items() if stint.batch == step.batch]
+        same_batch = [row for row, stint in running.items() if stint.batch == step.batch]
         of_row, tokens = [], []
-        for row in dict.fromkeys([*mine, *(self._rows[number] for number in step.joined)]):
+        for row in dict.fromkeys([*same_batch, *(self._rows[number] for number in step.joined)]):
             number, had = self._numbers[row], len(self.log.tokens.get(row, ()))
             new = self._made(number, had, results)
             of_row += [row] * len(new)

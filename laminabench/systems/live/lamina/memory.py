@@ -1,4 +1,4 @@
-"""How many KV tokens fit in the memory that is free."""
+"""The number of KV tokens that fit in free memory."""
 
 from __future__ import annotations
 
@@ -21,22 +21,21 @@ GPU_SHARE = 0.9
 
 
 def kv_tokens(setup: LiveSetup, trace: Trace, free_bytes: float) -> int:
-    """Tokens of KV memory of each instance for a trace, no more than its longest requests could fill at
-    once.
-    """
+    """Return the KV tokens of each instance for a trace, at most what its longest requests use at once."""
     lengths = trace.prompt_tokens.astype(np.int64) + trace.output_tokens
     most = int(np.sort(lengths)[-setup.max_sequences :].sum() * KV_HEADROOM) + 1
     return kv_of_each(setup, most, free_bytes)
 
 
 def kv_of_each(setup: LiveSetup, most: int, free_bytes: float) -> int:
-    """Tokens of KV memory of every instance: each has its share of this machine's."""
+    """Return the KV tokens of every instance: each has its share of this machine's."""
     return max(kv_within(one, most, free_bytes / len(setup.each)) for one in setup.each)
 
 
 def kv_within(setup: LiveSetup, most: int, free_bytes: float) -> int:
-    """Tokens of KV memory on the devices of all attention workers together; a UserError if there is not so
-    much. What lies beside them is in the same memory, or in that of GPUs' hosts.
+    """Return the KV tokens on all attention workers' devices; raise a UserError for too little memory.
+
+    What lies next to them is in the same memory, or in that of GPUs' hosts.
 
     By default a quarter of the free memory, or what a GPU has for it, and not above `most`.
     """
@@ -78,14 +77,14 @@ def kv_bytes_per_token(setup: LiveSetup) -> float:
 
 
 def _room_for_kv(setup: LiveSetup, free_bytes: float) -> tuple[float, float]:
-    """Bytes where KV is, and how many it takes if nobody says; the engine looks what a GPU has free."""
+    """Return the bytes where KV is, and its default share; the engine checks what a GPU has free."""
     devices, model = setup.devices(), setup.deployment.model.device
     where = setup.deployment.attention or setup.deployment.model
-    mine = set(devices.get("attention", devices["model"]))
+    kv_devices = set(devices.get("attention", devices["model"]))
     weights = setup.model.weight_bytes
     if where.device.name != CPU:
-        shared = weights if mine & set(devices["model"]) else 0.0
-        room = len(mine) * where.device.memory_bytes * GPU_SHARE - shared
+        shared = weights if kv_devices & set(devices["model"]) else 0.0
+        room = len(kv_devices) * where.device.memory_bytes * GPU_SHARE - shared
         return room, room
     # Replicas are forked from one process, and read the same copy of the weights: as loaded, and as slices
     # have them.
@@ -101,7 +100,7 @@ def absorbing_bytes(setup: LiveSetup) -> float:
 
 
 def free_bytes(setup: LiveSetup) -> float:
-    """Memory that nobody uses; of a cluster's nodes each is looked at when workers start there."""
+    """Return free memory; that of a cluster's nodes is checked when workers start there."""
     if setup.ray is not None:
         return float(sys.maxsize)
     return local.free_bytes()

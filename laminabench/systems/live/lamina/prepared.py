@@ -53,7 +53,7 @@ from laminabench.util.progress import Listener
 
 @dataclass(frozen=True, slots=True)
 class PreparedEngine(Prepared):
-    """Ready to be started."""
+    """A replay on the engine that is ready to start."""
 
     setup: LiveSetup
     faults: Sequence[Injection] = ()
@@ -66,16 +66,16 @@ class PreparedEngine(Prepared):
 
     @property
     def slowdown(self) -> float:
-        """Seconds that one of the replay takes."""
+        """The seconds that one of the replay takes."""
         return 1.0
 
     @property
     def process(self) -> str:
-        """Of a timeline's lanes."""
+        """The process name of a timeline's lanes."""
         return PROCESS
 
-    def told(self, records: Recorded | OwnTimes) -> JsonObject:
-        """What only a replay that is over can tell of itself."""
+    def final_facts(self, records: Recorded | OwnTimes) -> JsonObject:
+        """Return what is known only after the replay."""
         del records
         return {}
 
@@ -84,7 +84,7 @@ class PreparedEngine(Prepared):
         return memory.kv_tokens(setup, trace, memory.free_bytes(setup))
 
     def decided(self, trace: Trace, listener: Listener) -> Self:
-        """With the layout that this machine is fastest with, if that was asked for."""
+        """Return it with the layout that is fastest on this machine, if that was requested."""
         if not self.setup.auto:
             return self
         choice = fastest.chosen(self.setup, self.request, trace, listener)
@@ -92,7 +92,7 @@ class PreparedEngine(Prepared):
         return replace(self, request=request, setup=replace(choice.setup, auto=False), choice=choice)
 
     def replay(self, trace: Trace, past: Past, listener: Listener) -> Replayed:
-        """Here and now; what a journal has is gone on with."""
+        """Replay here and now, continuing an interrupted replay from its journal."""
         setup = self.setup
         if setup.on_gpus:
             listener.note("workers on GPUs are not verified on hardware; see docs/gpu.md")
@@ -144,14 +144,14 @@ class PreparedEngine(Prepared):
                 records = recorded(engine, run.clock, log.before, self.process)
                 paging = paging_of(setup, engine)
                 run.note_faults()  # noticed when workers were asked for what they know
-            facts = {**facts_of(setup, engine), **paging, **self.told(records)}
+            facts = {**facts_of(setup, engine), **paging, **self.final_facts(records)}
         if self.choice:
             facts["deployment_auto"] = self.choice.describe()
         return self._replayed(setup, log, records, facts, len(planned))
 
     @property
     def _made_up(self) -> bool:
-        """Whether prompts are not computed: their KV is made up."""
+        """Whether KV is made up rather than computed from prompts."""
         return self.setup.prefill == "off"
 
     def _replayed(
@@ -221,7 +221,7 @@ def _draw(records: Recorded, outcome: Outcome, path: Path, window: Window | None
 
 
 def prepare(request: ReplayRequest, _: Listener) -> PreparedEngine:
-    """The request settled; a UserError if this machine cannot run it."""
+    """Settle the request; raise a UserError if this machine cannot run it."""
     if request.prefill == "colocated" or str(request.prefill).startswith("pool:"):
         raise UserError(
             "replay-prefill",
@@ -241,9 +241,9 @@ def prepare(request: ReplayRequest, _: Listener) -> PreparedEngine:
             "replay-batches-of-instances",
             "--batches auto measures one engine that has the machine to itself; say how many for --instances",
         )
-    found = looked_up(msgspec.structs.replace(request, deployment=str(each[0])))
+    fields = looked_up(msgspec.structs.replace(request, deployment=str(each[0])))
     called = {"max_sequences": "max_num_seqs", "overcommit": "kv_overcommit"}
-    setup = settled(LiveSetup, request, called, **found, deployments=each, auto=auto)
+    setup = settled(LiveSetup, request, called, **fields, deployments=each, auto=auto)
     faults = [parse(spec) for spec in request.chaos]
     check(setup)
     for name in ("timeline", "chaos"):
@@ -254,7 +254,7 @@ def prepare(request: ReplayRequest, _: Listener) -> PreparedEngine:
 
 
 def _unsound(records: Recorded | OwnTimes) -> CheckFailedError | None:
-    """The workers did what the schedule says, or the numbers are of something else."""
+    """Return an error unless the workers did what the schedule says."""
     if not records.violations:
         return None
     return CheckFailedError(

@@ -1,4 +1,4 @@
-"""What an engine's workers recorded, as the parts of a replay's outcome, its timeline and its check."""
+"""The records of an engine's workers, as parts of a replay's outcome, its timeline and its check."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Recorded:
     process: str = PROCESS
 
     def schedule(self) -> Schedule:
-        """Whether the workers kept to it, and the share of the recorded time each had nothing to do."""
+        """Return whether the workers kept to the schedule, and each one's idle share of the recorded time."""
         return Schedule(
             pieces=len(self.records), violations=list(self.violations), bubbles=self.records.idle()
         )
@@ -67,7 +67,7 @@ class Recorded:
         return sum(longest.values())
 
     def with_times(self, iterations: Columns, faults: Sequence[FaultEvent] = ()) -> Columns:
-        """The iterations with the workers' own times of model and attention.
+        """Return the iterations with the workers' own times of model and attention.
 
         Of those before the replay was last resumed, what the journal had, which may be NaN: unknown. A worker
         that was replaced took what it knew along, so of a fault's kind of workers all before it is unknown.
@@ -85,14 +85,14 @@ class Recorded:
         times = {}
         for kind in ("model", "attention"):
             lost_s = self._lost_s(kind, faults, iterations["batch"])
-            told = (rows >= 0) & (iterations["start_s"] >= lost_s)
+            matched = (rows >= 0) & (iterations["start_s"] >= lost_s)
             column = np.where(iterations["start_s"] < lost_s, np.nan, iterations[f"{kind}_s"])
-            column[told] = getattr(known, f"{kind}_s")[rows[told]]
+            column[matched] = getattr(known, f"{kind}_s")[rows[matched]]
             times[f"{kind}_s"] = column
         return iterations | times
 
     def _lost_s(self, kind: str, faults: Sequence[FaultEvent], batch: NDArray[Any]) -> NDArray[np.float64]:
-        """When workers of that kind were last replaced, where the iterations ran."""
+        """Return when workers of that kind were last replaced, where the iterations ran."""
         lost_s = np.full(len(batch), -np.inf)
         for fault in faults:
             for worker in fault.workers:
@@ -105,7 +105,7 @@ class Recorded:
     def drawn(
         self, outcome: Outcome, window_s: tuple[float, float] | None
     ) -> tuple[Outcome, Lanes, tuple[float, float]]:
-        """The outcome with the work that begins in the window, and its lanes: one for each worker.
+        """Return the outcome with the work that begins in the window, and its lanes: one for each worker.
 
         By default two iterations from the middle of what is on record, which may have holes.
         """
@@ -135,12 +135,12 @@ class Recorded:
 
 @dataclass(frozen=True)
 class OwnTimes:
-    """An engine in one process, whose steps have said it all."""
+    """Records of an engine in one process: its steps already have all times."""
 
     violations: Sequence[str] = ()
 
     def schedule(self) -> UnsetType:
-        """Nobody took turns."""
+        """Return UNSET: there is one batch, so nothing takes turns."""
         return UNSET
 
     def outcome(self, log: ReplayLog, kv_capacity_tokens: int) -> Outcome:
@@ -168,8 +168,8 @@ def recorded(
         return OwnTimes()
     schedule = engine.schedule
     wrong = list(check_schedule(records, schedule))
-    told = _in_its_seconds(records, clock)
-    return Recorded(told, wrong, clock.began, before or {}, schedule.batches, process=process)
+    timed = _in_its_seconds(records, clock)
+    return Recorded(timed, wrong, clock.began, before or {}, schedule.batches, process=process)
 
 
 def _in_its_seconds(records: Records, clock: Clock) -> Records:

@@ -42,7 +42,7 @@ class ServeSetup:
 
 
 def api_key(file: Path | None) -> str | None:
-    """The key that clients must send: of the file, or of the environment; None if there is none."""
+    """Return the key that clients must send, from the file or the environment; None if there is none."""
     if file is None:
         text, where = os.environ.get(KEY_VARIABLE), KEY_VARIABLE
         if text is None:
@@ -61,7 +61,7 @@ def api_key(file: Path | None) -> str | None:
 
 
 def allowed_hosts(names: Sequence[str]) -> tuple[str, ...]:
-    """The names that clients may call it by, each without a port."""
+    """Return the host names that clients may use, without ports."""
     for name in names:
         if not re.fullmatch(
             r"[\w.-]+|\[?[0-9a-f:.]*:[0-9a-f:.]*:[0-9a-f:.]*\]?", name, re.ASCII | re.IGNORECASE

@@ -44,12 +44,12 @@ class LiveSetup(LocalSetup):
     admission: Admission = "reserve"
     max_sequences: int = MAX_SEQUENCES
     kv_tokens: int | None = None  # on the devices
-    overcommit: float = 1.0  # times as many there are with those beside them, as of the modelled systems
+    overcommit: float = 1.0  # KV tokens over those that fit, as in the modelled systems
     kv_dtype: Literal["auto", "fp8", "int8"] = "auto"  # of KV alone; else the model's
     oversubscribe: bool = False
-    # Who computes prompts: nobody (their KV is made up), the model workers, or so many workers of their own.
+    # What computes prompts: nothing (their KV is made up), the model workers, or separate workers.
     prefill: Literal["off", "model"] | int = "off"
-    max_batched_tokens: int = PROMPT_TOKENS  # of prompts, beside those who decode
+    max_batched_tokens: int = PROMPT_TOKENS  # of prompts, in an iteration
     ray: str | None = None  # the address of the cluster whose actors the workers are; None: this machine's
 
     auto: bool = False  # `deployment` is one process, and may become another one
@@ -70,7 +70,7 @@ class LiveSetup(LocalSetup):
 
     @property
     def each(self) -> list[LiveSetup]:
-        """Every instance by itself."""
+        """The setup of every instance."""
         return [
             replace(self, deployment=one, deployments=()) for one in self.deployments or (self.deployment,)
         ]
@@ -81,7 +81,7 @@ class LiveSetup(LocalSetup):
 
     @property
     def parts(self) -> dict[str, Workers]:
-        """Model and attention workers, by what the engine calls them."""
+        """The model and attention workers, by the engine's names."""
         parts = {"model": self.deployment.model, "attention": self.deployment.attention}
         return {kind: part for kind, part in parts.items() if part is not None}
 
@@ -90,29 +90,30 @@ class LiveSetup(LocalSetup):
         return any(part.device.name != CPU for part in self.parts.values())
 
     def devices(self) -> dict[str, tuple[str, ...]]:
-        """What workers of each kind run on: cores, or this machine's GPUs, first the model's. A UserError
-        where there are too few of them, which `oversubscribe` lets workers share.
+        """Return the devices of each kind of worker: cores, or this machine's GPUs, first the model's.
+
+        Raise a UserError for too few of them, unless `oversubscribe` lets workers share them.
         """
-        wanted: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for part in self.parts.values():
-            wanted[part.device.name] += part.count
-        taken = {device: self._gpus(device, count) for device, count in wanted.items() if device != CPU}
+            counts[part.device.name] += part.count
+        taken = {device: self._gpus(device, count) for device, count in counts.items() if device != CPU}
         devices: dict[str, tuple[str, ...]] = {}
         for kind, part in self.parts.items():
-            mine = taken.get(part.device.name)
-            each = [f"cuda:{next(mine)}" if mine else CPU for _ in range(part.count)]
+            gpus_left = taken.get(part.device.name)
+            each = [f"cuda:{next(gpus_left)}" if gpus_left else CPU for _ in range(part.count)]
             devices[kind] = tuple(each)
         return devices
 
     def _gpus(self, device: str, count: int) -> Iterator[int]:
         instead = f"--deployment {DEPLOYMENT}, or --backend modelled"
         if self.oversubscribe:
-            return itertools.cycle(gpus.found(device, 1, instead))
-        return iter(gpus.found(device, count, f"fewer, --oversubscribe to share what there is, {instead}"))
+            return itertools.cycle(gpus.pick(device, 1, instead))
+        return iter(gpus.pick(device, count, f"fewer, --oversubscribe to share what there is, {instead}"))
 
     @property
     def workers(self) -> tuple[int, int]:
-        """Of an instance: model workers and attention workers, each a process."""
+        """The model workers and attention workers of an instance, each a process."""
         return self.deployment.dop
 
     @property
@@ -121,11 +122,11 @@ class LiveSetup(LocalSetup):
 
     @property
     def processes(self) -> int:
-        """Workers of all kinds, of all instances."""
+        """The number of workers of all kinds, of all instances."""
         return sum(sum(one.workers) + one.prefill_workers for one in self.each)
 
     def names(self) -> list[str]:
-        """What the engine calls its workers."""
+        """Return the engine's names of its workers."""
         if self.alone:
             return []
         if self.several:
@@ -134,13 +135,13 @@ class LiveSetup(LocalSetup):
         return [f"{kind} {number}" for kind, count in counts for number in range(count)]
 
     def engine_model(self) -> Any:
-        """What the engine is given."""
+        """Return the model that the engine gets."""
         if self.of_catalogue:
             return to_hf_config(self.model.name, LONGEST_TEXT)
         return self.weights or self.config_file
 
     def layout(self) -> dict[str, Any]:
-        """The arguments of lamina.Layout."""
+        """Return the arguments of lamina.Layout."""
         same = (
             *("pipelining", "batches", "min_batch", "pipeline_parallel", "experts", "partition"),
             *("stream_chunks", "stream_along", "network", "oversubscribe"),

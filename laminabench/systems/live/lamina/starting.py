@@ -40,8 +40,9 @@ def opened(
     warm_up: WarmUp | None = None,
     listener: Listener = SILENT,
 ) -> Iterator[Engines]:
-    """An engine with its workers running, or several behind a router, with so many KV tokens each; ended with
-    the block. What they refuse is a UserError.
+    """Start an engine with its workers, or several behind a router, and end them with the block.
+
+    What they refuse is a UserError.
     """
     where = f" in the Ray cluster at {setup.ray}" if setup.ray else ""
     what = "one process" if setup.alone else f"{setup.processes} workers"
@@ -125,7 +126,7 @@ def _machine(setup: LiveSetup, made: contextlib.ExitStack) -> Workplace | None:
 
 @contextlib.contextmanager
 def on_cores(count: int) -> Iterator[None]:
-    """This thread, and those it starts, have so many cores."""
+    """Limit this thread, and those it starts, to so many cores."""
     import torch
 
     cores, threads = os.sched_getaffinity(0), torch.get_num_threads()

@@ -8,7 +8,7 @@ from laminabench.systems.base import Live
 SYSTEM = Live(
     __name__,
     taken_by(LIVE_VLLM),
-    # vLLM serves who came first; its KV grows, and it preempts where memory runs out.
+    # vLLM serves first come, first served; its KV grows, and it preempts where memory runs out.
     {"policy": "fifo", "admission": "grow"},
     "it has one batch, and its own order, network and recovery; see --tensor-parallel, --max-num-seqs",
     CALIBRATED="cpu-vllm",

@@ -27,13 +27,13 @@ _TAIL, _WIDTH = 20, 300
 
 @dataclass(frozen=True, slots=True)
 class PreparedVllm(Prepared):
-    """Ready to be started."""
+    """A replay on vLLM that is ready to start."""
 
     setup: VllmSetup
     environment: Environment
 
     def replay(self, trace: Trace, past: Past, listener: Listener) -> Replayed:
-        """Here and now; where vLLM fails, what came of it until then, marked `partial`."""
+        """Replay here and now; where vLLM fails, return the outcome until then, marked `partial`."""
         del past
         setup, environment, workload = self.setup, self.environment, Workload.of(self.request)
         if environment.unlike_pins:
@@ -49,7 +49,7 @@ class PreparedVllm(Prepared):
         received, outcome = ended.received, ended.received.outcome()
         prompts = setup.prefill == "model"
         summary = summary_of(outcome, trace, workload, setup.deployment, prompts=prompts)
-        # What requests had made that were cut short is not told.
+        # Tokens of requests that were cut short are not reported.
         if prompts and ended.why is None:
             made = [received.made.get(row, []) for row in range(len(trace))]
             summary = msgspec.structs.replace(summary, tokens_sha256=tokens_sha256(made))
@@ -63,16 +63,16 @@ class PreparedVllm(Prepared):
             outcome,
             _facts(setup, environment, ended),
             summary,
-            beside={"vllm.log": ended.log},
+            files={"vllm.log": ended.log},
             partial=partial,
             why_rejected=received.why_refused,
-            problem=_ended_early(partial, summary, len(trace), kept=not self.request.no_out),
+            problem=_ended_early(partial, summary, len(trace), saved=not self.request.no_out),
             tail=_tail(ended.log) if partial else "",
         )
 
 
 def prepare(request: ReplayRequest, _: Listener) -> PreparedVllm:
-    """The request settled; a UserError if this machine cannot run it."""
+    """Settle the request; raise a UserError if this machine cannot run it."""
     if request.prefill not in (None, "off", "model"):
         raise UserError(
             "replay-prefill",
@@ -92,12 +92,12 @@ def prepare(request: ReplayRequest, _: Listener) -> PreparedVllm:
 
 
 def _ended_early(
-    partial: Partial | None, summary: Summary, requests: int, *, kept: bool
+    partial: Partial | None, summary: Summary, requests: int, *, saved: bool
 ) -> CheckFailedError | None:
     if partial is None:
         return None
     done = summary.requests.completed
-    where = "the Run is kept, marked partial, with vllm.log" if kept else "no Run was kept"
+    where = "the Run is kept, marked partial, with vllm.log" if saved else "no Run was kept"
     return CheckFailedError(
         "replay-ended-early", f"{partial.why}; {done:,} of {requests:,} requests were done; {where}"
     )

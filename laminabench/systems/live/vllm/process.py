@@ -18,7 +18,7 @@ from laminabench.util.child_environment import child_environment
 
 # A model that is compiled for the first time keeps it silent so many times longer than a step may.
 _START_TIMES = 3
-# From being asked to end to being killed.
+# Between the request to end and the kill.
 _GRACE_S = 10.0
 _SHARED = re.compile(rb"vllm_dist_[0-9a-f]{32}")
 _NUMBERED = re.compile(rb"\bpid=(\d+)")
@@ -28,7 +28,7 @@ _LOG_BYTES = 2_000_000
 
 
 class VllmEndedError(Exception):
-    """It ended, or does nothing any more, before it was done; why, in a sentence."""
+    """An end of vLLM, or its standstill, before it was done; the reason is a sentence."""
 
 
 class VllmProcess(contextlib.AbstractContextManager["VllmProcess"]):
@@ -98,8 +98,8 @@ class VllmProcess(contextlib.AbstractContextManager["VllmProcess"]):
                 piece = os.read(stream.fileno(), 1 << 20)
                 if not piece:
                     return
-                *whole, rest = (rest + piece).split(b"\n")
-                yield from whole
+                *lines, rest = (rest + piece).split(b"\n")
+                yield from lines
 
     def _how_it_ended(self) -> str:
         try:
@@ -132,7 +132,7 @@ class VllmProcess(contextlib.AbstractContextManager["VllmProcess"]):
         try:
             # Its group's number stays taken until the last of its processes has ended.
             for sign in (signal.SIGTERM, signal.SIGKILL):
-                if self._gone(sign):
+                if self._stopped(sign):
                     break
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -156,8 +156,8 @@ class VllmProcess(contextlib.AbstractContextManager["VllmProcess"]):
                 note = _SHARED_MEMORY / f"__KMP_REGISTERED_LIB_{number}_{os.getuid()}"
                 note.unlink(missing_ok=True)
 
-    def _gone(self, sign: signal.Signals) -> bool:
-        """Whether all of them end on this signal."""
+    def _stopped(self, sign: signal.Signals) -> bool:
+        """Send the process group this signal; return whether it ended."""
         deadline = time.monotonic() + _GRACE_S
         try:
             os.killpg(self._process.pid, sign)
@@ -178,18 +178,17 @@ def command(environment: Environment) -> list[str]:
 def variables(
     environment: Environment, cores: Sequence[int], workers: int, folder: Path, gpus: Sequence[int] = ()
 ) -> dict[str, str]:
-    """The runner's variables: threads bound to cores as vLLM binds those of its workers, nothing fetched, and
-    no GPUs but these of those that this process may use.
+    """Return the runner's variables: threads bound as vLLM binds them, no downloads, and only these GPUs.
 
     vLLM binds threads itself (VLLM_CPU_OMP_THREADS_BIND) only where a worker is a process of its own; one in
     the engine's process gets what vLLM would have set. Intel's OpenMP is what its manual says to preload.
     """
-    kept = {name: value for name, value in child_environment().items() if not name.startswith("PYTHON")}
+    inherited = {name: value for name, value in child_environment().items() if not name.startswith("PYTHON")}
     cache = cache_of(environment, folder)
     # Compilers keep what they can use again among their temporary files.
     temporary = cache / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
-    kept |= {
+    inherited |= {
         "PYTHONPATH": str(runner_folder()),
         "PYTHONDONTWRITEBYTECODE": "1",
         "TMPDIR": str(temporary),
@@ -205,8 +204,8 @@ def variables(
         "HF_HUB_OFFLINE": "1",
     }
     if environment.kind == "cpu":
-        return kept | _for_cores(environment, cores, workers)
-    return kept | (_for_gpus(gpus) if gpus else {})
+        return inherited | _for_cores(environment, cores, workers)
+    return inherited | (_for_gpus(gpus) if gpus else {})
 
 
 def cache_of(environment: Environment, folder: Path) -> Path:
@@ -215,10 +214,10 @@ def cache_of(environment: Environment, folder: Path) -> Path:
 
 
 def _for_gpus(numbers: Sequence[int]) -> dict[str, str]:
-    """In the order of the bus, in which they are counted here and by the driver's tools."""
+    """Return the GPUs' variables, in the order of the bus, as the driver's tools count them."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    mine = [str(number) if visible is None else visible.split(",")[number] for number in numbers]
-    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(mine)}
+    visible_numbers = [str(number) if visible is None else visible.split(",")[number] for number in numbers]
+    return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(visible_numbers)}
 
 
 def _for_cores(environment: Environment, cores: Sequence[int], workers: int) -> dict[str, str]:

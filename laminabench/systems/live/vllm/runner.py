@@ -87,11 +87,11 @@ class Received:
         ended: Sequence[int],
         recomputed: int,
         begun: Sequence[tuple[int, float]] = (),
-        said: Sequence[tuple[int, list[int]]] = (),
+        answers: Sequence[tuple[int, list[int]]] = (),
     ) -> None:
         for row, at_s in begun:
             self.tables.admitted(row, at_s)
-        self.made.update(said)
+        self.made.update(answers)
         self.at_s = max(self.at_s, end_s)
         self.recomputed += recomputed
         self.peak_kv_tokens = max(self.peak_kv_tokens, kv_tokens)
@@ -153,7 +153,7 @@ class Session:
         self.ready: dict[str, Any] | None = None
 
     def replay(self, trace: Trace | None = None, prompts: Iterable[Sequence[int]] = ()) -> Received:
-        """The trace that it has, or another one with these prompts where vLLM computes them.
+        """Replay its trace, or another one with these prompts where vLLM computes them.
 
         A VllmEndedError if it does not come to its end.
         """
@@ -177,7 +177,7 @@ class Session:
 def session(
     trace: Trace, setup: VllmSetup, offered: Offered, environment: Environment, tokens: int | None
 ) -> Iterator[Session]:
-    """vLLM started for as long as this lasts."""
+    """Start vLLM, and end it with the block."""
     with (
         tempfile.TemporaryDirectory(prefix="laminabench-vllm-", ignore_cleanup_errors=True) as name,
         launch(trace, setup, offered, environment, tokens, Path(name)) as process,
@@ -194,7 +194,7 @@ def launch(
     folder: Path,
     seed: int = 0,
 ) -> VllmProcess:
-    """The runner at work, with room for `tokens` tokens of KV; its log is in `folder`."""
+    """Start the runner, with room for `tokens` tokens of KV; its log is in `folder`."""
     models = cache_of(environment, folder) / "models"
     prompts = None
     if setup.prefill == "model":
@@ -218,7 +218,7 @@ def run(
     seed: int = 0,
     listener: Listener = SILENT,
 ) -> Ended:
-    """Replay here and now. However it ends, vLLM and its processes have ended too, and its files are gone."""
+    """Replay here and now. In any case vLLM and its processes have ended then, and its files are removed."""
     received, why = Received(trace), None
     tokens = kv_tokens(setup, trace, free_bytes)
     with tempfile.TemporaryDirectory(prefix="laminabench-vllm-", ignore_cleanup_errors=True) as name:

@@ -44,7 +44,7 @@ class VllmSetup(LocalSetup):
     kv_tokens: int | None = None
     gpu_memory_utilization: float | None = None
     enforce_eager: bool = False
-    # Who computes prompts: nobody (their KV is made up), or vLLM, as it is; the next two are its own then.
+    # What computes prompts: nothing (their KV is made up), or vLLM; the next two are then its own.
     prefill: Literal["off", "model"] = "off"
     max_batched_tokens: int | None = None
     prefix_sharing: bool | None = None
@@ -56,17 +56,17 @@ class VllmSetup(LocalSetup):
 
     @property
     def devices(self) -> int:
-        """Cores, or GPUs."""
+        """The number of cores, or GPUs."""
         return self.deployment.model.count
 
     @property
     def workers(self) -> int:
-        """Workers that share the model. Cores of a CPU are threads of one worker by default."""
+        """The workers that share the model. Cores of a CPU are threads of one worker by default."""
         return self.tensor_parallel or (1 if self.kind == "cpu" else self.devices)
 
     @property
     def kv_bytes_per_token(self) -> float:
-        """Bytes of all workers together: those beyond the number of KV heads hold copies."""
+        """The bytes of all workers together: those beyond the number of KV heads have copies."""
         return self.model.kv_bytes_per_token * max(1, self.workers // self.model.kv_heads)
 
     def gpus(self) -> list[int]:
@@ -74,10 +74,10 @@ class VllmSetup(LocalSetup):
         if self.kind == "cpu":
             return []
         instead = f"--deployment {DEPLOYMENT}, or --backend modelled"
-        return gpus.found(self.deployment.model.device.name, self.devices, instead)
+        return gpus.pick(self.deployment.model.device.name, self.devices, instead)
 
     def cores(self) -> list[int]:
-        """A core a device; of GPUs all the cores there are."""
+        """Return a core a device; of GPUs all the cores there are."""
         allowed = sorted(os.sched_getaffinity(0))
         return allowed[: self.devices] if self.kind == "cpu" else allowed
 
@@ -86,7 +86,7 @@ SETUP = VllmSetup
 
 
 def check(setup: VllmSetup) -> None:
-    """A UserError if this machine cannot run it; nothing has started yet."""
+    """Raise a UserError if this machine cannot run it; nothing has started yet."""
     deployment, count = setup.deployment, setup.devices
     if deployment.attention is not None:
         raise UserError(
@@ -148,7 +148,7 @@ def architecture(setup: VllmSetup) -> str | None:
 
 
 def longest(setup: VllmSetup, trace: Trace) -> int:
-    """Tokens of the longest request vLLM has to be ready for: the trace's, or as long as the model goes."""
+    """Return the longest request vLLM has to be ready for: the trace's, or as long as the model goes."""
     if setup.max_model_len is not None:
         return setup.max_model_len
     lengths = int((trace.prompt_tokens.astype(np.int64) + trace.output_tokens).max(initial=1))
@@ -157,7 +157,7 @@ def longest(setup: VllmSetup, trace: Trace) -> int:
 
 
 def kv_tokens(setup: VllmSetup, trace: Trace, free_bytes: float) -> int | None:
-    """Tokens of KV memory, in whole blocks; None where vLLM finds out by itself, on GPUs.
+    """Return the tokens of KV memory, in full blocks; None on GPUs, where vLLM decides.
 
     By default, as with our engine, a quarter of the free memory and no more than the longest requests could
     fill at once.
@@ -196,7 +196,7 @@ def order(
     folder: Path,
     prompts: Path | None = None,
 ) -> dict[str, object]:
-    """The runner's first line of input; a model whose weights are made up is described in `folder`."""
+    """Return the runner's first line of input; a model whose weights are made up is described in `folder`."""
     length = longest(setup, trace)
     block = setup.block_size or (CPU_BLOCK if setup.kind == "cpu" else None)
     kv_bytes = None
@@ -228,7 +228,7 @@ def order(
 
 
 def requests_of(trace: Trace, prompts: Path | None) -> dict[str, object]:
-    """The part of an order that another replay of the same vLLM may have otherwise."""
+    """Return the part of an order that another replay of the same vLLM may have otherwise."""
     return {
         "prompt_tokens": trace.prompt_tokens.tolist(),
         "output_tokens": trace.output_tokens.tolist(),
@@ -245,7 +245,7 @@ def write_prompts(prompts: Iterable[Sequence[int]], path: Path) -> Path:
 
 
 def _model(setup: VllmSetup, length: int, folder: Path) -> tuple[Path, str]:
-    """The model's folder as vLLM takes it, and whether its weights are read or made up."""
+    """Return the model's folder as vLLM takes it, and whether its weights are read or made up."""
     if setup.weights:
         return setup.weights.absolute(), "auto"
     if setup.of_catalogue:

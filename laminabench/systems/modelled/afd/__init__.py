@@ -17,7 +17,7 @@ from laminabench.catalog.provenance import attention_sources, provenance, step_s
 from laminabench.catalog.step import lm_head_seconds
 from laminabench.requests.replay import taken_by
 from laminabench.sim.spec import Pipelining, Spec, Timing
-from laminabench.systems.modelled.afd.sides import (
+from laminabench.systems.modelled.afd.workers import (
     attention_bytes,
     attention_seconds,
     copies,
@@ -60,7 +60,7 @@ ATTENTION_TERMS = ("attention", "windows", "prompts", "batched")
 
 
 def default_deployment(model: ModelShape) -> str:
-    """Of dense models lamina's; of experts as few H200 as hold them dealt out, and as many H20."""
+    """Return lamina's for dense models; for experts, as few H200 as fit them, and as many H20."""
     if model.experts is None:
         return split_by_size(model)
     h200, dealt_out = device("h200"), [each for each in feed_layouts(model) if each.ep == each.devices]
@@ -70,12 +70,12 @@ def default_deployment(model: ModelShape) -> str:
 
 
 def feed_layouts(model: ModelShape) -> list[Layout]:
-    """What is worth trying: tensor parallelism within a node, of experts too or with these dealt out."""
+    """Return the layouts worth trying: tensor parallelism in a node, with and without expert parallelism."""
     return [each for each in worth_trying(model) if each.tp == min(each.devices, NODE_DEVICES)]
 
 
 def build(setup: Setup) -> Modelled:
-    """The deployment as the simulator takes it."""
+    """Return the deployment as the simulator takes it."""
     model, deployment = setup.model, setup.deployment
     if deployment.attention is None:
         raise UserError(
@@ -103,20 +103,20 @@ def build(setup: Setup) -> Modelled:
 
 
 def batches_of(setup: Setup) -> tuple[int, Pipelining]:
-    """Micro-batches that go to and fro between the two sides, or one that has both in turn."""
+    """Return how many micro-batches go to and fro between the workers, or one that has both in turn."""
     batches = setup.batches or (1 if setup.pipelining == "serial" else BATCHES)
     pipelining: Pipelining = "serial" if batches == 1 else "pingpong"
     if batches > Afd.MOST_BATCHES or setup.pipelining not in (None, pipelining):
-        asked = f"--batches {batches}" + (f" --pipelining {setup.pipelining}" if setup.pipelining else "")
+        flags = f"--batches {batches}" + (f" --pipelining {setup.pipelining}" if setup.pipelining else "")
         raise UserError(
             "deployment-batches",
-            f"{asked}: afd has one batch, serial, or 2 to {Afd.MOST_BATCHES} that go to and fro, pingpong",
+            f"{flags}: afd has one batch, serial, or 2 to {Afd.MOST_BATCHES} that go to and fro, pingpong",
         )
     return batches, pipelining
 
 
 def feed_layout(setup: Setup) -> Layout:
-    """How the feed-forward workers share their part of the model; a UserError if it does not fit."""
+    """Return how feed-forward workers share their part of the model; raise a UserError if it does not fit."""
     model, workers = setup.model, setup.deployment.model
     layout = workers.shared()
     if layout.pp > 1:
@@ -131,7 +131,7 @@ def feed_layout(setup: Setup) -> Layout:
 
 
 def attention_layout(setup: Setup, workers: Workers) -> Layout:
-    """Groups that have whole requests, and how many workers share the heads in each.
+    """Return how attention workers form groups that share out requests and share their heads.
 
     As few as leave half of their memory to KV, unless it is said.
     """
@@ -165,7 +165,7 @@ def _require_room(setup: Setup, part: str, workers: Workers, weights: float, usa
 
 
 def pool_tokens(setup: Setup, workers: Workers, groups: Layout) -> int:
-    """Tokens of one group, each of whose workers holds its heads' part, or all of a latent KV."""
+    """Return the tokens of one group, each of whose workers has its heads' part, or all of a latent KV."""
     model, usable = setup.model, _usable(setup, workers)
     weights = attention_bytes(model, groups.tp)
     _require_room(setup, "attention part", workers, weights, usable)
@@ -175,7 +175,7 @@ def pool_tokens(setup: Setup, workers: Workers, groups: Layout) -> int:
 
 
 def timing_of(setup: Setup, on: Device, layout: Layout, groups: Layout, limits: Limits) -> Timing:
-    """docs/simulator.md has every line of it."""
+    """Return the times of an iteration; docs/simulator.md has every line of it."""
     model, costs, device = setup.model, setup.costs, setup.deployment.model.device
     head = not setup.prompt_budget
     mid, last = feed_slices(costs, model, device, layout, limits.rows, setup.routing, head=head)
@@ -197,14 +197,14 @@ def timing_of(setup: Setup, on: Device, layout: Layout, groups: Layout, limits: 
 
 
 def hidden_seconds(setup: Setup, layout: Layout, rows: np.ndarray) -> Float64:
-    """Hidden states from one side to the other: half of the round trip, and the bytes."""
+    """Return the time of hidden states from one side to the other: half a round trip, and the bytes."""
     size = ACTIVATION_BYTES * setup.model.hidden * copies(setup.model, layout) * rows
     seconds: Float64 = setup.network.rtt_s / 2 + size / link_rate(setup, layout.devices)
     return seconds
 
 
 def recompute_seconds(setup: Setup, on: Device, layout: Layout, groups: Layout) -> float:
-    """What one token of a prefill costs both sides: the price of a preempted token."""
+    """Return what one token of a prefill costs both kinds of workers: the price of a preempted token."""
     costs, model, device = setup.costs, setup.model, setup.deployment.model.device
     feed, _ = feed_slices(costs, model, device, layout, PREFILL_ROWS, setup.routing, head=False)
     layer = attention_seconds(costs, model, on, groups.tp, PREFILL_ROWS)[-1] + feed[-1]
@@ -225,7 +225,7 @@ def facts(setup: Setup, spec: Spec, layout: Layout, groups: Layout) -> dict[str,
 
 
 def coefficients(setup: Setup, layout: Layout, groups: Layout) -> list[dict[str, Any]]:
-    """Every coefficient used and its source, of both sides."""
+    """Return every coefficient used and its source, of both kinds of workers."""
     model, costs = setup.model, setup.costs
     assert setup.deployment.attention is not None
     feed, on = setup.deployment.model.device, setup.deployment.attention.device
@@ -254,7 +254,7 @@ def coefficients(setup: Setup, layout: Layout, groups: Layout) -> list[dict[str,
 
 
 class Afd(SplitSystem):
-    """As this package has it."""
+    """Attention and feed-forward layers on workers of their own (afd)."""
 
     NAME = "afd"
     COLOUR, MARKER = "#e69f00", "cross"
@@ -269,12 +269,12 @@ class Afd(SplitSystem):
         return default_deployment(model)
 
     def attention_counts(self, model: ModelShape) -> Sequence[int]:
-        """Requests are dealt out, so any number will do."""
+        """Return every number of attention workers: requests are dealt out, so any will do."""
         del model
         return ATTENTION_COUNTS
 
     def model_workers(self, model: ModelShape, devices: Sequence[Device], replicas: int) -> list[Workers]:
-        """One replica, whatever the number of batches."""
+        """Return model workers for one replica, whatever the number of batches."""
         del replicas
         kinds = [each for each in devices if self.runs_on(each)]
         layouts = feed_layouts(model)

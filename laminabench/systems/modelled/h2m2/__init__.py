@@ -19,7 +19,7 @@ from laminabench.systems.modelled.setup import MEMORY_SHARE, PREFILL_ROWS, Model
 from laminabench.systems.modelled.system import EVERY, ONE_BATCH, System
 from laminabench.util.errors import UserError
 
-# vLLM's, whose scheduling this is.
+# As in vLLM, because scheduling is vLLM's.
 MAX_NUM_SEQS = 1024
 MAPPING = "greedy"
 WEIGHTS_AND_KV = "int8"
@@ -49,7 +49,7 @@ _CHOICES = {
 
 
 def build(setup: Setup) -> Modelled:
-    """The deployment as the simulator takes it."""
+    """Return the deployment as the simulator takes it."""
     model, workers = setup.model, setup.deployment.model
     on = _board_of(setup)
     most = setup.max_num_seqs or MAX_NUM_SEQS
@@ -100,7 +100,7 @@ def _board_of(setup: Setup) -> Board:
 
 
 def _timing(setup: Setup, on: Board, most: int) -> tuple[BoardTiming, int, int]:
-    """How a board is timed, KV tokens it has room for, and how many of those it allocates at once."""
+    """Return a board's timing, the KV tokens it has room for, and how many it allocates at once."""
     mapping, host = setup.mapping or MAPPING, setup.costs.host
 
     def timing(name: str, shares: tuple[float, float] = (0.0, 0.0)) -> BoardTiming:
@@ -134,7 +134,7 @@ def _timing(setup: Setup, on: Board, most: int) -> tuple[BoardTiming, int, int]:
 
 
 def _recompute_seconds(model: ModelShape, on: Board) -> float:
-    """One token of a prefill of so many rows at the peak of all arrays: the price of a preempted token."""
+    """Return one token's part of a prefill of so many rows at peak speed: the price of a preempted token."""
     macs = model.weights().matrices + model.vocab * model.hidden
     loading = on.mm_size if on.weight_load == "before" else 0
     arrays = (on.hbm.chips + on.lpddr.chips) * on.cores * on.mm_size**2 * on.clock_hz
@@ -142,12 +142,12 @@ def _recompute_seconds(model: ModelShape, on: Board) -> float:
 
 
 def _room_text(on: Board) -> str:
-    sides = (on.hbm.capacity_bytes, "HBM"), (on.lpddr.capacity_bytes, "LPDDR")
-    return " + ".join(f"{size / 1e9:g} GB {name}" for size, name in sides)
+    memories = (on.hbm.capacity_bytes, "HBM"), (on.lpddr.capacity_bytes, "LPDDR")
+    return " + ".join(f"{size / 1e9:g} GB {name}" for size, name in memories)
 
 
 def _at_once(model: ModelShape, column: int) -> str:
-    """What is too much where there is room for some KV, but none for a page of each layer and KV head."""
+    """Return what is too much where some KV fits, but not a page of each layer and KV head."""
     size = footprint(model, column)["attention"]
     return f", as {column} tokens of it come at once and take {size / 1e9:.1f} GB" if column > 1 else ""
 
@@ -157,7 +157,7 @@ def _weight_bytes(model: ModelShape) -> float:
 
 
 def _coefficients(setup: Setup, on: Board, timing: BoardTiming) -> list[dict[str, object]]:
-    """Every number that times are worked out from: of the board, the policy, and the cost set's host."""
+    """Return every number that times are computed from: of the board, the policy, and the cost set's host."""
     kind, source = _CHOICES[timing.mapping]
     chosen: dict[str, object] = {"policy": timing.mapping, "translated": timing.translated}
     if timing.mapping == "flexgen":
@@ -194,7 +194,7 @@ _BUILDS = {
 
 
 def other_board(setup: Setup) -> str | None:
-    """What the boards are made of, where that is not what the device is; None if it is."""
+    """Return what the boards are made of, where that is not what the device is; None if it is."""
     kind = setup.deployment.model.device.board
     if kind is None:
         return None
@@ -205,7 +205,7 @@ def other_board(setup: Setup) -> str | None:
 
 
 def at_own_price(setup: Setup) -> Setup:
-    """Without the device's price and watts, where the boards are other hardware; the user's own stay."""
+    """Return the setup without the device's price and watts, where the boards differ; the user's own stay."""
     if other_board(setup) is None:
         return setup
     workers = setup.deployment.model
@@ -214,7 +214,7 @@ def at_own_price(setup: Setup) -> Setup:
 
 
 def unpriced(setup: Setup) -> str:
-    """That the catalogue's price and watts are left out, and how to give some; empty if all are given."""
+    """Return a note that the catalogue's price and watts do not apply; empty if all are given."""
     other, device = other_board(setup), setup.deployment.model.device.name
     known = (("price", "USD", setup.deployment.usd_per_hour), ("power", "WATTS", setup.deployment.power_w))
     missing = [(name, f"--{name} {device}={unit}") for name, unit, value in known if value is None]
@@ -240,19 +240,19 @@ class H2m2(System):
     TABLES = False
 
     def default_deployment(self, model: ModelShape) -> str:
-        """One board, as the paper evaluates: it has room for the largest models."""
+        """Return one board, as the paper evaluates: it has room for the largest models."""
         del model
         return "1xh2m2"
 
     def instances_of(self, deployment: Deployment) -> int:
-        """Every board has a whole model."""
+        """Return the number of boards: every one has a full model."""
         return deployment.model.count
 
     def _build(self, setup: Setup) -> Modelled:
         return build(setup)
 
     def settled(self, setup: Setup) -> tuple[Setup, str]:
-        """Some mappings and boards ask for other hardware than what the catalogue has a price of."""
+        """Adjust the price: some mappings and boards need other hardware than the catalogue's."""
         priced = at_own_price(setup)
         return priced, unpriced(priced)
 
@@ -262,13 +262,13 @@ class H2m2(System):
     def deployments(
         self, model: ModelShape, devices: Sequence[Device], *, most_attention: int, replicas: int
     ) -> Iterator[Deployment]:
-        """A board holds a whole model, so there can be any number of them."""
+        """Return boards in any number: each has a full model."""
         del model, most_attention, replicas
         boards = [device for device in devices if self.runs_on(device)]
         return (Deployment(Workers(each, count)) for each in boards for count in range(1, MOST_BOARDS + 1))
 
     def limits(self, device: Device) -> tuple[int | None, ...]:
-        """A board holds many more than it is fast with, so memory does not limit them."""
+        """Return no limits: a board fits many more than it is fast with, so memory does not limit them."""
         del device
         return (16, 32, 64, 128, 256, 512, 1024)
 

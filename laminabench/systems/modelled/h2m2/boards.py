@@ -23,7 +23,7 @@ Value = float | bool | str
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter: its name carries its unit, the board's field has bytes and seconds."""
+    """A board parameter: its name carries its unit, the board's field has bytes and seconds."""
 
     field: str
     side: str | None = None  # "hbm" or "lpddr", where it is a memory's field
@@ -37,15 +37,15 @@ class Parameter:
     words: tuple[str, ...] = ()
 
     def shown(self, value: Value) -> Value:
-        """The field's value in the parameter's unit."""
+        """Return the field's value in the parameter's unit."""
         # 32 ns stay 32, not 32.000000000000004.
         return float(f"{float(value) / self.scale:.12g}") if self.kind is float else value
 
     def stored(self, value: Value) -> Value:
-        """The other way round."""
+        """Return the parameter's value in the field's unit."""
         return float(value) * self.scale if self.kind is float else value
 
-    def wanted(self, value: object) -> str | None:
+    def requirement(self, value: object) -> str | None:
         """Return what a value has to be, or None if it is."""
         if self.kind is str:
             return None if value in self.words else " or ".join(f'"{word}"' for word in self.words)
@@ -115,7 +115,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class BoardMemory:
-    """One memory, and the accelerator chips at it."""
+    """A memory of a board, and the accelerator chips at it."""
 
     capacity_bytes: float
     bandwidth_bytes_per_s: float  # peak
@@ -167,7 +167,7 @@ class Board:
     origins: Mapping[str, Origin] = field(default_factory=dict, repr=False, compare=False, hash=False)
 
     def native(self) -> Table:
-        """The board as the C++ side takes it: its field names, bytes and nanoseconds."""
+        """Return the board as the C++ code takes it: its field names, bytes and nanoseconds."""
         return {
             "hbm": self.hbm.native(),
             "lpddr": self.lpddr.native(),
@@ -194,7 +194,7 @@ class Board:
         ]
 
     def bought_as(self, other: Board) -> bool:
-        """Whether it is the same hardware, whatever is assumed of how that works: it costs as much."""
+        """Return whether it is the same hardware, whatever is assumed of how that works: it costs as much."""
         return all(self._shown(PARAMETERS[name]) == other._shown(PARAMETERS[name]) for name in HARDWARE)
 
     def _shown(self, parameter: Parameter) -> Value:
@@ -229,7 +229,7 @@ NAMES: tuple[str, ...] = (
 
 
 def board(name: str) -> Board:
-    """The board of this name in the catalogue, or the one that a TOML file describes.
+    """Return the catalogue's board of this name, or the one that a TOML file describes.
 
     Such a file names a `base` of the catalogue and gives parameters their own values, one a line, as in
     `hbm_capacity_gb = 144`.
@@ -252,9 +252,9 @@ def _from_file(path: Path) -> Board:
                 "board-unknown-parameter",
                 f"{path}: a board has no parameter {name!r}; {nearest(name, PARAMETERS, ALL)}",
             )
-        wanted = PARAMETERS[name].wanted(value)
-        if wanted:
-            raise UserError("board-bad-parameter", f"{path}: {name} is {value!r} but must be {wanted}")
+        requirement = PARAMETERS[name].requirement(value)
+        if requirement:
+            raise UserError("board-bad-parameter", f"{path}: {name} is {value!r} but must be {requirement}")
         origins[name] = Origin(value, "assumed", f"given in {path.name}")
     made = _board(path.stem, title, origins)
     pages = (made.hbm.capacity_bytes + made.lpddr.capacity_bytes) / made.page_bytes
@@ -267,7 +267,7 @@ def _from_file(path: Path) -> Board:
 
 
 def _origins(row: Table, rows: Table) -> dict[str, Origin]:
-    """A row's parameters over those of its base."""
+    """Return a row's parameters over those of its base."""
     inherited = _origins(rows[row["base"]], rows) if "base" in row else {}
     own = {name: Origin(**row[name]) for name in row if name in PARAMETERS}
     return inherited | own
@@ -275,9 +275,9 @@ def _origins(row: Table, rows: Table) -> dict[str, Origin]:
 
 def _board(name: str, title: str, origins: Mapping[str, Origin]) -> Board:
     own: Table = {}
-    sides: dict[str, Table] = {"hbm": {}, "lpddr": {}}
+    by_side: dict[str, Table] = {"hbm": {}, "lpddr": {}}
     for key, parameter in PARAMETERS.items():
-        fields = own if parameter.side is None else sides[parameter.side]
+        fields = own if parameter.side is None else by_side[parameter.side]
         fields[parameter.field] = parameter.stored(origins[key].value)
-    memories = {side: BoardMemory(**values) for side, values in sides.items()}
+    memories = {side: BoardMemory(**values) for side, values in by_side.items()}
     return Board(name=name, title=title, hbm=memories["hbm"], lpddr=memories["lpddr"], **own, origins=origins)

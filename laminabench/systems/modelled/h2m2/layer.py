@@ -1,4 +1,4 @@
-"""One decoder layer of a board, replayed block by block through TLBs and DRAMs."""
+"""Replay of one decoder layer of a board, block by block, through TLBs and DRAMs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ AS_ASSUMED = Reading()
 
 @dataclass(frozen=True, slots=True)
 class KernelReplay:
-    """One kernel at one side."""
+    """The replay of one kernel on one side."""
 
     kernel: str
     seconds: float
@@ -70,7 +70,7 @@ class SideReplay:
         return sum(each.misses for each in self.kernels)
 
     def by_sublayer(self, *, closed: bool = False) -> dict[str, float]:
-        """Seconds of the three parts between two barriers."""
+        """Return the seconds of the three parts between two barriers."""
         parts = dict.fromkeys(("qkv", "attention", "fc"), 0.0)
         for each in self.kernels:
             name = each.kernel if each.kernel in parts else "fc"
@@ -89,9 +89,9 @@ def replay_side(
     chips: int | None = None,
     dram: dict[str, Any] | None = None,
 ) -> SideReplay:
-    """The kernels of a middle layer at one side; `dram` in place of the catalogue's."""
+    """Replay the kernels of a middle layer on one side; `dram` replaces the catalogue's."""
     memory = board.hbm if side == "hbm" else board.lpddr
-    found = _sim.h2m2_replay_layer(
+    kernels = _sim.h2m2_replay_layer(
         board=board.native(),
         shape=shape_of(model),
         mapping=mapping,
@@ -101,22 +101,22 @@ def replay_side(
         dram=dram or load_drams()[DRAMS[side]].native(),
         **reading._asdict(),
     )
-    return SideReplay(tuple(_kernel(each) for each in found))
+    return SideReplay(tuple(_kernel(each) for each in kernels))
 
 
-def _kernel(found: dict[str, Any]) -> KernelReplay:
-    return KernelReplay(seconds=found.pop("ns") * NS, closed_s=found.pop("closed_ns") * NS, **found)
+def _kernel(values: dict[str, Any]) -> KernelReplay:
+    return KernelReplay(seconds=values.pop("ns") * NS, closed_s=values.pop("closed_ns") * NS, **values)
 
 
 @dataclass(frozen=True, slots=True)
 class LayerReplay:
     """A layer on both sides: at each barrier the faster one waits."""
 
-    sides: dict[Side, SideReplay]
+    by_side: dict[Side, SideReplay]
     besides_s: float  # exchange between the sides, launches and barriers: not replayed
 
     def seconds(self, *, closed: bool = False) -> float:
-        parts = [side.by_sublayer(closed=closed) for side in self.sides.values()]
+        parts = [side.by_sublayer(closed=closed) for side in self.by_side.values()]
         return self.besides_s + sum(max(part[name] for part in parts) for name in parts[0])
 
 

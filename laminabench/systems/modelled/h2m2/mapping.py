@@ -1,4 +1,4 @@
-"""One iteration on a board with two memories: how a policy maps and runs it; and the paper's requests."""
+"""Iterations on a board with two memories: how a policy maps and runs them; and the paper's requests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class IterationLoad(NamedTuple):
 
 
 class Mapping(NamedTuple):
-    """Heads on the HBM side, of attention whole KV groups; or layers, each on one side altogether."""
+    """A mapping of heads to the HBM side (of attention: KV groups), or of entire layers."""
 
     qkv: int
     attention: int
@@ -40,7 +40,7 @@ class Mapping(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One iteration as a policy runs it; the parts are of one layer but where it says otherwise."""
+    """An iteration as a policy runs it; the parts are of one layer but where noted."""
 
     mapping: Mapping
     layers: int
@@ -59,17 +59,17 @@ class Plan:
 
 
 def load_of(lengths: Sequence[int], board: Board) -> IterationLoad:
-    """The load of requests that read so many KV tokens each."""
+    """Return the load of requests that read so many KV tokens each."""
     return IterationLoad(len(lengths), sum(lengths), sum(-(-length // board.mv_rows) for length in lengths))
 
 
 def uniform(batch: int, length: int, board: Board) -> IterationLoad:
-    """The load of so many requests of one length, as the paper measures."""
+    """Return the load of so many requests of one length, as the paper measures."""
     return IterationLoad(batch, batch * length, batch * -(-length // board.mv_rows))
 
 
 def footprint(model: ModelShape, kv_tokens: int, *, lm_head: bool = False) -> dict[str, float]:
-    """Bytes of the whole model and its KV by sublayer; an LM head counts to fc."""
+    """Return the bytes of the full model and its KV by sublayer; an LM head counts to fc."""
     shape = shape_of(model, lm_head=lm_head)
     unit: dict[str, float] = _sim.h2m2_footprint(shape=shape, kv_tokens=kv_tokens)
     counts = {"qkv": model.heads, "attention": model.kv_heads, "fc": model.heads}
@@ -86,7 +86,7 @@ def plan(
     shares: tuple[float, float] | None = None,
     lm_head: bool = False,
 ) -> Plan:
-    """The iteration as `policy` runs it; a UserError if the footprint does not fit.
+    """Return the iteration as `policy` runs it; raise a UserError if the footprint does not fit.
 
     `translated` adds TLB misses to the policies that map. FlexGen's `shares` of weights and of KV in HBM are
     solved for this load where none are given.
@@ -96,15 +96,15 @@ def plan(
     _require_work(load)
     if policy == "flexgen" and shares is None:
         shares = _shares(board, model, load, lm_head)
-    found = _native_plan(board, model, policy, load, lm_head, translated, shares)
-    if found is None:
+    native = _native_plan(board, model, policy, load, lm_head, translated, shares)
+    if native is None:
         raise UserError("mapping-out-of-memory", _no_room(board, model, policy, load, lm_head))
     by_sublayer = footprint(model, load.kv_tokens, lm_head=lm_head)
-    in_hbm = _mapped_bytes(found, model, by_sublayer)
+    in_hbm = _mapped_bytes(native, model, by_sublayer)
     if policy == "hierarchical":  # which computes all at HBM and holds there what it can
-        held = min(1.0, board.hbm.capacity_bytes / sum(by_sublayer.values()))
-        in_hbm = {name: size * held for name, size in in_hbm.items()}
-    return _read(found, model, in_hbm)
+        share = min(1.0, board.hbm.capacity_bytes / sum(by_sublayer.values()))
+        in_hbm = {name: size * share for name, size in in_hbm.items()}
+    return _read(native, model, in_hbm)
 
 
 def time_of(
@@ -116,9 +116,9 @@ def time_of(
     translated: bool = False,
     lm_head: bool = False,
 ) -> Plan:
-    """The iteration with this mapping, whether the footprint fits it or not."""
+    """Return the iteration with this mapping, whether the footprint fits it or not."""
     _require_work(load)
-    found = _sim.h2m2_time_of(
+    native = _sim.h2m2_time_of(
         board=board.native(),
         shape=shape_of(model, lm_head=lm_head),
         mapping=mapping,
@@ -126,13 +126,13 @@ def time_of(
         translated=translated,
     )
     by_sublayer = footprint(model, load.kv_tokens, lm_head=lm_head)
-    return _read(found, model, _mapped_bytes(found, model, by_sublayer))
+    return _read(native, model, _mapped_bytes(native, model, by_sublayer))
 
 
 def flexgen_shares(
     board: Board, model: ModelShape, load: IterationLoad, *, lm_head: bool = False
 ) -> tuple[float, float]:
-    """The shares of weights and of KV in HBM that FlexGen's linear programme finds for this load."""
+    """Return the shares of weights and KV in HBM that FlexGen's linear programme chooses for this load."""
     solved = _shares(board, model, load, lm_head)
     if solved is None:
         raise UserError("mapping-out-of-memory", _no_room(board, model, "flexgen", load, lm_head))
@@ -142,7 +142,7 @@ def flexgen_shares(
 def _shares(
     board: Board, model: ModelShape, load: IterationLoad, lm_head: bool
 ) -> tuple[float, float] | None:
-    """FlexGen's linear programme over the shares of weights and of KV in HBM; None if nothing fits.
+    """Solve FlexGen's linear programme for the shares of weights and KV in HBM; None if nothing fits.
 
     Each side's operations at its units' peak rate, and each side's bytes within its memory: bandwidths it
     does not see, and qkv and fc are weights alike. As many query heads as a group has use each byte of KV.
@@ -197,16 +197,16 @@ def _native_plan(
     )
 
 
-def _read(found: dict[str, Any], model: ModelShape, hbm_bytes: dict[str, float]) -> Plan:
-    times = {name: value * NS for name, value in found.items() if name != "mapping"}
+def _read(native: dict[str, Any], model: ModelShape, hbm_bytes: dict[str, float]) -> Plan:
+    times = {name: value * NS for name, value in native.items() if name != "mapping"}
     seconds = {f"{name.removesuffix('_ns')}_s": value for name, value in times.items()}
-    return Plan(mapping=Mapping(*found["mapping"]), layers=model.layers, hbm_bytes=hbm_bytes, **seconds)
+    return Plan(mapping=Mapping(*native["mapping"]), layers=model.layers, hbm_bytes=hbm_bytes, **seconds)
 
 
 def _mapped_bytes(
-    found: dict[str, Any], model: ModelShape, by_sublayer: dict[str, float]
+    native: dict[str, Any], model: ModelShape, by_sublayer: dict[str, float]
 ) -> dict[str, float]:
-    qkv, attention, fc, whole_layers = found["mapping"]
+    qkv, attention, fc, whole_layers = native["mapping"]
     heads, groups = (model.layers, model.layers) if whole_layers else (model.heads, model.kv_heads)
     shares = {"qkv": qkv / heads, "attention": attention / groups, "fc": fc / heads}
     return {name: by_sublayer[name] * share for name, share in shares.items()}
@@ -243,7 +243,7 @@ def _no_room(board: Board, model: ModelShape, policy: str, load: IterationLoad, 
 
 
 def _most(fits: Callable[[int], bool], too_many: int) -> int:
-    """The largest number below `too_many` that fits, by halving; 0 if not even 1 does."""
+    """Return the largest number below `too_many` that fits, by halving; 0 if not even 1 does."""
     fine, wrong = 0, too_many
     while wrong - fine > 1:
         middle = (fine + wrong) // 2
@@ -252,7 +252,7 @@ def _most(fits: Callable[[int], bool], too_many: int) -> int:
 
 
 def dynamic_trace(seed: int, iterations: int = ITERATIONS, batch: int = BATCH) -> Trace:
-    """The paper's dynamic scenario: a batch that stays full while its requests end at random.
+    """Return the paper's dynamic scenario: a batch that stays full while its requests end at random.
 
     Requests have 1 to 2048 tokens, each as likely, and one in 128 ends with each iteration.
     One that ends is replaced at once. Replayed saturated, first come, first served, with `max_num_seqs` =

@@ -25,7 +25,7 @@ _OTHER_DEVICES = ("8-hbm",)
 
 
 def shape_of(model: ModelShape, *, lm_head: bool = False) -> dict[str, int]:
-    """The model as the C++ side takes it: INT8 whatever its own number format, without embedding."""
+    """Return the model as the C++ code takes it: INT8 whatever its number format, without embedding."""
     model.require_plain("h2m2")
     return {
         "layers": model.layers,
@@ -75,7 +75,7 @@ class BoardTiming(ComputedTiming):
         return _sim.board_kv(self.native())
 
     def check(self) -> None:
-        """A UserError if a time is no time: a coefficient somewhere is wrong."""
+        """Raise a UserError if a time is no time: a coefficient somewhere is wrong."""
         for name in ("host_fixed", "host_per_request", "recompute_per_token"):
             seconds = getattr(self, name)
             if not 0 <= seconds <= LONGEST_S:
@@ -122,7 +122,7 @@ class BoardTiming(ComputedTiming):
 
 
 def _weights_s(board: Board, model: ModelShape, batch: Float64) -> Float64:
-    """All matrices once: the slower of reading them and of multiplying by them, each at its best."""
+    """Return the time of all matrices once: the slower of reading and of multiplying, each at its best."""
     bandwidth, cores, width = _bytes_per_s(board), _cores(board), ELEMENT_BYTES
     load = np.maximum(board.mm_size, batch) if board.weight_load == "behind" else board.mm_size + batch
     total = np.zeros_like(batch)
@@ -134,7 +134,7 @@ def _weights_s(board: Board, model: ModelShape, batch: Float64) -> Float64:
 
 
 def _kv_token_s(board: Board, model: ModelShape) -> float:
-    """One token of KV in one layer: the slowest of reading it, multiplying by it, and its softmax."""
+    """Return a KV token's time in a layer: the slowest of reading it, multiplying by it, and its softmax."""
     read = 2 * model.kv_size * ELEMENT_BYTES * (model.group if board.reread_kv else 1)
     products = 2 * model.heads / board.mv_rows
     softmax = 3 * model.heads / board.vector_width

@@ -50,7 +50,7 @@ ATTENTION_TERMS = ("attention", "windows", "prompts", "batched")
 
 
 def default_deployment(model: ModelShape) -> str:
-    """v2 Table 5's; of experts H200, and as many H20."""
+    """Return v2 Table 5's deployment; of experts H200, and as many H20."""
     if model.experts:
         workers = of_today(model, 0.9)
         return f"{workers}+{workers.count}xh20"
@@ -58,7 +58,7 @@ def default_deployment(model: ModelShape) -> str:
 
 
 def build(setup: Setup) -> Modelled:
-    """The deployment as the simulator takes it."""
+    """Return the deployment as the simulator takes it."""
     model, deployment = setup.model, setup.deployment
     if deployment.attention is None:
         raise UserError(
@@ -105,7 +105,7 @@ def build(setup: Setup) -> Modelled:
 
 
 def batches_of(setup: Setup) -> tuple[int, Pipelining]:
-    """How many batches, and how they take turns.
+    """Return how many batches there are, and how they take turns.
 
     Pipeline parallelism in the steady state is fixed pipelining: every stage works on the batch that is with
     it, in the time that a replica of its tensor-parallel degree would take, and holds its part of weights.
@@ -133,7 +133,7 @@ def batches_of(setup: Setup) -> tuple[int, Pipelining]:
 
 
 def replica_count(pipelining: str, batches: int) -> int:
-    """Serial: one. Rotational: one less than batches. Fixed: one a batch."""
+    """Return one replica if serial, one less than batches if rotational, one a batch if fixed."""
     if pipelining == "serial" and batches != 1:
         raise UserError(
             "deployment-batches",
@@ -143,7 +143,7 @@ def replica_count(pipelining: str, batches: int) -> int:
 
 
 def layout_of_replica(setup: Setup, replicas: int) -> Layout:
-    """How the model workers of one replica, or of a pipeline stage, share the model."""
+    """Return how the model workers of one replica, or of a pipeline stage, share the model."""
     workers = setup.deployment.model
     if workers.count % replicas:
         raise UserError(
@@ -157,9 +157,9 @@ def layout_of_replica(setup: Setup, replicas: int) -> Layout:
 
 
 def partition_of(setup: Setup) -> Literal["heads", "requests"]:
-    """What attention workers share out; of latent attention, with its one KV head, requests.
+    """Return what attention workers share out; of latent attention, with its one KV head, requests.
 
-    So it is where mixtures of experts have fewer KV heads than workers, unless asked otherwise.
+    By default that also holds where mixtures of experts have fewer KV heads than workers.
     """
     attention = setup.deployment.attention
     assert attention is not None
@@ -186,7 +186,7 @@ def check_heads(model: ModelShape, workers: int) -> None:
 
 
 def pool_tokens(setup: Setup, pools: int) -> int:
-    """Tokens of one pool: all workers together when heads are split, one worker when requests are."""
+    """Return a pool's tokens: of all workers together when heads are split, of one when requests are."""
     attention = setup.deployment.attention
     assert attention is not None
     usable = setup.memory_utilization * attention.device.memory_bytes - ATTENTION_WORKING_BYTES
@@ -234,23 +234,23 @@ def timing_of(
 
 
 def absorbing(setup: Setup) -> list[Product]:
-    """The matrices that attention workers multiply queries and outputs by, if it is they who do."""
+    """Return the matrices that attention workers multiply queries and outputs by, if they do."""
     return [] if setup.absorb == "model" else [each for each in setup.model.products() if each.heads]
 
 
 def absorbing_bytes(setup: Setup) -> float:
-    """Of these, on each attention worker."""
+    """Return the bytes of absorbed matrices on each attention worker."""
     return ACTIVATION_BYTES * sum(each.elements for each in absorbing(setup))
 
 
 def absorbing_seconds(setup: Setup, device: Device, rows: np.ndarray) -> Float64:
-    """What they take it in a layer."""
-    found = summed(priced(setup.costs, device, absorbing(setup), np.maximum(rows, 1)))
-    return np.where(rows > 0, found / setup.model.layers, 0.0)
+    """Return the seconds that absorbed matrices take in a layer."""
+    seconds = summed(priced(setup.costs, device, absorbing(setup), np.maximum(rows, 1)))
+    return np.where(rows > 0, seconds / setup.model.layers, 0.0)
 
 
 def overlaps(setup: Setup) -> bool:
-    """Whether q leaves before k and v exist: with streaming, whole mini-batches leave together."""
+    """Return whether q leaves before k and v exist: with streaming, entire mini-batches leave together."""
     return setup.overlap and (setup.stream_chunks or 1) == 1
 
 
@@ -259,7 +259,7 @@ PAGING_BYTES_PER_S = 25e9
 
 
 def paged_seconds(setup: Setup, pools: int) -> float:
-    """One layer of one token that lives in host memory, on every attention worker's own link."""
+    """Return one layer's seconds of a token in host memory, on every attention worker's own link."""
     assert setup.deployment.attention is not None
     links = setup.deployment.attention.count if pools == 1 else 1
     return setup.model.kv_bytes_per_token / setup.model.layers / (links * PAGING_BYTES_PER_S)
@@ -283,7 +283,7 @@ def facts(setup: Setup, spec: Spec, layout: Layout, replicas: int) -> dict[str, 
 
 
 def coefficients(setup: Setup, layout: Layout, pools: int) -> list[dict[str, object]]:
-    """Every coefficient used and its source: the model workers' own, and attention's of its devices."""
+    """Return every coefficient used and its source, of the model workers and the attention workers."""
     assert setup.deployment.attention is not None
     model_rows = provenance(
         setup.costs,
@@ -329,7 +329,7 @@ def coefficients(setup: Setup, layout: Layout, pools: int) -> list[dict[str, obj
 
 
 class Lamina(SplitSystem):
-    """As this package has it."""
+    """Attention on workers of its own, as the paper of lamina describes it."""
 
     NAME = "lamina"
     COLOUR, MARKER = "#0072b2", "circle"

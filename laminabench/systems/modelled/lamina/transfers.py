@@ -1,4 +1,4 @@
-"""What crosses the network in every layer, and how long it takes."""
+"""Network transfers of every layer, and their times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Transfers(NamedTuple):
 
 
 def transfers(setup: Setup, tp: int, batch: np.ndarray) -> Transfers:
-    """q, k, v to the attention workers and the output back, by heads and their size.
+    """Return the transfers of q, k, v to the attention workers and of the output back.
 
     Half of the measured round trip each way. Every worker has a NIC of its own, and a transfer between a and
     b workers uses as many links as the smaller side has.
@@ -46,7 +46,7 @@ def transfers(setup: Setup, tp: int, batch: np.ndarray) -> Transfers:
 
 
 def migration_seconds(setup: Setup, tp: int, batch: np.ndarray) -> Float64:
-    """The context between slices, the residual stream, from one replica to the next."""
+    """Return the time to move the context between slices, the residual stream, to the next replica."""
     context = ACTIVATION_BYTES * setup.model.hidden * batch
     rate = tp * setup.network.on(setup.deployment.model.device.nic_bytes_per_s).bandwidth_bytes_per_s
     seconds: Float64 = setup.network.rtt_s / 2 + context / rate

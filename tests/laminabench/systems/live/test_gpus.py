@@ -66,10 +66,10 @@ def test_names_of_the_driver_and_of_the_catalogue(name: str, device: str, is_it:
 
 
 def test_as_many_as_are_wanted() -> None:
-    assert gpus.found("h100", 2, "others") == [0, 2]
+    assert gpus.pick("h100", 2, "others") == [0, 2]
     for device, count in (("h100", 3), ("h200", 1)):
         with pytest.raises(UserError, match="deployment-no-gpu"):
-            gpus.found(device, count, "others")
+            gpus.pick(device, count, "others")
 
 
 def test_without_a_driver_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_vllm_has_those_that_its_deployment_names(
 
 
 def test_a_card_is_called_by_all_of_its_name() -> None:
-    assert [gpus.found(slug(name), 1, "") for name in (H100, RTX)] == [[0], [1]]
+    assert [gpus.pick(slug(name), 1, "") for name in (H100, RTX)] == [[0], [1]]
 
 
 def test_whether_processes_share_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,7 +117,7 @@ def test_who_waits_for_arrivals_says_so(made_up_engine: Any, trace_of: Any, play
     assert {(each.batch, each.tokens_per_s) for each in idle} == {(0, 0.0)}
     assert expected_of(trace, Offered("open")).last_arrival_s == 5.0
     assert expected_of(trace, Offered()).last_arrival_s == 0.0
-    assert expected_of(trace, Offered(), whole=False).tokens is None
+    assert expected_of(trace, Offered(), full_length=False).tokens is None
 
 
 def told_by(sampler: ProgressSampler) -> Moment:

@@ -18,7 +18,7 @@ from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
 from laminabench.catalog.step import model_step
 from laminabench.sim.simulate import Offered, simulate
-from laminabench.systems.modelled.afd.sides import (
+from laminabench.systems.modelled.afd.workers import (
     attention_bytes,
     attention_seconds,
     copies,

@@ -18,7 +18,7 @@ import pytest
 
 from laminabench.sim.simulate import Offered
 from laminabench.sim.spec import Mode
-from laminabench.systems.live.endpoint.replaying import Seen, replay
+from laminabench.systems.live.endpoint.replaying import Result, replay
 from laminabench.systems.live.endpoint.setup import Behind, EndpointSetup, Served, parse_url
 from laminabench.traces.table import PrefixBlocks, Trace, TraceMeta
 
@@ -270,12 +270,12 @@ def make_trace() -> Callable[..., Trace]:
 
 
 @pytest.fixture
-def seen(make_setup: Callable[..., EndpointSetup], make_trace: Callable[..., Trace]) -> Callable[..., Seen]:
+def seen(make_setup: Callable[..., EndpointSetup], make_trace: Callable[..., Trace]) -> Callable[..., Result]:
     """A replay against the stand-in, from the flags of its setup and of its trace."""
 
     def replayed(
         trace: Trace | None = None, *, mode: Mode = "open", concurrency: int = 0, seed: int = 0, **setup: Any
-    ) -> Seen:
+    ) -> Result:
         offered = Offered(mode, concurrency, None)
         whole = make_trace() if trace is None else trace
         return replay(whole, make_setup(**setup), offered, seed=seed)

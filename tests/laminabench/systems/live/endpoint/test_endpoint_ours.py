@@ -13,7 +13,7 @@ import pytest
 
 from laminabench.runs.status import DONE
 from laminabench.sim.simulate import Offered
-from laminabench.systems.live.endpoint.replaying import Seen, replay
+from laminabench.systems.live.endpoint.replaying import Result, replay
 from laminabench.systems.live.endpoint.setup import Api, Behind, EndpointSetup, Served, parse_url
 from laminabench.traces.table import Trace
 
@@ -92,13 +92,13 @@ def our_url(tokenizer_folder: Path) -> Iterator[str]:
             assert not thread.is_alive()
 
 
-def replayed(url: str, trace: Trace, api: Api = "completions", tokenizer: Path | None = None) -> Seen:
+def replayed(url: str, trace: Trace, api: Api = "completions", tokenizer: Path | None = None) -> Result:
     path = str(tokenizer) if tokenizer else None
     setup = EndpointSetup(Behind(parse_url(url)), Served("small"), api, tokenizer=path, vocab=320)
     return replay(trace, setup, Offered("closed", 4, None), seed=0)
 
 
-def require_all(found: Seen, requests: int, prompt: int, output: int) -> None:
+def require_all(found: Result, requests: int, prompt: int, output: int) -> None:
     """Every token of the trace was asked for, made and seen."""
     calls, chunks = found.outcome.calls, found.outcome.chunks
     assert calls["error"].tolist() == [""] * requests

@@ -1,4 +1,4 @@
-"""What the two sides of a layer hold and take, each on workers of its own, and what travels between them."""
+"""The memory and time of attention and feed-forward workers, and the transfers between them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from laminabench.catalog.step import (
 
 
 def attention_bytes(model: ModelShape, tp: int) -> float:
-    """Weights on an attention worker. Norms and biases, which are few, are counted on both sides."""
+    """Return the weights on an attention worker. Norms and biases, which are few, are counted on both."""
     small = model.weights().biases_and_norms * DTYPE_BYTES[model.rest_dtype]
     return model.attention_weight_bytes(tp) + small
 
 
 def feed_bytes(model: ModelShape, layout: Layout) -> float:
-    """Weights on a feed-forward worker: all others."""
+    """Return the weights on a feed-forward worker: all others."""
     return model.weight_bytes_per_worker(layout) - model.attention_weight_bytes(layout.tp)
 
 
@@ -57,7 +57,7 @@ def copies(model: ModelShape, layout: Layout) -> float:
 
 @lru_cache(maxsize=128)
 def attention_seconds(costs: CostSet, model: ModelShape, device: Device, tp: int, most: int) -> Float64:
-    """One layer of a group of `tp` attention workers, beside attention itself, by rows up to `most`.
+    """Return one layer's seconds on `tp` attention workers, without attention itself, by rows up to `most`.
 
     The group gathers its tokens when they come and sums up what goes: the two halves of an all-reduce.
     """
@@ -67,15 +67,15 @@ def attention_seconds(costs: CostSet, model: ModelShape, device: Device, tp: int
     work = work + costs.elementwise_seconds(model, device, tp, padded, "attention")
     exchange = costs.allreduce_seconds(device, tp, ACTIVATION_BYTES * model.hidden * padded)
     exchange = exchange + norm_seconds(costs, model, device, tp, padded)
-    found = np.where(rows > 0, work / model.layers + exchange, 0.0)
-    found.setflags(write=False)
-    return found
+    seconds = np.where(rows > 0, work / model.layers + exchange, 0.0)
+    seconds.setflags(write=False)
+    return seconds
 
 
 def feed_seconds(
     costs: CostSet, model: ModelShape, device: Device, layout: Layout, rows: Float64, routing: Routing
 ) -> Float64:
-    """One layer of the feed-forward workers: the mean of all."""
+    """Return one layer's seconds on the feed-forward workers: the mean of all."""
     own = costs.measured.padded(np.ceil(np.maximum(rows, 1.0) / layout.dp))
     feed = (each for each in model.products(layout) if each.place == "feed")
     products = priced(costs, device, feed, own)
@@ -87,7 +87,7 @@ def feed_seconds(
 
 
 def exchange_degrees(model: ModelShape, layout: Layout) -> tuple[int, int]:
-    """Workers of a node that share a dense layer's tokens, and those that share an expert layer's."""
+    """Return how many workers of a node share a dense layer's tokens, and how many an expert layer's."""
     dense = -(-layout.tp // -(-layout.tp // NODE_DEVICES))
     return dense, -(-layout.stage // layout.nodes) if model.experts else 1
 
@@ -95,7 +95,7 @@ def exchange_degrees(model: ModelShape, layout: Layout) -> tuple[int, int]:
 def _exchange_seconds(
     costs: CostSet, model: ModelShape, device: Device, layout: Layout, own: Float64
 ) -> Float64:
-    """All layers': workers of a node gather the tokens that have come, and sum up what goes."""
+    """Return all layers' exchanges: workers of a node gather arriving tokens, and sum up the results."""
     size = ACTIVATION_BYTES * model.hidden * own
     dense, experts = exchange_degrees(model, layout)
     share = nodes_reached(model, layout)[1] / layout.nodes
@@ -117,7 +117,7 @@ def feed_slices(
     *,
     head: bool,
 ) -> tuple[Float64, Float64]:
-    """Between two attentions, and after the last: by rows."""
+    """Return the seconds between two attentions, and after the last: by rows."""
     rows = np.arange(most + 1.0)
     mid = feed_seconds(costs, model, device, layout, rows, routing)
     last = mid + costs.host.gap_s * (rows > 0)
