@@ -1,1 +1,1 @@
-"""What `import laminabench as lb` gives: replays, comparisons and plans as objects that show themselves."""
+"""The Python API: replays, comparisons and plans as objects with text and HTML representations."""

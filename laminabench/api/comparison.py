@@ -1,4 +1,4 @@
-"""What a comparison came to: side by side, with ratios to a base."""
+"""The result of a comparison: side by side, with ratios to a base."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _IN_SHORT = ("throughput", "goodput", "tbt_p50", "tbt_p99", "usd_per_million_tok
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared, with ratios to a base: with intervals where it was measured, exact where modelled."""
+    """A comparison with ratios to a base: with intervals where measured, exact where modelled."""
 
     title: str
     verdicts: tuple[str, ...]
@@ -82,7 +82,7 @@ class Comparison:
         return frame
 
     def ratio(self, metric: str, side: str | None = None) -> Estimate:
-        """One ratio to the base: its `value`, and its `interval` where it was measured.
+        """Return one ratio to the base: its `value`, and its `interval` where it was measured.
 
         Args:
             metric: As `table` and the gates of `laminabench compare` call it, such as `throughput`.
@@ -153,7 +153,7 @@ class Comparison:
         return "\n".join((self.title, *(self.verdicts or self._in_short())))
 
     def _in_short(self) -> Iterator[str]:
-        """A line for each side that is not the base."""
+        """Yield a line for each side that is not the base."""
         for cell, compared in zip(self._cells, self.sides, strict=True):
             where = f"{', '.join(filter(None, cell))}: " if len(self.sides) > 1 else ""
             for place, side in enumerate(compared.sides):

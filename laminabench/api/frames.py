@@ -1,4 +1,4 @@
-"""Tables of a Run as data frames; pandas is imported where one is asked for."""
+"""Tables of a Run as data frames; pandas is imported on first use."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 
 def requests(run: Run) -> pd.DataFrame:
-    """A row a request, in the trace's order: `runs/schema.py` says what its columns are."""
+    """Return one row per request, in the trace's order; `runs/schema.py` describes the columns."""
     lengths = {"prompt_tokens": run.prompt_tokens, "output_tokens": run.output_tokens}
     return _frame(TABLES["requests"], {**run.outcome.requests, **lengths})
 
 
 def iterations(run: Run) -> pd.DataFrame:
-    """A row an iteration, in the order of their starts; none of a Run that kept none."""
+    """Return one row per iteration, in order of start; empty if the Run has none."""
     prompts = run.outcome.prompts
     columns = {**run.outcome.iterations, **({} if prompts is None else prompts)}
     return _frame((*TABLES["iterations"], *(TABLES["prompts"] if prompts else ())), columns)
 
 
 def _frame(columns: tuple[Column, ...], values: Columns) -> pd.DataFrame:
-    """What never came to pass is NaN or <NA>."""
+    """Return the columns as a frame; values that do not exist are NaN or <NA>."""
     pd = pandas()
     found = {}
     for column in columns:

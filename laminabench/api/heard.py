@@ -1,4 +1,4 @@
-"""What a replay says while it works: kept as notes, and shown on stderr where somebody wants to watch."""
+"""Messages and progress of a replay: stored as notes, and shown on stderr on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How answers show themselves in a notebook: escaped, and in its own colours, be they light or dark."""
+"""HTML representations for notebooks: escaped, in the notebook's own colours, light or dark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from laminabench.render.model import Sheet
 
 
 def block(title: object, *inside: object, badges: Iterable[str]) -> str:
-    """An answer: what it is of, then what it says. Its style is in it: a notebook has no other place."""
+    """Return an HTML block of a title and its parts, with its style inline: a notebook has no other place."""
     style = (resources.files("laminabench.api") / "answer.css").read_text(encoding="utf-8")
     marks = joined(tag("span", badge, class_=f"badge {badge}") for badge in badges)
     head = tag("p", title, " ", marks, class_="of")
@@ -24,12 +24,12 @@ def cards(facts: Iterable[tuple[str, str]]) -> Markup:
 
 
 def lines(rows: Iterable[tuple[str, str]]) -> Markup:
-    """A label and a line each."""
+    """Return a table of labels and lines."""
     return tag("table", *(tag("tr", tag("th", label, scope="row"), tag("td", line)) for label, line in rows))
 
 
 def sheet(found: Sheet, *, most: int | None = None) -> Markup:
-    """A table with what is said under it; of a long one the first rows, and how many more there are."""
+    """Return a table with its notes; of a long one the first rows, and how many more there are."""
     right = ["right" if title.startswith(">") else None for title in found.columns]
     titles = zip(found.columns, right, strict=True)
     head = tag("tr", *(tag("th", each.removeprefix(">"), scope="col", class_=to) for each, to in titles))
@@ -46,5 +46,5 @@ def sheet(found: Sheet, *, most: int | None = None) -> Markup:
 
 
 def page(title: str, *inside: str) -> str:
-    """The same as a page by itself."""
+    """Return the block as a complete page."""
     return document(title, *map(Markup, inside))

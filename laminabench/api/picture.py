@@ -27,7 +27,7 @@ class Picture:
 
     @functools.cached_property
     def figure(self) -> Figure:
-        """matplotlib's own, for who wants to change it."""
+        """The matplotlib figure, to be changed further."""
         return self._make()
 
     def save(self, path: str | os.PathLike[str]) -> Path:

@@ -56,7 +56,7 @@ class Plan:
 
     @property
     def nearest(self) -> Point | None:
-        """Where there is no winner: the fastest that serves the trace."""
+        """The fastest candidate that serves the trace, if there is no winner."""
         return self.answer.nearest
 
     @property
@@ -76,7 +76,7 @@ class Plan:
 
     @property
     def effects(self) -> pd.DataFrame:
-        """What a tenth more of each resource alone would do for the winner; shares of 1."""
+        """The winner's gain from a tenth more of each resource alone; shares of 1."""
         frame: pd.DataFrame = pandas().DataFrame([each.row() for each in self.answer.effects])
         return frame
 

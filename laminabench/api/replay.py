@@ -74,7 +74,7 @@ def replay(
 def asked(
     trace: TraceLike, choices: dict[str, Any], listener: Listener, where: str, **others: Any
 ) -> tuple[ReplayRequest, Trace | None]:
-    """The request; and the trace cut as it says, where it was given and has not to be looked up."""
+    """Return the request, and the trace cut to it if one was given."""
     name, given = named(trace)
     request = request_of(ReplayRequest, choices, where, trace=name, **others)
     request.require_valid()
@@ -82,7 +82,7 @@ def asked(
 
 
 def named(trace: TraceLike) -> tuple[str, Trace | None]:
-    """What a trace is called; and itself, where it is more than a name."""
+    """Return a trace's name, and the trace itself if more than a name was given."""
     if isinstance(trace, str | os.PathLike):
         return os.fspath(trace), None
     if isinstance(trace, Trace):

@@ -97,12 +97,12 @@ class Run:
 
     @property
     def goodput_tokens_per_s(self) -> float | None:
-        """Of these, the ones that came within the limit."""
+        """Output tokens a second that came within the limit."""
         return self.summary.slo.goodput_tokens_per_s
 
     @property
     def attainment(self) -> Attainment:
-        """What was within the limit: `token_attainment`, `request_attainment`, shares of 1."""
+        """Shares of 1 within the limit: `token_attainment`, `request_attainment`."""
         return self.summary.slo
 
     @property
@@ -149,7 +149,7 @@ class Run:
         return target
 
     def save(self, path: str | os.PathLike[str]) -> Run:
-        """Keep it as a folder that every command reads; the Run that is kept there."""
+        """Save as a folder that every command reads, and return the saved Run."""
         from laminabench.runs.write import write_run
 
         target = Path(path)
@@ -158,7 +158,7 @@ class Run:
         return Run(self._table, path=target, result=self._result, notes=self.notes)
 
     def table(self, name: str) -> Table:
-        """What the suite's own functions take for a Run, called by its folder, or else so."""
+        """Return the Run as internal functions take it, named by its folder or else `name`."""
         table = self._table
         folder = self.path or Path(name)
         return Table(folder, table.manifest, table.outcome, table.prompt_tokens, table.output_tokens)
@@ -223,7 +223,7 @@ class Run:
 
 
 def read(path: str | os.PathLike[str]) -> Run:
-    """The Run in a folder, as `laminabench replay` and `Run.save` leave it.
+    """Read the Run in a folder, as `laminabench replay` and `Run.save` write it.
 
     Examples:
         >>> import laminabench as lb
@@ -238,7 +238,7 @@ def read(path: str | os.PathLike[str]) -> Run:
 
 
 def _beside(directory: Path) -> dict[str, bytes]:
-    """Files that are kept with a Run and that nobody reads back."""
+    """Return the contents of a Run's other files, which are copied unread."""
     parts = (MANIFEST, *(f"{name}.parquet" for name in TABLES))
     files = (each for each in directory.iterdir() if each.is_file() and each.name not in parts)
     return {each.name: each.read_bytes() for each in files}

@@ -87,7 +87,7 @@ def sweep(
 
 
 def _replayed(given: Trace | None, request: ReplayRequest) -> dict[str, Any]:
-    """The documented keys of a replay, or why there is none; in whichever process."""
+    """Return the documented keys of a replay, or its error; runs in any process."""
     try:
         found = run(request, trace=None if given is None else cut(given, transforms_of(request), SILENT))
         found.require_whole()

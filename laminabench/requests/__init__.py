@@ -1,1 +1,1 @@
-"""Typed requests: what each command can be asked for, with types, units and help."""
+"""Typed requests: the options of each command, with types, units and help."""

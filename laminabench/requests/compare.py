@@ -205,12 +205,12 @@ class CompareRequest(
 
     @property
     def kind(self) -> Kind:
-        """What is compared."""
+        """The kind of things compared."""
         return RUNS if self.runs else REPLAYS if self.live else SYSTEMS
 
     @property
     def equal(self) -> Literal["cost", "power"] | None:
-        """What deployments have about equal amounts of."""
+        """The quantity of which deployments get about equal amounts."""
         return "cost" if self.equal_cost else "power" if self.equal_power else None
 
     def limits(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""How a request declares its fields: name, type, default, help, group and the systems that take it, once.
+"""Declarations of request fields: name, type, default, help, group and the systems that take it.
 
 Flags, help pages, the manual, the Python API's keywords and the keys of files are made of these declarations.
 """
@@ -37,7 +37,7 @@ ACTING: tuple[Reach, ...] = ("code", "network", "credential", "writes")
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What a field's name, type and default leave open."""
+    """Properties of a field beyond its name, type and default."""
 
     help: str
     takes: tuple[str, ...] = ()  # the kinds of systems, or of comparisons, that take it; empty: all
@@ -84,7 +84,7 @@ class Field:
         return isinstance(self.default, tuple)
 
     def alternatives(self) -> tuple[Any, ...]:
-        """The members of a union, each with its limits, without None."""
+        """Return the members of a union, each with its limits, without None."""
         if hasattr(self.type, "__metadata__") or get_origin(self.type) is Literal:
             return (self.type,)
         return tuple(each for each in get_args(self.type) if each is not type(None)) or (self.type,)
@@ -96,7 +96,7 @@ class Field:
         return reach in ACTING and (reach != "code" or ":" in str(value))
 
     def arguments(self, value: Any) -> Iterator[str]:
-        """The words of a command line that set this value."""
+        """Yield the words of a command line that set this value."""
         if isinstance(value, bool):
             # A switch without an opposite is left out when it is off.
             yield from [self.flag] if value else [f"--no-{self.key}"] * self.option.opposite
@@ -113,7 +113,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @classmethod
     def fields(cls) -> Mapping[str, Field]:
-        """All declared fields by name."""
+        """Return all declared fields by name."""
         return _fields(cls)
 
     def is_set(self, name: str) -> bool:
@@ -123,7 +123,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return differs and (value is not False or field.option.opposite)
 
     def set_fields(self) -> list[Field]:
-        """All fields that are set."""
+        """Return all fields that are set."""
         return [field for name, field in self.fields().items() if self.is_set(name)]
 
 

@@ -621,7 +621,7 @@ def seconds(text: str, flag: str) -> tuple[float, float]:
 
 
 def absolute(name: str, value: str) -> str:
-    """Return a file's full path, so that it is found from other folders too; anything else as it is."""
+    """Return a file's full path, valid from any folder; anything else unchanged."""
     # A name of the catalogue stays one, whatever file has that name here; of traces a file goes first.
     is_path = os.sep in value or value.endswith((".json", ".toml")) or name in ("trace", "api_key_file")
     return str(Path(value).absolute()) if is_path and Path(value).exists() else value

@@ -1,4 +1,4 @@
-"""Case files: which replays are held against goldens, which of their metrics, and how far those may move."""
+"""Case files: replays to check against goldens, their metrics, and tolerances."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One replay, or one beside another, and what is asked of it."""
+    """One replay, or one measured alongside another, and the metrics to check."""
 
     name: str
     flags: Mapping[str, Any]  # of `laminabench replay`, by long name
@@ -51,7 +51,7 @@ class Case:
 
     @property
     def replays(self) -> int:
-        """How many replays it takes."""
+        """The number of replays it takes."""
         return self.rounds * (2 if self.against else 1)
 
 
@@ -64,7 +64,7 @@ class CaseFile:
     cases: tuple[Case, ...]
 
     def only(self, names: Collection[str]) -> tuple[Case, ...]:
-        """The cases of these names, or all."""
+        """Return the cases of these names, or all."""
         known = [case.name for case in self.cases]
         for name in names:
             if name not in known:
@@ -73,7 +73,7 @@ class CaseFile:
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    """What a case file has."""
+    """The keys of a case file."""
 
     case: Annotated[dict[str, dict[str, Any]], Meta(min_length=1)]
     goldens: str = "golden"
@@ -84,7 +84,7 @@ Share = Annotated[float, Meta(ge=0, lt=1)]
 
 
 class _Own(msgspec.Struct):
-    """What a case has beside the flags of its replay; 0.01 is a tolerance of one per cent."""
+    """A case's keys besides the flags of its replay; a tolerance of 0.01 is one per cent."""
 
     metrics: Annotated[tuple[str, ...], Meta(min_length=1)] = IN_GOLDENS
     tolerance: Share | dict[str, Share] = {}
@@ -94,7 +94,7 @@ class _Own(msgspec.Struct):
 
 
 def read_cases(path: Path) -> CaseFile:
-    """The cases in this file."""
+    """Read the cases in this file."""
     try:
         file = msgspec.convert(from_path(path), _File)
     except msgspec.ValidationError as error:
@@ -111,7 +111,7 @@ def read_cases(path: Path) -> CaseFile:
 
 
 def _case(path: Path, name: str, keys: Mapping[str, Any]) -> Case:
-    """The keys of one case, checked; an error names file and case."""
+    """Return a case from its keys, checked; an error names file and case."""
     where = f"{path}: case '{name}'"
 
     def fail(problem: str) -> NoReturn:
@@ -155,7 +155,7 @@ def _case(path: Path, name: str, keys: Mapping[str, Any]) -> Case:
 
 
 def _request(where: str, flags: Mapping[str, Any]) -> ReplayRequest:
-    """The replay of these flags; one value of what can be repeated need not be a list."""
+    """Return the replay of these flags; a repeatable flag with one value need not be a list."""
     lists = {
         key: [value] if BY_KEY[key].repeatable and not isinstance(value, list) else value
         for key, value in flags.items()

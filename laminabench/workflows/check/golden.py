@@ -25,19 +25,19 @@ Value = float | None | list[float]
 
 @dataclass(frozen=True, slots=True)
 class Obtained:
-    """What a case came to, and where from: to be kept as a golden, or held against one."""
+    """The metrics of a case and how they were obtained: saved as a golden, or compared with one."""
 
     metrics: Mapping[str, Value]
     facts: Mapping[str, Any]
 
 
 def golden_path(folder: Path, case: str) -> Path:
-    """Where the golden of that case is kept."""
+    """Return the path of that case's golden."""
     return folder / f"{case}{SUFFIX}"
 
 
 def read_golden(folder: Path, case: str) -> Obtained | None:
-    """The golden of that case; None if there is none."""
+    """Return the golden of that case; None if there is none."""
     path = golden_path(folder, case)
     if not path.exists():
         return None
@@ -58,7 +58,7 @@ def read_golden(folder: Path, case: str) -> Obtained | None:
 
 
 def _check(found: Obtained) -> None:
-    """A KeyError, TypeError or ValueError if parts are missing that a verdict rests on."""
+    """Raise a KeyError, TypeError or ValueError if parts are missing that a verdict rests on."""
     for name, value in found.metrics.items():
         # A change of rounds is a ratio, and of NaN nothing could be said to have moved.
         if isinstance(value, list):
@@ -77,7 +77,7 @@ def _check(found: Obtained) -> None:
 
 
 def write_golden(folder: Path, case: str, obtained: Obtained) -> None:
-    """Write it whole or not at all."""
+    """Write a golden atomically."""
     text = json.dumps(
         {"format": FORMAT, "format_version": FORMAT_VERSION, "case": case, **asdict(obtained)},
         indent=2,
@@ -88,5 +88,5 @@ def write_golden(folder: Path, case: str, obtained: Obtained) -> None:
 
 
 def goldens_in(folder: Path) -> list[str]:
-    """The cases that goldens are kept of, by name; other files in the folder are not ours."""
+    """Return the cases with goldens, by name; other files in the folder are ignored."""
     return sorted(path.stem for path in folder.glob(f"*{SUFFIX}") if manifest_in(folder, FORMAT, path.name))

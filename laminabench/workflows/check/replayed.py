@@ -1,4 +1,4 @@
-"""A case as replays: what its metrics come to now, and what they come from."""
+"""Replays of a case: its current metrics, and how they were obtained."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from laminabench.workflows.replay.turns import in_turns
 
 
 def replayed(_: None, case: Case, done: Callable[[], None] = lambda: None) -> tuple[Obtained, float]:
-    """What the case comes to now, and the seconds it took; `done` is called after each measured replay."""
+    """Replay the case; return its result and seconds. `done` is called after each measured replay."""
     began = time.perf_counter()
     try:
         found = _measured(case, done) if case.measured else _modelled(case)
@@ -41,7 +41,7 @@ def _modelled(case: Case) -> Obtained:
 
 
 def _measured(case: Case, done: Callable[[], None]) -> Obtained:
-    """Rounds one after another. What is measured beside takes turns; their ratio is then the metric."""
+    """Measure rounds one after another. With a second replay, both alternate; the metric is their ratio."""
     sides = case.requests
     values: list[list[dict[str, float | None]]] = [[] for _ in sides]
     for _, side in in_turns(len(sides), case.rounds):
@@ -59,7 +59,7 @@ def _measured(case: Case, done: Callable[[], None]) -> Obtained:
 
 
 def _command(case: Case) -> str:
-    """As a person would type it."""
+    """Return the case as a command line."""
     words = [word for key, value in case.flags.items() for word in BY_KEY[key].arguments(value)]
     return shlex.join(["laminabench", "replay", *words, "--no-out"])
 
@@ -76,7 +76,7 @@ def _manifest(request: ReplayRequest) -> Manifest:
 
 
 def _metrics(case: Case, manifest: Manifest) -> dict[str, float | None]:
-    """The metrics that the case names; a UserError with the nearest for what is none."""
+    """Return the metrics that the case names; an unknown one is a UserError that suggests the nearest."""
     known = dict(_numbers(to_json(manifest.summary)))
     for metric in case.metrics:
         if metric not in known:
@@ -85,7 +85,7 @@ def _metrics(case: Case, manifest: Manifest) -> dict[str, float | None]:
 
 
 def _numbers(summary: Json, path: str = "") -> list[tuple[str, float | None]]:
-    """Every number of a summary by its dotted key; of lists by position."""
+    """Yield every number of a summary by its dotted key; of lists by position."""
     if isinstance(summary, dict | list):
         pairs = summary.items() if isinstance(summary, dict) else enumerate(summary)
         return [row for key, value in pairs for row in _numbers(value, f"{path}.{key}".lstrip("."))]
@@ -105,7 +105,7 @@ _DATA_SHEET = (
 
 
 def facts_of(case: Case, command: str, manifest: Manifest) -> dict[str, Json]:
-    """How the case's numbers were obtained; of what is measured, where too."""
+    """Return how the case's numbers were obtained, and for measured ones on which machine."""
     coefficients = _coefficients(manifest.coefficients)
     trace, deployment = manifest.trace, manifest.deployment
     devices = deployment.devices or []
@@ -134,13 +134,13 @@ def facts_of(case: Case, command: str, manifest: Manifest) -> dict[str, Json]:
 
 
 def _data_sheet(device: Device) -> dict[str, Json]:
-    """What a device can do; the price in force is the deployment's."""
+    """Return the device's data sheet, without its price, which the deployment has."""
     found = device.describe()
     return {key: found[key] for key in _DATA_SHEET}
 
 
 def _coefficients(rows: Sequence[JsonObject]) -> dict[str, Json]:
-    """Each term's numbers, by what it is a term of."""
+    """Return each term's coefficients by the name of the term."""
     named: dict[str, Json] = {}
     for row in rows:
         # A network's numbers are in the row itself.

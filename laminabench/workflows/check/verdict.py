@@ -1,4 +1,4 @@
-"""Cases now, held against their goldens: which metrics moved, by how much, the likely cause, what to keep."""
+"""Verdicts of cases against their goldens: changed metrics, by how much, likely causes, updates."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Change:
 
 
 def direction(metric: str, change: float) -> Direction:
-    """What a change of this sign means; `up` or `down` where neither is better."""
+    """Return what a change of this sign means; `up` or `down` where neither is better."""
     if change == 0:
         return "same"
     sense = better(metric)
@@ -64,7 +64,7 @@ def direction(metric: str, change: float) -> Direction:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is to be said of one case."""
+    """The verdict on one case."""
 
     case: str
     status: Status
@@ -83,7 +83,7 @@ class Verdict:
         return tuple(change for change in self.changes if change.moved)
 
     def describe(self) -> dict[str, Json]:
-        """For --json."""
+        """Return the verdict for --json."""
         return {
             "case": self.case,
             "status": self.status,
@@ -103,7 +103,7 @@ class Verdict:
 
 
 def judge(case: Case, golden: Obtained | None, now: Obtained, wall_s: float) -> Verdict:
-    """The verdict on a case that was replayed just now."""
+    """Return the verdict on a case that was replayed just now."""
     backend = "emulated" if "emulate" in case.flags else "live" if case.measured else "modelled"
     if golden is None:
         return Verdict(case.name, "missing", backend, note="there is no golden", wall_s=wall_s)
@@ -130,7 +130,7 @@ def judge(case: Case, golden: Obtained | None, now: Obtained, wall_s: float) -> 
 
 
 def stale(name: str) -> Verdict:
-    """The verdict on a golden that no case asks for."""
+    """Return the verdict on a golden without a case."""
     return Verdict(name, "stale", "none", note="the golden has no case any more")
 
 
@@ -158,7 +158,7 @@ def _middle(value: Value) -> float | None:
 
 
 def require_samples(metric: str, samples: Sequence[float | None]) -> list[float]:
-    """The rounds of a measured metric; a UserError if a change of them would not be a ratio."""
+    """Return the rounds of a measured metric; raise a UserError if their change would be no ratio."""
     found = [each for each in samples if each is not None and math.isfinite(each) and each > 0]
     if len(found) < len(samples):
         raise UserError(
@@ -180,7 +180,7 @@ class Interval(NamedTuple):
 def change_interval(
     before: Sequence[float], after: Sequence[float], confidence: float = CONFIDENCE
 ) -> Interval:
-    """The change from one set of positive measurements to another (Hodges and Lehmann's, with its interval).
+    """Return the change between two sets of positive measurements (Hodges and Lehmann's, with its interval).
 
     The ratios of all pairs, in order: their median is the estimate, and so many are cut off at both ends that
     the Wilcoxon-Mann-Whitney test would reject what is beyond. No kind of noise is assumed, one round that
@@ -192,7 +192,7 @@ def change_interval(
 
 
 def _cut_off(first: int, second: int, error: float) -> int:
-    """How many ratios at each end are outside: the most for which U is that small too seldom to believe."""
+    """Return the ratios outside at each end: the most for which so small a U is too improbable."""
     orders = math.comb(first + second, first)
     below = 0
     for cut, ways in enumerate(_ways(first, second)):
@@ -204,7 +204,7 @@ def _cut_off(first: int, second: int, error: float) -> int:
 
 @cache
 def _ways(first: int, second: int) -> tuple[int, ...]:
-    """In how many orders of so many and so many measurements U is 0, 1, 2, ... (Gauss's binomial)."""
+    """Return in how many orders of both sets U is 0, 1, 2, ... (Gauss's binomial)."""
     ways = [1] + [0] * (first * second)
     for step in range(1, first + 1):
         for at in range(len(ways) - 1, second + step - 1, -1):
@@ -215,7 +215,7 @@ def _ways(first: int, second: int) -> tuple[int, ...]:
 
 
 def goldens_of(folder: Path, cases: Sequence[Case], *, update: bool) -> Goldens:
-    """The goldens by case; an update takes one that cannot be read for none, and writes it anew."""
+    """Return the goldens by case; an update takes an unreadable one as missing and rewrites it."""
     found: dict[str, Obtained | None] = {}
     for case in cases:
         try:
@@ -230,7 +230,7 @@ def goldens_of(folder: Path, cases: Sequence[Case], *, update: bool) -> Goldens:
 def verdicts_on(
     file: CaseFile, cases: Sequence[Case], goldens: Goldens, found: Mapping[str, tuple[Obtained, float]]
 ) -> list[Verdict]:
-    """A verdict on each case in the file's order; where all are there, on goldens without one too."""
+    """Return verdicts on cases in the file's order; for a full run also on goldens without a case."""
     verdicts = [judge(case, goldens[case.name], *found[case.name]) for case in cases]
     if len(cases) == len(file.cases):
         known = {case.name for case in cases}
@@ -244,7 +244,7 @@ def keep(
     goldens: Goldens,
     found: Mapping[str, tuple[Obtained, float]],
 ) -> list[str]:
-    """Make the goldens what was found; the names of those that were written or removed.
+    """Save the results as goldens; return the names of those written or removed.
 
     One whose numbers and inputs are the same stays as it is, with the version that it was made by.
     """
@@ -262,12 +262,12 @@ def keep(
 
 
 def _differ(golden: Obtained, now: Obtained) -> bool:
-    """Whether what moved nowhere is nevertheless of something else than it was."""
+    """Return whether unchanged metrics were nevertheless obtained from different inputs."""
     return golden.metrics.keys() != now.metrics.keys() or inputs_differ(golden.facts, now.facts)
 
 
 def same_host(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether what was measured on both may be compared as it is."""
+    """Return whether measurements of both may be compared directly."""
     return all(one["host"][name] == other["host"][name] for name in ("cpu", "cores"))
 
 
@@ -288,7 +288,7 @@ _INPUTS = {
 
 
 def causes(golden: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
-    """The likely causes, a sentence each; what a replay is given comes before what it is done with."""
+    """Return the likely causes, a sentence each: inputs of the replay first."""
     found = []
     for part, called in _INPUTS.items():
         differing = list(_differences(golden.get(part, {}), now.get(part, {})))
@@ -299,12 +299,12 @@ def causes(golden: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]
 
 
 def inputs_differ(golden: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether a golden tells of other inputs than there are now; which code used them is not one."""
+    """Return whether the golden's inputs differ from the current ones; code is not an input."""
     return any(golden.get(part) != now.get(part) for part in _INPUTS if part != "host")
 
 
 def _code(golden: Mapping[str, Any], now: Mapping[str, Any], *, explained: bool) -> str:
-    """What is known of the code's own share."""
+    """Return what is known of the code's own share."""
     was, is_ = _version(golden), _version(now)
     if was != is_:
         return (

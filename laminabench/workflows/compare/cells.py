@@ -1,4 +1,4 @@
-"""Systems on the same requests, cell by cell as in v2 Figure 10, at about equal cost or power if asked."""
+"""Systems on the same requests, cell by cell as in v2 Figure 10, at equal cost or power if requested."""
 
 from __future__ import annotations
 

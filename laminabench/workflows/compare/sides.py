@@ -1,4 +1,4 @@
-"""What is compared, side by side: each has a ratio to the base, which gates hold to their limits."""
+"""Comparison entries side by side: each has a ratio to the base, which gates check."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Gate:
         return f"{self.metric}{self.sign}{self.limit:.12g}"
 
     def fails(self, ratio: Estimate, *, strict: bool) -> bool:
-        """Return whether a ratio is beyond the limit; of a measured one, unless `strict`, its whole interval.
+        """Return whether a ratio is beyond the limit: with its whole interval, if measured, unless `strict`.
 
         An unknown ratio fails: a gate that cannot be judged must not let anything through.
         """

@@ -1,4 +1,4 @@
-"""What systems are compared on: the choices that hold for every model, trace and cost set."""
+"""A comparison's settings: the choices that hold for every model, trace and cost set."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Deployed:
 
     @property
     def boards(self) -> int:
-        """Return the number of boards, each with a whole model; 0 for other devices."""
+        """The number of boards, each with a full model; 0 for other devices."""
         return sum(each.model.count for each in self.routed.instances) if on_boards(self.setup) else 0
 
 
@@ -178,7 +178,7 @@ def limit_in(era: Era, setup: Setup) -> int:
 
 
 def on_boards(setup: Setup) -> bool:
-    """Return whether it is deployed on boards, which hold a whole model each."""
+    """Return whether it is deployed on boards, which hold a full model each."""
     return setup.deployment.model.device.board is not None
 
 

@@ -28,7 +28,7 @@ from laminabench.workflows.plan.search import PRICE_CHANGE, Found, search
 
 @dataclass(frozen=True)
 class Answer:
-    """With one cost set. Without a winner, `nearest` is what comes nearest to the limit."""
+    """The plan with one cost set. Without a winner, `nearest` comes nearest to the limit."""
 
     question: Question
     found: Found
@@ -42,12 +42,12 @@ class Answer:
 
     @property
     def effects(self) -> list[Effect]:
-        """What binds the winner."""
+        """The resources that bind the winner."""
         return [] if self.winner is None else self.binds[self.winner]
 
     @property
     def usd_of_prompts(self) -> float | None:
-        """What prompts add to a million tokens: the winner's cost less that of who need not compute them."""
+        """The cost that prompts add to a million tokens: the winner's less the cheapest without prompts."""
         if self.winner is None or self.without_prompts is None:
             return None
         return self.winner.usd_per_million_tokens - self.without_prompts.usd_per_million_tokens
@@ -77,7 +77,7 @@ class Answer:
         }
 
     def row_of(self, point: Point) -> dict[str, object]:
-        """With the devices that nobody measured, and what binds it where that was looked into."""
+        """Return a point's row with its unmeasured devices, and what binds it where known."""
         effects = self.binds.get(point)
         return {
             **point.row(),
@@ -95,7 +95,7 @@ def answer(
     jobs: int | None = None,
     told: Callable[[int, int], None] = lambda done, total: None,
 ) -> Answer:
-    """`at_any_price`: what binds is found out of everybody who may be on the front at some prices."""
+    """Search the candidates; `at_any_price` finds what binds all that may be on the front at some prices."""
     # With prompts there are too many candidates to look at those who only would be faster and dearer.
     few = question.prompts and question.mode == "open"
     found = search(question, candidates, exhaustive=exhaustive, winner_only=few, jobs=jobs, told=told)
@@ -130,7 +130,7 @@ def _summary(question: Question, point: Point) -> Summary:
 
 
 def require_possible(found: Answer) -> None:
-    """A UserError if no candidate could even be replayed: the longest request fits into none of them."""
+    """Raise a UserError if no candidate could even be replayed: none fits the longest request."""
     counts = found.found.counts
     if not found.found.points and counts.get("too_small") and not counts.get("falls_behind"):
         trace = found.question.trace
@@ -143,7 +143,7 @@ def require_possible(found: Answer) -> None:
 
 
 def require_winner(found: Answer) -> None:
-    """A CheckFailedError that says which candidate comes nearest, and by how much it misses."""
+    """Raise a CheckFailedError that names the nearest candidate, and by how much it misses."""
     if found.winner is not None:
         return
     limit, costs = found.question.slo_tbt_p99_ms, found.question.costs.name
@@ -192,7 +192,7 @@ class Repriced:
 
 
 def repriced(points: Sequence[Point], slo_tbt_p99_ms: float) -> Iterator[Repriced]:
-    """Each device that may matter a tenth cheaper, and a tenth dearer; none if nothing meets the limit.
+    """Return winners with each price a tenth lower and higher; none if nothing meets the limit.
 
     All that could win at these prices is among the points: the search saw to it. The budget is what it was.
     """

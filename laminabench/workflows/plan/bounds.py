@@ -1,4 +1,4 @@
-"""How good a candidate could be at best, from its cost tables and sums over the trace, without a replay.
+"""Bounds on a candidate's performance, from cost tables and sums over the trace, without a replay.
 
 docs/plan.md derives every line of this; tests hold it to what replays come to.
 """
@@ -47,7 +47,7 @@ class Room:
         return self.pools * self.pool_tokens
 
     def running(self, demand: Demand) -> int:
-        """What is charged for all who run at once, at most: there are only so many of them."""
+        """Return the most that is charged for all running requests at once."""
         begun = self.prompts_begun * demand.longest
         return min(self.tokens + begun, self.most_requests * demand.longest)
 
@@ -60,7 +60,7 @@ def room_of(spec: Spec) -> Room:
 
 
 def bound(spec: Spec, demand: Demand, room: Room) -> Bound:
-    """Of a saturated replay, in its steady window or in the whole run if that is next to nothing."""
+    """Bound a saturated replay, in its steady window or the full run if that is next to nothing."""
     most = min(room.most_requests, demand.can_run(room.tokens))
     tables = tables_of(spec, most, demand.lengths)
     if tables is None:
@@ -80,7 +80,7 @@ def bound(spec: Spec, demand: Demand, room: Room) -> Bound:
 
 
 def bound_of_arrivals(spec: Spec, demand: Demand, room: Room) -> Bound:
-    """Of an open replay that keeps up: no more than comes, and no faster than so much work allows."""
+    """Bound an open replay that keeps up: at most the arriving load, as fast as its work allows."""
     most = min(room.most_requests, demand.can_run(room.tokens))
     tables = tables_of(spec, most, demand.lengths)
     if tables is None:
@@ -94,8 +94,9 @@ def bound_of_arrivals(spec: Spec, demand: Demand, room: Room) -> Bound:
 def bound_with_pool(
     spec: Spec, pool: PromptPool, demand: Demand, waiting_s: float, mode: Mode
 ) -> Bound | Why:
-    """Of a deployment whose prompts other devices compute: these have to keep up. Who decodes has the
-    shortest iteration at least, as it may lag behind while KV waits.
+    """Bound a deployment with a prompt pool, which has to keep up.
+
+    Decoding takes the shortest iteration at least, as it may lag behind while KV waits.
     """
     engine, asked = pool.engine, demand.prompts
     assert asked is not None
@@ -125,7 +126,7 @@ def bound_with_pool(
 
 
 def falls_behind(spec: Spec, demand: Demand, room: Room, waiting_s: float) -> bool:
-    """Whether an open replay cannot have let 99 of 100 requests in so soon: there is more work than time.
+    """Return whether an open replay cannot have admitted 99 of 100 requests so soon: its work takes longer.
 
     What was let in and is not done yet holds memory, so it is not much.
     """
@@ -153,7 +154,7 @@ def falls_behind(spec: Spec, demand: Demand, room: Room, waiting_s: float) -> bo
 
 
 def least_seconds(tables: Tables, cycles: float, tokens: float, read: float) -> float:
-    """In which at least so many cycles can make so many tokens that read so many KV tokens."""
+    """Return the least time in which so many cycles can make these tokens, which read so many KV tokens."""
     mean = tokens / cycles
 
     def spent(table: Float64, reading: float) -> float:
@@ -198,8 +199,9 @@ def _least_p99(tables: Tables, demand: Demand, room: Room, most: int) -> float:
 
 
 def _least_p99_of_arrivals(tables: Tables, demand: Demand, room: Room, most: int) -> float:
-    """The tokens that are made while requests come fill that time: the longer an iteration takes, the more
-    of them it makes, and so the longer it takes. A mean y solves y = base + load y.
+    """Bound the p99 of TBT of an open replay that keeps up.
+
+    The longer an iteration, the more tokens it makes, and so the longer it takes: its mean y = base + load y.
     """
     least_s = float(tables.chain.min())
     missing = demand.missing_tokens.most(room.running(demand))
@@ -225,7 +227,7 @@ def _least_p99_of_arrivals(tables: Tables, demand: Demand, room: Room, most: int
 
 
 def _mean_at_least(chain: Float64, gaps: float, reading: float, time_s: float, least_s: float) -> float:
-    """The y that solves it, by a better line each time."""
+    """Solve for y by a better line each time."""
     for _ in range(LOOKS):
         if time_s <= 0:
             return float("inf")

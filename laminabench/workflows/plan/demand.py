@@ -1,4 +1,4 @@
-"""What a trace asks for, sorted and summed beforehand, so that a bound is a few look-ups."""
+"""A trace's demand, sorted and summed beforehand, so that a bound is a few look-ups."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Demand:
 
     @property
     def rate(self) -> float:
-        """Tokens a second that are asked for."""
+        """Tokens a second in demand."""
         every = self.tokens + (self.requests - self.firsts)
         return every / self.span_s if self.span_s > 0 else float("inf")
 
@@ -68,11 +68,11 @@ class Demand:
         return int(np.searchsorted(self.smallest_sums, capacity, side="right"))
 
     def mean_charge(self, capacity: float) -> float:
-        """The least mean, over tokens, of what is charged for their requests, whoever is still running."""
+        """Return the least mean, over tokens, of their requests' charges, for any requests still running."""
         return self._mean(self.charged, self.dense_charged, capacity, self.shortest_mean[0])
 
     def mean_read(self, capacity: float) -> float:
-        """The same of the KV tokens that a token reads."""
+        """Return the least mean of the KV tokens that a token reads."""
         return self._mean(self.read, self.dense_read, capacity, self.shortest_mean[1])
 
     def _mean(self, total: float, dense: FractionalKnapsack, capacity: float, least: float) -> float:
@@ -80,7 +80,7 @@ class Demand:
         return least if done <= 0 else max(least, total / self.tokens - dense.most(capacity) / done)
 
     def taken(self, tokens: float, full: float, most_requests: int) -> tuple[float, float, float]:
-        """Of so many tokens, of all tokens, and of all requests once: the most shares of a full cycle.
+        """Return the most shares of a full cycle, given tokens, all tokens and all requests once.
 
         A cycle is full when charges add up to `full`, or when it has so many requests: a request takes the
         larger share of the two.
@@ -110,7 +110,7 @@ def demand_of(
     *,
     prompts: bool = False,
 ) -> Demand:
-    """With charges in blocks of that size, as admission by reservation has them, and waits no longer.
+    """Return the demand with charges in blocks of that size, reserved, and with waits up to `waiting_s`.
 
     With prompts that are computed, KV grows and prefixes may be shared.
     """

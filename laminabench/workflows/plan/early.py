@@ -1,4 +1,4 @@
-"""Who misses a limit of an open replay, told from replays of the first part of its trace.
+"""Early detection, from the first part of a trace, that an open replay misses a limit.
 
 Nobody knows who comes next: until then the part's replay is the whole trace's.
 """
@@ -22,7 +22,7 @@ PARTS = (16, 4)
 
 
 def misses(trace: Trace, spec: Spec, slo: Slo) -> bool:
-    """Whether more come late in one of the parts than may in the whole trace."""
+    """Return whether more are late in one of the parts than may be in the full trace."""
     return any(_misses(trace, len(trace) // part, spec, slo) for part in PARTS if len(trace) >= part)
 
 
@@ -39,7 +39,7 @@ def _misses(trace: Trace, requests: int, spec: Spec, slo: Slo) -> bool:
 
 
 def _late(outcome: Outcome, moment: str, until_s: float, limit_s: float) -> int:
-    """Requests that had waited for longer by then; nobody waits who was rejected."""
+    """Count requests that had waited for longer by then; rejected ones do not wait."""
     came_s = outcome.requests[moment]
     some = np.isfinite(came_s)
     waited = ticks(np.minimum(came_s[some], until_s)) - ticks(outcome.requests["arrival_s"][some])
@@ -47,5 +47,5 @@ def _late(outcome: Outcome, moment: str, until_s: float, limit_s: float) -> int:
 
 
 def _ticks(limit_s: float) -> int:
-    """None of them above it is within the limit."""
+    """Return the limit in ticks, so that no value above it is within."""
     return math.ceil(min(limit_s * TICKS_PER_S, 2.0**62))

@@ -1,4 +1,4 @@
-"""What binds a candidate: its replay again with one resource better at a time."""
+"""Resources that bind a candidate: its replay again with one of them better at a time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Whole = TypeVar("Whole", Timing, PromptTiming, PromptPool, Device, Network)
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a tenth more of one resource alone would do."""
+    """The effect of a tenth more of one resource alone."""
 
     resource: str
     throughput_gain: float  # a share: 0.04 is 4 % more tokens a second
@@ -40,7 +40,7 @@ class Effect:
     ttft_p99_gain: float | None = None  # likewise, where prompts are computed
 
     def row(self) -> dict[str, object]:
-        """For --json. Elasticity: percent gained for each percent more of the resource."""
+        """Return the row for --json. Elasticity: percent gained for each percent more of the resource."""
         return {
             "resource": self.resource,
             "throughput_gain": self.throughput_gain,
@@ -51,7 +51,7 @@ class Effect:
 
 
 def effects(question: Question, point: Point) -> list[Effect]:
-    """Of every resource that the candidate has, from the one that would help most."""
+    """Return the effects of the candidate's resources, the most helpful first."""
     found = []
     for resource, one in _better(question, point):
         spec = replace(one, copies=one.copies * point.candidate.instances)
@@ -66,7 +66,7 @@ def effects(question: Question, point: Point) -> list[Effect]:
 
 
 def bindings(question: Question, points: Sequence[Point], jobs: int | None) -> dict[Point, list[Effect]]:
-    """The effects for each of several, on as many cores as it is worth."""
+    """Return the effects for several candidates, on as many cores as it is worth."""
     jobs = jobs_for(MOST_RESOURCES * len(points), question.trace, jobs)
     return {points[index]: found for index, found in spread(effects, points, question, jobs=jobs)}
 
@@ -84,7 +84,7 @@ def gained_by(question: Question, point: Point) -> Gain:
 
 
 def _better(question: Question, point: Point) -> Iterator[tuple[str, Spec]]:
-    """The cluster with each resource better in turn; nothing else changes, not even the devices' names."""
+    """Yield the cluster with each resource better in turn; all else stays, even the devices' names."""
     candidate = point.candidate
     setup, build = question.setup(candidate), system(candidate.system).build
     spec = build(setup).spec
@@ -134,7 +134,7 @@ def _better(question: Question, point: Point) -> Iterator[tuple[str, Spec]]:
 
 
 def _sooner(timing: Timing, prompts: PromptTiming, spec: Spec, point: Point) -> Timing:
-    """With faster prompts: the rows beyond those who decode, on average, and their attention."""
+    """Return the timing with faster prompts: the average rows beyond decoding ones, and their attention."""
     decoding = min(round(point.mean_batch / spec.batches), spec.prompt_budget)
 
     slices: dict[str, Any] = {}
@@ -147,13 +147,13 @@ def _sooner(timing: Timing, prompts: PromptTiming, spec: Spec, point: Point) -> 
 
 
 def _read_sooner(timing: Timing) -> Timing:
-    """With attention of those who decode faster."""
+    """Return the timing with faster attention in decoding."""
     measured = timing.measured and timing.measured.faster(BETTER, "decode", "mixed")
     return replace(_less(timing, "attention_per_token", "windowed_per_token"), measured=measured)
 
 
 def _faster(pool: PromptPool) -> PromptPool:
-    """With engines that take less time for everything."""
+    """Return the pool with engines that take less time for everything."""
     timing = pool.engine.timing
     assert isinstance(timing, Timing)
     assert timing.prompts is not None

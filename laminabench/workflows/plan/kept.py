@@ -26,7 +26,7 @@ PLAN = Kind("plan", "laminabench plan", "plan.json", "laminabench plan", 1)
 
 
 class KeptEffect(Facts, frozen=True, kw_only=True):
-    """What a tenth more of one resource alone would do; shares."""
+    """The effect of a tenth more of one resource alone; shares."""
 
     resource: str
     throughput_gain: float
@@ -58,7 +58,7 @@ class KeptPoint(Facts, frozen=True, kw_only=True):
     binds: list[KeptEffect] | None = None  # None where it was not worked out
 
     def meets(self, slo_tbt_p99_ms: float) -> bool:
-        """As `measure.meets` of the point that was kept."""
+        """Return whether the stored point meets the limit; see `measure.meets`."""
         return self.keeps_up and self.tbt_p99_ms <= slo_tbt_p99_ms
 
 
@@ -80,7 +80,7 @@ class KeptSearch(Facts, frozen=True, kw_only=True):
 
 
 class KeptRepriced(Facts, frozen=True, kw_only=True):
-    """Who wins where one price is another."""
+    """The winner at one other price."""
 
     device: str
     change: float
@@ -91,7 +91,7 @@ class KeptRepriced(Facts, frozen=True, kw_only=True):
 
 
 class KeptAnswer(Facts, frozen=True, kw_only=True):
-    """With one cost set."""
+    """The stored plan with one cost set."""
 
     costs: str
     replayed: list[KeptPoint]
@@ -106,7 +106,7 @@ class KeptTrace(Facts, frozen=True, kw_only=True):
 
 
 class KeptPlan(Facts, frozen=True, kw_only=True):
-    """What there is to know of a plan by who did not search."""
+    """A stored plan, for readers that did not search."""
 
     laminabench: Code = Code()
     command: str = ""
@@ -130,19 +130,19 @@ class KeptPlan(Facts, frozen=True, kw_only=True):
 
 
 def default_directory(name: str, asked: Sequence[object]) -> Path:
-    """The same for the same plan by the same laminabench."""
+    """Return the plan's folder: the same for the same plan by the same laminabench."""
     said = json.dumps([describe(), *asked], sort_keys=True, default=str)
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
     return Path("plans") / f"{plain}-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
 
 
 def require_free(directory: Path) -> None:
-    """A UserError unless nothing is there, or another plan, which is replaced."""
+    """Raise a UserError unless the path is free or has another plan, which is replaced."""
     require_replaceable(directory, lambda: PLAN.is_in(directory), "a plan")
 
 
 def write_plan(directory: Path, facts: Mapping[str, Any]) -> None:
-    """Keep what `plan --json` says, whole or not at all."""
+    """Save the output of `plan --json` atomically."""
     require_free(directory)
     whole = {
         "format": PLAN.format,
@@ -157,12 +157,12 @@ def write_plan(directory: Path, facts: Mapping[str, Any]) -> None:
 
 
 def plan_of(facts: Mapping[str, Any]) -> KeptPlan:
-    """Return what `plan --json` has, as who reads the file has it."""
+    """Return the output of `plan --json` as a stored plan."""
     return msgspec.convert(json_safe(facts), KeptPlan)
 
 
 def read_plan(directory: Path) -> KeptPlan:
-    """A plan that this version can read, checked as a whole."""
+    """Read a plan that this version understands, checked."""
     found = read(directory, PLAN, KeptPlan)
     for answer in found.answers:
         for point in answer.replayed:

@@ -1,4 +1,4 @@
-"""What candidates come to, and which are worth a look: the Pareto front of cost and TBT, and the winner."""
+"""Results of candidates: the Pareto front of cost and TBT, and the winner."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from laminabench.workflows.plan.question import Candidate, Question
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A candidate replayed. Modelled; of the steady window, queueing of the whole replay."""
+    """A candidate's modelled replay: numbers of the steady window, queueing of the full replay."""
 
     candidate: Candidate
     tokens_per_s: float
@@ -61,7 +61,7 @@ def usd_per_million_tokens(candidate: Candidate, tokens_per_s: float) -> float:
 
 
 def cluster(question: Question, candidate: Candidate, most_requests: int | None = None) -> Spec | None:
-    """The candidate as the simulator takes it; None where it cannot be: weights or KV do not fit."""
+    """Return the candidate as the simulator takes it; None if weights or KV do not fit."""
     try:
         spec = system(candidate.system).build(question.setup(candidate, most_requests)).spec
     except UserError:
@@ -70,7 +70,7 @@ def cluster(question: Question, candidate: Candidate, most_requests: int | None 
 
 
 def measure(question: Question, trace: Trace, candidate: Candidate, spec: Spec) -> Point:
-    """Replay the trace on it: the same numbers as `laminabench replay`, without those nobody compares."""
+    """Replay the trace: the same numbers as `laminabench replay`, without those that are not compared."""
     outcome = simulate(trace, spec, Offered(question.mode))
     steady = window(outcome, question.mode)
     tokens = tokens_of(outcome)
@@ -109,17 +109,17 @@ def meets(point: Point, slo_tbt_p99_ms: float) -> bool:
 
 
 def order(point: Point) -> tuple[float, float, float, str]:
-    """The cheapest tokens first; ties to the faster, then to the smaller bill, then by name."""
+    """Return a sort key: cheapest tokens first; ties to the faster, the smaller bill, then by name."""
     return point.usd_per_million_tokens, point.tbt_p99_ms, point.candidate.usd_per_hour, str(point.candidate)
 
 
 def winner(points: Iterable[Point], slo_tbt_p99_ms: float) -> Point | None:
-    """The cheapest tokens of those that meet the limit."""
+    """Return the point with the cheapest tokens that meets the limit."""
     return min((each for each in points if meets(each, slo_tbt_p99_ms)), key=order, default=None)
 
 
 def front(points: Sequence[Point], slo_tbt_p99_ms: float) -> list[Point]:
-    """Of those that meet the limit, where no other is as cheap and as fast, from the fastest on."""
+    """Return the Pareto front of cost and speed among points within the limit, the fastest first."""
     found: list[Point] = []
     kept = sorted((each for each in points if meets(each, slo_tbt_p99_ms)), key=order)
     for each in kept:
@@ -129,8 +129,9 @@ def front(points: Sequence[Point], slo_tbt_p99_ms: float) -> list[Point]:
 
 
 def front_at_any_price(points: Iterable[Point], slo_tbt_p99_ms: float) -> list[Point]:
-    """Of those that meet the limit, who may be on the front at some prices: nobody is as fast and takes no
-    more of any device for a token.
+    """Return the points within the limit that may be on the front at some prices.
+
+    No other point is as fast and takes no more of any device for a token.
     """
     found: list[Point] = []
     for each in sorted(
@@ -142,7 +143,7 @@ def front_at_any_price(points: Iterable[Point], slo_tbt_p99_ms: float) -> list[P
 
 
 def _takes_no_more(one: Point, other: Point) -> bool:
-    """Of any device, for as many tokens."""
+    """Return whether one takes no more of any device for as many tokens."""
     most = other.candidate.devices
     return all(
         count * other.tokens_per_s <= most.get(name, 0) * one.tokens_per_s
@@ -151,6 +152,6 @@ def _takes_no_more(one: Point, other: Point) -> bool:
 
 
 def nearest(points: Iterable[Point]) -> Point | None:
-    """The fastest of those that serve the trace, whatever the limit."""
+    """Return the fastest point that serves the trace, whatever the limit."""
     serving = (each for each in points if each.keeps_up)
     return min(serving, key=lambda each: (each.tbt_p99_ms, *order(each)), default=None)

@@ -1,4 +1,4 @@
-"""What computing prompts takes at least, beside decoding: parts of the bounds that docs/plan.md derives."""
+"""Bounds on the time to compute prompts, while decoding goes on; docs/plan.md derives them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def least_with_prompts(tables: Tables, cycles: float, tokens: float, read: float
 
 
 def ttft_p99(prompts: PromptTables, asked: PromptDemand) -> float:
-    """Of requests that all find the cluster empty."""
+    """Bound TTFT as if each request had an empty cluster."""
     rows, pairs = asked.own
     chunks = np.ceil(rows / prompts.budget)
     lines = path_lines(prompts, 1)

@@ -1,4 +1,4 @@
-"""What a trace's prompts ask for where they are computed: how much of them at least, whatever is shared."""
+"""A trace's demand for computing prompts: the least, whatever prefixes are shared."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ LEFT_OUT = 0.01
 
 
 class Work(NamedTuple):
-    """Of prompts: how many, their tokens, and pairs of a token with itself and each before it."""
+    """Work of prompts: how many, their tokens, and pairs of a token with itself and each before it."""
 
     prompts: float
     rows: float
     pairs: float
 
     def without(self, *others: Work) -> Work:
-        """What is left where these are not done, or not yet."""
+        """Return the work left without the others."""
         missing = map(sum, zip(*others, strict=True))
         return Work(*(max(0.0, one - some) for one, some in zip(self, missing, strict=True)))
 
@@ -32,7 +32,7 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class PromptDemand:
-    """Whose prefix is there already is computed from there on; each prefix is computed once at least."""
+    """Demand of prompts: cached prefixes are skipped; each prefix is computed once at least."""
 
     all: Work
     late: Work  # of the hundredth of requests that have the most of each
@@ -42,7 +42,7 @@ class PromptDemand:
     own: tuple[Float64, Float64]  # rows and pairs that each computes for itself, at least
 
     def begun(self, batches: int, budget: int) -> Work:
-        """What is let in and not computed, at most: of each batch an iteration, and one prompt's rest."""
+        """Return the most work admitted but not computed: an iteration of each batch and one prompt."""
         iteration = Work(budget, budget, budget * self.longest.rows)
         return Work(*(batches * (one + some) for one, some in zip(self.longest, iteration, strict=True)))
 
@@ -65,8 +65,9 @@ def prompt_demand_of(trace: Trace, waiting_s: float) -> PromptDemand:
 
 
 def _prefixes(trace: Trace) -> tuple[Float64, Float64, int, int]:
-    """Of each prompt the tokens in whole prefix blocks, and those of them that may be there already; how many
-    of the latter's blocks nobody computes who is counted for the rest; tokens in a block.
+    """Return each prompt's tokens in full prefix blocks, and those of them that may be cached.
+
+    Then the number of cached blocks that no counted prompt computes, and the tokens in a block.
     """
     blocks, unit = trace.prefix_blocks, trace.meta.block_tokens
     if blocks is None or not unit:
@@ -87,6 +88,6 @@ def _pairs(rows: Float64 | float) -> Float64 | float:
 
 
 def largest(values: Float64) -> float:
-    """Of the hundredth that has the most."""
+    """Return the mean of the largest hundredth."""
     first = len(values) - int(np.ceil(LEFT_OUT * len(values)))
     return float(np.partition(values, first)[first:].sum())

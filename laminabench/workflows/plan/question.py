@@ -1,4 +1,4 @@
-"""What a plan is asked: which requests, how fast, from which devices; and the candidates it chooses from."""
+"""A plan's question: requests, limits and devices; and the candidates it chooses from."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Limits:
     devices: int | None = None
 
     def most(self, deployment: Deployment) -> int:
-        """So many of them are within these. What nobody knows the watts of is within no limit of them."""
+        """Return the most instances within the limits. Unknown watts are within no limit of power."""
         watts = float("inf") if deployment.power_w is None else deployment.power_w
         counts = [(self.usd_per_hour, deployment.usd_per_hour or 0.0), (self.power_w, watts)]
         if self.devices is not None:
@@ -65,7 +65,7 @@ class Candidate:
 
     @property
     def devices(self) -> dict[str, int]:
-        """How many of each kind, of all instances: what an hour costs at any prices follows from these."""
+        """The devices of all instances by kind, from which costs at any prices follow."""
         found: dict[str, int] = {}
         for part in self.deployment.parts:
             found[part.device.name] = found.get(part.device.name, 0) + self.instances * part.count
@@ -73,12 +73,12 @@ class Candidate:
 
     @property
     def without_prompts(self) -> Candidate:
-        """The same with its prompts there already, which takes no devices for them."""
+        """The candidate with prompts' KV present, which takes no devices for them."""
         deployment = replace(self.deployment, prefill=None)
         return replace(self, deployment=deployment, prompt_budget=0)
 
     def of_prompts(self) -> dict[str, object]:
-        """How it computes them, for --json."""
+        """Return how it computes prompts, for --json."""
         if not self.prompt_budget:
             return {}
         pool = self.deployment.prefill
@@ -89,7 +89,7 @@ class Candidate:
         }
 
     def borrowed(self, costs: CostSet) -> tuple[str, ...]:
-        """Those of its devices that nobody measured: they have another one's efficiencies, or are boards."""
+        """Return its unmeasured devices: boards, and those with another device's efficiencies."""
         devices = {part.device.name: part.device for part in self.deployment.parts}
         return tuple(name for name, device in devices.items() if device.board or _borrows(device, costs))
 
@@ -102,7 +102,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """How they may be computed: beside decoding, or by a pool of a kind of devices; else they are there."""
+    """Ways to compute prompts: colocated with decoding, or by a pool; else their KV is present."""
 
     beside: tuple[int, ...] = ()  # most tokens in an iteration
     pool: tuple[int, ...] = ()
@@ -111,7 +111,7 @@ class Prompts:
     def ways(
         self, deployment: Deployment, model: ModelShape, devices: Sequence[Device]
     ) -> Iterator[tuple[Deployment, int]]:
-        """The deployment with each of them, and the tokens of an iteration."""
+        """Yield the deployment with each way to compute prompts, and the tokens of an iteration."""
         if not self.beside and not self.pool:
             yield deployment, 0
         for budget in self.beside:
@@ -135,7 +135,7 @@ def candidates(
     limits: Limits = NO_LIMITS,
     prompts: Prompts = NO_PROMPTS,
 ) -> Iterator[Candidate]:
-    """All of them, whether or not the model fits, with as many batches as the system may have.
+    """Yield all candidates, whether or not the model fits, with as many batches as the system may have.
 
     Three batches rotate over two replicas, each of which holds all weights.
     """
@@ -197,7 +197,7 @@ class Question:
         return Slo(self.slo_tbt_p99_ms / 1000, ttft_ms / 1000, self.slo_queueing_p99_s)
 
     def setup(self, candidate: Candidate, most_requests: int | None = None) -> Setup:
-        """The candidate as `replay` takes it; its own limit of requests at once, if none is given."""
+        """Return the candidate's setup for `replay`; its own limit of requests at once by default."""
         setup = Setup(
             self.model,
             candidate.deployment,

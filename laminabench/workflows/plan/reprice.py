@@ -1,4 +1,4 @@
-"""A kept plan billed at other prices: what each candidate costs then, who is on the front, and who wins."""
+"""A stored plan at other prices: each candidate's cost, the front, and the winner."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def front_at(
     cost: Cost = "usd_per_million_tokens",
     speed: Speed = "tbt_p99_ms",
 ) -> Front:
-    """Of those that meet the limit, where no other is as cheap and as fast, in what was chosen of both.
+    """Return the front of cost and speed at these prices, among stored points within the limit.
 
     Who wins does not depend on that: the cheapest tokens do. Who may be had for the budget is decided at the
     prices that the plan was made with.

@@ -26,7 +26,7 @@ WAVE = 512
 
 @dataclass(frozen=True)
 class Found:
-    """What was replayed in full, and what became of all the other candidates."""
+    """The points replayed in full, and the outcome of all other candidates."""
 
     points: tuple[Point, ...]
     considered: int
@@ -69,7 +69,7 @@ class Search:
         return bound.tbt_p99_s * 1000 <= self.slo_ms and bound.ttft_p99_s * 1000 <= ttft_ms
 
     def meeting(self) -> list[int]:
-        """Not replayed yet, and perhaps within the limits."""
+        """Return candidates not replayed yet, and perhaps within the limits."""
         return [i for i in self.left() if self.could_meet(i)]
 
     def left(self) -> list[int]:
@@ -97,8 +97,9 @@ class Search:
             size = min(2 * size, LARGEST_ROUND)
 
     def find_nearest(self, some: Iterable[int]) -> None:
-        """Where nothing meets the limit: of these, best bound first, until nothing left could be any faster;
-        where nobody keeps up either, any sooner.
+        """Replay the best bounds first until none left could be faster, where nothing meets the limit.
+
+        If none keeps up either: until none could be sooner.
         """
         slo = self.question.slo
 
@@ -127,7 +128,7 @@ class Search:
             del left[:FIRST_ROUND]
 
     def undominated(self) -> list[int]:
-        """Not replayed yet, and by their bounds perhaps on the front."""
+        """Return candidates not replayed yet, and by their bounds perhaps on the front."""
         serving = (point for point in self.exact.values() if meets(point, self.slo_ms))
         known = [(point.usd_per_million_tokens, point.tbt_p99_ms) for point in serving]
 
@@ -144,7 +145,7 @@ class Search:
         return sorted((i for i, cost in costs.items() if cost <= limit), key=lambda i: (costs[i], i))
 
     def not_replayed(self, otherwise: str) -> Counter[str]:
-        """Of those that have bounds how many are too slow by them, and by what else the others are out."""
+        """Return how many with bounds are too slow by them, and why the others are out."""
         left, meeting = len(self.left()), len(self.meeting())
         return Counter({"bound_too_slow": left - meeting, otherwise: meeting})
 
@@ -184,7 +185,7 @@ def search(
 
 
 def _cheapest_first(run: Search) -> Counter[str]:
-    """Where all make the tokens that are asked for, what they cost is known before their bounds are.
+    """Search by cost: where all make the requested tokens, it is known before their bounds are.
 
     Nobody is looked at who could not win even if a price changed: the front is of the others.
     """
@@ -214,7 +215,7 @@ def _decided(run: Search, *, winner_only: bool) -> Counter[str]:
 
 
 def _find_front(run: Search) -> Counter[str]:
-    """Replay what may be on the front besides; how many may not, by what told so."""
+    """Replay the points that may be on the front; return why others may not, with counts."""
     dropped = _halved(run, run.undominated()) if run.question.mode == "saturate" else set()
     while left := [i for i in run.undominated() if i not in dropped]:
         # Who is good at both is beaten by few, and beats many.

@@ -44,7 +44,7 @@ SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What the work on all candidates has in common."""
+    """The data shared by the work on all candidates."""
 
     question: Question
     demands: dict[tuple[int, int], Demand]  # by block size, and what each request has beside its tokens
@@ -55,7 +55,7 @@ class Stage:
         return self.question.trace
 
     def part(self, share: int) -> Trace | None:
-        """One in so many requests, at random; None if that is too few. All of them as they are."""
+        """Return a random one in `share` requests; None if too few. All of them stay as they are."""
         if share not in self.parts:
             drawn = np.random.Generator(np.random.PCG64(SEED)).permutation(len(self.trace))
             size = len(self.trace) // share
@@ -70,7 +70,7 @@ class Stage:
         return self.demands[key]
 
     def cluster(self, candidate: Candidate) -> Spec | None:
-        """With tables no longer than the batches that memory has room for: the same replay, made sooner.
+        """Return the cluster with tables limited to batches that fit in memory: the same replay, faster.
 
         All of the devices' memory is more than KV ever gets. A board has no tables; with prompts they are as
         long as the budget of tokens.
@@ -87,7 +87,7 @@ class Stage:
 
 
 def stage_of(question: Question) -> Stage:
-    """The whole trace, for the block sizes that systems have."""
+    """Return the full trace's stage, for the block sizes that systems have."""
     blocks = {system(name).BLOCK_TOKENS for name in MODULES}
     stage = Stage(question, {}, {1: question.trace})
     for block in sorted(blocks):
@@ -96,8 +96,9 @@ def stage_of(question: Question) -> Stage:
 
 
 class Team:
-    """Who does the work of a search, in processes that are kept until its end: what they have once made of a
-    candidate's devices serves the next one, too.
+    """The worker processes of a search, which live until its end.
+
+    Tables that they have computed for a candidate's devices are reused for the next one.
     """
 
     def __init__(self, stage: Stage, of_crew: Crew, jobs: int) -> None:
@@ -106,15 +107,15 @@ class Team:
         self._chunks = 1 if jobs == 1 else CHUNKS_PER_CORE * jobs
 
     def bounds(self, some: Sequence[Candidate], told: Told) -> list[Bound | Why]:
-        """How good each could be, or why it cannot be at all."""
+        """Return the bounds of each, or why it is impossible."""
         return self._everywhere(_bound, some, told)
 
     def points(self, some: Sequence[Candidate], told: Told, share: int = 1) -> list[Point]:
-        """Each replayed, of the trace or of one in so many of its requests; all of them fit."""
+        """Replay each on the trace, or on one in `share` of its requests; all of them fit."""
         return self._everywhere(partial(_point, share), some, told)
 
     def points_unless_missed(self, slo: Slo, some: Sequence[Candidate], told: Told) -> list[Point | None]:
-        """The same of an open trace, but None where a limit is missed early on."""
+        """Replay each on an open trace; None if a limit is missed early on."""
         return self._everywhere(partial(_point_unless_missed, slo), some, told)
 
     def _everywhere(
@@ -137,7 +138,7 @@ def jobs_for(replays: int, trace: Trace, jobs: int | None) -> int | None:
 
 @contextmanager
 def team(stage: Stage, candidates: int, jobs: int | None = None) -> Iterator[Team]:
-    """For a search among so many, on as many cores as it is worth."""
+    """Yield a team for a search among so many, on as many cores as it is worth."""
     jobs = jobs_for(candidates, stage.trace, jobs)
     with crew(stage, jobs=jobs) as found:
         yield Team(stage, found, jobs or cores())

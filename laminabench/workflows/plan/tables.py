@@ -1,4 +1,4 @@
-"""How long an iteration takes at least, by its requests or its rows, and lines below these tables."""
+"""Least iteration times by requests or rows, and lines below these tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Line(NamedTuple):
 
 
 def below(table: Float64, at: float, *, through_zero: bool = False) -> Line:
-    """A line below the table (its row 0 is a batch of 1), as high as one can be near `at`.
+    """Return a line below the table (its row 0 is a batch of 1), as high as one can be near `at`.
 
     `through_zero`: its base is not negative, so that more iterations for the same tokens never take less.
     """
@@ -54,13 +54,13 @@ class PromptTables:
         return len(self.path)
 
     def chunks(self, work: Work) -> float:
-        """Of attention."""
+        """Return the attention work of chunks."""
         return self.fixed * work.rows / self.budget + self.per_row * work.rows + self.per_pair * work.pairs
 
 
 @dataclass(frozen=True)
 class Tables:
-    """Seconds an iteration by batch size, all layers, attention's part in KV tokens apart."""
+    """Seconds per iteration by batch size, over all layers; attention's part is separate, in KV tokens."""
 
     batches: int
     layers: int
@@ -80,7 +80,7 @@ class Tables:
 
 
 class Lengths(NamedTuple):
-    """KV tokens of those who decode: no fewer and no more."""
+    """Least and most KV tokens of decoding requests."""
 
     least: float
     most: float
@@ -93,7 +93,7 @@ class Lengths(NamedTuple):
 
 
 def tables_of(spec: Spec, most: int, lengths: Lengths) -> Tables | None:
-    """Of a deployment of either kind; None where there is nothing to bound its times by."""
+    """Return the tables of a deployment of either kind; None if there is nothing to bound its times by."""
     if isinstance(spec.timing, Timing):
         return tables_of_costs(spec, spec.timing, most, lengths)
     bounds, zero = spec.timing.least(most, spec.copies), np.zeros(most)
@@ -101,7 +101,7 @@ def tables_of(spec: Spec, most: int, lengths: Lengths) -> Tables | None:
 
 
 def tables_of_costs(spec: Spec, timing: Timing, most: int, lengths: Lengths) -> Tables:
-    """As the simulator reads them."""
+    """Return the tables as the simulator reads them."""
     timing = _at_least(timing)
     layers = spec.layers
     most = min(most, spec.max_requests)
@@ -142,7 +142,7 @@ def tables_of_costs(spec: Spec, timing: Timing, most: int, lengths: Lengths) -> 
 
 
 def _at_least(timing: Timing) -> Timing:
-    """Where attention was measured: no less than reading KV at the best rate, and nothing beside chunks."""
+    """Bound measured attention: reading KV at the best rate, and no time for chunks."""
     if timing.measured is None:
         return timing
     zero = np.zeros(len(timing.attention_fixed))
@@ -154,7 +154,7 @@ def _at_least(timing: Timing) -> Timing:
 
 
 def prompt_tables_of(spec: Spec, timing: Timing, prompts: PromptTiming, lengths: Lengths) -> PromptTables:
-    """As the simulator reads them."""
+    """Return the tables of prompts as the simulator reads them."""
     layers = spec.layers
 
     def table(values: Float64 | float) -> Float64:
@@ -183,12 +183,12 @@ def prompt_tables_of(spec: Spec, timing: Timing, prompts: PromptTiming, lengths:
 
 
 def _rising(table: Float64) -> Float64:
-    """The largest table below this one that never falls."""
+    """Return the largest table below this one that never falls."""
     return np.minimum.accumulate(table[::-1])[::-1]
 
 
 def crossing_of(timing: Timing, to: Float64, back: Float64) -> Float64:
-    """A layer's way to attention and back; of what is streamed, the part that hides behind nothing."""
+    """Return a layer's transfers to attention and back; if streamed, only the part that is not hidden."""
     chunks, latency = timing.stream_chunks, timing.transfer_latency
     if chunks == 1:
         return to + back

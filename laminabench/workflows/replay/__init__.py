@@ -1,4 +1,4 @@
-"""The use case: a typed request, and what a replay of it comes to. Everything that replays calls this."""
+"""The replay use case: from a typed request to its result. Everything that replays calls this."""
 
 from laminabench.requests.replay import ReplayRequest
 from laminabench.systems.base import Replayed, Workload

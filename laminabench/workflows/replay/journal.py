@@ -1,4 +1,4 @@
-"""The journal beside a Run that is being made: what is replayed, what has happened, and how to go on."""
+"""The journal of a Run in progress: its request, the events so far, and how to resume."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ FREE = ("plot", "timeline", "timeline_window", "metrics_port")
 
 @dataclass(frozen=True, slots=True)
 class NoJournal:
-    """Of a replay that cannot be gone on with."""
+    """The journal of a replay that cannot be resumed."""
 
     events: Sequence[Any] = ()
     kept: ClassVar[bool] = False
 
     def open(self) -> None:
-        """Nothing is kept."""
+        """Do nothing."""
 
     @contextlib.contextmanager
     def until_written(self, listener: Listener) -> Iterator[None]:
-        """Nothing is left behind."""
+        """Leave nothing behind."""
         del listener
         yield
 
@@ -65,7 +65,7 @@ class _Header(msgspec.Struct):
 
 @dataclass
 class ReplayJournal:
-    """Where a live replay is kept until its Run is written, and what was there when it was reopened."""
+    """The journal of a live replay until its Run is written, and its events when reopened."""
 
     path: Path
     header: dict[str, Any]
@@ -75,7 +75,7 @@ class ReplayJournal:
 
     @classmethod
     def begun(cls, directory: Path, request: ReplayRequest, trace: Trace) -> ReplayJournal:
-        """A new one beside where the Run will be; its file appears with the first event."""
+        """Create a journal next to the Run's folder; its file appears with the first event."""
         drawn = {
             name: str(Path(value).absolute()) if FIELDS[name].option.kind == "file" else value
             for name in FREE
@@ -141,7 +141,7 @@ class ReplayJournal:
 
     @property
     def directory(self) -> Path:
-        """Where the Run goes."""
+        """The Run's folder."""
         return self.path.with_suffix("")
 
     @property
@@ -150,7 +150,7 @@ class ReplayJournal:
         return self.journal is not None
 
     def open(self) -> Journal:
-        """The file to write to: a new one from the moment that there is something to go on with."""
+        """Yield the file to write to, which is created once there is something to resume."""
         if self.journal is None:
             self.journal = Journal.create(self.path, self.header)
         return self.journal
@@ -161,7 +161,7 @@ class ReplayJournal:
 
     @contextlib.contextmanager
     def until_written(self, listener: Listener) -> Iterator[None]:
-        """It goes when the block has put the Run in its place; else it stays, with a note of how to go on."""
+        """Remove the journal once the block has written the Run; else say how to resume."""
         anew = acting(self.request, ("directory",))
         sentence = f"go on with: laminabench replay --resume {shlex.join([str(self.directory), *anew])}"
         try:
@@ -182,7 +182,7 @@ class ReplayJournal:
             self.close()
 
     def in_force(self, given: Mapping[str, Any]) -> ReplayRequest:
-        """The interrupted request; a UserError where something else is given now."""
+        """Return the interrupted request; raise a UserError if other options are given now."""
         for name, value in given.items():
             if name in FREE:
                 continue
@@ -200,7 +200,7 @@ class ReplayJournal:
         return msgspec.structs.replace(self.request, **anew, directory=str(self.directory))
 
     def require_same(self, trace: Trace) -> None:
-        """A UserError if the trace is not the one whose replay was interrupted."""
+        """Raise a UserError if the trace is not the one whose replay was interrupted."""
         was, now = self.header["trace"], _identity(trace)
         if was != now:
             raise UserError(
@@ -224,7 +224,7 @@ def _there(directory: Path) -> str | None:
 
 
 def _said(value: Any) -> str:
-    """A choice as a sentence has it."""
+    """Return a choice as text for a sentence."""
     if value in (None, (), False, True):
         return "it" if value is True else "none"
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

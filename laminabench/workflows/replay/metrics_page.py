@@ -53,7 +53,7 @@ class Between(NamedTuple):
 
 @dataclass(eq=False, slots=True)  # a registry keeps it by its identity
 class Seen:
-    """What a replay has told so far."""
+    """A replay's progress so far."""
 
     about: Mapping[str, str]
     expected: Expected | None = None
@@ -73,7 +73,7 @@ class Seen:
             self.struck += 1
 
     def collect(self) -> Iterator[Metric]:
-        """What is known; what is not, is left out."""
+        """Yield the known metrics; unknown ones are left out."""
         from prometheus_client.core import (
             CounterMetricFamily,
             GaugeMetricFamily,

@@ -48,7 +48,7 @@ class _Server(ThreadingMixIn, WSGIServer):
             self._places.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who leaves in the middle is no news either."""
+        """Ignore clients that disconnect."""
 
 
 def _hang_up(connection: socket.socket) -> None:

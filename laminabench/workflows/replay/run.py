@@ -1,4 +1,4 @@
-"""From a request to a Run: system and trace looked up, the trace replayed, Run and journal written."""
+"""The path from a request to a Run: look up system and trace, replay, write Run and journal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a request came to; `directory` has the Run, where one was kept."""
+    """The result of a request; `directory` has the Run, if one was saved."""
 
     prepared: Prepared
     trace: Trace
@@ -44,7 +44,7 @@ class Result:
     wall_s: float
 
     def manifest(self, request: ReplayRequest) -> Manifest:
-        """What a Run says of itself; `request` is as it was asked, before its system settled it."""
+        """Return the Run's manifest; `request` is as given, before its system settled it."""
         prepared, replayed = self.prepared, self.replayed
         return manifest(
             command=["laminabench", "replay", *request.stored().arguments()],
@@ -64,7 +64,7 @@ class Result:
         )
 
     def as_run(self, request: ReplayRequest) -> Run:
-        """What `read_run` would make of the Run, whether or not one was kept."""
+        """Return the result as `read_run` would, whether or not a Run was saved."""
         from laminabench.runs.read import Run
         from laminabench.runs.status import statuses
 
@@ -79,7 +79,7 @@ class Result:
         )
 
     def require_sound(self) -> None:
-        """Raise what is wrong with the numbers, if they are of something else than was asked for."""
+        """Raise the problem of numbers that are not what was requested, if any."""
         if self.replayed.problem:
             raise self.replayed.problem
 
@@ -97,7 +97,7 @@ class Result:
 
 
 def head(prepared: Prepared) -> dict[str, str]:
-    """The keys that even a replay that failed has."""
+    """Return the keys that even a failed replay has."""
     return {
         "backend": prepared.backend,
         "system": prepared.request.system,
@@ -151,7 +151,7 @@ def run(
 
 
 def load(request: ReplayRequest, listener: Listener) -> Trace:
-    """The request's trace, cut as it says."""
+    """Return the request's trace with its cuts applied."""
     assert request.trace is not None
     transforms = transforms_of(request)
     found = whole(
@@ -177,7 +177,7 @@ def free_directory(name: str) -> Path:
 
 
 def _directory(prepared: Prepared, trace: Trace) -> Path:
-    """Where the Run goes."""
+    """Return the Run's folder."""
     request = prepared.request
     if request.directory:
         return Path(request.directory)
@@ -197,7 +197,7 @@ def _journal(
     directory: Path | None,
     resumed: ReplayJournal | None,
 ) -> ReplayJournal | NoJournal:
-    """What can be gone on with has a journal until its Run is written."""
+    """Return a journal, used until the Run is written, for a replay that can be resumed."""
     if directory is None or not prepared.resumable:
         return NO_JOURNAL
     if resumed is None:

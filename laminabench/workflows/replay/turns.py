@@ -1,4 +1,4 @@
-"""Who replays next where several take turns."""
+"""The order in which alternating replays take turns."""
 
 from __future__ import annotations
 

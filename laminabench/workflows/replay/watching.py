@@ -1,4 +1,4 @@
-"""A live replay as others see it while it runs: the file beside where its Run will be."""
+"""The status of a live replay for other processes: a file next to its future Run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class LiveReport(Passing):
             yield both
 
     def ended(self, replayed: Replayed) -> None:
-        """The Run is being written now, which takes a while for a long one."""
+        """Report that the Run is being written, which takes a while for a long one."""
         if self._file is None:
             return
         partial = replayed.partial
@@ -64,7 +64,7 @@ class LiveReport(Passing):
         self._file.write(End(at_s=self._at_s, state=state, why=partial.why if partial else ""))
 
     def left(self, error: BaseException, *, kept: bool) -> None:
-        """No Run has come of it; of what is `kept` the file says what happened, and how to go on."""
+        """Report that there is no Run; if `kept`, the file says what happened, and how to resume."""
         if self._file and kept:
             resume = f"laminabench replay --resume {shlex.quote(str(self._directory))}"
             self._file.write(End(at_s=self._at_s, state=_state(error), why=_why(error), resume=resume))
@@ -72,7 +72,7 @@ class LiveReport(Passing):
             self._file = None
 
     def over(self) -> None:
-        """The file has done its service."""
+        """Remove the file."""
         if self._file:
             self._file.remove()
 
@@ -109,8 +109,9 @@ def live_report(
     trace: Trace,
     kept: Callable[[], bool],
 ) -> Iterator[LiveReport]:
-    """The file goes when the block has put the Run in its place; else it says what happened, if what has been
-    replayed is `kept` to go on with.
+    """Remove the file once the block has written the Run; else report what happened.
+
+    It is left only if `kept` says that the replay can be resumed.
     """
     report = LiveReport(to, directory, request, prepared, trace)
     try:

@@ -1,1 +1,1 @@
-"""How far the answer of a comparison hangs on each of its inputs, and where it flips."""
+"""Sensitivity of a comparison to each of its inputs, and the values at which it flips."""

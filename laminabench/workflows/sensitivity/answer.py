@@ -1,4 +1,4 @@
-"""What a comparison comes to with each input at the ends of its range, and where it flips."""
+"""A comparison's results with each input at the ends of its range, and where it flips."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
-    """Where a dollar buys as many tokens of both, if it does anywhere in what was searched."""
+    """The value at which a dollar buys as many tokens of both, if any was searched."""
 
     value: float | None
     searched: tuple[float, float] | None  # None where every value was looked at: it was solved for
@@ -88,7 +88,7 @@ class Bar:
 
     @property
     def flips(self) -> str:
-        """Where the gain becomes none, in words."""
+        """The value at which the gain becomes none, in words."""
         even, asked = self.break_even, self.input
         if even is None:
             turned = [asked.said(end.value) for end in self.ends if (end.gain < 0) != (self.here < 0)]
@@ -107,7 +107,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """The whole answer."""
+    """The sensitivity to all inputs."""
 
     systems: tuple[str, str]  # the gain is the first one's over the second
     base: Point

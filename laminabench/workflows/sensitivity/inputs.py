@@ -25,7 +25,7 @@ Change = Callable[[Deployed, Value], Deployed]
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One of them. What it changes is said here and nowhere else."""
+    """One input, and the only definition of what it changes."""
 
     name: str  # for --json
     title: str
@@ -40,7 +40,7 @@ class Input:
     whole: bool = False
 
     def said(self, value: Value) -> str:
-        """With its unit, for people."""
+        """Return the value with its unit, for people."""
         if isinstance(value, str):
             return value
         if self.unit == "%":
@@ -50,7 +50,7 @@ class Input:
 
 
 def inputs_of(chosen: Mapping[str, Deployed]) -> list[Input]:
-    """All that these systems have."""
+    """Return all inputs of these systems."""
     ranges = load_ranges()
     setups = [setup for on in chosen.values() for setup in on.kinds]
     devices = {part.device.name: part.device for setup in setups for part in setup.deployment.parts}
@@ -72,7 +72,7 @@ def inputs_of(chosen: Mapping[str, Deployed]) -> list[Input]:
 def _ranged(
     name: str, title: str, of: tuple[str, ...], here: float, known: Range, span: Span, change: Change
 ) -> Input:
-    """An input that is a number, without what converting its unit has left behind the twelfth digit."""
+    """Return a numeric input, rounded to the twelfth digit after unit conversion."""
     here = float(f"{here:.12g}")
     around = span.around(here)
     return Input(
@@ -99,7 +99,7 @@ def _chosen(
     source: str,
     change: Change,
 ) -> Input:
-    """An input of which there are some to choose from."""
+    """Return an input with a fixed set of choices."""
     return Input(name, title, of, here, others, source, "choice", change)
 
 
@@ -152,7 +152,7 @@ def _of_host(name: str, setup: Setup, ranges: Mapping[str, Range]) -> Iterator[I
 
 
 def _in_words(host: HostCost) -> str:
-    """All of it, which no number of milliseconds a step says."""
+    """Return the complete host cost in words, which a number of milliseconds a step is not."""
     parts = [f"{host.per_step_s * 1e3:.3g} ms"]
     if host.per_request_s:
         parts.append(f"{host.per_request_s * 1e6:.3g} us a request")
@@ -204,7 +204,7 @@ def _linked(on: Deployed, gb_per_s: Value) -> Deployed:
 
 
 def _of_speed(chosen: Mapping[str, Deployed], known: Range) -> Iterator[Input]:
-    """Of every device, of what the systems compute on it: as shares of the cost set's speed."""
+    """Return every device's speed in its systems, as a share of the cost set's speed."""
     roles: dict[tuple[str, str], list[str]] = {}
     devices: dict[str, Device] = {}
     for name, on in chosen.items():
@@ -257,7 +257,7 @@ def _using(on: Deployed, share: Value) -> Deployed:
 
 
 def _working(on: Deployed, gb: Value) -> Deployed:
-    """As so much less, or more, of the memory in use."""
+    """Return the deployment with so much less, or more, memory in use."""
     assert not isinstance(gb, str)
     setup = on.setup
     device = (setup.deployment.attention or setup.deployment.model).device

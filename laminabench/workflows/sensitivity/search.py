@@ -28,7 +28,7 @@ MOST_STEPS = 24
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """What a replay of one system comes to."""
+    """The rates of one system's replay."""
 
     tokens_per_s: float
     tbt_ms: float
@@ -47,7 +47,7 @@ class Question:
     inputs: Sequence[Input]
 
     def with_input(self, place: int | None, value: Value) -> Mapping[str, Deployed]:
-        """Both systems with one input at this value. A price changes both, other inputs whose they are."""
+        """Return both systems with one input at this value: a price changes both, others one."""
         if place is None:
             return self.chosen
         one = self.inputs[place]
@@ -89,7 +89,7 @@ def sensitivity(
     jobs: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Sensitivity:
-    """Of every input. Deployments stay as they are, whatever they then cost."""
+    """Return the sensitivity to every input; deployments stay fixed, whatever they then cost."""
     first, second = found.chosen
     for name, on in found.chosen.items():
         price_of(name, on.hardware)
@@ -99,7 +99,7 @@ def sensitivity(
 
 
 def _replay(asked: Question, case: Case) -> Rate | str:
-    """In a worker process; a sentence where the system cannot be with this value."""
+    """Replay one case in a worker process; return a message if the value is impossible."""
     place, value, name = case
     try:
         return asked.replayed(place, value, name)
@@ -120,7 +120,7 @@ class _Bracket:
 
 
 def _root(asked: Question, bracket: _Bracket) -> tuple[float, int]:
-    """In a worker process: the value at which the gain is none, and how many replays it took.
+    """Return, in a worker process, the value at which the gain is none, and the replays it took.
 
     Regula falsi with the Illinois rule: an end that stays twice counts half. By logarithms, where there are.
     """
@@ -204,7 +204,7 @@ class _Work:
 
     @staticmethod
     def _tried(one: Input) -> list[Value]:
-        """The ends of its range, and of what is searched if that takes replays; not what it is anyway."""
+        """Return the ends of an input's range, and of its search if that takes replays, except its value."""
         beyond = one.searched if one.searched and one.of else ()
         return [value for value in dict.fromkeys((*one.values, *beyond)) if value != one.here]
 
@@ -250,11 +250,11 @@ class _Work:
         return found
 
     def _even_price(self, place: int, own: Mapping[str, Rate]) -> float | None:
-        """Both cost a fixed amount and so much for each dollar of this price: no replay is needed."""
+        """Return the price at which both are even: costs are linear in it, so no replay is needed."""
         first, second = self.asked.systems
 
         def lead(usd: float) -> float:
-            """What both would pay for the other's tokens, less what they pay."""
+            """Return what both would pay for the other's tokens, less what they pay."""
             hourly = {
                 name: on.hardware.usd_per_hour or 0.0
                 for name, on in self.asked.with_input(place, usd).items()
@@ -284,7 +284,7 @@ def _known(rate: Rate | str) -> Rate:
 
 
 def _crossing(points: Sequence[Point], here: float) -> tuple[Point, Point] | None:
-    """The two values in order, nearest to what it is here, between which the gain changes its sign."""
+    """Return the ordered pair of values, nearest to `here`, between which the gain changes its sign."""
     pairs = [pair for pair in itertools.pairwise(points) if (pair[0].gain < 0) != (pair[1].gain < 0)]
     return min(
         pairs,

@@ -1,4 +1,4 @@
-"""How fast cost sets say that a device is: the range of an input that no other source has."""
+"""Ranges of device speeds in cost sets: an input that has no other source."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROWS = (32, 512)
 
 
 def gemm_span(setup: Setup, device: Device) -> Span:
-    """How fast cost sets say that the model's matrix products are, each give or take its own error.
+    """Return the cost sets' range of speeds of the model's matrix products, within each one's error.
 
     At few rows and at many: they agree about reading weights, and not about computing.
     """
@@ -43,7 +43,7 @@ def gemm_span(setup: Setup, device: Device) -> Span:
 
 
 def attention_span(setup: Setup, device: Device) -> Span:
-    """The share of the memory's bandwidth that cost sets say it reaches, give or take the fit's error.
+    """Return the share of memory bandwidth that attention reaches by cost sets, within the fit's error.
 
     A device that borrows another's may reach what any that was measured does.
     """
@@ -84,7 +84,7 @@ def _sets_with(own: CostSet, device: Device) -> Iterator[CostSet]:
 
 
 def _error_of(errors: Mapping[str, float]) -> float:
-    """Of a fit, on what it had not seen if that is known."""
+    """Return a fit's error, on held-out measurements if known."""
     for name in ("held_out_layer", "held_out_op", "op"):
         if name in errors:
             return errors[name] / 100

@@ -1,1 +1,1 @@
-"""Sweeps: the values of flags that are varied, the points that are kept, and the table of all."""
+"""Sweeps: values of varied flags, stored points, and their table."""

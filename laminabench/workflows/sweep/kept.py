@@ -24,7 +24,7 @@ _WHAT = {"laminabench": "by laminabench", "vary": "with --vary", "flags": "with 
 
 
 def key_of(facts: Mapping[str, Any]) -> str:
-    """What a point is kept under: the same for the same flags, trace, numbers and version."""
+    """Return a point's key: the same for the same flags, trace, numbers and version."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
@@ -44,7 +44,7 @@ class SweepStore:
         self.found[key] = dict(result)
 
     def forget_failed(self) -> None:
-        """So that they are tried again."""
+        """Forget failed points, so that they are replayed again."""
         self.found = {key: result for key, result in self.found.items() if "error" not in result}
 
     def describe(self, manifest: Mapping[str, Any]) -> None:
@@ -55,7 +55,7 @@ class SweepStore:
         return self.directory / POINTS / f"{key}.json"
 
     def _read(self, key: str) -> dict[str, Any] | None:
-        """None also for what is damaged, which a power cut leaves: it is replayed again."""
+        """Return a stored point; None also if damaged, as by a power cut: it is replayed again."""
         try:
             return unsealed(safe_parse.json_value(safe_parse.content(self._path(key))))
         except (OSError, ValueError, UserError):
@@ -64,7 +64,7 @@ class SweepStore:
 
 @contextlib.contextmanager
 def opened(directory: Path, manifest: Mapping[str, Any], keys: Sequence[str]) -> Iterator[SweepStore]:
-    """The directory for this sweep and nobody else's; a UserError where another one has it.
+    """Open the directory for this sweep; raise a UserError if another sweep is in it.
 
     `manifest["identity"]` is what makes a sweep the one that was begun there.
     """
@@ -81,7 +81,7 @@ def opened(directory: Path, manifest: Mapping[str, Any], keys: Sequence[str]) ->
 
 
 def check(directory: Path, identity: Mapping[str, Any]) -> None:
-    """A UserError unless nothing is there, or this very sweep, begun or whole."""
+    """Raise a UserError unless the directory is free or has this very sweep, begun or complete."""
     require_replaceable(directory, lambda: _manifest_in(directory) is not None, "a sweep")
     there = _manifest_in(directory)
     if there is None:

@@ -1,4 +1,4 @@
-"""A sweep's folder as somebody else reads it: what was varied, the table of its points, how to repeat one."""
+"""A sweep's folder for readers: varied flags, the table of its points, a command for each."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class KeptIdentity(Facts, frozen=True, kw_only=True):
 
 
 class KeptManifest(Facts, frozen=True, kw_only=True):
-    """Of sweep.json what readers need."""
+    """The part of sweep.json that readers need."""
 
     identity: KeptIdentity
     command: str = ""
@@ -76,7 +76,7 @@ class KeptSweep:
         return found
 
     def command(self, row: int) -> str:
-        """What replays one point alone."""
+        """Return the command that replays one point alone."""
         point = {name: self.column(name)[row] for name in (*self.varied, "deployment")}
         return command_line(
             ["laminabench", "replay", *_flags(self.manifest.identity.flags, point, self.varied)]
@@ -84,7 +84,7 @@ class KeptSweep:
 
 
 def _flags(given: Sequence[str], point: dict[str, Any], varied: Sequence[str]) -> Iterator[str]:
-    """Those of the sweep, then what this point has; counts of workers are in its deployment."""
+    """Yield the sweep's flags, then this point's; counts of workers are in its deployment."""
     counted = any(name in COUNTS for name in varied)
     words = iter(given)
     for word in words:
@@ -101,7 +101,7 @@ def _flags(given: Sequence[str], point: dict[str, Any], varied: Sequence[str]) -
 
 
 def read_sweep(directory: Path) -> KeptSweep:
-    """A sweep that this version can read, finished or under way."""
+    """Read a sweep that this version understands, complete or in progress."""
     manifest = read(directory, SWEEP, KeptManifest)
     if manifest.finished is None:
         return KeptSweep(directory, manifest, None, sum(1 for _ in (directory / POINTS).glob("*.json")))

@@ -20,7 +20,7 @@ _TALLIES = {"by_error", "by_status"}
 
 
 def row(varied: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, object]:
-    """A point's row. A flag that is varied is there once, as it was given; lists are left out."""
+    """Return a point's row: varied flags once, as given, and no lists."""
     told = {name: value for name, value in result.items() if name not in _LEFT_OUT and name != "error"}
     return {
         **varied,
@@ -41,7 +41,7 @@ def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def write(rows: Sequence[Mapping[str, Any]], target: Path) -> None:
-    """All rows into one parquet file."""
+    """Write all rows into one parquet file."""
     import pyarrow.parquet as pq
 
     with replacing(target) as temporary:
@@ -49,7 +49,7 @@ def write(rows: Sequence[Mapping[str, Any]], target: Path) -> None:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """A column for whatever any row has, `error` last; what a row has not is null."""
+    """Return a table with a column for every key of any row, `error` last; missing values are null."""
     import pyarrow as pa
 
     names = [name for name in dict.fromkeys(name for each in rows for name in each) if name != "error"]

@@ -1,4 +1,4 @@
-"""What --vary says: which flag, and the values that it takes one after the other."""
+"""Values of --vary: a flag, and the values that it takes one after the other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _QUOTED = re.compile(r"""\\(.)|"([^"]*)"|'([^']*)'""")
 
 @dataclass(frozen=True, slots=True)
 class Varied:
-    """One --vary: a name, its values as text, and the words that it was said in."""
+    """One --vary: a name, its values as text, and its original words."""
 
     name: str
     values: tuple[str, ...]
@@ -63,7 +63,7 @@ def _pieces(listed: str, text: str) -> list[str]:
 
 
 def _values(piece: str, text: str) -> list[str]:
-    """The numbers of a range, or the one value without its quotation marks."""
+    """Return the numbers of a range, or the one value without its quotation marks."""
     match = _RANGE.fullmatch(piece)
     if match is None:
         return [_QUOTED.sub(lambda quoted: "".join(filter(None, quoted.groups())), piece)]

@@ -1,1 +1,1 @@
-"""What is modelled, held against what was measured."""
+"""Validation of the model against measurements."""

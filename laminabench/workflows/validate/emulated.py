@@ -1,4 +1,4 @@
-"""The engine on emulated devices beside the virtual cluster: the same times, scheduled and handed over live.
+"""The engine on emulated devices and the virtual cluster: the same times, scheduled live.
 
 What the two should differ in is the host: that of a cost set is assumed, and the engine's is this one. So
 the modelled side has the host that the emulated one had, which is said; what is left is order, channels and
@@ -66,7 +66,7 @@ class Agreement:
         return [name for name in self.modelled if name not in off or abs(off[name]) > TARGETS[name]]
 
     def describe(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return a JSON description."""
         return {
             "replay": self.said,
             "emulated": self.emulated,
@@ -80,13 +80,13 @@ class Agreement:
 
 
 def agreements(asked: Sequence[tuple[str, ReplayRequest]], listener: Listener = SILENT) -> list[Agreement]:
-    """Each replayed in turn."""
+    """Return the agreement for each request, replayed in turn."""
     listener = Once(listener)
     return [agreement(said, request, listener) for said, request in asked]
 
 
 def agreement(said: str, request: ReplayRequest, listener: Listener = SILENT) -> Agreement:
-    """The live replay, and the modelled ones."""
+    """Return the agreement of the live replay with the modelled ones."""
     request = msgspec.structs.replace(request, backend="live", no_out=True)
     listener.note(f"emulating: {said}")
     live = run(request, listener=listener)
@@ -100,8 +100,9 @@ def agreement(said: str, request: ReplayRequest, listener: Listener = SILENT) ->
 
 
 def _host_ms(live: Result) -> float:
-    """From an iteration's end on its devices to the next one's beginning: the front end's work, and how late
-    it hears of the end.
+    """Return the time from an iteration's end on its devices to the next one's start.
+
+    This is the front end's work, and the delay until it is notified of the end.
     """
     pace: Any = live.replayed.facts["pace"]
     work_ms = float(np.mean(live.replayed.outcome.iterations["host_s"])) * 1e3

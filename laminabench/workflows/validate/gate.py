@@ -1,4 +1,4 @@
-"""Whether a change made the model worse: this validation beside the one that is kept."""
+"""The gate that a change made the model no worse than the stored validation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Moved(NamedTuple):
 
 
 def read_kept(path: Path) -> dict[str, Any]:
-    """What `validate -o` wrote."""
+    """Read the output of `validate -o`."""
     try:
         found = safe_parse.json_value(safe_parse.content(path))
         dict(_errors(found))
@@ -40,7 +40,7 @@ def read_kept(path: Path) -> dict[str, Any]:
 
 
 def moved(kept: Mapping[str, Any], now: Mapping[str, Any]) -> list[Moved]:
-    """Every mean error that moved by more than rounding, of what is in both; what is gone, too."""
+    """Yield every mean error that moved by more than rounding, and those now missing."""
     ours = dict(_errors(now))
     found = [Moved(what, was, ours.get(what)) for what, was in _errors(kept) if what.split(" ")[0] in now]
     return [each for each in found if each.now is None or abs(each.now - each.was) >= 0.005]

@@ -37,7 +37,7 @@ class KeptRecorded(Facts, frozen=True, kw_only=True):
 
 
 class KeptPublished(Facts, frozen=True, kw_only=True):
-    """A number that somebody printed; without a prediction it says why."""
+    """A published number; without a prediction it says why."""
 
     model: str
     deployment: str
@@ -49,7 +49,7 @@ class KeptPublished(Facts, frozen=True, kw_only=True):
 
 
 class KeptErrors(Facts, frozen=True, kw_only=True):
-    """Of a group's loads, in percent; None where no load of it could be predicted."""
+    """Errors of a group's loads, in percent; None where no load of it could be predicted."""
 
     points: int
     median: float | None
@@ -112,7 +112,7 @@ class KeptValidation(Facts, frozen=True, kw_only=True):
 
 
 def marked(result: dict[str, Any], command: str) -> dict[str, Any]:
-    """The result as the file has it, with a checksum."""
+    """Return the result as stored, with a checksum."""
     head = {"format": VALIDATION.format, "format_version": VALIDATION.version}
     code = {"version": __version__, "commit": git_commit()}
     facts: dict[str, Any] = json_safe({**head, "laminabench": code, "command": command, **result})
@@ -120,10 +120,10 @@ def marked(result: dict[str, Any], command: str) -> dict[str, Any]:
 
 
 def validation_of(result: dict[str, Any]) -> KeptValidation:
-    """Return the result as who reads the file has it."""
+    """Return the result as a stored validation."""
     return msgspec.convert(json_safe(result), KeptValidation)
 
 
 def read_validation(directory: Path) -> KeptValidation:
-    """A validation that this version can read, checked as a whole."""
+    """Read a validation that this version understands, checked."""
     return read(directory, VALIDATION, KeptValidation)

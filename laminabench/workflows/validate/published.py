@@ -1,4 +1,4 @@
-"""Numbers that others have printed, beside what the modelled cluster makes of the same."""
+"""Published numbers, and the modelled cluster's predictions of them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Row:
         return None if self.predicted_ms is None else 100 * (self.predicted_ms / self.measured_ms - 1)
 
     def describe(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return a JSON description."""
         return {
             "model": self.model,
             "deployment": self.deployment,
@@ -48,18 +48,18 @@ class Row:
 
 
 def table() -> Table:
-    """What was printed, and where."""
+    """Return the published numbers and their sources."""
     return packaged_in(__package__, "published.toml")
 
 
 def rows(costs: str | None = None) -> list[Row]:
-    """Every row predicted with the cost set of its time, or another."""
+    """Return every row predicted with the cost set of its time, or another."""
     asked = table()
     return [_row(asked, each, costs or asked["costs"]) for each in asked["row"]]
 
 
 def mean_error(found: list[Row]) -> float:
-    """The mean of absolute errors of those that have one, in percent."""
+    """Return the mean of known absolute errors, in percent."""
     known = [abs(row.error) for row in found if row.error is not None]
     return float(np.mean(known)) if known else float("nan")
 

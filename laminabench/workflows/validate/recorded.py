@@ -26,7 +26,7 @@ AS_MEASURED = "nothing"
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Of every request, in seconds; TPOT of those with two tokens and more."""
+    """Times of every request, in seconds; TPOT of those with two tokens and more."""
 
     ttft: Float64
     tpot: Float64
@@ -40,7 +40,7 @@ class Times:
 
     @classmethod
     def measured(cls, recording: Recording) -> Times:
-        """As they were recorded; a UserError where that says nothing of the time between tokens."""
+        """Return the recorded times; raise a UserError without times between tokens."""
         found = cls.of(recording, recording.first_token_s, recording.last_token_s)
         if not len(found.tpot) or np.median(found.tpot) <= 0:
             raise UserError(
@@ -53,7 +53,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A prediction beside its recording."""
+    """A prediction and its recording."""
 
     recording: Recording
     constants: str  # where those are from that no table holds
@@ -65,7 +65,7 @@ class Judged:
         return Times.measured(self.recording)
 
     def errors(self) -> dict[str, dict[str, float]]:
-        """By metric: of the mean and of percentiles, and the mean absolute one of requests, in percent."""
+        """Return errors by metric, in percent: of the mean, of percentiles, and requests' mean absolute."""
         return {
             name: _errors(getattr(self.predicted, name), getattr(self.measured, name)) for name in METRICS
         }
@@ -77,7 +77,7 @@ class Judged:
         return found + [f"tpot {p}" for p in POINTS if abs(errors["tpot"][p]) > TPOT_POINTS]
 
     def describe(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return a JSON description."""
         about = self.recording.about
         return {
             "recording": self.recording.name,
@@ -91,7 +91,7 @@ class Judged:
 
 
 def judged(recordings: Sequence[Recording], costs: str | None = None) -> list[Judged]:
-    """Each predicted as the tables have it, and with what lies between steps from others of its device."""
+    """Predict each from the tables, and with the gap between steps of others of its device."""
     for each in recordings:
         Times.measured(each)  # what cannot be judged is refused before anything is predicted
     found = []
@@ -106,18 +106,18 @@ def judged(recordings: Sequence[Recording], costs: str | None = None) -> list[Ju
 
 
 def predict(recording: Recording, costs: CostSet) -> Times:
-    """What the modelled cluster takes for the same requests, set up as the server was."""
+    """Return the modelled times of the same requests, set up as the server was."""
     requests = replayed(recording.about, recording.trace(), costs)
     return Times.of(recording, requests["first_token_s"], requests["finished_s"])
 
 
 def with_gap(costs: CostSet, gap_s: float) -> CostSet:
-    """The set with so long between two steps, whatever the host hides behind them."""
+    """Return the set with such a gap between two steps, whatever the host hides behind them."""
     return replace(costs, host=replace(costs.host, gap_s=gap_s))
 
 
 def gap_of(recording: Recording, costs: CostSet) -> float:
-    """The time between two steps with which the mean latency of a recording comes out; not negative."""
+    """Return the gap between steps that reproduces a recording's mean latency; not negative."""
     measured = float(np.mean(Times.measured(recording).latency))
 
     def off(gap_s: float) -> float:

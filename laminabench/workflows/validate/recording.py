@@ -39,7 +39,7 @@ FOLDER = "recorded"
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A run: what a server was set up for and asked, and when it answered; seconds from the first arrival."""
+    """A server's recording: its setup, requests and answer times, in seconds from the first arrival."""
 
     name: str
     about: Mapping[str, Any]  # source, licence, engine, model, deployment, costs and the server's settings
@@ -62,7 +62,7 @@ class Recording:
         return str(self.about["deployment"]).split("x", 1)[1]
 
     def trace(self) -> Trace:
-        """What was asked, with who shares which blocks of a prompt."""
+        """Return the requests, with shared blocks of prompts."""
         rows: list[list[int]] = []
         fresh = 0
         for prompt, like, blocks in zip(self.prompt_tokens, self.like, self.blocks, strict=True):
@@ -78,7 +78,7 @@ class Recording:
         )
 
     def write(self, target: Path) -> None:
-        """As one file; times in microseconds."""
+        """Write one file; times in microseconds."""
         lines = [f"{key} = {json.dumps(value)}" for key, value in {"name": self.name, **self.about}.items()]
         lines += ["", "[requests]"]
         for name in _COLUMNS:
@@ -104,20 +104,20 @@ def _called(column: str) -> str:
 
 
 def names() -> list[str]:
-    """Of the recordings in the package."""
+    """Return the names of the recordings in the package."""
     folder = resources.files(__package__).joinpath(FOLDER)
     return sorted(each.name.removesuffix(".toml") for each in folder.iterdir() if each.name.endswith(".toml"))
 
 
 def packaged_recording(name: str) -> Recording:
-    """The recording called so."""
+    """Return the packaged recording of that name."""
     if name not in names():
         raise UserError("validation-unknown", f"no recording {name!r}; {nearest(name, names(), 100)}")
     return _from_table(packaged_in(__package__, FOLDER, f"{name}.toml"), name)
 
 
 def read(path: Path, **settings: Any) -> Recording:
-    """A file written by `write`, a Run, or a folder of LLMServingSim's benchmark; settings go first."""
+    """Read a file written by `write`, a Run, or a folder of LLMServingSim's benchmark; settings go first."""
     if (path / MANIFEST).is_file():
         return _from_run(path, settings)
     if path.is_dir():
@@ -146,7 +146,7 @@ def _from_table(table: dict[str, Any], where: str) -> Recording:
 def _require_requests(
     prompt_tokens: Int32, output_tokens: Int32, like: Int32, blocks: Int32, **times: Float64
 ) -> None:
-    """A ValueError where they are none that a server could have been asked."""
+    """Raise a ValueError if a server cannot have had these requests."""
     if min(prompt_tokens.min(), output_tokens.min()) < 1 or prompt_tokens.max() > MAX_TOKENS:
         raise ValueError(f"a request has below 1 or above {MAX_TOKENS:,} tokens")
     if prompt_tokens.sum(dtype=np.int64) > _MOST_PROMPT_TOKENS:
@@ -163,7 +163,7 @@ def _require_requests(
 
 
 def _from_run(directory: Path, settings: dict[str, Any]) -> Recording:
-    """The requests of a live Run that were answered whole."""
+    """Return the completed requests of a live Run."""
     run = read_run(directory)
     if run.manifest.backend != "live":
         numbers = NUMBERS[run.manifest.backend]
@@ -206,7 +206,7 @@ def _from_run(directory: Path, settings: dict[str, Any]) -> Recording:
 
 
 def _blocks_of(run: Run) -> Trace | None:
-    """The trace whose prompts begin alike where it says so; None where none of them do."""
+    """Return the trace with shared prompt prefixes; None if there are none."""
     if run.manifest.system != SERVER or run.manifest.request is None:
         return None  # prompts of the others are drawn, each for itself
     trace = load(of_text(run.manifest.request, str(run.directory)), SILENT)
@@ -218,7 +218,7 @@ def _blocks_of(run: Run) -> Trace | None:
 
 
 def _alike(trace: Trace | None, prompt_tokens: Int32, order: Any) -> tuple[Int32, Int32]:
-    """As `_sharing` has it, of a trace's rows in this order."""
+    """Return the shared prefixes (see `_sharing`) of a trace's rows in this order."""
     if trace is None:
         return np.full(len(order), -1, np.int32), np.zeros(len(order), np.int32)
     assert trace.prefix_blocks is not None
@@ -228,7 +228,7 @@ def _alike(trace: Trace | None, prompt_tokens: Int32, order: Any) -> tuple[Int32
 
 
 def require_set_up(where: str, about: dict[str, Any]) -> dict[str, Any]:
-    """The same; a UserError where it does not say what it takes to predict it."""
+    """Return `about`; raise a UserError if settings needed for a prediction are missing."""
     if missing := [name for name in _NEEDED if name not in about]:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in missing)
         raise UserError("validation-bad-recording", f"{where} does not say how it was set up; give {flags}")
@@ -281,7 +281,7 @@ def _from_folder(folder: Path, settings: dict[str, Any]) -> Recording:
 
 
 def _sharing(prompts: Sequence[Sequence[int]], step: int) -> tuple[Int32, Int32]:
-    """With which earlier prompt each begins alike the longest, and for how many whole steps."""
+    """Return each prompt's longest match with an earlier one, and its length in full steps."""
     first: dict[tuple[int, ...], int] = {}  # by what there is up to a step's end
     like, steps = np.full(len(prompts), -1, np.int32), np.zeros(len(prompts), np.int32)
     for row, prompt in enumerate(prompts):

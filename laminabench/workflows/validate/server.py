@@ -26,7 +26,7 @@ def replayed(
     concurrency: int | None = None,
     model: ModelShape | None = None,
 ) -> Columns:
-    """The requests' times; `about` has the deployment, the model unless it is given, and known settings.
+    """Return the requests' times; `about` has the deployment, the model by default, and known settings.
 
     They are sent when they arrive, or so many are there at once.
 

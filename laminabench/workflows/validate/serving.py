@@ -1,4 +1,4 @@
-"""Servers under so many requests at once, as they were measured, beside what is modelled of the same."""
+"""Measured servers at fixed numbers of concurrent requests, and predictions of them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ServerLoad:
         return str(self.server.get("off", ""))
 
     def shape(self) -> ModelShape:
-        """The model in the formats that it was served in."""
+        """Return the model in the formats that it was served in."""
         server, shape = self.server, modelled(self.model)
         types = {name: server[name] for name in ("dtype", "kv_dtype") if name in server}
         if "experts" in server and shape.experts:
@@ -71,7 +71,7 @@ class ServerLoad:
         return replace(shape, **types)
 
     def trace(self) -> Trace:
-        """What was asked: some rounds of requests, with lengths drawn as the benchmark draws them."""
+        """Return the requests: some rounds, with lengths drawn as the benchmark draws them."""
         count, random = self.server["rounds"] * self.concurrency, np.random.default_rng(0)
 
         def lengths(longest: int) -> Int32:
@@ -85,7 +85,7 @@ class ServerLoad:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A prediction beside what was measured; without one it says why."""
+    """A prediction and its measurement; without a prediction it says why."""
 
     point: ServerLoad
     ttft_ms: float | None
@@ -93,12 +93,12 @@ class Judged:
     why_not: str = ""
 
     def error(self, metric: str) -> float | None:
-        """In percent."""
+        """Return the metric's error in percent."""
         found: float | None = getattr(self, f"{metric}_ms")
         return None if found is None else 100 * (found / getattr(self.point, f"{metric}_ms") - 1)
 
     def describe(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return a JSON description."""
         point = self.point
         return {
             **{name: point.server[name] for name in ("model", "device", "version", "precision")},
@@ -115,7 +115,7 @@ class Judged:
 
 
 class Errors(NamedTuple):
-    """Of some points, in percent."""
+    """Errors of some points, in percent."""
 
     points: int
     median: float  # of absolute ones
@@ -149,7 +149,7 @@ class Group(NamedTuple):
         return self.target is not None and not self.errors["tpot"].median <= self.target
 
     def describe(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return a JSON description."""
         return {
             **self._asdict(),
             "errors": {name: errors._asdict() for name, errors in self.errors.items()},
@@ -160,7 +160,7 @@ class Group(NamedTuple):
 
 @cache
 def points() -> tuple[ServerLoad, ...]:
-    """All that were measured."""
+    """Return all measured points."""
     table = packaged_in(__package__, "serving.toml")
     common = {key: value for key, value in table.items() if key != "server"}
     found = []
@@ -179,7 +179,7 @@ def judged(
     progress: Callable[[int, int], None] = lambda done, total: None,
     jobs: int | None = None,
 ) -> list[Judged]:
-    """Each predicted with the cost set of its kernels, or another; on all cores, unless told."""
+    """Predict each with the cost set of its kernels, or another; on all cores by default."""
     found: dict[int, Judged] = {}
     for index, each in spread(predicted, chosen, costs, jobs=jobs):
         found[index] = each
@@ -188,7 +188,7 @@ def judged(
 
 
 def predicted(costs: str | None, point: ServerLoad) -> Judged:
-    """The means over all of a load's requests, from its first burst to its last request."""
+    """Return the means over all of a load's requests, from its first burst to its last request."""
     server, trace = point.server, point.trace()
     batched = server.get("batched_prompts", 0) * point.prompt_tokens or server["max_batched_tokens"]
     about = {
@@ -212,7 +212,7 @@ def predicted(costs: str | None, point: ServerLoad) -> Judged:
 
 
 def grouped(found: Sequence[Judged]) -> list[Group]:
-    """By device: each model, all of them, these with those known to be off, and the latter apart."""
+    """Group errors by device: each model, all, all with those known to be off, and the latter alone."""
     return [
         group for device in dict.fromkeys(each.point.device for each in found) for group in _of(device, found)
     ]

@@ -49,7 +49,7 @@ LIVE_ONLY = ("oversubscribe", "ray", "max_model_len", "enforce_eager", "runner_t
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """What was measured, round by round, beside what was modelled."""
+    """A measurement, round by round, and its modelled twin."""
 
     said: str
     deployment: str  # the modelled one
@@ -85,7 +85,7 @@ class Twin:
 
 
 def twins(asked: Sequence[tuple[str, ReplayRequest]], rounds: int, listener: Listener = SILENT) -> list[Twin]:
-    """Live replays in turns, each beside the modelled one of its costs.
+    """Replay live in turns, each with the modelled twin of its costs.
 
     Whatever is refused is so before the first.
     """
@@ -125,7 +125,7 @@ def twins(asked: Sequence[tuple[str, ReplayRequest]], rounds: int, listener: Lis
 
 
 def same_order(found: Sequence[Twin]) -> bool:
-    """Whether deployments that are asked the same come in the same order, modelled and live, by tokens/s.
+    """Return whether deployments with the same requests rank equally, modelled and live, by tokens/s.
 
     Where what was measured of two overlaps, neither comes first.
     """
@@ -164,7 +164,7 @@ def of_costs(request: ReplayRequest) -> ReplayRequest:
 
 
 def _settled(request: ReplayRequest) -> Iterator[tuple[str, str]]:
-    """What a modelled system takes of it."""
+    """Return the request with the options that a modelled system takes."""
     taken = system(request.system).TAKES
     if request.prefill not in (None, "off"):  # where the model fills all batches alike
         taken -= {"min_batch"}
@@ -172,13 +172,13 @@ def _settled(request: ReplayRequest) -> Iterator[tuple[str, str]]:
 
 
 def _load(request: ReplayRequest) -> str:
-    """The trace, and whether prompts are computed."""
+    """Return the trace, and whether prompts are computed."""
     prompts = request.prefill not in (None, "off")
     return f"{request.trace}, prompts computed" if prompts else str(request.trace)
 
 
 def _beside(measured: Sequence[Summary], modelled: Summary) -> tuple[dict[str, Estimate], dict[str, float]]:
-    """What both have of the metrics."""
+    """Return the metrics that both have."""
     predicted = {name: number_at(modelled, key) for name, key in METRICS.items()}
     there = {name: value for name, value in predicted.items() if value is not None}
     return {
