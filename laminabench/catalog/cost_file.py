@@ -161,7 +161,7 @@ def assumed_host() -> HostCost:
 
 
 def assumed_borrowing() -> dict[str, Borrowed]:
-    """Which measured device stands for one that was not measured."""
+    """Map each unmeasured device to the measured one that stands for it."""
     return _borrowing(packaged("costs", "assumed.toml")["borrow"])
 
 

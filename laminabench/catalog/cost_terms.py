@@ -313,7 +313,7 @@ class BatchedCost(msgspec.Struct, frozen=True):
     origin: Origin
 
     def seconds(self, device: Device, heads: int, m: ArrayLike, n: int, k: int) -> Float64:
-        """Of m rows in each of `heads` products with matrices [k, n]."""
+        """Return the seconds for m rows in each of `heads` products with matrices [k, n]."""
         m = np.asarray(m, np.float64)
         compute = 2 * heads * m * n * k / (self.flops_efficiency * device.flops_for("bf16"))
         moved = ACTIVATION_BYTES * heads * (k * n + m * (k + n))
@@ -334,7 +334,7 @@ class ElementwiseCost(msgspec.Struct, frozen=True):
 
 
 class HostCost(msgspec.Struct, frozen=True):
-    """What the host adds to every iteration: scheduling, sampling, detokenising."""
+    """Host time of each iteration: scheduling, sampling, detokenising."""
 
     per_step_s: Annotated[float, Coefficient("per_step_us", US, "time")]
     per_request_s: Annotated[float, Coefficient("per_request_us", US, "time")]

@@ -186,7 +186,7 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
         return PromptTerms(fixed, row, pair, windowed)
 
     def prompt_token_seconds(self, model: ModelShape, device: Device, workers: int = 1) -> float:
-        """At least this for each token that a chunk looks at, in a layer: its KV is read once."""
+        """Return the least time per token that a chunk attends to, in a layer: its KV is read once."""
         if of := model.latent:
             return of.width * DTYPE_BYTES[model.kv_dtype] / device.bandwidth_bytes_per_s
         whole = model.layers - (model.window.layers if model.window else 0)
@@ -220,7 +220,7 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
     def attention_cost(
         self, device: Device, head_dim: int = 128, kv_dtype: str = "bf16", window: int = 0
     ) -> AttentionCost:
-        """Of heads of this size; what was not measured apart is as heads of 128 with KV in bf16."""
+        """Return the attention cost for this head size; unmeasured kinds are as heads of 128 in bf16."""
         key = AttentionKey(self.measured_as(device), head_dim, canonical_dtype(kv_dtype), window)
         return self.attention_of.get(key) or self._term(self.attention, device, "decode attention")
 
@@ -263,7 +263,7 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
         return device if catalogued.capability == device.capability else catalogued
 
     def hop_seconds(self, device: Device, size_bytes: Float64) -> Float64:
-        """From a pipeline stage to the next: half of an all-reduce's latency, and the bytes."""
+        """Return the time to the next pipeline stage: half of an all-reduce's latency, and the bytes."""
         return self.allreduce_cost(device, 2).latency_s / 2 + size_bytes / device.interchip_bytes_per_s
 
     # Measurements of this very device; None where the term prices it
@@ -346,7 +346,7 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
     def operators(
         self, model: ModelShape, device: Device, tp: int, side: Side | None = None
     ) -> list[tuple[int, Curve]]:
-        """How often each is in a step, the embedding's last; none where not all were measured."""
+        """Return how often each operator is in a step, the embedding last; empty if not all were measured."""
         if model.experts or model.latent:
             return []  # which have others
         every = [*model.operators(tp, side), *[("embedding", model.hidden, 1)] * (side != "attention")]

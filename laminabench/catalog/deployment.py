@@ -30,7 +30,7 @@ class Workers:
     layout: Layout | None = None  # how they share a model, where that was said
 
     def shared(self, replicas: int = 1) -> Layout:
-        """How each of so many replicas of them shares the model: tensor parallelism unless it was said."""
+        """Return the layout of each of so many replicas: tensor parallelism unless one is given."""
         if self.layout and not self.layout.plain and replicas > 1:
             raise UserError(
                 "deployment-bad-layout",
@@ -84,7 +84,7 @@ class Deployment:
 
     @property
     def power_w(self) -> float | None:
-        """What all devices are rated for, without hosts and network; None where one has no rating."""
+        """Rated power of all devices, without hosts and network; None if a rating is missing."""
         return _sum_if_known([part.power_w for part in self.parts])
 
     @property
@@ -134,11 +134,11 @@ class Instances:
 
     @property
     def price_note(self) -> str:
-        """What there is to say of any of them."""
+        """Note on the devices' prices."""
         return "; ".join(dict.fromkeys(note for one in self.each if (note := one.price_note)))
 
     def describe(self) -> dict[str, Any]:
-        """As a Run's manifest has it."""
+        """Return the manifest entry."""
         devices: dict[str, dict[str, Any]] = {}
         for part in (part for one in self.each for part in one.describe()["devices"]):
             found = devices.setdefault(part["device"], {**part, "count": 0})
@@ -174,7 +174,7 @@ def parse_deployments(
 
 
 def devices_named(text: str) -> frozenset[str]:
-    """Which devices deployments and lists of names have in them, before it is known what there is."""
+    """Return the devices that texts of deployments and lists name, without checking that they exist."""
     found = map(_PART.fullmatch, re.split(r"[,+\s]+", text.lower()))
     return frozenset(match[2] for match in found if match)
 
@@ -203,7 +203,7 @@ def parse_deployment(text: str, devices: Mapping[str, Device] | None = None) -> 
 
 
 def kinds_of_prices(devices: Iterable[Device]) -> str:
-    """Which device has which kind of price, where some are rents and some purchases; empty if comparable."""
+    """Map devices to their kind of price where rents and purchases mix; empty if all are comparable."""
     # What is assumed is a rent too: it is said apart.
     bases = {
         device.name: "rent" if device.price.basis == "assumed" else device.price.basis
@@ -216,7 +216,7 @@ def kinds_of_prices(devices: Iterable[Device]) -> str:
 
 
 def assumed_amounts(devices: Iterable[Device]) -> tuple[str, ...]:
-    """Which prices and watts of these nobody published, a sentence each."""
+    """Return a sentence for each price and wattage that is assumed."""
     found: dict[str, None] = {}
     for each in devices:
         said = []

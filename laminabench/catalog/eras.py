@@ -15,7 +15,7 @@ _LARGE_BYTES = 70 * 2**30
 
 @dataclass(frozen=True, slots=True)
 class Era:
-    """What one system is taken to be; `others` says what is taken for the systems beside it."""
+    """Deployment assumptions for one system; `others` has those for the systems it is compared with."""
 
     name: str
     title: str
@@ -43,13 +43,13 @@ class Era:
         return self.max_num_seqs if large else self.max_num_seqs_small or self.max_num_seqs
 
     def describe(self) -> Table:
-        """For --json."""
+        """Return the `--json` entry."""
         return {**asdict(self), "host_ms": list(self.host_ms)}
 
 
 @cache
 def load_eras() -> Mapping[str, Era]:
-    """By name, the oldest first."""
+    """Return the eras by name, oldest first."""
     return {
         name: Era(name, **{**row, "host_ms": tuple(row.get("host_ms", ()))})
         for name, row in packaged("eras.toml").items()

@@ -12,7 +12,7 @@ from laminabench.catalog.models import ModelShape
 
 
 class Traits(TypedDict, total=False):
-    """What the families differ in, next to sizes."""
+    """Differences between model families other than sizes."""
 
     gated_mlp: bool
     qkv_bias: bool
@@ -73,7 +73,7 @@ def load_models() -> Mapping[str, ModelShape]:
 
 
 def released_models() -> Mapping[str, ModelShape]:
-    """Those of the catalogue's models that were trained: neither known from papers alone nor made up."""
+    """Return the catalogue's trained models: neither known from papers alone nor made up."""
     rows = packaged("models.toml")
     return {
         name: shape

@@ -73,6 +73,6 @@ def _sooner(priced: Priced, times: float) -> Priced:
 
 
 def _grids(grids: AttentionGrids, times: float) -> AttentionGrids:
-    """Those of who decodes."""
+    """Return the grids used in decoding."""
     decode, mixed = (replace(grid, values=grid.values / times) for grid in (grids.decode, grids.mixed))
     return replace(grids, decode=decode, mixed=mixed)

@@ -33,7 +33,7 @@ def model(name: str) -> ModelShape:
 
 
 def modelled(name: str) -> ModelShape:
-    """As `model`; one that nobody has to run may be held in another type: `llama3-70b@fp8`, weights and KV.
+    """Return `model(name)`; modelled ones may have another type: `llama3-70b@fp8`, weights and KV.
 
     Experts are, too; KV stays as it is for types with a scale a block, which only weights have. Its name says
     so from then on, for what it is compared with is usually not.

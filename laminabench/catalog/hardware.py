@@ -39,7 +39,7 @@ class ListedPrice(msgspec.Struct, frozen=True):
 
 
 class Amortisation(msgspec.Struct, frozen=True):
-    """How a purchase becomes a price per hour: straight line over the years, plus electricity.
+    """Rule that turns a purchase into a price per hour: straight line over the years, plus electricity.
 
     All three numbers are assumptions. The device is taken to run at its rated power all the time, which
     is pessimistic for memory-bound work; where no power rating is known, electricity is left out.
@@ -107,7 +107,7 @@ class Device:
 
     @property
     def capability(self) -> tuple[object, ...]:
-        """What times are computed from, whatever the device costs."""
+        """Figures that times are computed from, without prices."""
         links = (self.interchip_bytes_per_s, self.nic_bytes_per_s)
         return (*sorted(self.flops.items()), self.memory_bytes, self.bandwidth_bytes_per_s, *links)
 
@@ -187,7 +187,7 @@ def load_devices() -> Mapping[str, Device]:
 
 
 def devices_in(rows: Mapping[str, Table]) -> dict[str, Device]:
-    """Those that a file describes, by name."""
+    """Return the devices in a file, by name."""
     return {name: _device(name, row) for name, row in rows.items()}
 
 

@@ -242,7 +242,7 @@ def _attention(config: Config, family: str, keys: Family, heads: int, hidden: in
 
 
 def _sparse(config: Config, keys: Mixture, layers: int) -> list[bool]:
-    """Which layers have experts."""
+    """Return the layers that have experts."""
     first = config.size(keys.first_dense, 0, least=0) if keys.first_dense else 0
     every = config.size(keys.every, 1) if keys.every else 1
     if keys.listed and (listed := config.integers(keys.listed)):

@@ -36,7 +36,7 @@ class Quantized(NamedTuple):
 def read_quantization(
     found: Mapping[str, Any], modules: Mapping[str, Iterable[str]], refuse: Refuse
 ) -> Quantized:
-    """What `found` says of modules, by what they are a part of: "attention", "experts" and others.
+    """Return the types of modules, by what they are a part of: "attention", "experts" and others.
 
     A shape holds either all matrices in one format or experts alone; anything between is refused.
     """
@@ -99,7 +99,7 @@ def _kv(found: Mapping[str, Any], refuse: Refuse) -> str | None:
 
 
 def _leaves(found: Mapping[str, Any]) -> Callable[[str], bool]:
-    """Whether a module is left as it was: patterns are names of modules or their ends, globs, or re:..."""
+    """Return a test for modules left unquantised; patterns are module names, their ends, globs, or re:..."""
     lists = (found.get(key) or [] for key in ("ignore", "modules_to_not_convert", "exclude_modules"))
     patterns = [_regex(str(pattern)) for each in lists for pattern in each]
     if not patterns:

@@ -18,7 +18,7 @@ _HOST = re.compile(rf"\s*{DURATION}\s*(?:,\s*{DURATION}\s*)?")
 
 
 def parse_host(text: str, flag: str = "--host") -> HostCost:
-    """What a host adds to every iteration, `5ms` or `5ms,20us`: in all, and for each request."""
+    """Parse the host time of each iteration, `5ms` or `5ms,20us`: in all, and for each request."""
     match = _HOST.fullmatch(text)
     try:
         if match is None:

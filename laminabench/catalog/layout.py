@@ -1,4 +1,4 @@
-"""How devices share a model: tensor, expert, data and pipeline parallelism, written `tp4dp2ep8`."""
+"""Parallelism of a model across devices: tensor, expert, data and pipeline, written `tp4dp2ep8`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Layout:
 
     @property
     def nodes(self) -> int:
-        """That a stage is spread over."""
+        """Number of nodes that a stage is spread over."""
         return -(-self.stage // NODE_DEVICES)
 
     @property
@@ -46,7 +46,7 @@ class Layout:
 
     @property
     def plain(self) -> bool:
-        """Whether it is tensor parallelism alone, which needs not be written."""
+        """True for tensor parallelism alone, which needs not be written."""
         return self == Layout(self.tp)
 
     def __str__(self) -> str:

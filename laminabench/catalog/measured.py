@@ -107,7 +107,7 @@ class MeasuredAttention(msgspec.Struct, frozen=True):
     prompts: PromptTerms
 
     def faster(self, times: float, *names: str) -> MeasuredAttention:
-        """With some of the grids' times so many times shorter."""
+        """Return a copy with some of the grids' times divided by a factor."""
         changed = {}
         for name in names:
             grid: Grid = getattr(self.grids, name)
@@ -140,7 +140,7 @@ def nearby(
     n: int,
     k: int,
 ) -> Float64:
-    """How much longer than by the formula the `count` nearest matrices take, for these rows.
+    """Return the ratio of measured to formula time for the `count` nearest matrices, at these rows.
 
     Distances are of logarithms. n counts twice: it says how many tiles there are, k how long each takes. A
     matrix weighs as the inverse square of its distance, the formula itself as a matrix at a distance of 1.
@@ -180,7 +180,7 @@ class Measured(msgspec.Struct, frozen=True):
         }
 
     def padded(self, rows: Float64) -> Float64:
-        """As many rows as the CUDA graph that a step with these runs in has: vLLM's 1, 2, 4, 8, 16, ..."""
+        """Round rows up to the size of the CUDA graph that such a step runs in: vLLM's 1, 2, 4, 8, 16, ..."""
         if not self.graph_rows:
             return rows
         sizes = np.array([1, 2, 4, *range(8, 257, 8), *range(272, self.graph_rows + 1, 16)], np.float64)

@@ -131,7 +131,7 @@ class CurveRow(msgspec.Struct, array_like=True):
 
 
 class CurveSource(msgspec.Struct):
-    """Where curves are from, and what their errors are of."""
+    """Source of curves, and of their errors."""
 
     kind: Any
     source: str

@@ -1,4 +1,4 @@
-"""What some models have and others do not: experts, latent attention, windows."""
+"""Parts that only some models have: experts, latent attention, windows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LONGEST_WINDOW_FREED = 2048
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """Of the feed-forward layers: many of which a token goes through few."""
+    """Experts of the feed-forward layers: many, of which a token goes through few."""
 
     count: int
     top_k: int
@@ -24,7 +24,7 @@ class Experts:
     dtype: str = ""  # of their weights; else the model's
 
     def layers(self, of: int) -> int:
-        """How many of so many layers have experts."""
+        """Return how many of so many layers have experts."""
         return (of - self.dense_layers) // self.every
 
 
@@ -40,7 +40,7 @@ class Latent:
 
     @property
     def width(self) -> int:
-        """Of what is stored."""
+        """Number of stored values."""
         return self.kv_rank + self.rotary
 
     @property
@@ -59,5 +59,5 @@ class Window:
 
     @property
     def frees(self) -> bool:
-        """Whether what they no longer look at is given back."""
+        """Whether tokens outside the window are freed."""
         return self.tokens <= LONGEST_WINDOW_FREED

@@ -55,12 +55,12 @@ class Product(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """Of its weights, in all layers."""
+        """Elements of its weights, in all layers."""
         return self.layers * self.gemm.n * self.gemm.k * max(1, self.heads)
 
 
 class WeightCount(NamedTuple):
-    """Where the weights are, in elements."""
+    """Weights by place, in elements."""
 
     matrices: int  # the GEMM weights of all layers, but for experts
     experts: int
@@ -138,17 +138,17 @@ class ModelShape:
 
     @property
     def rest_dtype(self) -> str:
-        """Of what is no matrix of a layer: embedding, LM head, norms, router."""
+        """Type of everything but the layers' matrices: embedding, LM head, norms, router."""
         return "bf16" if self.dtype in BLOCKS else self.dtype
 
     @property
     def query_size(self) -> int:
-        """What attention gets of a token's queries; latent attention gets them absorbed, as wide as KV."""
+        """Elements of a token's queries for attention; absorbed ones of MLA are as wide as KV."""
         return self.heads * self.head_dim
 
     @property
     def output_size(self) -> int:
-        """What attention gives back for a token."""
+        """Elements that attention returns for a token."""
         return self.heads * (self.latent.kv_rank if self.latent else self.head_dim)
 
     @property
@@ -180,7 +180,7 @@ class ModelShape:
         return -(-self.heads // workers) if shared else kv_heads * self.group, kv_heads
 
     def layer_kinds(self) -> list[tuple[int, int]]:
-        """How many layers attend to how many tokens at most; 0 is all."""
+        """Number of layers by the most tokens they attend to; 0 is all."""
         if self.window is None:
             return [(self.layers, 0)]
         whole = self.layers - self.window.layers
@@ -232,7 +232,7 @@ class ModelShape:
 
     @property
     def active_parameters(self) -> int:
-        """Those that a token goes through, embedding included."""
+        """Parameters that a token goes through, embedding included."""
         count = self.weights()
         idle = count.experts * (1 - self.experts.top_k / self.experts.count) if self.experts else 0
         return round(sum(count) - idle)
@@ -244,7 +244,7 @@ class ModelShape:
 
     @property
     def table3_bytes(self) -> float:
-        """What v2 Table 3 counts: the layers and ONE vocabulary table of 32,000 rows."""
+        """Bytes as v2 Table 3 counts them: the layers and ONE vocabulary table of 32,000 rows."""
         count = self.weights()
         return (count.matrices + count.biases_and_norms + TABLE3_VOCAB * self.hidden) * self.dtype_bytes
 
@@ -262,7 +262,7 @@ class ModelShape:
         return whole / layout.pp
 
     def attention_weight_bytes(self, tp: int = 1) -> float:
-        """Of that the matrices around attention, where `tp` workers share them."""
+        """Return the bytes of the matrices around attention, where `tp` workers share them."""
         return sum(each.elements * DTYPE_BYTES[each.dtype] for each in self.attention_products(tp))
 
     @property
@@ -273,14 +273,14 @@ class ModelShape:
 
     @property
     def kv_tokens_per_request(self) -> int:
-        """What the windows of layers hold of a request, in as many tokens of `kv_bytes_per_token`."""
+        """Return the tokens that windows retain of a request, in units of `kv_bytes_per_token`."""
         if not (self.window and self.window.frees):
             return 0
         return -(-self.window.tokens * self.window.layers // (self.layers - self.window.layers))
 
     @property
     def kv_bytes_per_request(self) -> float:
-        """What the windows of layers hold of a request at most, where they give the rest back."""
+        """Largest number of bytes that windows retain of a request, where they free the rest."""
         if not (self.window and self.window.frees):
             return 0
         return self.window.tokens * self.window.layers * self.stored_size * DTYPE_BYTES[self.kv_dtype]
@@ -314,7 +314,7 @@ class ModelShape:
         return tuple(found)
 
     def attention_products(self, tp: int = 1) -> list[Product]:
-        """Those around attention alone, on one of `tp` workers."""
+        """Return the products around attention alone, on one of `tp` workers."""
         if why := self._heads_problem(tp):
             raise UserError(
                 "model-cannot-split", f"attention of {self.name} cannot be split as tp{tp}: {why}"

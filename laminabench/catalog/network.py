@@ -31,7 +31,7 @@ class Network:
     source: str
 
     def on(self, nic_bytes_per_s: float) -> Network:
-        """The same engine over NICs of this rate: never faster than it was seen, slower in proportion."""
+        """Scale the engine to NICs of this rate: never faster than measured, slower in proportion."""
         share = min(1.0, nic_bytes_per_s / self.line_rate_bytes_per_s)
         return replace(self, bandwidth_bytes_per_s=self.bandwidth_bytes_per_s * share)
 
@@ -42,7 +42,7 @@ def load_networks() -> Mapping[str, Network]:
 
 
 def networks_in(rows: Mapping[str, Table]) -> dict[str, Network]:
-    """Those that a file describes, by name."""
+    """Return the networks in a file, by name."""
     return {
         name: Network(
             name=name,
@@ -61,12 +61,12 @@ NO_NETWORKS: Mapping[str, Network] = {}
 
 
 def network_of(own: Mapping[str, Network], usual: str) -> Network:
-    """Where nobody asks for one: what a cost set has measured, else the usual one."""
+    """Return the default network: the one a cost set has measured, else the usual one."""
     return parse_network(next(iter(own), usual), own)
 
 
 def in_seconds(number: str, unit: str) -> float:
-    """Of a duration as people write it; a ValueError for what is no number."""
+    """Parse a duration in seconds; a ValueError if it is no number."""
     return float(number) * (1e-3 if unit == "ms" else 1e-6)
 
 

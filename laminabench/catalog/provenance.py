@@ -1,4 +1,4 @@
-"""Where each coefficient and measured time of a modelled step is from: for manifests and `costs show`."""
+"""Sources of each coefficient and measured time of a modelled step, for manifests and `costs show`."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _own_terms(costs: CostSet, model: ModelShape, device: Device, layout: Layout
 def step_sources(
     costs: CostSet, model: ModelShape, device: Device, split: Split, side: Side | None = None
 ) -> list[Table]:
-    """What each GEMM and operator of a step is priced by: by times of its own or by the formula."""
+    """Return what prices each GEMM and operator of a step: measured times or the formula."""
     tp = layout_of(split).tp
     products = model.attention_products(tp) if side == "attention" else model.products(split)
     wanted = [each for each in products if not each.heads and (side != "feed" or each.place == "feed")]
@@ -113,7 +113,7 @@ def step_sources(
 
 
 def attention_sources(costs: CostSet, model: ModelShape, device: Device, workers: int) -> list[Table]:
-    """The same of attention on one of so many workers."""
+    """Return what prices attention on one of so many workers."""
     heads, kv_heads = model.heads_of_worker(workers)
     found = costs.measured_attention(model, device, workers)
     name = f"attention {heads} heads, {kv_heads} of KV, size {model.head_dim}"

@@ -1,4 +1,4 @@
-"""How far inputs of a comparison may be from what is taken for them, and who says so."""
+"""Ranges of a comparison's inputs around the values used, with sources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RangeKind = Literal["published", "measured", "assumed", "choice"]
 
 
 class Span(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """From low to high, in the unit of its input, or as multiples of what is taken here."""
+    """Range from low to high, in the unit of its input or as multiples of the value used."""
 
     low: float
     high: float
@@ -24,7 +24,7 @@ class Span(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     times_here: bool = False
 
     def around(self, here: float) -> Span:
-        """In the input's unit."""
+        """Return the range in the input's unit."""
         if not self.times_here:
             return self
         return msgspec.structs.replace(self, low=self.low * here, high=self.high * here, times_here=False)
@@ -65,7 +65,7 @@ def _between(values: Mapping[Era, tuple[float, ...]], source: str) -> Span | Non
 
 @cache
 def load_ranges() -> Mapping[str, Range]:
-    """By input."""
+    """Return the ranges by input."""
     return {
         name: Range(
             unit=row["unit"],

@@ -1,4 +1,4 @@
-"""How many experts of a rank are active, and how many (token, expert) pairs it computes."""
+"""Number of active experts of a rank, and of the (token, expert) pairs that it computes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ DRAWS = 16  # of loads, whose mean is taken
 
 
 class ExpertLoad(NamedTuple):
-    """What one rank has of a layer; of skewed loads, the busiest rank."""
+    """Load of one rank in a layer; with skewed loads, of the busiest rank."""
 
     active: Float64
     pairs: Float64
 
 
 def uniform(experts: int, top_k: int, ep: int, tokens: ArrayLike) -> ExpertLoad:
-    """Where every expert is as likely as any other, on average."""
+    """Return the average load where every expert is equally likely."""
     rows = np.asarray(tokens, np.float64)
     return ExpertLoad(experts / ep * (1 - (1 - top_k / experts) ** rows), rows * top_k / ep)
 
 
 def skewed(experts: int, top_k: int, ep: int, tokens: ArrayLike, exponent: float) -> ExpertLoad:
-    """Where the loads of experts follow a power law, as aiconfigurator draws them for its tables."""
+    """Return loads that follow a power law, as aiconfigurator draws them for its tables."""
     rows = np.asarray(tokens, np.int64)
     found = [_drawn(experts, top_k, ep, each, exponent) for each in rows.ravel().tolist()]
     active, pairs = np.array(found, np.float64).reshape(-1, 2).T
@@ -51,7 +51,7 @@ def _drawn(experts: int, top_k: int, ep: int, tokens: int, exponent: float) -> t
 
 
 def _make_up(ranks: Float64, missing: int, most: int) -> None:
-    """What rounding left out goes to the idlest expert of each rank in turn, or comes from the busiest."""
+    """Add what rounding left out to each rank's idlest expert in turn, or take it from the busiest."""
     sign = 1 if missing > 0 else -1
     heaps = [[(sign * load, place) for place, load in enumerate(loads)] for loads in ranks.tolist()]
     for heap in heaps:

@@ -111,7 +111,7 @@ def model_step_seconds(
 def lm_head_seconds(
     costs: CostSet, model: ModelShape, device: Device, split: Split, batch: ArrayLike
 ) -> Float64:
-    """Of so many requests that get a token, sampling too."""
+    """Return the LM head's time for so many requests that get a token, sampling included."""
     layout, rows = layout_of(split), np.asarray(batch, np.float64)
     own = np.ceil(np.maximum(rows, 1) / layout.dp)
     return np.where(rows > 0, _lm_head_seconds(costs, model, device, layout, own), 0.0)
@@ -123,7 +123,7 @@ def priced(costs: CostSet, device: Device, products: Iterable[Product], rows: Fl
 
 
 def summed(products: Iterable[Priced]) -> Float64:
-    """In all layers that have them."""
+    """Sum over all layers that have them."""
     total: Float64 = np.zeros(())
     for layers, alike in groupby(products, key=lambda each: each[0].layers):
         total = total + layers * sum((seconds for _, seconds in alike), np.zeros(()))
@@ -131,7 +131,7 @@ def summed(products: Iterable[Priced]) -> Float64:
 
 
 def beside_seconds(products: Iterable[Priced], rows: Float64, experts: Float64) -> Float64:
-    """What shared experts do not add, as they are computed while the routed ones are."""
+    """Return the time saved by computing shared experts while the routed ones are computed."""
     shared = summed((each, seconds) for each, seconds in products if each.gemm.name.startswith("shared"))
     return np.where(rows <= ROWS_BESIDE, np.minimum(shared, experts), 0.0)
 
@@ -223,13 +223,13 @@ def collective_seconds(
 
 
 def norm_seconds(costs: CostSet, model: ModelShape, device: Device, tp: int, rows: Float64) -> Float64:
-    """What the workers of a layer's heads exchange for its norms."""
+    """Return the time to exchange norms between the workers of a layer's heads."""
     size = SQUARES_BYTES * model.qk_norm_over_heads * rows
     return costs.allreduce_seconds(device, tp if model.qk_norm_over_heads else 1, size)
 
 
 class DecodeAttention(NamedTuple):
-    """Of one layer on one worker, by requests: fixed + tokens x per token + those in windows x windowed.
+    """Attention of a layer on a worker, by requests: fixed + tokens x per token + in windows x windowed.
 
     Of layers that differ it is the mean.
     """
@@ -242,7 +242,7 @@ class DecodeAttention(NamedTuple):
 def decode_attention(
     costs: CostSet, model: ModelShape, device: Device, workers: int, requests: ArrayLike
 ) -> DecodeAttention:
-    """On one of `workers` that share the heads; where requests are dealt out, on one worker with so many."""
+    """Return attention on one of `workers` sharing the heads or, by requests, on one with so many."""
     batch = np.asarray(requests, np.float64)
     fixed, whole, windowed = (np.zeros_like(batch) for _ in range(3))
     for layers, window in model.layer_kinds():

@@ -13,7 +13,7 @@ __all__ = ["Trace", "from_frame", "list", "load", "to_frame"]
 
 
 def __getattr__(name: str) -> Any:
-    """For who works in Python; the suite itself imports the modules, and most need no pandas."""
+    """Import pandas helpers on first use: most of the suite needs no pandas."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from laminabench.traces import frames, table

@@ -23,7 +23,7 @@ def numpy_of(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
 
 
 def _dtype_of(type_: pa.DataType) -> np.dtype[Any]:
-    """Of what Arrow's memory holds; timestamps are whole numbers there."""
+    """Return the NumPy type of Arrow's memory; timestamps are whole numbers there."""
     if pa.types.is_timestamp(type_):
         return np.dtype(np.int64)
     return np.dtype("float64" if type_ == pa.float64() else str(type_))

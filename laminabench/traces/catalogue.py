@@ -27,7 +27,7 @@ class RemoteFile(msgspec.Struct, frozen=True):
 
 
 class Published(msgspec.Struct, frozen=True):
-    """What the trace's publisher or the Lamina paper says of it."""
+    """Statistics of the trace in its publication or the Lamina paper."""
 
     source: str
     requests: int
@@ -58,12 +58,12 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 def downloads() -> Path:
-    """Where fetched files live, under their upstream names."""
+    """Return the folder of downloaded files, under their upstream names."""
     return paths.home() / "traces" / "raw"
 
 
 def imports() -> Path:
-    """Where imported traces live, one parquet file a name."""
+    """Return the folder of imported traces, one parquet file a name."""
     return paths.home() / "traces" / "imported"
 
 
@@ -84,12 +84,12 @@ def find(name: str) -> Entry:
 
 
 def imported_path(name: str) -> Path | None:
-    """Where the import of this name lives, there or not; None for what cannot be such a name."""
+    """Return the path for an import of this name, whether it exists or not; None for an invalid name."""
     return imports() / f"{name}.parquet" if _IMPORT_NAME.fullmatch(name) else None
 
 
 def imported_names() -> list[str]:
-    """What `traces import` has kept. A file still being written has a name that no import has."""
+    """Return the names that `traces import` has stored. A file still being written has another name."""
     return sorted(path.stem for path in imports().glob("*.parquet") if imported_path(path.stem))
 
 

@@ -1,4 +1,4 @@
-"""What a trace looks like, and how far one is from another: the numbers a fitted profile is held to."""
+"""Description of a trace, and distances between two: the numbers that a fitted profile is tested on."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def ks_distance(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def mean_error(real: np.ndarray, synthetic: np.ndarray) -> float:
-    """How much the second mean is above the first, as a share of the first."""
+    """Return how much the second mean is above the first, as a share of the first."""
     return float(synthetic.mean() / real.mean() - 1)
 
 

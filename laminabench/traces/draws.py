@@ -40,7 +40,7 @@ class Draws:
         return numbers
 
     def _inside(self, size: int) -> Float64:
-        """Where in its part a number lies: 32 bits, so that no sum is rounded up into the next."""
+        """Return positions within a part: 32 bits, so that no sum is rounded up into the next."""
         numbers: Float64 = (self.integers(size) >> np.uint64(32)).astype(np.float64)
         numbers *= 2.0**-32
         return numbers
@@ -58,7 +58,7 @@ class Draws:
         return self.stratified(-(-len(places) // NEIGHBOURS), NEIGHBOURS)[places]
 
     def restratified(self, values: Float64, rows: int, block: int) -> Float64:
-        """The same order within every block, each value moved to the 1/block-th that its rank has."""
+        """Return the same order within every block, each value moved to the 1/block-th that its rank has."""
         keys = (values.reshape(rows, block) * 2.0**50).astype(np.uint64) * np.uint64(BLOCK)
         keys |= np.arange(block, dtype=np.uint64)
         keys.sort(axis=1)

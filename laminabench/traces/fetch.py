@@ -38,7 +38,7 @@ class DownloadError(UserError):
 
 @dataclass(frozen=True, slots=True)
 class _Terms:
-    """How long to try, and what an answer must say of its length."""
+    """Limits on retries, and what an answer must say of its length."""
 
     attempts: int
     timeout_s: float
@@ -237,7 +237,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def _opener() -> urllib.request.OpenerDirector:
-    """Of http and https alone, by the machine's proxies."""
+    """Return an opener for http and https alone, by the machine's proxies."""
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler,
@@ -316,7 +316,7 @@ def _restart(part: IO[bytes]) -> None:
 
 
 def _tag_in(validator: Path) -> str | None:
-    """What a server gave; None where a power cut or somebody else made something else of it."""
+    """Return the server's tag in a file; None if the file was damaged or altered."""
     try:
         tag = validator.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError):
@@ -325,5 +325,5 @@ def _tag_in(validator: Path) -> str | None:
 
 
 def _validator_of(part: IO[bytes]) -> Path:
-    """Where the server's ETag (or date) is kept, so that a resume never mixes two versions."""
+    """Return the file of the server's ETag (or date), so that a resume never mixes two versions."""
     return Path(f"{part.name}.validator")

@@ -74,7 +74,7 @@ def moment_match(
 
 
 def _as_filed(profile: Profile) -> Profile:
-    """With the digits a file keeps: it gives the same requests before and after it is written."""
+    """Round to the digits a file has, so that it gives the same requests before and after it is written."""
     return parse_profile(profile_text(profile), profile.name)
 
 

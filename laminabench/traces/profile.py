@@ -76,7 +76,7 @@ class Arrivals(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Reuse(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How prompts repeat the beginnings of earlier ones, by size of the prompt.
+    """Reuse of the beginnings of earlier prompts, by size of the prompt.
 
     A request starts afresh (it shares `root_blocks` with everybody), continues an earlier request (all full
     blocks of its prompt, and each request is continued once: the next turn of a conversation), or branches
@@ -224,7 +224,7 @@ def _named(message: str) -> str:
 
 
 def _problems(profile: Profile) -> Iterator[tuple[str, str]]:
-    """What the types do not say: a key and what is wrong with its value."""
+    """Yield each key whose value breaks a rule that types cannot express, and why."""
     yield from _outside("requests", [profile.requests], 1, MAX_REQUESTS)
     yield from _outside("block_tokens", [profile.block_tokens], 1, MAX_TOKENS)
     yield from _outside("fitted_to.rows", [profile.fitted_to.rows], 1)

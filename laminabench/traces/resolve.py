@@ -1,4 +1,4 @@
-"""From what a person writes after --trace to a trace: file, import, download, or fitted profile."""
+"""Resolution of `--trace` to a trace: file, import, download, or fitted profile."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def transforms_of(request: ReplayRequest) -> Transforms:
 def whole(
     name: str, transforms: Transforms, listener: Listener, *, offline: bool, max_rows: int | None = None
 ) -> Trace:
-    """As much of it as the transforms can need."""
+    """Load as much of a trace as the transforms can need."""
     with listener.progress(f"downloading {name}") as progress:
         trace = resolve(
             name,

@@ -23,7 +23,7 @@ _LAG_RANKS = 33
 
 
 def fit_reuse(trace: Trace, prompt: Quantiles) -> Reuse:
-    """How this trace's prompts repeat each other; `prompt` is the table that cuts the classes."""
+    """Fit how this trace's prompts repeat each other; `prompt` is the table that cuts the classes."""
     blocks = trace.prefix_blocks
     assert blocks is not None
     times = trace.arrival_s.tolist() if trace.meta.has_arrivals else list(map(float, range(len(trace))))

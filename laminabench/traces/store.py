@@ -37,7 +37,7 @@ def check_suffix(path: Path) -> None:
 
 
 def lost_in(path: Path, trace: Trace) -> str | None:
-    """What a file of this kind cannot hold of the trace, as a sentence."""
+    """Return what a file of this kind would lose of the trace, as a sentence."""
     suffix = path.suffix.lower()
     if trace.prefix_blocks is None or suffix == ".parquet":
         return None

@@ -152,7 +152,7 @@ def _bin_counts(arrivals: Arrivals, count: int, draws: Draws) -> Int64:
 
 
 def _share_of_last_bin(arrivals: Arrivals, count: int, last: int) -> float:
-    """How much of its last bin a trace that stops after `count` requests has seen."""
+    """Return the share of its last bin that a trace of `count` requests covers."""
     cumulative = np.cumsum(arrivals.counts)
     inside = (count - 1) % int(cumulative[-1]) + 1
     here = int(np.searchsorted(cumulative, inside, side="left"))

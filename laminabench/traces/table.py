@@ -29,7 +29,7 @@ Source = Literal["file", "profile"]
 
 
 class TraceMeta(msgspec.Struct, frozen=True):
-    """Where a trace comes from; copied into the manifest of every run."""
+    """Source of a trace; copied into the manifest of every run."""
 
     name: str
     source: Source = "file"
@@ -76,7 +76,7 @@ class PrefixBlocks(msgspec.Struct, frozen=True):
         return self._leading(self.offsets[:-1][rows], self.lengths()[rows])
 
     def limit(self, blocks: Int64) -> PrefixBlocks:
-        """At most blocks[i] leading blocks of row i."""
+        """Limit row i to its leading blocks[i] blocks."""
         return self._leading(self.offsets[:-1], np.minimum(self.lengths(), blocks))
 
     def _leading(self, starts: Int64, lengths: Int64) -> PrefixBlocks:
@@ -114,7 +114,7 @@ class Trace(msgspec.Struct, frozen=True):
         return float(self.arrival_s[-1] - self.arrival_s[0]) if len(self) else 0.0
 
     def first(self, count: int) -> Trace:
-        """So many requests from the beginning; all, if there are no more."""
+        """Return so many requests from the beginning; all, if there are no more."""
         return self if count >= len(self) else self.take(np.arange(count))
 
     def take(self, rows: Int64) -> Trace:

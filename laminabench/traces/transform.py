@@ -17,7 +17,7 @@ MAX_RATE_PER_S = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Transforms:
-    """What to do to a trace. Applied in the order of the fields, whatever order the flags came in."""
+    """Transforms of a trace, applied in the order of the fields, whatever the order of the flags."""
 
     window_s: tuple[float, float] | None = None
     scale_lengths: float = 1.0
@@ -42,7 +42,7 @@ class Transforms:
         return self._arrivals(trace)
 
     def prefix_needed(self) -> int | None:
-        """How many leading requests can matter; None when all of them do."""
+        """Return how many leading requests can matter; None when all of them do."""
         if self.window_s is None and self.sample is None and self.too_long != "drop":
             return self.num_requests
         return None

@@ -1,4 +1,4 @@
-"""What other programs that are started may have of this one's environment: a list, as keys are in it too."""
+"""Environment of child processes: a list of allowed variables, since others may be keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def child_environment(**more: str) -> dict[str, str]:
 
 
 def pip_environment(**more: str) -> dict[str, str]:
-    """The same, with how pip is told to work."""
+    """Return the child's environment with pip's options."""
     return {
         name: value for name, value in os.environ.items() if _may_have(name) or _OF_PIP.match(name)
     } | more

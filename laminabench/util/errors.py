@@ -23,7 +23,7 @@ class CodedError(Exception):
         return self.sentence
 
     def within(self, where: str) -> Self:
-        """The same error, with where it happened before its sentence; the code stays."""
+        """Return the error with where it happened before its sentence; the code stays."""
         return type(self)(self.code, f"{where}: {self.sentence}")
 
 

@@ -19,7 +19,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known when the clock starts."""
+    """Facts known when the clock starts."""
 
     requests: int
     tokens: int | None = None  # that all of them will make, where that is certain
@@ -29,7 +29,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="moment"):
-    """Where it is."""
+    """State of a live replay."""
 
     at_s: float
     finished: Count

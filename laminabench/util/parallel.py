@@ -1,4 +1,4 @@
-"""The same work on many things, on this machine's cores or a Ray cluster's: each result as it is there."""
+"""Parallel map over this machine's cores or a Ray cluster's, yielding each result when it is ready."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _common: Any = None
 
 
 def cores() -> int:
-    """Those that this process may run on, which a container's limit can make fewer than the machine's."""
+    """Return the cores of this process, which a container's limit can make fewer than the machine's."""
     return len(os.sched_getaffinity(0))
 
 
@@ -110,7 +110,7 @@ def spread(
 
 @contextlib.contextmanager
 def _processes(jobs: int, common: Any) -> Iterator[Submit]:
-    """So many worker processes, ended with the block: at once where it is left before they are done."""
+    """Start so many worker processes and end them with the block, at once if it is left early."""
     # Not forked from here: threads of pyarrow's would be missing in the copy, and their locks might be held.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["laminabench.workflows.replay"])
@@ -182,7 +182,7 @@ def _work(work: Callable[[Any, Item], Result], item: Item) -> Result:
 
 @contextlib.contextmanager
 def _on_ray(address: str, common: Any) -> Iterator[Submit]:
-    """As tasks of a cluster that somebody has started, one on a core: joined, and left with the last of them.
+    """Run tasks on a running Ray cluster, one a core: joined here, and left after the last of them.
 
     What was not done when the block is left ends with it. The engine's workers are actors of such a cluster
     too (`lamina.cluster`), with torch, which is not for here.
@@ -211,7 +211,7 @@ def _on_ray(address: str, common: Any) -> Iterator[Submit]:
 
 
 def _work_on_node(version: str, common: Any, work: Callable[[Any, Any], Any], item: Any) -> Any:
-    """On a node."""
+    """Run a task on a node."""
     if version != __version__:
         node = socket.gethostname()
         raise UserError(

@@ -1,4 +1,4 @@
-"""Where things are: folders of the tree that are no packages, and the user's own folder of data."""
+"""Paths of the tree's folders outside packages, and the user's data folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def part_of_tree(name: str) -> Path:
 
 
 def home() -> Path:
-    """Where downloads and imports live: $LAMINABENCH_HOME, else the platform's cache folder."""
+    """Return the folder of downloads and imports: $LAMINABENCH_HOME, else the platform's cache folder."""
     chosen = os.environ.get("LAMINABENCH_HOME")
     if chosen:
         return expanded(chosen)

@@ -1,4 +1,4 @@
-"""What others must not read: a value that is never printed or kept, and command lines without such values.
+"""Redaction of secrets: values that are never printed or stored, and command lines without them.
 
 A header of `--header 'Name: value'` may be a key, so all of them are. It is `revealed()` where it is sent.
 """
@@ -61,7 +61,7 @@ class Secret:
 
 
 def shown(text: str) -> str:
-    """Of a header its name; of anything else nothing."""
+    """Return a header's name; nothing of other values."""
     name, colon, _ = text.partition(":")
     return f"{name.strip()}: {HIDDEN}" if colon else HIDDEN
 
@@ -71,7 +71,7 @@ def without_credentials(url: str) -> str:
 
 
 def command_line(words: Sequence[str]) -> str:
-    """As it is kept and shown."""
+    """Return the command line as it is stored and shown."""
     return shlex.join(redacted(words))
 
 
@@ -113,7 +113,7 @@ def hidden(text: str, words: Sequence[str]) -> str:
 
 
 def _parts(word: str) -> Iterator[str]:
-    """What of a word that has secrets may be one: longest first, so that nothing of it is left."""
+    """Return a word's parts that may be secret, longest first, so that nothing of them is left."""
     parts = {word, word.partition(":")[2].strip(), *re.split(r"[\s'\"=:@/]+", word)}
     yield from sorted(parts, key=len, reverse=True)
 

@@ -48,12 +48,12 @@ def require_file(path: Path) -> None:
 
 
 def text(path: Path, most: int = MOST_BYTES) -> str:
-    """The same as UTF-8, its line ends as Python has them; a UnicodeDecodeError where it is none."""
+    """Return a file's text as UTF-8 with Python's line ends; a UnicodeDecodeError if it is not UTF-8."""
     return content(path, most).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
 
 
 def toml(text: str) -> dict[str, Any]:
-    """Of TOML; a TOMLDecodeError also of what is nested too deeply, or has a number of a thousand digits."""
+    """Parse TOML; a TOMLDecodeError also if nested too deeply, or for a number of a thousand digits."""
     try:
         if _LONG_KEY.search(text):
             raise RecursionError
@@ -70,7 +70,7 @@ def toml(text: str) -> dict[str, Any]:
 
 
 def json_value(data: str | bytes) -> Any:
-    """Of JSON; a ValueError also of what is nested too deeply."""
+    """Parse JSON; a ValueError also if it is nested too deeply."""
     try:
         found = json.loads(data)
         if _is_deep(found):
@@ -81,7 +81,7 @@ def json_value(data: str | bytes) -> Any:
 
 
 def json_typed(data: bytes, kind: type[Typed] | Any = Any) -> Any:
-    """Of JSON, by msgspec; a DecodeError also of what is nested too deeply."""
+    """Parse JSON by msgspec; a DecodeError also if it is nested too deeply."""
     try:
         return msgspec.json.decode(data, type=kind)
     except RecursionError:
@@ -91,7 +91,7 @@ def json_typed(data: bytes, kind: type[Typed] | Any = Any) -> Any:
 
 
 def _is_deep(document: Any) -> bool:
-    """Whether who walks through it might not come back: dotted keys nest without being nested."""
+    """Return whether recursion could overflow: dotted keys nest without being nested."""
     level = [document] if isinstance(document, dict | list) else []
     for _ in range(_DEEPEST):
         level = [
@@ -106,5 +106,5 @@ def _is_deep(document: Any) -> bool:
 
 
 def is_bomb(packed: int, unpacked: int) -> bool:
-    """Whether so few bytes cannot honestly come to so many in memory."""
+    """Return whether so few bytes cannot honestly need so much memory."""
     return unpacked > max(UNPACKED_BYTES, UNPACKED_TIMES * packed)

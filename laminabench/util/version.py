@@ -33,6 +33,6 @@ def git_commit() -> str | None:
 
 
 def describe() -> str:
-    """What `--version` prints and what manifests record: "0.1.0 (commit 1a2b3c4d5e6f)"."""
+    """Return the text of `--version` and manifests: "0.1.0 (commit 1a2b3c4d5e6f)"."""
     commit = git_commit()
     return f"{__version__} (commit {commit})" if commit else __version__

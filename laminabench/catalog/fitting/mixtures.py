@@ -148,7 +148,7 @@ def _each(column: Float64) -> list[np.ndarray]:
 
 
 def attention_lines(samples: Samples, origin: Origin) -> AttentionLines | None:
-    """Of one worker's heads, by requests; None where no number of requests was measured at two lengths."""
+    """Fit a worker's attention by requests; None if no number of requests was measured at two lengths."""
     lines, errors = [], []
     for requests in np.unique(samples["batch"]):
         part = samples.where(samples["batch"] == requests)
@@ -167,7 +167,7 @@ def attention_lines(samples: Samples, origin: Origin) -> AttentionLines | None:
 
 
 def latent_lines(samples: Samples, terms: AttentionTerms, origin: Origin) -> AttentionLines | None:
-    """Of one number of heads: what KV adds, on top of what `terms` have without any."""
+    """Fit the time that KV adds for one number of heads, on top of `terms`, which are without KV."""
     least = terms.seconds(np.zeros(len(samples)), samples["batch"])
     return attention_lines(Samples(samples.columns, samples.seconds + least), origin)
 
@@ -190,7 +190,7 @@ def models_of(samples: Samples) -> list[Experts]:
 
 
 def of_model(samples: Samples, model: Experts) -> np.ndarray:
-    """Which samples are of this model."""
+    """Select the samples of this model."""
     same = [samples[name] == size for name, size in zip(EXPERTS, model, strict=True)]
     selected: np.ndarray = np.logical_and.reduce(same)
     return selected

@@ -28,7 +28,7 @@ class Samples:
 
 
 class AttentionKind(NamedTuple):
-    """What kind of attention a table has next to the numbers of heads."""
+    """Kind of attention in a table, besides numbers of heads."""
 
     head_dim: int = 128
     kv_dtype: str = "bf16"

@@ -70,7 +70,7 @@ def _pair(flag: str, text: str) -> tuple[str, str]:
 
 
 def _link(text: str) -> tuple[AllReduceKey, AllReduceCost]:
-    """Of `rtx-4090=20us,16GB/s`: two of a device, the time of a message and its rate."""
+    """Parse `rtx-4090=20us,16GB/s`: a link between two devices, its latency and rate."""
     name, value = _pair("--link", text)
     found = re.fullmatch(r"([\d.]+)us,([\d.]+)GB/s", value)
     if not found or not all(float(number) > 0 for number in found.groups()):

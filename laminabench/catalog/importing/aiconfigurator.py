@@ -137,7 +137,7 @@ def _layers(model: ModelShape) -> dict[int, tuple[Shape, ...]]:
 def _held_out(
     cost: GemmCost, on: Device, dtype: str, measured: Measured, models: Sequence[ModelShape]
 ) -> GemmCost:
-    """With the error where the nearest matrices help the formula: of each model with whole layers in turn."""
+    """Add the error where the nearest matrices help the formula: with each model held out in turn."""
     curves = measured.of(on.name, dtype)
     found: dict[tuple[tuple[Shape, ...], ...], Layers] = {}
     for model in models:

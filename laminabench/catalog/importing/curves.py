@@ -37,7 +37,7 @@ class Layers(NamedTuple):
 
 
 def curve(rows: Float64, seconds: Float64, origin: Origin) -> Curve:
-    """With its error: that of every other point from its neighbours, about twice what lies between points."""
+    """Return a curve and its error: every other point from its neighbours, about twice the real one."""
     guessed = np.interp(rows[1:-1:2], rows[::2], seconds[::2])
     held = mape(guessed, seconds[1:-1:2]) if len(rows) > 2 else 0.0
     return Curve(rows, seconds, replace(origin, errors={"held_out_op": held}, samples=len(rows)))
@@ -46,7 +46,7 @@ def curve(rows: Float64, seconds: Float64, origin: Origin) -> Curve:
 def fitted_gemm(
     on: Device, dtype: str, measured: Measured, layers: Sequence[Layers], source: str
 ) -> GemmCost:
-    """To all curves of a device; held out are the shapes of each model in turn."""
+    """Fit to all curves of a device; held out are the shapes of each model in turn."""
     samples = _samples_of(measured.of(on.name, dtype))
     errors = held_out_layers(on, dtype, measured, layers) if len(layers) > 1 else {}
     models = ", ".join(sorted({each.model.name for each in layers}))
@@ -100,7 +100,7 @@ def _samples_of(curves: Mapping[Shape, Curve]) -> Samples:
 def fitted_elementwise(
     on: Device, operators: OperatorCurves, layers: Sequence[Layers], source: str
 ) -> ElementwiseCost:
-    """To the sum of a layer's operators, whose formula counts kernels and bytes; of the first model."""
+    """Fit to the sum of a layer's operators, whose formula counts kernels and bytes; first model only."""
     model, degrees = layers[0]
     parts: dict[str, list[Float64]] = {"m": [], "tp": [], "seconds": []}
     for degree in degrees:

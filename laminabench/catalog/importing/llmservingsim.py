@@ -77,7 +77,7 @@ class LayerProfile:
 
     @property
     def skewed(self) -> bool:
-        """Whether its measurements of uneven batches are to be used: who measured them says so."""
+        """Whether to use its measurements of uneven batches, as its authors declare."""
         return self.facts.get("skew_fit") == "true"
 
     @property
@@ -194,7 +194,7 @@ def cost_set(
 
 
 def _curves(profile: LayerProfile, degree: int) -> dict[str, Curve]:
-    """Of every layer in a degree's files, by its name there."""
+    """Return the curve of every layer in a degree's files, by its name there."""
     found = {}
     for name, rows in (("dense.csv", "tokens"), ("per_sequence.csv", "sequences")):
         table = profile.read(degree, name, text=["layer"], counts=[rows], times=["time_us"])
@@ -287,7 +287,7 @@ def complete_grid(columns: Sequence[Float64], values: Float64) -> Grid:
 
 
 def _skew(profile: LayerProfile, degree: int) -> tuple[Grid, Grid]:
-    """How far a batch of two lengths is from one of all their mean towards one of all the longer.
+    """Return how far a batch of two lengths is from one at their mean towards one at the longer.
 
     The least squares' share in a cell; where nothing was measured, that of the cell with an axis less.
     """

@@ -1,4 +1,4 @@
-"""What the folders of others call the devices of the catalogue."""
+"""Catalogue names for devices in other projects' folders."""
 
 from __future__ import annotations
 

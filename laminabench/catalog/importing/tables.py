@@ -46,7 +46,7 @@ class GpuTables:
 
 
 def tables_in(folder: Path, devices: Mapping[str, str]) -> list[GpuTables]:
-    """Those of every GPU whose folder is this one or under it."""
+    """Return the tables of every GPU whose folder is this one or under it."""
     found = {path.parents[3] for path in folder.resolve().rglob("gemm/vllm/*/gemm_perf.parquet")}
     if not found:
         raise UserError(

@@ -57,7 +57,7 @@ class VidurProfile:
 
     @property
     def whole(self) -> bool:
-        """Whether all small operators of a layer are there; phi-2 has one norm."""
+        """Whether all small operators of a layer are present; phi-2 has one norm."""
         return all(set(VIDUR_SMALL_OPS).issubset(columns) for columns in self.operators.values())
 
     def origin(self, what: str) -> Origin:
@@ -85,7 +85,7 @@ def profiles_in(folder: Path, devices: Mapping[str, str]) -> list[VidurProfile]:
 def cost_set(
     name: str, profiles: Sequence[VidurProfile], allreduce: Mapping[AllReduceKey, AllReduceCost]
 ) -> CostSet:
-    """What the files measured, and formulas fitted to it for all else. Attention is the default set's."""
+    """Build a cost set from the measurements, with fitted formulas elsewhere and the default attention."""
     gemm: dict[GemmKey, Curve] = {}
     operators: dict[OperatorKey, Curve] = {}
     for profile in profiles:
@@ -153,7 +153,7 @@ def _elementwise(
 
 
 def _allreduce(profile: VidurProfile) -> Iterable[tuple[AllReduceKey, AllReduceCost]]:
-    """Of all GPUs of a node on one switch. Pairs are measured, too, and not read."""
+    """Return the all-reduce of all GPUs of a node on one switch. Pairs are measured, too, and not read."""
     path = profile.gpu.parents[1] / "network" / f"{profile.gpu.name}_dgx" / "all_reduce.csv"
     if not path.is_file():
         return
@@ -181,7 +181,7 @@ def vidur_allreduce(path: Path, degree: int) -> Samples:
 
 
 def vidur_layers(path: Path) -> dict[int, Columns]:
-    """By tensor-parallel degree: rows, and the seconds of every operator of a layer at them.
+    """Return rows and the seconds of every operator of a layer, by tensor-parallel degree.
 
     Repetitions are merged by their median.
     """

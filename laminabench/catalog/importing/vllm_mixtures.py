@@ -57,7 +57,7 @@ SHORT = 16
 
 
 def vllm_latent(path: Path, kv_dtype: str) -> Samples:
-    """What the KV adds to a decode step of a whole MLA module in bf16, by heads, requests and context.
+    """Return the time KV adds to a decode step of an MLA module in bf16, by heads, requests and context.
 
     The table has the module, projections and all: what it takes at 16 tokens of context and less, of as many
     requests and heads, is taken off.

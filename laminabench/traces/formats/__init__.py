@@ -24,7 +24,7 @@ __all__ = ["FORMATS", "detect", "load_file"]
 
 
 def _read(reading: Reading) -> Requests:
-    """By the container's reader: each brings a part of Arrow, and only one is needed."""
+    """Read with the container's reader, imported late: each imports another, slow, part of pyarrow."""
     container = reading.layout.container
     if container == "delimited":
         from laminabench.traces.formats.delimited import read

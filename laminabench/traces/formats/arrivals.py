@@ -25,7 +25,7 @@ _DATETIME = re.compile(
 
 
 class Clock:
-    """How one file writes its arrivals: settled by its format or its first row, binding for all."""
+    """Format of a file's arrivals: settled by its format or its first row, binding for all."""
 
     def __init__(self, first: str, unit: str, times: str = "either") -> None:
         first = first.strip(" \t")
@@ -41,7 +41,7 @@ class Clock:
             raise BadValueError("neither a number nor a date-time like 2024-05-31 18:15:46.5")
 
     def column_type(self) -> pa.DataType:
-        """As what Arrow may read the column: parsing dates is one step less, numbers must stay texts."""
+        """Return the type Arrow may read the column as: dates it may parse, numbers must stay texts."""
         return pa.timestamp("ns", "UTC" if self.zoned else None) if self.dates else pa.string()
 
     def seconds(self, texts: pa.ChunkedArray) -> Float64:
@@ -64,7 +64,7 @@ class Clock:
         return np.asarray((values - values[0]) / self.per_second)
 
     def normal(self, text: str) -> str:
-        """The same time in the form that `seconds` takes; or BadValueError with the reason why not."""
+        """Return a time in the form that `seconds` takes; a BadValueError if it has none."""
         text = text.strip(" \t")
         match = _DATETIME.fullmatch(text)
         if self.dates and match is None:

@@ -41,7 +41,7 @@ def read(reading: Reading) -> Requests:
 
 
 def fast(reading: Reading, header: Header, columns: Columns) -> Requests:
-    """By Arrow, which knows numbers and columns but not lines."""
+    """Read with Arrow, which knows numbers and columns but not lines."""
     # Numbers that are times, and sessions, stay text: they have one converter, the careful path's too.
     types = {} if columns.session is None else {columns.session: pa.string()}
     clock = None
@@ -69,7 +69,7 @@ def fast(reading: Reading, header: Header, columns: Columns) -> Requests:
 
 
 def _clock(reading: Reading, header: Header, arrival: str) -> Clock:
-    """How the first row writes its time."""
+    """Return the clock that the first row's time is written in."""
     first = next(_records(reading.source, header, {arrival: header.names.index(arrival)}), None)
     if first is None or first.problem:
         raise Doubtful("no first row")

@@ -42,7 +42,7 @@ def keys_of(source: Source) -> list[str]:
 
 
 def fast(reading: Reading, columns: Columns, first: Record) -> Requests:
-    """By Arrow, with the types that the first row shows."""
+    """Read with Arrow, with the types that the first row shows."""
     fields = [(columns.prompt, pa.float64()), (columns.output, pa.float64())]
     if columns.blocks is not None:
         fields.append((columns.blocks, pa.list_(pa.int64())))

@@ -50,7 +50,7 @@ _OPTION = "laminabench traces import FILE --columns {}=NAME"
 
 
 def choose(layout: Layout, there: Sequence[str], asked: Mapping[str, str], where: str) -> Columns:
-    """Which of the columns that are there to read, by the user's word or the format's."""
+    """Choose which of a file's columns to read, by the user's options or the format."""
     found: dict[str, str | None] = {}
     names_there = [name_of(name) for name in there]
     for part in PARTS:

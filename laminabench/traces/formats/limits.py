@@ -1,4 +1,4 @@
-"""How much of a trace file is read: a small file must not fill the memory."""
+"""Limits on how much of a trace file is read: a small file must not fill the memory."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Limits(msgspec.Struct, frozen=True):
             )
 
     def require_bytes(self, unpacked: int, packed: int | None, label: str) -> None:
-        """The same of what comes out of a file, `packed` being the file's size where it is compressed."""
+        """Check the bytes unpacked from a file; `packed` is the file's size where it is compressed."""
         if unpacked > max(_FREE_BYTES, self.most_rows * _ROW_BYTES):
             raise UserError(
                 "trace-too-large",

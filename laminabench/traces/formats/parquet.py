@@ -67,7 +67,7 @@ def _read(file: pa.parquet.ParquetFile, reading: Reading) -> Requests:
 
 
 def _require_bounds(rows: int, columns: Columns, source: Source) -> None:
-    """By what the footer promises, before anything is made room for: equal values are next to nothing there.
+    """Check the sizes in the footer before allocating: equal values take next to nothing in a file.
 
     Of single columns it promises more, but Arrow ends the process where that is damaged.
     """

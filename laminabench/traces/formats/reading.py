@@ -1,4 +1,4 @@
-"""What every reader gets and gives, and the careful path: row by row, to name what is wrong and where."""
+"""Inputs and results of all readers, and the careful path: row by row, to name what is wrong and where."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def _items(source: Source) -> list[object]:
 
 
 def _turns(item: object) -> list[Turn] | str:
-    """Who said what; or what is wrong with the conversation."""
+    """Return the turns, user first; or the reason why the conversation is invalid."""
     turns = item.get("conversations") if isinstance(item, dict) else None
     if not isinstance(turns, list):
         return 'has no list "conversations"'

@@ -1,4 +1,4 @@
-"""How a bad file is spoken of: short, on one line, whatever its bytes are."""
+"""Wording of problems in a file: short, on one line, whatever its bytes are."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Doubtful(Exception):  # noqa: N818 - no error yet: the careful path decide
 
 
 class BadValueError(Exception):
-    """What is wrong with one row, to follow `file:line: `."""
+    """Problem of one row, to follow `file:line: `."""
 
 
 class Written(str):
