@@ -23,13 +23,13 @@ def hidden(items: Mapping[str, object]) -> Markup:
 
 
 def select(name: str, title: str, values: Mapping[Any, str], chosen: object) -> Markup:
-    """Return a choice of one."""
+    """Return a drop-down list."""
     options = (tag("option", words, value=value, selected=value == chosen) for value, words in values.items())
     return tag("label", f"{title} ", tag("select", *options, name=name, id=name))
 
 
 def check(name: str, value: str, title: str, *, checked: bool) -> Markup:
-    """Return a choice of yes or no."""
+    """Return a checkbox."""
     box = tag("input", type="checkbox", name=name, value=value, checked=checked)
     return tag("label", box, f" {title}")
 
@@ -50,7 +50,7 @@ def line(*inside: object) -> Markup:
 
 
 def command(text: str, **attributes: Any) -> Markup:
-    """Return a command to be repeated."""
+    """Return a command for the reader to repeat."""
     return tag("pre", text, **attributes, tabindex="0")
 
 
@@ -60,5 +60,5 @@ def badge(words: str, class_: str = "") -> Markup:
 
 
 def tiles(facts: Iterable[tuple[object, object]], **attributes: Any) -> Markup:
-    """Return numbers in large, each over its unit."""
+    """Return tiles of large numbers over their units."""
     return tag("dl", *(tag("div", tag("dt", unit), tag("dd", fact)) for unit, fact in facts), **attributes)

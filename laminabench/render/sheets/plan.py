@@ -213,7 +213,7 @@ def _why(console: Console, answer: Answer, winner: Point) -> None:
             f"${answer.without_prompts.usd_per_million_tokens:.3f}",
             soft_wrap=True,
         )
-    idle = (f"{who} {share(left)}" for who, left in summary.bubbles.pools().items())
+    idle = (f"{pool} {share(left)}" for pool, left in summary.bubbles.pools().items())
     shares = summary.time_shares
     spent = (f"{part} {share(getattr(shares, part))}" for part in PARTS)
     console.print(

@@ -192,8 +192,8 @@ def _search(answer: KeptAnswer) -> Section:
     priced = sum(counts.get(key, 0) for key in BY_PRICES)
     never = (
         f"Only the {replayed:,} candidates that were replayed can appear at other prices. {priced:,} more "
-        "were left out as too dear or beaten at the prices of the search, and who is within the budget was "
-        "decided at these too. To be sure far from them, plan again with --price, or with --exhaustive."
+        "were left out as too dear or beaten at the prices of the search, to which the budget was applied "
+        "too. To be sure far from them, plan again with --price, or with --exhaustive."
     )
     notice = tag("aside", never, class_="caveats", aria_label="What cannot appear")
     counted = sheet_table(Sheet(f"{answer.search.considered:,} candidates", ("of them", ""), rows), "")
