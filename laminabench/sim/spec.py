@@ -313,7 +313,7 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Deployments behind a router. One of them alone is one too."""
+    """Deployments behind a router, or a single one."""
 
     specs: tuple[Spec, ...]  # each as often as it has copies
     router: str | Callable[..., int] = "round-robin"

@@ -10,7 +10,7 @@ replay began:
     {"ready": {...}}                           once: all that vLLM runs with, as it resolved it
     {"events": [...]}                          in the order they happened; an empty list is a sign of life
         ["a", row, at_s, null or why not]      a request came; why it can never be served
-        ["s", start_s, end_s, size, kv_tokens, [joined], [preempted], [ended], recomputed, [begun], [said]]
+        ["s", start_s, end_s, size, kv_tokens, [joined], [preempted], [ended], recomputed, [begun], [answers]]
                                            a step (`watch.Step`)
     {"done": {...}}                            the last line of a replay that went well
     {"error": "...", "kind": "...", "at_s": t} the last line otherwise; the exit code is then 1

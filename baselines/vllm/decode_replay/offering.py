@@ -17,7 +17,7 @@ _IDLE_STEPS = 1000
 
 
 class StuckError(Exception):
-    """Requests wait, and the engine does nothing."""
+    """A standstill: requests wait, and the engine does nothing."""
 
 
 @dataclass

@@ -82,7 +82,7 @@ class Order:
 
 
 class EventWriter:
-    """Writes lines of JSON. Events wait, in order, to share a line, so that they cost next to nothing."""
+    """A writer of JSON lines. Events wait, in order, to share a line, so that they cost next to nothing."""
 
     def __init__(self, stream: TextIO, now: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._now = stream, now

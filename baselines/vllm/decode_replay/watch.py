@@ -6,8 +6,8 @@ is not stripped out, and the replay must not go on. The one exception is vLLM's 
 preempted has lost its KV, and DecodeBenchConnector fills no request twice, so vLLM really computes it again.
 That is counted.
 
-A vLLM that computes prompts, with nothing changed in it, is not asked what it schedules: who made a token was
-scheduled, and who ran and makes none while others do was preempted.
+An unchanged vLLM, which computes prompts, does not report what it schedules: a request that made a token was
+scheduled, and one that ran and makes none while others do was preempted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 
 class UnlikeError(Exception):
-    """vLLM does something else than one token a request a step, or computes what it should not."""
+    """A vLLM that does not make one token a request a step, or computes what it should not."""
 
 
 @dataclass(frozen=True)

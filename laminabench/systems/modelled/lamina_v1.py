@@ -17,7 +17,7 @@ STREAM_CHUNKS = 4
 
 
 class LaminaV1(Lamina):
-    """v2's machinery with v1's choices: request-level partition and streaming instead of Q-early overlap."""
+    """The v1 variant of lamina: request-level partition and streaming instead of Q-early overlap."""
 
     NAME = "lamina-v1"
     COLOUR, MARKER = "#56b4e9", "square"

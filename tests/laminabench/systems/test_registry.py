@@ -29,7 +29,7 @@ from laminabench.util.errors import UserError
         ("h2m2", {"prefix_sharing": True}, "--prefix-sharing is for lamina"),
         ("h2m2", {"block_size": 16}, "--block-size is for lamina"),
         ("h2m2", {"gpu_memory_utilization": 0.8}, "--gpu-memory-utilization is for lamina"),
-        ("openai", {"timeline": "t.json"}, "nothing is seen of its workers"),
+        ("openai", {"timeline": "t.json"}, "its workers are not visible"),
         ("vllm", {"instances": 2, "backend": "live"}, "--instances is for lamina"),
         ("vllm", {"slo_ttft_ms": 9.0}, "add --prefill colocated, or pool:2xh100"),
         ("lamina", {"router": "prefix"}, "--router is for several instances, and 2xh100+4xh20 is one"),

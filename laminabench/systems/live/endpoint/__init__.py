@@ -10,5 +10,5 @@ SYSTEM = Live(
     taken_by(OPENAI),
     # The server decides the order of requests.
     {"policy": "fifo"},
-    "the server has been started already, and nothing is seen of its workers",
+    "the server has been started already, and its workers are not visible",
 )

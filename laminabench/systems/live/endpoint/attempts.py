@@ -34,7 +34,7 @@ class Sent(NamedTuple):
 
 @dataclass(slots=True)
 class Attempts:
-    """Sends requests, again where that makes sense, and records their responses."""
+    """A sender of requests, with retries where they make sense, that records their responses."""
 
     pool: Pool
     records: Records

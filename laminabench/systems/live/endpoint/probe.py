@@ -54,7 +54,7 @@ class _Models(msgspec.Struct):
 
 @dataclass(slots=True)
 class Probe:
-    """Asks one thing after the other."""
+    """A probe that asks the server one thing after the other."""
 
     setup: EndpointSetup
     pool: Pool

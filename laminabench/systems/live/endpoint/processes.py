@@ -201,7 +201,7 @@ async def _serve_pipe(pipe: Pipe, part: Part) -> ClientResult:
         try:
             client.stop(pipe.recv())  # waits: it is ready
         except (EOFError, ConnectionResetError):
-            client.stop("whoever started this is gone")
+            client.stop("the parent process has ended")
             loop.remove_reader(pipe.fileno())
 
     loop.add_reader(pipe.fileno(), on_message)

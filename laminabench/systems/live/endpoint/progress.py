@@ -33,7 +33,7 @@ NO_PROGRESS = Progress(0, 0, 0, 0, 0, NO_GAPS)
 
 
 class ProgressSampler:
-    """Samples the records of one client."""
+    """A sampler of one client's records."""
 
     def __init__(self, records: Records) -> None:
         self._records = records

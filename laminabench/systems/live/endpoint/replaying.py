@@ -67,7 +67,7 @@ def replay(
     parts = shards(part, setup.workers)
 
     def begun() -> None:
-        listener.detail("the server has been asked and warmed up: the clock is running")
+        listener.detail("the server is probed and warmed up: the clock is running")
 
     expected = expected_of(trace, offered, full_length=not {"ignore_eos", "min_tokens"} & {*server.left_out})
     with watched(listener, expected, exact=False) as recent:

@@ -161,7 +161,7 @@ def parse_url(text: str) -> Address:
     if parts.query or parts.fragment:
         raise wrong("leave out what follows the path")
     if port == 0:
-        raise wrong("nobody listens on port 0")
+        raise wrong("no server listens on port 0")
     if any(character <= " " or character > "~" for character in parts.hostname + parts.path):
         raise wrong("there are characters in it that no URL has")
     path = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")

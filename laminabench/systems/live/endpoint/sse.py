@@ -135,7 +135,7 @@ class Events:
 
 @dataclass(slots=True)
 class Stream:
-    """Listens to one answer. `over` is set at its end; `error` is "" if all of it came."""
+    """A parser of one answer. `over` is set at its end; `error` is "" if all of it came."""
 
     _records: Records
     _place: int

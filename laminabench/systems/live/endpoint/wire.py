@@ -25,8 +25,9 @@ CONNECT_TIMEOUT_S = 10.0
 
 
 class Departures:
-    """Requests that become due while answers are read: a turn of the loop that reads a thousand streams takes
-    longer than the time between two requests.
+    """Requests that become due while answers are read.
+
+    A turn of the loop that reads a thousand streams takes longer than the time between two requests.
     """
 
     def __init__(self) -> None:
@@ -35,7 +36,7 @@ class Departures:
 
 
 class Connection(asyncio.Protocol):
-    """Kept alive between requests, of which it carries one at a time."""
+    """A connection that stays open between requests, and carries one at a time."""
 
     def __init__(self, lost: Callable[[Connection], None], departures: Departures) -> None:
         self._lost, self._departures = lost, departures
@@ -158,7 +159,7 @@ class NoConnectionError(Exception):
 
 
 class Pool:
-    """Free connections, the one used last first; a new one where none is free."""
+    """A pool of free connections, the one used last first; a new one where none is free."""
 
     def __init__(self, address: Address, where: list[Any], tls: ssl.SSLContext | None) -> None:
         self._address, self._where, self._tls = address, where, tls

@@ -48,18 +48,18 @@ def parse(spec: str) -> Injection:
 
     rest, at, when = spec.partition("@")
     rest, is_, how = rest.partition("=")
-    who, times, count = rest.partition("*")
+    target, times, count = rest.partition("*")
     if is_ and how not in HOWS:
-        raise wrong(f"'{how}' is nothing that is done to a worker; write =kill or =stop")
-    match = re.fullmatch(rf"(\d+/)?({'|'.join(ROLES)}):(\d+)|({INSTANCE}):(\d+)", who)
-    if who != RANDOM and not match:
+        raise wrong(f"'{how}' is no fault; write =kill or =stop")
+    match = re.fullmatch(rf"(\d+/)?({'|'.join(ROLES)}):(\d+)|({INSTANCE}):(\d+)", target)
+    if target != RANDOM and not match:
         raise wrong(
-            f"'{who}' is no worker; write {', '.join(f'{each}:0' for each in ROLES)} or {RANDOM}; of several "
-            f"instances 1/{ROLES[0]}:0, or {INSTANCE}:1"
+            f"'{target}' is no worker; write {', '.join(f'{each}:0' for each in ROLES)} or {RANDOM}; of "
+            f"several instances 1/{ROLES[0]}:0, or {INSTANCE}:1"
         )
-    fault = Injection(_called(match) if match else who, how or "kill")
+    fault = Injection(_called(match) if match else target, how or "kill")
     if times:
-        if who != RANDOM:
+        if target != RANDOM:
             raise wrong(f"'*{count}' goes with {RANDOM} only")
         if not count.isdecimal() or not 1 <= int(count) <= MOST:
             raise wrong(f"'{count}' is not how many; write a number from 1 to {MOST}")

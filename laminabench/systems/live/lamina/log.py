@@ -36,7 +36,7 @@ class Arrived(NamedTuple):
 
 
 class Resumed(NamedTuple):
-    """Note that the engine before this has ended, with all that it had not reported."""
+    """The end of the engine before this, with all that it had not reported."""
 
     at_s: float
 
@@ -61,7 +61,7 @@ def unpacked(record: Sequence[Any]) -> Event:
 
 @dataclass(slots=True)
 class ReplayLog:
-    """Everything so far."""
+    """The log of everything so far."""
 
     trace: Trace
     tables: Tables = field(init=False)

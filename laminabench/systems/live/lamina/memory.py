@@ -56,7 +56,7 @@ def kv_within(setup: LiveSetup, most: int, free_bytes: float) -> int:
             raise UserError(
                 "kv-tokens-too-many",
                 f"--kv-tokens {setup.kv_tokens}{times} are {setup.kv_tokens * each / 1e9:.1f} GB and "
-                f"{room / 1e9:.1f} GB are free beside the weights; give at most {int(room // each)}",
+                f"{room / 1e9:.1f} GB are free next to the weights; give at most {int(room // each)}",
             )
         return setup.kv_tokens
     share = int(min(usual / on_device, room / each))

@@ -76,7 +76,7 @@ def prepare(request: ReplayRequest, _: Listener) -> PreparedVllm:
     if request.prefill not in (None, "off", "model"):
         raise UserError(
             "replay-prefill",
-            f"live vllm has no --prefill {request.prefill}: it computes prompts itself, in chunks beside "
+            f"live vllm has no --prefill {request.prefill}: it computes prompts itself, in chunks while "
             "decoding, with --prefill model",
         )
     request = defaulted(

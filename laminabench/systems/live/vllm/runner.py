@@ -95,9 +95,9 @@ class Received:
         self.at_s = max(self.at_s, end_s)
         self.recomputed += recomputed
         self.peak_kv_tokens = max(self.peak_kv_tokens, kv_tokens)
-        # vLLM does not tell what its parts took.
-        times, who = (start_s, end_s), (joined, preempted, ended)
-        self.tables.add(Iteration(0, self._iterations, size, kv_tokens, *times, *who, host_s=float("nan")))
+        # vLLM does not report the times of its parts.
+        times, rows = (start_s, end_s), (joined, preempted, ended)
+        self.tables.add(Iteration(0, self._iterations, size, kv_tokens, *times, *rows, host_s=float("nan")))
         self._iterations += size > 0
         self._kv_tokens = kv_tokens
         if size:

@@ -180,7 +180,7 @@ def kv_tokens(setup: VllmSetup, trace: Trace, free_bytes: float) -> int | None:
             raise UserError(
                 "model-kv-too-large",
                 f"--kv-tokens {setup.kv_tokens} are {setup.kv_tokens * token_bytes / 1e9:.1f} GB and "
-                f"{room / 1e9:.1f} GB are free beside the weights; give at most {int(room // token_bytes)}",
+                f"{room / 1e9:.1f} GB are free next to the weights; give at most {int(room // token_bytes)}",
             )
         return max(1, setup.kv_tokens // block) * block
     lengths = np.sort(trace.prompt_tokens.astype(np.int64) + trace.output_tokens)[-setup.max_num_seqs :]

@@ -228,7 +228,7 @@ def unpriced(setup: Setup) -> str:
 
 
 class H2m2(System):
-    """Boards, each of which serves a whole model by itself."""
+    """The system of boards, each of which serves a full model by itself."""
 
     NAME = "h2m2"
     COLOUR, MARKER = "#009e73", "diamond"

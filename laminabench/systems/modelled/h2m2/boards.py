@@ -133,7 +133,7 @@ class BoardMemory:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """Two memories, each with chips of its own, on one board; `dataclasses.replace` varies it."""
+    """A board of two memories, each with chips of its own; `dataclasses.replace` varies it."""
 
     name: str
     title: str

@@ -21,7 +21,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class DramKind:
-    """Timings by the names of the C++ side, nanoseconds and bytes."""
+    """DRAM timings by the names of the C++ code, nanoseconds and bytes."""
 
     name: str
     title: str
