@@ -60,8 +60,8 @@ def library() -> ctypes.CDLL:
     """Load $LAMINA_CUDA_LIBRARY, or the library built next to the other native code."""
     named = os.environ.get("LAMINA_CUDA_LIBRARY")
     native = importlib.util.find_spec("lamina._native")
-    beside = Path(native.origin).parent / _LIBRARY if native is not None and native.origin else Path(_LIBRARY)
-    path = Path(named) if named else beside
+    built = Path(native.origin).parent / _LIBRARY if native is not None and native.origin else Path(_LIBRARY)
+    path = Path(named) if named else built
     try:
         if not path.exists():
             raise CudaError(

@@ -76,10 +76,10 @@ def on_the_bus(device: torch.device | str) -> tuple[int, str | None]:
     place = tensors_on(device)
     if place.type != "cuda":
         return torch.device(device).index or 0, None
-    found: Any = torch.cuda.get_device_properties(place)
-    if not hasattr(found, "pci_bus_id"):  # a torch that does not say
+    bus: Any = torch.cuda.get_device_properties(place)
+    if not hasattr(bus, "pci_bus_id"):  # a torch that does not say
         return place.index, None
-    return place.index, f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+    return place.index, f"{bus.pci_domain_id:04x}:{bus.pci_bus_id:02x}:{bus.pci_device_id:02x}.0"
 
 
 def current(place: torch.device) -> contextlib.AbstractContextManager[object]:
@@ -114,7 +114,7 @@ def own_stream(place: torch.device) -> contextlib.AbstractContextManager[object]
     return torch.cuda.stream(torch.cuda.Stream(place))  # type: ignore[no-untyped-call]
 
 
-class Beside:
+class SideStream:
     """A second stream of a GPU, for what may run beside the first one's work; none where one is emulated."""
 
     def __init__(self, place: torch.device) -> None:

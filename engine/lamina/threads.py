@@ -25,10 +25,10 @@ _DECIDED = (VARIABLE, "OMP_WAIT_POLICY")
 
 def _of_torch() -> Path | None:
     """The libgomp that torch brings along; None where it has none, or is not there."""
-    found = importlib.util.find_spec("torch")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
         return None
-    package = Path(found.origin).parent
+    package = Path(spec.origin).parent
     folders = (package / "lib", package.with_name("torch.libs"))
     return next((file for folder in folders for file in sorted(folder.glob("libgomp*.so*"))), None)
 

@@ -90,7 +90,7 @@ class CudaAttentionWorker(Heads):
         gpu.require()
         self.max_batch, self.max_tokens = max_batch, max_tokens
         self.device = gpu.tensors_on(device)
-        self._beside = gpu.Beside(self.device) if beside else None
+        self._beside = gpu.SideStream(self.device) if beside else None
         self._layers: list[_Layer] = []
         self._q: Tensor | None = None  # from begin() to finish()
         # By space.

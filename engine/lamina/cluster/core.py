@@ -80,10 +80,10 @@ class ClusterCore:
             facts = self._machine.convert(source)
             self.facts = msgspec.structs.replace(facts, kv_dtype=options.kv_dtype)
             self._prepare(options, layout, max_sequences)
-            whole = (
+            unsplit = (
                 self._partition.ranks == 1 and options.backend == "python" and not self._memory.model_on_gpu
             )
-            source = msgspec.structs.replace(source, whole=whole)
+            source = msgspec.structs.replace(source, whole=unsplit)
             self._start(source, options, cores, max_sequences)
         except BaseException:
             self.close()
@@ -199,11 +199,11 @@ class ClusterCore:
             self._launched[batch], self._sizes[batch] = self._cycles[batch], size
         lacking = self._lacking[batch]
         parts = self._updates.to_attention(plan, snapshot, lacking)
-        whole = self._updates.to_model(plan, snapshot, lacking)
+        full_plan = self._updates.to_model(plan, snapshot, lacking)
         own = self.schedule.pipelining == "fixed" and self.schedule.stages == 1
         lost: LostError | None = None
         for number in range(self.layout.attending.stop):
-            message = whole
+            message = full_plan
             if number in self.layout.attending:
                 message = parts[number - self.layout.model_workers]
             elif own and number // self.layout.ranks != batch:
@@ -329,8 +329,8 @@ class ClusterCore:
         slice_ = self.schedule.slices - 1 if self.schedule.stages > 1 else 0
         number = self.schedule.place(batch, cycle, slice_) * self.layout.ranks
         while (batch, cycle) not in self._prompts_done:
-            told = self._workers.receive(number, PromptsComputed, deadline)
-            self._prompts_done.add((told.batch, told.cycle))
+            computed = self._workers.receive(number, PromptsComputed, deadline)
+            self._prompts_done.add((computed.batch, computed.cycle))
         self._prompts_done.remove((batch, cycle))
         self._computing[batch], self._recovery_attempts = False, 0
 

@@ -106,10 +106,10 @@ def _measured(devices: Sequence[str]) -> messages.AnyMessage:
             messages.write(writing, answer, Deadline(LONGEST_S))
         os._exit(0)
     os.close(writing)
-    told = messages.read(reading, "the process that asks the driver", Deadline(LONGEST_S))
+    free = messages.read(reading, "the process that asks the driver", Deadline(LONGEST_S))
     os.close(reading)
     os.waitpid(pid, 0)
-    return told or messages.Refused("cuda-failed", "the process that asked the driver for its GPUs has died")
+    return free or messages.Refused("cuda-failed", "the process that asked the driver for its GPUs has died")
 
 
 def _free_on(device: str) -> int:
@@ -171,13 +171,13 @@ def main() -> None:
 
 def serve(server: ForkServer) -> None:
     """Answer what comes on standard input until that ends."""
-    asked, answers = 0, os.dup(1)
+    requests, answers = 0, os.dup(1)
     os.dup2(2, 1)  # what libraries print is no answer
     while True:
         # Workers of an engine that was forgotten end by themselves, and have to be reaped too.
-        while not readable(asked, LOOK_S):
+        while not readable(requests, LOOK_S):
             server.reap()
-        if (message := messages.read(asked, "the front end", Deadline(LONGEST_S))) is None:
+        if (message := messages.read(requests, "the front end", Deadline(LONGEST_S))) is None:
             break
         messages.write(answers, server.answer(message), Deadline(LONGEST_S))
     server.close()

@@ -142,7 +142,7 @@ class HeartbeatMonitor:
         """`runs` says whether a worker has a core or waits for one."""
         self._timeout_s, self._runs = timeout_s, runs
         self._answer_s = ANSWER_S
-        self._asked: dict[int, float] = {}
+        self._asked_at: dict[int, float] = {}
         self._controls: dict[int, Control] = {}
         # Seconds that each has worked, as of its last answer, and those before it that were replaced.
         self._worked_s: defaultdict[int, float] = defaultdict(float)
@@ -158,7 +158,7 @@ class HeartbeatMonitor:
         return max((self._advanced.get(number, 0.0) for number in workers), default=0.0)
 
     def remove(self, number: int) -> None:
-        self._asked.pop(number, None)
+        self._asked_at.pop(number, None)
         self._advanced.pop(number, None)
         self.stopped.discard(number)
         self._before_s[number] += self._worked_s.pop(number, 0.0)
@@ -196,12 +196,12 @@ class HeartbeatMonitor:
         return {name: self._before_s[at] + self._worked_s[at] for at, name in enumerate(workers)}
 
     def _fault(self, number: int, control: Control, now: float) -> str | None:
-        if number in self._asked:
+        if number in self._asked_at:
             if readable(control, 0):
                 activity = messages.receive(control, Deadline(ANSWER_S))
                 if not isinstance(activity, Activity):
                     raise unexpected(activity, control.peer)
-                del self._asked[number]
+                del self._asked_at[number]
                 if activity.worked_s > self._worked_s[number]:
                     self._advanced[number] = now
                 self._worked_s[number] = activity.worked_s
@@ -210,13 +210,13 @@ class HeartbeatMonitor:
                     limit_s = min(limit_s, max(SLOW_S, SLOWER * activity.usual_s))
                 busy_s = activity.busy_s
                 return f"it has worked at one thing for {busy_s:.1f} s" if busy_s > limit_s else None
-            silent_s = now - self._asked[number]
+            silent_s = now - self._asked_at[number]
             if silent_s <= self._answer_s or (silent_s <= BUSY_ANSWER_S and self._runs(number)):
                 return None
             self.stopped.add(number)
             return f"it has not answered for {silent_s:.1f} s"
         messages.send(control, Order("activity"), Deadline(ANSWER_S))
-        self._asked[number] = now
+        self._asked_at[number] = now
         return None
 
     def close(self) -> None:

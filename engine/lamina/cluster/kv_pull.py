@@ -69,7 +69,7 @@ class _Incoming:
 
     arrival: Arrival
     left: int  # tokens of layers
-    wanted: bool = True  # else it comes because it was sent already
+    needed: bool = True  # else it comes because it was sent already
 
 
 class KvPull:
@@ -116,7 +116,7 @@ class KvPull:
         if self._coming:
             for name in names:
                 if name in self._coming:
-                    self._coming[name].wanted = False
+                    self._coming[name].needed = False
 
     def recv(self, receiver: Receiver | DeviceReceiver, timeout_s: float) -> Message | DeviceMessage:
         """Receive the next message of a model worker's channel; until it comes, pull pieces of prompts."""
@@ -163,13 +163,13 @@ class KvPull:
         slots = coming.arrival.within(space, head.first, head.first + tokens)
         if not (known and len(slots) == tokens == len(kv[-1])):
             raise ChannelCorruptedError(f"{receiver.peer} has sent KV that a sequence has no place for")
-        if coming.wanted:
+        if coming.needed:
             self._store.append(head.layer, self._arena.spaces[space].physical(slots), *kv)
         coming.left -= tokens
         if coming.left > 0:
             return
         del self._coming[head.name]
-        if coming.wanted:
+        if coming.needed:
             self._have(head.name)
 
     def _read(self, message: Message, part: int) -> torch.Tensor:

@@ -315,7 +315,7 @@ def settle(layout: Layout, measure: Callable[[Layout], Trial]) -> tuple[Layout, 
 def made_up(names: Ints, tokens: int, pools: int) -> BatchDelta:
     """Sequences of so many tokens join, with KV of made-up content."""
     count = len(names)
-    alike = {"token": 0, "position": tokens, "parent": NO_PARENT, "shared": 0, "made": 0, "top_k": 0}
-    alike |= {"most": NO_LOGPROBS, "seed": 0, "temperature": 0, "top_p": 1}
-    columns = {name: np.full(count, value, getattr(Joined(), name).dtype) for name, value in alike.items()}
+    values = {"token": 0, "position": tokens, "parent": NO_PARENT, "shared": 0, "made": 0, "top_k": 0}
+    values |= {"most": NO_LOGPROBS, "seed": 0, "temperature": 0, "top_p": 1}
+    columns = {name: np.full(count, value, getattr(Joined(), name).dtype) for name, value in values.items()}
     return BatchDelta(joined=Joined(name=names, pool=names % pools, **columns))

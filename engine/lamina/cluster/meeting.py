@@ -95,19 +95,19 @@ class AttentionChannels(Channels[int]):
         super().__init__()
         self._partition = partition
         self._rank, self._place = rank, place
-        self._whole = partition.workers == 1 and partition.chunks == 1
+        self._undivided = partition.workers == 1 and partition.chunks == 1
 
     def routes(self, pools: Ints) -> list[Route]:
         """The pieces of a batch whose requests are in these pools, in the order in which they are sent."""
         routes: list[Route] = []
         for worker in self.senders:
-            mine = self._rows(pools, worker)
-            count = rows_in(mine, len(pools))
+            own = self._rows(pools, worker)
+            count = rows_in(own, len(pools))
             for piece in self._partition.pieces(self._rank, worker):
                 part = piece.rows(count)
                 if part.start == part.stop:
                     continue
-                rows: Rows = part if isinstance(mine, slice) else mine[part]
+                rows: Rows = part if isinstance(own, slice) else own[part]
                 routes.append(Route(worker, rows, *self._local(piece.heads)))
         return routes
 
@@ -118,8 +118,8 @@ class AttentionChannels(Channels[int]):
 
     def _local(self, heads: range) -> tuple[slice, slice]:
         """These queries and their KV heads among those of this worker."""
-        mine, kv_of = self._partition.of_rank(self._rank), self._partition.kv_of
-        return within(heads, mine), within(kv_of(heads), kv_of(mine))
+        own, kv_of = self._partition.of_rank(self._rank), self._partition.kv_of
+        return within(heads, own), within(kv_of(heads), kv_of(own))
 
     def send(self, routes: Sequence[Route], q: Tensor | None, kv: Sequence[Tensor] | None) -> None:
         """A layer's tensors, or some of them, to all workers that have a part in it."""
@@ -129,11 +129,11 @@ class AttentionChannels(Channels[int]):
             self.senders[route.worker].send(*parts)
 
     def _part(self, tensor: Tensor, rows: Rows, heads: slice) -> Tensor:
-        return tensor if self._whole else tensor[rows, heads].contiguous()
+        return tensor if self._undivided else tensor[rows, heads].contiguous()
 
     def collect(self, routes: Sequence[Route], like: tuple[int, int, int], dtype: torch.dtype) -> Tensor:
         """Receive the batch's attention outputs: [rows, heads, numbers of a value] of this worker's heads."""
-        if self._whole:
+        if self._undivided:
             # Where it lies: its slot is free when the tensor is not used any more.
             return views(self.receivers[routes[0].worker].recv(), Part(dtype, like))[0]
         out = torch.empty(like, dtype=dtype, device=self._place)
@@ -144,10 +144,10 @@ class AttentionChannels(Channels[int]):
                 out[rows, heads] = views(message, Part(dtype, shape))[0]
         return out
 
-    def prompts(self, wanted: Mapping[int, Sequence[slice]], *kv: Tensor) -> None:
+    def prompts(self, by_worker: Mapping[int, Sequence[slice]], *kv: Tensor) -> None:
         """Send each attention worker the KV of the prompt tokens that it needs."""
         for worker, sender in self.senders.items():
-            rows = wanted.get(worker)
+            rows = by_worker.get(worker)
             if rows and self._partition.gives_prompts(self._rank, worker):
                 _, local = self._local(self._partition.of_both(self._rank, worker))
                 sender.send(*(torch.cat([one[some, local] for some in rows]) for one in kv))

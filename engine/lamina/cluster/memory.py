@@ -78,12 +78,12 @@ class ClusterMemory:
     def _weights_on(self, device: str) -> int:
         """Return the bytes of weights that workers on a device do not share."""
         shared, ranks = self.facts.weight_bytes, self.partition.ranks
-        mine, _ = self._workers_on(device)
+        model_workers, _ = self._workers_on(device)
         if device == CPU and ranks == 1 and not self.model_on_gpu:
             return shared  # bound once, and forked with
         prefill = self.layout.prefill_workers if device == CPU else 0
         slices = max(len(self.schedule.slices_of(place)) for place in range(self.schedule.places))
-        return shared * mine * slices // (self.schedule.slices * ranks) + shared * prefill
+        return shared * model_workers * slices // (self.schedule.slices * ranks) + shared * prefill
 
     def _room_for_arenas(self) -> int:
         """Return the bytes of all arenas: each has as much as the tightest worker has room for."""

@@ -391,12 +391,12 @@ def read(pipe: int, sender: str, deadline: Deadline) -> AnyMessage | None:
 
 
 def _exactly(pipe: int, count: int, deadline: Deadline) -> bytes | None:
-    found = bytearray()
-    while len(found) < count:
+    data = bytearray()
+    while len(data) < count:
         if not readable(pipe, deadline.wait_s):
             raise TimeoutError
-        piece = os.read(pipe, min(count - len(found), 1 << 16))
+        piece = os.read(pipe, min(count - len(data), 1 << 16))
         if not piece:
             return None
-        found += piece
-    return bytes(found)
+        data += piece
+    return bytes(data)

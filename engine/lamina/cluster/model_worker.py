@@ -53,20 +53,20 @@ class ModelRole:
         self._group = TensorParallelGroup(self._rank, self._partition.ranks, self._heartbeat)
         sharded = conversion.sharded(self._partition.ranks, config.layout.experts)
         self._attentions = sharded.attentions
-        mine = self._schedule.slices_of(self._place)
+        own = self._schedule.slices_of(self._place)
         graphs = config.backend == "cudagraph"
-        self._bound = self._bind(sharded, weights, mine, "python" if graphs else config.backend)
+        self._bound = self._bind(sharded, weights, own, "python" if graphs else config.backend)
         self._graphed = partial(sharded.graphed, device=self._device) if graphs else list[BoundSlice]
-        self._slices = dict(zip(mine, self._graphed(self._bound), strict=True))
+        self._slices = dict(zip(own, self._graphed(self._bound), strict=True))
         self._states = SequenceStates(states_of(self._bound), config.most_rows)
         self._heads = (self._attentions[0].heads, self._attentions[0].output_dim)
         self._dtype = conversion.dtype
-        self._layers = range(mine.start, min(mine.stop, len(self._attentions)))
+        self._layers = range(own.start, min(own.stop, len(self._attentions)))
         self._prefill: Prefill | None = None
         if not config.decode_only:
             # Compiled for a batch's size, slices would be compiled again for every prompt's length.
             aot = config.backend == "aot"
-            plain = self._bind(sharded, weights, mine, "python") if aot else self._bound
+            plain = self._bind(sharded, weights, own, "python") if aot else self._bound
             self._prefill = self._prefilling(attended, plain)
         self._batches = self._begun()
         self._attention_channels = AttentionChannels(self._partition, self._rank, self._device)
@@ -75,20 +75,20 @@ class ModelRole:
     def _begun(self) -> list[BatchState]:
         return [BatchState(self._front.call.cycle - 1) for _ in range(self._schedule.batches)]
 
-    def _bind(self, sharded: Sharded, weights: Weights, mine: range, backend: str) -> list[BoundSlice]:
+    def _bind(self, sharded: Sharded, weights: Weights, own: range, backend: str) -> list[BoundSlice]:
         if isinstance(weights, list):
-            return weights[mine.start : mine.stop]
+            return weights[own.start : own.stop]
         streams = self._config.streams
         return sharded.bind(
-            weights, self._rank, self._group, backend, self._device, q_first=streams, only=mine
+            weights, self._rank, self._group, backend, self._device, q_first=streams, only=own
         )
 
     def _prefilling(self, attended: Attended, plain: list[BoundSlice]) -> Prefill:
         part = slice(self._layers.start, self._layers.stop)
-        heads, mine = self._attentions[0].heads, self._attentions[part]
+        heads, own = self._attentions[0].heads, self._attentions[part]
         of_rank = slice(self._rank * heads, (self._rank + 1) * heads)
         last = plain[-1] if self._is_last else None
-        here = attended.of(of_rank, part)._replace(attentions=mine).to(self._device)
+        here = attended.of(of_rank, part)._replace(attentions=own).to(self._device)
         return Prefill(plain[: len(self._layers)], here, last, self._config.kv_dtype)
 
     def meet(self, meeting: Meeting) -> None:
@@ -129,10 +129,10 @@ class ModelRole:
         # keep attention workers waiting, and with them the stages it waits for.
         together = self._schedule.stages > 1
         for turn in self._schedule.turns(self._front.call.cycle):
-            mine, current = turn.place == self._place, self._batches[turn.batch]
-            if mine or (together and turn.slice == 0):
+            own, current = turn.place == self._place, self._batches[turn.batch]
+            if own or (together and turn.slice == 0):
                 self._catch_up(current, turn)
-            if mine and current.active:
+            if own and current.active:
                 self._run(current, turn)
 
     def _catch_up(self, current: BatchState, turn: Turn) -> None:
@@ -204,7 +204,7 @@ class ModelRole:
 
         def deliver(layer: int, *kv: Tensor) -> None:  # the layers come in order
             self._heartbeat.stop()
-            self._attention_channels.prompts(self._wanted(plan, call, layer), *kv)
+            self._attention_channels.prompts(self._needed(plan, call, layer), *kv)
             self._heartbeat.start("prompt", tokens)
 
         first = self._layers.start
@@ -218,9 +218,9 @@ class ModelRole:
             if part.end == part.tokens:
                 del current.runs[part.name]
 
-    def _wanted(self, plan: Plan, call: Call, layer: int) -> dict[int, list[slice]]:
+    def _needed(self, plan: Plan, call: Call, layer: int) -> dict[int, list[slice]]:
         """The rows of a call that each attention worker wants of a layer: those it has not, and will see."""
-        wanted: dict[int, list[slice]] = {}
+        needed: dict[int, list[slice]] = {}
         row, sight = 0, self._attentions[layer].sight
         for part in call:
             first = max(part.shared, sight.first(part.tokens), part.begin)
@@ -229,8 +229,8 @@ class ModelRole:
             if part.name in plan.partial:
                 to &= plan.lacking
             for worker in to if first < part.end else ():
-                wanted.setdefault(worker, []).append(rows)
-        return wanted
+                needed.setdefault(worker, []).append(rows)
+        return needed
 
     def _run(self, current: BatchState, turn: Turn) -> None:
         batch, cycle, number, _ = turn

@@ -39,7 +39,7 @@ class _Prompt:
 
     worker: int
     tokens: int  # to be sent
-    whole: int  # to be computed
+    total: int  # to be computed
     lacking: set[int]  # workers that need its KV and do not have it
 
 
@@ -50,16 +50,16 @@ class PrefillDispatch:
         self._workers = workers
         self.clear(layout)
 
-    def compute(self, wanted: PrefillRequest) -> None:
+    def compute(self, request: PrefillRequest) -> None:
         attending = self._layout.attending
-        to = range(len(attending)) if self._layout.partition == "heads" else [wanted.pool]
+        to = range(len(attending)) if self._layout.partition == "heads" else [request.pool]
         worker = min(self._to_do, key=lambda number: self._to_do[number])
-        tokens = len(wanted.text) - wanted.shared
-        self._prompts[wanted.name] = _Prompt(
-            worker, tokens, len(wanted.text), {attending[number] for number in to}
+        tokens = len(request.text) - request.shared
+        self._prompts[request.name] = _Prompt(
+            worker, tokens, len(request.text), {attending[number] for number in to}
         )
         self._to_do[worker] += tokens
-        job = Compute(wanted.name, wanted.text, wanted.shared, list(to))
+        job = Compute(request.name, request.text, request.shared, list(to))
         self._workers.send(worker, job, self._workers.patience([worker]))
 
     def forget(self, names: Iterable[int]) -> None:
@@ -71,7 +71,7 @@ class PrefillDispatch:
         """Return outcomes by name: None once all that need the KV have it, else why it failed; `wait` until
         there is one.
         """
-        found: dict[int, str | None] = {}
+        outcomes: dict[int, str | None] = {}
         deadline = self._workers.patience(range(self._layout.model_workers, self._layout.workers))
         while True:
             for number, stored in self._workers.received(KvStored):
@@ -79,25 +79,25 @@ class PrefillDispatch:
                     prompt.lacking.discard(number)
                     if not prompt.lacking:
                         self._done_with(stored.name)
-                        found[stored.name] = None
+                        outcomes[stored.name] = None
             for _, failed in self._workers.received(PrefillFailed):
                 # Of those that have been forgotten something may be on its way still.
                 if self._done_with(failed.name):
-                    found[failed.name] = failed.why
-            if found or not wait:
-                return found
+                    outcomes[failed.name] = failed.why
+            if outcomes or not wait:
+                return outcomes
             self._workers.wait(next(iter(self._prompts.values())).worker, deadline)
 
     def computed_by(self, workers: Collection[int]) -> list[int]:
         """Return the names that these workers may be computing, or would next: for each the first one sent,
         and those that fit into a chunk with it.
         """
-        found: list[int] = []
+        computing: list[int] = []
         for worker in workers:
-            mine = [name for name, prompt in self._prompts.items() if prompt.worker == worker]
-            fit = fitting([self._prompts[name].whole for name in mine], CHUNK)
-            found += [mine[at] for at in sorted({0, *fit}) if mine]
-        return found
+            own = [name for name, prompt in self._prompts.items() if prompt.worker == worker]
+            fit = fitting([self._prompts[name].total for name in own], CHUNK)
+            computing += [own[at] for at in sorted({0, *fit}) if own]
+        return computing
 
     def _done_with(self, name: int) -> _Prompt | None:
         prompt = self._prompts.pop(name, None)

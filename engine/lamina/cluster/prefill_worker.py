@@ -32,9 +32,9 @@ class PrefillJob:
     shared: int
     to: list[int]
     left: int = 0  # tokens of layers that each of them has to be sent
-    wanted: bool = True
+    needed: bool = True
     run: PromptRun = field(init=False)
-    told: int = 0  # layers of the tokens under way that have been sent: a call may be made again
+    layers_sent: int = 0  # layers of the tokens under way that have been sent: a call may be made again
 
     def __post_init__(self) -> None:
         self.run = PromptRun(len(self.text))
@@ -101,28 +101,28 @@ class PrefillRole:
     def _take(self, message: Compute | Forget) -> None:
         if isinstance(message, Compute):
             text = torch.from_numpy(message.text.astype(np.int64))
-            asked = PrefillJob(message.name, text, message.shared, message.to)
-            asked.left = sum(len(text) - self._first(asked, layer) for layer in range(len(self._sights)))
-            self._waiting[message.name] = asked
+            added = PrefillJob(message.name, text, message.shared, message.to)
+            added.left = sum(len(text) - self._first(added, layer) for layer in range(len(self._sights)))
+            self._waiting[message.name] = added
             return
         for job in (*self._current, self._behind, self._waiting.get(message.name)):
             if job and job.name == message.name:
-                job.wanted = False
+                job.needed = False
 
     def _compute(self, jobs: list[PrefillJob]) -> None:
         self._current = jobs
-        if wanted := [job for job in jobs if job.wanted and job.left]:
-            self._call(wanted)
+        if needed := [job for job in jobs if job.needed and job.left]:
+            self._call(needed)
         for job in jobs:
             self._call_off(job)
 
     def _compute_long(self, job: PrefillJob) -> None:
         self._behind = job
-        while job.wanted and job.left:
+        while job.needed and job.left:
             self._current = [job]
             self._call([job])
             self._listen()
-            if job.wanted and (passing := self._fitting()):
+            if job.needed and (passing := self._fitting()):
                 self._compute(passing)
         self._behind = None
         self._call_off(job)
@@ -148,12 +148,12 @@ class PrefillRole:
         finally:
             self._heartbeat.stop()
         for job in jobs:
-            job.told = 0
+            job.layers_sent = 0
 
     def _fail(self, job: PrefillJob, why: str) -> None:
         if job.left:
             self._front.send(PrefillFailed(job.name, why))
-        job.wanted = False
+        job.needed = False
 
     def _call_off(self, job: PrefillJob) -> None:
         """Cancel the rest of a job that has not been sent completely."""
@@ -164,9 +164,9 @@ class PrefillRole:
         self._heartbeat.stop()  # waiting is not working
         parts = zip(*(torch.split(one, lengths) for one in kv), strict=True)
         for job, part in zip(jobs, parts, strict=True):
-            if layer == job.told:
+            if layer == job.layers_sent:
                 self._deliver(job, layer, job.run.done, *part)
-                job.told += 1
+                job.layers_sent += 1
         self._heartbeat.start("prompt", sum(lengths))
 
     def _deliver(self, job: PrefillJob, layer: int, begin: int, *kv: Tensor) -> None:

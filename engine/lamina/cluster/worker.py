@@ -57,12 +57,12 @@ def run(
     sys.setswitchinterval(SWITCH_S)
     statuses: SimpleQueue[int] = SimpleQueue()
     for life in lives:
-        Thread(target=_told, args=(life, statuses), daemon=True).start()
+        Thread(target=_watch, args=(life, statuses), daemon=True).start()
     # One that fails ends all of them.
     return next((status for status in (statuses.get(timeout=FOREVER_S) for _ in lives) if status), 0)
 
 
-def _told(life: Callable[[], int], statuses: SimpleQueue[int]) -> None:
+def _watch(life: Callable[[], int], statuses: SimpleQueue[int]) -> None:
     status = 1
     try:
         status = life()

@@ -91,11 +91,11 @@ class WorkerPool:
             except ChannelError:
                 silent.add(number)
         self._dismiss(silent)
-        gone = [number for number in range(len(self.names)) if number not in self._links]
-        self._dismiss(gone)  # also those that had begun and had not come yet
-        for number in gone:
+        missing = [number for number in range(len(self.names)) if number not in self._links]
+        self._dismiss(missing)  # also those that had begun and had not come yet
+        for number in missing:
             self._configs[number] = replace(self._configs[number], epoch=self._epoch, cycle=cycle)
-        self._gather(gone)
+        self._gather(missing)
 
     def become(self, configs: Sequence[WorkerConfig]) -> None:
         """Others from the next meeting on; model workers go on as they are."""
@@ -160,9 +160,9 @@ class WorkerPool:
                 return message
 
     def _accept(self, new: Sequence[int], deadline: Deadline) -> None:
-        wanted = {self.names[number]: number for number in new}
-        wanted |= {name + HEARTBEAT: number for name, number in list(wanted.items())}
-        while wanted:
+        expected = {self.names[number]: number for number in new}
+        expected |= {name + HEARTBEAT: number for name, number in list(expected.items())}
+        while expected:
             try:
                 if not self._listener.visited(min(LOOK_S, deadline.left_s)):
                     raise ChannelTimeoutError("no worker has connected")
@@ -176,17 +176,17 @@ class WorkerPool:
                             {number}, "worker-start-failed", f"{name} did not start: {why}"
                         ) from error
             else:
-                if link.peer not in wanted:  # a worker's that was dismissed before it connected
+                if link.peer not in expected:  # a worker's that was dismissed before it connected
                     link.close()
                 elif link.peer.endswith(HEARTBEAT):
-                    self.monitor.add(wanted.pop(link.peer), link.control)
+                    self.monitor.add(expected.pop(link.peer), link.control)
                 else:
-                    number = wanted.pop(link.peer)
+                    number = expected.pop(link.peer)
                     self._links[number] = link
                     self._waiting.register(link.control, EVENT_READ, number)
             if deadline.left_s == 0:
-                late = f"{', '.join(wanted)} did not come in {COME_S:g} s"
-                raise LostError(set(wanted.values()), "worker-start-late", late)
+                late = f"{', '.join(expected)} did not come in {COME_S:g} s"
+                raise LostError(set(expected.values()), "worker-start-late", late)
 
     def patience(self, workers: Collection[int]) -> Patience:
         """Return how long to wait for these workers: as long as they make progress."""

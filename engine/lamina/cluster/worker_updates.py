@@ -33,15 +33,15 @@ class WorkerUpdates:
         plans, delta = [], plan.delta
         calls = calls_of(self.to_model(plan, snapshot, lacking).delta, alone=self._stateful)
         for number in range(self._partition.workers):
-            afresh, mine = snapshot is not None and number in lacking, delta
+            afresh, own = snapshot is not None and number in lacking, delta
             if snapshot and afresh:
-                mine = _at_once(snapshot, delta)
+                own = _at_once(snapshot, delta)
             if self._partition.pools > 1:
-                mine = self._of_pool(mine, number)
+                own = self._of_pool(own, number)
             # The texts are for workers that compute with them.
-            names = {*mine.prompts, *(part.name for part in mine.parts)}
-            mine = msgspec.structs.replace(mine, prompts={}, parts=[], calls=without_text(calls, names))
-            plans.append(msgspec.structs.replace(plan, delta=mine, afresh=afresh))
+            names = {*own.prompts, *(part.name for part in own.parts)}
+            own = msgspec.structs.replace(own, prompts={}, parts=[], calls=without_text(calls, names))
+            plans.append(msgspec.structs.replace(plan, delta=own, afresh=afresh))
         for name in delta.released.tolist():
             self._pool_of.pop(name, None)
         joined = delta.joined
@@ -52,20 +52,20 @@ class WorkerUpdates:
         if snapshot is None:
             return plan
         joined = snapshot.whole.joined
-        wanted = np.isin(joined.name, snapshot.new)
+        chosen = np.isin(joined.name, snapshot.new)
         if self._stateful:
-            wanted[:] = True
+            chosen[:] = True
         elif self._partition.along == "requests":
-            wanted |= np.isin(joined.pool, list(lacking))
+            chosen |= np.isin(joined.pool, list(lacking))
         elif lacking:
-            wanted[:] = True
-        asked = set(joined.name[wanted].tolist())
-        prompts = {name: text for name, text in snapshot.whole.prompts.items() if name in asked}
+            chosen[:] = True
+        with_text = set(joined.name[chosen].tolist())
+        prompts = {name: text for name, text in snapshot.whole.prompts.items() if name in with_text}
         return msgspec.structs.replace(
             plan,
             delta=msgspec.structs.replace(_at_once(snapshot, plan.delta), prompts=prompts),
             lacking=frozenset(lacking),
-            partial=frozenset(asked - set(snapshot.new.tolist())),
+            partial=frozenset(with_text - set(snapshot.new.tolist())),
         )
 
     def _of_pool(self, delta: BatchDelta, pool: int) -> BatchDelta:
@@ -74,14 +74,14 @@ class WorkerUpdates:
             self._pool_of[name] = where
         for parent, child, _ in delta.forks.tolist():
             self._pool_of[child] = self._pool_of[parent]
-        mine = delta.joined.where(delta.joined.pool == pool)
-        here = set(mine.name.tolist())
+        own = delta.joined.where(delta.joined.pool == pool)
+        here = set(own.name.tolist())
         return BatchDelta(
             forks=delta.forks[self._lie(delta.forks[:, 0], pool)],
             renamed=delta.renamed[self._lie(delta.renamed[:, 0], pool)],
             left=delta.left[self._lie(delta.left, pool)],
             released=delta.released[self._lie(delta.released, pool)],
-            joined=mine,
+            joined=own,
             expected=delta.expected[delta.expected[:, -1] == pool],
             dropped=delta.dropped[delta.dropped[:, -1] == pool],
             prompts={name: text for name, text in delta.prompts.items() if name in here},

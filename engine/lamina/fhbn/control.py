@@ -66,7 +66,7 @@ _CODE_BYTES = 32
 _LENGTH = struct.Struct("<I")
 # After a silence of 2 s it is asked every second, and given up after three questions; what was said and not
 # acknowledged is given up in that time too.
-_KEPT_ALIVE = (
+_KEEPALIVE = (
     ((socket.SOL_SOCKET, socket.SO_KEEPALIVE), 1),
     ((socket.IPPROTO_TCP, socket.TCP_KEEPIDLE), 2),
     ((socket.IPPROTO_TCP, socket.TCP_KEEPINTVL), 1),
@@ -157,14 +157,14 @@ class Control:
             self._hear_proof(deadline)
 
     def _hear_proof(self, deadline: Deadline) -> None:
-        wanted = hmac.digest(self._others, b"proof", "sha256")
+        expected = hmac.digest(self._others, b"proof", "sha256")
         try:
             proof = self._read(_CODE_BYTES, deadline)
         except PeerLostError as error:
             raise HandshakeError(
                 "channel-secret", "the other process hung up instead of proving that it has the same secret"
             ) from error
-        if not hmac.compare_digest(wanted, proof):
+        if not hmac.compare_digest(expected, proof):
             raise HandshakeError("channel-secret", "the other process has another secret")
 
     def say(
@@ -300,7 +300,7 @@ class Control:
 
     def notice_silence(self) -> None:
         """Have the kernel ask now and then whether the other machine is there, and hang up if it is not."""
-        for option, value in _KEPT_ALIVE:
+        for option, value in _KEEPALIVE:
             self._socket.setsockopt(*option, value)
 
     def close(self) -> None:

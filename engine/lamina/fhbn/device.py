@@ -49,11 +49,11 @@ class Watch:
             waiting = select.poll()
             waiting.register(stopping, select.POLLIN)
             for descriptor in watched:
-                kept = os.dup(descriptor)
-                opened.callback(os.close, kept)
+                copied = os.dup(descriptor)
+                opened.callback(os.close, copied)
                 # A pidfd is readable when its process has ended, and a socket hangs up.
-                is_socket = stat.S_ISSOCK(os.fstat(kept).st_mode)
-                waiting.register(kept, select.POLLRDHUP if is_socket else select.POLLIN)
+                is_socket = stat.S_ISSOCK(os.fstat(copied).st_mode)
+                waiting.register(copied, select.POLLRDHUP if is_socket else select.POLLIN)
             self._thread = threading.Thread(
                 target=_wait, args=(waiting, stopping.fileno(), ended), name="lamina-fhbn-watch", daemon=True
             )
@@ -225,9 +225,9 @@ class _DeviceEnd:
         this = weakref.ref(self)
 
         def abort() -> None:
-            if (kept := this()) is not None:
+            if (owner := this()) is not None:
                 _end_waits(end, nic)
-            del kept  # which may be the last there is of it: __del__ runs here, in the watch's thread
+            del owner  # which may be the last there is of it: __del__ runs here, in the watch's thread
 
         return abort
 

@@ -68,30 +68,32 @@ def require_network(network: str) -> None:
         raise ValueError(f"network '{network}' is unknown: give one of {', '.join(names())}")
 
 
-class Found(NamedTuple):
+class Available(NamedTuple):
     """Engines that are asked for, best first."""
 
     usable: list[str]
     missing: dict[str, str]  # why others cannot be used, in words that follow "because"
 
 
-def find(network: str, here: Place, there: Place, own_host: str = "", *, on_stream: bool = False) -> Found:
+def find(
+    network: str, here: Place, there: Place, own_host: str = "", *, on_stream: bool = False
+) -> Available:
     """Return the engines usable at `own_host` to reach `there`; raise a HandshakeError if none is."""
-    asked = _AUTOMATIC if network == "auto" else (network,)
+    choices = _AUTOMATIC if network == "auto" else (network,)
     reasons: dict[str, str | None] = {}
-    for name in asked:
+    for name in choices:
         if on_stream and name not in _ON_STREAMS:
             reasons[name] = _ON_THE_HOST.get(name, "it has no ends on a GPU's stream")
         else:
-            doubt = pkgutil.resolve_name(_DOUBTED[name]) if len(asked) > 1 and name in _DOUBTED else None
+            doubt = pkgutil.resolve_name(_DOUBTED[name]) if len(choices) > 1 and name in _DOUBTED else None
             reasons[name] = (doubt and doubt(here, there, own_host)) or engine(name).missing(here, there)
-    found = Found(
+    available = Available(
         [name for name, reason in reasons.items() if reason is None],
         {name: reason for name, reason in reasons.items() if reason is not None},
     )
-    if not found.usable:
-        raise HandshakeError("channel-network-unusable", because(found.missing))
-    return found
+    if not available.usable:
+        raise HandshakeError("channel-network-unusable", because(available.missing))
+    return available
 
 
 def because(missing: Mapping[str, str]) -> str:
@@ -111,7 +113,7 @@ def best(ours: Sequence[str], theirs: Sequence[str]) -> str:
     )
 
 
-def passed_over(chosen: str, ours: Found, theirs: Found, peer: str) -> str:
+def passed_over(chosen: str, ours: Available, theirs: Available, peer: str) -> str:
     """Why it is no better one; nothing if there is none."""
     at_peer = {name: f"{peer} says: {reason}" for name, reason in theirs.missing.items()}
     missing = at_peer | ours.missing

@@ -21,7 +21,7 @@ from lamina.fhbn.errors import ChannelTimeoutError, HandshakeError
 
 _TOKEN_BYTES = 32
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
-_MOST_SAID_BYTES = 64
+_MOST_WORDS_BYTES = 64
 
 
 def impossible(here: Place, there: Place) -> str | None:
@@ -89,7 +89,7 @@ def taken(connection: socket.socket, control: Control, deadline: Deadline) -> It
     """Receive the peer's words and an open file, which is closed afterwards."""
     connection.settimeout(deadline.wait_s)
     try:
-        words, descriptors, _, _ = socket.recv_fds(connection, _MOST_SAID_BYTES, 1)
+        words, descriptors, _, _ = socket.recv_fds(connection, _MOST_WORDS_BYTES, 1)
     except ConnectionError:  # the peer is gone; the reason is read below
         words, descriptors = b"", []
     except OSError as error:

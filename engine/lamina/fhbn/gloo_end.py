@@ -95,8 +95,8 @@ class GlooEnd(GroupEnd):
         group, self._group = self._group, None
         if self._ended is None:
             with contextlib.suppress(RuntimeError):
-                said = torch.ones(1, dtype=torch.uint8)
-                group.send([said], self._other, GOODBYE).wait(patience(_GOODBYE_S))
+                goodbye = torch.ones(1, dtype=torch.uint8)
+                group.send([goodbye], self._other, GOODBYE).wait(patience(_GOODBYE_S))
         self._forget()
         del group
 
@@ -140,7 +140,7 @@ class GlooReceiver(GlooEnd):
         self._giving_back = False
         # Of messages that are held: to know when one is gone. A __del__ would also run for those that were
         # released, in the middle of the loop that uses them, and what a signal raises in there is lost.
-        self._held: list[weakref.ref[GlooMessage] | None] = [None] * spec.slots
+        self._messages: list[weakref.ref[GlooMessage] | None] = [None] * spec.slots
 
     @property
     def next_seqno(self) -> int:
@@ -174,7 +174,7 @@ class GlooReceiver(GlooEnd):
             body = frame[HEADER.size :]
         message = GlooMessage(self, self._next, body, spans)
         seqno = self._next
-        self._held[slot] = weakref.ref(message, lambda _: self._give_back(seqno))
+        self._messages[slot] = weakref.ref(message, lambda _: self._give_back(seqno))
         self._next = after(self._next)
         self._finish()
         return message
@@ -198,7 +198,7 @@ class GlooReceiver(GlooEnd):
         return distance(self._consumed, self._next) <= self._mask and self._frames.touched(self._next)
 
     def _give_back(self, seqno: int) -> None:
-        self._held[seqno & self._mask] = None
+        self._messages[seqno & self._mask] = None
         self._given_back[seqno & self._mask] = True
         if self._giving_back or self._group is None:
             return
@@ -350,8 +350,8 @@ class GlooSender(GlooEnd):
     def _body(self, buffers: Sequence[object], parts: Sequence[memoryview], spans: Spans) -> Any:
         """One tensor of all parts: the part itself where there is one, else a copy of them."""
         if len(parts) == 1 and not parts[0].readonly:
-            whole = buffers[0]
-            return flat_bytes(whole) if isinstance(whole, torch.Tensor) else _tensor_over(parts[0])
+            single = buffers[0]
+            return flat_bytes(single) if isinstance(single, torch.Tensor) else _tensor_over(parts[0])
         if self._staging is None:
             self._staging = torch.zeros(self._framing.room, dtype=torch.uint8)
         _gather(self._staging.numpy().data, parts, spans)

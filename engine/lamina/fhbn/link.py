@@ -23,7 +23,7 @@ from lamina.fhbn.control import (
     seconds,
     sound_name,
 )
-from lamina.fhbn.engines import Found, best, engine, find, passed_over, require_network
+from lamina.fhbn.engines import Available, best, engine, find, passed_over, require_network
 from lamina.fhbn.errors import (
     ChannelClosedError,
     ChannelError,
@@ -134,11 +134,11 @@ class Link:
         require_network(network)
         deadline = Deadline(spec.timeout_s)
         with self._opening(deadline):
-            found = find(network, self._here, self._there, self._control.own_host, on_stream=on_stream)
-            offer = {"engines": found.usable, "missing": found.missing, "terms": spec.to_wire()}
+            available = find(network, self._here, self._there, self._control.own_host, on_stream=on_stream)
+            offer = {"engines": available.usable, "missing": available.missing, "terms": spec.to_wire()}
             self._control.say(offer, deadline)
             chosen = field(self._control.hear(deadline), "use", str, self.peer)
-            if chosen not in found.usable:
+            if chosen not in available.usable:
                 raise HandshakeError(
                     "channel-message", f"{self.peer} has chosen a network that was not offered"
                 )
@@ -172,13 +172,13 @@ class Link:
             self._control.say({"use": chosen}, deadline)
             return self._both(maker(chosen)(self._control, spec, deadline), deadline)
 
-    def _offered(self, offer: WireMessage) -> Found:
+    def _offered(self, offer: WireMessage) -> Available:
         names: list[Any] = field(offer, "engines", list, self.peer)
         missing: dict[Any, Any] = field(offer, "missing", dict, self.peer)
-        said = [*names, *missing, *missing.values()]
-        if not all(isinstance(one, str) and one.isprintable() for one in said):
+        texts = [*names, *missing, *missing.values()]
+        if not all(isinstance(one, str) and one.isprintable() for one in texts):
             raise HandshakeError("channel-message", f"{self.peer} has sent a message without sound 'engines'")
-        return Found(names, missing)
+        return Available(names, missing)
 
     @contextlib.contextmanager
     def _opening(self, deadline: Deadline) -> Iterator[None]:
@@ -230,9 +230,9 @@ def _on_a_device(kind: type[AnyEnd], device: str, chosen: str) -> End[AnyEnd]:
 
     def make(control: Control, spec: ChannelSpec, deadline: Deadline) -> AnyEnd:
         over: Any = engine(chosen)
-        kept: Any = kind
-        with over.joined(control, spec, deadline, sends=kept.sends, gpu=device) as made:
-            end: AnyEnd = kept(
+        end_of: Any = kind
+        with over.joined(control, spec, deadline, sends=end_of.sends, gpu=device) as made:
+            end: AnyEnd = end_of(
                 made.segment, made.peer, made.watched,
                 timeout_s=spec.timeout_s, device=device, engine=chosen, writer=made.writer, place=made.place,
             )  # fmt: skip

@@ -65,11 +65,11 @@ def new_ring(spec: ChannelSpec) -> ShmSegment:
 
 def registered(spec: ChannelSpec, gpu: str | None, register: Callable[[RingMemory], Any]) -> Registered:
     """A ring of this channel's shape that the NIC knows: of an end on a GPU, on that if it can be."""
-    asked = os.environ.get(VARIABLE, "")
-    if asked not in ("", "host", "device"):
-        raise HandshakeError("channel-ring-asked", f"{VARIABLE} is {asked!r}: give host or device")
-    why = f"{VARIABLE} is host" if asked else ""
-    if gpu is not None and asked != "host":
+    setting = os.environ.get(VARIABLE, "")
+    if setting not in ("", "host", "device"):
+        raise HandshakeError("channel-ring-asked", f"{VARIABLE} is {setting!r}: give host or device")
+    why = f"{VARIABLE} is host" if setting else ""
+    if gpu is not None and setting != "host":
         refused = {}
         for way in WAYS:
             try:
@@ -78,7 +78,7 @@ def registered(spec: ChannelSpec, gpu: str | None, register: Callable[[RingMemor
             except _refusals() as error:
                 refused[str(error)] = way
         why = "; ".join(refused)
-        if asked:
+        if setting:
             raise HandshakeError("channel-ring-on-host", f"{VARIABLE} is device, and {why}")
     ring = new_ring(spec)
     return Registered(ring, register(ring), Place(HOST, why))

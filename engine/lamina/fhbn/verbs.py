@@ -73,10 +73,10 @@ def quality() -> Quality:
 
 
 def _number(variable: str, most: int) -> int:
-    said = os.environ.get(variable, "0")
-    if not said.isdecimal() or int(said) > most:
-        raise HandshakeError("channel-quality", f"{variable} is {said!r}: give 0 to {most}")
-    return int(said)
+    value = os.environ.get(variable, "0")
+    if not value.isdecimal() or int(value) > most:
+        raise HandshakeError("channel-quality", f"{variable} is {value!r}: give 0 to {most}")
+    return int(value)
 
 
 class VerbsEngine(NicEngine):
@@ -100,8 +100,8 @@ class VerbsEngine(NicEngine):
             quality()
             self._port(device())
         except ChannelError as error:
-            asked = f" ({_VARIABLE} is {device()!r})" if device() else ""
-            return f"{error}{asked}"
+            setting = f" ({_VARIABLE} is {device()!r})" if device() else ""
+            return f"{error}{setting}"
         return None
 
     @contextlib.contextmanager

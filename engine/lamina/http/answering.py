@@ -62,7 +62,7 @@ class CompletionForm(_Form):
 
     prefix, chunk_name = "cmpl", "text_completion"
 
-    def whole(self, deltas: Mapping[Choice, Delta], usage: answers.Usage) -> answers.CompletionAnswer:
+    def complete(self, deltas: Mapping[Choice, Delta], usage: answers.Usage) -> answers.CompletionAnswer:
         choices = [self._choice(choice, delta) for choice, delta in deltas.items()]
         return {**self._head, "object": "text_completion", "choices": choices, "usage": usage}
 
@@ -110,7 +110,7 @@ class ChatForm(_Form):
 
     prefix, chunk_name = "chatcmpl", "chat.completion.chunk"
 
-    def whole(self, deltas: Mapping[Choice, Delta], usage: answers.Usage) -> answers.ChatAnswer:
+    def complete(self, deltas: Mapping[Choice, Delta], usage: answers.Usage) -> answers.ChatAnswer:
         choices: list[answers.ChatChoice] = []
         for choice, delta in deltas.items():
             message: answers.ChatMessage = {"role": "assistant", "content": delta.text, "refusal": None}
@@ -197,7 +197,7 @@ class Answering:
         self._unsent = 0
         self._updates: list[Update] = []
         self._waker: asyncio.Future[None] | None = None
-        self.gone = False  # the client has left
+        self.disconnected = False  # the client has left
         self._begun = False  # a chunk has been sent
 
     def submit(self) -> None:
@@ -211,13 +211,13 @@ class Answering:
     async def taken(self) -> None:
         """Wait until the engine has all of them; an ApiError if it refuses one."""
         waiting = set(self.tickets)
-        kept: list[Update] = []
-        while waiting and not self.gone:
+        others: list[Update] = []
+        while waiting and not self.disconnected:
             for update in await self._next():
                 waiting.discard(update.ticket)
                 self._require_sound(update)
-                kept.append(update)
-        self._updates = kept + self._updates
+                others.append(update)
+        self._updates = others + self._updates
 
     def _require_sound(self, update: Update) -> None:
         if update.refused:
@@ -229,7 +229,7 @@ class Answering:
 
     def cancel(self) -> None:
         """Call off whatever of it still runs."""
-        self.gone = True
+        self.disconnected = True
         if self._open:
             self._driver.cancel(self._open)
             self._open = set()
@@ -255,7 +255,7 @@ class Answering:
 
     async def _next(self) -> list[Update]:
         """Wait for and return updates; none once the client has left."""
-        while not self._updates and not self.gone:
+        while not self._updates and not self.disconnected:
             self._waker = asyncio.get_running_loop().create_future()
             await self._waker
         updates, self._updates, self._unsent = self._updates, [], 0
@@ -280,7 +280,7 @@ class Answering:
                 self._open.discard(update.ticket)
         return {choice: Delta.joined(new) for choice, new in deltas.items()}
 
-    async def whole(self) -> bytes:
+    async def complete(self) -> bytes:
         """The answer's body, when all of it is there."""
         deltas: dict[Choice, list[Delta]] = {choice: [] for choice in self.choices}
         while not self.done:
@@ -292,7 +292,7 @@ class Answering:
 
     def _written(self, deltas: dict[Choice, list[Delta]]) -> bytes:
         joined = {choice: Delta.joined(each) for choice, each in deltas.items()}
-        return to_json(self._form.whole(joined, self.usage()))
+        return to_json(self._form.complete(joined, self.usage()))
 
     def usage(self, choice: Choice | None = None) -> answers.Usage:
         """Tokens in and out so far, of one choice or of all."""
@@ -342,8 +342,8 @@ class Answer(Response):
 
     async def answer(self, send: Send) -> None:
         try:
-            status, body = 200, await self.answering.whole()
-            if self.answering.gone:
+            status, body = 200, await self.answering.complete()
+            if self.answering.disconnected:
                 return
         except ApiError as error:
             status, body = error.status, error.body()
@@ -383,11 +383,11 @@ class Stream(Answer):
             except ApiError as error:
                 await self._send_body(send, event(error.answer()) + DONE, more=False)
                 return
-            if answering.gone:
+            if answering.disconnected:
                 break
             if body := b"".join(answering.events(deltas)):
                 await self._send_body(send, body, more=True)
-        if not answering.gone:
+        if not answering.disconnected:
             await self._send_body(send, DONE, more=False)
 
     async def _send_body(self, send: Send, body: bytes, *, more: bool) -> None:

@@ -34,7 +34,7 @@ from lamina.http.service import Service
 
 REFERENCE = "#/components/schemas/{model}"
 EVENTS = "text/event-stream"
-GONE = 499  # as nginx has it
+CLIENT_CLOSED = 499  # as nginx has it
 CREATED = 0  # the model has no date of its own
 METRICS = ("text/plain", "application/openmetrics-text")
 
@@ -61,7 +61,7 @@ def make_app(service: Service) -> FastAPI:
         redirect_slashes=False,
     )
     for kind in (ApiError, HTTPException, RequestValidationError, Exception):
-        app.add_exception_handler(kind, _told)
+        app.add_exception_handler(kind, _error_answer)
     app.add_middleware(Guard, service=service)
     _add_endpoints(app, service)
     app.openapi = lambda: _described(app)  # type: ignore[method-assign]
@@ -144,7 +144,7 @@ async def _while_there(
         await asyncio.wait((preparing, leaving), return_when=asyncio.FIRST_COMPLETED)
         if preparing.done():
             return await preparing
-        raise ApiError(GONE, "the client has left")  # which nobody hears
+        raise ApiError(CLIENT_CLOSED, "the client has left")  # which nobody hears
     finally:
         preparing.cancel()
         leaving.cancel()
@@ -168,25 +168,25 @@ async def _body(request: Request) -> bytes:
         raise ApiError(400, "the body has not come whole") from error
 
 
-async def _told(request: Request, error: Exception) -> Response:
+async def _error_answer(request: Request, error: Exception) -> Response:
     """Return the answer that reports an error to a client."""
     match error:
         case ApiError():
-            told = error
+            reported = error
         case HTTPException():  # the framework's: unknown paths and methods
             reasons = {
                 404: f"there is nothing at {request.url.path}",
                 405: f"{request.method} does not go with {request.url.path}",
             }
             why = reasons.get(error.status_code, str(error.detail))
-            told = ApiError(error.status_code, why, headers=error.headers)
+            reported = ApiError(error.status_code, why, headers=error.headers)
         case RequestValidationError():
-            told = ApiError(400, str(error))
+            reported = ApiError(400, str(error))
         case _:
-            told = ApiError(500, f"this is a bug of the server: {type(error).__name__}", code="bug")
-    if told.code in ("body_too_large", "bodies_too_large"):
-        raise told  # the guard hangs up on a client that is still sending
-    return JSONResponse(told.answer(), told.status, told.headers)
+            reported = ApiError(500, f"this is a bug of the server: {type(error).__name__}", code="bug")
+    if reported.code in ("body_too_large", "bodies_too_large"):
+        raise reported  # the guard hangs up on a client that is still sending
+    return JSONResponse(reported.answer(), reported.status, reported.headers)
 
 
 def _posted(model: type[BaseModel]) -> dict[str, Any]:
@@ -251,7 +251,7 @@ class Serving:
         # The engine has opened by now what it needs.
         space = room(limits.most_connections)
         self.gate = Gate(make_app(service), space, limits.client_s, limits.keep_alive_s)
-        self._asked, self._forced = asyncio.Event(), False  # to end; to wait for no answer
+        self._stopping, self._forced = asyncio.Event(), False  # to end; to wait for no answer
         self._loop: asyncio.AbstractEventLoop | None = None
         self._verbose = verbose
 
@@ -267,11 +267,11 @@ class Serving:
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
         """The first one drains, the second ends; that comes to pass whatever hangs, the event loop too."""
-        heard: list[int] = []
+        signals: list[int] = []
 
         def hear(number: int, _: object) -> None:
-            heard.append(number)
-            if len(heard) == 2:
+            signals.append(number)
+            if len(signals) == 2:
                 last = threading.Timer(AT_ONCE_S, self._at_once, (128 + number,))
                 last.daemon = True
                 last.start()
@@ -283,14 +283,14 @@ class Serving:
             yield
         finally:
             # What is left to end, the engine's workers, a second one does not wait for either.
-            if not heard:
+            if not signals:
                 for number, handler in before.items():
                     signal.signal(number, handler)
 
     def stop(self) -> None:
         """Stop as on a signal; from the event loop."""
-        self._forced = self._asked.is_set()
-        self._asked.set()
+        self._forced = self._stopping.is_set()
+        self._stopping.set()
 
     async def serve(self) -> None:
         """Serve until stop(), or the engine's end."""
@@ -302,7 +302,7 @@ class Serving:
                 lambda: Connection(self.gate), sock=self._socket, backlog=BACKLOG
             )
             self._ready()
-            await self._until_asked()
+            await self._until_stopping()
             await self._drain()
             listening.close()
             await self._hang_up()
@@ -331,8 +331,8 @@ class Serving:
         if not driver.ended:
             self._at_once(1)
 
-    async def _until_asked(self) -> None:
-        ends = (self._asked, self._service.dead)
+    async def _until_stopping(self) -> None:
+        ends = (self._stopping, self._service.dead)
         waits = [asyncio.create_task(event.wait()) for event in ends]  # waits: a server serves on
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for wait in waits:

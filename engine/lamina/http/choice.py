@@ -189,14 +189,14 @@ class Detokenizer:
         return text
 
     def _step(self) -> str:
-        whole = self._text(self._window)
-        broken = len(whole) - len(whole.rstrip(BROKEN))
-        firm = len(whole) - min(broken, MOST_MISSING)
+        current = self._text(self._window)
+        broken = len(current) - len(current.rstrip(BROKEN))
+        firm = len(current) - min(broken, MOST_MISSING)
         if len(self._window) > LONGEST_WINDOW:
-            firm = len(whole)
-        new = whole[self._given : firm]
+            firm = len(current)
+        new = current[self._given : firm]
         self._given = max(self._given, firm)
-        if firm == len(whole):
+        if firm == len(current):
             del self._window[: self._settled]
             self._settled = len(self._window)
             self._given = len(self._text(self._window))
@@ -211,27 +211,27 @@ class StopStrings:
 
     def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
         self._stops, self._include = stops, include
-        self._held = ""
+        self._pending = ""
         self.met: str | None = None
 
     def feed(self, text: str) -> str:
         """The part of it, and of what was held back, that can be sent now."""
         if not self._stops:
             return text
-        text = self._held + text
+        text = self._pending + text
         places = [(place, stop) for stop in self._stops if (place := text.find(stop)) >= 0]
         if places:
             # Of those that end first the one that begins first.
             place, self.met = min(places, key=lambda at: (at[0] + len(at[1]), at[0]))
-            self._held = ""
+            self._pending = ""
             return text[: place + len(self.met)] if self._include else text[:place]
         keep = max(_overlap(text, stop) for stop in self._stops)
-        self._held = text[len(text) - keep :]
+        self._pending = text[len(text) - keep :]
         return text[: len(text) - keep]
 
     def flush(self) -> str:
-        held, self._held = self._held, ""
-        return held
+        pending, self._pending = self._pending, ""
+        return pending
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -41,18 +41,18 @@ class Room(NamedTuple):
     rejected: int  # beside them
 
 
-def room(wanted: int) -> Room:
+def room(requested: int) -> Room:
     """Return the room for the connections wanted, or as many as can be; raise the process's limit to it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     there = sum(1 for _ in Path("/proc/self/fd").iterdir())
-    need = there + wanted + MOST_REJECTED + RESERVED
+    need = there + requested + MOST_REJECTED + RESERVED
     if hard != resource.RLIM_INFINITY:
         need = min(need, hard)
     if soft != resource.RLIM_INFINITY and soft < need:
         resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))
     spare = need - there
     rejected, reserved = min(MOST_REJECTED, spare // 4), min(RESERVED, spare // 4)
-    return Room(max(1, min(wanted, spare - rejected - reserved)), rejected)
+    return Room(max(1, min(requested, spare - rejected - reserved)), rejected)
 
 
 @dataclass(slots=True)

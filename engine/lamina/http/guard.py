@@ -108,7 +108,7 @@ class _Body:
     def __init__(self, service: Service, receive: Receive) -> None:
         self._service, self._receive = service, receive
         self._size = 0
-        self._whole = False
+        self._complete = False
 
     def require_small(self, size: int) -> None:
         most = self._service.body_bytes
@@ -118,23 +118,23 @@ class _Body:
 
     async def receive(self) -> Message:
         message = await self._receive()
-        self._whole = not message.get("more_body")
+        self._complete = not message.get("more_body")
         came = len(message.get("body", b""))
         self._size += came
-        self._service.held_bytes += came
+        self._service.buffered_bytes += came
         self.require_small(self._size)
-        if came and self._service.held_bytes > (most := self._service.most_held_bytes):
+        if came and self._service.buffered_bytes > (most := self._service.most_buffered_bytes):
             why = f"the bodies of all requests are larger than {most:,} bytes together: try later"
             raise ApiError(503, why, code="bodies_too_large", headers=CLOSE | RETRY)
         return message
 
     def comes(self, headers: dict[bytes, bytes]) -> bool:
         """Whether there is more of it than was read, or its sender asks first."""
-        said = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
-        return said and not self._whole and b"expect" not in headers
+        announced = b"transfer-encoding" in headers or headers.get(b"content-length", b"0") != b"0"
+        return announced and not self._complete and b"expect" not in headers
 
     def let_go(self) -> None:
-        self._service.held_bytes -= self._size
+        self._service.buffered_bytes -= self._size
         self._size = 0
 
 

@@ -65,12 +65,12 @@ class Meter:
     def __init__(self, engine: Engines) -> None:
         self._engine = engine
         self._gaps, self._sizes = Histogram(GAPS_S), Histogram(SIZES)
-        self._first, self._whole = Histogram(WAITS_S), Histogram(WAITS_S)
+        self._first, self._durations = Histogram(WAITS_S), Histogram(WAITS_S)
         self._tokens_in = self._tokens_out = self._preemptions = 0
         self._ends: Counter[str] = Counter()
         self.answers: Counter[tuple[str, int]] = Counter()  # by path and status, of the event loop
         self._worked_s: dict[str, float] = {}
-        self._asked_s = 0.0
+        self._sampled_s = 0.0
 
     # Called by the driver's thread.
 
@@ -78,8 +78,8 @@ class Meter:
         if step.size:
             self._sizes.add(step.size)
         self._preemptions += len(step.preempted)
-        if step.ended_s - self._asked_s > ASK_S:
-            self._asked_s = step.ended_s
+        if step.ended_s - self._sampled_s > ASK_S:
+            self._sampled_s = step.ended_s
             self.ask()
 
     def ask(self) -> None:
@@ -106,7 +106,7 @@ class Meter:
             end = next((end for end in ("cancelled", "length", "stop") if end in ends), "cancelled")
         self._ends[end] += 1
         if end in ("length", "stop"):
-            self._whole.add(max(0.0, ticket.last_s - ticket.arrived_s))
+            self._durations.add(max(0.0, ticket.last_s - ticket.arrived_s))
 
     # Called for Prometheus.
 
@@ -125,8 +125,8 @@ class Meter:
         yield self._gaps.metric("lamina_time_between_tokens_seconds", gap)
         first = "Seconds from a request's arrival to its first token, as the engine made it."
         yield self._first.metric("lamina_time_to_first_token_seconds", first)
-        whole = "Seconds from a request's arrival to its last token, of those that were not called off."
-        yield self._whole.metric("lamina_request_seconds", whole)
+        duration = "Seconds from a request's arrival to its last token, of those that were not called off."
+        yield self._durations.metric("lamina_request_seconds", duration)
         yield self._sizes.metric("lamina_batch_size", "Sequences of an iteration of one batch.")
         gauges = (
             ("lamina_requests_running", "Requests that are in a batch.", driver.running),
@@ -181,7 +181,7 @@ THREADS = 2
 TOKEN_BYTES = 32
 REST_BYTES = 262_144
 # Of all bodies together, whose prompts as lists of numbers take up to ten times as much.
-MOST_HELD_BYTES = 64_000_000
+MOST_BUFFERED_BYTES = 64_000_000
 # Log-probabilities are kept in columns as long as the longest answer that has them.
 MOST_LOGPROB_TOKENS = 4096
 # Of all choices of a request: they are kept until its answer is sent.
@@ -216,7 +216,7 @@ class Service:
         self.draining = False
         self.sending: set[Answer] = set()
         self.body_bytes = self.limits.body_bytes or REST_BYTES + TOKEN_BYTES * self.context
-        self.held_bytes, self.most_held_bytes = 0, max(MOST_HELD_BYTES, 4 * self.body_bytes)
+        self.buffered_bytes, self.most_buffered_bytes = 0, max(MOST_BUFFERED_BYTES, 4 * self.body_bytes)
         self.threads = ThreadPoolExecutor(THREADS, "reader")
         self.answered = 0  # requests for answers that are under way, from their headers to their last byte
         self._loop: asyncio.AbstractEventLoop | None = None

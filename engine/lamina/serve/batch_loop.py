@@ -319,9 +319,9 @@ class BatchLoop:
         for batch in list(self._broken_off):
             step = self._steps[batch]
             if self.decoder.flying(batch):
-                back, gone = self.decoder.unjoin(batch)
+                back, already_ended = self.decoder.unjoin(batch)
                 ready += back
-                for request in gone:
+                for request in already_ended:
                     self.leave(request)
                 numbers = {request.number for request in back}
                 step.joined = [number for number in step.joined if number not in numbers]

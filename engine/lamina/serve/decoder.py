@@ -61,23 +61,23 @@ class Decoder:
         If there is none they join as others do.
         """
         self._give_names(request, pool)
-        wanted = []
+        prefills = []
         for row in request.rows:
-            name, parent, shared, whole = self._text(request, row)
-            if len(whole) - 1 > shared:
-                wanted.append(PrefillRequest(name, whole[:-1].astype(np.int32), shared, pool, parent))
-        request.staged = bool(wanted)
-        return wanted
+            name, parent, shared, text = self._text(request, row)
+            if len(text) - 1 > shared:
+                prefills.append(PrefillRequest(name, text[:-1].astype(np.int32), shared, pool, parent))
+        request.staged = bool(prefills)
+        return prefills
 
     def prompt_tokens(self, request: Request) -> int:
         """Return how many tokens must be computed before it can decode, of all its sequences."""
         if self._decode_only:
             return 0
-        mine = [len(request.prompt) + self.made(request) - 1]
+        counts = [len(request.prompt) + self.made(request) - 1]
         for row in request.rows[1:]:
             made = len(self._made(request, row))
-            mine.append(len(request.prompt) + made - 1 if made else 0)
-        return sum(mine)
+            counts.append(len(request.prompt) + made - 1 if made else 0)
+        return sum(counts)
 
     def dropped(self) -> NDArray[np.int64]:
         """Sequences that attention workers are to expect no more: names and pools. They are told now."""
@@ -102,9 +102,9 @@ class Decoder:
         request.batch = batch
         table, rows, builder = self._table, request.rows, self._builders[batch]
         for row in rows:
-            whole = self._join(builder, request, row)
-            table.token[row] = whole[-1]
-            table.position[row] = len(whole) - 1
+            text = self._join(builder, request, row)
+            table.token[row] = text[-1]
+            table.position[row] = len(text) - 1
         table.join(batch, rows)
         request.staged = False
         request.expected = []
@@ -120,19 +120,19 @@ class Decoder:
 
     def _join(self, builder: DeltaBuilder, request: Request, row: int) -> NDArray[np.int64]:
         """A sequence comes, with a prompt's KV to compute unless it is there; its text so far."""
-        name, parent, shared, whole = self._text(request, row)
+        name, parent, shared, text = self._text(request, row)
         builder.joining.append((row, parent, shared, request.pool))
-        if not (self._decode_only or request.staged) and len(whole) - 1 > shared:
-            builder.prompts[name] = whole.astype(np.int32)
-        return whole
+        if not (self._decode_only or request.staged) and len(text) - 1 > shared:
+            builder.prompts[name] = text.astype(np.int32)
+        return text
 
     def _text(self, request: Request, row: int) -> tuple[int, int, int, NDArray[np.int64]]:
         """A sequence's name, whose first tokens it shares, how many, and all its tokens."""
         name, parent = self._table.name[[row, request.rows[0]]].tolist()
-        whole = np.concatenate([request.prompt, self._made(request, row)])
+        text = np.concatenate([request.prompt, self._made(request, row)])
         if name == parent:
-            return name, NO_PARENT, 0, whole
-        return name, parent, len(request.prompt) - 1, whole
+            return name, NO_PARENT, 0, text
+        return name, parent, len(request.prompt) - 1, text
 
     def park(self, request: Request) -> None:
         """The request makes room: its KV goes, its tokens stay."""
@@ -185,13 +185,13 @@ class Decoder:
             self._flying[batch] = None
             self._joining[batch] = Joined()
             self._builders[batch].leave(names)
-        gone = [self._doomed.pop(number) for number in numbers if number in self._doomed]
-        for request in gone:
+        doomed = [self._doomed.pop(number) for number in numbers if number in self._doomed]
+        for request in doomed:
             self._close(request, list(request.rows))
         back = [self._by_number[number] for number in numbers if number in self._by_number]
         for request in back:
             self._searching.pop(request.number, None)
-        return back, gone
+        return back, doomed
 
     def again(self, batch: int) -> BatchDelta:
         """Return the last launch's delta for a repeat, for workers that know the batch: those that joined in
@@ -332,8 +332,8 @@ class Decoder:
             drawing &= ~np.isin(table.request[rows], list(lost))
         places = np.flatnonzero(drawing)
         if choice.revealed:
-            asked = np.flatnonzero(drawing[choice.revealed.rows])
-            self._logprobs.record(rows, choice.revealed, asked)
+            drawn = np.flatnonzero(drawing[choice.revealed.rows])
+            self._logprobs.record(rows, choice.revealed, drawn)
         rows = rows[places]
         ended = table.record(rows, choice.tokens[places])
         return rows[ended]
@@ -343,21 +343,21 @@ class Decoder:
         search, revealed = request.search, choice.revealed
         assert search is not None
         assert revealed is not None
-        mine = np.array(request.rows, np.int64)
-        asked = places_of(places_of(mine, rows), revealed.rows)
-        parents, tokens = search.step(revealed.logs[asked], revealed.tokens[asked])
-        self._table.record(mine, np.array(tokens, np.int64))
+        own = np.array(request.rows, np.int64)
+        drawn = places_of(places_of(own, rows), revealed.rows)
+        parents, tokens = search.step(revealed.logs[drawn], revealed.tokens[drawn])
+        self._table.record(own, np.array(tokens, np.int64))
         if search.done:
             return
         builder = self._builders[request.batch]
-        names = self._table.name[mine].tolist()
+        names = self._table.name[own].tolist()
         heirs: dict[int, int] = {}  # parent -> the beam that takes its KV as it is
         for beam, parent in enumerate(parents):
             name = names[parent]
             if heirs.setdefault(parent, beam) != beam:
                 name = self._name()
                 builder.forks.append((names[parent], name, ALL))
-            self._table.name[mine[beam]] = name
+            self._table.name[own[beam]] = name
             builder.renamed.append((names[beam], name, tokens[beam]))
         builder.released += [name for parent, name in enumerate(names) if parent not in heirs]
 

@@ -255,8 +255,8 @@ class Engine(Served):
 
     def servable(self, prompt: Prompt, sampling: Sampling, made: Sequence[int] = ()) -> Checked:
         """The request, checked; a RequestError if it can never be served. Any thread may ask."""
-        found = self._checked(prompt, sampling, made)
-        tokens = len(found[0])
+        valid = self._checked(prompt, sampling, made)
+        tokens = len(valid[0])
         if tokens + sampling.width * sampling.max_tokens > self.pool_tokens:
             raise RequestError(
                 "request-exceeds-kv",
@@ -265,10 +265,10 @@ class Engine(Served):
             )
         if not self.decode_only and (why := self._core.refusal(tokens)):
             raise RequestError("request-exceeds-memory", why)
-        return found
+        return valid
 
-    def _enqueue(self, wanted: Checked, given: int | None = None) -> int:
-        tokens, sampling, stops, made = wanted
+    def _enqueue(self, valid: Checked, given: int | None = None) -> int:
+        tokens, sampling, stops, made = valid
         number = self._numbers
         seed = secrets.randbits(64) if sampling.seed is None else sampling.seed % SEEDS
         first = priority(self.policy, sampling, len(tokens)) if given is None else given

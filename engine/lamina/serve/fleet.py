@@ -23,7 +23,7 @@ from lamina.serve.requests import Fault, Piece, Result, Step
 from lamina.serve.sampling import LARGEST_PRIORITY, Prompt, RequestError, Sampling, priority
 from lamina.serve.served import Served, require_harm, unknown
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 # A request that ran on so many engines when they died is likely why, and is not sent to another one.
 MOST_DEATHS = 2
 FIRST = -LARGEST_PRIORITY
@@ -146,10 +146,10 @@ class Fleet(Served):
     @property
     def workers(self) -> list[str]:
         """The targets of fault injection: `instance 1`, and its workers, as `1/model 0`."""
-        found = []
+        names = []
         for each in self.here:
-            found += [f"instance {each.number}", *(f"{each.number}/{name}" for name in each.engine.workers)]
-        return found
+            names += [f"instance {each.number}", *(f"{each.number}/{name}" for name in each.engine.workers)]
+        return names
 
     @property
     def advanced_s(self) -> float:
@@ -164,18 +164,18 @@ class Fleet(Served):
         """Return each instance's timelines; None for one that is lost or has none."""
         if not self.idle:
             raise EngineError("engine-busy", "records are collected when nothing is under way: run() first")
-        return [self._asked(each, each.engine.records) for each in self.instances]
+        return [self._ask(each, each.engine.records) for each in self.instances]
 
     def paging(self) -> dict[str, Faults]:
         """Return the paging costs of the engines that are not lost."""
-        found = {each.number: self._asked(each, each.engine.paging) or {} for each in self.here}
-        return {f"{at}/{worker}": faults for at, mine in found.items() for worker, faults in mine.items()}
+        by_engine = {each.number: self._ask(each, each.engine.paging) or {} for each in self.here}
+        return {f"{at}/{worker}": faults for at, own in by_engine.items() for worker, faults in own.items()}
 
     def check_integrity(self) -> None:
         """Recount every engine; raise RuntimeError naming the first thing found wrong."""
         for each in self.here:
             self._settle(each)
-            self._asked(each, each.engine.check_integrity)
+            self._ask(each, each.engine.check_integrity)
 
     @property
     def idle(self) -> bool:
@@ -266,18 +266,18 @@ class Fleet(Served):
         `prefix` are ids of the prompt's leading blocks, where they are known; else they are made of its
         tokens, for a router that asks for them.
         """
-        asked = sampling or Sampling()
-        asked = asked if asked.seed is not None else replace(asked, seed=secrets.randbits(64))
-        tokens = self._servable(prompt, asked, made)
-        first = priority(self._policy, asked, len(tokens))
+        options = sampling or Sampling()
+        options = options if options.seed is not None else replace(options, seed=secrets.randbits(64))
+        tokens = self._servable(prompt, options, made)
+        first = priority(self._policy, options, len(tokens))
         if prefix is None:
-            asked_for = self._front.asks_for_prefixes and not self.decode_only
-            prefix = prefix_blocks(tokens) if asked_for else NO_PREFIX
+            use_prefix = self._front.asks_for_prefixes and not self.decode_only
+            prefix = prefix_blocks(tokens) if use_prefix else NO_PREFIX
         request = Routed(
             self._numbers,
             prompt if self.decode_only else tokens,
-            asked,
-            (len(tokens), asked.width * asked.max_tokens),
+            options,
+            (len(tokens), options.width * options.max_tokens),
             np.asarray(prefix, np.int64),
             first,
             tuple(made),
@@ -301,7 +301,7 @@ class Fleet(Served):
                     return each.engine.servable(prompt, sampling, made)[0]
                 except RequestError as error:
                     refused = refused or error
-        raise refused or self._nobody()
+        raise refused or self._no_instance()
 
     def cancel(self, number: int) -> None:
         """Take a request out; what it has made is its result. One that has ended stays as it ended."""
@@ -316,8 +316,8 @@ class Fleet(Served):
         else:
             self._cancel_there(request, self._there(request), request.local)
         for step in self._steps:
-            for told in (step.joined, step.preempted, step.moved, step.ended):
-                told[:] = [other for other in told if other != number]
+            for listed in (step.joined, step.preempted, step.moved, step.ended):
+                listed[:] = [other for other in listed if other != number]
 
     def _cancel_there(self, request: Routed, instance: Instance, local: int) -> None:
         lost: EngineError | None = None
@@ -351,7 +351,7 @@ class Fleet(Served):
                 if any(each.coming for each in self.here):  # that another one was to have
                     continue
                 if self._requests:
-                    raise self._nobody()
+                    raise self._no_instance()
                 return Step()
             if instance := self._reports.next(min(each.left_s for each in stepped)):
                 self._take(instance)
@@ -396,15 +396,15 @@ class Fleet(Served):
         if (request := self._requests.get(number)) and request.local is not None:
             self._settle(self._there(request))
         if request := self._requests.get(number):
-            found: list[Piece] = []
+            ready: list[Piece] = []
             if request.local is not None:
                 engine = self._there(request).engine
-                found = engine.pieces(request.local, delivered)
+                ready = engine.pieces(request.local, delivered)
             since = delivered.get(0, 0)
             # One that waits has nothing there.
-            if not found and len(request.made) > since:
-                found = [Piece(0, request.made[since:])]
-            return found
+            if not ready and len(request.made) > since:
+                ready = [Piece(0, request.made[since:])]
+            return ready
         if number in self._results:
             return self._results[number].pieces(delivered)
         raise unknown(number)
@@ -453,15 +453,15 @@ class Fleet(Served):
             self._lose(instance, error)
             return
         self.faults += instance.faults()
-        mine = instance.requests
+        own = instance.requests
         step.batch += instance.number * self.batches
-        for request in (mine[local] for local in step.preempted if local in mine):
+        for request in (own[local] for local in step.preempted if local in own):
             request.runs = False
-        for request in (mine[local] for local in step.joined if local in mine):
+        for request in (own[local] for local in step.joined if local in own):
             request.runs = True
-        ended = [(mine[local], local) for local in step.ended if local in mine]
-        step.joined = [mine[local].number for local in step.joined if local in mine]
-        step.preempted = [mine[local].number for local in step.preempted if local in mine]
+        ended = [(own[local], local) for local in step.ended if local in own]
+        step.joined = [own[local].number for local in step.joined if local in own]
+        step.preempted = [own[local].number for local in step.preempted if local in own]
         step.ended = [request.number for request, _ in ended]
         for request, local in ended:
             self._end(request, instance.engine.result(local))
@@ -485,7 +485,7 @@ class Fleet(Served):
                 failed.append(request)
                 continue
             if ran:
-                again += request.wanted[0] + len(request.made)
+                again += request.demand[0] + len(request.made)
                 running.add(request.number)
             moved.append(request)
         instance.lose(why)
@@ -563,7 +563,7 @@ class Fleet(Served):
             raise EngineError("fleet-instance-unknown", f"there is no instance {number}: there are {there}")
         return self.instances[number]
 
-    def _asked(self, instance: Instance, deed: Callable[[], Found]) -> Found | None:
+    def _ask(self, instance: Instance, deed: Callable[[], Value]) -> Value | None:
         """Return the engine's answer; None if it is lost."""
         if instance.why is None:
             try:
@@ -572,7 +572,7 @@ class Fleet(Served):
                 self._lose(instance, error)
         return None
 
-    def _nobody(self) -> EngineError:
+    def _no_instance(self) -> EngineError:
         lost = [each.why for each in self.instances if each.why is not None]
         last = f", the last one {lost[-1]}" if lost else ""
         return EngineError(

@@ -53,7 +53,7 @@ class Front:
         self.router = Router(self._name, limits, global_queue=self._global)
         for request in requests:
             if request.instance is not None:
-                self.router.route_to(request.instance, *request.wanted)
+                self.router.route_to(request.instance, *request.demand)
         for each in instances:
             self.router.open(each.number, each.open)
 
@@ -72,7 +72,7 @@ class Front:
     def left(self, request: Routed) -> Routed:
         """Release a request from its instance, and return it."""
         if request.instance is not None:
-            self.router.left(request.instance, *request.wanted)
+            self.router.left(request.instance, *request.demand)
         request.instance = request.local = None
         return request
 
@@ -84,13 +84,13 @@ class Front:
             if (chosen := self._route(request)) is None:
                 break
             if not _fits(self._instances[chosen], request):
-                self.router.left(chosen, *request.wanted)
+                self.router.left(chosen, *request.demand)
                 others = [each for each in self._instances if each.open and _fits(each, request)]
                 if not others:
                     heapq.heappop(self._waiting)
                     refused.append(request)
                     continue
-                takers = (self.router.route_to(each.number, *request.wanted) for each in others)
+                takers = (self.router.route_to(each.number, *request.demand) for each in others)
                 if (chosen := next((taker for taker in takers if taker is not None), None)) is None:
                     break
             heapq.heappop(self._waiting)
@@ -101,12 +101,12 @@ class Front:
     def _route(self, request: Routed) -> int | None:
         router = self.router
         if self._choose is None:
-            return router.route(*request.wanted, request.prefix, PREFIX_BLOCK)
+            return router.route(*request.demand, request.prefix, PREFIX_BLOCK)
         if not any(each.open for each in self._instances):
             return None
-        chosen = self._choose(*request.wanted, request.prefix, router.requests, router.kv_tokens)
+        chosen = self._choose(*request.demand, request.prefix, router.requests, router.kv_tokens)
         try:
-            return router.route_to(chosen, *request.wanted)
+            return router.route_to(chosen, *request.demand)
         except (IndexError, TypeError) as error:
             why = f"the router chose instance {chosen!r}: {error}"
             raise EngineError("fleet-router-invalid", why) from error
@@ -124,4 +124,4 @@ def prefix_blocks(tokens: Ints) -> Ints:
 
 def _fits(instance: Instance, request: Routed) -> bool:
     engine = instance.engine
-    return sum(request.wanted) <= engine.pool_tokens and request.sampling.width <= engine.max_sequences
+    return sum(request.demand) <= engine.pool_tokens and request.sampling.width <= engine.max_sequences

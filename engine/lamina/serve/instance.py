@@ -30,7 +30,7 @@ class Routed:
     number: int
     prompt: Prompt
     sampling: Sampling  # with a seed, so that it draws the same anywhere
-    wanted: tuple[int, int]  # its prompt's tokens, and most that it may make: what a router goes by
+    demand: tuple[int, int]  # its prompt's tokens, and most that it may make: what a router goes by
     prefix: NDArray[np.int64]
     priority: int
     made: tuple[int, ...] = ()  # elsewhere
@@ -48,7 +48,7 @@ class Routed:
     def result(self, reason: FinishReason, error: str | None = None) -> Result:
         """Build the result of a request that no engine has."""
         completions = (Completion(self.made, reason),) if self.made else ()
-        return Result(self.number, completions, self.wanted[0], 0, error)
+        return Result(self.number, completions, self.demand[0], 0, error)
 
 
 class Instance:
@@ -70,7 +70,7 @@ class Instance:
         self._report, self._timeout_s, self._until_s = report, timeout_s, 0.0
         self._threads = ThreadPoolExecutor(1, thread_name_prefix=f"instance {number}")
         self._worked_s: dict[str, float] = {}
-        self._asked = self._hangs = False
+        self._collecting = self._hangs = False
         self._faults = 0  # that have been told
 
     @property
@@ -101,8 +101,8 @@ class Instance:
 
     def _iterate(self) -> Step:
         step = self.engine.step()
-        if self._asked:
-            self._asked, self._worked_s = False, self.engine.worked_s()
+        if self._collecting:
+            self._collecting, self._worked_s = False, self.engine.worked_s()
         return step
 
     def ended(self) -> Step:
@@ -123,15 +123,15 @@ class Instance:
         """Return Engine.worked_s; during a step, its last known value."""
         if self.why is None and self.future is None:
             self._worked_s = self.engine.worked_s()
-        self._asked = self.future is not None
+        self._collecting = self.future is not None
         return {f"{self.number}/{worker}": spent for worker, spent in self._worked_s.items()}
 
     def faults(self) -> list[Fault]:
         """Return the unreported faults, with the workers' names in the fleet."""
         new = self.engine.faults[self._faults :]
         self._faults += len(new)
-        mine = [tuple(f"{self.number}/{worker}" for worker in fault.workers) for fault in new]
-        return [replace(fault, workers=workers) for fault, workers in zip(new, mine, strict=True)]
+        renamed = [tuple(f"{self.number}/{worker}" for worker in fault.workers) for fault in new]
+        return [replace(fault, workers=workers) for fault, workers in zip(new, renamed, strict=True)]
 
     def lose(self, why: str) -> None:
         """Give the engine up; its workers are ended meanwhile."""

@@ -130,9 +130,9 @@ class LocalCore:
         self._spent.prefill_s = perf_counter() - started
 
     def _prompts(self, arrivals: list[Arrival], delta: BatchDelta) -> None:
-        gone = delta.dropped[:, 0].tolist()
-        self._states.drop(gone)
-        for name in gone:
+        dropped = delta.dropped[:, 0].tolist()
+        self._states.drop(dropped)
+        for name in dropped:
             self._runs.pop(name, None)
         begun = [*self._kv_slots.expect(delta), *(one for one in arrivals if one.name in delta.prompts)]
         self._runs |= {one.name: (one, PromptRun(one.tokens)) for one in begun}

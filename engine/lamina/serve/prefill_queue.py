@@ -28,7 +28,7 @@ class PrefillQueue:
         self._waiting: dict[int, tuple[Request, set[int]]] = {}  # by number, with names whose KV is to come
         self._ready: dict[int, Request] = {}
         self._by_name: dict[int, int] = {}
-        self._wanted: list[PrefillRequest] = []
+        self._unsent: list[PrefillRequest] = []
         self._expected: list[tuple[int, ...]] = []  # that attention workers have not been told
 
     @property
@@ -38,15 +38,15 @@ class PrefillQueue:
 
     def begin(self, request: Request, pool: int) -> bool:
         """Stage an admitted request; return whether KV must be computed before it joins."""
-        wanted = self._decoder.stage(request, pool)
-        if not wanted:
+        items = self._decoder.stage(request, pool)
+        if not items:
             self._ready[request.number] = request
             return False
-        self._wanted += wanted
-        self._expected += [item.expected for item in wanted]
-        request.expected = [item.name for item in wanted]
-        self._waiting[request.number] = request, {item.name for item in wanted}
-        self._by_name |= {item.name: request.number for item in wanted}
+        self._unsent += items
+        self._expected += [item.expected for item in items]
+        request.expected = [item.name for item in items]
+        self._waiting[request.number] = request, {item.name for item in items}
+        self._by_name |= {item.name: request.number for item in items}
         return True
 
     def announce(self, delta: BatchDelta) -> None:
@@ -59,15 +59,15 @@ class PrefillQueue:
         """Have prefill workers compute prompts, once attention workers expect them."""
         if prefill := self._core.prefill:
             prefill.forget(delta.dropped[:, 0].tolist())
-            wanted, self._wanted = self._wanted, []
-            for item in wanted:
+            items, self._unsent = self._unsent, []
+            for item in items:
                 prefill.compute(item)
 
     def look(self, *, wait: bool) -> list[tuple[Request, str | None]]:
         """Requests whose KV is there, and those whose KV cannot be computed, with why; `wait` until there is
         one.
         """
-        found: list[tuple[Request, str | None]] = []
+        results: list[tuple[Request, str | None]] = []
         while self._waiting and self._core.prefill:
             for name, why in self._core.prefill.news(wait=wait).items():
                 # Of several sequences of a request that fail one is enough.
@@ -82,10 +82,10 @@ class PrefillQueue:
                 else:
                     del self._waiting[number]
                     self._ready[number] = request
-                found.append((request, why))
-            if found or not wait:
+                results.append((request, why))
+            if results or not wait:
                 break
-        return found
+        return results
 
     def leave(self, request: Request) -> None:
         self._ready.pop(request.number, None)
@@ -93,7 +93,7 @@ class PrefillQueue:
         for name in names:
             del self._by_name[name]
         if names:
-            self._wanted = [item for item in self._wanted if item.name not in names]
+            self._unsent = [item for item in self._unsent if item.name not in names]
 
     def computed_by(self, workers: Collection[int]) -> list[Request]:
         """Return the requests that these prefill workers may be computing."""
@@ -110,6 +110,6 @@ class PrefillQueue:
         self._waiting.clear()
         self._ready.clear()
         self._by_name.clear()
-        self._wanted.clear()
+        self._unsent.clear()
         self._expected.clear()
         return waiting, ready

@@ -89,7 +89,7 @@ class PromptQueue:
         others_first, self._others_turn[batch] = self._others_turn[batch], False
         if place in begun and not others_first:
             self._go_on(batch, place, taken)
-        self._take_whole(waiting, taken)
+        self._take_complete(waiting, taken)
         if place in begun and others_first:
             self._go_on(batch, place, taken)
         if place not in begun:
@@ -101,18 +101,18 @@ class PromptQueue:
     def landed(self, batch: int, failed: Mapping[int, str]) -> list[tuple[Request, str]]:
         """An iteration has ended; requests that have not joined, and whose prompts it could not compute."""
         self._flying.pop(batch, None)
-        found = []
+        failures = []
         for one in list(self._begun[batch].values()):
             why = next((failed[item.name] for item in one.left if item.name in failed), None)
             if why is not None:
-                found.append((one.request, why))
-        return found
+                failures.append((one.request, why))
+        return failures
 
     def broken_off(self) -> list[Request]:
         """Iterations come to nothing: those whose prompts they were to compute."""
-        found = [request for flying in self._flying.values() for request in flying]
+        interrupted = [request for flying in self._flying.values() for request in flying]
         self._flying.clear()
-        return found
+        return interrupted
 
     def clear(self) -> None:
         """Forget partly computed prompts: they are computed again."""
@@ -132,7 +132,7 @@ class PromptQueue:
         ]
         return min(here, key=lambda request: request.key, default=None)
 
-    def _take_whole(self, waiting: list[Request], taken: Taken) -> None:
+    def _take_complete(self, waiting: list[Request], taken: Taken) -> None:
         """Take all complete prompts that fit, skipping larger ones."""
         for request in list(waiting):
             tokens = self._decoder.prompt_tokens(request)
@@ -154,11 +154,11 @@ class PromptQueue:
             if self._decoder.prompt_tokens(request) <= self._tokens:
                 continue  # it fits into the next one
             self._waiting[batch].remove(request)
-            wanted = self._decoder.stage(request, request.pool)
-            if why := self._refusal(max(len(item.text) for item in wanted)):
+            items = self._decoder.stage(request, request.pool)
+            if why := self._refusal(max(len(item.text) for item in items)):
                 taken.refused.append((request, why))
                 continue
-            self._begun[batch][place] = _Begun(request, wanted)
+            self._begun[batch][place] = _Begun(request, items)
             self._go_on(batch, place, taken)
             return
 
@@ -177,21 +177,21 @@ class PromptQueue:
 
     def _part(self, one: _Begun, taken: Taken) -> bool:
         item = one.left[0]
-        whole = len(item.text)
+        total = len(item.text)
         room = (self._tokens - taken.tokens) // self._chunk * self._chunk
-        if whole - one.done <= self._tokens - taken.tokens:
-            room = whole - one.done  # its last chunk need not be whole
-        end = one.done + min(room, whole - one.done)
+        if total - one.done <= self._tokens - taken.tokens:
+            room = total - one.done  # its last chunk need not be whole
+        end = one.done + min(room, total - one.done)
         if end == one.done:
             return False
         if one.done == 0:
             taken.expected.append(item.expected)
             one.request.expected.append(item.name)
         text = item.text[one.done : end]
-        taken.parts.append(PromptPart(item.name, one.done, end, whole, item.shared, item.pool, text))
+        taken.parts.append(PromptPart(item.name, one.done, end, total, item.shared, item.pool, text))
         taken.tokens += end - one.done
         one.done = end
-        if end == whole:
+        if end == total:
             one.left.pop(0)
             one.done = 0
         return True

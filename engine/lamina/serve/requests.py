@@ -37,11 +37,11 @@ class LogprobTable:
 
     def record(self, rows: NDArray[np.int64], revealed: Revealed, which: NDArray[np.intp]) -> None:
         """The batch's rows have their next tokens. Beams reveal too: `which` are to be kept."""
-        mine = rows[revealed.rows[which]]
-        parts = (mine, revealed.chosen[which], revealed.tokens[which], revealed.logs[which])
+        own_rows = rows[revealed.rows[which]]
+        parts = (own_rows, revealed.chosen[which], revealed.tokens[which], revealed.logs[which])
         for row, own, ids, logs in zip(*(part.tolist() for part in parts), strict=True):
-            most, kept = self._rows[row]
-            kept.append(TokenLogprobs(own, tuple(zip(ids[:most], logs[:most], strict=True))))
+            most, entries = self._rows[row]
+            entries.append(TokenLogprobs(own, tuple(zip(ids[:most], logs[:most], strict=True))))
 
     def of(self, row: int, since: int = 0) -> tuple[TokenLogprobs, ...] | None:
         """Return the log-probabilities of a row's tokens from one on; None if not requested."""
@@ -101,9 +101,9 @@ class BeamSearch:
         length = len(self.live[0]) + 1
         ends = torch.isin(tokens, self._stops) | (length >= self._sampling.max_tokens)
 
-        alive, kept = (scores + ends * HOPELESS).topk(beams)
+        alive, survivors = (scores + ends * HOPELESS).topk(beams)
         self._finish(scores, parents, tokens, ends, length)
-        chosen = [(int(parents[i]), int(tokens[i])) for i in kept]
+        chosen = [(int(parents[i]), int(tokens[i])) for i in survivors]
         self.live = [(*self.live[parent], token) for parent, token in chosen]
         self._scores = alive
         self._hopeful = self._hopeful and self._could_improve(length)

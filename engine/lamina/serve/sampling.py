@@ -50,15 +50,15 @@ class Sampling:
 
     def __post_init__(self) -> None:
         for name in ("max_tokens", "top_k", "n", "beams"):
-            object.__setattr__(self, name, whole(name, getattr(self, name)))
+            object.__setattr__(self, name, integer(name, getattr(self, name)))
         for name in ("seed", "logprobs"):
             value = getattr(self, name)
-            object.__setattr__(self, name, None if value is None else whole(name, value))
+            object.__setattr__(self, name, None if value is None else integer(name, value))
         if isinstance(self.stop_tokens, str) or not isinstance(self.stop_tokens, Iterable):
             raise RequestError(
                 "sampling-value-invalid", f"stop_tokens is {self.stop_tokens!r}: give a tuple of token ids"
             )
-        stops = tuple(whole("a stop token", token) for token in self.stop_tokens)
+        stops = tuple(integer("a stop token", token) for token in self.stop_tokens)
         object.__setattr__(self, "stop_tokens", stops)
 
     @property
@@ -104,7 +104,7 @@ class Sampling:
                 raise RequestError("sampling-value-invalid", f"{name} is {value}: {hint}")
 
 
-def whole(name: str, value: object) -> int:
+def integer(name: str, value: object) -> int:
     """The value as an int, if it is a whole number of any kind."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise RequestError("request-not-whole", f"{name} is {value!r}: give a whole number")
@@ -200,7 +200,7 @@ def checked_prompt(prompt: Prompt, vocab_size: int, *, by_length: bool) -> NDArr
             raise RequestError(
                 "request-prompt-length-only", "prompts by length are for decode-only engines: give token ids"
             )
-        length = whole("the prompt's length", prompt)
+        length = integer("the prompt's length", prompt)
         if length < 1:
             raise RequestError(
                 "request-prompt-empty", f"the prompt's length is {length}: it has at least one token"

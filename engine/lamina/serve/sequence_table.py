@@ -136,9 +136,9 @@ class DeltaBuilder:
     joining: list[tuple[int, int, int, int]] = field(default_factory=list)  # row, parent, shared tokens, pool
     prompts: dict[int, Tokens] = field(default_factory=dict)
 
-    def leave(self, gone: Ints) -> None:
-        self.left += gone.tolist()
-        self.released += gone.tolist()
+    def leave(self, rows: Ints) -> None:
+        self.left += rows.tolist()
+        self.released += rows.tolist()
 
     @property
     def empty(self) -> bool:

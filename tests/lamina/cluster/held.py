@@ -26,7 +26,7 @@ def hold(role: Any) -> None:
         return
     job = role._current[0]
     begun = job.left < len(role._sights) * (len(job.text) - job.shared)
-    while begun and job.wanted and len(job.text) >= LONG and FILE.exists():
+    while begun and job.needed and len(job.text) >= LONG and FILE.exists():
         time.sleep(0.002)
         listen(role)
 

@@ -104,16 +104,16 @@ def test_who_is_answered_early_is_hung_up_on(keyed: Any, wire: Any, path: str) -
 
 
 def test_all_bodies_have_room_together(narrow: Any, wire: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(narrow.service, "most_held_bytes", 70_000)
+    monkeypatch.setattr(narrow.service, "most_buffered_bytes", 70_000)
     begun = HEAD + b"content-length: 40000\r\n\r\n" + b" " * 39_000
     with narrow.connect() as first, narrow.connect() as second:
         first.sendall(begun)
-        wire.until(lambda: narrow.service.held_bytes == 39_000)
+        wire.until(lambda: narrow.service.buffered_bytes == 39_000)
         second.sendall(begun)
         told = wire.heard(second)
         assert told.error(503)["code"] == "bodies_too_large"
         assert told.headers["retry-after"] == "1"
-    wire.until(lambda: narrow.service.held_bytes == 0)
+    wire.until(lambda: narrow.service.buffered_bytes == 0)
     narrow.require_sound()
 
 
@@ -122,9 +122,9 @@ def test_a_body_counts_until_its_answer(server: Any, wire: Any) -> None:
     with server.connect() as connection, wire.held(server.driver):
         connection.sendall(body)
         wire.until(lambda: server.driver.waiting)
-        assert server.service.held_bytes == len(body.partition(b"\r\n\r\n")[2])
+        assert server.service.buffered_bytes == len(body.partition(b"\r\n\r\n")[2])
     assert server.settled()
-    wire.until(lambda: server.service.held_bytes == 0)
+    wire.until(lambda: server.service.buffered_bytes == 0)
 
 
 def test_the_largest_body_is_what_the_longest_prompt_takes(server: Any) -> None:
@@ -194,7 +194,7 @@ def test_an_answer_is_joined_once(server: Any) -> None:
         form = CompletionForm(request, "small", None)
         answering = Answering(server.driver, request, [[1]], Sampling(max_tokens=pieces), form, None)
         (ticket,) = answering.tickets
-        whole = asyncio.create_task(answering.whole())
+        whole = asyncio.create_task(answering.complete())
         for number in range(pieces):
             last = number == pieces - 1
             piece = Piece(0, Seen((number,)), None, "length" if last else None)
