@@ -98,10 +98,10 @@ class Plan:
 
     def _repr_html_(self) -> str:
         points = self.answer.front or ([self.nearest] if self.nearest else [])
-        told = "the front of cost and TBT" if self.answer.front else "nearest to the limit"
-        sheet = html.sheet(sheet_of(told, points, self.answer))
-        said, notes = sentences([self._said()], "verdicts"), sentences(self.notes)
-        return html.block(self._title(), said, sheet, notes, badges=["modelled"])
+        subject = "the front of cost and TBT" if self.answer.front else "nearest to the limit"
+        sheet = html.sheet(sheet_of(subject, points, self.answer))
+        verdict, notes = sentences([self._said()], "verdicts"), sentences(self.notes)
+        return html.block(self._title(), verdict, sheet, notes, badges=["modelled"])
 
     def _title(self) -> str:
         request = self.request.request
@@ -169,7 +169,7 @@ def plan(
         >>> plan.best.tbt_p99_ms <= 60, plan.best.candidate.system in ("lamina", "vllm")
         (True, True)
     """
-    heard = Heard(progress=progress)
+    messages = Heard(progress=progress)
     name, given = named(trace)
     request = request_of(
         PlanRequest, dict(keywords), "plan()", trace=name, slo_tbt_p99_ms=slo_tbt_p99_ms, jobs=jobs
@@ -177,10 +177,10 @@ def plan(
     if len(request.costs) > 1:
         raise UserError("replay-value", "plan(): costs has several names; a plan has one cost set")
     request.replay.require_gaps()
-    resolved = resolve(request, heard)
+    resolved = resolve(request, messages)
     workload = structs.replace(request.replay, trace=name)
-    found = load(workload, heard) if given is None else cut(given, transforms_of(workload), heard)
-    (question,) = resolved.questions(found)
-    answer = resolved.answer(question, heard)
+    cut_trace = load(workload, messages) if given is None else cut(given, transforms_of(workload), messages)
+    (question,) = resolved.questions(cut_trace)
+    answer = resolved.answer(question, messages)
     require_possible(answer)
-    return Plan(resolved, found, answer, tuple(heard.notes))
+    return Plan(resolved, cut_trace, answer, tuple(messages.notes))

@@ -106,29 +106,29 @@ class Team:
         self._crew = of_crew
         self._chunks = 1 if jobs == 1 else CHUNKS_PER_CORE * jobs
 
-    def bounds(self, some: Sequence[Candidate], told: Told) -> list[Bound | Why]:
+    def bounds(self, some: Sequence[Candidate], report: Told) -> list[Bound | Why]:
         """Return the bounds of each, or why it is impossible."""
-        return self._everywhere(_bound, some, told)
+        return self._everywhere(_bound, some, report)
 
-    def points(self, some: Sequence[Candidate], told: Told, share: int = 1) -> list[Point]:
+    def points(self, some: Sequence[Candidate], report: Told, share: int = 1) -> list[Point]:
         """Replay each on the trace, or on one in `share` of its requests; all of them fit."""
-        return self._everywhere(partial(_point, share), some, told)
+        return self._everywhere(partial(_point, share), some, report)
 
-    def points_unless_missed(self, slo: Slo, some: Sequence[Candidate], told: Told) -> list[Point | None]:
+    def points_unless_missed(self, slo: Slo, some: Sequence[Candidate], report: Told) -> list[Point | None]:
         """Replay each on an open trace; None if a limit is missed early on."""
-        return self._everywhere(partial(_point_unless_missed, slo), some, told)
+        return self._everywhere(partial(_point_unless_missed, slo), some, report)
 
     def _everywhere(
-        self, work: Callable[[Stage, Candidate], Judged], some: Sequence[Candidate], told: Told
+        self, work: Callable[[Stage, Candidate], Judged], some: Sequence[Candidate], report: Told
     ) -> list[Judged]:
         """`work` of all of them, in their order."""
         # Neighbours are much alike and take as long: dealt out, every chunk has some of each.
         chunks = [chunk for start in range(self._chunks) if (chunk := some[start :: self._chunks])]
-        found: dict[int, Judged] = {}
+        results: dict[int, Judged] = {}
         for index, judged in self._crew(partial(_all_of, work), chunks):
-            found.update(zip(range(index, len(some), self._chunks), judged, strict=True))
-            told(len(judged))
-        return [found[index] for index in range(len(some))]
+            results.update(zip(range(index, len(some), self._chunks), judged, strict=True))
+            report(len(judged))
+        return [results[index] for index in range(len(some))]
 
 
 def jobs_for(replays: int, trace: Trace, jobs: int | None) -> int | None:
@@ -140,8 +140,8 @@ def jobs_for(replays: int, trace: Trace, jobs: int | None) -> int | None:
 def team(stage: Stage, candidates: int, jobs: int | None = None) -> Iterator[Team]:
     """Yield a team for a search among so many, on as many cores as it is worth."""
     jobs = jobs_for(candidates, stage.trace, jobs)
-    with crew(stage, jobs=jobs) as found:
-        yield Team(stage, found, jobs or cores())
+    with crew(stage, jobs=jobs) as workers:
+        yield Team(stage, workers, jobs or cores())
 
 
 def _bound(stage: Stage, candidate: Candidate) -> Bound | Why:

@@ -118,11 +118,11 @@ class MetricsPage(Passing):
     @contextlib.contextmanager
     def watch(self, expected: Expected) -> Iterator[Callable[[Happening], None]]:
         self._seen.expected = expected
-        with self.to.watch(expected) as told:
+        with self.to.watch(expected) as report:
 
             def both(happening: Happening) -> None:
                 self._seen.take(happening)
-                told(happening)
+                report(happening)
 
             yield both
 

@@ -83,8 +83,8 @@ class Recording:
         lines += ["", "[requests]"]
         for name in _COLUMNS:
             column = getattr(self, name)
-            whole = np.rint(column / US) if name.endswith("_s") else column
-            lines.append(f'{_called(name)} = "{" ".join(str(int(value)) for value in whole)}"')
+            rounded = np.rint(column / US) if name.endswith("_s") else column
+            lines.append(f'{_called(name)} = "{" ".join(str(int(value)) for value in rounded)}"')
         for simulator, errors in self.others.items():
             lines += ["", f"[others.{simulator}]", *(f"{key} = {list(each)}" for key, each in errors.items())]
         with replacing(target) as temporary:
@@ -262,9 +262,9 @@ def _from_folder(folder: Path, settings: dict[str, Any]) -> Recording:
             "max_batched_tokens": engine["max_num_batched_tokens"],
             **AS_TODAY,
         }
-        if found := meta.get("kv_cache"):
+        if cache := meta.get("kv_cache"):
             # vLLM keeps a block for itself.
-            about["kv_tokens"] = (found["num_gpu_blocks"] - 1) * found["block_size"]
+            about["kv_tokens"] = (cache["num_gpu_blocks"] - 1) * cache["block_size"]
     except OSError as error:
         raise UserError("validation-bad-recording", f"{folder} is no recording: {error}") from error
     except (KeyError, IndexError, ValueError, TypeError) as error:
@@ -286,9 +286,9 @@ def _sharing(prompts: Sequence[Sequence[int]], step: int) -> tuple[Int32, Int32]
     like, steps = np.full(len(prompts), -1, np.int32), np.zeros(len(prompts), np.int32)
     for row, prompt in enumerate(prompts):
         for end in range(step, len(prompt) + 1, step):
-            found = first.setdefault(tuple(prompt[:end]), row)
-            if found != row:
-                like[row], steps[row] = found, end // step
+            earlier = first.setdefault(tuple(prompt[:end]), row)
+            if earlier != row:
+                like[row], steps[row] = earlier, end // step
     return like, steps
 
 
