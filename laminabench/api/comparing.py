@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 from msgspec import structs
 
 from laminabench.api.comparison import Comparison
-from laminabench.api.heard import Heard
 from laminabench.api.keywords import request_of
+from laminabench.api.messages import MessageLog
 from laminabench.api.replay import named
 from laminabench.api.run import Run, read
 from laminabench.render.sheets.compare import sheet_of_runs, sheets_of_systems, verdicts
@@ -141,7 +141,7 @@ def _compare_systems(
     progress: bool = False,
     **keywords: Any,
 ) -> Comparison:
-    messages = Heard(progress=progress)
+    messages = MessageLog(progress=progress)
     given = [named(each) for each in (trace if isinstance(trace, list | tuple) else [trace])]
     request = request_of(
         CompareRequest, keywords, "compare()", trace=tuple(name for name, _ in given), jobs=jobs

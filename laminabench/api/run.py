@@ -153,7 +153,7 @@ class Run:
         from laminabench.runs.write import write_run
 
         target = Path(path)
-        other_files = self._result.replayed.beside if self._result else _beside(self._table.directory)
+        other_files = self._result.replayed.beside if self._result else _other_files(self._table.directory)
         write_run(target, self._table.outcome, self._table, self.manifest, other_files)
         return Run(self._table, path=target, result=self._result, notes=self.notes)
 
@@ -237,7 +237,7 @@ def read(path: str | os.PathLike[str]) -> Run:
     return Run(read_run(folder), path=folder)
 
 
-def _beside(directory: Path) -> dict[str, bytes]:
+def _other_files(directory: Path) -> dict[str, bytes]:
     """Return the contents of a Run's other files, which are copied unread."""
     parts = (MANIFEST, *(f"{name}.parquet" for name in TABLES))
     files = (each for each in directory.iterdir() if each.is_file() and each.name not in parts)

@@ -18,8 +18,8 @@ from laminabench.render.sheets.replay import SOURCES
 from laminabench.render.view.folder import Found
 from laminabench.render.view.page import Page
 from laminabench.util.errors import UserError
-from laminabench.workflows.plan.kept import KeptAnswer, KeptDevice, KeptPlan, read_plan
 from laminabench.workflows.plan.reprice import Cost, Front, Speed, front_at
+from laminabench.workflows.plan.stored import KeptAnswer, KeptDevice, KeptPlan, read_plan
 
 # How far the sliders go, as times what the plan was made with.
 LEAST, MOST = 0.25, 4.0

@@ -326,10 +326,10 @@ def _differences(golden: Any, now: Any, path: str = "") -> Iterator[str]:
         for key in dict.fromkeys([*golden, *now]):
             yield from _differences(golden.get(key, _NONE), now.get(key, _NONE), f"{path} {key}".strip())
     elif golden != now:
-        yield f"{path} {_said(golden)} -> {_said(now)}{_by_how_much(golden, now)}"
+        yield f"{path} {_text(golden)} -> {_text(now)}{_by_how_much(golden, now)}"
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     if value is _NONE:
         return "not there"
     text = f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -178,9 +178,9 @@ Done = dict[tuple[str, Setup, Routed, bytes], tuple[Summary, CellRun | None]]
 class Placed:
     """The devices of every system, and the requests that fit on all of them."""
 
-    asked: dict[str, Deployed]
+    requested: dict[str, Deployed]
     chosen: dict[str, Deployed]  # at equal cost or power others may have taken their place
-    kept: Trace
+    fitting: Trace
     dropped: int  # requests that one of the systems could never hold, left out for all
 
     @property
@@ -219,7 +219,7 @@ def cell(
     hosts as slow as the era's have none: they explain a gain, and are no deployments.
     """
     placement = placed(spec, model, trace, costs)
-    requested, chosen, fitting = placement.asked, placement.chosen, placement.kept
+    requested, chosen, fitting = placement.requested, placement.chosen, placement.fitting
     done, requests = {} if done is None else done, fitting.prompt_tokens.tobytes()
     stored = None if spec.reading and spec.reading.alike else common
     for name, each in chosen.items():

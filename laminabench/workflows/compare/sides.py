@@ -185,14 +185,14 @@ def failures(gates: list[Gate], compared: SideBySide, *, strict: bool, where: st
             f"--fail-on judges whole Runs, and {partial.runs[0]} is {partial.partial}; replay it again",
         )
     return [
-        f"{gate}: {_told(compared, gate, place)}{where}"
+        f"{gate}: {_sentence(compared, gate, place)}{where}"
         for gate in gates
         for place in range(len(compared.sides))
         if place != compared.base and gate.fails(compared.ratio(gate.metric, place), strict=strict)
     ]
 
 
-def _told(compared: SideBySide, gate: Gate, place: int) -> str:
+def _sentence(compared: SideBySide, gate: Gate, place: int) -> str:
     side, base, ratio = (
         compared.sides[place],
         compared.sides[compared.base],

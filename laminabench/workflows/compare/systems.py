@@ -121,12 +121,11 @@ def _notes(cells: list[Cell], spec: ComparisonSpec) -> Iterator[str]:
     """Yield what a reader of the numbers has to know."""
     equal = spec.equal
     if equal is None:
-        yield from _apart(cells, spec)
+        yield from _unequal_prices(cells, spec)
     else:
         replaced = {
             f"{cell.deployments[name]} for {cell.amount_of(name, equal)} took the place of {name}'s "
-            f"{requested} "
-            f"({cell.model} on {cell.trace})"
+            f"{requested} ({cell.model} on {cell.trace})"
             for cell in cells
             for name, requested in cell.asked.items()
             if requested != cell.deployments[name]
@@ -153,8 +152,8 @@ def _without_window(cells: list[Cell]) -> Iterator[str]:
             )
 
 
-def _apart(cells: list[Cell], spec: ComparisonSpec) -> Iterator[str]:
-    """Yield prices that are not about equal."""
+def _unequal_prices(cells: list[Cell], spec: ComparisonSpec) -> Iterator[str]:
+    """Yield a note on each pair of unequal prices."""
     separate = {
         " and ".join(
             f"{cell.deployments[name]} of {name} for ${cell.usd_per_hour[name]:.2f}" for name in (a, b)

@@ -27,7 +27,7 @@ _CHUNKS = ("fixed", "per_row", "per_pair", "per_token", "windowed_per_pair")
 _BY_ROWS = ("first_slice", "mid_slice", "last_slice", "attention_rows")
 
 Gain = Literal["throughput_gain", "tbt_p99_gain", "ttft_p99_gain"]
-Whole = TypeVar("Whole", Timing, PromptTiming, PromptPool, Device, Network)
+Value = TypeVar("Value", Timing, PromptTiming, PromptPool, Device, Network)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +162,9 @@ def _faster(pool: PromptPool) -> PromptPool:
     return replace(pool, engine=replace(pool.engine, timing=sooner))
 
 
-def _more(whole: Whole, *names: str) -> Whole:
-    return replace(whole, **{name: getattr(whole, name) * BETTER for name in names})
+def _more(value: Value, *names: str) -> Value:
+    return replace(value, **{name: getattr(value, name) * BETTER for name in names})
 
 
-def _less(whole: Whole, *names: str) -> Whole:
-    return replace(whole, **{name: getattr(whole, name) / BETTER for name in names})
+def _less(value: Value, *names: str) -> Value:
+    return replace(value, **{name: getattr(value, name) / BETTER for name in names})

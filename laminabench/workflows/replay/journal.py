@@ -192,7 +192,7 @@ class ReplayJournal:
                 raise UserError(
                     "replay-resume-contradiction",
                     f"{FIELDS[name].flag} contradicts the interrupted replay, which has "
-                    f"{_said(getattr(self.request, name))}: leave it out, the flags in "
+                    f"{_text(getattr(self.request, name))}: leave it out, the flags in "
                     f"{self.path} are in force",
                 )
         require_given(self.request, str(self.path), given)
@@ -223,7 +223,7 @@ def _there(directory: Path) -> str | None:
     return "" if os.path.lexists(directory) else None
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     """Return a choice as text for a sentence."""
     if value in (None, (), False, True):
         return "it" if value is True else "none"

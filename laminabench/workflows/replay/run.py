@@ -83,7 +83,7 @@ class Result:
         if self.replayed.problem:
             raise self.replayed.problem
 
-    def require_whole(self) -> None:
+    def require_complete(self) -> None:
         """Besides, raise where the replay ended before its trace did."""
         self.require_sound()
         if self.replayed.partial:

@@ -185,12 +185,12 @@ def _set(on: Deployed, **changed: Any) -> Deployed:
 
 def _of_network(of: tuple[str, ...], setup: Setup, ranges: Mapping[str, Range]) -> Iterator[Input]:
     rtt, nic, network = ranges["rtt"], ranges["nic"], setup.network
-    yield _ranged("rtt", "network round trip", of, network.rtt_s * 1e6, rtt, rtt.of("any"), _apart)
+    yield _ranged("rtt", "network round trip", of, network.rtt_s * 1e6, rtt, rtt.of("any"), _with_rtt)
     bandwidth = network.bandwidth_bytes_per_s / 1e9
     yield _ranged("nic", "network bandwidth", of, bandwidth, nic, nic.of("any"), _linked)
 
 
-def _apart(on: Deployed, us: Value) -> Deployed:
+def _with_rtt(on: Deployed, us: Value) -> Deployed:
     assert not isinstance(us, str)
     return _set(on, network=replace(on.setup.network, rtt_s=us / 1e6))
 

@@ -93,7 +93,7 @@ def sensitivity(
     first, second = cell.chosen
     for name, on in cell.chosen.items():
         price_of(name, on.hardware)
-    question = Question((first, second), cell.chosen, cell.kept, workload, inputs_of(cell.chosen))
+    question = Question((first, second), cell.chosen, cell.fitting, workload, inputs_of(cell.chosen))
     with crew(question, jobs=jobs) as does:
         return _Work(question, does, progress).answer()
 
@@ -163,13 +163,13 @@ class _Work:
     """One answer in the making: all ends at once, then every break-even."""
 
     def __init__(self, question: Question, does: Crew, progress: Callable[[int, int], None]) -> None:
-        self.asked, self.does, self.progress = question, does, progress
+        self.question, self.does, self.progress = question, does, progress
         self.done = self.total = self.replays = 0
 
     def answer(self) -> Sensitivity:
-        question = self.asked
+        question = self.question
         bases: list[Case] = [(None, 0.0, name) for name in question.systems]
-        attempts = {place: self._tried(one) for place, one in enumerate(question.inputs)}
+        attempts = {place: self._attempts(one) for place, one in enumerate(question.inputs)}
         cases = [
             (place, value, name)
             for place, values in attempts.items()
@@ -203,17 +203,17 @@ class _Work:
         )
 
     @staticmethod
-    def _tried(one: Input) -> list[Value]:
+    def _attempts(one: Input) -> list[Value]:
         """Return the ends of an input's range, and of its search if that takes replays, except its value."""
         beyond = one.searched if one.searched and one.of else ()
         return [value for value in dict.fromkeys((*one.values, *beyond)) if value != one.here]
 
     def _rates(self, cases: Sequence[Case]) -> dict[Case, Rate | str]:
-        rates = {cases[place]: rate for place, rate in self._told(self.does(_replay, cases), len(cases))}
+        rates = {cases[place]: rate for place, rate in self._reported(self.does(_replay, cases), len(cases))}
         self.replays += len(cases)
         return rates
 
-    def _told(
+    def _reported(
         self, work: Generator[tuple[int, Found], None, None], count: int
     ) -> Generator[tuple[int, Found], None, None]:
         self.total += count
@@ -228,7 +228,7 @@ class _Work:
         break_evens: dict[int, BreakEven] = {}
         brackets: list[_Bracket] = []
         for place, each in points.items():
-            one = self.asked.inputs[place]
+            one = self.question.inputs[place]
             if not one.of:
                 break_evens[place] = BreakEven(self._even_price(place, own), None)
             if one.searched is None:
@@ -243,7 +243,7 @@ class _Work:
             if crossing := _crossing(known, near):
                 unchanged = {name: rate for name, rate in own.items() if name not in one.of}
                 brackets.append(_Bracket(place, *crossing, unchanged))
-        for index, (value, replays) in self._told(self.does(_root, brackets), len(brackets)):
+        for index, (value, replays) in self._reported(self.does(_root, brackets), len(brackets)):
             place = brackets[index].place
             self.replays += replays
             break_evens[place] = replace(break_evens[place], value=value)
@@ -251,13 +251,13 @@ class _Work:
 
     def _even_price(self, place: int, own: Mapping[str, Rate]) -> float | None:
         """Return the price at which both are even: costs are linear in it, so no replay is needed."""
-        first, second = self.asked.systems
+        first, second = self.question.systems
 
         def lead(usd: float) -> float:
             """Return what both would pay for the other's tokens, less what they pay."""
             hourly = {
                 name: on.hardware.usd_per_hour or 0.0
-                for name, on in self.asked.with_input(place, usd).items()
+                for name, on in self.question.with_input(place, usd).items()
             }
             return own[first].tokens_per_s * hourly[second] - own[second].tokens_per_s * hourly[first]
 

@@ -15,8 +15,8 @@ from laminabench.runs.documents import Kind, read
 from laminabench.runs.summary import Facts
 from laminabench.util import safe_parse
 from laminabench.util.redact import command_line
-from laminabench.workflows.sweep.kept import FORMAT, FORMAT_VERSION, MANIFEST, POINTS
 from laminabench.workflows.sweep.rows import TABLE
+from laminabench.workflows.sweep.store import FORMAT, FORMAT_VERSION, MANIFEST, POINTS
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,7 +1,7 @@
 """The engine on emulated devices and the virtual cluster: the same times, scheduled live.
 
 What the two should differ in is the host: that of a cost set is assumed, and the engine's is this one. So
-the modelled side has the host that the emulated one had, which is said; what is left is order, channels and
+the modelled side has the host that the emulated one had, and reports it; the rest is order, channels and
 waits.
 """
 
@@ -43,7 +43,7 @@ CASES = tuple(
 class Agreement:
     """One replay, live on emulated devices and modelled."""
 
-    said: str
+    label: str
     emulated: dict[str, float]
     modelled: dict[str, float]  # with the host that the emulated one had
     host_ms: float  # of an iteration
@@ -68,7 +68,7 @@ class Agreement:
     def describe(self) -> dict[str, Any]:
         """Return a JSON description."""
         return {
-            "replay": self.said,
+            "replay": self.label,
             "emulated": self.emulated,
             "modelled": self.modelled,
             "modelled_with_assumed_host": self.assumed,

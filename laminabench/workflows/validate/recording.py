@@ -188,9 +188,9 @@ def _from_run(directory: Path, settings: dict[str, Any]) -> Recording:
         },
     }
     try:
-        like, blocks = _alike(_blocks_of(run), run.prompt_tokens, order)
+        like, blocks = _shared(_blocks_of(run), run.prompt_tokens, order)
     except UserError as error:
-        like, blocks = _alike(None, run.prompt_tokens, order)
+        like, blocks = _shared(None, run.prompt_tokens, order)
         about["prefixes"] = f"not known: {error}"
     return Recording(
         directory.name,
@@ -217,7 +217,7 @@ def _blocks_of(run: Run) -> Trace | None:
     return trace if trace.prefix_blocks is not None else None
 
 
-def _alike(trace: Trace | None, prompt_tokens: Int32, order: Any) -> tuple[Int32, Int32]:
+def _shared(trace: Trace | None, prompt_tokens: Int32, order: Any) -> tuple[Int32, Int32]:
     """Return the shared prefixes (see `_sharing`) of a trace's rows in this order."""
     if trace is None:
         return np.full(len(order), -1, np.int32), np.zeros(len(order), np.int32)

@@ -51,7 +51,7 @@ LIVE_ONLY = ("oversubscribe", "ray", "max_model_len", "enforce_eager", "runner_t
 class Twin:
     """A measurement, round by round, and its modelled twin."""
 
-    said: str
+    label: str
     deployment: str  # the modelled one
     load: str  # what was asked of it: twins of one load are compared
     measured: dict[str, Estimate]
@@ -72,7 +72,7 @@ class Twin:
     def describe(self) -> dict[str, Any]:
         """As JSON."""
         return {
-            "twin": self.said,
+            "twin": self.label,
             "deployment": self.deployment,
             "load": self.load,
             "measured": {
@@ -118,7 +118,7 @@ def twins(pairs: Sequence[tuple[str, ReplayRequest]], rounds: int, listener: Lis
             label,
             str(request.deployment),
             _load(request),
-            *_beside(summaries, run(request).replayed.summary),
+            *_in_both(summaries, run(request).replayed.summary),
         )
         for (label, _), request, summaries in zip(pairs, modelled, measured_rounds, strict=True)
     ]
@@ -177,7 +177,7 @@ def _load(request: ReplayRequest) -> str:
     return f"{request.trace}, prompts computed" if prompts else str(request.trace)
 
 
-def _beside(measured: Sequence[Summary], modelled: Summary) -> tuple[dict[str, Estimate], dict[str, float]]:
+def _in_both(measured: Sequence[Summary], modelled: Summary) -> tuple[dict[str, Estimate], dict[str, float]]:
     """Return the metrics that both have."""
     predicted = {name: number_at(modelled, key) for name, key in METRICS.items()}
     there = {name: value for name, value in predicted.items() if value is not None}
