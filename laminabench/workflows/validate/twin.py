@@ -70,7 +70,7 @@ class Twin:
         return [name for name, error in self.errors().items() if abs(error) > TARGETS[name]]
 
     def describe(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return a JSON description."""
         return {
             "twin": self.label,
             "deployment": self.deployment,
