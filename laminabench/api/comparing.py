@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 from msgspec import structs
 
 from laminabench.api.comparison import Comparison
-from laminabench.api.heard import Heard
 from laminabench.api.keywords import request_of
+from laminabench.api.messages import MessageLog
 from laminabench.api.replay import named
 from laminabench.api.run import Run, read
 from laminabench.render.sheets.compare import sheet_of_runs, sheets_of_systems, verdicts
@@ -94,8 +94,8 @@ def _compare_runs(
     places = [each.path.resolve() if each.path else id(each) for each in runs]
     if len(set(places)) < len(places):
         raise UserError("compare-run-twice", "a Run is given twice; a Run is compared with other Runs")
-    found = [of_run(each, slo_tbt_ms, slo_ttft_ms) for each in tables]
-    compared, notes = compare_recorded(found, base=found[base].path, group=group)
+    recorded = [of_run(each, slo_tbt_ms, slo_ttft_ms) for each in tables]
+    compared, notes = compare_recorded(recorded, base=recorded[base].path, group=group)
     if len(compared.sides) < 2:
         raise UserError(
             "compare-too-few",
@@ -141,7 +141,7 @@ def _compare_systems(
     progress: bool = False,
     **keywords: Any,
 ) -> Comparison:
-    heard = Heard(progress=progress)
+    messages = MessageLog(progress=progress)
     given = [named(each) for each in (trace if isinstance(trace, list | tuple) else [trace])]
     request = request_of(
         CompareRequest, keywords, "compare()", trace=tuple(name for name, _ in given), jobs=jobs
@@ -149,12 +149,14 @@ def _compare_systems(
     request.require_applicable()
     request.replay.require_gaps()
     traces = [
-        load(structs.replace(request.replay, trace=name), heard)
-        if whole is None
-        else cut(whole, transforms_of(request.replay), heard)
-        for name, whole in given
+        load(structs.replace(request.replay, trace=name), messages)
+        if full_trace is None
+        else cut(full_trace, transforms_of(request.replay), messages)
+        for name, full_trace in given
     ]
-    return comparison_of_systems(compare_systems(request, heard, traces=traces, with_runs=True), heard.notes)
+    return comparison_of_systems(
+        compare_systems(request, messages, traces=traces, with_runs=True), messages.notes
+    )
 
 
 def comparison_of_systems(compared: Compared, notes: Sequence[str] = ()) -> Comparison:
@@ -165,18 +167,18 @@ def comparison_of_systems(compared: Compared, notes: Sequence[str] = ()) -> Comp
 
         return picture_of_cells(compared.cells)
 
-    said = tuple(verdicts(compared.cells, compared.base)) if compared.plan.is_single else ()
+    lines = tuple(verdicts(compared.cells, compared.base)) if compared.plan.is_single else ()
     own = compared.notes()
-    where, sides = zip(*compared.side_by_side(), strict=True)
+    where, columns = zip(*compared.side_by_side(), strict=True)
     return Comparison(
         title=compared.title,
-        verdicts=said,
+        verdicts=lines,
         notes=(*notes, *own),
-        sides=sides,
+        sides=columns,
         _cells=tuple((cell.model, cell.trace, cell.label) for cell in compared.cells),
         _where=where,
         _sheets=tuple(sheets_of_systems(compared)),
         _figure=figure,
         _runs=compared.runs,
-        _described={**compared.describe(), "verdicts": list(said), "notes": own},
+        _described={**compared.describe(), "verdicts": list(lines), "notes": own},
     )

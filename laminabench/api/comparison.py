@@ -159,8 +159,8 @@ class Comparison:
             for place, side in enumerate(compared.sides):
                 if place != compared.base:
                     ratios = ((name, compared.ratio(name, place)) for name in _IN_SHORT)
-                    told = (f"{name} {_times(ratio)}" for name, ratio in ratios if ratio.value)
-                    yield f"{where}{side.label}: {', '.join(told)}"
+                    texts = (f"{name} {_times(ratio)}" for name, ratio in ratios if ratio.value)
+                    yield f"{where}{side.label}: {', '.join(texts)}"
 
     def _repr_html_(self) -> str:
         backends = dict.fromkeys(side.backend for compared in self.sides for side in compared.sides)

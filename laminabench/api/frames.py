@@ -34,16 +34,16 @@ def iterations(run: Run) -> pd.DataFrame:
 def _frame(columns: tuple[Column, ...], values: Columns) -> pd.DataFrame:
     """Return the columns as a frame; values that do not exist are NaN or <NA>."""
     pd = pandas()
-    found = {}
+    series = {}
     for column in columns:
         array = values[column.name]
         if column.name == "status":
-            found[column.name] = pd.Categorical.from_codes(array, categories=list(STATUSES))
+            series[column.name] = pd.Categorical.from_codes(array, categories=list(STATUSES))
         elif np.issubdtype(array.dtype, np.integer) and (array < 0).any():
-            found[column.name] = pd.arrays.IntegerArray(array.astype(np.int64), array < 0)
+            series[column.name] = pd.arrays.IntegerArray(array.astype(np.int64), array < 0)
         else:
-            found[column.name] = array
-    frame = pd.DataFrame(found, copy=True)
+            series[column.name] = array
+    frame = pd.DataFrame(series, copy=True)
     frame.attrs["columns"] = {column.name: column.doc for column in columns}
     return frame
 

@@ -28,20 +28,20 @@ def lines(rows: Iterable[tuple[str, str]]) -> Markup:
     return tag("table", *(tag("tr", tag("th", label, scope="row"), tag("td", line)) for label, line in rows))
 
 
-def sheet(found: Sheet, *, most: int | None = None) -> Markup:
+def sheet(data: Sheet, *, most: int | None = None) -> Markup:
     """Return a table with its notes; of a long one the first rows, and how many more there are."""
-    right = ["right" if title.startswith(">") else None for title in found.columns]
-    titles = zip(found.columns, right, strict=True)
+    right = ["right" if title.startswith(">") else None for title in data.columns]
+    titles = zip(data.columns, right, strict=True)
     head = tag("tr", *(tag("th", each.removeprefix(">"), scope="col", class_=to) for each, to in titles))
-    rows = found.rows[:most]
+    rows = data.rows[:most]
     body = (
         tag("tr", *(tag("td", cell(each), class_=to) for each, to in zip(row, right, strict=True)))
         for row in rows
     )
-    caption = tag("caption", found.title) if found.title else ""
-    more = f"and {len(found.rows) - len(rows):,} more rows" if len(rows) < len(found.rows) else ""
+    caption = tag("caption", data.title) if data.title else ""
+    more = f"and {len(data.rows) - len(rows):,} more rows" if len(rows) < len(data.rows) else ""
     table = tag("table", caption, tag("thead", head), tag("tbody", *body), class_="sheet")
-    notes = [*([more] if more else []), *found.notes]
+    notes = [*([more] if more else []), *data.notes]
     return joined((tag("div", table, class_="scrolls"), sentences(notes)))
 
 

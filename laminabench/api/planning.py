@@ -12,8 +12,8 @@ from msgspec import structs
 
 from laminabench.api import html
 from laminabench.api.frames import pandas
-from laminabench.api.heard import Heard
 from laminabench.api.keywords import request_of, with_keywords
+from laminabench.api.messages import MessageLog
 from laminabench.api.picture import Picture
 from laminabench.api.replay import named
 from laminabench.render.format import number
@@ -86,7 +86,7 @@ class Plan:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Keep it as a folder that `laminabench view` shows."""
-        from laminabench.workflows.plan.kept import require_free, write_plan
+        from laminabench.workflows.plan.stored import require_free, write_plan
 
         target = Path(path)
         require_free(target)
@@ -94,14 +94,14 @@ class Plan:
         return target
 
     def __repr__(self) -> str:
-        return "\n".join((self._title(), self._said()))
+        return "\n".join((self._title(), self._verdict()))
 
     def _repr_html_(self) -> str:
         points = self.answer.front or ([self.nearest] if self.nearest else [])
-        told = "the front of cost and TBT" if self.answer.front else "nearest to the limit"
-        sheet = html.sheet(sheet_of(told, points, self.answer))
-        said, notes = sentences([self._said()], "verdicts"), sentences(self.notes)
-        return html.block(self._title(), said, sheet, notes, badges=["modelled"])
+        subject = "the front of cost and TBT" if self.answer.front else "nearest to the limit"
+        sheet = html.sheet(sheet_of(subject, points, self.answer))
+        verdict, notes = sentences([self._verdict()], "verdicts"), sentences(self.notes)
+        return html.block(self._title(), verdict, sheet, notes, badges=["modelled"])
 
     def _title(self) -> str:
         request = self.request.request
@@ -113,7 +113,7 @@ class Plan:
         what = f"{self.trace.meta.name}, {len(self.trace):,} requests with {self.request.model.name}"
         return f"{what} ({how}): {limit}, at most ${self.request.budget:.2f} an hour"
 
-    def _said(self) -> str:
+    def _verdict(self) -> str:
         best, count = self.best, f"{self.answer.found.considered:,} candidates"
         if best is None:
             near = self.nearest
@@ -133,7 +133,7 @@ class Plan:
 
     def _figure(self) -> Figure:
         from laminabench.render.static.pictures import plan_picture
-        from laminabench.workflows.plan.kept import plan_of
+        from laminabench.workflows.plan.stored import plan_of
 
         return plan_picture(plan_of(self._facts()))
 
@@ -169,7 +169,7 @@ def plan(
         >>> plan.best.tbt_p99_ms <= 60, plan.best.candidate.system in ("lamina", "vllm")
         (True, True)
     """
-    heard = Heard(progress=progress)
+    messages = MessageLog(progress=progress)
     name, given = named(trace)
     request = request_of(
         PlanRequest, dict(keywords), "plan()", trace=name, slo_tbt_p99_ms=slo_tbt_p99_ms, jobs=jobs
@@ -177,10 +177,10 @@ def plan(
     if len(request.costs) > 1:
         raise UserError("replay-value", "plan(): costs has several names; a plan has one cost set")
     request.replay.require_gaps()
-    resolved = resolve(request, heard)
+    resolved = resolve(request, messages)
     workload = structs.replace(request.replay, trace=name)
-    found = load(workload, heard) if given is None else cut(given, transforms_of(workload), heard)
-    (question,) = resolved.questions(found)
-    answer = resolved.answer(question, heard)
+    cut_trace = load(workload, messages) if given is None else cut(given, transforms_of(workload), messages)
+    (question,) = resolved.questions(cut_trace)
+    answer = resolved.answer(question, messages)
     require_possible(answer)
-    return Plan(resolved, found, answer, tuple(heard.notes))
+    return Plan(resolved, cut_trace, answer, tuple(messages.notes))

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-from laminabench.api.heard import Heard
 from laminabench.api.keywords import request_of, with_keywords
+from laminabench.api.messages import MessageLog
 from laminabench.api.run import Run
 from laminabench.requests.replay import ReplayRequest
 from laminabench.traces.resolve import cut, transforms_of
@@ -60,18 +60,18 @@ def replay(
         ...     print(f"{error.code}: {error}")
         catalogue-unknown-name: no device named 'h1000'; did you mean h100 or h800 or h200?
     """
-    heard = Heard(progress=progress)
-    kept: dict[str, Any] = {"no_out": True} if out is None else {"directory": os.fspath(out)}
-    request, cut_trace = asked(trace, dict(choices), heard, "replay()", **kept)
-    found = run(request, listener=heard, trace=cut_trace)
-    if found.replayed.interrupted:
+    messages = MessageLog(progress=progress)
+    output: dict[str, Any] = {"no_out": True} if out is None else {"directory": os.fspath(out)}
+    request, cut_trace = checked_request(trace, dict(choices), messages, "replay()", **output)
+    result = run(request, listener=messages, trace=cut_trace)
+    if result.replayed.interrupted:
         raise KeyboardInterrupt
-    found.require_sound()
+    result.require_sound()
     path = None if out is None else Path(out)
-    return Run(found.as_run(request), path=path, result=found, notes=heard.notes)
+    return Run(result.as_run(request), path=path, result=result, notes=messages.notes)
 
 
-def asked(
+def checked_request(
     trace: TraceLike, choices: dict[str, Any], listener: Listener, where: str, **others: Any
 ) -> tuple[ReplayRequest, Trace | None]:
     """Return the request, and the trace cut to it if one was given."""
@@ -90,8 +90,8 @@ def named(trace: TraceLike) -> tuple[str, Trace | None]:
     if hasattr(trace, "to_parquet"):
         from laminabench.traces.frames import from_frame
 
-        found = from_frame(trace)
-        return found.meta.name, found
+        table = from_frame(trace)
+        return table.meta.name, table
     raise UserError(
         "trace-kind",
         f"a trace is a name, a file, a Trace or a data frame, and not {type(trace).__name__}",

@@ -153,8 +153,8 @@ class Run:
         from laminabench.runs.write import write_run
 
         target = Path(path)
-        beside = self._result.replayed.files if self._result else _beside(self._table.directory)
-        write_run(target, self._table.outcome, self._table, self.manifest, beside)
+        other_files = self._result.replayed.files if self._result else _other_files(self._table.directory)
+        write_run(target, self._table.outcome, self._table, self.manifest, other_files)
         return Run(self._table, path=target, result=self._result, notes=self.notes)
 
     def table(self, name: str) -> Table:
@@ -180,11 +180,11 @@ class Run:
             NUMBERS[self.manifest.backend],
             *(["partial"] if self.manifest.partial else []),
         ]
-        told = sentences(list(self._partial()), "verdicts")
+        partial = sentences(list(self._partial()), "verdicts")
         notes = [*self.notes, *([f"kept in {self.path}"] if self.path else [])]
         title = f"{self._headline()} ({self._how()})"
         return html.block(
-            title, told, html.cards(facts), html.lines(self._lines()), sentences(notes), badges=badges
+            title, partial, html.cards(facts), html.lines(self._lines()), sentences(notes), badges=badges
         )
 
     def _facts(self) -> JsonObject:
@@ -237,7 +237,7 @@ def read(path: str | os.PathLike[str]) -> Run:
     return Run(read_run(folder), path=folder)
 
 
-def _beside(directory: Path) -> dict[str, bytes]:
+def _other_files(directory: Path) -> dict[str, bytes]:
     """Return the contents of a Run's other files, which are copied unread."""
     parts = (MANIFEST, *(f"{name}.parquet" for name in TABLES))
     files = (each for each in directory.iterdir() if each.is_file() and each.name not in parts)

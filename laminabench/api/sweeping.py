@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from laminabench.api.frames import pandas
-from laminabench.api.heard import Heard
 from laminabench.api.keywords import with_keywords
-from laminabench.api.replay import asked, named
+from laminabench.api.messages import MessageLog
+from laminabench.api.replay import checked_request, named
 from laminabench.render.sheets.replay import describe
 from laminabench.requests.replay import ReplayRequest
 from laminabench.traces.resolve import cut, transforms_of
@@ -67,31 +67,33 @@ def sweep(
         raise UserError(
             "sweep-too-large", f"sweep(): {count:,} points are more than {MOST_POINTS:,}; take larger steps"
         )
-    heard = Heard(progress=progress)
+    messages = MessageLog(progress=progress)
     _, given = named(trace)
     points = [dict(zip(vary, values, strict=True)) for values in itertools.product(*vary.values())]
     requests = []
     for point in points:
         # Whatever is refused is refused before the first of them begins.
         where = f"sweep(), {', '.join(f'{name}={value}' for name, value in point.items())}"
-        request, _ = asked(trace if given is None else given, {**choices, **point}, heard, where, no_out=True)
+        request, _ = checked_request(
+            trace if given is None else given, {**choices, **point}, messages, where, no_out=True
+        )
         requests.append(request)
     live = any(request.live for request in requests)
-    found: dict[int, dict[str, object]] = {}
-    with heard.progress("sweeping", unit="points") as told:
+    rows: dict[int, dict[str, object]] = {}
+    with messages.progress("sweeping", unit="points") as report:
         for place, each in spread(_replayed, requests, given, jobs=1 if live else jobs):
-            found[place] = row(points[place], each)
-            told(len(found), len(points))
-    frame: pd.DataFrame = pandas().DataFrame([found[place] for place in range(len(points))])
+            rows[place] = row(points[place], each)
+            report(len(rows), len(points))
+    frame: pd.DataFrame = pandas().DataFrame([rows[place] for place in range(len(points))])
     return frame
 
 
 def _replayed(given: Trace | None, request: ReplayRequest) -> dict[str, Any]:
     """Return the documented keys of a replay, or its error; runs in any process."""
     try:
-        found = run(request, trace=None if given is None else cut(given, transforms_of(request), SILENT))
-        found.require_whole()
+        result = run(request, trace=None if given is None else cut(given, transforms_of(request), SILENT))
+        result.require_complete()
     except (UserError, CheckFailedError) as error:
         return {"error": str(error)}
-    described: dict[str, Any] = json_safe(describe(found, found.wall_s))
+    described: dict[str, Any] = json_safe(describe(result, result.wall_s))
     return described

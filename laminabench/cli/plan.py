@@ -44,8 +44,8 @@ def plan(
     from laminabench.render.sheets.plan import print_plan
     from laminabench.render.static.drawn import check_target, drawn
     from laminabench.workflows.plan.answer import require_possible, require_winner
-    from laminabench.workflows.plan.kept import default_directory, plan_of, require_free, write_plan
     from laminabench.workflows.plan.request import resolve
+    from laminabench.workflows.plan.stored import default_directory, plan_of, require_free, write_plan
 
     if directory and no_out:
         raise click.UsageError("--out and --no-out contradict each other")

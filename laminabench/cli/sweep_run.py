@@ -30,8 +30,8 @@ from laminabench.util.redact import command_line, redacted
 from laminabench.util.version import __version__, describe, git_commit
 from laminabench.workflows.replay import run
 from laminabench.workflows.replay.run import head
-from laminabench.workflows.sweep.kept import SweepStore, key_of, opened
 from laminabench.workflows.sweep.rows import TABLE, row, write
+from laminabench.workflows.sweep.store import SweepStore, key_of, opened
 from laminabench.workflows.sweep.values import Varied
 
 Row = dict[str, Any]
@@ -199,7 +199,7 @@ def replayed(traces: Mapping[TraceKey, Trace], point: Point, listener: Listener 
     try:
         trace = cut(traces[point.trace], transforms_of(point.request), SILENT)
         result = run(point.request, trace=trace, listener=listener)
-        result.require_whole()
+        result.require_complete()
     except (UserError, CheckFailedError) as error:
         return {**head(point.prepared), "error": str(error)}
     return cast("Row", json_safe(describe_replay(result, result.wall_s)))

@@ -96,8 +96,8 @@ def validate(
     from laminabench.render.sheets.validate import moved_sheet, sheets_of
     from laminabench.render.terminal import print_sheet
     from laminabench.workflows.validate import emulated, gate, published, recorded, serving, twin
-    from laminabench.workflows.validate.kept import validation_of
     from laminabench.workflows.validate.recording import names, packaged_recording
+    from laminabench.workflows.validate.stored import validation_of
 
     if own is None and (save or any(value is not None for value in settings.values())):
         raise click.UsageError("--save and what your recording was set up with go with --recorded")
@@ -239,7 +239,7 @@ def _keep(folder: Path, result: dict[str, Any], judged: Any, served: Sequence[Ju
     from laminabench.render.static.pictures import errors_picture
     from laminabench.render.static.validated import draw_recorded, draw_serving
     from laminabench.util.atomic import replacing
-    from laminabench.workflows.validate.kept import VALIDATION, marked, validation_of
+    from laminabench.workflows.validate.stored import VALIDATION, marked, validation_of
 
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / VALIDATION.file) as temporary:

@@ -129,14 +129,14 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 @cache
 def _fields(kind: type[Request]) -> Mapping[str, Field]:
-    found = {}
+    declared = {}
     for each in msgspec.structs.fields(kind):
         *limits, option = getattr(each.type, "__metadata__", [None])
         if isinstance(option, Option):
             # Limits of the whole type are merged into the same annotation.
             plain = Annotated[each.type.__origin__, *limits] if limits else each.type.__origin__
-            found[each.name] = Field(each.name, each.encode_name, plain, each.default, option)
-    return found
+            declared[each.name] = Field(each.name, each.encode_name, plain, each.default, option)
+    return declared
 
 
 def convert(kind: type[Made], values: Mapping[str, Any], where: str) -> Made:

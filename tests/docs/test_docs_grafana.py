@@ -9,11 +9,11 @@ import numpy as np
 from grafana import dashboard, expressions, metrics_used
 
 from laminabench.util.live_progress import Expected, FaultEvent, Gaps, Moment
-from laminabench.workflows.replay.metrics_page import Seen
+from laminabench.workflows.replay.metrics_page import ReplayProgress
 
 
 def test_a_live_replay_exports_what_is_asked_of_it() -> None:
-    seen = Seen({"trace": "azure-conv"})
+    seen = ReplayProgress({"trace": "azure-conv"})
     seen.expected = Expected(requests=1, kv_capacity_tokens=9)
     seen.take(
         Moment(

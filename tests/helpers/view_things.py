@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from laminabench.util.json import json_safe
-from laminabench.workflows.plan.kept import write_plan
-from laminabench.workflows.sweep.kept import opened
+from laminabench.workflows.plan.stored import write_plan
 from laminabench.workflows.sweep.rows import TABLE, row, write
-from laminabench.workflows.validate.kept import VALIDATION, marked
+from laminabench.workflows.sweep.store import opened
+from laminabench.workflows.validate.stored import VALIDATION, marked
 
 # A name that becomes markup wherever it is not escaped.
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=2> %{x} <b>bold"

@@ -8,8 +8,8 @@ from laminabench.render.charts.chart import Chart, PlotlyJson, axis, dotted_line
 from laminabench.render.sheets.plan import binds_of
 from laminabench.render.shown import COLOURS, OTHERS
 from laminabench.systems.registry import marker
-from laminabench.workflows.plan.kept import KeptPlan, KeptPoint
 from laminabench.workflows.plan.reprice import Billed, Cost, Front, Speed
+from laminabench.workflows.plan.stored import KeptPlan, KeptPoint
 
 COSTS: Mapping[Cost, str] = {"usd_per_million_tokens": "$ a million tokens", "usd_per_hour": "$ an hour"}
 SPEEDS: Mapping[Speed, str] = {"tbt_p99_ms": "TBT p99 in ms", "tokens_per_s": "tokens/s"}

@@ -8,10 +8,10 @@ from typing import NamedTuple
 from laminabench.render.charts.chart import Chart, PlotlyJson, axis, label, marks, rounded
 from laminabench.render.sheets.validate import NAMES
 from laminabench.render.style import BLUE, VERMILION
-from laminabench.workflows.validate.kept import KeptGroup, KeptPublished, KeptRecorded, KeptTwin
 from laminabench.workflows.validate.published import TARGET
 from laminabench.workflows.validate.recorded import AS_MEASURED, POINTS, TPOT_POINTS
 from laminabench.workflows.validate.recorded import TARGETS as RECORDED
+from laminabench.workflows.validate.stored import KeptGroup, KeptPublished, KeptRecorded, KeptTwin
 from laminabench.workflows.validate.twin import TARGETS as TWINS
 
 # Visible on light and on dark.

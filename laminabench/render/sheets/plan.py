@@ -13,9 +13,9 @@ from laminabench.render.model import Cell, Row, Sheet
 from laminabench.render.sheets.replay import PARTS, SOURCES
 from laminabench.render.terminal import literal, print_sheet
 from laminabench.workflows.plan.effects import gained_by
-from laminabench.workflows.plan.kept import KeptEffect, KeptPlan, KeptPoint
 from laminabench.workflows.plan.measure import meets
 from laminabench.workflows.plan.reprice import Billed, Front
+from laminabench.workflows.plan.stored import KeptEffect, KeptPlan, KeptPoint
 
 if TYPE_CHECKING:
     from rich.console import Console

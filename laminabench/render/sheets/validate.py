@@ -9,7 +9,10 @@ from laminabench.render.format import number, share
 from laminabench.render.model import Cell, Row, Sheet, verdict
 from laminabench.workflows.validate import emulated, twin
 from laminabench.workflows.validate.gate import Moved
-from laminabench.workflows.validate.kept import (
+from laminabench.workflows.validate.published import MEAN_TARGET, TARGET
+from laminabench.workflows.validate.recorded import AS_MEASURED, POINTS, TARGETS, TPOT_POINTS
+from laminabench.workflows.validate.serving import SOUND
+from laminabench.workflows.validate.stored import (
     KeptAgreement,
     KeptErrors,
     KeptPublished,
@@ -18,9 +21,6 @@ from laminabench.workflows.validate.kept import (
     KeptTwin,
     KeptValidation,
 )
-from laminabench.workflows.validate.published import MEAN_TARGET, TARGET
-from laminabench.workflows.validate.recorded import AS_MEASURED, POINTS, TARGETS, TPOT_POINTS
-from laminabench.workflows.validate.serving import SOUND
 
 _NO_ERRORS = KeptErrors(points=0, median=None, mean=None, worst=None)
 NAMES = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency"}

@@ -14,8 +14,8 @@ from laminabench.render.static.plotted import legend_of, plot
 from laminabench.render.style import PAGE, foot, look, sheet
 from laminabench.runs.read import Run
 from laminabench.traces.formats.wording import printable
-from laminabench.workflows.plan.kept import KeptPlan
 from laminabench.workflows.plan.reprice import front_at
+from laminabench.workflows.plan.stored import KeptPlan
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,8 +18,8 @@ from laminabench.render.sheets.replay import SOURCES
 from laminabench.render.view.folder import Entry
 from laminabench.render.view.page import Page
 from laminabench.util.errors import UserError
-from laminabench.workflows.plan.kept import KeptAnswer, KeptDevice, KeptPlan, read_plan
 from laminabench.workflows.plan.reprice import Cost, Front, Speed, front_at
+from laminabench.workflows.plan.stored import KeptAnswer, KeptDevice, KeptPlan, read_plan
 
 # The sliders' range, as multiples of the plan's prices.
 LEAST, MOST = 0.25, 4.0

@@ -18,7 +18,7 @@ from laminabench.render.sections import Section, grid
 from laminabench.render.sheets.validate import sheets_of
 from laminabench.render.view.folder import Entry
 from laminabench.render.view.page import Page
-from laminabench.workflows.validate.kept import KeptValidation, read_validation
+from laminabench.workflows.validate.stored import KeptValidation, read_validation
 
 
 def page(entry: Entry, query: QueryParams) -> Page:  # noqa: ARG001 - there is nothing to choose

@@ -160,19 +160,19 @@ def _request(where: str, flags: Mapping[str, Any]) -> ReplayRequest:
         key: [value] if BY_KEY[key].repeatable and not isinstance(value, list) else value
         for key, value in flags.items()
     }
-    found = of_table(lists, where)
-    if words := acting(found):
+    request = of_table(lists, where)
+    if words := acting(request):
         raise UserError(
             "case-not-trusted",
             f"{where} has {shlex.join(words)}: code, addresses, credentials and files to write are taken "
             "from the command line only, so no case can have them",
         )
     try:
-        found.require_valid()
-        backend_of(found)
+        request.require_valid()
+        backend_of(request)
     except UserError as error:
         raise error.within(where) from error
-    return msgspec.structs.replace(found, no_out=True)
+    return msgspec.structs.replace(request, no_out=True)
 
 
 def _plain(error: msgspec.ValidationError) -> str:

@@ -43,23 +43,23 @@ def read_golden(folder: Path, case: str) -> Obtained | None:
         return None
     advice = "`laminabench check --update` writes it anew"
     try:
-        kept = safe_parse.json_value(safe_parse.content(path))
-        if (kept["format"], kept["format_version"]) != (FORMAT, FORMAT_VERSION):
+        stored = safe_parse.json_value(safe_parse.content(path))
+        if (stored["format"], stored["format_version"]) != (FORMAT, FORMAT_VERSION):
             raise UserError(
                 "golden-format", f"{path} is a golden of another format than this laminabench's; {advice}"
             )
-        found = Obtained(kept["metrics"], kept["facts"])
-        _check(found)
+        obtained = Obtained(stored["metrics"], stored["facts"])
+        _check(obtained)
     except OSError as error:
         raise UserError("file-not-readable", f"cannot read {path}: {error.strerror}") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError("golden-damaged", f"{path} is damaged ({error!r}); {advice}") from error
-    return found
+    return obtained
 
 
-def _check(found: Obtained) -> None:
+def _check(obtained: Obtained) -> None:
     """Raise a KeyError, TypeError or ValueError if parts are missing that a verdict rests on."""
-    for name, value in found.metrics.items():
+    for name, value in obtained.metrics.items():
         # A change of rounds is a ratio, and of NaN nothing could be said to have moved.
         if isinstance(value, list):
             sound = bool(value) and all(math.isfinite(each) and each > 0 for each in value)
@@ -68,12 +68,12 @@ def _check(found: Obtained) -> None:
         if not sound:
             raise ValueError(f"{name} is {value}")
     needed = [
-        found.facts["backend"],
-        found.facts["laminabench"]["version"],
-        found.facts["laminabench"]["commit"],
+        obtained.facts["backend"],
+        obtained.facts["laminabench"]["version"],
+        obtained.facts["laminabench"]["commit"],
     ]
     if needed[0] == "live":
-        needed += [found.facts["host"]["cpu"], found.facts["host"]["cores"]]
+        needed += [obtained.facts["host"]["cpu"], obtained.facts["host"]["cores"]]
 
 
 def write_golden(folder: Path, case: str, obtained: Obtained) -> None:

@@ -28,10 +28,10 @@ def replayed(_: None, case: Case, done: Callable[[], None] = lambda: None) -> tu
     """Replay the case; return its result and seconds. `done` is called after each measured replay."""
     began = time.perf_counter()
     try:
-        found = _measured(case, done) if case.measured else _modelled(case)
+        result = _measured(case, done) if case.measured else _modelled(case)
     except (UserError, CheckFailedError) as error:
         raise error.within(f"case '{case.name}'") from error
-    return found, time.perf_counter() - began
+    return result, time.perf_counter() - began
 
 
 def _modelled(case: Case) -> Obtained:
@@ -42,10 +42,10 @@ def _modelled(case: Case) -> Obtained:
 
 def _measured(case: Case, done: Callable[[], None]) -> Obtained:
     """Measure rounds one after another. With a second replay, both alternate; the metric is their ratio."""
-    sides = case.requests
-    values: list[list[dict[str, float | None]]] = [[] for _ in sides]
-    for _, side in in_turns(len(sides), case.rounds):
-        manifest = _manifest(sides[side])
+    requests = case.requests
+    values: list[list[dict[str, float | None]]] = [[] for _ in requests]
+    for _, side in in_turns(len(requests), case.rounds):
+        manifest = _manifest(requests[side])
         values[side].append(_metrics(case, manifest))
         if side == 0:
             facts = facts_of(case, _command(case), manifest)
@@ -53,8 +53,8 @@ def _measured(case: Case, done: Callable[[], None]) -> Obtained:
     metrics: dict[str, Value] = {}
     for metric in case.metrics:
         samples = [require_samples(metric, [each[metric] for each in rounds]) for rounds in values]
-        one, *beside = samples
-        metrics[metric] = [of / over for of, over in zip(one, *beside, strict=True)] if beside else one
+        one, *other = samples
+        metrics[metric] = [of / over for of, over in zip(one, *other, strict=True)] if other else one
     return Obtained(metrics, facts)
 
 
@@ -66,13 +66,13 @@ def _command(case: Case) -> str:
 
 def _manifest(request: ReplayRequest) -> Manifest:
     """Replay; what its Run would say of itself."""
-    found = run(request)
-    if found.replayed.interrupted:
+    result = run(request)
+    if result.replayed.interrupted:
         raise KeyboardInterrupt
-    found.require_sound()
-    if partial := found.replayed.partial:
+    result.require_sound()
+    if partial := result.replayed.partial:
         raise CheckFailedError("check-partial", f"its Run cannot be judged, it is {partial.sentence}")
-    return found.manifest(request)
+    return result.manifest(request)
 
 
 def _metrics(case: Case, manifest: Manifest) -> dict[str, float | None]:
@@ -135,8 +135,8 @@ def facts_of(case: Case, command: str, manifest: Manifest) -> dict[str, Json]:
 
 def _data_sheet(device: Device) -> dict[str, Json]:
     """Return the device's data sheet, without its price, which the deployment has."""
-    found = device.describe()
-    return {key: found[key] for key in _DATA_SHEET}
+    sheet = device.describe()
+    return {key: sheet[key] for key in _DATA_SHEET}
 
 
 def _coefficients(rows: Sequence[JsonObject]) -> dict[str, Json]:
@@ -145,10 +145,10 @@ def _coefficients(rows: Sequence[JsonObject]) -> dict[str, Json]:
     for row in rows:
         # A network's numbers are in the row itself.
         own = {key: value for key, value in row.items() if isinstance(value, float | int)}
-        found = cast("JsonObject", row.get("coefficients", own))
+        coefficients = cast("JsonObject", row.get("coefficients", own))
         origin = {key: row[key] for key in ("set", "name") if key in row}
         named[" ".join([str(row["term"]), *([f"of {row['device']}"] if "device" in row else [])])] = {
             **origin,
-            **found,
+            **coefficients,
         }
     return named

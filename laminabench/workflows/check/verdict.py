@@ -107,8 +107,8 @@ def judge(case: Case, golden: Obtained | None, now: Obtained, wall_s: float) -> 
     backend = "emulated" if "emulate" in case.flags else "live" if case.measured else "modelled"
     if golden is None:
         return Verdict(case.name, "missing", backend, note="there is no golden", wall_s=wall_s)
-    alike = golden.facts["backend"] == backend
-    if alike and case.measured and not case.against and not same_host(golden.facts, now.facts):
+    same_backend = golden.facts["backend"] == backend
+    if same_backend and case.measured and not case.against and not same_host(golden.facts, now.facts):
         note = (
             f"measured on another machine ({golden.facts['host']['cpu']}, {golden.facts['host']['cores']} "
             "cores): not compared; with [case.NAME.against] it would be a ratio of two things measured here"
@@ -146,11 +146,11 @@ def _change(metric: str, golden: Value, now: Value, tolerance: float) -> Change:
 
 def _measured(metric: str, golden: Sequence[float], now: Sequence[float], tolerance: float) -> Change:
     """Moved only if even the end of the interval that is nearest to no change is beyond the tolerance."""
-    found = change_interval(golden, now)
-    moved = found.low > tolerance or found.high < -tolerance
-    interval = (found.low, found.high)
+    estimate = change_interval(golden, now)
+    moved = estimate.low > tolerance or estimate.high < -tolerance
+    interval = (estimate.low, estimate.high)
     was, is_ = statistics.median(golden), statistics.median(now)
-    return Change(metric, was, is_, found.estimate, interval, tolerance, moved)
+    return Change(metric, was, is_, estimate.estimate, interval, tolerance, moved)
 
 
 def _middle(value: Value) -> float | None:
@@ -159,14 +159,14 @@ def _middle(value: Value) -> float | None:
 
 def require_samples(metric: str, samples: Sequence[float | None]) -> list[float]:
     """Return the rounds of a measured metric; raise a UserError if their change would be no ratio."""
-    found = [each for each in samples if each is not None and math.isfinite(each) and each > 0]
-    if len(found) < len(samples):
+    positive = [each for each in samples if each is not None and math.isfinite(each) and each > 0]
+    if len(positive) < len(samples):
         raise UserError(
             "check-metric-not-positive",
             f"{metric} is not above zero in every round: it cannot be compared where it is measured",
         )
-    assert len(found) >= LEAST_ROUNDS
-    return found
+    assert len(positive) >= LEAST_ROUNDS
+    return positive
 
 
 class Interval(NamedTuple):
@@ -216,22 +216,22 @@ def _ways(first: int, second: int) -> tuple[int, ...]:
 
 def goldens_of(folder: Path, cases: Sequence[Case], *, update: bool) -> Goldens:
     """Return the goldens by case; an update takes an unreadable one as missing and rewrites it."""
-    found: dict[str, Obtained | None] = {}
+    goldens: dict[str, Obtained | None] = {}
     for case in cases:
         try:
-            found[case.name] = read_golden(folder, case.name)
+            goldens[case.name] = read_golden(folder, case.name)
         except UserError:
             if not update:
                 raise
-            found[case.name] = None
-    return found
+            goldens[case.name] = None
+    return goldens
 
 
 def verdicts_on(
-    file: CaseFile, cases: Sequence[Case], goldens: Goldens, found: Mapping[str, tuple[Obtained, float]]
+    file: CaseFile, cases: Sequence[Case], goldens: Goldens, results: Mapping[str, tuple[Obtained, float]]
 ) -> list[Verdict]:
     """Return verdicts on cases in the file's order; for a full run also on goldens without a case."""
-    verdicts = [judge(case, goldens[case.name], *found[case.name]) for case in cases]
+    verdicts = [judge(case, goldens[case.name], *results[case.name]) for case in cases]
     if len(cases) == len(file.cases):
         known = {case.name for case in cases}
         verdicts += [stale(name) for name in goldens_in(file.goldens) if name not in known]
@@ -242,7 +242,7 @@ def keep(
     file: CaseFile,
     verdicts: Sequence[Verdict],
     goldens: Goldens,
-    found: Mapping[str, tuple[Obtained, float]],
+    results: Mapping[str, tuple[Obtained, float]],
 ) -> list[str]:
     """Save the results as goldens; return the names of those written or removed.
 
@@ -254,7 +254,7 @@ def keep(
             golden_path(file.goldens, verdict.case).unlink()
             changed.append(verdict.case)
             continue
-        golden, now = goldens[verdict.case], found[verdict.case][0]
+        golden, now = goldens[verdict.case], results[verdict.case][0]
         if verdict.status != "same" or golden is None or _differ(golden, now):
             write_golden(file.goldens, verdict.case, now)
             changed.append(verdict.case)
@@ -289,13 +289,13 @@ _INPUTS = {
 
 def causes(golden: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the likely causes, a sentence each: inputs of the replay first."""
-    found = []
+    likely = []
     for part, called in _INPUTS.items():
         differing = list(_differences(golden.get(part, {}), now.get(part, {})))
         if differing:
             more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
-            found.append(f"{called}: {'; '.join(differing[:_NAMED])}{more}")
-    return (*found, _code(golden["laminabench"], now["laminabench"], explained=bool(found)))
+            likely.append(f"{called}: {'; '.join(differing[:_NAMED])}{more}")
+    return (*likely, _code(golden["laminabench"], now["laminabench"], explained=bool(likely)))
 
 
 def inputs_differ(golden: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
@@ -326,10 +326,10 @@ def _differences(golden: Any, now: Any, path: str = "") -> Iterator[str]:
         for key in dict.fromkeys([*golden, *now]):
             yield from _differences(golden.get(key, _NONE), now.get(key, _NONE), f"{path} {key}".strip())
     elif golden != now:
-        yield f"{path} {_said(golden)} -> {_said(now)}{_by_how_much(golden, now)}"
+        yield f"{path} {_text(golden)} -> {_text(now)}{_by_how_much(golden, now)}"
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     if value is _NONE:
         return "not there"
     text = f"{value:.6g}" if isinstance(value, float) else str(value)

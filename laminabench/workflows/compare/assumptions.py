@@ -26,10 +26,10 @@ def assumptions(cells: Sequence[Cell], names: Sequence[str]) -> Iterator[str]:
 
 def left_out(cells: Sequence[Cell]) -> Iterator[str]:
     """Yield the number of requests that were left out, and why."""
-    found = dict.fromkeys(
+    names = dict.fromkeys(
         (cell.model, cell.trace, cell.dropped, cell.least_room) for cell in cells if cell.dropped
     )
-    for model, trace, count, least_room in found:
+    for model, trace, count, least_room in names:
         yield (
             f"{count:,} requests of {trace} that not every system can hold with {model} are left out: "
             f"{least_room}"

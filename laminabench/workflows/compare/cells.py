@@ -124,20 +124,20 @@ class Cell:
         """Return the break-even prices of systems on boards with the base, or of the base with all others."""
         others = [name for name in self.summaries if name != base]
         pairs = [(base, each) if base in self.boards else (each, base) for each in others]
-        found: dict[str, dict[str, float]] = {}
+        prices: dict[str, dict[str, float]] = {}
         for name, other in pairs:
             usd = self.break_even_usd(name, other)
             if usd is not None:
-                found.setdefault(name, {})[other] = usd
-        return found
+                prices.setdefault(name, {})[other] = usd
+        return prices
 
     def sides(self, base: str) -> SideBySide:
-        sides = [
+        entries = [
             Side(name, name, self.deployments[name], self.model, "modelled", modelled_estimates(summary))
             for name, summary in self.summaries.items()
         ]
         place = list(self.summaries).index(base)
-        return side_by_side(sides, place, self.slo_tbt_ms, self.slo_ttft_ms)
+        return side_by_side(entries, place, self.slo_tbt_ms, self.slo_ttft_ms)
 
     def row(self, base: str) -> dict[str, Json]:
         others = [name for name in self.summaries if name != base]
@@ -178,9 +178,9 @@ Done = dict[tuple[str, Setup, Routed, bytes], tuple[Summary, CellRun | None]]
 class Placed:
     """The devices of every system, and the requests that fit on all of them."""
 
-    asked: dict[str, Deployed]
+    requested: dict[str, Deployed]
     chosen: dict[str, Deployed]  # at equal cost or power others may have taken their place
-    kept: Trace
+    fitting: Trace
     dropped: int  # requests that one of the systems could never hold, left out for all
 
     @property
@@ -190,19 +190,19 @@ class Placed:
 
 def placed(spec: ComparisonSpec, model: ModelShape, trace: Trace, costs: CostSet) -> Placed:
     """Deploy every system, at equal cost or power if the spec says so; a UserError if nothing fits."""
-    asked = spec.deployed(model, costs)
-    chosen = made_equal(asked, spec, spec.equal, trace, costs) if spec.equal else asked
+    requested = spec.deployed(model, costs)
+    chosen = made_equal(requested, spec, spec.equal, trace, costs) if spec.equal else requested
     for name, each in chosen.items():
         price_of(name, each.hardware)
-    kept = held_by_all(trace, chosen)
-    if not len(kept):
+    fitting = held_by_all(trace, chosen)
+    if not len(fitting):
         raise UserError(
             "compare-no-request-fits",
             f"no request of {trace.meta.name} fits {' and '.join(chosen)} with {model.name}",
         )
     for each in chosen.values():
-        require_requests(kept, len(each.routed.instances))
-    return Placed(asked, chosen, kept, len(trace) - len(kept))
+        require_requests(fitting, len(each.routed.instances))
+    return Placed(requested, chosen, fitting, len(trace) - len(fitting))
 
 
 def cell(
@@ -218,18 +218,18 @@ def cell(
     With `common`, the request that all replays have in common, the cell has its Runs. Readings with all
     hosts as slow as the era's have none: they explain a gain, and are no deployments.
     """
-    found = placed(spec, model, trace, costs)
-    asked, chosen, kept = found.asked, found.chosen, found.kept
-    done, requests = {} if done is None else done, kept.prompt_tokens.tobytes()
+    placement = placed(spec, model, trace, costs)
+    requested, chosen, fitting = placement.requested, placement.chosen, placement.fitting
+    done, requests = {} if done is None else done, fitting.prompt_tokens.tobytes()
     stored = None if spec.reading and spec.reading.alike else common
     for name, each in chosen.items():
         key = name, each.setup, each.routed, requests
         if key not in done:
-            replayed = _replayed(kept, name, each, spec)
-            run = run_of(name, each, spec, costs, stored, kept, replayed) if stored else None
+            replayed = _replayed(fitting, name, each, spec)
+            run = run_of(name, each, spec, costs, stored, fitting, replayed) if stored else None
             done[key] = replayed.summary, run
     results = {name: done[name, each.setup, each.routed, requests] for name, each in chosen.items()}
-    devices = found.devices
+    devices = placement.devices
     return Cell(
         model=model.name,
         trace=trace.meta.name,
@@ -238,9 +238,9 @@ def cell(
         hosts={name: host_of(each.setup) for name, each in chosen.items()},
         limits={name: _most_requests(name, each.setup) for name, each in chosen.items()},
         costs_held=costs.held_against,
-        dropped=found.dropped,
+        dropped=placement.dropped,
         least_room=least_room(chosen),
-        asked={name: str(each.hardware) for name, each in asked.items()},
+        asked={name: str(each.hardware) for name, each in requested.items()},
         deployments={name: str(each.hardware) for name, each in chosen.items()},
         usd_per_hour={name: price_of(name, each.hardware) for name, each in chosen.items()},
         power_w={name: each.hardware.power_w for name, each in chosen.items()},
@@ -288,11 +288,11 @@ def grid_cells(
 ) -> list[Cell]:
     """Replay the grid; cells are in the order views, models, traces, readings."""
     places = list(itertools.product(range(len(grid.views)), range(len(grid.models)), range(len(grid.traces))))
-    found: dict[int, list[Cell]] = {}
+    cells: dict[int, list[Cell]] = {}
     for place, each in spread(_work, places, grid, jobs=jobs):
-        found[place] = each
-        progress(len(found), len(places))
-    return [each for place in range(len(places)) for each in found[place]]
+        cells[place] = each
+        progress(len(cells), len(places))
+    return [each for place in range(len(places)) for each in cells[place]]
 
 
 def _work(grid: Grid, place: tuple[int, int, int]) -> list[Cell]:
@@ -305,7 +305,7 @@ def _work(grid: Grid, place: tuple[int, int, int]) -> list[Cell]:
 
 
 def made_equal(
-    given: dict[str, Deployed], spec: ComparisonSpec, asked: Equal, trace: Trace, costs: CostSet
+    given: dict[str, Deployed], spec: ComparisonSpec, equal: Equal, trace: Trace, costs: CostSet
 ) -> dict[str, Deployed]:
     """Return deployments within the tolerance of the first one's price, or power.
 
@@ -313,30 +313,30 @@ def made_equal(
     """
     first, *others = given
     reference = given[first]
-    amount = asked.of(first, reference.hardware)
-    held = held_by_all(trace, {first: reference})
+    amount = equal.of(first, reference.hardware)
+    fitting_all = held_by_all(trace, {first: reference})
     if first not in spec.given:
-        reference = _best(first, _laid_out(first, reference, spec), spec, held)
+        reference = _best(first, _laid_out(first, reference, spec), spec, fitting_all)
     known = {each.name: each for each in _devices(given)}
-    devices = asked.devices or tuple(known.values())
+    devices = equal.devices or tuple(known.values())
     model = reference.setup.model
-    found = {first: reference}
+    equals = {first: reference}
     for name in others:
-        if asked.allows(given[name].hardware, amount):
-            found[name] = given[name]
+        if equal.allows(given[name].hardware, amount):
+            equals[name] = given[name]
             continue
         instances = len(given[name].routed.instances)
         possible = [
             spec.on(name, model, costs, (each,) * instances) for each in deployments(name, model, devices)
         ]
-        near = _fitting(name, [each for each in possible if asked.allows(each.hardware, amount)])
+        near = _fitting(name, [each for each in possible if equal.allows(each.hardware, amount)])
         if not near:
             fitting = _fitting(name, possible)
             raise UserError(
-                "compare-no-equal-deployment", _nothing_near(name, fitting, amount, asked, devices)
+                "compare-no-equal-deployment", _nothing_near(name, fitting, amount, equal, devices)
             )
-        found[name] = _best(name, near, spec, held)
-    return found
+        equals[name] = _best(name, near, spec, fitting_all)
+    return equals
 
 
 def _laid_out(name: str, on: Deployed, spec: ComparisonSpec) -> list[Deployed]:
@@ -350,50 +350,50 @@ def _laid_out(name: str, on: Deployed, spec: ComparisonSpec) -> list[Deployed]:
     return _fitting(name, [on, *(spec.on(name, model, costs, (each,) * instances) for each in others)])
 
 
-def _best(name: str, some: list[Deployed], spec: ComparisonSpec, held: Trace) -> Deployed:
+def _best(name: str, some: list[Deployed], spec: ComparisonSpec, fitting: Trace) -> Deployed:
     if len(some) == 1:
         return some[0]
-    served = [_served(name, each, spec, held) for each in some]
+    served = [_served(name, each, spec, fitting) for each in some]
     return some[served.index(max(served))]
 
 
 def _fitting(name: str, some: Iterable[Deployed]) -> list[Deployed]:
-    found = []
+    options = []
     for each in some:
         try:
             longest_held(name, each.setup)
         except UserError:  # no memory for it, or no way to split the model so
             continue
-        found.append(each)
-    return found
+        options.append(each)
+    return options
 
 
-def _served(name: str, on: Deployed, spec: ComparisonSpec, held: Trace) -> tuple[int, float]:
+def _served(name: str, on: Deployed, spec: ComparisonSpec, trace: Trace) -> tuple[int, float]:
     """Return how many of the reference's requests a deployment serves, and how fast.
 
     With a limit of TTFT that is how many requests a second are within both limits.
     """
-    kept = held_by_all(held, {name: on})
-    if len(kept) < len(on.routed.instances):
+    fitting = held_by_all(trace, {name: on})
+    if len(fitting) < len(on.routed.instances):
         return 0, 0.0
-    summary = _replayed(kept, name, on, spec).summary
+    summary = _replayed(fitting, name, on, spec).summary
     key = "slo.goodput_requests_per_s" if spec.workload.slo_ttft_ms else "throughput_tokens_per_s"
-    return len(kept), number_at(summary, key) or 0.0
+    return len(fitting), number_at(summary, key) or 0.0
 
 
 def _nothing_near(
-    name: str, fitting: list[Deployed], amount: float, asked: Equal, devices: tuple[Device, ...]
+    name: str, fitting: list[Deployed], amount: float, equal: Equal, devices: tuple[Device, ...]
 ) -> str:
     # If there is none of a kind that it runs on, that is what to read.
     right = [device for device in devices if system(name).runs_on(device)]
     kinds = ", ".join(device.name for device in right or devices)
-    what = f"no deployment of {name} on {kinds} is within {asked.tolerance:.0%} of {asked.said(amount)}"
-    known = {str(each.hardware): own for each in fitting if (own := asked.known(each.hardware)) is not None}
+    what = f"no deployment of {name} on {kinds} is within {equal.tolerance:.0%} of {equal.said(amount)}"
+    known = {str(each.hardware): own for each in fitting if (own := equal.known(each.hardware)) is not None}
     if not known:
-        has = "price" if asked.amount == "cost" else "rated power"
+        has = "price" if equal.amount == "cost" else "rated power"
         return f"{what}: none has the memory and a {has}; name other kinds with --devices"
     closest = min(known, key=lambda text: abs(known[text] - amount))
     return (
-        f"{what}; the nearest is {closest} for {asked.said(known[closest]).removesuffix(' an hour')}: "
+        f"{what}; the nearest is {closest} for {equal.said(known[closest]).removesuffix(' an hour')}: "
         "raise --tolerance, or name other kinds with --devices"
     )

@@ -23,9 +23,9 @@ def readings_of(spec: ComparisonSpec, era: Era) -> tuple[ComparisonSpec, ...]:
 
 
 def _with_hosts(spec: ComparisonSpec, era: Era) -> Iterator[ComparisonSpec]:
-    for alike in (False, True):
+    for same_host in (False, True):
         for host in era.hosts:
-            slow = spec.systems if alike else (era.system,)
+            slow = spec.systems if same_host else (era.system,)
             hosts: dict[str, HostCost] = {**spec.hosts, **dict.fromkeys(slow, host)}
-            said = f"{1000 * host.per_step_s:g} ms"
-            yield replace(spec, hosts=hosts, reading=Reading(era, said, alike))
+            text = f"{1000 * host.per_step_s:g} ms"
+            yield replace(spec, hosts=hosts, reading=Reading(era, text, same_host))

@@ -121,10 +121,10 @@ def _named_devices(request: CompareRequest) -> frozenset[str]:
 
 def systems_named(text: str) -> tuple[str, ...]:
     """Parse a comma-separated list of systems; a UserError for less than two."""
-    found = tuple(pick("system", name, dict.fromkeys(MODULES)) or name for name in _names(text))
-    if len(found) < 2:
+    systems = tuple(pick("system", name, dict.fromkeys(MODULES)) or name for name in _names(text))
+    if len(systems) < 2:
         raise UserError("compare-too-few", f"--systems {text} is nothing to compare; name at least two")
-    return found
+    return systems
 
 
 def _eras(request: CompareRequest, systems: tuple[str, ...], *, today: bool) -> list[Era]:
@@ -242,7 +242,7 @@ def _given(
     instances: int | None,
     catalogue: Mapping[str, Device],
 ) -> dict[str, tuple[Deployment, ...]]:
-    found: dict[str, tuple[Deployment, ...]] = {}
+    deployments: dict[str, tuple[Deployment, ...]] = {}
     for text in texts:
         name, equals, deployment = text.partition("=")
         if not equals or name not in systems:
@@ -251,17 +251,17 @@ def _given(
                 f"--deployment {text}: expected SYSTEM=DEPLOYMENT of {' or '.join(systems)}, "
                 "such as lamina=2xh100+4xh20",
             )
-        if name in found:
+        if name in deployments:
             raise UserError(
                 "compare-deployment-twice",
-                f"--deployment {text}: {name} has been given {','.join(map(str, found[name]))} already",
+                f"--deployment {text}: {name} has been given {','.join(map(str, deployments[name]))} already",
             )
-        found[name] = parse_deployments(deployment, instances, catalogue)
-    return found
+        deployments[name] = parse_deployments(deployment, instances, catalogue)
+    return deployments
 
 
 def _limits(texts: Iterable[str], systems: tuple[str, ...]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    limits: dict[str, int] = {}
     for text in texts:
         name, _, number = text.partition("=")
         if name not in systems or not number.isdecimal() or int(number) < 1:
@@ -270,12 +270,12 @@ def _limits(texts: Iterable[str], systems: tuple[str, ...]) -> dict[str, int]:
                 f"--max-num-seqs {text}: expected SYSTEM=N of {' or '.join(systems)}, "
                 f"such as {systems[0]}=64",
             )
-        found[name] = int(number)
-    return found
+        limits[name] = int(number)
+    return limits
 
 
 def _hosts(texts: Iterable[str], systems: tuple[str, ...]) -> dict[str, HostCost]:
-    found: dict[str, HostCost] = {}
+    hosts: dict[str, HostCost] = {}
     for text in texts:
         name, equals, times = text.partition("=")
         if not equals or name not in systems:
@@ -284,19 +284,19 @@ def _hosts(texts: Iterable[str], systems: tuple[str, ...]) -> dict[str, HostCost
                 f"--host {text}: expected SYSTEM=TIME of {' or '.join(systems)}, such as "
                 f"{systems[0]}=5ms,20us",
             )
-        found[name] = parse_host(times, f"--host {name}:")
-    return found
+        hosts[name] = parse_host(times, f"--host {name}:")
+    return hosts
 
 
-def _base(wanted: str | None, systems: tuple[str, ...]) -> str:
+def _base(requested: str | None, systems: tuple[str, ...]) -> str:
     """Return the system that others are compared with: what people run today, if it is among them."""
-    if wanted is None:
+    if requested is None:
         return next((name for name in systems if system(name).BASELINE), systems[0])
-    if wanted not in systems:
+    if requested not in systems:
         raise UserError(
-            "compare-base-unknown", f"--base {wanted} is not replayed; --systems has {', '.join(systems)}"
+            "compare-base-unknown", f"--base {requested} is not replayed; --systems has {', '.join(systems)}"
         )
-    return wanted
+    return requested
 
 
 def _names(text: str) -> list[str]:

@@ -84,9 +84,9 @@ def of_run(run: Run, slo_tbt_ms: float | None, slo_ttft_ms: float | None = None)
     )
     if facts.backend == "modelled":
         return Recorded(path, facts, summary, modelled_estimates(summary), ENGINE)
-    seen = ENGINE if run.outcome.chunks is None else CLIENT
+    observed = ENGINE if run.outcome.chunks is None else CLIENT
     drawn = resamples(run.outcome, window(run.outcome, facts.mode), limit)
-    return Recorded(path, facts, summary, _measured_estimates(summary, drawn), seen)
+    return Recorded(path, facts, summary, _measured_estimates(summary, drawn), observed)
 
 
 def of_manifest(directory: Path, manifest: Manifest, slo_tbt_ms: float) -> Recorded | None:
@@ -135,14 +135,16 @@ def _on_boards(manifest: Manifest) -> tuple[str, str]:
 
 
 def _measured_estimates(summary: Summary, drawn: dict[str, Float64]) -> dict[str, Estimate]:
-    found = {metric.name: of_resamples(metric.of(summary), drawn.get(metric.key)) for metric in SUMMARISED}
-    rate = found[THROUGHPUT.name]
+    estimates = {
+        metric.name: of_resamples(metric.of(summary), drawn.get(metric.key)) for metric in SUMMARISED
+    }
+    rate = estimates[THROUGHPUT.name]
     for metric in SUMMARISED:
         if metric.certainty == "fixed":
-            found[metric.name] = Estimate(metric.of(summary))
+            estimates[metric.name] = Estimate(metric.of(summary))
         elif metric.certainty == "throughput":
-            found[metric.name] = Estimate(metric.of(summary), rate.error, rate.freedom)
-    return found
+            estimates[metric.name] = Estimate(metric.of(summary), rate.error, rate.freedom)
+    return estimates
 
 
 # Servers whose chunks differ by less send them in the same way.
@@ -150,63 +152,63 @@ ALIKE = 1.1
 _DEALT = "they were dealt evenly, so TBT of single tokens is a guess"
 
 
-def comparability_warnings(found: list[Recorded], groups: list[list[Recorded]]) -> list[str]:
+def comparability_warnings(entries: list[Recorded], groups: list[list[Recorded]]) -> list[str]:
     """Return warnings on comparing these Runs; each group has the rounds of one deployment."""
-    return [*_of_single_runs(found), *differences(found), *_of_intervals(groups)]
+    return [*_of_single_runs(entries), *differences(entries), *_of_intervals(groups)]
 
 
-def differences(found: list[Recorded]) -> Iterator[str]:
+def differences(entries: list[Recorded]) -> Iterator[str]:
     """Yield the differences between Runs that make their numbers incomparable."""
-    alike: dict[str, Callable[[Facts], str]] = {
+    uniform: dict[str, Callable[[Facts], str]] = {
         "traces": lambda facts: facts.trace,
         "cuts of the trace": lambda facts: facts.transforms,
         "models": lambda facts: facts.model,
         "modes": lambda facts: facts.mode,
         "backends": lambda facts: facts.backend,
     }
-    for what, of in alike.items():
-        values = dict.fromkeys(of(each.facts) for each in found)
+    for what, of in uniform.items():
+        values = dict.fromkeys(of(each.facts) for each in entries)
         if len(values) > 1:
             yield f"the Runs are of different {what}{_listed(values)}: they are not comparable as such"
-    if len(dict.fromkeys(each.seen for each in found)) > 1:
+    if len(dict.fromkeys(each.seen for each in entries)) > 1:
         yield (
             "some Runs saw their tokens in the engine and some as a client: a client's TBT has the network "
             "and the server's front end in it, and is 0 for a token that came in a chunk with the one before"
         )
-    sizes = [size for each in found if (size := number_at(each.summary, "tokens_per_chunk.mean"))]
+    sizes = [size for each in entries if (size := number_at(each.summary, "tokens_per_chunk.mean"))]
     if sizes and max(sizes) > ALIKE * min(sizes):
-        said = ", ".join(f"{size:.3g}" for size in sizes)
-        yield f"chunks have {said} tokens on average: TBT is of tokens, 0 within a chunk; ITL is of chunks"
-    if len({each.summary.ttft_ms is UNSET for each in found}) > 1:
+        text = ", ".join(f"{size:.3g}" for size in sizes)
+        yield f"chunks have {text} tokens on average: TBT is of tokens, 0 within a chunk; ITL is of chunks"
+    if len({each.summary.ttft_ms is UNSET for each in entries}) > 1:
         yield "some Runs have their prompts computed and some find them there: only those have a TTFT"
-    sets = dict.fromkeys(each.facts.costs for each in found if each.facts.costs)
+    sets = dict.fromkeys(each.facts.costs for each in entries if each.facts.costs)
     if len(sets) > 1:
         yield (
             f"times are of different cost sets ({', '.join(sets)}), which measured different versions: "
             "replay with the same --costs"
         )
-    yield from _boards([each.facts for each in found])
-    limits = dict.fromkeys(each.summary.slo.tbt_ms for each in found)
+    yield from _boards([each.facts for each in entries])
+    limits = dict.fromkeys(each.summary.slo.tbt_ms for each in entries)
     if len(limits) > 1:
-        said = ", ".join(f"{limit:g}" for limit in limits)
-        yield f"attainment and goodput are of different TBT limits ({said} ms): --slo-tbt-ms sets one"
-    firsts = dict.fromkeys(each.summary.slo.ttft_ms or None for each in found)
+        text = ", ".join(f"{limit:g}" for limit in limits)
+        yield f"attainment and goodput are of different TBT limits ({text} ms): --slo-tbt-ms sets one"
+    firsts = dict.fromkeys(each.summary.slo.ttft_ms or None for each in entries)
     if len(firsts) > 1:
-        said = ", ".join("none" if limit is None else f"{limit:g} ms" for limit in firsts)
-        yield f"first tokens are held to different limits ({said}): --slo-ttft-ms sets one"
+        text = ", ".join("none" if limit is None else f"{limit:g} ms" for limit in firsts)
+        yield f"first tokens are held to different limits ({text}): --slo-ttft-ms sets one"
 
 
-def _boards(found: list[Facts]) -> Iterator[str]:
+def _boards(all_facts: list[Facts]) -> Iterator[str]:
     """Yield differences between the types of boards and other devices, and assumed prices of boards."""
-    held = dict.fromkeys(facts.boards_type or facts.model_type for facts in found)
-    if len(held) > 1 and any(facts.boards_type for facts in found):
-        yield f"weights and KV are not of one type ({', '.join(held)}): boards hold them in their own"
-    yield from dict.fromkeys(facts.boards_prices for facts in found if facts.boards_prices)
+    models = dict.fromkeys(facts.boards_type or facts.model_type for facts in all_facts)
+    if len(models) > 1 and any(facts.boards_type for facts in all_facts):
+        yield f"weights and KV are not of one type ({', '.join(models)}): boards hold them in their own"
+    yield from dict.fromkeys(facts.boards_prices for facts in all_facts if facts.boards_prices)
 
 
-def _of_single_runs(found: list[Recorded]) -> Iterator[str]:
+def _of_single_runs(entries: list[Recorded]) -> Iterator[str]:
     """Yield warnings on single Runs."""
-    for each in found:
+    for each in entries:
         if each.facts.partial:
             yield f"{each.path} is {each.facts.partial}"
         if failed := each.summary.requests.failed:

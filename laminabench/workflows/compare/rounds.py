@@ -28,49 +28,49 @@ def compare_runs(
     The base is a Run of the side that ratios are to; the first one's, if None.
     """
     _require_distinct(paths)
-    found = []
+    measured = []
     for path in paths:
-        found.append(recorded(path, slo_tbt_ms, slo_ttft_ms))
-        progress(len(found), len(paths))
-    return compare_recorded(found, base=base, group=group)
+        measured.append(recorded(path, slo_tbt_ms, slo_ttft_ms))
+        progress(len(measured), len(paths))
+    return compare_recorded(measured, base=base, group=group)
 
 
 def compare_recorded(
-    found: list[Recorded], *, base: Path | None = None, group: bool = True
+    measured: list[Recorded], *, base: Path | None = None, group: bool = True
 ) -> tuple[SideBySide, list[str]]:
     """Compare Runs that have been read and summarised."""
-    groups = _groups(found, group=group)
-    at = _base(groups, base or found[0].path)
-    limits = {each.summary.slo.tbt_ms for each in found}
+    groups = _groups(measured, group=group)
+    at = _base(groups, base or measured[0].path)
+    limits = {each.summary.slo.tbt_ms for each in measured}
     one_limit = limits.pop() if len(limits) == 1 else None
-    firsts = {each.summary.slo.ttft_ms or None for each in found}
+    firsts = {each.summary.slo.ttft_ms or None for each in measured}
     one_first = firsts.pop() if len(firsts) == 1 else None
-    sides = [_side(each, label) for each, label in zip(groups, _labels(groups), strict=True)]
-    return side_by_side(sides, at, one_limit, one_first), comparability_warnings(found, groups)
+    entries = [_side(each, label) for each, label in zip(groups, _labels(groups), strict=True)]
+    return side_by_side(entries, at, one_limit, one_first), comparability_warnings(measured, groups)
 
 
 def _require_distinct(paths: Sequence[Path]) -> None:
     """Raise a UserError for a Run that is given twice: it would pass for two rounds that agree exactly."""
-    seen: set[Path] = set()
+    folders: set[Path] = set()
     for path in paths:
-        if path.resolve() in seen:
+        if path.resolve() in folders:
             raise UserError("compare-run-twice", f"{path} is given twice; a Run is compared with other Runs")
-        seen.add(path.resolve())
+        folders.add(path.resolve())
 
 
-def _groups(found: list[Recorded], *, group: bool) -> list[list[Recorded]]:
+def _groups(measured: list[Recorded], *, group: bool) -> list[list[Recorded]]:
     """Group rounds at the place of the first one. Modelled Runs are exact: each is a group by itself."""
     groups: dict[str, list[Recorded]] = {}
-    for place, each in enumerate(found):
+    for place, each in enumerate(measured):
         together = group and each.measured
         groups.setdefault(each.facts.what if together else str(place), []).append(each)
     return list(groups.values())
 
 
 def _base(groups: list[list[Recorded]], base: Path) -> int:
-    wanted = base.resolve()
+    path = base.resolve()
     for place, group in enumerate(groups):
-        if any(each.path.resolve() == wanted for each in group):
+        if any(each.path.resolve() == path for each in group):
             return place
     raise UserError(
         "compare-base-unknown",

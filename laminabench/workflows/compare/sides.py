@@ -69,16 +69,16 @@ class SideBySide:
         return ratio(to, base)
 
     def rows(self) -> list[Row]:
-        found = []
+        rows = []
         for metric in COMPARED.values():
             values = tuple(side.estimates[metric.name] for side in self.sides)
             if any(value.value is not None for value in values):
                 ratios = tuple(self.ratio(metric.name, place) for place in range(len(self.sides)))
-                found.append(Row(metric, values, ratios))
-        return found
+                rows.append(Row(metric, values, ratios))
+        return rows
 
     def describe(self) -> dict[str, Json]:
-        sides = [
+        entries = [
             {
                 **side.describe(),
                 "metrics": {
@@ -95,18 +95,18 @@ class SideBySide:
         limits: dict[str, Json] = {"slo_tbt_ms": self.slo_tbt_ms}
         if self.slo_ttft_ms is not None:
             limits["slo_ttft_ms"] = self.slo_ttft_ms
-        return {"base": self.sides[self.base].label, **limits, "sides": sides}
+        return {"base": self.sides[self.base].label, **limits, "sides": entries}
 
 
 def side_by_side(
     sides: Sequence[Side], base: int, slo_tbt_ms: float | None, slo_ttft_ms: float | None = None
 ) -> SideBySide:
     """Return sides with the metrics of SUMMARISED, and the throughput at the base's cost and power added."""
-    found = list(sides)
+    entries = list(sides)
     for scaled, amount in ((AT_EQUAL_COST, USD_PER_HOUR), (AT_EQUAL_POWER, RATED_W)):
         of_base = sides[base].estimates[amount.name].value
-        found = [_in_proportion(side, scaled, amount, of_base) for side in found]
-    return SideBySide(tuple(found), base, slo_tbt_ms, slo_ttft_ms)
+        entries = [_in_proportion(side, scaled, amount, of_base) for side in entries]
+    return SideBySide(tuple(entries), base, slo_tbt_ms, slo_ttft_ms)
 
 
 def modelled_estimates(summary: Summary) -> dict[str, Estimate]:
@@ -118,10 +118,10 @@ def _in_proportion(side: Side, scaled: Metric, amount: Metric, of_base: float | 
     """Add a side's throughput scaled to the base's cost, or power."""
     own, rate = side.estimates[amount.name].value, side.estimates[THROUGHPUT.name]
     if not own or of_base is None or rate.value is None:
-        found = UNKNOWN
+        adjusted = UNKNOWN
     else:
-        found = replace(rate, value=rate.value * of_base / own)
-    return replace(side, estimates={**side.estimates, scaled.name: found})
+        adjusted = replace(rate, value=rate.value * of_base / own)
+    return replace(side, estimates={**side.estimates, scaled.name: adjusted})
 
 
 def _described(estimate: Estimate, interval: Interval | None) -> dict[str, Json]:
@@ -185,14 +185,14 @@ def failures(gates: list[Gate], compared: SideBySide, *, strict: bool, where: st
             f"--fail-on judges whole Runs, and {partial.runs[0]} is {partial.partial}; replay it again",
         )
     return [
-        f"{gate}: {_told(compared, gate, place)}{where}"
+        f"{gate}: {_sentence(compared, gate, place)}{where}"
         for gate in gates
         for place in range(len(compared.sides))
         if place != compared.base and gate.fails(compared.ratio(gate.metric, place), strict=strict)
     ]
 
 
-def _told(compared: SideBySide, gate: Gate, place: int) -> str:
+def _sentence(compared: SideBySide, gate: Gate, place: int) -> str:
     side, base, ratio = (
         compared.sides[place],
         compared.sides[compared.base],

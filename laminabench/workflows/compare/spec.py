@@ -29,7 +29,7 @@ Amount = Literal["cost", "power"]
 # The H2M2 paper's chips have arithmetic for nothing else.
 BOARD_TYPE = "int8"
 # Before the types of experts and of KV, where these differ from that of the other weights.
-EXPERTS_APART, KV_APART = ", experts in ", ", KV in "
+EXPERTS_IN, KV_IN = ", experts in ", ", KV in "
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +187,8 @@ def held_in(setup: Setup) -> str:
     model = setup.model
     if on_boards(setup):
         return BOARD_TYPE
-    experts = "" if model.expert_dtype == model.dtype else f"{EXPERTS_APART}{model.expert_dtype}"
-    return model.dtype + experts + ("" if model.dtype == model.kv_dtype else f"{KV_APART}{model.kv_dtype}")
+    experts = "" if model.expert_dtype == model.dtype else f"{EXPERTS_IN}{model.expert_dtype}"
+    return model.dtype + experts + ("" if model.dtype == model.kv_dtype else f"{KV_IN}{model.kv_dtype}")
 
 
 def host_of(setup: Setup) -> Host:
@@ -197,10 +197,10 @@ def host_of(setup: Setup) -> Host:
     return Host(1000 * cost.per_step_s, 1e6 * cost.per_request_s, setup.host_async)
 
 
-def types_in(held: str) -> tuple[set[str], str]:
+def types_in(text: str) -> tuple[set[str], str]:
     """Parse the types of weights, and of KV, from the text of `held_in`."""
-    weights, _, kv = held.partition(KV_APART)
-    types = weights.split(EXPERTS_APART)
+    weights, _, kv = text.partition(KV_IN)
+    types = weights.split(EXPERTS_IN)
     return set(types), kv or types[0]
 
 

@@ -77,11 +77,11 @@ class Compared:
 
     def runs(self) -> list[Run]:
         """Return the Runs behind the numbers, each once and named by its place; the base's first."""
-        found: dict[object, CellRun] = {}
+        cell_runs: dict[object, CellRun] = {}
         for cell in self.cells:
             for each in cell.runs:
-                found.setdefault((cell.costs, cell.reading and cell.reading.era.name, each.request), each)
-        runs = sorted(found.values(), key=lambda each: each.request.system != self.base)
+                cell_runs.setdefault((cell.costs, cell.reading and cell.reading.era.name, each.request), each)
+        runs = sorted(cell_runs.values(), key=lambda each: each.request.system != self.base)
         return [replace(each.run, directory=Path(f"{n}-{each.name}")) for n, each in enumerate(runs, 1)]
 
 
@@ -121,14 +121,14 @@ def _notes(cells: list[Cell], spec: ComparisonSpec) -> Iterator[str]:
     """Yield what a reader of the numbers has to know."""
     equal = spec.equal
     if equal is None:
-        yield from _apart(cells, spec)
+        yield from _unequal_prices(cells, spec)
     else:
         replaced = {
-            f"{cell.deployments[name]} for {cell.amount_of(name, equal)} took the place of {name}'s {asked} "
-            f"({cell.model} on {cell.trace})"
+            f"{cell.deployments[name]} for {cell.amount_of(name, equal)} took the place of {name}'s "
+            f"{requested} ({cell.model} on {cell.trace})"
             for cell in cells
-            for name, asked in cell.asked.items()
-            if asked != cell.deployments[name]
+            for name, requested in cell.asked.items()
+            if requested != cell.deployments[name]
         }
         for each in sorted(replaced):
             yield f"at equal {equal.amount} {each}"
@@ -152,9 +152,9 @@ def _without_window(cells: list[Cell]) -> Iterator[str]:
             )
 
 
-def _apart(cells: list[Cell], spec: ComparisonSpec) -> Iterator[str]:
-    """Yield prices that are not about equal."""
-    apart = {
+def _unequal_prices(cells: list[Cell], spec: ComparisonSpec) -> Iterator[str]:
+    """Yield a note on each pair of unequal prices."""
+    separate = {
         " and ".join(
             f"{cell.deployments[name]} of {name} for ${cell.usd_per_hour[name]:.2f}" for name in (a, b)
         )
@@ -162,5 +162,5 @@ def _apart(cells: list[Cell], spec: ComparisonSpec) -> Iterator[str]:
         for a, b in zip(spec.systems, spec.systems[1:], strict=False)
         if abs(cell.usd_per_hour[a] / cell.usd_per_hour[b] - 1) > ABOUT_EQUAL
     }
-    for each in sorted(apart):
+    for each in sorted(separate):
         yield f"prices an hour differ: {each}; --equal-cost holds them together"

@@ -93,30 +93,30 @@ def answer(
     exhaustive: bool = False,
     at_any_price: bool = False,
     jobs: int | None = None,
-    told: Callable[[int, int], None] = lambda done, total: None,
+    report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Answer:
     """Search the candidates; `at_any_price` finds what binds all that may be on the front at some prices."""
     # With prompts there are too many candidates to look at those who only would be faster and dearer.
     few = question.prompts and question.mode == "open"
-    found = search(question, candidates, exhaustive=exhaustive, winner_only=few, jobs=jobs, told=told)
+    outcome = search(question, candidates, exhaustive=exhaustive, winner_only=few, jobs=jobs, report=report)
     limit = question.slo_tbt_p99_ms
-    best = winner(found.points, limit)
+    best = winner(outcome.points, limit)
     without = None
     if question.prompts and best is not None:
         decoding = replace(question, prefill="off", slo_ttft_ms=None)
         plain = list(dict.fromkeys(each.without_prompts for each in candidates))
         without = winner(search(decoding, plain, winner_only=True, jobs=jobs).points, limit)
-    on_front = front(found.points, limit)
-    some = [*on_front, *(front_at_any_price(found.points, limit) if at_any_price else ())]
+    on_front = front(outcome.points, limit)
+    some = [*on_front, *(front_at_any_price(outcome.points, limit) if at_any_price else ())]
     return Answer(
         question,
-        found,
+        outcome,
         on_front,
         best,
-        nearest(found.points) if best is None else None,
+        nearest(outcome.points) if best is None else None,
         None if best is None else _summary(question, best),
         bindings(question, list(dict.fromkeys(some)), jobs),
-        list(repriced(found.points, limit)),
+        list(repriced(outcome.points, limit)),
         without,
     )
 
@@ -125,15 +125,17 @@ def _summary(question: Question, point: Point) -> Summary:
     workload = Workload(question.mode, slo_tbt_ms=question.slo_tbt_p99_ms, slo_ttft_ms=question.slo_ttft_ms)
     candidate = point.candidate
     routed = Routed((candidate.deployment,) * candidate.instances)
-    found = replay_on(system(candidate.system), question.trace, question.setup(candidate), workload, routed)
-    return found.summary
+    replayed = replay_on(
+        system(candidate.system), question.trace, question.setup(candidate), workload, routed
+    )
+    return replayed.summary
 
 
-def require_possible(found: Answer) -> None:
+def require_possible(result: Answer) -> None:
     """Raise a UserError if no candidate could even be replayed: none fits the longest request."""
-    counts = found.found.counts
-    if not found.found.points and counts.get("too_small") and not counts.get("falls_behind"):
-        trace = found.question.trace
+    counts = result.found.counts
+    if not result.found.points and counts.get("too_small") and not counts.get("falls_behind"):
+        trace = result.question.trace
         longest = int((trace.prompt_tokens.astype("int64") + trace.output_tokens).max())
         raise UserError(
             "plan-longest-request",
@@ -142,33 +144,33 @@ def require_possible(found: Answer) -> None:
         )
 
 
-def require_winner(found: Answer) -> None:
+def require_winner(result: Answer) -> None:
     """Raise a CheckFailedError that names the nearest candidate, and by how much it misses."""
-    if found.winner is not None:
+    if result.winner is not None:
         return
-    limit, costs = found.question.slo_tbt_p99_ms, found.question.costs.name
-    ttft_ms = found.question.slo_ttft_ms
-    if found.nearest is None and ttft_ms is not None:
-        times = ((point.ttft_p99_ms or 0.0, str(point.candidate)) for point in found.found.points)
+    limit, costs = result.question.slo_tbt_p99_ms, result.question.costs.name
+    ttft_ms = result.question.slo_ttft_ms
+    if result.nearest is None and ttft_ms is not None:
+        times = ((point.ttft_p99_ms or 0.0, str(point.candidate)) for point in result.found.points)
         soonest = min(times, default=None)
         nearest = "" if soonest is None else f"; of those replayed {soonest[1]} has {soonest[0]:,.0f} ms"
         raise CheckFailedError(
             "plan-ttft-missed",
-            f"with {costs}, none of {found.found.considered:,} candidates keeps up with "
-            f"{found.question.trace.meta.name} and has a TTFT p99 of {ttft_ms:g} ms{nearest}",
+            f"with {costs}, none of {result.found.considered:,} candidates keeps up with "
+            f"{result.question.trace.meta.name} and has a TTFT p99 of {ttft_ms:g} ms{nearest}",
         )
-    if found.nearest is None:
+    if result.nearest is None:
         raise CheckFailedError(
             "plan-falls-behind",
-            f"with {costs}, none of {found.found.considered:,} candidates keeps up with "
-            f"{found.question.trace.meta.name}: 99 of 100 requests are to wait no longer than "
-            f"{found.question.slo_queueing_p99_s:g} s",
+            f"with {costs}, none of {result.found.considered:,} candidates keeps up with "
+            f"{result.question.trace.meta.name}: 99 of 100 requests are to wait no longer than "
+            f"{result.question.slo_queueing_p99_s:g} s",
         )
-    missed = found.nearest.tbt_p99_ms
+    missed = result.nearest.tbt_p99_ms
     raise CheckFailedError(
         "plan-limit-missed",
-        f"with {costs}, none of {found.found.considered:,} candidates has a TBT p99 of {limit:g} ms; nearest "
-        f"is {found.nearest.candidate} with {missed:.3g} ms, {missed / limit - 1:.1%} over",
+        f"with {costs}, none of {result.found.considered:,} candidates has a TBT p99 of {limit:g} ms; "
+        f"nearest is {result.nearest.candidate} with {missed:.3g} ms, {missed / limit - 1:.1%} over",
     )
 
 
@@ -216,10 +218,10 @@ def repriced(points: Sequence[Point], slo_tbt_p99_ms: float) -> Iterator[Reprice
 
 def _at(point: Point, device: str, usd_per_hour: float) -> Point:
     old = point.candidate.deployment
-    beside = (old.attention, old.prefill)
+    others = (old.attention, old.prefill)
     new = Deployment(
         _priced(old.model, device, usd_per_hour),
-        *(each and _priced(each, device, usd_per_hour) for each in beside),
+        *(each and _priced(each, device, usd_per_hour) for each in others),
     )
     return replace(point, candidate=replace(point.candidate, deployment=new))
 

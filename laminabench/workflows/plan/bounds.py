@@ -54,9 +54,9 @@ class Room:
 
 def room_of(spec: Spec) -> Room:
     """Whole blocks only; of all copies of a deployment together."""
-    whole = spec.tokens_per_pool // spec.block_tokens * spec.block_tokens
+    in_blocks = spec.tokens_per_pool // spec.block_tokens * spec.block_tokens
     begun = spec.copies * spec.batches * (spec.prompt_budget > 0)
-    return Room(spec.copies * spec.pools, whole, spec.copies * spec.max_requests, begun)
+    return Room(spec.copies * spec.pools, in_blocks, spec.copies * spec.max_requests, begun)
 
 
 def bound(spec: Spec, demand: Demand, room: Room) -> Bound:
@@ -71,9 +71,9 @@ def bound(spec: Spec, demand: Demand, room: Room) -> Bound:
         per_token_s = least_seconds(tables, cycles, 1.0, read)
         return Bound(1 / (per_token_s * ROUNDING), _least_p99(tables, demand, room, most) * ROUNDING)
     # All that can be made, in the time that what surely is made takes.
-    asked = demand.prompts
+    prompts = demand.prompts
     made = max(0.0, demand.tokens - demand.missing_tokens.most(room.running(demand)))
-    work = asked.all.without(asked.begun(room.prompts_begun, tables.prompts.budget))
+    work = prompts.all.without(prompts.begun(room.prompts_begun, tables.prompts.budget))
     needed = least_with_prompts(tables, cycles * made, made, read * made, work) * ROUNDING
     rate = (demand.tokens + demand.requests) / needed if needed > 0 else float("inf")
     return Bound(rate, float(tables.chain.min()) * ROUNDING)
@@ -98,11 +98,11 @@ def bound_with_pool(
 
     Decoding takes the shortest iteration at least, as it may lag behind while KV waits.
     """
-    engine, asked = pool.engine, demand.prompts
-    assert asked is not None
+    engine, prompts = pool.engine, demand.prompts
+    assert prompts is not None
     assert isinstance(spec.timing, Timing)
     # An engine has a prompt and its first token, and what each request has beside.
-    parts = (asked.longest.rows + 1, engine.request_tokens)
+    parts = (prompts.longest.rows + 1, engine.request_tokens)
     blocks = sum(-(-tokens // engine.block_tokens) for tokens in parts)
     if blocks * engine.block_tokens > room_of(engine).pool_tokens:
         return "too_small"
@@ -111,9 +111,9 @@ def bound_with_pool(
     of_pool = tables_of_costs(engine, engine.timing, engine.max_requests, demand.lengths)
     assert of_pool.prompts is not None
     engines = spec.copies * engine.copies
-    begun = asked.begun(engines, of_pool.prompts.budget)
-    late = (begun,) if mode == "saturate" else (begun, asked.late)
-    work = asked.all.without(*late).times(1 / engines)
+    begun = prompts.begun(engines, of_pool.prompts.budget)
+    late = (begun,) if mode == "saturate" else (begun, prompts.late)
+    work = prompts.all.without(*late).times(1 / engines)
     needed_s = least_with_prompts(of_pool, 0.0, 0.0, 0.0, work) * ROUNDING
     gap_s = float(tables.chain.min()) * ROUNDING
     if mode == "saturate":
@@ -122,7 +122,7 @@ def bound_with_pool(
         return Bound(made / needed_s if needed_s > 0 and engines == 1 else float("inf"), gap_s)
     if needed_s > demand.span_s + waiting_s:
         return "falls_behind"
-    return Bound(demand.rate, gap_s, ttft_p99(of_pool.prompts, asked) * ROUNDING)
+    return Bound(demand.rate, gap_s, ttft_p99(of_pool.prompts, prompts) * ROUNDING)
 
 
 def falls_behind(spec: Spec, demand: Demand, room: Room, waiting_s: float) -> bool:
@@ -142,10 +142,10 @@ def falls_behind(spec: Spec, demand: Demand, room: Room, waiting_s: float) -> bo
     limit_s = demand.span_s + waiting_s
     cycles = max(charged / room.tokens, tokens / room.most_requests)
     if tables.prompts is not None and demand.prompts is not None:
-        asked, share = demand.prompts, 1 / tables.copies
-        work = asked.all.without(asked.late, asked.begun(room.prompts_begun, tables.prompts.budget)).times(
-            share
-        )
+        prompts, share = demand.prompts, 1 / tables.copies
+        work = prompts.all.without(
+            prompts.late, prompts.begun(room.prompts_begun, tables.prompts.budget)
+        ).times(share)
         cycles, tokens, read = max(0.0, cycles), max(0.0, share * tokens), max(0.0, share * read)
         return least_with_prompts(tables, cycles, tokens, read, work) * ROUNDING > limit_s
     if tokens <= 0 or charged <= 0:
@@ -211,19 +211,21 @@ def _least_p99_of_arrivals(tables: Tables, demand: Demand, room: Room, most: int
         return least_s
     time_s = tables.copies * tables.batches * demand.span_s
     reading = tables.per_token * max(0.0, demand.read - demand.largest_read(demand.tokens - gaps))
-    found = _mean_at_least(tables.chain, gaps, reading, time_s, least_s)
+    least_mean = _mean_at_least(tables.chain, gaps, reading, time_s, least_s)
     if tables.prompts is None or demand.prompts is None:
-        return found
+        return least_mean
     # What prompts take of that time, decoding cannot have.
-    asked = demand.prompts
-    work = asked.all.without(asked.late, asked.last, asked.begun(room.prompts_begun, tables.prompts.budget))
+    prompts = demand.prompts
+    work = prompts.all.without(
+        prompts.late, prompts.last, prompts.begun(room.prompts_begun, tables.prompts.budget)
+    )
     for line in path_lines(tables.prompts, len(tables.chain)):
         left_s = time_s - line.per_request * work.rows - tables.prompts.chunks(work)
         requests = np.arange(1, len(tables.chain) + 1, dtype=np.float64)
         chain = line.base + line.per_request * requests + tables.beside
         least = float(chain.min())
-        found = max(found, _mean_at_least(chain, gaps, reading, left_s, least))
-    return found
+        least_mean = max(least_mean, _mean_at_least(chain, gaps, reading, left_s, least))
+    return least_mean
 
 
 def _mean_at_least(chain: Float64, gaps: float, reading: float, time_s: float, least_s: float) -> float:

@@ -116,12 +116,12 @@ def demand_of(
     """
     prompt, output = (tokens.astype(np.float64) for tokens in (trace.prompt_tokens, trace.output_tokens))
     kv = np.ceil((prompt + output) / block_tokens) * block_tokens
-    beside = -(-request_tokens // block_tokens) * block_tokens
-    charge = kv + beside
-    asked = prompt_demand_of(trace, waiting_s) if prompts else None
-    held = charge if asked is None else asked.held + beside
-    made = output if asked is None else output - 1
-    charged = made * held
+    extra = -(-request_tokens // block_tokens) * block_tokens
+    charge = kv + extra
+    prompt_demand = prompt_demand_of(trace, waiting_s) if prompts else None
+    retained = charge if prompt_demand is None else prompt_demand.held + extra
+    made = output if prompt_demand is None else output - 1
+    charged = made * retained
     read = made * (prompt + (made - 1) / 2)
     tokens = float(made.sum())
     down = np.argsort(-charge, kind="stable")
@@ -132,22 +132,22 @@ def demand_of(
         firsts=0 if prompts else len(trace),
         charged=float(charged.sum()),
         read=float(read.sum()),
-        beside=beside,
+        beside=extra,
         longest=int(charge.max()),
         lengths=Lengths(float(prompt.min()), float(kv.max())),
-        shortest_mean=(float(held.min()), float(prompt.min())),
+        shortest_mean=(float(retained.min()), float(prompt.min())),
         span_s=float(trace.arrival_s[-1] - trace.arrival_s[0]),
         by_charge=(charge[down], _sums(made[down]), _sums((made * charge)[down])),
         charge_sums=_sums(charge[down]),
-        smallest_sums=np.cumsum(np.sort(held)),
-        missing_tokens=FractionalKnapsack(held, made),
-        missing_kv=FractionalKnapsack(held, made * kv),
+        smallest_sums=np.cumsum(np.sort(retained)),
+        missing_tokens=FractionalKnapsack(retained, made),
+        missing_kv=FractionalKnapsack(retained, made * kv),
         late=(largest(made), largest(made * kv)),
         last_tokens=float(made[trace.arrival_s > trace.arrival_s[-1] - waiting_s].sum()),
-        dense_charged=FractionalKnapsack(held, made * np.maximum(held - mean_charged, 0)),
+        dense_charged=FractionalKnapsack(retained, made * np.maximum(retained - mean_charged, 0)),
         # Of a request's tokens the last ones are missing, which read nearly all that it ever has.
-        dense_read=FractionalKnapsack(held, made * np.maximum(kv - mean_read, 0)),
-        prompts=asked,
+        dense_read=FractionalKnapsack(retained, made * np.maximum(kv - mean_read, 0)),
+        prompts=prompt_demand,
     )
 
 

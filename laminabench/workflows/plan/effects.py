@@ -27,7 +27,7 @@ _CHUNKS = ("fixed", "per_row", "per_pair", "per_token", "windowed_per_pair")
 _BY_ROWS = ("first_slice", "mid_slice", "last_slice", "attention_rows")
 
 Gain = Literal["throughput_gain", "tbt_p99_gain", "ttft_p99_gain"]
-Whole = TypeVar("Whole", Timing, PromptTiming, PromptPool, Device, Network)
+Value = TypeVar("Value", Timing, PromptTiming, PromptPool, Device, Network)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Effect:
 
 def effects(question: Question, point: Point) -> list[Effect]:
     """Return the effects of the candidate's resources, the most helpful first."""
-    found = []
+    helpful = []
     for resource, one in _better(question, point):
         spec = replace(one, copies=one.copies * point.candidate.instances)
         better = measure(question, question.trace, point.candidate, spec)
@@ -60,15 +60,15 @@ def effects(question: Question, point: Point) -> list[Effect]:
         sooner = None
         if point.ttft_p99_ms and better.ttft_p99_ms is not None:
             sooner = 1 - better.ttft_p99_ms / point.ttft_p99_ms
-        found.append(Effect(resource, rate, 1 - better.tbt_p99_ms / point.tbt_p99_ms, sooner))
+        helpful.append(Effect(resource, rate, 1 - better.tbt_p99_ms / point.tbt_p99_ms, sooner))
     gained = gained_by(question, point)
-    return sorted(found, key=lambda each: -(getattr(each, gained) or 0.0))
+    return sorted(helpful, key=lambda each: -(getattr(each, gained) or 0.0))
 
 
 def bindings(question: Question, points: Sequence[Point], jobs: int | None) -> dict[Point, list[Effect]]:
     """Return the effects for several candidates, on as many cores as it is worth."""
     jobs = jobs_for(MOST_RESOURCES * len(points), question.trace, jobs)
-    return {points[index]: found for index, found in spread(effects, points, question, jobs=jobs)}
+    return {points[index]: by_resource for index, by_resource in spread(effects, points, question, jobs=jobs)}
 
 
 def gained_by(question: Question, point: Point) -> Gain:
@@ -162,9 +162,9 @@ def _faster(pool: PromptPool) -> PromptPool:
     return replace(pool, engine=replace(pool.engine, timing=sooner))
 
 
-def _more(whole: Whole, *names: str) -> Whole:
-    return replace(whole, **{name: getattr(whole, name) * BETTER for name in names})
+def _more(value: Value, *names: str) -> Value:
+    return replace(value, **{name: getattr(value, name) * BETTER for name in names})
 
 
-def _less(whole: Whole, *names: str) -> Whole:
-    return replace(whole, **{name: getattr(whole, name) / BETTER for name in names})
+def _less(value: Value, *names: str) -> Value:
+    return replace(value, **{name: getattr(value, name) / BETTER for name in names})

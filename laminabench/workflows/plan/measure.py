@@ -120,12 +120,12 @@ def winner(points: Iterable[Point], slo_tbt_p99_ms: float) -> Point | None:
 
 def front(points: Sequence[Point], slo_tbt_p99_ms: float) -> list[Point]:
     """Return the Pareto front of cost and speed among points within the limit, the fastest first."""
-    found: list[Point] = []
-    kept = sorted((each for each in points if meets(each, slo_tbt_p99_ms)), key=order)
-    for each in kept:
-        if not found or each.tbt_p99_ms < found[-1].tbt_p99_ms:
-            found.append(each)
-    return found[::-1]
+    pareto: list[Point] = []
+    meeting = sorted((each for each in points if meets(each, slo_tbt_p99_ms)), key=order)
+    for each in meeting:
+        if not pareto or each.tbt_p99_ms < pareto[-1].tbt_p99_ms:
+            pareto.append(each)
+    return pareto[::-1]
 
 
 def front_at_any_price(points: Iterable[Point], slo_tbt_p99_ms: float) -> list[Point]:
@@ -133,13 +133,13 @@ def front_at_any_price(points: Iterable[Point], slo_tbt_p99_ms: float) -> list[P
 
     No other point is as fast and takes no more of any device for a token.
     """
-    found: list[Point] = []
+    front_points: list[Point] = []
     for each in sorted(
         (each for each in points if meets(each, slo_tbt_p99_ms)), key=lambda at: (at.tbt_p99_ms, *order(at))
     ):
-        if each.tokens_per_s and not any(_takes_no_more(other, each) for other in found):
-            found.append(each)
-    return found
+        if each.tokens_per_s and not any(_takes_no_more(other, each) for other in front_points):
+            front_points.append(each)
+    return front_points
 
 
 def _takes_no_more(one: Point, other: Point) -> bool:

@@ -49,9 +49,9 @@ def least_with_prompts(tables: Tables, cycles: float, tokens: float, read: float
     )
 
 
-def ttft_p99(prompts: PromptTables, asked: PromptDemand) -> float:
+def ttft_p99(prompts: PromptTables, demand: PromptDemand) -> float:
     """Bound TTFT as if each request had an empty cluster."""
-    rows, pairs = asked.own
+    rows, pairs = demand.own
     chunks = np.ceil(rows / prompts.budget)
     lines = path_lines(prompts, 1)
     path = np.max([line.base * chunks + line.per_request * rows for line in lines], axis=0)

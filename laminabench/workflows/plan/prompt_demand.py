@@ -49,16 +49,16 @@ class PromptDemand:
 
 def prompt_demand_of(trace: Trace, waiting_s: float) -> PromptDemand:
     prompt = trace.prompt_tokens.astype(np.float64)
-    whole = np.stack([np.ones(len(prompt)), prompt, _pairs(prompt)])
+    full = np.stack([np.ones(len(prompt)), prompt, _pairs(prompt)])
     shared, there, once, unit = _prefixes(trace)
-    own = np.stack([np.ones(len(prompt)), prompt - there, whole[2] - _pairs(there)])
+    own = np.stack([np.ones(len(prompt)), prompt - there, full[2] - _pairs(there)])
     computed = own.sum(axis=1) + once * np.array([0.0, unit, _pairs(float(unit))])
     last = trace.arrival_s > trace.arrival_s[-1] - waiting_s
     return PromptDemand(
         all=Work(*computed.tolist()),
-        late=Work(*map(largest, whole)),
-        last=Work(*whole[:, last].sum(axis=1).tolist()),
-        longest=Work(*whole.max(axis=1).tolist()),
+        late=Work(*map(largest, full)),
+        last=Work(*full[:, last].sum(axis=1).tolist()),
+        longest=Work(*full.max(axis=1).tolist()),
         held=np.maximum(prompt - shared, 1.0),
         own=(own[1], own[2]),
     )
@@ -74,13 +74,13 @@ def _prefixes(trace: Trace) -> tuple[Float64, Float64, int, int]:
         zeros = np.zeros(len(trace))
         return zeros, zeros, 0, 0
     prompt = trace.prompt_tokens.astype(np.int64)
-    whole = np.minimum(blocks.lengths(), prompt // unit)
+    full = np.minimum(blocks.lengths(), prompt // unit)
     # The last token is always computed.
-    there = np.minimum(whole, (prompt - 1) // unit)
-    hits, every = blocks.limit(there), blocks.limit(whole)
-    ends = every.ids[(every.offsets[1:] - 1)[whole > there]]
+    there = np.minimum(full, (prompt - 1) // unit)
+    hits, every = blocks.limit(there), blocks.limit(full)
+    ends = every.ids[(every.offsets[1:] - 1)[full > there]]
     once = len(np.setdiff1d(hits.ids, ends))
-    return (whole * unit).astype(np.float64), (there * unit).astype(np.float64), once, unit
+    return (full * unit).astype(np.float64), (there * unit).astype(np.float64), once, unit
 
 
 def _pairs(rows: Float64 | float) -> Float64 | float:

@@ -66,10 +66,10 @@ class Candidate:
     @property
     def devices(self) -> dict[str, int]:
         """The devices of all instances by kind, from which costs at any prices follow."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for part in self.deployment.parts:
-            found[part.device.name] = found.get(part.device.name, 0) + self.instances * part.count
-        return found
+            counts[part.device.name] = counts.get(part.device.name, 0) + self.instances * part.count
+        return counts
 
     @property
     def without_prompts(self) -> Candidate:
@@ -142,10 +142,10 @@ def candidates(
     for name in systems:
         own = system(name)
         for batches in range(1, own.MOST_BATCHES + 1):
-            found = deployments(
+            deployed = deployments(
                 name, model, devices, usd_per_hour=(0.0, limits.usd_per_hour), replicas=max(1, batches - 1)
             )
-            for each in found:
+            for each in deployed:
                 for most in own.limits(each.model.device):
                     for deployment, budget in prompts.ways(each, model, devices):
                         several = limits.most(deployment)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from laminabench.workflows.plan.kept import KeptPoint
+from laminabench.workflows.plan.stored import KeptPoint
 
 Cost = Literal["usd_per_million_tokens", "usd_per_hour"]
 Speed = Literal["tbt_p99_ms", "tokens_per_s"]

@@ -50,17 +50,17 @@ POOL_BUDGETS = (2048,)
 
 def devices_of(names: str, known: Mapping[str, Device]) -> list[Device]:
     """Parse `h100,h20,a100`: names, or names of families, each of which stands for all of its devices."""
-    found: dict[str, Device] = {}
+    devices: dict[str, Device] = {}
     for name in (each.strip().lower() for each in names.split(",")):
         family = [each for each in known if each.startswith(f"{name}-") and name]
         for each in [name] if name in known or not family else family:
-            found[each] = device(each, known)
-    unpriced = [name for name, each in found.items() if each.price_usd_per_hour is None]
+            devices[each] = device(each, known)
+    unpriced = [name for name, each in devices.items() if each.price_usd_per_hour is None]
     if unpriced:
         raise UserError(
             "device-no-price", f"--devices: {unpriced[0]} has no price; give one: --price {unpriced[0]}=2.5"
         )
-    return list(found.values())
+    return list(devices.values())
 
 
 def price_note(devices: Sequence[Device]) -> str:
@@ -166,14 +166,14 @@ class ResolvedPlan:
     def answer(self, question: Question, listener: Listener, *, at_any_price: bool = False) -> Answer:
         """Search for the answer of one question."""
         candidates = self.candidates(question)
-        with listener.progress(f"searching with {question.costs.name}", unit="candidates") as told:
+        with listener.progress(f"searching with {question.costs.name}", unit="candidates") as report:
             return answer(
                 question,
                 candidates,
                 exhaustive=bool(self.request.exhaustive),
                 at_any_price=at_any_price,
                 jobs=self.request.jobs,
-                told=told,
+                report=report,
             )
 
     def describe(self, trace: Trace) -> dict[str, object]:
@@ -272,9 +272,9 @@ def affordable(
     for each in devices:
         if not each.board:
             question.costs.measured_as(each)  # a cost set that does not know it says so
-    found = list(candidates(systems, question.model, devices, limits, prompts))
-    if any(cluster(question, each) is not None for each in found):
-        return found
+    options = list(candidates(systems, question.model, devices, limits, prompts))
+    if any(cluster(question, each) is not None for each in options):
+        return options
     any_price = replace(limits, usd_per_hour=float("inf"))
     dearer = candidates(systems, question.model, devices, any_price, replace(prompts, instances=1))
     fitting = sorted(dearer, key=lambda each: (each.usd_per_hour, str(each)))

@@ -38,7 +38,7 @@ class Found:
 class Search:
     team: Team
     candidates: Sequence[Candidate]
-    told: Callable[[int, int], None]
+    report: Callable[[int, int], None]
     bounds: dict[int, Bound] = field(default_factory=dict)
     exact: dict[int, Point] = field(default_factory=dict)
     missed: set[int] = field(default_factory=set)  # a limit, in the first part of an open trace
@@ -54,9 +54,9 @@ class Search:
 
     def judge(self, some: Sequence[int]) -> Counter[str]:
         """Bounds of those of them that fit; how many do not, by why."""
-        found = self.team.bounds([self.candidates[i] for i in some], lambda some: None)
-        self.bounds |= {i: each for i, each in zip(some, found, strict=True) if isinstance(each, Bound)}
-        out = Counter(each for each in found if not isinstance(each, Bound))
+        bounds = self.team.bounds([self.candidates[i] for i in some], lambda some: None)
+        self.bounds |= {i: each for i, each in zip(some, bounds, strict=True) if isinstance(each, Bound)}
+        out = Counter(each for each in bounds if not isinstance(each, Bound))
         self._tell(out.total())
         return Counter({str(why): count for why, count in out.items()})
 
@@ -76,8 +76,8 @@ class Search:
         return [i for i in self.bounds if i not in self.exact and i not in self.missed]
 
     def replay(self, some: Sequence[int]) -> None:
-        found = self.team.points([self.candidates[i] for i in some], self._tell)
-        self.exact.update(zip(some, found, strict=True))
+        points = self.team.points([self.candidates[i] for i in some], self._tell)
+        self.exact.update(zip(some, points, strict=True))
 
     def try_out(self, some: Sequence[int], slo: Slo) -> None:
         """Replay them; of an open trace only its first part, where that is enough to miss a limit."""
@@ -85,8 +85,8 @@ class Search:
             self.replay(some)
             return
         chosen = [self.candidates[i] for i in some]
-        found = self.team.points_unless_missed(slo, chosen, self._tell)
-        self.exact |= {i: point for i, point in zip(some, found, strict=True) if point is not None}
+        points = self.team.points_unless_missed(slo, chosen, self._tell)
+        self.exact |= {i: point for i, point in zip(some, points, strict=True) if point is not None}
         self.missed = (self.missed | set(some)) - self.exact.keys()
 
     def find_winner(self) -> None:
@@ -151,7 +151,7 @@ class Search:
 
     def _tell(self, some: int) -> None:
         self.done += some
-        self.told(min(self.done, len(self.candidates)), len(self.candidates))
+        self.report(min(self.done, len(self.candidates)), len(self.candidates))
 
 
 def search(
@@ -161,7 +161,7 @@ def search(
     exhaustive: bool = False,
     winner_only: bool = False,
     jobs: int | None = None,
-    told: Callable[[int, int], None] = lambda done, total: None,
+    report: Callable[[int, int], None] = lambda done, total: None,
 ) -> Found:
     """Replay what the answer needs; `exhaustive` replays everything that fits.
 
@@ -169,7 +169,7 @@ def search(
     """
     began = perf_counter()
     with team(stage_of(question), len(candidates), jobs) as several:
-        run = Search(several, candidates, told)
+        run = Search(several, candidates, report)
         if question.mode == "open" and winner_only and not exhaustive:
             counts = _cheapest_first(run)
         else:
@@ -228,8 +228,8 @@ def _find_front(run: Search) -> Counter[str]:
 
 def _halved(run: Search, rivals: Sequence[int]) -> set[int]:
     known = [point.candidate for point in front(list(run.exact.values()), run.slo_ms)]
-    kept = undominated_on_samples(run.team, [run.candidates[i] for i in rivals], known)
-    return {i for i, keep in zip(rivals, kept, strict=True) if not keep}
+    undominated = undominated_on_samples(run.team, [run.candidates[i] for i in rivals], known)
+    return {i for i, keep in zip(rivals, undominated, strict=True) if not keep}
 
 
 # Of the trace's requests, one in so many.
@@ -243,18 +243,18 @@ COST_MARGIN, TBT_MARGIN = 1.15, 1.22
 
 def undominated_on_samples(team: Team, rivals: Sequence[Candidate], known: Sequence[Candidate]) -> list[bool]:
     """Which rivals may be on the front with the known ones, judged by parts of the trace."""
-    kept = [True] * len(rivals)
+    remaining = [True] * len(rivals)
     for share in SHARES:
         part = team.stage.part(share)
-        left = [i for i, keep in enumerate(kept) if keep]
+        left = [i for i, keep in enumerate(remaining) if keep]
         if part is None or not left:
             continue
         some = [*(rivals[i] for i in left), *known]
-        found = team.points(some, lambda _: None, share)
-        telling = [point for point in found if point.mean_batch * FEWEST_TURNS <= len(part)]
-        for i, point in zip(left, found, strict=False):
-            kept[i] = point not in telling or not any(_beats(other, point) for other in telling)
-    return kept
+        points = team.points(some, lambda _: None, share)
+        telling = [point for point in points if point.mean_batch * FEWEST_TURNS <= len(part)]
+        for i, point in zip(left, points, strict=False):
+            remaining[i] = point not in telling or not any(_beats(other, point) for other in telling)
+    return remaining
 
 
 def _beats(one: Point, other: Point) -> bool:

@@ -29,7 +29,7 @@ from laminabench.workflows.plan.measure import Point, cluster, measure
 from laminabench.workflows.plan.question import Candidate, Question, Slo
 
 Judged = TypeVar("Judged")
-Told = Callable[[int], None]
+Report = Callable[[int], None]
 
 # So that one that takes longer does not keep the others waiting at the end.
 CHUNKS_PER_CORE = 4
@@ -101,34 +101,34 @@ class Team:
     Tables that they have computed for a candidate's devices are reused for the next one.
     """
 
-    def __init__(self, stage: Stage, of_crew: Crew, jobs: int) -> None:
+    def __init__(self, stage: Stage, of_workers: Crew, jobs: int) -> None:
         self.stage = stage
-        self._crew = of_crew
+        self._workers = of_workers
         self._chunks = 1 if jobs == 1 else CHUNKS_PER_CORE * jobs
 
-    def bounds(self, some: Sequence[Candidate], told: Told) -> list[Bound | Why]:
+    def bounds(self, some: Sequence[Candidate], report: Report) -> list[Bound | Why]:
         """Return the bounds of each, or why it is impossible."""
-        return self._everywhere(_bound, some, told)
+        return self._everywhere(_bound, some, report)
 
-    def points(self, some: Sequence[Candidate], told: Told, share: int = 1) -> list[Point]:
+    def points(self, some: Sequence[Candidate], report: Report, share: int = 1) -> list[Point]:
         """Replay each on the trace, or on one in `share` of its requests; all of them fit."""
-        return self._everywhere(partial(_point, share), some, told)
+        return self._everywhere(partial(_point, share), some, report)
 
-    def points_unless_missed(self, slo: Slo, some: Sequence[Candidate], told: Told) -> list[Point | None]:
+    def points_unless_missed(self, slo: Slo, some: Sequence[Candidate], report: Report) -> list[Point | None]:
         """Replay each on an open trace; None if a limit is missed early on."""
-        return self._everywhere(partial(_point_unless_missed, slo), some, told)
+        return self._everywhere(partial(_point_unless_missed, slo), some, report)
 
     def _everywhere(
-        self, work: Callable[[Stage, Candidate], Judged], some: Sequence[Candidate], told: Told
+        self, work: Callable[[Stage, Candidate], Judged], some: Sequence[Candidate], report: Report
     ) -> list[Judged]:
         """`work` of all of them, in their order."""
         # Neighbours are much alike and take as long: dealt out, every chunk has some of each.
         chunks = [chunk for start in range(self._chunks) if (chunk := some[start :: self._chunks])]
-        found: dict[int, Judged] = {}
-        for index, judged in self._crew(partial(_all_of, work), chunks):
-            found.update(zip(range(index, len(some), self._chunks), judged, strict=True))
-            told(len(judged))
-        return [found[index] for index in range(len(some))]
+        results: dict[int, Judged] = {}
+        for index, judged in self._workers(partial(_all_of, work), chunks):
+            results.update(zip(range(index, len(some), self._chunks), judged, strict=True))
+            report(len(judged))
+        return [results[index] for index in range(len(some))]
 
 
 def jobs_for(replays: int, trace: Trace, jobs: int | None) -> int | None:
@@ -140,8 +140,8 @@ def jobs_for(replays: int, trace: Trace, jobs: int | None) -> int | None:
 def team(stage: Stage, candidates: int, jobs: int | None = None) -> Iterator[Team]:
     """Yield a team for a search among so many, on as many cores as it is worth."""
     jobs = jobs_for(candidates, stage.trace, jobs)
-    with crew(stage, jobs=jobs) as found:
-        yield Team(stage, found, jobs or cores())
+    with crew(stage, jobs=jobs) as workers:
+        yield Team(stage, workers, jobs or cores())
 
 
 def _bound(stage: Stage, candidate: Candidate) -> Bound | Why:

@@ -110,8 +110,8 @@ def tables_of_costs(spec: Spec, timing: Timing, most: int, lengths: Lengths) -> 
     requests = np.arange(1, most + 1)
 
     def table(values: Float64 | float) -> Float64:
-        whole = np.asarray(values, np.float64)
-        return whole[1 : most + 1] if whole.ndim else np.full(most, whole)
+        full = np.asarray(values, np.float64)
+        return full[1 : most + 1] if full.ndim else np.full(most, full)
 
     mid = table(timing.mid_slice)
     model = table(timing.first_slice) + (layers - 1) * mid + table(timing.last_slice)
@@ -137,8 +137,8 @@ def tables_of_costs(spec: Spec, timing: Timing, most: int, lengths: Lengths) -> 
         return tables
     prompts = prompt_tables_of(spec, timing, timing.prompts, lengths)
     # Beside prompts no row costs less than it does alone.
-    beside = host + np.minimum.accumulate(attention[::-1])[::-1] + prompts.head * requests
-    return replace(tables, chain=prompts.path[:most] + beside, beside=beside, prompts=prompts)
+    fixed = host + np.minimum.accumulate(attention[::-1])[::-1] + prompts.head * requests
+    return replace(tables, chain=prompts.path[:most] + fixed, beside=fixed, prompts=prompts)
 
 
 def _at_least(timing: Timing) -> Timing:

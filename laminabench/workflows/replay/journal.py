@@ -81,18 +81,18 @@ class ReplayJournal:
             for name in FREE
             if (value := getattr(request, name)) is not None
         }
-        kept = msgspec.structs.replace(request.stored(), **drawn)
+        stored = msgspec.structs.replace(request.stored(), **drawn)
         header = {
             "format_version": FORMAT_VERSION,
             "laminabench": __version__,
-            "request": kept.text(),
+            "request": stored.text(),
             "replaces": _there(directory),
             "trace": _identity(trace),
         }
         path = journal_path(directory)
         require_writable(path)
         require_none(path)
-        return cls(path, header, kept)
+        return cls(path, header, stored)
 
     @classmethod
     def reopened(cls, path: Path, listener: Listener = SILENT) -> ReplayJournal:
@@ -130,14 +130,14 @@ class ReplayJournal:
                 f"this is {__version__} ({FORMAT_VERSION}); resume it with that one, or remove it and replay "
                 "again",
             )
-        found = cls(journal.path, header, of_text(header["request"], str(journal.path)), events, journal)
-        if _there(found.directory) not in (None, header["replaces"]):
+        reopened = cls(journal.path, header, of_text(header["request"], str(journal.path)), events, journal)
+        if _there(reopened.directory) not in (None, header["replaces"]):
             raise UserError(
                 "run-exists",
-                f"{found.directory} exists meanwhile and is left alone: move it away, or remove "
+                f"{reopened.directory} exists meanwhile and is left alone: move it away, or remove "
                 f"{journal.path}",
             )
-        return found
+        return reopened
 
     @property
     def directory(self) -> Path:
@@ -192,7 +192,7 @@ class ReplayJournal:
                 raise UserError(
                     "replay-resume-contradiction",
                     f"{FIELDS[name].flag} contradicts the interrupted replay, which has "
-                    f"{_said(getattr(self.request, name))}: leave it out, the flags in "
+                    f"{_text(getattr(self.request, name))}: leave it out, the flags in "
                     f"{self.path} are in force",
                 )
         require_given(self.request, str(self.path), given)
@@ -223,7 +223,7 @@ def _there(directory: Path) -> str | None:
     return "" if os.path.lexists(directory) else None
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     """Return a choice as text for a sentence."""
     if value in (None, (), False, True):
         return "it" if value is True else "none"

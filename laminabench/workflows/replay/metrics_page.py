@@ -52,7 +52,7 @@ class Between(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)  # a registry keeps it by its identity
-class Seen:
+class ReplayProgress:
     """A replay's progress so far."""
 
     about: Mapping[str, str]
@@ -109,20 +109,20 @@ class Seen:
 
 
 class MetricsPage(Passing):
-    """Serves what a replay tells whoever watches, and passes it on."""
+    """A listener that publishes the metrics of a replay and passes its events on."""
 
-    def __init__(self, to: Listener, seen: Seen) -> None:
+    def __init__(self, to: Listener, progress: ReplayProgress) -> None:
         super().__init__(to)
-        self._seen = seen
+        self._progress = progress
 
     @contextlib.contextmanager
     def watch(self, expected: Expected) -> Iterator[Callable[[Happening], None]]:
-        self._seen.expected = expected
-        with self.to.watch(expected) as told:
+        self._progress.expected = expected
+        with self.to.watch(expected) as report:
 
             def both(happening: Happening) -> None:
-                self._seen.take(happening)
-                told(happening)
+                self._progress.take(happening)
+                report(happening)
 
             yield both
 
@@ -136,9 +136,9 @@ def metrics_served(listener: Listener, port: int | None, about: Mapping[str, str
     prometheus = importlib.import_module("prometheus_client")
     from laminabench.workflows.replay.metrics_server import started
 
-    seen = Seen(about)
+    progress = ReplayProgress(about)
     registry = prometheus.CollectorRegistry()
-    registry.register(seen)
+    registry.register(progress)
     try:
         server, thread = started(prometheus.make_wsgi_app(registry), HOST, port)
     except OSError as error:
@@ -149,7 +149,7 @@ def metrics_served(listener: Listener, port: int | None, about: Mapping[str, str
         ) from error
     try:
         listener.note(f"metrics are at http://{HOST}:{server.server_port}/metrics until the replay ends")
-        yield MetricsPage(listener, seen)
+        yield MetricsPage(listener, progress)
     finally:
         server.shutdown()
         server.server_close()

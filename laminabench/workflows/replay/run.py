@@ -83,7 +83,7 @@ class Result:
         if self.replayed.problem:
             raise self.replayed.problem
 
-    def require_whole(self) -> None:
+    def require_complete(self) -> None:
         """Besides, raise where the replay ended before its trace did."""
         self.require_sound()
         if self.replayed.partial:
@@ -128,14 +128,14 @@ def run(
     prepared = prepared.decided(trace, listener)
     directory = None if request.no_out else _directory(prepared, trace)
     # What was found out is gone on with.
-    found = {"deployment": prepared.request.deployment} if request.deployment == AUTO else {}
-    asked = msgspec.structs.replace(request, **found)
-    journal = _journal(prepared, asked, trace, directory, resumed)
+    resolved = {"deployment": prepared.request.deployment} if request.deployment == AUTO else {}
+    requested = msgspec.structs.replace(request, **resolved)
+    journal = _journal(prepared, requested, trace, directory, resumed)
     about = {**head(prepared), "trace": trace.meta.name}
     with (
-        metrics_served(listener, request.metrics_port, about) as told,
+        metrics_served(listener, request.metrics_port, about) as on_event,
         journal.until_written(listener),
-        live_report(told, directory, request, prepared, trace, lambda: journal.kept) as report,
+        live_report(on_event, directory, request, prepared, trace, lambda: journal.kept) as report,
     ):
         replayed = prepared.replay(trace, journal, report)
         report.ended(replayed)
@@ -154,10 +154,10 @@ def load(request: ReplayRequest, listener: Listener) -> Trace:
     """Return the request's trace with its cuts applied."""
     assert request.trace is not None
     transforms = transforms_of(request)
-    found = whole(
+    trace = whole(
         request.trace, transforms, listener, offline=bool(request.offline), max_rows=request.max_rows
     )
-    return cut(found, transforms, listener)
+    return cut(trace, transforms, listener)
 
 
 def replay(

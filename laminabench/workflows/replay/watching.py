@@ -42,10 +42,10 @@ class LiveReport(Passing):
         if self._directory:
             with contextlib.suppress(OSError, UserError):
                 self._file = LiveFile(live_path(self._directory), self._header(expected))
-        with self.to.watch(expected) as told:
+        with self.to.watch(expected) as report:
 
             def both(happening: Happening) -> None:
-                told(happening)
+                report(happening)
                 if not isinstance(happening, Gaps):
                     self._at_s = happening.at_s
                     if self._file:
@@ -77,13 +77,13 @@ class LiveReport(Passing):
             self._file.remove()
 
     def _header(self, expected: Expected) -> Header:
-        prepared, kept = self._prepared, self._request.stored()
+        prepared, stored = self._prepared, self._request.stored()
         return Header(
             laminabench=describe(),
             pid=os.getpid(),
             pid_started=started(os.getpid()),
             began=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
-            command=("laminabench", "replay", *kept.arguments()),
+            command=("laminabench", "replay", *stored.arguments()),
             request=prepared.request.stored().text(),
             trace=self._trace.meta.name,
             requests=expected.requests,
@@ -124,8 +124,8 @@ def live_report(
 
 
 def _state(error: BaseException) -> Literal["interrupted", "failed"]:
-    asked = isinstance(error, KeyboardInterrupt | Interrupted | Terminated)
-    return "interrupted" if asked else "failed"
+    interrupted = isinstance(error, KeyboardInterrupt | Interrupted | Terminated)
+    return "interrupted" if interrupted else "failed"
 
 
 def _why(error: BaseException) -> str:

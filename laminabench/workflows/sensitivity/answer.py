@@ -61,20 +61,20 @@ class Bar:
         return high - low
 
     def row(self) -> dict[str, Json]:
-        asked, even = self.input, self.break_even
+        varied, even = self.input, self.break_even
         return {
-            "input": asked.name,
-            "title": asked.title,
-            "systems": list(asked.of),
-            "unit": asked.unit,
-            "here": asked.here,
+            "input": varied.name,
+            "title": varied.title,
+            "systems": list(varied.of),
+            "unit": varied.unit,
+            "here": varied.here,
             "ends": [end.row() for end in self.ends],
             "span": self.span,
             "break_even": None if even is None else even.value,
             "searched": None if even is None or even.searched is None else list(even.searched),
             "within_range": self.within_range,
-            "source": asked.source,
-            "kind": asked.kind,
+            "source": varied.source,
+            "kind": varied.kind,
             "impossible": {str(value): why for value, why in self.impossible.items()},
         }
 
@@ -89,16 +89,16 @@ class Bar:
     @property
     def flips(self) -> str:
         """The value at which the gain becomes none, in words."""
-        even, asked = self.break_even, self.input
+        even, varied = self.break_even, self.input
         if even is None:
-            turned = [asked.said(end.value) for end in self.ends if (end.gain < 0) != (self.here < 0)]
+            turned = [varied.said(end.value) for end in self.ends if (end.gain < 0) != (self.here < 0)]
             return f"with {' or '.join(turned)}" if turned else "never"
         if even.value is not None:
-            return f"at {asked.said(even.value)}" + ("" if self.within_range else ", outside")
+            return f"at {varied.said(even.value)}" + ("" if self.within_range else ", outside")
         if even.searched is None:
             return "never"
-        low, high = map(asked.said, even.searched)
-        return f"not from {low.removesuffix(f' {asked.unit}')} to {high}"
+        low, high = map(varied.said, even.searched)
+        return f"not from {low.removesuffix(f' {varied.unit}')} to {high}"
 
     def _range(self) -> tuple[float, float]:
         numbers = [value for value in (self.input.here, *self.input.values) if not isinstance(value, str)]

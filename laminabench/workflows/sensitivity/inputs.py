@@ -54,19 +54,19 @@ def inputs_of(chosen: Mapping[str, Deployed]) -> list[Input]:
     ranges = load_ranges()
     setups = [setup for on in chosen.values() for setup in on.kinds]
     devices = {part.device.name: part.device for setup in setups for part in setup.deployment.parts}
-    found = [_price(device, ranges["price"]) for device in devices.values()]
+    inputs = [_price(device, ranges["price"]) for device in devices.values()]
     for name, on in chosen.items():
-        found += _of_host(name, on.setup, ranges)
+        inputs += _of_host(name, on.setup, ranges)
     linked = tuple(name for name, on in chosen.items() if on.setup.deployment.parts[1:])
     if linked:
-        found += _of_network(linked, chosen[linked[0]].setup, ranges)
+        inputs += _of_network(linked, chosen[linked[0]].setup, ranges)
     on_devices = {name: on for name, on in chosen.items() if not on_boards(on.setup)}
-    found += _of_speed(on_devices, ranges["speed"])
+    inputs += _of_speed(on_devices, ranges["speed"])
     for name, on in chosen.items():
-        found.append(_sequences(name, on.setup, ranges["sequences"]))
+        inputs.append(_sequences(name, on.setup, ranges["sequences"]))
     for name, on in on_devices.items():
-        found += _of_memory(name, on.setup, ranges)
-    return [*found, *_of_policy(chosen)]
+        inputs += _of_memory(name, on.setup, ranges)
+    return [*inputs, *_of_policy(chosen)]
 
 
 def _ranged(
@@ -185,12 +185,12 @@ def _set(on: Deployed, **changed: Any) -> Deployed:
 
 def _of_network(of: tuple[str, ...], setup: Setup, ranges: Mapping[str, Range]) -> Iterator[Input]:
     rtt, nic, network = ranges["rtt"], ranges["nic"], setup.network
-    yield _ranged("rtt", "network round trip", of, network.rtt_s * 1e6, rtt, rtt.of("any"), _apart)
+    yield _ranged("rtt", "network round trip", of, network.rtt_s * 1e6, rtt, rtt.of("any"), _with_rtt)
     bandwidth = network.bandwidth_bytes_per_s / 1e9
     yield _ranged("nic", "network bandwidth", of, bandwidth, nic, nic.of("any"), _linked)
 
 
-def _apart(on: Deployed, us: Value) -> Deployed:
+def _with_rtt(on: Deployed, us: Value) -> Deployed:
     assert not isinstance(us, str)
     return _set(on, network=replace(on.setup.network, rtt_s=us / 1e6))
 
@@ -283,14 +283,14 @@ def _of_policy(chosen: Mapping[str, Deployed]) -> Iterator[Input]:
         _admitted,
     )
     for name, on in chosen.items():
-        found, layout = system(name), on.setup.deployment.model.layout
-        if "batches" in found.TAKES and (layout is None or layout.pp == 1):  # else as many as stages
+        implementation, layout = system(name), on.setup.deployment.model.layout
+        if "batches" in implementation.TAKES and (layout is None or layout.pp == 1):  # else as many as stages
             yield _chosen(
                 f"batches_{name}",
                 f"{name} rotates",
                 (name,),
                 "2 batches",
-                ("1 batch", *(f"{n} batches" for n in range(3, found.MOST_BATCHES + 1))),
+                ("1 batch", *(f"{n} batches" for n in range(3, implementation.MOST_BATCHES + 1))),
                 "the papers have two batches, and describe one and more",
                 _rotating,
             )

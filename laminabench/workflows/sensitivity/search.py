@@ -57,11 +57,11 @@ class Question:
     def replayed(self, place: int | None, value: Value, name: str) -> Rate:
         on = self.with_input(place, value)[name]
         # With iterations, which a steady window is found by.
-        found = replay(self.trace, name, on.setup, self.workload, on.routed).summary
-        rate, tbt = found.throughput_tokens_per_s or 0.0, found.tbt_ms.p50 or 0.0
+        summary = replay(self.trace, name, on.setup, self.workload, on.routed).summary
+        rate, tbt = summary.throughput_tokens_per_s or 0.0, summary.tbt_ms.p50 or 0.0
         if not rate:
             raise UserError("sensitivity-no-tokens", f"{name} makes no tokens to compare: no request fits")
-        return Rate(rate, tbt, found.requests.rejected, not found.window.fell_back)
+        return Rate(rate, tbt, summary.requests.rejected, not summary.window.fell_back)
 
     def point(self, place: int | None, value: Value, rates: Mapping[str, Rate]) -> Point:
         changed = self.with_input(place, value)
@@ -83,26 +83,26 @@ Case = tuple[int | None, Value, str]
 
 
 def sensitivity(
-    found: Placed,
+    cell: Placed,
     workload: Workload,
     *,
     jobs: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Sensitivity:
     """Return the sensitivity to every input; deployments stay fixed, whatever they then cost."""
-    first, second = found.chosen
-    for name, on in found.chosen.items():
+    first, second = cell.chosen
+    for name, on in cell.chosen.items():
         price_of(name, on.hardware)
-    asked = Question((first, second), found.chosen, found.kept, workload, inputs_of(found.chosen))
-    with crew(asked, jobs=jobs) as does:
-        return _Work(asked, does, progress).answer()
+    question = Question((first, second), cell.chosen, cell.fitting, workload, inputs_of(cell.chosen))
+    with crew(question, jobs=jobs) as does:
+        return _Work(question, does, progress).answer()
 
 
-def _replay(asked: Question, case: Case) -> Rate | str:
+def _replay(question: Question, case: Case) -> Rate | str:
     """Replay one case in a worker process; return a message if the value is impossible."""
     place, value, name = case
     try:
-        return asked.replayed(place, value, name)
+        return question.replayed(place, value, name)
     except UserError as error:
         if place is None:
             raise
@@ -119,12 +119,12 @@ class _Bracket:
     unchanged: Mapping[str, Rate]  # of who does not have this input
 
 
-def _root(asked: Question, bracket: _Bracket) -> tuple[float, int]:
+def _root(question: Question, bracket: _Bracket) -> tuple[float, int]:
     """Return, in a worker process, the value at which the gain is none, and the replays it took.
 
     Regula falsi with the Illinois rule: an end that stays twice counts half. By logarithms, where there are.
     """
-    one = asked.inputs[bracket.place]
+    one = question.inputs[bracket.place]
     (low, gain_low), (high, gain_high) = (
         (_number(end.value), end.gain) for end in (bracket.low, bracket.high)
     )
@@ -136,9 +136,9 @@ def _root(asked: Question, bracket: _Bracket) -> tuple[float, int]:
         value = value_of(at)
         if one.whole:
             value = float(round(value))
-        rates = {name: asked.replayed(bracket.place, value, name) for name in one.of}
+        rates = {name: question.replayed(bracket.place, value, name) for name in one.of}
         replays += len(rates)
-        gain = asked.point(bracket.place, value, {**bracket.unchanged, **rates}).gain
+        gain = question.point(bracket.place, value, {**bracket.unchanged, **rates}).gain
         if abs(gain) < EVEN:
             break
         if (gain < 0) == (gain_low < 0):
@@ -162,58 +162,58 @@ def _number(value: Value) -> float:
 class _Work:
     """One answer in the making: all ends at once, then every break-even."""
 
-    def __init__(self, asked: Question, does: Crew, progress: Callable[[int, int], None]) -> None:
-        self.asked, self.does, self.progress = asked, does, progress
+    def __init__(self, question: Question, does: Crew, progress: Callable[[int, int], None]) -> None:
+        self.question, self.does, self.progress = question, does, progress
         self.done = self.total = self.replays = 0
 
     def answer(self) -> Sensitivity:
-        asked = self.asked
-        bases: list[Case] = [(None, 0.0, name) for name in asked.systems]
-        tried = {place: self._tried(one) for place, one in enumerate(asked.inputs)}
+        question = self.question
+        bases: list[Case] = [(None, 0.0, name) for name in question.systems]
+        attempts = {place: self._attempts(one) for place, one in enumerate(question.inputs)}
         cases = [
             (place, value, name)
-            for place, values in tried.items()
+            for place, values in attempts.items()
             for value in values
-            for name in asked.inputs[place].of
+            for name in question.inputs[place].of
         ]
         rates = self._rates([*bases, *cases])
-        own = {name: _known(rates[None, 0.0, name]) for name in asked.systems}
-        base = asked.point(None, 0.0, own)
+        own = {name: _known(rates[None, 0.0, name]) for name in question.systems}
+        base = question.point(None, 0.0, own)
         points: dict[int, dict[Value, Point | str]] = {}
-        for place, values in tried.items():
-            one = asked.inputs[place]
+        for place, values in attempts.items():
+            one = question.inputs[place]
             points[place] = {one.here: replace(base, value=one.here)}
             for value in values:
-                found = {name: rates[place, value, name] for name in one.of}
-                wrong = next((each for each in found.values() if isinstance(each, str)), None)
-                changed = {name: each for name, each in found.items() if not isinstance(each, str)}
-                points[place][value] = wrong or asked.point(place, value, {**own, **changed})
+                own_rates = {name: rates[place, value, name] for name in one.of}
+                wrong = next((each for each in own_rates.values() if isinstance(each, str)), None)
+                changed = {name: each for name, each in own_rates.items() if not isinstance(each, str)}
+                points[place][value] = wrong or question.point(place, value, {**own, **changed})
         evens = self._break_evens(points, own)
         bars = [
             self._bar(one, points[place], evens.get(place), base.gain)
-            for place, one in enumerate(asked.inputs)
+            for place, one in enumerate(question.inputs)
         ]
         return Sensitivity(
-            asked.systems,
+            question.systems,
             base,
             sorted(bars, key=lambda bar: -bar.span),
-            {name: str(on.hardware) for name, on in asked.chosen.items()},
+            {name: str(on.hardware) for name, on in question.chosen.items()},
             tuple(name for name, rate in own.items() if not rate.steady),
             self.replays,
         )
 
     @staticmethod
-    def _tried(one: Input) -> list[Value]:
+    def _attempts(one: Input) -> list[Value]:
         """Return the ends of an input's range, and of its search if that takes replays, except its value."""
         beyond = one.searched if one.searched and one.of else ()
         return [value for value in dict.fromkeys((*one.values, *beyond)) if value != one.here]
 
     def _rates(self, cases: Sequence[Case]) -> dict[Case, Rate | str]:
-        found = {cases[place]: rate for place, rate in self._told(self.does(_replay, cases), len(cases))}
+        rates = {cases[place]: rate for place, rate in self._reported(self.does(_replay, cases), len(cases))}
         self.replays += len(cases)
-        return found
+        return rates
 
-    def _told(
+    def _reported(
         self, work: Generator[tuple[int, Found], None, None], count: int
     ) -> Generator[tuple[int, Found], None, None]:
         self.total += count
@@ -225,45 +225,45 @@ class _Work:
     def _break_evens(
         self, points: Mapping[int, Mapping[Value, Point | str]], own: Mapping[str, Rate]
     ) -> dict[int, BreakEven]:
-        found: dict[int, BreakEven] = {}
+        break_evens: dict[int, BreakEven] = {}
         brackets: list[_Bracket] = []
         for place, each in points.items():
-            one = self.asked.inputs[place]
+            one = self.question.inputs[place]
             if not one.of:
-                found[place] = BreakEven(self._even_price(place, own), None)
+                break_evens[place] = BreakEven(self._even_price(place, own), None)
             if one.searched is None:
                 continue
             known = sorted(
                 (at for at in each.values() if isinstance(at, Point) and not isinstance(at.value, str)),
                 key=lambda at: _number(at.value),
             )
-            found[place] = BreakEven(None, (_number(known[0].value), _number(known[-1].value)))
+            break_evens[place] = BreakEven(None, (_number(known[0].value), _number(known[-1].value)))
             # What is here in words is not among these numbers.
             near = _number(known[0].value) if isinstance(one.here, str) else one.here
             if crossing := _crossing(known, near):
                 unchanged = {name: rate for name, rate in own.items() if name not in one.of}
                 brackets.append(_Bracket(place, *crossing, unchanged))
-        for index, (value, replays) in self._told(self.does(_root, brackets), len(brackets)):
+        for index, (value, replays) in self._reported(self.does(_root, brackets), len(brackets)):
             place = brackets[index].place
             self.replays += replays
-            found[place] = replace(found[place], value=value)
-        return found
+            break_evens[place] = replace(break_evens[place], value=value)
+        return break_evens
 
     def _even_price(self, place: int, own: Mapping[str, Rate]) -> float | None:
         """Return the price at which both are even: costs are linear in it, so no replay is needed."""
-        first, second = self.asked.systems
+        first, second = self.question.systems
 
         def lead(usd: float) -> float:
             """Return what both would pay for the other's tokens, less what they pay."""
             hourly = {
                 name: on.hardware.usd_per_hour or 0.0
-                for name, on in self.asked.with_input(place, usd).items()
+                for name, on in self.question.with_input(place, usd).items()
             }
             return own[first].tokens_per_s * hourly[second] - own[second].tokens_per_s * hourly[first]
 
         fixed, each = lead(0.0), lead(1.0) - lead(0.0)
-        found = -fixed / each if each else -1.0
-        return found if found > 0 else None
+        price = -fixed / each if each else -1.0
+        return price if price > 0 else None
 
     def _bar(
         self, one: Input, points: Mapping[Value, Point | str], even: BreakEven | None, here: float

@@ -53,8 +53,8 @@ def attention_span(setup: Setup, device: Device) -> Span:
         if model.latent:
             cost = costs.latent_cost(on, model.kv_dtype)
             return cost.bandwidth_efficiency, _error_of(cost.origin.errors)
-        found = costs.attention_cost(on, model.head_dim, model.kv_dtype)
-        return found.bandwidth_efficiency, _error_of(found.origin.errors)
+        fitted = costs.attention_cost(on, model.head_dim, model.kv_dtype)
+        return fitted.bandwidth_efficiency, _error_of(fitted.origin.errors)
 
     here, _ = share(setup.costs, device)
     borrowed = setup.costs.measured_as(device) != device.name
@@ -63,11 +63,11 @@ def attention_span(setup: Setup, device: Device) -> Span:
         names = sorted(costs.attention) if borrowed else [device.name]
         for name in names:
             try:
-                found, error = share(costs, replace(device, name=name))
+                reached, error = share(costs, replace(device, name=name))
             except UserError:
                 continue
             of = f"{costs.name} ({name})" if borrowed else costs.name
-            ratios[of] = found * (1 - error) / here, found * (1 + error) / here
+            ratios[of] = reached * (1 - error) / here, reached * (1 + error) / here
     return _span(ratios, setup.costs, device, "by shares of memory bandwidth")
 
 
@@ -100,7 +100,7 @@ def _span(ratios: Mapping[str, tuple[float, float]], own: CostSet, device: Devic
         borrowed = f"; {own.name} has no measurement of {device.name}"
         borrowed += "" if stands_for == ANY else f", and takes {stands_for}'s"
     others = " and ".join(name for name in dict.fromkeys((slowest, fastest)) if name != own.name)
-    held = f"{own.name} held against {others} {how}" if others else f"{own.name} {how}"
-    source = f"{held}, give or take the errors of fits{borrowed}"
+    text = f"{own.name} held against {others} {how}" if others else f"{own.name} {how}"
+    source = f"{text}, give or take the errors of fits{borrowed}"
     low, high = min(ratios[slowest][0], 1.0), max(ratios[fastest][1], 1.0)
     return Span(low, high, "assumed" if borrowed else "measured", source)

@@ -15,8 +15,8 @@ from laminabench.runs.documents import Kind, read
 from laminabench.runs.summary import Facts
 from laminabench.util import safe_parse
 from laminabench.util.redact import command_line
-from laminabench.workflows.sweep.kept import FORMAT, FORMAT_VERSION, MANIFEST, POINTS
 from laminabench.workflows.sweep.rows import TABLE
+from laminabench.workflows.sweep.store import FORMAT, FORMAT_VERSION, MANIFEST, POINTS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,8 +72,8 @@ class KeptSweep:
     def column(self, name: str) -> list[Any]:
         """Its values, a row a point."""
         assert self.table is not None
-        found: list[Any] = self.table[name].to_pylist()
-        return found
+        values: list[Any] = self.table[name].to_pylist()
+        return values
 
     def command(self, row: int) -> str:
         """Return the command that replays one point alone."""
@@ -113,12 +113,12 @@ def _table(path: Path, manifest: KeptManifest) -> pa.Table:
         modified_ns = path.stat().st_mtime_ns
     except OSError as error:
         raise SWEEP.damaged(path, f"it cannot be read ({error.strerror})") from error
-    found = _parquet(path, modified_ns)
-    missing = [name for name in ("backend", "error") if name not in found.column_names]
-    if missing or found.num_rows != manifest.points:
-        why = f"it has no column {missing[0]}" if missing else f"it has {found.num_rows:,} points"
+    table = _parquet(path, modified_ns)
+    missing = [name for name in ("backend", "error") if name not in table.column_names]
+    if missing or table.num_rows != manifest.points:
+        why = f"it has no column {missing[0]}" if missing else f"it has {table.num_rows:,} points"
         raise SWEEP.damaged(path, f"{why}, and {MANIFEST} speaks of {manifest.points:,} points")
-    return found
+    return table
 
 
 @cache

@@ -21,10 +21,10 @@ _TALLIES = {"by_error", "by_status"}
 
 def row(varied: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, object]:
     """Return a point's row: varied flags once, as given, and no lists."""
-    told = {name: value for name, value in result.items() if name not in _LEFT_OUT and name != "error"}
+    reported = {name: value for name, value in result.items() if name not in _LEFT_OUT and name != "error"}
     return {
         **varied,
-        **{name: value for name, value in _flat(told) if name not in varied},
+        **{name: value for name, value in _flat(reported) if name not in varied},
         "error": result.get("error"),
     }
 

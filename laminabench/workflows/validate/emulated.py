@@ -1,7 +1,7 @@
 """The engine on emulated devices and the virtual cluster: the same times, scheduled live.
 
 What the two should differ in is the host: that of a cost set is assumed, and the engine's is this one. So
-the modelled side has the host that the emulated one had, which is said; what is left is order, channels and
+the modelled side has the host that the emulated one had, and reports it; the rest is order, channels and
 waits.
 """
 
@@ -43,7 +43,7 @@ CASES = tuple(
 class Agreement:
     """One replay, live on emulated devices and modelled."""
 
-    said: str
+    label: str
     emulated: dict[str, float]
     modelled: dict[str, float]  # with the host that the emulated one had
     host_ms: float  # of an iteration
@@ -68,7 +68,7 @@ class Agreement:
     def describe(self) -> dict[str, Any]:
         """Return a JSON description."""
         return {
-            "replay": self.said,
+            "replay": self.label,
             "emulated": self.emulated,
             "modelled": self.modelled,
             "modelled_with_assumed_host": self.assumed,
@@ -79,16 +79,16 @@ class Agreement:
         }
 
 
-def agreements(asked: Sequence[tuple[str, ReplayRequest]], listener: Listener = SILENT) -> list[Agreement]:
+def agreements(requests: Sequence[tuple[str, ReplayRequest]], listener: Listener = SILENT) -> list[Agreement]:
     """Return the agreement for each request, replayed in turn."""
     listener = Once(listener)
-    return [agreement(said, request, listener) for said, request in asked]
+    return [agreement(label, request, listener) for label, request in requests]
 
 
-def agreement(said: str, request: ReplayRequest, listener: Listener = SILENT) -> Agreement:
+def agreement(label: str, request: ReplayRequest, listener: Listener = SILENT) -> Agreement:
     """Return the agreement of the live replay with the modelled ones."""
     request = msgspec.structs.replace(request, backend="live", no_out=True)
-    listener.note(f"emulating: {said}")
+    listener.note(f"emulating: {label}")
     live = run(request, listener=listener)
     live.require_sound()
     host_ms = _host_ms(live)
@@ -96,7 +96,7 @@ def agreement(said: str, request: ReplayRequest, listener: Listener = SILENT) ->
     twin = msgspec.structs.replace(twin, no_out=True)
     own = msgspec.structs.replace(twin, host=f"{host_ms * 1e3:.0f}us")
     pace = cast(JsonObject, live.replayed.facts["pace"])
-    return Agreement(said, _metrics(live), _metrics(run(own)), host_ms, _metrics(run(twin)), pace)
+    return Agreement(label, _metrics(live), _metrics(run(own)), host_ms, _metrics(run(twin)), pace)
 
 
 def _host_ms(live: Result) -> float:
@@ -109,9 +109,9 @@ def _host_ms(live: Result) -> float:
     return work_ms + float(pace["lateness_ms"]["p50"])
 
 
-def _metrics(found: Result) -> dict[str, float]:
-    summary, requests = found.replayed.summary, found.replayed.outcome.requests
-    over_time = found.prepared.request.mode == "open"
+def _metrics(result: Result) -> dict[str, float]:
+    summary, requests = result.replayed.summary, result.replayed.outcome.requests
+    over_time = result.prepared.request.mode == "open"
     first_s = requests["first_token_s"] - requests["arrival_s"]
     numbers = (
         number_at(summary, "throughput_tokens_per_s"),

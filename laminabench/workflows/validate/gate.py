@@ -28,34 +28,34 @@ class Moved(NamedTuple):
 def read_kept(path: Path) -> dict[str, Any]:
     """Read the output of `validate -o`."""
     try:
-        found = safe_parse.json_value(safe_parse.content(path))
-        dict(_errors(found))
+        stored = safe_parse.json_value(safe_parse.content(path))
+        dict(_errors(stored))
     except OSError as error:
         raise UserError("validation-not-kept", f"cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             "validation-not-kept", f"{path} is no validation that was kept; `validate -o FOLDER` writes one"
         ) from error
-    return dict(found)
+    return dict(stored)
 
 
-def moved(kept: Mapping[str, Any], now: Mapping[str, Any]) -> list[Moved]:
+def moved(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[Moved]:
     """Yield every mean error that moved by more than rounding, and those now missing."""
     ours = dict(_errors(now))
-    found = [Moved(what, was, ours.get(what)) for what, was in _errors(kept) if what.split(" ")[0] in now]
-    return [each for each in found if each.now is None or abs(each.now - each.was) >= 0.005]
+    errors = [Moved(what, was, ours.get(what)) for what, was in _errors(stored) if what.split(" ")[0] in now]
+    return [each for each in errors if each.now is None or abs(each.now - each.was) >= 0.005]
 
 
-def _errors(found: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    for each in found.get("recorded", []):
+def _errors(validation: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    for each in validation.get("recorded", []):
         for metric, errors in each["errors_percent"].items():
             name = f"recorded {each['recording']}, constants from {each['constants']}: {metric}"
             yield name, float(errors["mean"])
-    for each in found.get("serving", {}).get("groups", []):
+    for each in validation.get("serving", {}).get("groups", []):
         for metric, errors in each["errors"].items():
             name = f"serving {each['what']} on {each['device']}: median {metric}"
             if not each["off"] and errors["points"]:
                 yield name, float(errors["median"])
-    for each in found.get("published", []):
+    for each in validation.get("published", []):
         if each["error_percent"] is not None:
             yield f"published {each['model']} on {each['deployment']}", float(each["error_percent"])

@@ -54,39 +54,39 @@ def table() -> Table:
 
 def rows(costs: str | None = None) -> list[Row]:
     """Return every row predicted with the cost set of its time, or another."""
-    asked = table()
-    return [_row(asked, each, costs or asked["costs"]) for each in asked["row"]]
+    numbers = table()
+    return [_row(numbers, each, costs or numbers["costs"]) for each in numbers["row"]]
 
 
-def mean_error(found: list[Row]) -> float:
+def mean_error(results: list[Row]) -> float:
     """Return the mean of known absolute errors, in percent."""
-    known = [abs(row.error) for row in found if row.error is not None]
+    known = [abs(row.error) for row in results if row.error is not None]
     return float(np.mean(known)) if known else float("nan")
 
 
-def server_errors(found: list[Row]) -> ServerErrors:
+def server_errors(results: list[Row]) -> ServerErrors:
     """Return the errors for a cost set."""
-    errors = [row.error for row in found if row.error is not None]
+    errors = [row.error for row in results if row.error is not None]
     return ServerErrors(f"{len(errors)} latencies that vLLM's CI printed", {"": error_range(errors)})
 
 
-def missed(found: list[Row]) -> list[str]:
+def missed(results: list[Row]) -> list[str]:
     """Which targets are not met."""
-    far = [f"{row.model} on {row.deployment}" for row in found if abs(row.error or 0.0) > TARGET]
-    return far + (["mean"] if mean_error(found) > MEAN_TARGET else [])
+    far = [f"{row.model} on {row.deployment}" for row in results if abs(row.error or 0.0) > TARGET]
+    return far + (["mean"] if mean_error(results) > MEAN_TARGET else [])
 
 
-def _row(asked: Table, row: Table, costs: str) -> Row:
+def _row(published: Table, row: Table, costs: str) -> Row:
     about = (row["model"], row["deployment"], costs, row["latency_ms"])
-    count = asked["requests"]
+    count = published["requests"]
     trace = make_trace(
         np.zeros(count),
-        np.full(count, asked["prompt_tokens"], np.int32),
-        np.full(count, asked["output_tokens"], np.int32),
+        np.full(count, published["prompt_tokens"], np.int32),
+        np.full(count, published["output_tokens"], np.int32),
         TraceMeta("vLLM's latency test"),
     )
     try:
-        requests = replayed({**asked, **row}, trace, load_costs(costs))
+        requests = replayed({**published, **row}, trace, load_costs(costs))
     except UserError as error:
         if error.code != "costs-no-coefficients":
             raise

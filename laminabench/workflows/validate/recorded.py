@@ -41,14 +41,14 @@ class Times:
     @classmethod
     def measured(cls, recording: Recording) -> Times:
         """Return the recorded times; raise a UserError without times between tokens."""
-        found = cls.of(recording, recording.first_token_s, recording.last_token_s)
-        if not len(found.tpot) or np.median(found.tpot) <= 0:
+        times = cls.of(recording, recording.first_token_s, recording.last_token_s)
+        if not len(times.tpot) or np.median(times.tpot) <= 0:
             raise UserError(
                 "validation-no-tpot",
                 f"{recording.name} has no time between tokens; record a server that streams, and longer "
                 "answers",
             )
-        return found
+        return times
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class Judged:
     def missed(self) -> list[str]:
         """Which targets it does not meet."""
         errors = self.errors()
-        found = [name for name in METRICS if abs(errors[name]["mean"]) > TARGETS[name]]
-        return found + [f"tpot {p}" for p in POINTS if abs(errors["tpot"][p]) > TPOT_POINTS]
+        names = [name for name in METRICS if abs(errors[name]["mean"]) > TARGETS[name]]
+        return names + [f"tpot {p}" for p in POINTS if abs(errors["tpot"][p]) > TPOT_POINTS]
 
     def describe(self) -> dict[str, Any]:
         """Return a JSON description."""
@@ -94,15 +94,15 @@ def judged(recordings: Sequence[Recording], costs: str | None = None) -> list[Ju
     """Predict each from the tables, and with the gap between steps of others of its device."""
     for each in recordings:
         Times.measured(each)  # what cannot be judged is refused before anything is predicted
-    found = []
+    results = []
     gaps = {each.name: gap_of(each, _costs(each, costs)) for each in recordings if _twins(each, recordings)}
     for each in recordings:
         of = _costs(each, costs)
-        found.append(Judged(each, AS_MEASURED, of.host.gap_s, predict(each, of)))
+        results.append(Judged(each, AS_MEASURED, of.host.gap_s, predict(each, of)))
         for other in _twins(each, recordings):
             gap = gaps[other.name]
-            found.append(Judged(each, other.name, gap, predict(each, with_gap(of, gap))))
-    return found
+            results.append(Judged(each, other.name, gap, predict(each, with_gap(of, gap))))
+    return results
 
 
 def predict(recording: Recording, costs: CostSet) -> Times:
@@ -132,9 +132,9 @@ def gap_of(recording: Recording, costs: CostSet) -> float:
     return (low + high) / 2
 
 
-def server_errors(found: Sequence[Judged]) -> ServerErrors:
+def server_errors(predictions: Sequence[Judged]) -> ServerErrors:
     """Return the errors for a cost set, of predictions without constants from elsewhere."""
-    own = [each.errors() for each in found if each.constants == AS_MEASURED]
+    own = [each.errors() for each in predictions if each.constants == AS_MEASURED]
     ranges = {
         f"mean {title}": error_range(errors[name]["mean"] for errors in own)
         for name, title in (("tpot", "TPOT"), ("latency", "latency"), ("ttft", "TTFT"))
@@ -151,9 +151,9 @@ def _twins(one: Recording, recordings: Sequence[Recording]) -> list[Recording]:
 
 
 def _errors(predicted: Float64, measured: Float64) -> dict[str, float]:
-    found = {"mean": float(np.mean(predicted) / np.mean(measured) - 1)}
+    errors = {"mean": float(np.mean(predicted) / np.mean(measured) - 1)}
     for name, point in POINTS.items():
-        found[name] = float(np.percentile(predicted, point) / np.percentile(measured, point) - 1)
+        errors[name] = float(np.percentile(predicted, point) / np.percentile(measured, point) - 1)
     timed = measured > 0  # tokens may come together
-    found["by_request"] = float(np.mean(np.abs(predicted[timed] / measured[timed] - 1)))
-    return {name: 100 * error for name, error in found.items()}
+    errors["by_request"] = float(np.mean(np.abs(predicted[timed] / measured[timed] - 1)))
+    return {name: 100 * error for name, error in errors.items()}

@@ -83,8 +83,8 @@ class Recording:
         lines += ["", "[requests]"]
         for name in _COLUMNS:
             column = getattr(self, name)
-            whole = np.rint(column / US) if name.endswith("_s") else column
-            lines.append(f'{_called(name)} = "{" ".join(str(int(value)) for value in whole)}"')
+            rounded = np.rint(column / US) if name.endswith("_s") else column
+            lines.append(f'{_called(name)} = "{" ".join(str(int(value)) for value in rounded)}"')
         for simulator, errors in self.others.items():
             lines += ["", f"[others.{simulator}]", *(f"{key} = {list(each)}" for key, each in errors.items())]
         with replacing(target) as temporary:
@@ -188,9 +188,9 @@ def _from_run(directory: Path, settings: dict[str, Any]) -> Recording:
         },
     }
     try:
-        like, blocks = _alike(_blocks_of(run), run.prompt_tokens, order)
+        like, blocks = _shared(_blocks_of(run), run.prompt_tokens, order)
     except UserError as error:
-        like, blocks = _alike(None, run.prompt_tokens, order)
+        like, blocks = _shared(None, run.prompt_tokens, order)
         about["prefixes"] = f"not known: {error}"
     return Recording(
         directory.name,
@@ -217,7 +217,7 @@ def _blocks_of(run: Run) -> Trace | None:
     return trace if trace.prefix_blocks is not None else None
 
 
-def _alike(trace: Trace | None, prompt_tokens: Int32, order: Any) -> tuple[Int32, Int32]:
+def _shared(trace: Trace | None, prompt_tokens: Int32, order: Any) -> tuple[Int32, Int32]:
     """Return the shared prefixes (see `_sharing`) of a trace's rows in this order."""
     if trace is None:
         return np.full(len(order), -1, np.int32), np.zeros(len(order), np.int32)
@@ -262,9 +262,9 @@ def _from_folder(folder: Path, settings: dict[str, Any]) -> Recording:
             "max_batched_tokens": engine["max_num_batched_tokens"],
             **AS_TODAY,
         }
-        if found := meta.get("kv_cache"):
+        if cache := meta.get("kv_cache"):
             # vLLM keeps a block for itself.
-            about["kv_tokens"] = (found["num_gpu_blocks"] - 1) * found["block_size"]
+            about["kv_tokens"] = (cache["num_gpu_blocks"] - 1) * cache["block_size"]
     except OSError as error:
         raise UserError("validation-bad-recording", f"{folder} is no recording: {error}") from error
     except (KeyError, IndexError, ValueError, TypeError) as error:
@@ -286,9 +286,9 @@ def _sharing(prompts: Sequence[Sequence[int]], step: int) -> tuple[Int32, Int32]
     like, steps = np.full(len(prompts), -1, np.int32), np.zeros(len(prompts), np.int32)
     for row, prompt in enumerate(prompts):
         for end in range(step, len(prompt) + 1, step):
-            found = first.setdefault(tuple(prompt[:end]), row)
-            if found != row:
-                like[row], steps[row] = found, end // step
+            earlier = first.setdefault(tuple(prompt[:end]), row)
+            if earlier != row:
+                like[row], steps[row] = earlier, end // step
     return like, steps
 
 

@@ -33,12 +33,12 @@ def replayed(
     A server whose deployment has attention workers is this project's own, any other is as vLLM is.
     """
     deployment = parse_deployment(about["deployment"], known_devices([costs]))
-    found = of_server(deployment)
+    deployed = of_server(deployment)
     setup = Setup(
         model=model or modelled(about["model"]),
         deployment=deployment,
         costs=costs,
-        network=parse_network(next(iter(costs.networks), found.NETWORK), costs.networks),
+        network=parse_network(next(iter(costs.networks), deployed.NETWORK), costs.networks),
         # What was measured between steps is what the host did not hide.
         host_async=about["host_async"] and costs.host.origin.kind != "measured",
         max_num_seqs=about.get("max_num_seqs"),
@@ -47,6 +47,6 @@ def replayed(
         overlap=False,  # the engine's workers get q, k and v at once
     )
     setup = with_prompts(setup, about["max_batched_tokens"], prefix_sharing=about["prefix_caching"])
-    fleet = Fleet((found.build(setup).spec,), keep_iterations=False)
+    fleet = Fleet((deployed.build(setup).spec,), keep_iterations=False)
     offered = Offered("closed", concurrency) if concurrency else Offered("open")
     return simulate(trace, fleet, offered).requests

@@ -76,11 +76,11 @@ class ServerLoad:
 
         def lengths(longest: int) -> Int32:
             shortest = int(self.server["shortest"] * longest)
-            found: Int32 = random.integers(shortest, longest, count, endpoint=True).astype(np.int32)
-            return found
+            drawn: Int32 = random.integers(shortest, longest, count, endpoint=True).astype(np.int32)
+            return drawn
 
-        asked = lengths(self.prompt_tokens), lengths(self.output_tokens)
-        return make_trace(np.zeros(count), *asked, TraceMeta(f"{self.concurrency} at once"))
+        tokens = lengths(self.prompt_tokens), lengths(self.output_tokens)
+        return make_trace(np.zeros(count), *tokens, TraceMeta(f"{self.concurrency} at once"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ class Judged:
 
     def error(self, metric: str) -> float | None:
         """Return the metric's error in percent."""
-        found: float | None = getattr(self, f"{metric}_ms")
-        return None if found is None else 100 * (found / getattr(self.point, f"{metric}_ms") - 1)
+        value: float | None = getattr(self, f"{metric}_ms")
+        return None if value is None else 100 * (value / getattr(self.point, f"{metric}_ms") - 1)
 
     def describe(self) -> dict[str, Any]:
         """Return a JSON description."""
@@ -123,8 +123,8 @@ class Errors(NamedTuple):
     worst: float
 
     @classmethod
-    def of(cls, found: Sequence[Judged], metric: str) -> Errors:
-        errors = np.array([each.error(metric) for each in found if each.tpot_ms is not None], np.float64)
+    def of(cls, points: Sequence[Judged], metric: str) -> Errors:
+        errors = np.array([each.error(metric) for each in points if each.tpot_ms is not None], np.float64)
         if not len(errors):
             return cls(0, *[float("nan")] * 3)
         size = np.abs(errors)
@@ -163,14 +163,14 @@ def points() -> tuple[ServerLoad, ...]:
     """Return all measured points."""
     table = packaged_in(__package__, "serving.toml")
     common = {key: value for key, value in table.items() if key != "server"}
-    found = []
+    loads = []
     for server in table["server"]:
         about = {**common, **server}
         for row in about.pop("rows").strip().splitlines():
             layout, prompt, output, at_once, ttft, tpot, day = row.split()
             lengths = int(prompt), int(output), int(at_once)
-            found.append(ServerLoad(about, layout, *lengths, float(ttft), float(tpot), day))
-    return tuple(found)
+            loads.append(ServerLoad(about, layout, *lengths, float(ttft), float(tpot), day))
+    return tuple(loads)
 
 
 def judged(
@@ -180,11 +180,11 @@ def judged(
     jobs: int | None = None,
 ) -> list[Judged]:
     """Predict each with the cost set of its kernels, or another; on all cores by default."""
-    found: dict[int, Judged] = {}
+    results: dict[int, Judged] = {}
     for index, each in spread(predicted, chosen, costs, jobs=jobs):
-        found[index] = each
-        progress(len(found), len(chosen))
-    return [found[index] for index in range(len(chosen))]
+        results[index] = each
+        progress(len(results), len(chosen))
+    return [results[index] for index in range(len(chosen))]
 
 
 def predicted(costs: str | None, point: ServerLoad) -> Judged:
@@ -211,15 +211,17 @@ def predicted(costs: str | None, point: ServerLoad) -> Judged:
     return Judged(point, 1000 * float(ttft.mean()), 1000 * float(tpot.mean()))
 
 
-def grouped(found: Sequence[Judged]) -> list[Group]:
+def grouped(predictions: Sequence[Judged]) -> list[Group]:
     """Group errors by device: each model, all, all with those known to be off, and the latter alone."""
     return [
-        group for device in dict.fromkeys(each.point.device for each in found) for group in _of(device, found)
+        group
+        for device in dict.fromkeys(each.point.device for each in predictions)
+        for group in _of(device, predictions)
     ]
 
 
-def _of(device: str, found: Sequence[Judged]) -> Iterator[Group]:
-    here = [each for each in found if each.point.device == device]
+def _of(device: str, predictions: Sequence[Judged]) -> Iterator[Group]:
+    here = [each for each in predictions if each.point.device == device]
     sound = [each for each in here if not each.point.off]
     for model in dict.fromkeys(each.point.model for each in sound):
         yield _group(device, model, [each for each in sound if each.point.model == model])
@@ -231,17 +233,17 @@ def _of(device: str, found: Sequence[Judged]) -> Iterator[Group]:
         yield _group(device, model, those, off)
 
 
-def _group(device: str, what: str, found: Sequence[Judged], off: str = "") -> Group:
-    versions = tuple(sorted({str(each.point.server["version"]) for each in found}))
-    return Group(device, what, versions, off, {metric: Errors.of(found, metric) for metric in METRICS})
+def _group(device: str, what: str, predictions: Sequence[Judged], off: str = "") -> Group:
+    versions = tuple(sorted({str(each.point.server["version"]) for each in predictions}))
+    return Group(device, what, versions, off, {metric: Errors.of(predictions, metric) for metric in METRICS})
 
 
-def server_errors(found: Sequence[Judged]) -> ServerErrors:
+def server_errors(predictions: Sequence[Judged]) -> ServerErrors:
     """Return the errors for a cost set: medians of absolute errors of TPOT."""
     medians = {
         group.device.upper(): error_range([group.errors["tpot"].median])
-        for group in grouped(found)
+        for group in grouped(predictions)
         if group.what == ALL
     }
-    known = sum(each.tpot_ms is not None for each in found)
+    known = sum(each.tpot_ms is not None for each in predictions)
     return ServerErrors(f"{known} loads of vLLM servers", medians, "median absolute error of TPOT")

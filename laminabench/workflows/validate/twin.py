@@ -51,7 +51,7 @@ LIVE_ONLY = ("oversubscribe", "ray", "max_model_len", "enforce_eager", "runner_t
 class Twin:
     """A measurement, round by round, and its modelled twin."""
 
-    said: str
+    label: str
     deployment: str  # the modelled one
     load: str  # what was asked of it: twins of one load are compared
     measured: dict[str, Estimate]
@@ -70,9 +70,9 @@ class Twin:
         return [name for name, error in self.errors().items() if abs(error) > TARGETS[name]]
 
     def describe(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return a JSON description."""
         return {
-            "twin": self.said,
+            "twin": self.label,
             "deployment": self.deployment,
             "load": self.load,
             "measured": {
@@ -84,27 +84,27 @@ class Twin:
         }
 
 
-def twins(asked: Sequence[tuple[str, ReplayRequest]], rounds: int, listener: Listener = SILENT) -> list[Twin]:
+def twins(pairs: Sequence[tuple[str, ReplayRequest]], rounds: int, listener: Listener = SILENT) -> list[Twin]:
     """Replay live in turns, each with the modelled twin of its costs.
 
     Whatever is refused is so before the first.
     """
-    alone = [msgspec.structs.replace(request, no_out=True) for _, request in asked]
+    alone = [msgspec.structs.replace(request, no_out=True) for _, request in pairs]
     modelled = [of_costs(request) for request in alone]
     requests = [msgspec.structs.replace(request, backend="live", costs=None) for request in alone]
     for request in (*requests, *modelled):
         request.require_valid()
         prepare(request)
     listener = Once(listener)
-    found: list[list[Summary]] = [[] for _ in asked]
-    built: list[JsonObject] = [{} for _ in asked]
-    for turn, place in in_turns(len(asked), rounds):
-        listener.note(f"round {turn + 1} of {rounds}: {asked[place][0]}")
+    measured_rounds: list[list[Summary]] = [[] for _ in pairs]
+    built: list[JsonObject] = [{} for _ in pairs]
+    for turn, place in in_turns(len(pairs), rounds):
+        listener.note(f"round {turn + 1} of {rounds}: {pairs[place][0]}")
         result = run(requests[place], listener=listener)
         if result.replayed.interrupted:
             raise Interrupted("nothing was kept")
         result.require_sound()
-        found[place].append(result.replayed.summary)
+        measured_rounds[place].append(result.replayed.summary)
         built[place] = result.replayed.facts
     # What the engine settled by itself holds for the twin too.
     modelled = [
@@ -115,16 +115,16 @@ def twins(asked: Sequence[tuple[str, ReplayRequest]], rounds: int, listener: Lis
     ]
     return [
         Twin(
-            said,
+            label,
             str(request.deployment),
             _load(request),
-            *_beside(summaries, run(request).replayed.summary),
+            *_in_both(summaries, run(request).replayed.summary),
         )
-        for (said, _), request, summaries in zip(asked, modelled, found, strict=True)
+        for (label, _), request, summaries in zip(pairs, modelled, measured_rounds, strict=True)
     ]
 
 
-def same_order(found: Sequence[Twin]) -> bool:
+def same_order(compared: Sequence[Twin]) -> bool:
     """Return whether deployments with the same requests rank equally, modelled and live, by tokens/s.
 
     Where what was measured of two overlaps, neither comes first.
@@ -133,7 +133,7 @@ def same_order(found: Sequence[Twin]) -> bool:
         one.load == other.load
         and _ends(one)[1] < _ends(other)[0]
         and one.predicted["tokens/s"] > other.predicted["tokens/s"]
-        for one, other in itertools.permutations(found, 2)
+        for one, other in itertools.permutations(compared, 2)
     )
 
 
@@ -177,7 +177,7 @@ def _load(request: ReplayRequest) -> str:
     return f"{request.trace}, prompts computed" if prompts else str(request.trace)
 
 
-def _beside(measured: Sequence[Summary], modelled: Summary) -> tuple[dict[str, Estimate], dict[str, float]]:
+def _in_both(measured: Sequence[Summary], modelled: Summary) -> tuple[dict[str, Estimate], dict[str, float]]:
     """Return the metrics that both have."""
     predicted = {name: number_at(modelled, key) for name, key in METRICS.items()}
     there = {name: value for name, value in predicted.items() if value is not None}

@@ -24,7 +24,7 @@ from laminabench.traces.store import save
 from laminabench.workflows.check.case_file import read_cases
 from laminabench.workflows.check.golden import Obtained, golden_path, read_golden, write_golden
 from laminabench.workflows.replay.journal import ReplayJournal
-from laminabench.workflows.sweep.kept import SweepStore
+from laminabench.workflows.sweep.store import SweepStore
 from laminabench.workflows.validate.recording import packaged_recording, read
 
 # Texts that often break parsers.

@@ -22,7 +22,7 @@ from laminabench.traces.store import save
 from laminabench.util.progress import SILENT
 from laminabench.workflows.check.golden import Obtained, read_golden, write_golden
 from laminabench.workflows.replay.run import Result, run
-from laminabench.workflows.sweep.kept import SweepStore, opened
+from laminabench.workflows.sweep.store import SweepStore, opened
 
 HEADER = {"what": "a journal"}
 # Sizes like those of iterations: most are short, some have many tokens.

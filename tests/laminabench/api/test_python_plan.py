@@ -88,7 +88,7 @@ def test_how_it_shows_itself(plan: lb.Plan) -> None:
 
 
 def test_kept_it_is_what_the_command_keeps(plan: lb.Plan) -> None:
-    from laminabench.workflows.plan.kept import read_plan
+    from laminabench.workflows.plan.stored import read_plan
 
     found = read_plan(plan.save("plan"))
     assert found.answers[0].costs == "vllm-0.14"

@@ -11,7 +11,7 @@ import pytest
 
 from laminabench.bench import plan as bench_plan
 from laminabench.traces.table import TraceMeta, make_trace
-from laminabench.workflows.plan.kept import read_plan
+from laminabench.workflows.plan.stored import read_plan
 
 FEW = ("--devices", "h100,h20", "--budget", "45", "--model", "llama3-70b", "-q")
 

@@ -12,9 +12,9 @@ from view_things import keep_plan, keep_sweep, keep_validation
 
 from laminabench.runs.documents import Kind
 from laminabench.util.errors import UserError
-from laminabench.workflows.plan.kept import PLAN, read_plan
+from laminabench.workflows.plan.stored import PLAN, read_plan
 from laminabench.workflows.sweep.read import SWEEP, read_sweep
-from laminabench.workflows.validate.kept import VALIDATION, read_validation
+from laminabench.workflows.validate.stored import VALIDATION, read_validation
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from laminabench.render.static.pictures import column, errors_picture, plan_pict
 from laminabench.runs.read import Run
 from laminabench.runs.summary import FaultCost, Resumed
 from laminabench.util.errors import UserError
-from laminabench.workflows.plan.kept import KeptPlan, read_plan
-from laminabench.workflows.validate.kept import read_validation
+from laminabench.workflows.plan.stored import KeptPlan, read_plan
+from laminabench.workflows.validate.stored import read_validation
 
 
 @pytest.fixture

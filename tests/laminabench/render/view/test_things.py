@@ -25,8 +25,8 @@ from laminabench.render.view.folder import Entry, scan
 from laminabench.render.view.index import Index
 from laminabench.render.view.page import Page
 from laminabench.util.errors import UserError
-from laminabench.workflows.plan.kept import read_plan
 from laminabench.workflows.plan.reprice import front_at
+from laminabench.workflows.plan.stored import read_plan
 from laminabench.workflows.sweep.read import read_sweep
 
 

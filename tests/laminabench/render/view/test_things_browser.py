@@ -15,8 +15,8 @@ import pytest
 from browsing import IMAGES, MOST_BYTES, Visitor, chromium, require_accessible
 from view_things import GRID, HOSTILE, keep_all, throughput
 
-from laminabench.workflows.plan.kept import read_plan
 from laminabench.workflows.plan.reprice import front_at
+from laminabench.workflows.plan.stored import read_plan
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright, of the dev extra, is not installed")
 expect = sync_api.expect

@@ -14,11 +14,11 @@ from laminabench.catalog.hardware import load_devices
 from laminabench.requests.plan import PlanRequest
 from laminabench.util.errors import UserError
 from laminabench.workflows.plan.answer import Answer, answer
-from laminabench.workflows.plan.kept import PLAN, KeptPoint, read_plan, require_free, write_plan
 from laminabench.workflows.plan.measure import front, winner
 from laminabench.workflows.plan.question import Limits, candidates
 from laminabench.workflows.plan.reprice import bill, front_at
 from laminabench.workflows.plan.request import ResolvedPlan
+from laminabench.workflows.plan.stored import PLAN, KeptPoint, read_plan, require_free, write_plan
 
 LIMIT_MS = 60.0
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from laminabench.workflows.replay import metrics_server
-from laminabench.workflows.replay.metrics_page import Seen
+from laminabench.workflows.replay.metrics_page import ReplayProgress
 
 pytest.importorskip("prometheus_client")
 
@@ -20,7 +20,7 @@ def port() -> Iterator[int]:
     from prometheus_client import CollectorRegistry, make_wsgi_app
 
     registry = CollectorRegistry()
-    registry.register(Seen({"trace": "azure"}))  # type: ignore[arg-type]
+    registry.register(ReplayProgress({"trace": "azure"}))  # type: ignore[arg-type]
     server, thread = metrics_server.started(make_wsgi_app(registry), "127.0.0.1", 0)
     yield server.server_port
     server.shutdown()

@@ -109,7 +109,7 @@ def test_at_its_break_even_the_gain_is_none(found: Sensitivity) -> None:
     flipping = [one for one in found.bars if one.break_even and one.break_even.value and one.input.of]
     assert {"host_lamina", "rtt"} <= {one.input.name for one in flipping}
     chosen = where()
-    asked = Question(PAIR, chosen.chosen, chosen.kept, Workload(), [one.input for one in flipping])
+    asked = Question(PAIR, chosen.chosen, chosen.fitting, Workload(), [one.input for one in flipping])
 
     def gain(place: int, value: float) -> float:
         rates = {name: asked.replayed(place, value, name) for name in PAIR}
@@ -156,7 +156,7 @@ def test_a_host_that_takes_nothing_works_nowhere() -> None:
 def test_where_no_request_fits_there_is_no_gain() -> None:
     long = trace_of([100_000] * 4, [60] * 4, name="long")
     chosen = placed(SPEC, MODEL, long, COSTS)
-    asked = Question(PAIR, chosen.chosen, chosen.kept, Workload(), inputs_of(chosen.chosen))
+    asked = Question(PAIR, chosen.chosen, chosen.fitting, Workload(), inputs_of(chosen.chosen))
     (place,) = (place for place, one in enumerate(asked.inputs) if one.name == "memory_vllm")
     with pytest.raises(UserError) as refused:
         asked.replayed(place, 0.5, "vllm")

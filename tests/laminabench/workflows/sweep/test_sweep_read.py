@@ -11,9 +11,9 @@ import pytest
 
 from laminabench.runs.format import sealed, unsealed
 from laminabench.util.errors import UserError
-from laminabench.workflows.sweep.kept import MANIFEST, opened
 from laminabench.workflows.sweep.read import read_sweep
 from laminabench.workflows.sweep.rows import TABLE, row, write
+from laminabench.workflows.sweep.store import MANIFEST, opened
 
 FLAGS = ["--trace", "my trace.csv", "--deployment", "2xh100+2xh20", "--price", "h20=2"]
 VARY = ["attention=2..3", "host-async=yes,no", "seed=0,1"]

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from laminabench.util.errors import UserError
-from laminabench.workflows.sweep.kept import MANIFEST, POINTS, check, key_of, opened
 from laminabench.workflows.sweep.rows import row, table, write
+from laminabench.workflows.sweep.store import MANIFEST, POINTS, check, key_of, opened
 from laminabench.workflows.sweep.values import parse_vary
 
 IDENTITY = {"laminabench": "1 (commit a)", "vary": ["batches=1,2"], "flags": ["--trace", "t"], "points": "x"}

@@ -10,9 +10,9 @@ import pytest
 
 from laminabench.util.errors import UserError
 from laminabench.util.json import json_safe
-from laminabench.workflows.validate.kept import VALIDATION, marked, read_validation
 from laminabench.workflows.validate.published import Row
 from laminabench.workflows.validate.serving import Errors, Group
+from laminabench.workflows.validate.stored import VALIDATION, marked, read_validation
 
 GROUP = Group(
     "h200", "all", ("0.10",), "", {"tpot": Errors(3, 4.0, -1.0, 9.0), "ttft": Errors.of([], "ttft")}

@@ -15,12 +15,12 @@ from laminabench.util.progress import Listener
 if TYPE_CHECKING:
     from laminabench.util.live_progress import Expected, Happening
 
-# Lines are written over no more often than anybody reads.
+# Seconds between updates of the line.
 _EVERY_S = 0.2
 
 
-class Heard(Listener):
-    """Keeps the notes; with `progress` prints them, and one line that is written over, as notebooks can."""
+class MessageLog(Listener):
+    """A listener that stores notes; with `progress` prints them, and one line that is overwritten."""
 
     def __init__(self, *, progress: bool) -> None:
         self.notes: list[str] = []
@@ -38,21 +38,21 @@ class Heard(Listener):
 
     @contextlib.contextmanager
     def progress(self, what: str, unit: str = "bytes") -> Iterator[Callable[[int, int | None], None]]:
-        def told(done: int, total: int | None) -> None:
+        def report(done: int, total: int | None) -> None:
             self._show(f"{what}: {done:,}{f' of {total:,}' if total else ''} {unit}")
 
-        yield told
+        yield report
         self._clear()
 
     @contextlib.contextmanager
     def watch(self, expected: Expected) -> Iterator[Callable[[Happening], None]]:
-        def told(happening: Happening) -> None:
+        def report(happening: Happening) -> None:
             if isinstance(happening, Moment):
                 rate, tbt = (number(each) for each in (happening.tokens_per_s, happening.tbt_ms_p99))
                 done = f"{happening.finished:,} of {expected.requests:,} requests"
                 self._show(f"{happening.at_s:,.1f} s: {done}, {rate} tokens/s, TBT p99 {tbt} ms")
 
-        yield told
+        yield report
         self._clear()
 
     def _show(self, line: str) -> None:

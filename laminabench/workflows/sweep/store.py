@@ -91,7 +91,7 @@ def check(directory: Path, identity: Mapping[str, Any]) -> None:
         return
     differing = (name for name in _WHAT if was.get(name) != identity.get(name))
     what = next(
-        (f"{_WHAT[name]} {_said(was.get(name))}" for name in differing),
+        (f"{_WHAT[name]} {_text(was.get(name))}" for name in differing),
         "of a trace, a model or prices that have changed since",
     )
     raise UserError(
@@ -99,7 +99,7 @@ def check(directory: Path, identity: Mapping[str, Any]) -> None:
     )
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     return " ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
 
 

@@ -129,11 +129,11 @@ class KeptPlan(Facts, frozen=True, kw_only=True):
         }
 
 
-def default_directory(name: str, asked: Sequence[object]) -> Path:
+def default_directory(name: str, options: Sequence[object]) -> Path:
     """Return the plan's folder: the same for the same plan by the same laminabench."""
-    said = json.dumps([describe(), *asked], sort_keys=True, default=str)
+    text = json.dumps([describe(), *options], sort_keys=True, default=str)
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
-    return Path("plans") / f"{plain}-{hashlib.sha256(said.encode()).hexdigest()[:8]}"
+    return Path("plans") / f"{plain}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def require_free(directory: Path) -> None:
@@ -144,7 +144,7 @@ def require_free(directory: Path) -> None:
 def write_plan(directory: Path, facts: Mapping[str, Any]) -> None:
     """Save the output of `plan --json` atomically."""
     require_free(directory)
-    whole = {
+    complete = {
         "format": PLAN.format,
         "format_version": PLAN.version,
         "laminabench": {"version": __version__, "commit": git_commit()},
@@ -152,7 +152,7 @@ def write_plan(directory: Path, facts: Mapping[str, Any]) -> None:
         **facts,
     }
     with replacing(directory / PLAN.file) as temporary:
-        text = json.dumps(sealed(json_safe(whole)), indent=1, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(sealed(json_safe(complete)), indent=1, ensure_ascii=False, allow_nan=False)
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
@@ -163,10 +163,10 @@ def plan_of(facts: Mapping[str, Any]) -> KeptPlan:
 
 def read_plan(directory: Path) -> KeptPlan:
     """Read a plan that this version understands, checked."""
-    found = read(directory, PLAN, KeptPlan)
-    for answer in found.answers:
+    plan = read(directory, PLAN, KeptPlan)
+    for answer in plan.answers:
         for point in answer.replayed:
-            if unpriced := point.devices.keys() - found.prices.keys():
+            if unpriced := point.devices.keys() - plan.prices.keys():
                 why = f"{point.candidate} has {min(unpriced)}, which has no price"
                 raise PLAN.damaged(directory / PLAN.file, why)
-    return found
+    return plan
