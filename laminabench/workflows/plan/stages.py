@@ -13,7 +13,7 @@ import numpy as np
 from laminabench.sim.spec import Spec
 from laminabench.systems.registry import MODULES, system
 from laminabench.traces.table import Trace
-from laminabench.util.parallel import Crew, cores, crew
+from laminabench.util.parallel import WorkerPool, cores, worker_pool
 from laminabench.workflows.plan.bounds import (
     Bound,
     Why,
@@ -100,7 +100,7 @@ class Team:
     candidate's devices serves the next one, too.
     """
 
-    def __init__(self, stage: Stage, of_crew: Crew, jobs: int) -> None:
+    def __init__(self, stage: Stage, of_crew: WorkerPool, jobs: int) -> None:
         self.stage = stage
         self._crew = of_crew
         self._chunks = 1 if jobs == 1 else CHUNKS_PER_CORE * jobs
@@ -139,7 +139,7 @@ def jobs_for(replays: int, trace: Trace, jobs: int | None) -> int | None:
 def team(stage: Stage, candidates: int, jobs: int | None = None) -> Iterator[Team]:
     """For a search among so many, on as many cores as it is worth."""
     jobs = jobs_for(candidates, stage.trace, jobs)
-    with crew(stage, jobs=jobs) as found:
+    with worker_pool(stage, jobs=jobs) as found:
         yield Team(stage, found, jobs or cores())
 
 
