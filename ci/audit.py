@@ -1,6 +1,6 @@
 """Ask for known vulnerabilities of all versions that are pinned: `make audit`, and a step of CI.
 
-Fails on a finding, with its name and where it is mended. Where nobody can be asked it says so and succeeds:
+Fails on a finding, with its name and fixed version. If no index answers, it says so and succeeds:
 there is no network, or an index that does not know of vulnerabilities.
 """
 
@@ -78,7 +78,7 @@ def main() -> int:
         packages = ask(pip_audit, pins)
         known = [package for package in packages or () if "skip_reason" not in package]
         if not known and not queried:
-            print("audit: skipped: nobody here could say what is known of these versions")
+            print("audit: skipped: no index here knows of these versions")
             return 0
         queried += len(known)
         problems += findings(known)

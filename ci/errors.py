@@ -58,9 +58,9 @@ class Module:
                 yield node
 
     def calls(self, node: ast.AST | None = None) -> Iterator[ast.Call]:
-        for node_below in ast.walk(node or self.tree):
-            if isinstance(node_below, ast.Call):
-                yield node_below
+        for child in ast.walk(node or self.tree):
+            if isinstance(child, ast.Call):
+                yield child
 
 
 class Sites:

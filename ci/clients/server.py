@@ -28,7 +28,7 @@ class Server:
 
     def read(self) -> dict[str, float]:
         """Return the counters, summed over labels."""
-        # Of laminabench's own environment: whoever only asks for --help need not have it.
+        # From laminabench's environment: --help works without it.
         from prometheus_client.parser import text_string_to_metric_families
 
         with urllib.request.urlopen(self.url + "/metrics", timeout=30) as answer:

@@ -179,9 +179,9 @@ def _forget_old(folder: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _same_python(found: Image) -> None:
-    """The native module and numpy are taken along as they were built for the Python that runs this."""
-    theirs = (found.folder / "python").read_text().strip()
+def _same_python(image: Image) -> None:
+    """Check the Python version: the native module and numpy are copied as built for this Python."""
+    theirs = (image.folder / "python").read_text().strip()
     ours = f"python{sysconfig.get_python_version()}"
     if theirs != ours:
         raise UnavailableError(

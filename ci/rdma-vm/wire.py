@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 CABLE = "nic0"  # the other one, nic1, carries what tests say to each other
-SIDES = ("here", "there")
+ENDS = ("here", "there")
 
 
 class RefusedError(Exception):
@@ -79,7 +79,7 @@ class Wire:
 
     def _do(self, words: list[str]) -> str:
         match words:
-            case ["cut", side] if side in SIDES:
+            case ["cut", side] if side in ENDS:
                 self._monitors[side].order("set_link", name=CABLE, up=False)
             case ["join"]:
                 for monitor in self._monitors.values():

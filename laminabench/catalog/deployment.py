@@ -227,7 +227,7 @@ def assumed_amounts(devices: Iterable[Device]) -> tuple[str, ...]:
         if assumed:
             amounts = f"{' and '.join(assumed)} of {each.name}"
             sentences[
-                f"assumed, as nobody has published it: {amounts} (hardware show says from what); "
+                f"assumed, as it is not published: {amounts} (hardware show says from what); "
                 "--price and --power give others"
             ] = None
     return tuple(sentences)

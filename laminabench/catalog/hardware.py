@@ -20,7 +20,7 @@ _SAME_RATE = {"fp16": "bf16", "float16": "bf16", "bfloat16": "bf16", "float8": "
 COMPUTED_IN = {"fp8_block": "fp8", "mxfp4": "bf16", "int4": "bf16", "nvfp4": "fp4"}
 
 
-# Who says how many watts: a data sheet, nobody, or the user.
+# Source of the watts: a data sheet, an assumption, or the user.
 PowerBasis = Literal["rated", "assumed", "override"]
 
 
@@ -115,7 +115,7 @@ class Device:
     def price(self) -> HourlyPrice | None:
         """The price charged: an override, else the rent, else the purchase spread over its life.
 
-        None where nobody has published any, as for the cores of the reader's own machine.
+        None where none is published, as for the cores of the reader's own machine.
         """
         if self.override_usd_per_hour is not None:
             return HourlyPrice(self.override_usd_per_hour, "override", "given by --price", "")

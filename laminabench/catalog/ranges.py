@@ -35,7 +35,7 @@ class Range(msgspec.Struct, frozen=True):
 
     unit: str
     searched: tuple[float, float] | None  # for a break-even; None where that is solved for
-    whole: bool  # only whole numbers
+    integer: bool  # only whole numbers
     spans: Mapping[str, Span]
 
     def of(self, name: str) -> Span:
@@ -70,7 +70,7 @@ def load_ranges() -> Mapping[str, Range]:
         name: Range(
             unit=row["unit"],
             searched=tuple(row["searched"]) if "searched" in row else None,
-            whole=row.get("whole", False),
+            integer=row.get("whole", False),
             spans={of: msgspec.convert(span, Span) for of, span in row.items() if isinstance(span, dict)},
         )
         for name, row in packaged("ranges.toml").items()

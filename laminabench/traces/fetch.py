@@ -106,7 +106,7 @@ def _locked(path: Path) -> Iterator[IO[bytes]]:
             # Unbuffered: a full disk is noticed by the write that meets it, not when the file is closed.
             part = path.open("ab+", buffering=0)
             fcntl.flock(part, fcntl.LOCK_EX)
-            # The one who held the lock may have renamed it to the finished file, or be about to.
+            # The process that had the lock may have renamed it to the finished file, or be about to.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(path.stat(), os.fstat(part.fileno())):
                     break
@@ -257,7 +257,7 @@ def _check_length(url: str, total: int | None, terms: _Terms) -> None:
         raise DownloadError(
             "download-unverifiable",
             f"cannot download {url}: the server does not say how long it is, nor the publisher its "
-            "sha256, so nobody could tell whether it came whole",
+            "sha256, so its completeness cannot be checked",
         )
     if total is not None and total > min(terms.known_bytes or MOST_BYTES, MOST_BYTES):
         raise _too_long(url, terms.known_bytes or MOST_BYTES, f"it says that it has {total:,}")

@@ -1,4 +1,4 @@
-"""Traces as data frames, for who works in Python: `laminabench.traces.list()`, `load` and `from_frame`."""
+"""Traces as data frames, for Python users: `laminabench.traces.list()`, `load` and `from_frame`."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def _downloaded(entry: Entry, progress: Progress) -> tuple[Path | None, str]:
         )
         return path, ""
     except (DownloadError, CheckFailedError) as error:
-        # A failed check is often the log-in page of somebody's network.
+        # A failed check is often the log-in page of a network.
         return None, str(error)
 
 
@@ -178,7 +178,7 @@ def transforms_of(request: ReplayRequest) -> Transforms:
     return Transforms(window_s, **same)
 
 
-def whole(
+def load_needed(
     name: str, transforms: Transforms, listener: Listener, *, offline: bool, max_rows: int | None = None
 ) -> Trace:
     """Load as much of a trace as the transforms can need."""

@@ -176,7 +176,7 @@ def poisson_like(requests: int, rate_per_s: float, burstiness: float, seed: int)
     As in vLLM's benchmark, burstiness is the gamma's shape: below 1 is burstier, above 1 more even.
     """
     random = np.random.Generator(np.random.PCG64(seed))
-    # Absurd rates give absurd times, infinite or NaN among them: whoever asked checks the span.
+    # Absurd rates give absurd times, infinite or NaN among them: the caller checks the span.
     with np.errstate(all="ignore"):
         gaps = random.gamma(burstiness, np.divide(1.0, rate_per_s * burstiness), requests)
         gaps[0] = 0.0

@@ -99,7 +99,7 @@ def alone(target: Path) -> Iterator[None]:
                 left.unlink(missing_ok=True)
         yield
     finally:
-        # Removed before it is let go, so that who waits for it sees that it is another's.
+        # Removed before unlocking, so that a waiting process sees that the lock is another file.
         with contextlib.suppress(OSError):
             path.unlink()
         os.close(handle)

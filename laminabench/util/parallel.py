@@ -134,7 +134,7 @@ def _processes(jobs: int, common: Any) -> Iterator[Submit]:
             "fewer of them at once with --jobs",
         ) from error
     except BaseException:
-        # What they are at, nobody waits for.
+        # Their current work is abandoned.
         for worker in set(multiprocessing.active_children()) - others:
             worker.kill()  # also one that is stopped
         raise

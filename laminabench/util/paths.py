@@ -16,7 +16,7 @@ def expanded(text: str) -> Path:
     try:
         return path.expanduser()
     except RuntimeError:
-        raise FileNotFoundError(errno.ENOENT, f"{path.parts[0]} is nobody here", text) from None
+        raise FileNotFoundError(errno.ENOENT, f"{path.parts[0]} is no user here", text) from None
 
 
 def descriptors() -> Path:

@@ -1,4 +1,4 @@
-"""The end of this process and of all that it has begun, for who will not wait any longer."""
+"""Immediate end of this process and of all that it has started."""
 
 from __future__ import annotations
 

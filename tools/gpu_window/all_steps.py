@@ -1,7 +1,6 @@
-"""One step after the other, each in a process of its own, and what came of them in one folder.
+"""All steps in turn, each in a process of its own, with their results in one folder.
 
-A step that fails or takes too long is said, and the others go on: whoever has a GPU for ten minutes gets
-whatever can be had in these.
+A step that fails or takes too long is reported, and the others run: a short time with a GPU is not wasted.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _sources(folder: Path, card: str, shape: ModelShape) -> Iterator[Source | str]:
-    """Or a sentence where there is none."""
+    """Yield cost sources, or a sentence for each that is missing."""
     if (folder / KERNELS).is_file():
         costs = load_costs(str(folder / KERNELS))
         [own] = costs.devices.values()

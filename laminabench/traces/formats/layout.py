@@ -49,16 +49,16 @@ PARTS = tuple(sorted(Columns.__struct_fields__))
 _OPTION = "laminabench traces import FILE --columns {}=NAME"
 
 
-def choose(layout: Layout, there: Sequence[str], options: Mapping[str, str], where: str) -> Columns:
+def choose(layout: Layout, there: Sequence[str], requested: Mapping[str, str], where: str) -> Columns:
     """Choose which of a file's columns to read, by the user's options or the format."""
     chosen: dict[str, str | None] = {}
     names_there = [name_of(name) for name in there]
     for part in PARTS:
-        if part in options:
-            if options[part] not in there:
-                meant = nearest(options[part], names_there)
-                raise UserError("trace-no-column", f"{where}: no column {_quoted(options[part])}; {meant}")
-            chosen[part] = options[part]
+        if part in requested:
+            if requested[part] not in there:
+                meant = nearest(requested[part], names_there)
+                raise UserError("trace-no-column", f"{where}: no column {_quoted(requested[part])}; {meant}")
+            chosen[part] = requested[part]
             continue
         names = getattr(layout, part)
         chosen[part] = next((name for name in names if name in there), None)
