@@ -1,6 +1,6 @@
 """Ask for known vulnerabilities of all versions that are pinned: `make audit`, and a step of CI.
 
-Fails on a finding, with its name and where it is mended. Where nobody can be asked it says so and succeeds:
+Fails on a finding, with its name and fixed version. If no index answers, it says so and succeeds:
 there is no network, or an index that does not know of vulnerabilities.
 """
 
@@ -22,20 +22,27 @@ PINS = ["baselines/vllm/pins-cpu.txt", "baselines/vllm/pins-cuda.txt", "ci/clien
 
 def tool(folder: Path) -> Path | None:
     """pip-audit in an environment of its own; None if it cannot be had."""
-    wanted, installed = LOCKED / "audit.txt", folder / "installed.txt"
-    if not installed.is_file() or installed.read_bytes() != wanted.read_bytes():
+    requirements, installed = LOCKED / "audit.txt", folder / "installed.txt"
+    if not installed.is_file() or installed.read_bytes() != requirements.read_bytes():
         venv.create(folder, clear=True, with_pip=True)
         pip = [str(folder / "bin" / "python"), "-m", "pip", "--quiet", "install", "--retries", "1"]
-        locked = ["--require-hashes", "--no-deps", "--only-binary", ":all:", "--requirement", str(wanted)]
+        locked = [
+            "--require-hashes",
+            "--no-deps",
+            "--only-binary",
+            ":all:",
+            "--requirement",
+            str(requirements),
+        ]
         done = subprocess.run([*pip, *locked], capture_output=True, text=True, check=False)
         if done.returncode:
             return None
-        installed.write_bytes(wanted.read_bytes())
+        installed.write_bytes(requirements.read_bytes())
     return folder / "bin" / "pip-audit"
 
 
 def ask(pip_audit: Path, pins: Path) -> list[dict[str, Any]] | None:
-    """What it says of each package of a file; None if it says nothing."""
+    """Return what is known of each package in a file; None if the index does not answer."""
     command = [str(pip_audit), "--disable-pip", "--require-hashes", "--progress-spinner", "off"]
     done = subprocess.run(
         [*command, "--format", "json", "--requirement", str(pins)],
@@ -44,10 +51,10 @@ def ask(pip_audit: Path, pins: Path) -> list[dict[str, Any]] | None:
         check=False,
     )
     try:
-        found: list[dict[str, Any]] = json.loads(done.stdout)["dependencies"]
+        dependencies: list[dict[str, Any]] = json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError):
         return None
-    return found
+    return dependencies
 
 
 def findings(packages: list[dict[str, Any]]) -> list[str]:
@@ -65,20 +72,20 @@ def main() -> int:
     if pip_audit is None:
         print("audit: skipped: pip-audit could not be installed (is there a network?)")
         return 0
-    asked = 0
-    found: list[str] = []
+    queried = 0
+    problems: list[str] = []
     for pins in [*(LOCKED / f"{name}.txt" for name in FILES), *(ROOT / name for name in PINS)]:
         packages = ask(pip_audit, pins)
         known = [package for package in packages or () if "skip_reason" not in package]
-        if not known and not asked:
-            print("audit: skipped: nobody here could say what is known of these versions")
+        if not known and not queried:
+            print("audit: skipped: no index here knows of these versions")
             return 0
-        asked += len(known)
-        found += findings(known)
-    for sentence in sorted(set(found)):
+        queried += len(known)
+        problems += findings(known)
+    for sentence in sorted(set(problems)):
         print(f"audit: {sentence}", file=sys.stderr)
-    print(f"audit: {asked} versions were asked for, {len(set(found))} vulnerabilities are known")
-    return bool(found)
+    print(f"audit: {queried} versions were asked for, {len(set(problems))} vulnerabilities are known")
+    return bool(problems)
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ given; 70 is a bug of ours. What `lamina` raises ends a command with 2 as well.
 
 @dataclass
 class Entry:
-    """What is known of one code."""
+    """Documentation of one error code."""
 
     classes: set[str] = field(default_factory=set)
     sentences: list[str] = field(default_factory=list)
@@ -58,9 +58,9 @@ class Module:
                 yield node
 
     def calls(self, node: ast.AST | None = None) -> Iterator[ast.Call]:
-        for found in ast.walk(node or self.tree):
-            if isinstance(found, ast.Call):
-                yield found
+        for child in ast.walk(node or self.tree):
+            if isinstance(child, ast.Call):
+                yield child
 
 
 class Sites:
@@ -135,9 +135,9 @@ class Sites:
                 if last_name(caller.func) != function[0]:
                     continue
                 given_there = bound(caller, function[1])
-                said = given_there.get(sentence.id, sentence) if isinstance(sentence, ast.Name) else sentence
+                text = given_there.get(sentence.id, sentence) if isinstance(sentence, ast.Name) else sentence
                 for code in literals([given_there.get(given.id)]):
-                    self._note(code, name, module.path, said)
+                    self._note(code, name, module.path, text)
             return
         if name not in self._own_code:
             self.uncoded.append(f"{module.path}:{call.lineno}")
@@ -197,13 +197,13 @@ def last_name(node: ast.expr | None) -> str:
 
 def literals(nodes: list[ast.expr | None] | list[ast.expr]) -> list[str]:
     """The codes that an argument may be: a literal, or one of two."""
-    found = []
+    texts = []
     for node in nodes:
         if isinstance(node, ast.IfExp):
-            found += literals([node.body, node.orelse])
+            texts += literals([node.body, node.orelse])
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and CODE.fullmatch(node.value):
-            found.append(node.value)
-    return found
+            texts.append(node.value)
+    return texts
 
 
 def template(node: ast.expr) -> str:

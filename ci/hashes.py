@@ -71,18 +71,18 @@ def with_hashes(pin: str, hashes: Iterable[str]) -> str:
 
 def known(paths: Iterable[Path]) -> dict[tuple[str, str], set[str]]:
     """The hashes that stand in files, by name and version."""
-    found: dict[tuple[str, str], set[str]] = {}
+    hashes: dict[tuple[str, str], set[str]] = {}
     key = ("", "")
     for path in paths:
         for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
             if pin := _PIN.fullmatch(line):
                 key = (canonicalize_name(pin["name"]), pin["version"])
-            found.setdefault(key, set()).update(_HASH.findall(line))
-    return found
+            hashes.setdefault(key, set()).update(_HASH.findall(line))
+    return hashes
 
 
 def fits(tags: Iterable[Tag], machines: Iterable[tuple[str, str]], pythons: Iterable[str] = PYTHONS) -> bool:
-    """Whether a wheel can be installed on one of these."""
+    """Return whether a wheel can be installed on one of these machines."""
     versions = {int(python.partition(".")[2]) for python in pythons}
     for tag in tags:
         known_as = re.fullmatch(r"(cp|py)3(\d*)", tag.interpreter)
@@ -125,20 +125,20 @@ def needed(marker: str | None) -> str | None:
 
 
 def resolve(
-    asked: Iterable[str], *options: str, machines: tuple[tuple[str, str], ...] = MACHINES
+    requirements: Iterable[str], *options: str, machines: tuple[tuple[str, str], ...] = MACHINES
 ) -> Iterator[Package]:
-    """What these requirements come to, and the files of it that fit one of the machines."""
+    """Resolve requirements to packages and those files that fit one of the machines."""
     with tempfile.TemporaryDirectory() as folder:
-        wanted, lock = Path(folder) / "asked.in", Path(folder) / "pylock.toml"
-        wanted.write_text("".join(f"{each}\n" for each in asked), encoding="utf-8")
-        command = ["uv", "pip", "compile", str(wanted), "--universal", "--format", "pylock.toml", "--quiet"]
+        source, lock = Path(folder) / "asked.in", Path(folder) / "pylock.toml"
+        source.write_text("".join(f"{each}\n" for each in requirements), encoding="utf-8")
+        command = ["uv", "pip", "compile", str(source), "--universal", "--format", "pylock.toml", "--quiet"]
         subprocess.run(
             [*command, "--python-version", PYTHONS[0], "--output-file", str(lock), *options],
             check=True,
             cwd=ROOT,
         )
-        found: dict[str, Any] = tomllib.loads(lock.read_text(encoding="utf-8"))
-    for each in found["packages"]:
+        document: dict[str, Any] = tomllib.loads(lock.read_text(encoding="utf-8"))
+    for each in document["packages"]:
         marker = needed(each.get("marker"))
         if "directory" in each or marker == "":
             continue
@@ -155,7 +155,7 @@ def resolve(
 
 
 def requirements(extras: Iterable[str]) -> list[str]:
-    """What pyproject.toml asks for with these extras."""
+    """Return the requirements in pyproject.toml with these extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     optional = project["optional-dependencies"]
     return [*project["dependencies"], *(each for extra in extras for each in optional[extra])]
@@ -163,11 +163,11 @@ def requirements(extras: Iterable[str]) -> list[str]:
 
 def write_locked(name: str, packages: Iterable[Package], there: dict[tuple[str, str], set[str]]) -> None:
     head = "# Written by ci/hashes.py; what it is for: docs/dependencies.md.\n"
-    whole = sorted(packages, key=lambda package: package.name)
-    for package in whole:
+    ordered = sorted(packages, key=lambda package: package.name)
+    for package in ordered:
         package.hashes |= there.get((package.name, package.version), set())
     (LOCKED / f"{name}.txt").write_text(
-        head + "".join(package.lines() for package in whole), encoding="utf-8"
+        head + "".join(package.lines() for package in ordered), encoding="utf-8"
     )
 
 
@@ -176,13 +176,15 @@ def write_pins(path: Path, there: dict[tuple[str, str], set[str]]) -> None:
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith(" ")]
     pins = {line: pin for line in lines if (pin := _PIN.fullmatch(line))}
     # No index has what is built elsewhere: `2.13.0+cpu`.
-    asked = (f"{pin['name']}=={pin['version']}" for pin in pins.values() if "+" not in pin["version"])
-    found = {package.name: package for package in resolve(asked, "--no-deps", machines=MACHINES[:1])}
+    requirements = (f"{pin['name']}=={pin['version']}" for pin in pins.values() if "+" not in pin["version"])
+    resolved = {
+        package.name: package for package in resolve(requirements, "--no-deps", machines=MACHINES[:1])
+    }
     text = ""
     for line in lines:
         if pin := pins.get(line):
             key = (canonicalize_name(pin["name"]), pin["version"])
-            hashes = there.get(key, set()) | (found[key[0]].hashes if key[0] in found else set())
+            hashes = there.get(key, set()) | (resolved[key[0]].hashes if key[0] in resolved else set())
             assert hashes, f"{path}: {line}: name a wheel of it"
             text += with_hashes(line.removesuffix(" \\"), hashes)
         else:
@@ -195,15 +197,15 @@ def main(wheels: list[str]) -> int:
         print("ci/hashes.py: uv is needed, which asks the index (pip install uv)", file=sys.stderr)
         return 1
     LOCKED.mkdir(exist_ok=True)
-    mine = {}
+    own = {}
     for wheel in map(Path, wheels):
         name, version, _, _ = parse_wheel_filename(wheel.name)
         digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-        mine.setdefault((str(name), str(version)), set()).add(digest)
+        own.setdefault((str(name), str(version)), set()).add(digest)
 
     def standing(*paths: Path) -> dict[tuple[str, str], set[str]]:
         there = known(paths)
-        for key, hashes in mine.items():
+        for key, hashes in own.items():
             there.setdefault(key, set()).update(hashes)
         return there
 

@@ -47,20 +47,20 @@ def page() -> str:
         ".SH SYNOPSIS",
         *_usage(main, context),
         ".SH DESCRIPTION",
-        *_said(main.help or ""),
+        *_help_lines(main.help or ""),
         ".SH COMMANDS",
     ]
     for title, commands in SECTIONS.items():
         lines += [
             f".SS {_text(title)}",
-            *_described((f"\\fB{_text(name)}\\fR", said) for name, said in commands.items()),
+            *_described((f"\\fB{_text(name)}\\fR", text) for name, text in commands.items()),
         ]
     for name in main.list_commands(context):
         command = main.get_command(context, name)
         assert command is not None, name
         lines += _command(command, click.Context(command, context, name))
     lines += [".SH EXIT STATUS", *_described(ENDINGS.items())]
-    lines += [".SH ENVIRONMENT", *_described((f"\\fB{name}\\fR", said) for name, said in ENVIRONMENT.items())]
+    lines += [".SH ENVIRONMENT", *_described((f"\\fB{name}\\fR", text) for name, text in ENVIRONMENT.items())]
     lines += [".SH EXAMPLES", *_as_it_is(EXAMPLES)]
     return "\n".join(lines) + "\n"
 
@@ -80,7 +80,7 @@ def _command(command: click.Command, context: click.Context) -> Iterator[str]:
 
 def _body(command: click.Command, context: click.Context) -> Iterator[str]:
     yield from _usage(command, context)
-    yield from _said(command.help or "")
+    yield from _help_lines(command.help or "")
     records = (parameter.get_help_record(context) for parameter in command.get_params(context))
     yield from _described(
         (_option(record[0]), record[1]) for record in records if record and not HELP.fullmatch(record[1])
@@ -94,16 +94,16 @@ def _usage(command: click.Command, context: click.Context) -> list[str]:
 
 def _option(names: str) -> str:
     """`-o, --out FOLDER`, with what is typed as it stands in bold."""
-    return re.sub(r"(?<![^\s,/])\\-[^\s,]+", lambda found: f"\\fB{found[0]}\\fR", names.replace("-", "\\-"))
+    return re.sub(r"(?<![^\s,/])\\-[^\s,]+", lambda match: f"\\fB{match[0]}\\fR", names.replace("-", "\\-"))
 
 
 def _described(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Terms, roff already, each with what is said of it below."""
-    for term, said in rows:
-        yield from (f'.IP "{term}"', _text(" ".join(said.split())))
+    for term, text in rows:
+        yield from (f'.IP "{term}"', _text(" ".join(text.split())))
 
 
-def _said(help_text: str) -> Iterator[str]:
+def _help_lines(help_text: str) -> Iterator[str]:
     """A command's help; paragraphs that click is not to wrap are commands or tables, and stay as they are."""
     for paragraph in inspect.cleandoc(help_text).partition("\f")[0].split("\n\n"):
         if paragraph.startswith("\b\n"):
@@ -116,10 +116,10 @@ def _as_it_is(lines: Iterable[str]) -> Iterator[str]:
     yield from (".PP", ".RS 4", ".nf", *map(_text, lines), ".fi", ".RE")
 
 
-def _text(said: str) -> str:
+def _text(text: str) -> str:
     """Plain text as roff: nothing in it is a request, an escape or a typographer's quote."""
     escapes = {"\\": "\\e", "-": "\\-", "'": "\\(aq", "`": "\\(ga", "^": "\\(ha", "~": "\\(ti", '"': "\\(dq"}
-    line = "".join(escapes.get(character, character) for character in said)
+    line = "".join(escapes.get(character, character) for character in text)
     return f"\\&{line}" if line.startswith(".") else line
 
 

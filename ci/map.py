@@ -19,16 +19,16 @@ FOLDERS = {"laminabench": Path("laminabench"), "lamina": Path("engine/lamina")}
 
 
 def contracts() -> list[dict[str, Any]]:
-    """As import-linter reads them."""
+    """Return the contracts as import-linter reads them."""
     settings: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
     return list(settings["tool"]["importlinter"]["contracts"])
 
 
 def purpose(path: Path) -> str:
-    """What a package or module says of itself, up to the end of the sentence."""
+    """Return the first sentence of a package's or module's docstring."""
     source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    said = ast.get_docstring(ast.parse((ROOT / source).read_text())) or ""
-    paragraph = " ".join(said.partition("\n\n")[0].split())
+    docstring = ast.get_docstring(ast.parse((ROOT / source).read_text())) or ""
+    paragraph = " ".join(docstring.partition("\n\n")[0].split())
     return paragraph.partition(". ")[0].rstrip(".")
 
 
@@ -54,14 +54,14 @@ def table(contract: dict[str, Any]) -> list[str]:
 
 
 def drawn() -> str:
-    found = contracts()
+    rules = contracts()
     lines = []
-    for contract in found:
+    for contract in rules:
         if contract["type"] == "layers":
             folder = FOLDERS[contract["containers"][0]]
             lines += ["", f"**`{folder}/`**: {purpose(folder)}", "", *table(contract)]
     lines += ["", "`make lint` checks, with import-linter and late imports counted:", ""]
-    for contract in found:
+    for contract in rules:
         ignored = contract.get("ignore_imports", ())
         but = ", but for " + ", ".join(f"`{line}`" for line in ignored) if ignored else ""
         lines.append(f"- {contract['name']}{but}")
@@ -72,10 +72,10 @@ def main(arguments: list[str]) -> int:
     page = PAGE.read_text()
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
-    wanted = f"{before}{BEGIN}\n{drawn()}\n{END}{after}"
+    expected = f"{before}{BEGIN}\n{drawn()}\n{END}{after}"
     if arguments != ["--check"]:
-        PAGE.write_text(wanted)
-    elif page != wanted:
+        PAGE.write_text(expected)
+    elif page != expected:
         print("map: docs/architecture.md is not what the sources say: python ci/map.py", file=sys.stderr)
         return 1
     return 0

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def wrong(tag: str, root: Path) -> str | None:
-    """What is wrong with a release of this tag, or None."""
+    """Return the problem of a release with this tag, or None."""
     package = re.search(
         r'^__version__ = "([^"]+)"$', (root / "laminabench" / "util" / "version.py").read_text(), re.MULTILINE
     )

@@ -1,4 +1,4 @@
-"""What mkdocs does besides when it builds the site: pages that are made, and links that leave docs/.
+"""Hooks for mkdocs: generated pages, and links that leave docs/.
 
 The reference of the command line is made from the commands themselves, CONTRIBUTING.md and CHANGELOG.md are
 shown as they are, and a link to another file of the tree goes to the repository, or to a copy of the picture.
@@ -39,12 +39,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, name, content=text))
     for source, name in SHOWN.items():
         files.append(File.generated(config, name, content=(ROOT / source).read_text()))
-    wanted = {
+    linked = {
         _in_tree(match["target"])
         for page in (ROOT / "docs").glob("*.md")
         for match in _LINK.finditer(page.read_text())
     }
-    for path in sorted(each for each in wanted if each and Path(each).suffix in PICTURES):
+    for path in sorted(each for each in linked if each and Path(each).suffix in PICTURES):
         files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
     return files
 

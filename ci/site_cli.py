@@ -30,7 +30,7 @@ def _index() -> str:
     lines = ["# The command line", "", inspect.cleandoc(main.help or ""), ""]
     for title, commands in SECTIONS.items():
         lines += [f"## {title}", "", "| command | |", "|---|---|"]
-        lines += [f"| [`laminabench {name}`]({name}.md) | {_cell(said)} |" for name, said in commands.items()]
+        lines += [f"| [`laminabench {name}`]({name}.md) | {_cell(text)} |" for name, text in commands.items()]
         lines += [""]
     lines += ["## Examples", "", "```sh", *EXAMPLES, "```", ""]
     lines += [
@@ -55,7 +55,7 @@ def _page(command: click.Command, context: click.Context) -> str:
 def _body(command: click.Command, context: click.Context) -> list[str]:
     """Usage, what it does, arguments and options."""
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
-    lines = ["```text", usage, "```", "", *_said(command.help or "")]
+    lines = ["```text", usage, "```", "", *_help_lines(command.help or "")]
     for title, rows in _options(command, context).items():
         lines += [f"**{title}**", "", "| option | |", "|---|---|", *rows, ""]
     if isinstance(command, LazyGroup) and command.examples:
@@ -63,7 +63,7 @@ def _body(command: click.Command, context: click.Context) -> list[str]:
     return lines
 
 
-def _said(help_text: str) -> list[str]:
+def _help_lines(help_text: str) -> list[str]:
     """A command's help; paragraphs that click is not to wrap are commands or tables, and stay as they are."""
     lines: list[str] = []
     for paragraph in inspect.cleandoc(help_text).partition("\f")[0].split("\n\n"):
@@ -94,8 +94,8 @@ def _row(parameter: click.Parameter, context: click.Context) -> str | None:
     record = parameter.get_help_record(context)
     if record is None:
         return None
-    names, said = record
-    return f"| `` {_cell(names, raw=True)} `` | {_cell(said)} |"
+    names, text = record
+    return f"| `` {_cell(names, raw=True)} `` | {_cell(text)} |"
 
 
 def _cell(text: str, *, raw: bool = False) -> str:

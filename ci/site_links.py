@@ -28,7 +28,7 @@ FETCHING_LINKS = {
 
 
 class Read(HTMLParser):
-    """What a page has: places that links may lead to, links, and what it loads."""
+    """Contents of a page: places that links may lead to, links, and what it loads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,16 +46,18 @@ class Read(HTMLParser):
 
 
 def problems(site: Path) -> list[str]:
-    """What is wrong, a sentence each."""
+    """Return the problems, a sentence each."""
     pages = {path: _read(path) for path in sorted(site.rglob("*.html"))}
-    found = [] if pages else [f"{site}: there is no page in it"]
+    sentences = [] if pages else [f"{site}: there is no page in it"]
     for path, page in pages.items():
         where = path.relative_to(site)
-        found += [f"{where}: loads {url} from elsewhere" for url in page.loads if _outside(url)]
+        sentences += [f"{where}: loads {url} from elsewhere" for url in page.loads if _outside(url)]
         inside = [url for url in (*page.links, *page.loads) if not _outside(url)]
-        found += [f"{where}: {said}" for url in inside if (said := _wrong(url, path, site, pages))]
-        found += [f"{where}: {url} is no address" for url in page.links if _outside(url) and not _sound(url)]
-    return found
+        sentences += [f"{where}: {reason}" for url in inside if (reason := _wrong(url, path, site, pages))]
+        sentences += [
+            f"{where}: {url} is no address" for url in page.links if _outside(url) and not _sound(url)
+        ]
+    return sentences
 
 
 def _read(path: Path) -> Read:
@@ -74,7 +76,7 @@ def _sound(url: str) -> bool:
 
 
 def _wrong(url: str, path: Path, site: Path, pages: dict[Path, Read]) -> str | None:
-    """What is wrong with a link inside the site; None if nothing is."""
+    """Return the problem of a link inside the site; None if there is none."""
     parts = urlsplit(url)
     if parts.scheme == "data":
         return None
@@ -92,10 +94,10 @@ def _wrong(url: str, path: Path, site: Path, pages: dict[Path, Read]) -> str | N
 
 
 def main(arguments: list[str]) -> int:
-    found = problems(Path(arguments[0]))
-    for sentence in found:
+    sentences = problems(Path(arguments[0]))
+    for sentence in sentences:
         print(sentence, file=sys.stderr)
-    return 1 if found else 0
+    return 1 if sentences else 0
 
 
 if __name__ == "__main__":

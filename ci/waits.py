@@ -29,7 +29,7 @@ RECEIVER = re.compile(r"receivers?\b")
 REASON = re.compile(r"#.*\bwaits: \S")
 
 
-def found(text: str) -> Iterator[tuple[int, str]]:
+def sleeps(text: str) -> Iterator[tuple[int, str]]:
     """Each wait that may never end: its line, and how it is written."""
     tree, lines = ast.parse(text), text.splitlines()
     polls = any(isinstance(node, ast.Attribute) and _is(node.value, POLLING) for node in ast.walk(tree))
@@ -79,7 +79,7 @@ def main(arguments: list[str]) -> int:
     wrong = 0
     for path in files:
         name = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
-        for line, what in found(path.read_text(encoding="utf-8")):
+        for line, what in sleeps(path.read_text(encoding="utf-8")):
             print(
                 f"waits: {name}:{line}: {what}() may never end: give it a time, or say why not: # waits: ..."
             )

@@ -1,4 +1,4 @@
-"""How fast rows are multiplied by a model's weights, by us and by torch in turns: most of what slices do."""
+"""Speed of multiplying rows by a model's weights, here and in torch in turns: most of what slices do."""
 
 from __future__ import annotations
 

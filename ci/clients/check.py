@@ -24,23 +24,27 @@ WARM_UP = Load(requests=8)
 
 
 def main() -> int:
-    asked = _asked()
-    names = [name for name in asked.only if name != "vllm" or asked.vllm]
+    arguments = _arguments()
+    names = [name for name in arguments.only if name != "vllm" or arguments.vllm]
     with tempfile.TemporaryDirectory(prefix="clients-") as made:
         folder, home = Path(made, "model"), Path(made, "home")
         small_model.make(folder)
         small_model.as_in_a_cache(folder, home, CACHED)
         with serving(sys.executable, folder, Path(made, "serve.log")) as server:
-            place = Place(server.url, server.model, folder, home, asked.clients, asked.vllm)
+            place = Place(server.url, server.model, folder, home, arguments.clients, arguments.vllm)
             # What is slow the first time is not the clients' doing.
             CLIENTS["openai"](place, WARM_UP)
-            found = [line for name in names for line in _one(name, place, server, asked.load)]
-    ok = all(line.ok for line in found)
-    if asked.json:
-        print(json.dumps({"ok": ok, "load": asdict(asked.load), "lines": [asdict(line) for line in found]}))
+            results = [line for name in names for line in _one(name, place, server, arguments.load)]
+    ok = all(line.ok for line in results)
+    if arguments.json:
+        print(
+            json.dumps(
+                {"ok": ok, "load": asdict(arguments.load), "lines": [asdict(line) for line in results]}
+            )
+        )
     else:
-        print(table(found))
-        print(f"\n{'all as it should be' if ok else 'NOT all is as it should be'}: {asked.load}")
+        print(table(results))
+        print(f"\n{'all as it should be' if ok else 'NOT all is as it should be'}: {arguments.load}")
     return 0 if ok else 1
 
 
@@ -48,20 +52,20 @@ def _one(name: str, place: Place, server: Server, load: Load) -> list[Line]:
     print(f"{name} ...", file=sys.stderr, flush=True)
     before = server.read()
     try:
-        seen = CLIENTS[name](place, load)
+        report = CLIENTS[name](place, load)
     except ClientError as error:
         print(error, file=sys.stderr)
         return [Line(name, "requests", 0, load.requests, "NOT done, stderr says why", ok=False)]
     counted = since(before, server.read())
-    found = lines(seen, counted, load)
+    results = lines(report, counted, load)
     try:
-        return [*found, *interchange.checked(name, place, seen, counted, load)]
+        return [*results, *interchange.checked(name, place, report, counted, load)]
     except ClientError as error:
         print(error, file=sys.stderr)
-        return [*found, Line(name, "its file", 0, None, "NOT imported, stderr says why", ok=False)]
+        return [*results, Line(name, "its file", 0, None, "NOT imported, stderr says why", ok=False)]
 
 
-def _asked() -> argparse.Namespace:
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
     add("--clients", type=Path, required=True, help="the Python of aiperf, guidellm and openai")
@@ -70,12 +74,12 @@ def _asked() -> argparse.Namespace:
     add("--requests", type=int, default=Load.requests)
     add("--concurrency", type=int, default=Load.concurrency)
     add("--json", action="store_true")
-    asked = parser.parse_args()
-    asked.load = Load(requests=asked.requests, concurrency=asked.concurrency)
+    arguments = parser.parse_args()
+    arguments.load = Load(requests=arguments.requests, concurrency=arguments.concurrency)
     # Elsewhere their folders are other ones; a link to a Python is what makes it an environment's.
-    asked.clients = asked.clients.absolute()
-    asked.vllm = asked.vllm and asked.vllm.absolute()
-    return asked
+    arguments.clients = arguments.clients.absolute()
+    arguments.vllm = arguments.vllm and arguments.vllm.absolute()
+    return arguments
 
 
 if __name__ == "__main__":

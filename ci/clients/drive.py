@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from load import Load, Seen
+from load import Load, Reported
 from small_model import VOCABULARY
 
 HERE = Path(__file__).parent
@@ -27,7 +27,7 @@ class ClientError(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """Where clients run: the server's address, the model's folder, a folder of theirs, and their Pythons."""
+    """Environment of the clients: the server's address, the model's folder, a work folder, and Pythons."""
 
     url: str
     model: str
@@ -37,7 +37,7 @@ class Place:
     vllm: Path | None
 
     def run(self, name: str, command: Sequence[object]) -> str:
-        """What it prints. Nothing is looked up on a network, or reported to anybody."""
+        """Return the command's output. Nothing is looked up on a network, or reported to anybody."""
         environment = os.environ | {
             "HOME": str(self.home),
             "HF_HOME": str(self.home),
@@ -65,23 +65,23 @@ class Place:
         return done.stdout
 
 
-def openai(place: Place, load: Load) -> Seen:
+def openai(place: Place, load: Load) -> Reported:
     """The openai package; the loop around it is ours, and so are the numbers."""
     order = vars(load) | {"url": place.url, "model": place.model, "prompt": PROMPT}
-    said = json.loads(place.run("openai", [place.clients, HERE / "openai_load.py", json.dumps(order)]))
-    return Seen(
+    reported = json.loads(place.run("openai", [place.clients, HERE / "openai_load.py", json.dumps(order)]))
+    return Reported(
         "openai",
-        said["requests"],
-        said["prompt_tokens"],
-        said["output_tokens"],
-        ("(last - first) / (tokens - 1)", said["token_gap_ms"]),
-        ("gap of chunks", said["chunk_gap_ms"]),
-        said["ttft_ms"],
-        said["throughput_tokens_per_s"],
+        reported["requests"],
+        reported["prompt_tokens"],
+        reported["output_tokens"],
+        ("(last - first) / (tokens - 1)", reported["token_gap_ms"]),
+        ("gap of chunks", reported["chunk_gap_ms"]),
+        reported["ttft_ms"],
+        reported["throughput_tokens_per_s"],
     )
 
 
-def vllm(place: Place, load: Load) -> Seen:
+def vllm(place: Place, load: Load) -> Reported:
     """`vllm bench serve`, on /v1/completions."""
     flags = {
         "backend": "openai",
@@ -100,22 +100,22 @@ def vllm(place: Place, load: Load) -> Seen:
     switches = ["--ignore-eos", "--save-result", "--save-detailed", "--disable-tqdm"]
     assert place.vllm is not None
     place.run("vllm bench serve", [place.vllm, HERE / "vllm_bench.py", *_written(flags), *switches])
-    said = json.loads((place.home / "vllm.json").read_text())
-    if said["failed"]:
-        raise ClientError(f"vllm bench serve: {said['failed']} requests failed")
-    return Seen(
+    reported = json.loads((place.home / "vllm.json").read_text())
+    if reported["failed"]:
+        raise ClientError(f"vllm bench serve: {reported['failed']} requests failed")
+    return Reported(
         "vllm bench serve",
-        said["completed"],
-        said["total_input_tokens"],
-        said["total_output_tokens"],
-        ("mean TPOT", said["mean_tpot_ms"]),
-        ("mean ITL", said["mean_itl_ms"]),
-        said["mean_ttft_ms"],
-        said["output_throughput"],
+        reported["completed"],
+        reported["total_input_tokens"],
+        reported["total_output_tokens"],
+        ("mean TPOT", reported["mean_tpot_ms"]),
+        ("mean ITL", reported["mean_itl_ms"]),
+        reported["mean_ttft_ms"],
+        reported["output_throughput"],
     )
 
 
-def aiperf(place: Place, load: Load) -> Seen:
+def aiperf(place: Place, load: Load) -> Reported:
     """aiperf, on /v1/completions, with the server's counts of tokens. It looks at our /metrics too."""
     artifacts = place.home / "aiperf"
     flags = {
@@ -136,20 +136,20 @@ def aiperf(place: Place, load: Load) -> Seen:
     }
     switches = ["--streaming", "--use-server-token-count", "--no-gpu-telemetry"]
     place.run("aiperf", [place.clients.with_name("aiperf"), "profile", *_written(flags), *switches])
-    said: dict[str, dict[str, Any]] = json.loads((artifacts / "profile_export_aiperf.json").read_text())
-    return Seen(
+    reported: dict[str, dict[str, Any]] = json.loads((artifacts / "profile_export_aiperf.json").read_text())
+    return Reported(
         "aiperf",
-        int(said["request_count"]["avg"]),
-        int(said["total_isl"]["avg"]),
-        int(said["total_osl"]["avg"]),
-        ("inter token latency", said["inter_token_latency"]["avg"]),
-        ("inter chunk latency", said["inter_chunk_latency"]["avg"]),
-        said["time_to_first_token"]["avg"],
-        said["output_token_throughput"]["avg"],
+        int(reported["request_count"]["avg"]),
+        int(reported["total_isl"]["avg"]),
+        int(reported["total_osl"]["avg"]),
+        ("inter token latency", reported["inter_token_latency"]["avg"]),
+        ("inter chunk latency", reported["inter_chunk_latency"]["avg"]),
+        reported["time_to_first_token"]["avg"],
+        reported["output_token_throughput"]["avg"],
     )
 
 
-def guidellm(place: Place, load: Load) -> Seen:
+def guidellm(place: Place, load: Load) -> Reported:
     """guidellm, on /v1/chat/completions."""
     report = place.home / "guidellm.json"
     flags = {
@@ -163,19 +163,19 @@ def guidellm(place: Place, load: Load) -> Seen:
     program = place.clients.with_name("guidellm")
     place.run("guidellm", [program, "run", *_written(flags), "--disable-console"])
     benchmark = json.loads(report.read_text())["benchmarks"][0]
-    said, state = benchmark["metrics"], benchmark["scheduler_state"]
+    reported, state = benchmark["metrics"], benchmark["scheduler_state"]
     if state["successful_requests"] != state["processed_requests"]:
         raise ClientError(f"guidellm: {state['errored_requests']} requests failed")
 
     def mean(name: str) -> float:
-        return float(said[name]["successful"]["mean"])
+        return float(reported[name]["successful"]["mean"])
 
     def total(name: str) -> int:
-        return int(said[name]["successful"]["total_sum"])
+        return int(reported[name]["successful"]["total_sum"])
 
-    return Seen(
+    return Reported(
         "guidellm",
-        said["request_totals"]["successful"],
+        reported["request_totals"]["successful"],
         total("prompt_token_count"),
         total("output_token_count"),
         ("ITL", mean("inter_token_latency_ms")),
@@ -185,7 +185,7 @@ def guidellm(place: Place, load: Load) -> Seen:
     )
 
 
-def replayer(place: Place, load: Load) -> Seen:
+def replayer(place: Place, load: Load) -> Reported:
     """`laminabench replay` of a trace of such requests, with token ids."""
     # Of laminabench's own environment, which runs this.
     from laminabench.systems.live.endpoint.probe import OUTPUT_TOKENS, PROMPT_TOKENS
@@ -205,18 +205,18 @@ def replayer(place: Place, load: Load) -> Seen:
     }
     switches = ["--no-out", "--json"]
     command = [sys.executable, "-m", "laminabench", "replay", *_written(flags), *switches]
-    said = json.loads(place.run("laminabench replay", command))
-    counted = said["counted"]
+    reported = json.loads(place.run("laminabench replay", command))
+    counted = reported["counted"]
     # And the one request with which it finds out what the server takes.
-    return Seen(
+    return Reported(
         "laminabench replay",
-        said["requests"]["completed"] + 1,
+        reported["requests"]["completed"] + 1,
         counted["prompt_tokens"]["said"] + PROMPT_TOKENS,
         counted["completion_tokens"]["said"] + OUTPUT_TOKENS,
-        ("TBT, whole run", said["whole_run"]["tbt_ms"]["mean"]),
-        ("ITL, a gap of chunks", said["itl_ms"]["mean"]),
-        said["ttft_ms"]["mean"],
-        said["whole_run"]["throughput_tokens_per_s"],
+        ("TBT, whole run", reported["whole_run"]["tbt_ms"]["mean"]),
+        ("ITL, a gap of chunks", reported["itl_ms"]["mean"]),
+        reported["ttft_ms"]["mean"],
+        reported["whole_run"]["throughput_tokens_per_s"],
     )
 
 

@@ -1,4 +1,4 @@
-"""What the clients wrote, as Runs beside what the server counted, and these Runs as all of their files."""
+"""Client results as Runs, compared with the server's counters, and exported again to all their formats."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from drive import HERE, ClientError, Place
-from load import Counted, Load, Seen
+from load import Counted, Load, Reported
 from verdict import Line, lines
 
 # Of each client that writes a result, where it is.
@@ -17,31 +17,31 @@ RESULTS = {"vllm": "vllm.json", "aiperf": "aiperf", "guidellm": "guidellm.json"}
 TOOLS = ("aiperf", "vllm-bench", "guidellm")
 
 
-def checked(name: str, place: Place, seen: Seen, counted: Counted, load: Load) -> list[Line]:
+def checked(name: str, place: Place, report: Reported, counted: Counted, load: Load) -> list[Line]:
     """A client's result as a Run, and that Run as every tool's result."""
     if name not in RESULTS:
         return []
     run = place.home / "runs" / name
-    said = _laminabench("import", place.home / RESULTS[name], "--out", run, "--json")["runs"][0]
-    summary = said["summary"]
-    whole = summary["whole_run"]
-    found = Seen(
-        f"{seen.client}, imported",
-        said["requests"]["completed"],
+    imported = _laminabench("import", place.home / RESULTS[name], "--out", run, "--json")["runs"][0]
+    summary = imported["summary"]
+    whole_run = summary["whole_run"]
+    read = Reported(
+        f"{report.client}, imported",
+        imported["requests"]["completed"],
         _prompt_tokens(run),
-        said["tokens_generated"],
-        ("TBT, whole run", whole["tbt_ms"]["mean"]),
+        imported["tokens_generated"],
+        ("TBT, whole run", whole_run["tbt_ms"]["mean"]),
         None,
         summary["ttft_ms"]["mean"],
-        whole["throughput_tokens_per_s"],
+        whole_run["throughput_tokens_per_s"],
     )
-    differences = said["differences"]
+    differences = imported["differences"]
     sums = "its summary is what its requests come to" if not differences else f"NOT {'; '.join(differences)}"
-    compared = Line(found.client, "numbers stated", len(said["stated"]), None, sums, ok=not differences)
+    compared = Line(read.client, "numbers stated", len(imported["stated"]), None, sums, ok=not differences)
     return [
-        *lines(found, counted, load),
+        *lines(read, counted, load),
         compared,
-        *(_read_back(run, tool, place, found.client) for tool in TOOLS),
+        *(_read_back(run, tool, place, read.client) for tool in TOOLS),
     ]
 
 
@@ -53,10 +53,15 @@ def _read_back(run: Path, tool: str, place: Place, client: str) -> Line:
     what = f"as {tool} reads it"
     if python is None:
         return Line(client, what, 0, exported["tokens"], "there is no such environment")
-    said = json.loads(place.run(what, [python, HERE / f"read_{tool.replace('-', '_')}.py", target]))
-    ok = said == {"requests": exported["completed"], "tokens": exported["tokens"]}
+    values = json.loads(place.run(what, [python, HERE / f"read_{tool.replace('-', '_')}.py", target]))
+    ok = values == {"requests": exported["completed"], "tokens": exported["tokens"]}
     return Line(
-        client, f"tokens {what}", said["tokens"], exported["tokens"], "equal" if ok else f"NOT: {said}", ok
+        client,
+        f"tokens {what}",
+        values["tokens"],
+        exported["tokens"],
+        "equal" if ok else f"NOT: {values}",
+        ok,
     )
 
 
@@ -72,5 +77,5 @@ def _laminabench(*words: object) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ClientError(f"laminabench {words[0]} ended with {done.returncode}:\n{done.stderr[-3000:]}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Load:
-    """So many requests of these lengths, so many of them at a time."""
+    """Requests of these lengths, and how many at a time."""
 
     requests: int = 40
     concurrency: int = 4
@@ -16,7 +16,7 @@ class Load:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Reported:
     """A client's own numbers, and what it calls the two that have as many names as there are clients."""
 
     client: str
@@ -31,7 +31,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Counted:
-    """What our server counted meanwhile, from its /metrics."""
+    """Counts of our server in the same time, from its /metrics."""
 
     requests: int
     prompt_tokens: int

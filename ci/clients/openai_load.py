@@ -16,16 +16,14 @@ import openai
 
 async def one(client: openai.AsyncOpenAI, order: dict[str, Any], number: int) -> dict[str, float]:
     """One stream: when it was sent, its first and last text, and its tokens as the server counted them."""
-    wanted = {"model": order["model"], "stream": True, "stream_options": {"include_usage": True}}
-    wanted |= {"max_tokens": order["output_tokens"], "extra_body": {"ignore_eos": True}}
+    body = {"model": order["model"], "stream": True, "stream_options": {"include_usage": True}}
+    body |= {"max_tokens": order["output_tokens"], "extra_body": {"ignore_eos": True}}
     prompt = f"{number} {order['prompt']}"
     sent = time.monotonic()
     if number % 2:
-        chunks = await client.completions.create(prompt=prompt, **wanted)
+        chunks = await client.completions.create(prompt=prompt, **body)
     else:
-        chunks = await client.chat.completions.create(
-            messages=[{"role": "user", "content": prompt}], **wanted
-        )
+        chunks = await client.chat.completions.create(messages=[{"role": "user", "content": prompt}], **body)
     times, usage = [], None
     async for chunk in chunks:
         # Chats begin with a chunk that has a role and no text.
@@ -44,7 +42,7 @@ async def one(client: openai.AsyncOpenAI, order: dict[str, Any], number: int) ->
 
 
 async def load(order: dict[str, Any]) -> dict[str, Any]:
-    """So many at a time, until all have been served."""
+    """Send requests, so many at a time, until all have been served."""
     client = openai.AsyncOpenAI(base_url=order["url"] + "/v1", api_key="none", max_retries=0, timeout=120)
     slots = asyncio.Semaphore(order["concurrency"])
 

@@ -1,4 +1,4 @@
-"""What vLLM's own plots take reads a result of `vllm bench serve`; prints what it found as JSON.
+"""Read a result of `vllm bench serve` as vLLM's own plots do, and print it as JSON.
 
 Run by the Python of vLLM's environment.
 """

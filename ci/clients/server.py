@@ -27,21 +27,21 @@ class Server:
     model: str
 
     def read(self) -> dict[str, float]:
-        """Its counters, whatever their labels summed up."""
-        # Of laminabench's own environment: whoever only asks for --help need not have it.
+        """Return the counters, summed over labels."""
+        # From laminabench's environment: --help works without it.
         from prometheus_client.parser import text_string_to_metric_families
 
         with urllib.request.urlopen(self.url + "/metrics", timeout=30) as answer:
             text = answer.read().decode()
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                found[sample.name] = found.get(sample.name, 0.0) + sample.value
-        return found
+                values[sample.name] = values.get(sample.name, 0.0) + sample.value
+        return values
 
 
 def since(before: dict[str, float], after: dict[str, float]) -> Counted:
-    """What was counted between two readings."""
+    """Return the difference between two readings."""
     change = {name: after[name] - before.get(name, 0.0) for name in (ENDED, *TOKENS, *GAPS, *FIRST)}
     return Counted(
         requests=round(change[ENDED]),
@@ -58,8 +58,8 @@ def serving(python: str, folder: Path, log: Path) -> Iterator[Server]:
     """`laminabench serve` of a model folder on a free port of the loopback, until the block is left."""
     command = [python, "-m", "laminabench", "serve", "--model", str(folder), "--deployment", "1xcpu+1xcpu"]
     command += ["--kv-tokens", "20000", "--port", "0", "--json"]
-    with log.open("w") as said:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said, text=True)
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=output, text=True)
         assert process.stdout is not None
         try:
             line = process.stdout.readline()

@@ -40,7 +40,7 @@ def text(lines: int) -> list[str]:
 
 def make(folder: Path) -> None:
     """Write it."""
-    # Heavy, and wanted by nobody who only asks for --help.
+    # Slow to import, and not needed for --help.
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

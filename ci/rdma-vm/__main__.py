@@ -33,20 +33,20 @@ OUT = Path("build/rdma-vm")
 
 
 def main() -> int:
-    asked = _asked()
+    arguments = _arguments()
     for number in INTERRUPTIONS:
         signal.signal(number, _terminate)
     try:
-        found = image()
-        if asked.what == "test":
+        built = image()
+        if arguments.what == "test":
             # Both, even if the first one fails.
             return max(
                 [
-                    _run(name, f"{PYTEST} {TESTS[name]}", found, limit_s)
+                    _run(name, f"{PYTEST} {TESTS[name]}", built, limit_s)
                     for name, limit_s in TEST_LIMIT_S.items()
                 ]
             )
-        return _run(asked.what, shlex.join(asked.command), found, asked.limit)
+        return _run(arguments.what, shlex.join(arguments.command), built, arguments.limit)
     except UnavailableError as error:
         say(f"skipped: {error}")
         return 0
@@ -62,17 +62,17 @@ def _terminate(number: int, _: object) -> None:
     sys.exit(128 + number)
 
 
-def _run(name: str, command: str, found: Image, limit_s: int) -> int:
+def _run(name: str, command: str, image: Image, limit_s: int) -> int:
     out = OUT / name
     say(f"{command} in {name} machine{'s' if name == 'two' else ''}")
     try:
-        return {"one": scenarios.one, "two": scenarios.two}[name](found, command, limit_s, out)
+        return {"one": scenarios.one, "two": scenarios.two}[name](image, command, limit_s, out)
     except StrangeEndError as error:
         say(str(error))
         return 1
 
 
-def _asked() -> argparse.Namespace:
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="ci/rdma-vm", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

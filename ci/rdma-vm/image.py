@@ -27,7 +27,7 @@ INPUTS = ("root.sh", "../debian.sh", "modules", "archive.py")
 QEMU = "qemu-system-x86_64"
 PACKAGES = {QEMU: "qemu-system-x86", "debootstrap": "debootstrap"}  # of programs
 INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-KEPT = 2  # images: of another checkout, or before a change
+IMAGES_RETAINED = 2  # images: of another checkout, or before a change
 
 
 class UnavailableError(Exception):
@@ -59,15 +59,15 @@ def image() -> Image:
     _install(QEMU)
     folder = home() / "rdma-vm"
     folder.mkdir(parents=True, exist_ok=True)
-    found = Image(folder / _key(release))
+    image_of_release = Image(folder / _key(release))
     with (folder / "lock").open("w") as lock:
         _wait_for(lock)
-        if not found.folder.is_dir():
-            _build(found.folder)
+        if not image_of_release.folder.is_dir():
+            _build(image_of_release.folder)
             _forget_old(folder)
-    os.utime(found.folder)
-    _same_python(found)
-    return found
+    os.utime(image_of_release.folder)
+    _same_python(image_of_release)
+    return image_of_release
 
 
 def _wait_for(lock: IO[str]) -> None:
@@ -138,10 +138,10 @@ def _obeyed(command: list[str], as_root: list[str]) -> None:
     with subprocess.Popen(
         command,
         start_new_session=True,
-        preexec_fn=_heard,  # noqa: PLW1509 - there are no threads yet
+        preexec_fn=_announce,  # noqa: PLW1509 - there are no threads yet
     ) as running:
         try:
-            _heard()
+            _announce()
             status = running.wait()
         except BaseException:
             subprocess.run([*as_root, "sh", "-c", f"kill -s TERM -- -{running.pid}"], check=False)
@@ -150,12 +150,12 @@ def _obeyed(command: list[str], as_root: list[str]) -> None:
         raise BuildError("its Debian could not be built; what went wrong is above")
 
 
-def _heard() -> None:
+def _announce() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTIONS)
 
 
 def _as_root() -> list[str] | None:
-    """What to put before a command that only root may run."""
+    """Return the command that runs another as root."""
     if os.geteuid() == 0:
         return []
     if (
@@ -175,13 +175,13 @@ def _key(release: str) -> str:
 
 def _forget_old(folder: Path) -> None:
     made = sorted((path for path in folder.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
-    for path in made[:-KEPT]:
+    for path in made[:-IMAGES_RETAINED]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _same_python(found: Image) -> None:
-    """The native module and numpy are taken along as they were built for the Python that runs this."""
-    theirs = (found.folder / "python").read_text().strip()
+def _same_python(image: Image) -> None:
+    """Check the Python version: the native module and numpy are copied as built for this Python."""
+    theirs = (image.folder / "python").read_text().strip()
     ours = f"python{sysconfig.get_python_version()}"
     if theirs != ours:
         raise UnavailableError(

@@ -29,7 +29,7 @@ class StrangeEndError(Exception):
 
 @dataclass(frozen=True)
 class Job:
-    """What one machine is to do."""
+    """Task of one machine."""
 
     name: str
     address: str  # of its RDMA device
@@ -101,12 +101,12 @@ class Machine:
             return TIMED_OUT
         self._pump.join()
         status = self.folder / "status"  # QEMU makes it
-        said = status.read_text().strip() if status.exists() else ""
-        if not said:
+        text = status.read_text().strip() if status.exists() else ""
+        if not text:
             raise StrangeEndError(
                 f"machine {self.job.name} ended without a word; the last it said:\n{self.last_words()}"
             )
-        return int(said)
+        return int(text)
 
     @property
     def age_s(self) -> float:
@@ -125,26 +125,26 @@ class Machine:
         return "\n".join(lines[-CONSOLE_LINES:])
 
     def results(self, into: Path) -> None:
-        """What the command has left in /out, of a machine that has ended."""
+        """Return the files that the command left in /out, after the machine has ended."""
         results = self.folder / "results"  # QEMU makes it
         if results.exists() and results.stat().st_size:
-            with tarfile.open(results) as found:
-                found.extractall(into, filter="data")
+            with tarfile.open(results) as archive:
+                archive.extractall(into, filter="data")
 
     def _pass_on(self, out: IO[bytes]) -> None:
         assert self._qemu.stdout is not None
-        while said := self._qemu.stdout.read(1 << 16):
-            out.write(said)
+        while output := self._qemu.stdout.read(1 << 16):
+            out.write(output)
             out.flush()
 
     def _first_files(self, image: Image, project: Path) -> Path:
-        whole = self.folder / "initrd"
-        with whole.open("wb") as out:
+        initrd = self.folder / "initrd"
+        with initrd.open("wb") as out:
             for part in (image.root, project):
                 with part.open("rb") as read:
                     shutil.copyfileobj(read, out, 1 << 20)
-        self.job.pack(whole)
-        return whole
+        self.job.pack(initrd)
+        return initrd
 
     def _arguments(self, image: Image, initrd: Path, cables: Sequence[str]) -> list[str]:
         # It ends with us, even if we are killed.

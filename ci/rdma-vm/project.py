@@ -1,4 +1,4 @@
-"""What the tests in the virtual machine need of this checkout and of its environment, as one archive.
+"""Archive of what the virtual machine's tests need of this checkout and its environment.
 
 In there the checkout is /project and the packages are in /packages; the interpreter and pyverbs are Debian's.
 """
@@ -26,21 +26,21 @@ def pack(file: Path) -> None:
         made = Archive(out)
         for part in PARTS:
             path = CHECKOUT / part
-            for found in below(path) if path.is_dir() else (path,):
-                made.add(found, str(Path("project", found.relative_to(CHECKOUT))))
+            for member in below(path) if path.is_dir() else (path,):
+                made.add(member, str(Path("project", member.relative_to(CHECKOUT))))
         for native in (_compiled("_native"), _compiled("_softnic")):
             made.add(native, f"project/engine/lamina/{native.name}")
-        for found, name in _packages():
-            made.add(found, f"packages/{name}")
+        for member, name in _packages():
+            made.add(member, f"packages/{name}")
         made.end()
 
 
 def _compiled(module: str) -> Path:
     """Return the path of a compiled module, which an editable install has where no source is."""
-    found = importlib.util.find_spec(f"lamina.{module}")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(f"lamina.{module}")
+    if spec is None or spec.origin is None:
         raise FileNotFoundError(f"there is no lamina.{module} in this environment; run make setup")
-    return Path(found.origin)
+    return Path(spec.origin)
 
 
 def _packages() -> Iterator[tuple[Path, str]]:
@@ -55,15 +55,15 @@ def _packages() -> Iterator[tuple[Path, str]]:
 
 
 def _with_what_they_need(names: Iterable[str]) -> list[Distribution]:
-    found: dict[str, Distribution] = {}
+    distributions: dict[str, Distribution] = {}
     waiting = list(names)
     while waiting:
         name = waiting.pop()
-        if name in found:
+        if name in distributions:
             continue
-        found[name] = distribution(name)
-        for line in found[name].requires or ():
+        distributions[name] = distribution(name)
+        for line in distributions[name].requires or ():
             needed = Requirement(line)
             if needed.marker is None or needed.marker.evaluate({"extra": ""}):
                 waiting.append(needed.name)
-    return list(found.values())
+    return list(distributions.values())

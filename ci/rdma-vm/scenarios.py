@@ -1,4 +1,4 @@
-"""What is run in virtual machines: a command in one, or in one of two that a cable joins."""
+"""Scenarios in virtual machines: a command in one, or in one of two that a cable joins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AGENT = "exec python3 tests/rdma/two/agent.py"  # starts in the far machine what
 
 
 def one(image: Image, command: str, limit_s: int, out: Path) -> int:
-    """In a machine by itself, whose device is on a dummy interface."""
+    """Run in one machine, whose device is on a dummy interface."""
 
     def run(folder: Path, archive: Path) -> int:
         job = Job("one", NEAR, command, limit_s, _environment("one"))
@@ -31,7 +31,7 @@ def one(image: Image, command: str, limit_s: int, out: Path) -> int:
 
 
 def two(image: Image, command: str, limit_s: int, out: Path) -> int:
-    """In a machine with a cable to another one, which it can have cut."""
+    """Run in a machine with a cable to another one, which it can have cut."""
 
     def run(folder: Path, archive: Path) -> int:
         near = Job("near", NEAR, command, limit_s, _environment("two"), NEAR_ASIDE, processors=1)
@@ -50,8 +50,8 @@ def two(image: Image, command: str, limit_s: int, out: Path) -> int:
                 with Wire(asking.folder, other.folder):
                     status = _end(asking, out)
                 if status:
-                    said = (folder / "far-output").read_text(errors="replace").strip()
-                    say(f"the far machine said: {said or 'nothing'}\n{other.last_words()}")
+                    output = (folder / "far-output").read_text(errors="replace").strip()
+                    say(f"the far machine said: {output or 'nothing'}\n{other.last_words()}")
                 return status
 
     return _with_project(run)

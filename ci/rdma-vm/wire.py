@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 CABLE = "nic0"  # the other one, nic1, carries what tests say to each other
-SIDES = ("here", "there")
+ENDS = ("here", "there")
 
 
 class RefusedError(Exception):
@@ -35,10 +35,10 @@ class Monitor:
     def order(self, command: str, **arguments: Any) -> None:
         self._socket.sendall(json.dumps({"execute": command, "arguments": arguments}).encode() + b"\n")
         for line in self._lines:
-            said = json.loads(line)
-            if "error" in said:
-                raise RefusedError(f"QEMU refused {command}: {said['error']['desc']}")
-            if "return" in said:  # all others tell of events
+            reply = json.loads(line)
+            if "error" in reply:
+                raise RefusedError(f"QEMU refused {command}: {reply['error']['desc']}")
+            if "return" in reply:  # all others tell of events
                 return
         raise ConnectionError(f"QEMU ended before it had done {command}")
 
@@ -52,8 +52,8 @@ class Wire:
 
     def __init__(self, near: Path, far: Path) -> None:
         self._monitors = {"here": Monitor(near / "qmp"), "there": Monitor(far / "qmp")}
-        self._asked = socket.socket(socket.AF_UNIX)
-        self._asked.connect(str(near / "host"))
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.connect(str(near / "host"))
         self._thread = threading.Thread(target=self._obey, name="wire")
         self._thread.start()
 
@@ -62,14 +62,14 @@ class Wire:
 
     def __exit__(self, *_: object) -> None:
         with suppress(OSError):
-            self._asked.shutdown(socket.SHUT_RDWR)
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._thread.join()
-        self._asked.close()
+        self._socket.close()
         for monitor in self._monitors.values():
             monitor.close()
 
     def _obey(self) -> None:
-        with self._asked.makefile("rwb", buffering=0) as lines, suppress(OSError):
+        with self._socket.makefile("rwb", buffering=0) as lines, suppress(OSError):
             for line in lines:
                 try:
                     answer = self._do(line.decode(errors="replace").split())
@@ -79,7 +79,7 @@ class Wire:
 
     def _do(self, words: list[str]) -> str:
         match words:
-            case ["cut", side] if side in SIDES:
+            case ["cut", side] if side in ENDS:
                 self._monitors[side].order("set_link", name=CABLE, up=False)
             case ["join"]:
                 for monitor in self._monitors.values():

@@ -38,7 +38,7 @@ from laminabench.systems.registry import papers_setup, system
 from laminabench.traces.resolve import resolve
 from laminabench.traces.table import Trace
 from laminabench.util.child_environment import child_environment
-from laminabench.util.processor import processor
+from laminabench.util.host import processor
 
 LONGEST_S = 3600.0  # limit for a measuring process
 DECISION_TARGET_S = 20e-6

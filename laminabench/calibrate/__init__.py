@@ -31,7 +31,7 @@ from laminabench.catalog.families import load_models
 from laminabench.catalog.find_model import model
 from laminabench.catalog.models import ModelShape
 from laminabench.systems.live.lamina.starting import on_cores
-from laminabench.util.processor import processor
+from laminabench.util.host import processor
 from laminabench.util.version import __version__
 
 # The workers' share of the time; the rest is for rounds.

@@ -32,7 +32,7 @@ from laminabench.systems.live.vllm.runner import Session, session
 from laminabench.systems.live.vllm.setup import CPU_BLOCK, VllmSetup
 from laminabench.traces.table import Trace, TraceMeta
 from laminabench.util.errors import UserError
-from laminabench.util.processor import processor
+from laminabench.util.host import processor
 from laminabench.util.progress import SILENT
 from laminabench.util.version import __version__
 

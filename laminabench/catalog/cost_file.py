@@ -76,13 +76,13 @@ DEVICES_OF_TODAY = frozenset({"h200", "b200"})
 
 
 def usual_costs(model: ModelShape, devices: frozenset[str] = frozenset()) -> str:
-    """The set that is taken where nobody asks for one, for devices of these names."""
+    """Return the default cost set for devices of these names."""
     today = model.experts or model.latent or model.window or model.dtype in BLOCKS
     return COSTS_OF_TODAY if today or devices & DEVICES_OF_TODAY else DEFAULT_COSTS
 
 
 def load_costs(name: str = DEFAULT_COSTS) -> CostSet:
-    """The cost set called `name`, or the one in the TOML file at that path."""
+    """Return the cost set called `name`, or the one in the TOML file at that path."""
     path = Path(name)
     if path.suffix == ".toml":
         return from_table(from_path(path), str(path))
@@ -156,7 +156,7 @@ def _measured(table: Table, arrays: Mapping[str, Any]) -> Measured:
 
 
 def assumed_host() -> HostCost:
-    """The host cost that no measurement covers."""
+    """Return the host cost that no measurement covers."""
     return _cost(HostCost, packaged("costs", "assumed.toml")["host"], "assumed.host")
 
 

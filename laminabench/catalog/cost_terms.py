@@ -25,9 +25,7 @@ ACTIVATION_BYTES = 2  # activations travel and are stored in bf16, whatever the 
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where numbers come from: measured, fitted to that, published, derived from a paper's numbers, assumed,
-    given, or a data sheet's.
-    """
+    """Source of numbers: measured, fitted to that, published, derived, assumed, given, or a data sheet."""
 
     kind: Kind
     source: str

@@ -154,7 +154,7 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
     def layer_attention(
         self, model: ModelShape, device: Device, workers: int = 1, window: int = 0
     ) -> AttentionTerms:
-        """One layer of decode attention on one of `workers` that share the heads, as a sum of products.
+        """Return a layer's decode attention on one of `workers` that share the heads, as a sum of products.
 
         With an uneven split this is the worker with the most KV heads. Where requests are dealt out
         instead of heads, use one worker and give its own requests and KV tokens.
@@ -168,11 +168,11 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
         return cost.terms(device.bandwidth_bytes_per_s, heads, kv_heads, kv_bytes)
 
     def attention_terms(self, model: ModelShape, device: Device, workers: int = 1) -> AttentionTerms:
-        """All layers of it, where no layer has a window."""
+        """Return the terms of all layers' attention, where no layer has a window."""
         return self.layer_attention(model, device, workers).times(model.layers)
 
     def prompt_terms(self, model: ModelShape, device: Device, workers: int = 1) -> PromptTerms:
-        """One layer of attention of prompts on one of `workers` that share the heads; their mean."""
+        """Return the terms of a mean layer's prompt attention on one of `workers` that share the heads."""
         heads = model.heads_of_worker(workers)[0]
         if of := model.latent:
             return self.latent_prompt_cost(device).terms(device, heads, of.query, of.value)
@@ -189,13 +189,13 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
         """Return the least time per token that a chunk attends to, in a layer: its KV is read once."""
         if of := model.latent:
             return of.width * DTYPE_BYTES[model.kv_dtype] / device.bandwidth_bytes_per_s
-        whole = model.layers - (model.window.layers if model.window else 0)
-        return self.layer_attention(model, device, workers).per_kv_token_s * whole / model.layers
+        unwindowed = model.layers - (model.window.layers if model.window else 0)
+        return self.layer_attention(model, device, workers).per_kv_token_s * unwindowed / model.layers
 
     def measured_attention(
         self, model: ModelShape, device: Device, workers: int = 1
     ) -> MeasuredAttention | None:
-        """Attention of a worker as it was measured; None where it was not."""
+        """Return the measured attention of a worker; None if it was not measured."""
         key = HeadsKey(device.name, *model.heads_of_worker(workers), model.head_dim)
         grids = self.measured.attention.get(key)
         if grids is None or model.kv_dtype != "bf16" or model.window:
@@ -206,11 +206,11 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
     def attention_seconds(
         self, model: ModelShape, device: Device, kv_tokens: ArrayLike, batch: ArrayLike, workers: int = 1
     ) -> Float64:
-        """All layers of attention for a batch with this many KV tokens in total."""
+        """Return the seconds of attention in all layers for a batch with this many KV tokens in total."""
         return self.attention_terms(model, device, workers).seconds(kv_tokens, batch)
 
     def allreduce_seconds(self, device: Device, tp: int, size_bytes: ArrayLike) -> Float64:
-        """One all-reduce of `size_bytes` over `tp` devices of a node; nothing for one device."""
+        """Return the seconds of an all-reduce of `size_bytes` over `tp` devices of a node; 0 for one."""
         if tp == 1:
             return np.zeros(np.shape(size_bytes))
         return self.allreduce_cost(device, tp).seconds(device, tp, size_bytes)
@@ -258,7 +258,7 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
         return self._next_larger(self.dispatch, DispatchKey(self.measured_as(device), op, nodes), op)
 
     def as_measured(self, device: Device) -> Device:
-        """The catalogue's device of this name, which was measured; the other may be thought faster."""
+        """Return the catalogue's device of this name, as measured; `device` may be a faster variant."""
         catalogued = known_devices([self]).get(device.name, device)
         return device if catalogued.capability == device.capability else catalogued
 
@@ -290,7 +290,7 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
     # Provenance
 
     def measured_as(self, device: Device) -> str:
-        """The device whose measurements stand for `device`: itself, the one it borrows from, or any."""
+        """Return the device whose measurements apply to `device`: itself, the one it borrows from, or any."""
         if device.board:
             raise UserError(
                 "costs-device-is-a-board",
@@ -333,7 +333,7 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
     def elementwise_seconds(
         self, model: ModelShape, device: Device, split: Split, rows: Float64, side: Side | None = None
     ) -> Float64:
-        """All layers, and what is there once in a step: measured if every operator of the model was."""
+        """Return the seconds in all layers and once per step; measured if every operator of the model was."""
         if curves := self.operators(model, device, layout_of(split).tp, side):
             return sum((times * curve.at(rows) for times, curve in curves), np.zeros_like(rows))
         kernels, elements = model.elementwise(split, side)
@@ -391,12 +391,12 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=64)
 def curves_of(costs: CostSet, device: str, dtype: str) -> Mapping[tuple[int, int], Curve]:
-    """The matrices that were measured: looked for once, as sets of today have hundreds."""
+    """Return the measured matrices, cached as today's sets have hundreds."""
     return costs.measured.of(device, dtype)
 
 
 def known_devices(sets: Iterable[CostSet]) -> Mapping[str, Device]:
-    """The catalogue's devices, and those that these sets bring; a UserError where two mean different ones."""
+    """Return the catalogue's devices and these sets'; a UserError where two definitions differ."""
     devices = load_devices()
     for each in sets:
         for name, own in each.devices.items():

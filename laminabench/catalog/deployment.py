@@ -53,8 +53,8 @@ class Workers:
         return self.count * self.device.memory_bytes
 
     def __str__(self) -> str:
-        said = f":{self.layout}" if self.layout and not self.layout.plain else ""
-        return f"{self.count}x{self.device.name}{said}"
+        layout = f":{self.layout}" if self.layout and not self.layout.plain else ""
+        return f"{self.count}x{self.device.name}{layout}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +141,8 @@ class Instances:
         """Return the manifest entry."""
         devices: dict[str, dict[str, Any]] = {}
         for part in (part for one in self.each for part in one.describe()["devices"]):
-            found = devices.setdefault(part["device"], {**part, "count": 0})
-            found["count"] += part["count"]
+            entry = devices.setdefault(part["device"], {**part, "count": 0})
+            entry["count"] += part["count"]
         return {
             "name": str(self),
             "dop": [sum(one.dop[side] for one in self.each) for side in (0, 1)],
@@ -175,8 +175,8 @@ def parse_deployments(
 
 def devices_named(text: str) -> frozenset[str]:
     """Return the devices that texts of deployments and lists name, without checking that they exist."""
-    found = map(_PART.fullmatch, re.split(r"[,+\s]+", text.lower()))
-    return frozenset(match[2] for match in found if match)
+    matches = map(_PART.fullmatch, re.split(r"[,+\s]+", text.lower()))
+    return frozenset(match[2] for match in matches if match)
 
 
 def parse_workers(text: str, devices: Mapping[str, Device] | None = None) -> Workers:
@@ -217,20 +217,20 @@ def kinds_of_prices(devices: Iterable[Device]) -> str:
 
 def assumed_amounts(devices: Iterable[Device]) -> tuple[str, ...]:
     """Return a sentence for each price and wattage that is assumed."""
-    found: dict[str, None] = {}
+    sentences: dict[str, None] = {}
     for each in devices:
-        said = []
+        assumed = []
         if each.price is not None and each.price.basis == "assumed":
-            said.append(f"${each.price.usd:.2f} an hour")
+            assumed.append(f"${each.price.usd:.2f} an hour")
         if each.power_w is not None and each.power_basis == "assumed":
-            said.append(f"{each.power_w:,.0f} W")
-        if said:
-            amounts = f"{' and '.join(said)} of {each.name}"
-            found[
-                f"assumed, as nobody has published it: {amounts} (hardware show says from what); "
+            assumed.append(f"{each.power_w:,.0f} W")
+        if assumed:
+            amounts = f"{' and '.join(assumed)} of {each.name}"
+            sentences[
+                f"assumed, as it is not published: {amounts} (hardware show says from what); "
                 "--price and --power give others"
             ] = None
-    return tuple(found)
+    return tuple(sentences)
 
 
 def _sum_if_known(values: list[float | None]) -> float | None:

@@ -24,12 +24,12 @@ def packaged(*parts: str) -> Table:
 
 
 def packaged_in(package: str, *parts: str) -> Table:
-    """A TOML file of any package of ours."""
+    """Return a TOML file of one of this project's packages."""
     return tomllib.loads(resources.files(package).joinpath(*parts).read_text(encoding="utf-8"))
 
 
 def from_path(path: Path) -> Table:
-    """The parsed TOML file at `path`; a UserError says what is wrong with it."""
+    """Return the parsed TOML file at `path`; a UserError says what is wrong with it."""
     try:
         return safe_parse.toml(safe_parse.text(path))
     except OSError as error:

@@ -38,7 +38,7 @@ class Era:
         return tuple(HostCost(ms / 1000, 0.0, Origin("published", self.host_source)) for ms in self.host_ms)
 
     def limit_on(self, device: Device) -> int:
-        """Requests at once of one engine, by the rule of vLLM's code."""
+        """Return the limit of concurrent requests of an engine, by the rule of vLLM's code."""
         large = device.memory_bytes >= _LARGE_BYTES and "a100" not in device.name
         return self.max_num_seqs if large else self.max_num_seqs_small or self.max_num_seqs
 

@@ -43,7 +43,7 @@ FAMILIES: Mapping[str, Traits] = {
     "deepseek_v3": {},
 }
 
-# Known from papers alone: nobody released a model of them.
+# Known from papers alone: no model was released.
 UNRELEASED: Mapping[str, Traits] = {
     "gpt3": {"gated_mlp": False, "all_biases": True, "rotary": False, "tied_embeddings": True},
     "chinchilla": {

@@ -18,7 +18,7 @@ Priced = TypeVar("Priced", bound=msgspec.Struct)
 
 
 def gemms_faster(costs: CostSet, device: Device, times: float) -> CostSet:
-    """Matrix products, those of experts too."""
+    """Make matrix products faster, those of experts too."""
     stands_for, own = costs.measured_as(device), device.name
     measured = costs.measured
     return replace(
@@ -34,7 +34,7 @@ def gemms_faster(costs: CostSet, device: Device, times: float) -> CostSet:
 
 
 def attention_faster(costs: CostSet, device: Device, times: float) -> CostSet:
-    """Attention of who decodes, with any kind of KV."""
+    """Make decode attention faster, with any kind of KV."""
     stands_for, own = costs.measured_as(device), device.name
     measured = costs.measured
     grids = {

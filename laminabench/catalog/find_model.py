@@ -19,7 +19,7 @@ _IN = "@"
 
 
 def model(name: str) -> ModelShape:
-    """The model called `name`, or described by the Hugging Face config.json at that path."""
+    """Return the model called `name`, or described by the Hugging Face config.json at that path."""
     path = Path(name)
     # A folder that happens to be called like a model of the catalogue does not hide it.
     if path.suffix == ".json" or (name not in load_models() and path.is_dir()):
@@ -38,8 +38,8 @@ def modelled(name: str) -> ModelShape:
     Experts are, too; KV stays as it is for types with a scale a block, which only weights have. Its name says
     so from then on, for what it is compared with is usually not.
     """
-    known, found, dtype = name.rpartition(_IN)
-    if not found or Path(name).exists():
+    known, separator, dtype = name.rpartition(_IN)
+    if not separator or Path(name).exists():
         return model(name)
     shape = model(known)
     dtype = pick("type of weights and KV", dtype, {each: each for each in DTYPE_BYTES})
@@ -54,29 +54,29 @@ ASSUMED = ("window", "RoPE base", "norm epsilon", "longest text", "special token
 
 
 def from_config_json(path: Path) -> ModelShape:
-    """The shape described by `path`; a UserError says which key is missing or not supported."""
+    """Return the shape described by `path`; a UserError says which key is missing or not supported."""
     config = _json(path)
     # modelopt's own way of saying what it quantized, beside a config that does not.
-    beside = path.with_name("hf_quant_config.json")
-    if not config.get(QUANTIZATION) and path.name == "config.json" and beside.exists():
-        config[QUANTIZATION] = _json(beside).get("quantization")
+    quantization_file = path.with_name("hf_quant_config.json")
+    if not config.get(QUANTIZATION) and path.name == "config.json" and quantization_file.exists():
+        config[QUANTIZATION] = _json(quantization_file).get("quantization")
     return read_config(path, config, path.resolve().parent.name or path.stem)
 
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        found = safe_parse.json_value(safe_parse.content(path))
+        value = safe_parse.json_value(safe_parse.content(path))
     except OSError as error:
         raise UserError("model-config-unreadable", f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise UserError("model-config-not-json", f"{path}: not valid JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise UserError("model-config-not-json", f"{path}: a Hugging Face config.json is a JSON object")
-    return found
+    return value
 
 
 def to_hf_config(name: str, longest_text: int | None = None) -> dict[str, Any]:
-    """The config.json of a catalogue model: its sizes, and the family's defaults beyond them.
+    """Return the config.json of a catalogue model: its sizes, and the family's defaults beyond them.
 
     It leaves out the formats that released weights are held in (`quantization_config`): models that are made
     of it have weights of 16 bits. `longest_text` is for made-up weights: positions that rotate are no

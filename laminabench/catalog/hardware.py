@@ -20,7 +20,7 @@ _SAME_RATE = {"fp16": "bf16", "float16": "bf16", "bfloat16": "bf16", "float8": "
 COMPUTED_IN = {"fp8_block": "fp8", "mxfp4": "bf16", "int4": "bf16", "nvfp4": "fp4"}
 
 
-# Who says how many watts: a data sheet, nobody, or the user.
+# Source of the watts: a data sheet, an assumption, or the user.
 PowerBasis = Literal["rated", "assumed", "override"]
 
 
@@ -94,7 +94,7 @@ class Device:
     amortisation: Amortisation = DEFAULT_RULE
 
     def flops_for(self, dtype: str) -> float:
-        """Peak dense rate for `dtype`; a UserError where the device has no such units."""
+        """Return the peak dense rate for `dtype`; a UserError where the device has no such units."""
         key = canonical_dtype(dtype)
         key = COMPUTED_IN.get(key, key)
         if key not in self.flops:
@@ -115,7 +115,7 @@ class Device:
     def price(self) -> HourlyPrice | None:
         """The price charged: an override, else the rent, else the purchase spread over its life.
 
-        None where nobody has published any, as for the cores of the reader's own machine.
+        None where none is published, as for the cores of the reader's own machine.
         """
         if self.override_usd_per_hour is not None:
             return HourlyPrice(self.override_usd_per_hour, "override", "given by --price", "")
@@ -192,12 +192,12 @@ def devices_in(rows: Mapping[str, Table]) -> dict[str, Device]:
 
 
 def device(name: str, devices: Mapping[str, Device] | None = None) -> Device:
-    """The device called `name`; a UserError suggests the nearest names."""
+    """Return the device called `name`; a UserError suggests the nearest names."""
     return pick("device", name, load_devices() if devices is None else devices)
 
 
 def priced(devices: Mapping[str, Device], overrides: Mapping[str, float]) -> dict[str, Device]:
-    """The devices with these prices per hour in place of the catalogue's."""
+    """Return the devices with these prices per hour in place of the catalogue's."""
     return _with(devices, {name: {"override_usd_per_hour": usd} for name, usd in overrides.items()})
 
 
@@ -208,14 +208,14 @@ def rated(devices: Mapping[str, Device], overrides: Mapping[str, float]) -> dict
 
 def _with(devices: Mapping[str, Device], given: Mapping[str, Mapping[str, Any]]) -> dict[str, Device]:
     changed = {device(name, devices).name: fields for name, fields in given.items()}
-    return {name: replace(found, **changed.get(name, {})) for name, found in devices.items()}
+    return {name: replace(known, **changed.get(name, {})) for name, known in devices.items()}
 
 
 def bought(devices: Mapping[str, Device], rule: Amortisation) -> dict[str, Device]:
-    """The devices priced by purchase under `rule`; those without a purchase price keep their rent."""
+    """Return the devices priced by purchase under `rule`; those without a purchase price keep their rent."""
     return {
-        name: replace(found, amortisation=rule, rent=None if found.purchase else found.rent)
-        for name, found in devices.items()
+        name: replace(device, amortisation=rule, rent=None if device.purchase else device.rent)
+        for name, device in devices.items()
     }
 
 
@@ -225,7 +225,7 @@ def priced_devices(
     powers: Sequence[str] = (),
     known: Mapping[str, Device] | None = None,
 ) -> Mapping[str, Device]:
-    """The known devices, else the catalogue's, with the user's prices and watts, each as DEVICE=AMOUNT."""
+    """Return known or catalogue devices with the user's prices and watts, each as DEVICE=AMOUNT."""
     # Watts first: a purchase price has their electricity in it.
     devices: Mapping[str, Device] = rated(
         load_devices() if known is None else known, dict(map(parse_power, powers))
@@ -280,8 +280,8 @@ def _parse(flag: str, text: str, amount: str, expected: str) -> tuple[str, float
 
 
 def _listed(row: Table, kind: Literal["rent", "purchase"]) -> ListedPrice | None:
-    found = row.get(kind)
-    if found is None:
+    price = row.get(kind)
+    if price is None:
         return None
-    assumed = found.get("basis") == "assumed"
-    return ListedPrice(float(found["usd"]), found["source"], found["date"], assumed)
+    assumed = price.get("basis") == "assumed"
+    return ListedPrice(float(price["usd"]), price["source"], price["date"], assumed)

@@ -178,13 +178,13 @@ _LATENT = {
 }
 
 
-def read_config(path: object, found: Mapping[str, Any], name: str) -> ModelShape:
-    """The shape that a config.json describes; a UserError says which key is missing or not supported."""
-    if isinstance(text := found.get("text_config"), dict):  # beside parts for images, which are left out
-        outer = {key: found[key] for key in ("dtype", "torch_dtype", QUANTIZATION) if key in found}
-        tied = {key: found[key] for key in ("tie_word_embeddings",) if key in found}
-        found = {**outer, **text, **tied}
-    called = found.get("model_type")
+def read_config(path: object, values: Mapping[str, Any], name: str) -> ModelShape:
+    """Return the shape in a config.json; a UserError says which key is missing or not supported."""
+    if isinstance(text := values.get("text_config"), dict):  # beside parts for images, which are left out
+        outer = {key: values[key] for key in ("dtype", "torch_dtype", QUANTIZATION) if key in values}
+        tied = {key: values[key] for key in ("tie_word_embeddings",) if key in values}
+        values = {**outer, **text, **tied}
+    called = values.get("model_type")
     family = _ALIASES.get(str(called), called)
     if not isinstance(family, str) or family not in _FAMILIES:
         raise UserError(
@@ -192,7 +192,7 @@ def read_config(path: object, found: Mapping[str, Any], name: str) -> ModelShape
             f"{path}: model_type {called!r} is not supported; "
             f"supported: {', '.join((*_FAMILIES, *_ALIASES))}",
         )
-    config, keys = Config(path, found), _FAMILIES[family]
+    config, keys = Config(path, values), _FAMILIES[family]
     for key, value in keys.only.items():
         given = config.get(key)
         if any(each != value for each in (given if isinstance(given, list) else [given]) if each is not None):
@@ -218,7 +218,7 @@ def read_config(path: object, found: Mapping[str, Any], name: str) -> ModelShape
     fields |= _attention(config, family, keys, fields["heads"], hidden)
     fields["window"] = _window(config, keys, layers)
     fields |= _formats(config, keys, sparse, fields)
-    return ModelShape(name=str(found.get("_name_or_path") or name), source=str(path), **fields)
+    return ModelShape(name=str(values.get("_name_or_path") or name), source=str(path), **fields)
 
 
 def _attention(config: Config, family: str, keys: Family, heads: int, hidden: int) -> dict[str, Any]:
@@ -255,7 +255,7 @@ def _experts(config: Config, keys: Mixture, sparse: list[bool]) -> Experts:
     width = config.size(keys.width)
     shared = keys.shared if isinstance(keys.shared, int) else config.size(keys.shared, 0, least=0)
     every = config.size(keys.every, 1) if keys.every else 1
-    found = Experts(
+    experts = Experts(
         config.size(keys.count),
         config.size("num_experts_per_tok"),
         width,
@@ -265,13 +265,13 @@ def _experts(config: Config, keys: Mixture, sparse: list[bool]) -> Experts:
         groups=config.size("n_group", 1) if keys.groups else 1,
         groups_taken=config.size("topk_group", 1) if keys.groups else 1,
     )
-    behind = range(1 - found.dense_layers, len(sparse) + 1 - found.dense_layers)
+    behind = range(1 - experts.dense_layers, len(sparse) + 1 - experts.dense_layers)
     if sparse != [index > 0 and index % every == 0 for index in behind]:
         config.refuse(
             keys.dense_listed or keys.listed or keys.first_dense,
             "cannot be modelled: either the first layers have no experts, or all but one in so many",
         )
-    return found
+    return experts
 
 
 def _window(config: Config, keys: Family, layers: int) -> Window | None:
@@ -281,10 +281,10 @@ def _window(config: Config, keys: Family, layers: int) -> Window | None:
     if types is not None:
         if not isinstance(types, list) or len(types) != layers or not all(each in _KINDS for each in types):
             config.refuse("layer_types", f"is not {layers} times one of {', '.join(_KINDS)}")
-        found = [_KINDS[each] for each in types if _KINDS[each]]
-        if len(set(found)) > 1:
+        windowed = [_KINDS[each] for each in types if _KINDS[each]]
+        if len(set(windowed)) > 1:
             config.refuse("layer_types", "has both windows and chunks, which cannot be modelled")
-        key, count = found[0] if found else key, len(found)
+        key, count = windowed[0] if windowed else key, len(windowed)
     else:
         count = sum(keys.windowed(config, layers))
     if not count or config.get(key) is None:
@@ -300,21 +300,21 @@ def _formats(config: Config, keys: Family, sparse: list[bool], fields: dict[str,
     name = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
     if name not in _DTYPES:
         config.refuse("dtype", f"{name!r} is not supported; supported: {', '.join(_DTYPES)}")
-    found = Quantized()
+    quantized = Quantized()
     if quantization := config.get(QUANTIZATION):
         if not isinstance(quantization, dict):
             config.refuse(QUANTIZATION, "is not an object")
-        found = read_quantization(quantization, _modules(keys, sparse), config.refuse)
-    changed: dict[str, Any] = {"dtype": found.matrices or _DTYPES[name]}
-    if found.kv:
-        changed["kv_dtype"] = found.kv
-    if found.experts:
-        changed["experts"] = replace(fields["experts"], dtype=found.experts)
+        quantized = read_quantization(quantization, _modules(keys, sparse), config.refuse)
+    changed: dict[str, Any] = {"dtype": quantized.matrices or _DTYPES[name]}
+    if quantized.kv:
+        changed["kv_dtype"] = quantized.kv
+    if quantized.experts:
+        changed["experts"] = replace(fields["experts"], dtype=quantized.experts)
     return changed
 
 
 def _modules(keys: Family, sparse: list[bool]) -> dict[str, list[str]]:
-    """Names of modules by what they are a part of."""
+    """Return the names of modules by what they are a part of."""
     latent = ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj")
     attention = latent if keys.latent else ("q_proj", "k_proj", "v_proj", "o_proj")
     usual = ("gate_proj", "up_proj", "down_proj")
@@ -334,7 +334,7 @@ def _modules(keys: Family, sparse: list[bool]) -> dict[str, list[str]]:
 
 
 def write_config(shape: ModelShape, family: str, longest_text: int | None = None) -> dict[str, Any]:
-    """The config.json of a shape: its sizes, and the family's defaults beyond them."""
+    """Return the config.json of a shape: its sizes, and the family's defaults beyond them."""
     keys = _FAMILIES[family]
     config: dict[str, Any] = {
         "model_type": family,
@@ -370,21 +370,21 @@ def write_config(shape: ModelShape, family: str, longest_text: int | None = None
     return config
 
 
-def _written_experts(found: Experts, keys: Mixture, dense: int) -> dict[str, Any]:
+def _written_experts(experts: Experts, keys: Mixture, dense: int) -> dict[str, Any]:
     config: dict[str, Any] = {
         keys.dense: dense,
-        keys.width: found.intermediate,
-        keys.count: found.count,
-        "num_experts_per_tok": found.top_k,
+        keys.width: experts.intermediate,
+        keys.count: experts.count,
+        "num_experts_per_tok": experts.top_k,
     }
     if isinstance(keys.shared, str):
-        config[keys.shared] = found.shared // found.intermediate
+        config[keys.shared] = experts.shared // experts.intermediate
     if keys.first_dense:
-        config[keys.first_dense] = found.dense_layers
+        config[keys.first_dense] = experts.dense_layers
     if keys.every:
-        config[keys.every] = found.every
+        config[keys.every] = experts.every
     if keys.dense_listed:
-        config[keys.dense_listed] = list(range(found.dense_layers))
+        config[keys.dense_listed] = list(range(experts.dense_layers))
     if keys.groups:
-        config |= {"n_group": found.groups, "topk_group": found.groups_taken}
+        config |= {"n_group": experts.groups, "topk_group": experts.groups_taken}
     return config

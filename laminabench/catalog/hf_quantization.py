@@ -34,45 +34,45 @@ class Quantized(NamedTuple):
 
 
 def read_quantization(
-    found: Mapping[str, Any], modules: Mapping[str, Iterable[str]], refuse: Refuse
+    config: Mapping[str, Any], modules: Mapping[str, Iterable[str]], refuse: Refuse
 ) -> Quantized:
     """Return the types of modules, by what they are a part of: "attention", "experts" and others.
 
     A shape holds either all matrices in one format or experts alone; anything between is refused.
     """
-    form = _format(found, refuse)
-    leaves = _leaves(found)
-    kept: dict[str, bool] = {}
+    form = _format(config, refuse)
+    leaves = _leaves(config)
+    unquantized: dict[str, bool] = {}
     for part, names in modules.items():
         verdicts = {leaves(name) for name in names}
         if len(verdicts) > 1:
             refuse(KEY, f"quantizes {part} in part, which cannot be modelled")
-        kept[part] = verdicts == {True}
-    kv = _kv(found, refuse)
-    if not any(kept.values()):
+        unquantized[part] = verdicts == {True}
+    kv = _kv(config, refuse)
+    if not any(unquantized.values()):
         return Quantized(form, None, kv)
-    if all(kept.values()):
+    if all(unquantized.values()):
         return Quantized(None, None, kv)
-    quantized = [part for part, is_kept in kept.items() if not is_kept]
+    quantized = [part for part, is_kept in unquantized.items() if not is_kept]
     if quantized != ["experts"]:
         refuse(KEY, f"quantizes {', '.join(quantized)} alone; modelled are experts alone, or all matrices")
     return Quantized(None, form, kv)
 
 
-def _format(found: Mapping[str, Any], refuse: Refuse) -> str:
-    method = found.get("quant_method")
+def _format(config: Mapping[str, Any], refuse: Refuse) -> str:
+    method = config.get("quant_method")
     if method == "mxfp4":
         return "mxfp4"
-    if method == "fp8" and "quant_algo" not in found:
-        block = found.get("weight_block_size")
+    if method == "fp8" and "quant_algo" not in config:
+        block = config.get("weight_block_size")
         if block not in (None, _BLOCK):
             refuse(KEY, f"has weight_block_size {block!r}; modelled is {_BLOCK}")
         return "fp8_block" if block else "fp8"
-    if algorithm := found.get("quant_algo"):
+    if algorithm := config.get("quant_algo"):
         if algorithm not in _ALGORITHMS:
             refuse(KEY, f"has quant_algo {algorithm!r}; modelled are {', '.join(_ALGORITHMS)}")
         return _ALGORITHMS[algorithm]
-    groups = list((found.get("config_groups") or {}).values())
+    groups = list((config.get("config_groups") or {}).values())
     if method != "compressed-tensors" or len(groups) != 1:
         refuse(KEY, f"has quant_method {method!r} and {len(groups)} config_groups, which is not modelled")
     if (targets := groups[0].get("targets")) != ["Linear"]:
@@ -88,8 +88,8 @@ def _format(found: Mapping[str, Any], refuse: Refuse) -> str:
     return _BY_BITS[kind]
 
 
-def _kv(found: Mapping[str, Any], refuse: Refuse) -> str | None:
-    scheme = found.get("kv_cache_scheme") or found.get("kv_cache_quant_algo")
+def _kv(config: Mapping[str, Any], refuse: Refuse) -> str | None:
+    scheme = config.get("kv_cache_scheme") or config.get("kv_cache_quant_algo")
     if not scheme:
         return None
     kind = (scheme.get("num_bits"), scheme.get("type")) if isinstance(scheme, dict) else scheme
@@ -98,9 +98,9 @@ def _kv(found: Mapping[str, Any], refuse: Refuse) -> str | None:
     return "fp8"
 
 
-def _leaves(found: Mapping[str, Any]) -> Callable[[str], bool]:
+def _leaves(config: Mapping[str, Any]) -> Callable[[str], bool]:
     """Return a test for modules left unquantised; patterns are module names, their ends, globs, or re:..."""
-    lists = (found.get(key) or [] for key in ("ignore", "modules_to_not_convert", "exclude_modules"))
+    lists = (config.get(key) or [] for key in ("ignore", "modules_to_not_convert", "exclude_modules"))
     patterns = [_regex(str(pattern)) for each in lists for pattern in each]
     if not patterns:
         return lambda name: False

@@ -36,7 +36,7 @@ def parse_host(text: str, flag: str = "--host") -> HostCost:
 
 
 def with_host(costs: CostSet, host: HostCost | None) -> CostSet:
-    """The set with this host, and its own gap, which no host of one's own has; None: its own."""
+    """Return the set with this host, its own gap unchanged; with None, the set itself."""
     if host is None:
         return costs
     return msgspec.structs.replace(costs, host=msgspec.structs.replace(host, gap_s=costs.host.gap_s))

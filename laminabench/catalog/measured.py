@@ -34,7 +34,7 @@ class Curve(Arrays, frozen=True, eq=False):
     origin: Origin
 
     def at(self, rows: ArrayLike, formula: Float64 | None = None, last: float = 1.0) -> Float64:
-        """Linear between the points; below them as at the first, above them as the formula grows.
+        """Interpolate between points; below them as at the first, above them as the formula grows.
 
         `formula` is what it gives for these rows and `last` for the last point; without one it goes on in
         proportion to the rows.
@@ -115,7 +115,7 @@ class MeasuredAttention(msgspec.Struct, frozen=True):
         return replace(self, grids=replace(self.grids, **changed))
 
     def least_per_kv_token(self) -> float:
-        """No KV token of those who decode, without chunks beside them, takes less than this."""
+        """Return the least time per KV token in decoding without chunks."""
         grid = self.grids.decode
         requests, tokens = grid.axes[0][:, None], grid.axes[1]
         formula = self.terms.seconds(requests * tokens, requests)

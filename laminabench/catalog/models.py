@@ -169,7 +169,7 @@ class ModelShape:
         return self.layers - self.expert_layers
 
     def heads_of_worker(self, workers: int) -> tuple[int, int]:
-        """Query heads and KV heads of that of so many attention workers which has most of them."""
+        """Return the most query heads and KV heads that one of so many attention workers has."""
         if workers < 1:
             raise UserError(
                 "costs-no-attention-workers", f"{workers} attention workers: at least 1 is needed"
@@ -180,14 +180,14 @@ class ModelShape:
         return -(-self.heads // workers) if shared else kv_heads * self.group, kv_heads
 
     def layer_kinds(self) -> list[tuple[int, int]]:
-        """Number of layers by the most tokens they attend to; 0 is all."""
+        """Return the number of layers by the most tokens they attend to; 0 is all."""
         if self.window is None:
             return [(self.layers, 0)]
-        whole = self.layers - self.window.layers
-        return [(whole, 0)] * bool(whole) + [(self.window.layers, self.window.tokens)]
+        unwindowed = self.layers - self.window.layers
+        return [(unwindowed, 0)] * bool(unwindowed) + [(self.window.layers, self.window.tokens)]
 
     def require_plain(self, who: str) -> None:
-        """A UserError for who knows of dense models with usual attention alone."""
+        """Raise a UserError unless this is a dense model with usual attention."""
         parts = {"experts": self.experts, "latent attention": self.latent, "windows": self.window}
         if has := [name for name, part in parts.items() if part]:
             raise UserError(
@@ -197,7 +197,7 @@ class ModelShape:
     # Memory
 
     def weights(self) -> WeightCount:
-        """Elements by place. Learned positions are counted with the embedding.
+        """Return the weights' elements by place. Learned positions are counted with the embedding.
 
         So are the matrices for relative ones, which no step multiplies by: what they make of the positions
         can be kept, as it depends on no token.
@@ -216,11 +216,11 @@ class ModelShape:
             small += self.layers * (self.query_size + 2 * self.kv_size)
         small += self.layers * (self.output_bias * self.hidden + self.sinks * self.heads)
         routed = 0
-        if found := self.experts:
-            routed = self.expert_layers * found.count * 3 * self.hidden * found.intermediate
+        if mixture := self.experts:
+            routed = self.expert_layers * mixture.count * 3 * self.hidden * mixture.intermediate
             if self.output_bias:  # and the experts and their router have biases
-                widths = 1 + 2 * found.intermediate + self.hidden
-                small += self.expert_layers * found.count * widths
+                widths = 1 + 2 * mixture.intermediate + self.hidden
+                small += self.expert_layers * mixture.count * widths
         head = 0 if self.tied_embeddings else self.vocab * self.hidden
         relative = self.layers * self.query_size if self.relative_positions else 0
         embedding = (self.vocab + self.positions + relative) * self.hidden
@@ -249,17 +249,17 @@ class ModelShape:
         return (count.matrices + count.biases_and_norms + TABLE3_VOCAB * self.hidden) * self.dtype_bytes
 
     def weight_bytes_per_worker(self, split: Split) -> float:
-        """The largest share of a worker of one stage; small ones are copied, and too few KV heads."""
+        """Return the largest share of one stage's worker; small weights and too few KV heads are copied."""
         layout = layout_of(split)
         count, rest = self.weights(), DTYPE_BYTES[self.rest_dtype]
         matrices = sum(product.elements * DTYPE_BYTES[product.dtype] for product in self.products(layout))
         experts = 0.0
-        if found := self.experts:
-            share = -(-found.count // layout.ep) / found.count / layout.expert_tp
+        if mixture := self.experts:
+            share = -(-mixture.count // layout.ep) / mixture.count / layout.expert_tp
             experts = count.experts * share * DTYPE_BYTES[self.expert_dtype]
         shared = (count.embedding + count.lm_head) / layout.tp + count.biases_and_norms
-        whole = matrices + experts + shared * rest
-        return whole / layout.pp
+        total = matrices + experts + shared * rest
+        return total / layout.pp
 
     def attention_weight_bytes(self, tp: int = 1) -> float:
         """Return the bytes of the matrices around attention, where `tp` workers share them."""
@@ -286,16 +286,16 @@ class ModelShape:
         return self.window.tokens * self.window.layers * self.stored_size * DTYPE_BYTES[self.kv_dtype]
 
     def kv_share(self, tp: int) -> float:
-        """The part of a token's KV that one of `tp` workers which share its heads holds; MLA's is copied."""
+        """Return the share of a token's KV on one of `tp` workers that share its heads; MLA's is copied."""
         return max(1, self.kv_heads // tp) / self.kv_heads
 
     # Shapes
 
     def products(self, split: Split = 1) -> tuple[Product, ...]:
-        """The matrix products of all layers on one worker, split as Megatron and vLLM do; experts apart."""
+        """Return all layers' products on one worker, split as in Megatron and vLLM; without experts."""
         layout = layout_of(split)
         self.check_split(layout)
-        found = [*self.attention_products(layout.tp)]
+        products = [*self.attention_products(layout.tp)]
         dense, tp = self.dense_layers, layout.tp
 
         def feed(width: int, layers: int, *names: str) -> list[Product]:
@@ -305,13 +305,13 @@ class ModelShape:
 
         if dense:
             names = ("gate_up", "down") if self.gated_mlp else ("fc1", "fc2")
-            found += feed(self.intermediate, dense, *names)
+            products += feed(self.intermediate, dense, *names)
         if self.experts:
             router = Gemm("router", self.experts.count, self.hidden)
-            found.append(Product(router, self.expert_layers, "feed", self.rest_dtype))
+            products.append(Product(router, self.expert_layers, "feed", self.rest_dtype))
             if shared := self.experts.shared:
-                found += feed(shared, self.expert_layers, "shared_gate_up", "shared_down")
-        return tuple(found)
+                products += feed(shared, self.expert_layers, "shared_gate_up", "shared_down")
+        return tuple(products)
 
     def attention_products(self, tp: int = 1) -> list[Product]:
         """Return the products around attention alone, on one of `tp` workers."""
@@ -341,15 +341,15 @@ class ModelShape:
         ]
 
     def layer_gemms(self, tp: int = 1) -> tuple[Gemm, ...]:
-        """The GEMMs of a layer on one of `tp` workers, of a model whose layers are alike."""
+        """Return the GEMMs of a layer on one of `tp` workers, of a model whose layers are identical."""
         return tuple(product.gemm for product in self.products(tp))
 
     def lm_head_gemm(self, tp: int = 1) -> Gemm:
-        """The sampling matrix; its rows are padded up where they do not divide."""
+        """Return the sampling matrix; its rows are padded up where they do not divide."""
         return Gemm("lm_head", -(-self.vocab // tp), self.hidden)
 
     def elementwise(self, split: Split = 1, side: Side | None = None) -> tuple[int, float]:
-        """(kernels, elements read or written per token) of a layer outside GEMMs, attention and network.
+        """Return (kernels, elements per token) of a layer outside GEMMs, attention and network.
 
         Two norms (read and write d each), the residual add (3d), the activation (2 or 3 times f/t) and,
         where the model has them, rotation and query-key norm (read and write q and k). Experts activate
@@ -358,8 +358,8 @@ class ModelShape:
         tp = layout_of(split).tp
         width: float = self.intermediate // tp
         if self.experts:
-            whole = self.dense_layers * self.intermediate + self.expert_layers * self.experts.shared
-            width = whole / tp / self.layers
+            inner = self.dense_layers * self.intermediate + self.expert_layers * self.experts.shared
+            width = inner / tp / self.layers
         feed = 3, 5 * self.hidden + (3 if self.gated_mlp else 2) * width
         if side == "feed":
             return feed
@@ -375,22 +375,22 @@ class ModelShape:
         return attention if side else (feed[0] + attention[0], feed[1] + attention[1])
 
     def operators(self, tp: int = 1, side: Side | None = None) -> tuple[tuple[str, int, int], ...]:
-        """(name, width, how often in a step) of what `elementwise` counts, and of the last norm."""
+        """Return (name, width, how often in a step) of what `elementwise` counts, and of the last norm."""
         heads = self.query_size // tp + max(self.kv_size // tp, self.head_dim)
         norms = {None: 2 * self.layers + 1, "attention": self.layers, "feed": self.layers + 1}
-        found = [("norm", self.hidden, norms[side])]
+        operators = [("norm", self.hidden, norms[side])]
         if side != "attention":
-            found.append(("activation", self.intermediate // tp, self.layers))
+            operators.append(("activation", self.intermediate // tp, self.layers))
         if self.rotary and side != "feed":
-            found.append(("rotary", heads, self.layers))
+            operators.append(("rotary", heads, self.layers))
         if self.qk_norm and side != "feed":
-            found.append(("qk_norm", heads, self.layers))
-        return tuple(found)
+            operators.append(("qk_norm", heads, self.layers))
+        return tuple(operators)
 
     # Ways to split
 
     def tp_degrees(self, limit: int = 64) -> tuple[int, ...]:
-        """Legal tensor-parallel degrees of the model workers."""
+        """Return the legal tensor-parallel degrees of the model workers."""
         return tuple(tp for tp in range(1, limit + 1) if not self._problem(Layout(tp)))
 
     def attention_degrees(self, limit: int) -> tuple[int, ...]:
@@ -398,21 +398,21 @@ class ModelShape:
         return tuple(tp for tp in range(1, limit + 1) if not self._heads_problem(tp))
 
     def layouts(self, devices: int, node: int = 8) -> tuple[Layout, ...]:
-        """The legal ways in which so many devices share the model, tensor parallelism within a node.
+        """Return the legal ways in which so many devices share the model, tensor parallelism within a node.
 
         Data parallelism of dense models is instances; experts are split, or dealt out over the whole stage.
         """
-        found = []
+        layouts = []
         for pp in (each for each in range(1, devices + 1) if devices % each == 0):
             stage = devices // pp
             for tp in (each for each in range(1, min(node, stage) + 1) if stage % each == 0):
                 dp = stage // tp
                 degrees = {1, stage} if self.experts else {1}
-                found += [Layout(tp, dp, ep, pp) for ep in sorted(degrees) if self.experts or dp == 1]
-        return tuple(each for each in found if not self._problem(each))
+                layouts += [Layout(tp, dp, ep, pp) for ep in sorted(degrees) if self.experts or dp == 1]
+        return tuple(each for each in layouts if not self._problem(each))
 
     def head_splits(self) -> tuple[int, ...]:
-        """Numbers of attention workers that get equal shares when KV heads are dealt out."""
+        """Return the numbers of attention workers that get equal shares when KV heads are dealt out."""
         return tuple(b for b in range(1, self.kv_heads + 1) if self.kv_heads % b == 0)
 
     def check_split(self, split: Split) -> None:
@@ -425,7 +425,7 @@ class ModelShape:
             )
 
     def _problem(self, layout: Layout) -> str:
-        """Why it cannot be split so; nothing if it can."""
+        """Return why the model cannot be split so; nothing if it can."""
         tp = layout.tp
         if why := self._heads_problem(tp):
             return why
@@ -474,7 +474,7 @@ class ModelShape:
             "weight_gb": self.weight_bytes / 1e9,
             "weight_gb_as_v2_table3": self.table3_bytes / 1e9,
             "kv_bytes_per_token": self.kv_bytes_per_token,
-            **({"kv_bytes_per_request": held} if (held := self.kv_bytes_per_request) else {}),
+            **({"kv_bytes_per_request": retained} if (retained := self.kv_bytes_per_request) else {}),
             "tp_degrees": list(self.tp_degrees()),
             "head_splits": list(self.head_splits()),
         }

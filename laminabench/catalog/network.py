@@ -71,7 +71,7 @@ def in_seconds(number: str, unit: str) -> float:
 
 
 def parse_network(text: str, own: Mapping[str, Network] = NO_NETWORKS) -> Network:
-    """A network by name, or one's own numbers: `40us,42GB/s` (round trip, bandwidth a NIC).
+    """Return a network by name, or one's own numbers: `40us,42GB/s` (round trip, bandwidth a NIC).
 
     `own` are a cost set's, which go before the catalogue's of the same name.
     """

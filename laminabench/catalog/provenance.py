@@ -27,7 +27,7 @@ def provenance(
     prompts: bool = False,
     model: ModelShape | None = None,
 ) -> list[Table]:
-    """Every coefficient used for `device` and where it is from: for manifests and `costs show`."""
+    """Return every coefficient used for `device` and where it is from: for manifests and `costs show`."""
     layout = layout_of(split)
     attention: Any = costs.latent_cost if model and model.latent else costs.attention_cost
     of_prompts: Any = costs.latent_prompt_cost if model and model.latent else costs.prompt_attention_cost
@@ -59,22 +59,22 @@ def provenance(
 
 
 def _own_terms(costs: CostSet, model: ModelShape, device: Device, layout: Layout) -> list[tuple[str, Any]]:
-    """The terms that only some models and layouts have, by name."""
-    found: list[tuple[str, Any]] = []
+    """Return the terms that only some models and layouts have, by name."""
+    terms: list[tuple[str, Any]] = []
     if model.experts:
-        found.append((f"experts in {model.expert_dtype}", costs.expert_cost(device, model.expert_dtype)))
+        terms.append((f"experts in {model.expert_dtype}", costs.expert_cost(device, model.expert_dtype)))
     if model.latent:
-        found.append(("batched", costs.batched_cost(device)))
+        terms.append(("batched", costs.batched_cost(device)))
     if model.window:
         size = (model.head_dim, model.kv_dtype, model.window.tokens)
-        found.append(("windows", costs.attention_cost(device, *size)))
+        terms.append(("windows", costs.attention_cost(device, *size)))
     if layout.nodes > 1:
         sent = ((op, costs.dispatch_cost(device, op, layout.nodes)) for op in DISPATCH_BYTES)
-        found += [(f"{op} over {layout.nodes} nodes", cost) for op, cost in sent]
+        terms += [(f"{op} over {layout.nodes} nodes", cost) for op, cost in sent]
     elif layout.dp > 1:
         for op in ("all_gather", "reduce_scatter"):
-            found.append((f"{op} over {layout.dp}", costs.collective_cost(device, op, layout.dp)))
-    return found
+            terms.append((f"{op} over {layout.dp}", costs.collective_cost(device, op, layout.dp)))
+    return terms
 
 
 def step_sources(
@@ -83,8 +83,8 @@ def step_sources(
     """Return what prices each GEMM and operator of a step: measured times or the formula."""
     tp = layout_of(split).tp
     products = model.attention_products(tp) if side == "attention" else model.products(split)
-    wanted = [each for each in products if not each.heads and (side != "feed" or each.place == "feed")]
-    gemms = [(each.gemm, each.dtype) for each in wanted]
+    priced = [each for each in products if not each.heads and (side != "feed" or each.place == "feed")]
+    gemms = [(each.gemm, each.dtype) for each in priced]
     if side != "attention":
         gemms.append((model.lm_head_gemm(tp), model.rest_dtype))
     rows = [
@@ -115,13 +115,13 @@ def step_sources(
 def attention_sources(costs: CostSet, model: ModelShape, device: Device, workers: int) -> list[Table]:
     """Return what prices attention on one of so many workers."""
     heads, kv_heads = model.heads_of_worker(workers)
-    found = costs.measured_attention(model, device, workers)
+    measured = costs.measured_attention(model, device, workers)
     name = f"attention {heads} heads, {kv_heads} of KV, size {model.head_dim}"
     return [
         _source(
             costs,
             name,
-            found.grids if found else None,
+            measured.grids if measured else None,
             lambda: costs.attention_cost(device),
         )
     ]
@@ -148,7 +148,7 @@ def _source(
 
 
 def host_provenance(costs: CostSet) -> Table:
-    """The host's row alone, for devices whose own times are not from cost sets."""
+    """Return the host's row alone, for devices whose own times are not from cost sets."""
     return _provenance_row(costs, "host", costs.host)
 
 

@@ -35,22 +35,22 @@ class Range(msgspec.Struct, frozen=True):
 
     unit: str
     searched: tuple[float, float] | None  # for a break-even; None where that is solved for
-    whole: bool  # only whole numbers
+    integer: bool  # only whole numbers
     spans: Mapping[str, Span]
 
     def of(self, name: str) -> Span:
-        """The device's or system's own, or any's."""
+        """Return the device's or system's own range, else the common one."""
         return self.spans.get(name, self.spans["any"])
 
 
 def hosts_of_eras(system: str) -> Span | None:
-    """Milliseconds of its host in an iteration, from one era to another; None if it has no eras."""
+    """Return a system's host milliseconds per iteration across eras; None if it has no eras."""
     eras = [era for era in load_eras().values() if era.system == system]
     return _between({era: (0.0,) if era.host_async else era.host_ms for era in eras}, "host_source")
 
 
 def limits_of_eras(system: str, limit: Callable[[Era], int]) -> Span | None:
-    """Likewise how many requests run at once, of what each era allows."""
+    """Return a system's limits of concurrent requests across eras; None if it has no eras."""
     eras = [era for era in load_eras().values() if era.system == system]
     return _between({era: (float(limit(era)),) for era in eras}, "max_num_seqs_source")
 
@@ -59,8 +59,8 @@ def _between(values: Mapping[Era, tuple[float, ...]], source: str) -> Span | Non
     if not values:
         return None
     every = [value for some in values.values() for value in some]
-    said = "; ".join(f"{era.name}: {getattr(era, source)}" for era in values)
-    return Span(min(every), max(every), "published", said)
+    sources = "; ".join(f"{era.name}: {getattr(era, source)}" for era in values)
+    return Span(min(every), max(every), "published", sources)
 
 
 @cache
@@ -70,7 +70,7 @@ def load_ranges() -> Mapping[str, Range]:
         name: Range(
             unit=row["unit"],
             searched=tuple(row["searched"]) if "searched" in row else None,
-            whole=row.get("whole", False),
+            integer=row.get("whole", False),
             spans={of: msgspec.convert(span, Span) for of, span in row.items() if isinstance(span, dict)},
         )
         for name, row in packaged("ranges.toml").items()

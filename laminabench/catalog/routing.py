@@ -30,14 +30,14 @@ def uniform(experts: int, top_k: int, ep: int, tokens: ArrayLike) -> ExpertLoad:
 def skewed(experts: int, top_k: int, ep: int, tokens: ArrayLike, exponent: float) -> ExpertLoad:
     """Return loads that follow a power law, as aiconfigurator draws them for its tables."""
     rows = np.asarray(tokens, np.int64)
-    found = [_drawn(experts, top_k, ep, each, exponent) for each in rows.ravel().tolist()]
-    active, pairs = np.array(found, np.float64).reshape(-1, 2).T
+    loads = [_drawn(experts, top_k, ep, each, exponent) for each in rows.ravel().tolist()]
+    active, pairs = np.array(loads, np.float64).reshape(-1, 2).T
     return ExpertLoad(active.reshape(rows.shape), pairs.reshape(rows.shape))
 
 
 @cache
 def _drawn(experts: int, top_k: int, ep: int, tokens: int, exponent: float) -> tuple[float, float]:
-    """The active experts and pairs of the busiest rank, the mean of some draws."""
+    """Return the active experts and pairs of the busiest rank, the mean of some draws."""
     total, places = tokens * top_k, np.random.default_rng(tokens).random((DRAWS, experts))
     least, most = (1, 0.8 * tokens) if total > experts else (0.01, 2)
     power = 1 - exponent

@@ -64,7 +64,7 @@ def model_step(
     batch: ArrayLike,
     routing: Routing = "skewed",
 ) -> StepTime:
-    """A decode step of the model workers: all layers and the LM head, by part.
+    """Return the seconds of a decode step of model workers: all layers and the LM head, by part.
 
     With data parallelism every group has its share of the rows. Not counted: attention, the network to
     attention workers, the host, gathering logits over TP.
@@ -118,15 +118,15 @@ def lm_head_seconds(
 
 
 def priced(costs: CostSet, device: Device, products: Iterable[Product], rows: Float64) -> list[Priced]:
-    """Each with its time in one layer."""
+    """Return each product with its time in one layer."""
     return [(product, _product_seconds(costs, device, product, rows)) for product in products]
 
 
 def summed(products: Iterable[Priced]) -> Float64:
     """Sum over all layers that have them."""
     total: Float64 = np.zeros(())
-    for layers, alike in groupby(products, key=lambda each: each[0].layers):
-        total = total + layers * sum((seconds for _, seconds in alike), np.zeros(()))
+    for layers, group in groupby(products, key=lambda each: each[0].layers):
+        total = total + layers * sum((seconds for _, seconds in group), np.zeros(()))
     return total
 
 
@@ -155,9 +155,9 @@ def _lm_head_seconds(
 def experts_seconds(
     costs: CostSet, model: ModelShape, device: Device, layout: Layout, rows: Float64, routing: Routing
 ) -> Float64:
-    """All layers' experts on the busiest device, for all rows of the stage."""
-    found = model.experts
-    if found is None:
+    """Return the seconds of all layers' experts on the busiest device, for all rows of the stage."""
+    experts = model.experts
+    if experts is None:
         return np.zeros_like(rows)
     cost = costs.expert_cost(device, model.expert_dtype)
     curve = costs.measured_experts(model, device, layout)
@@ -169,11 +169,11 @@ def experts_seconds(
     if curve:
         points = np.union1d(points, curve.rows)
     if routing == "uniform":
-        load = uniform(found.count, found.top_k, layout.ep, points)
+        load = uniform(experts.count, experts.top_k, layout.ep, points)
     else:
-        skew = SKEW if found.groups == 1 else SKEW_OF_GROUPS
-        load = skewed(found.count, found.top_k, layout.ep, points, skew)
-    inter = found.intermediate // layout.expert_tp
+        skew = SKEW if experts.groups == 1 else SKEW_OF_GROUPS
+        load = skewed(experts.count, experts.top_k, layout.ep, points, skew)
+    inter = experts.intermediate // layout.expert_tp
 
     def formula(on: Device) -> Float64:
         return cost.seconds(on, model.hidden, inter, model.expert_dtype, *load, points)
@@ -190,7 +190,7 @@ def experts_seconds(
 def collective_seconds(
     costs: CostSet, model: ModelShape, device: Device, layout: Layout, rows: Float64
 ) -> Float64:
-    """All layers' exchanges, where every data-parallel group has so many rows.
+    """Return the seconds of all layers' exchanges, with so many rows per data-parallel group.
 
     Tensor parallelism sums up after attention and after the feed-forward part. Groups gather all tokens for
     experts and scatter the sums; across nodes tokens go to their experts' devices and back. A norm over all
@@ -202,10 +202,10 @@ def collective_seconds(
     if layout.dp == 1:
         return model.layers * (2 * reduce) + squares
     if layout.nodes == 1:
-        whole = layout.dp * size
-        exchange = costs.collective_cost(device, "all_gather", layout.dp).seconds(device, layout.dp, whole)
+        total = layout.dp * size
+        exchange = costs.collective_cost(device, "all_gather", layout.dp).seconds(device, layout.dp, total)
         exchange = exchange + costs.collective_cost(device, "reduce_scatter", layout.dp).seconds(
-            device, layout.dp, whole
+            device, layout.dp, total
         )
     else:
         assert model.experts is not None
@@ -244,7 +244,7 @@ def decode_attention(
 ) -> DecodeAttention:
     """Return attention on one of `workers` sharing the heads or, by requests, on one with so many."""
     batch = np.asarray(requests, np.float64)
-    fixed, whole, windowed = (np.zeros_like(batch) for _ in range(3))
+    fixed, unwindowed, windowed = (np.zeros_like(batch) for _ in range(3))
     for layers, window in model.layer_kinds():
         share = layers / model.layers
         terms = costs.layer_attention(model, device, workers, window)
@@ -259,5 +259,5 @@ def decode_attention(
         if window:
             windowed = windowed + per_token
         else:
-            whole = whole + per_token
-    return DecodeAttention(fixed, whole, windowed)
+            unwindowed = unwindowed + per_token
+    return DecodeAttention(fixed, unwindowed, windowed)

@@ -22,7 +22,7 @@ from laminabench.cli.options import COUNT, FILE, PATH, POSITIVE, Decorator, Numb
 from laminabench.cli.output import Output, reporting
 from laminabench.render.terminal import literal, table
 from laminabench.util.errors import UserError
-from laminabench.util.processor import processor
+from laminabench.util.host import processor
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -20,7 +20,7 @@ from laminabench.cli.sweep_points import Point, TraceKey
 from laminabench.render.sheets.replay import describe as describe_replay
 from laminabench.requests.sweep import SweepRequest
 from laminabench.runs.manifest import host
-from laminabench.traces.resolve import cut, transforms_of, whole
+from laminabench.traces.resolve import cut, load_needed, transforms_of
 from laminabench.traces.table import Trace
 from laminabench.util.errors import CheckFailedError, Interrupted, Terminated, UserError
 from laminabench.util.json import json_safe, to_json
@@ -167,7 +167,7 @@ def _loaded(points: Sequence[Point], out: Output) -> Mapping[TraceKey, Trace]:
     for point in points:
         key, transforms = point.trace, transforms_of(point.request)
         if key not in traces:
-            traces[key] = files.get((key.name, key.offline)) or whole(
+            traces[key] = files.get((key.name, key.offline)) or load_needed(
                 key.name, transforms, listener, offline=key.offline, max_rows=point.request.max_rows
             )
             if traces[key].meta.source == "file":

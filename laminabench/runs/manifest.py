@@ -15,8 +15,8 @@ from laminabench.runs.summary import Facts, Number, Summary
 from laminabench.sim.spec import Mode
 from laminabench.traces.table import Trace
 from laminabench.util import safe_parse
+from laminabench.util.host import processor
 from laminabench.util.json import JsonObject, json_safe
-from laminabench.util.processor import processor
 from laminabench.util.redact import command_line
 from laminabench.util.version import __version__, git_commit
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from laminabench.util.atomic import alone, force, make_folder, partial, said
+from laminabench.util.atomic import alone, force, make_folder, os_message, partial
 from laminabench.util.errors import UserError
 
 _AT_FDCWD = -100
@@ -69,7 +69,7 @@ def replacing_directory(target: Path) -> Iterator[Path]:
                 # After an exchange this is the predecessor.
                 shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
-        raise UserError("file-not-writable", f"cannot write {target}: {said(error)}") from error
+        raise UserError("file-not-writable", f"cannot write {target}: {os_message(error)}") from error
 
 
 def _put(temporary: Path, target: Path) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 def numpy_of(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
-    """The numbers of a column that has no nulls; a view of Arrow's memory where it lies in one piece."""
+    """Return a column's numbers, which has no nulls; a view of Arrow's memory if it is in one piece."""
     assert column.null_count == 0
     if isinstance(column, pa.Array):
         dtype = _dtype_of(column.type)
@@ -34,7 +34,7 @@ def mask_of(column: pa.Array | pa.ChunkedArray) -> NDArray[np.bool_]:
 
 
 def array_of(values: NDArray[Any], type_: pa.DataType, missing: NDArray[np.bool_] | None = None) -> pa.Array:
-    """An Arrow column of numbers over the memory of `values`, null where they are missing."""
+    """Return an Arrow column of numbers over the memory of `values`, null where they are missing."""
     valid = None
     if missing is not None and missing.any():
         valid = pa.py_buffer(np.packbits(~missing, bitorder="little"))
@@ -43,7 +43,7 @@ def array_of(values: NDArray[Any], type_: pa.DataType, missing: NDArray[np.bool_
 
 
 def texts_of(texts: Sequence[str]) -> pa.Array:
-    """An Arrow column of a few strings."""
+    """Return an Arrow column of a few strings."""
     encoded = [text.encode() for text in texts]
     ends = np.cumsum([0, *map(len, encoded)], dtype=np.int32)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(encoded))]

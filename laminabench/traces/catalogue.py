@@ -76,7 +76,7 @@ def entries() -> dict[str, Entry]:
 
 
 def find(name: str) -> Entry:
-    """The entry of that name, or a sentence with the nearest names."""
+    """Return the entry of that name, or a sentence with the nearest names."""
     try:
         return entries()[name]
     except KeyError:
@@ -100,18 +100,18 @@ def sha256_of(path: Path) -> str:
 
 def record(path: Path, sha256: str) -> None:
     """Note the sum beside the file, as sha256sum writes it."""
-    with replacing(_beside(path)) as temporary:
+    with replacing(_checksum_path(path)) as temporary:
         temporary.write_text(f"{sha256}  {path.name}\n", encoding="utf-8")
 
 
 def recorded(path: Path) -> str | None:
-    """The sum that was noted when the file came, if one was."""
+    """Return the sum that was noted when the file came, if one was."""
     try:
-        words = _beside(path).read_text(encoding="utf-8").split()
+        words = _checksum_path(path).read_text(encoding="utf-8").split()
     except (OSError, UnicodeDecodeError):
         return None
     return words[0] if words else None
 
 
-def _beside(path: Path) -> Path:
+def _checksum_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.sha256")

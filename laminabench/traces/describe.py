@@ -33,7 +33,7 @@ def describe(trace: Trace) -> dict[str, object]:
 
 
 def lengths(tokens: np.ndarray) -> dict[str, float]:
-    """Mean, percentiles and maximum; a percentile is always a length that occurs."""
+    """Return the mean, percentiles and maximum; a percentile is always a length that occurs."""
     values = np.percentile(tokens, list(PERCENTILES.values()), method="inverted_cdf")
     return {
         "mean": float(tokens.mean(dtype=np.float64)),
@@ -43,7 +43,7 @@ def lengths(tokens: np.ndarray) -> dict[str, float]:
 
 
 def interarrival_cv(trace: Trace) -> float | None:
-    """Standard deviation of the gaps between arrivals over their mean: 1 is Poisson, more is bursty."""
+    """Return the gaps' standard deviation over their mean: 1 is Poisson, more is bursty."""
     gaps = np.diff(trace.arrival_s)
     if not trace.meta.has_arrivals or len(gaps) < 2 or gaps.mean() == 0:
         return None
@@ -51,7 +51,7 @@ def interarrival_cv(trace: Trace) -> float | None:
 
 
 def reused_tokens(trace: Trace) -> Int64 | None:
-    """Per request, how many leading prompt tokens lie in blocks that an earlier request already had."""
+    """Return each request's leading prompt tokens in blocks that an earlier request already had."""
     blocks = trace.prefix_blocks
     if blocks is None:
         return None
@@ -70,7 +70,7 @@ def reused_tokens(trace: Trace) -> Int64 | None:
 
 
 def prefix_share(trace: Trace) -> float | None:
-    """Share of all prompt tokens that repeats an earlier prefix; None where the trace does not say."""
+    """Return the share of all prompt tokens that repeats an earlier prefix; None if unknown."""
     reused = reused_tokens(trace)
     return None if reused is None else float(reused.sum() / trace.prompt_tokens.sum(dtype=np.int64))
 
@@ -97,7 +97,7 @@ class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def compare(real: Trace, synthetic: Trace) -> Comparison:
-    """Every number that both traces have the columns for."""
+    """Compare all numbers that both traces have the columns for."""
     lengths: dict[str, Any] = {
         "ks_prompt": ks_distance(real.prompt_tokens, synthetic.prompt_tokens),
         "ks_output": ks_distance(real.output_tokens, synthetic.output_tokens),
@@ -134,7 +134,7 @@ def _compare_prefixes(real: Trace, synthetic: Trace) -> dict[str, Any]:
 
 
 def ks_distance(first: np.ndarray, second: np.ndarray) -> float:
-    """The largest difference between two empirical distribution functions (Kolmogorov-Smirnov)."""
+    """Return the largest difference between two empirical distribution functions (Kolmogorov-Smirnov)."""
     first, second = np.sort(first), np.sort(second)
     points = np.concatenate([first, second])
     below_first = np.searchsorted(first, points, side="right") / len(first)
@@ -148,7 +148,7 @@ def mean_error(real: np.ndarray, synthetic: np.ndarray) -> float:
 
 
 def spearman(first: np.ndarray, second: np.ndarray) -> float:
-    """Rank correlation, ties sharing their mean rank; 0 where one column never changes."""
+    """Return the rank correlation, ties sharing their mean rank; 0 where one column never changes."""
     ranks_first, ranks_second = mean_ranks(first), mean_ranks(second)
     ranks_first -= ranks_first.mean()
     ranks_second -= ranks_second.mean()
@@ -157,7 +157,7 @@ def spearman(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def mean_ranks(values: np.ndarray) -> Float64:
-    """The rank of every value, from 0; equal values share the mean of theirs."""
+    """Return the rank of every value, from 0; equal values share the mean of theirs."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
     middles: Float64 = (ends - counts + ends - 1) / 2
@@ -165,7 +165,7 @@ def mean_ranks(values: np.ndarray) -> Float64:
 
 
 def minute_dispersion(real_s: Float64, synthetic_s: Float64) -> float:
-    """Squared difference of the per-minute counts over the real counts: about 1 for Poisson noise."""
+    """Return the squared difference of per-minute counts over the real counts: about 1 for Poisson noise."""
     minutes = int(max(real_s[-1], synthetic_s[-1]) // 60) + 1
     real = np.bincount((real_s // 60).astype(np.int64), minlength=minutes)
     synthetic = np.bincount((synthetic_s // 60).astype(np.int64), minlength=minutes)

@@ -58,7 +58,7 @@ def fetch(
     timeout_s: float = TIMEOUT_S,
     most_bytes: int | None = None,
 ) -> Path:
-    """The entry's file under the downloads folder, brought there if it is not yet.
+    """Return the entry's file in the downloads folder, downloading it if needed.
 
     `base` is a folder or a URL that holds the file under its upstream name, instead of the publisher's. With
     `most_bytes` a larger download, or one of unknown length, is given up before it begins.
@@ -84,7 +84,7 @@ def fetch(
 
 
 def _put(part: IO[bytes], target: Path) -> None:
-    """Under its name, for good."""
+    """Move the finished download to its name."""
     try:
         os.fsync(part.fileno())
         os.replace(part.name, target)  # noqa: PTH105 - the atomic one, by name
@@ -106,7 +106,7 @@ def _locked(path: Path) -> Iterator[IO[bytes]]:
             # Unbuffered: a full disk is noticed by the write that meets it, not when the file is closed.
             part = path.open("ab+", buffering=0)
             fcntl.flock(part, fcntl.LOCK_EX)
-            # The one who held the lock may have renamed it to the finished file, or be about to.
+            # The process that had the lock may have renamed it to the finished file, or be about to.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(path.stat(), os.fstat(part.fileno())):
                     break
@@ -168,8 +168,8 @@ def _download(url: str, part: IO[bytes], progress: Progress, terms: _Terms) -> N
         except (OSError, http.client.HTTPException) as error:
             reason = str(error) or type(error).__name__
     have = part.seek(0, os.SEEK_END)
-    kept = f" after {have:,} bytes; run the same command again to resume" if have else ""
-    raise DownloadError("download-failed", f"cannot download {url}: {reason}{kept}")
+    hint = f" after {have:,} bytes; run the same command again to resume" if have else ""
+    raise DownloadError("download-failed", f"cannot download {url}: {reason}{hint}")
 
 
 def _check_address(url: str, what: str | None = None) -> None:
@@ -191,7 +191,7 @@ def _check_address(url: str, what: str | None = None) -> None:
 
 
 def _continue(url: str, part: IO[bytes], progress: Progress, terms: _Terms) -> bool:
-    """Ask for what is missing and append it; False when the answer ended early."""
+    """Download and append the missing part; False if the answer ended early."""
     have = part.seek(0, os.SEEK_END)
     validator = _validator_of(part)
     request = urllib.request.Request(
@@ -257,7 +257,7 @@ def _check_length(url: str, total: int | None, terms: _Terms) -> None:
         raise DownloadError(
             "download-unverifiable",
             f"cannot download {url}: the server does not say how long it is, nor the publisher its "
-            "sha256, so nobody could tell whether it came whole",
+            "sha256, so its completeness cannot be checked",
         )
     if total is not None and total > min(terms.known_bytes or MOST_BYTES, MOST_BYTES):
         raise _too_long(url, terms.known_bytes or MOST_BYTES, f"it says that it has {total:,}")
@@ -296,15 +296,15 @@ def _pump(
 
 def _check(name: str, file: RemoteFile, part: IO[bytes]) -> None:
     path = Path(part.name)
-    found = sha256_of(path)
+    actual = sha256_of(path)
     if file.sha256 is None:
-        record(downloads() / file.name, found)
-    elif found != file.sha256:
+        record(downloads() / file.name, actual)
+    elif actual != file.sha256:
         size = path.stat().st_size
         _restart(part)
         raise CheckFailedError(
             "download-wrong-checksum",
-            f"{name}: sha256 of {file.name} is {found} ({size:,} bytes) but {file.sha256} was expected; "
+            f"{name}: sha256 of {file.name} is {actual} ({size:,} bytes) but {file.sha256} was expected; "
             "it was removed: upstream changed it, or something altered it on the way",
         )
 

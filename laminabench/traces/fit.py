@@ -31,7 +31,7 @@ _GAP_BODY = 64
 
 
 def fit(trace: Trace, name: str, note: str = "") -> Profile:
-    """The profile of this trace, with the errors that one synthetic trace of the same size has."""
+    """Return the profile of this trace, with the errors that one synthetic trace of the same size has."""
     prompt, output = token_table(trace.prompt_tokens), token_table(trace.output_tokens)
     profile = Profile(
         name=name,
@@ -144,7 +144,7 @@ def _arrivals(arrival_s: Float64) -> Arrivals:
 
 
 def _gaps(arrival_s: Float64, place: np.ndarray, counts: np.ndarray, widths: Float64) -> Quantiles:
-    """Gaps over the mean gap of their bin, every bin closed to a circle so that no edge is lost."""
+    """Return gaps over the mean gap of their bin, every bin closed to a circle so that no edge is lost."""
     last = np.cumsum(counts) - 1
     ends = np.flatnonzero(counts)
     following = np.append(arrival_s[1:], 0)

@@ -1,4 +1,4 @@
-"""Traces as data frames, for who works in Python: `laminabench.traces.list()`, `load` and `from_frame`."""
+"""Traces as data frames, for Python users: `laminabench.traces.list()`, `load` and `from_frame`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def listed() -> pd.DataFrame:
-    """The traces known by name: a row each, with what is on this machine of it.
+    """Return the traces known by name: a row each, with what is on this machine of it.
 
     Examples:
         >>> import laminabench as lb
@@ -34,8 +34,8 @@ def listed() -> pd.DataFrame:
     for entry in catalogue.entries().values():
         requests = entry.published.requests if entry.published else named_profile(entry.name).requests
         file = data_file(entry)
-        told = (entry.description, requests, entry.license, None if file is None else str(file))
-        rows.append((entry.name, *told))
+        details = (entry.description, requests, entry.license, None if file is None else str(file))
+        rows.append((entry.name, *details))
     rows += [
         (name, "imported", None, None, str(catalogue.imported_path(name)))
         for name in catalogue.imported_names()
@@ -45,7 +45,7 @@ def listed() -> pd.DataFrame:
 
 
 def load(trace: str, *, num_requests: int | None = None, offline: bool = False) -> pd.DataFrame:
-    """A trace as a data frame, a row for each request; `attrs` says where it is from.
+    """Return a trace as a data frame, a row for each request; `attrs` says where it is from.
 
     A name of the catalogue, a file, or `profile:NAME`, as `laminabench replay --trace` takes it.
 
@@ -55,12 +55,12 @@ def load(trace: str, *, num_requests: int | None = None, offline: bool = False) 
         >>> list(requests.columns), requests.attrs["source"]
         (['arrival_s', 'prompt_tokens', 'output_tokens'], 'profile')
     """
-    found = resolve(trace, offline=offline, requests=num_requests)
-    return to_frame(found if num_requests is None else found.first(num_requests))
+    resolved = resolve(trace, offline=offline, requests=num_requests)
+    return to_frame(resolved if num_requests is None else resolved.first(num_requests))
 
 
 def to_frame(trace: Trace) -> pd.DataFrame:
-    """The columns of a trace; sessions and prefix blocks where it has them."""
+    """Return the columns of a trace; sessions and prefix blocks where it has them."""
     import pandas as pd
 
     frame = pd.DataFrame({name: getattr(trace, name) for name in ("prompt_tokens", "output_tokens")})
@@ -75,7 +75,7 @@ def to_frame(trace: Trace) -> pd.DataFrame:
 
 
 def from_frame(frame: pd.DataFrame, name: str = "dataframe") -> Trace:
-    """A data frame as a trace: `prompt_tokens`, `output_tokens`, and perhaps `arrival_s` and others.
+    """Return a data frame as a trace: `prompt_tokens`, `output_tokens`, and perhaps `arrival_s` and others.
 
     Columns may have the names that `laminabench replay` knows of files, and are checked as a file's are.
 
@@ -95,7 +95,7 @@ def from_frame(frame: pd.DataFrame, name: str = "dataframe") -> Trace:
                 "trace-frame", f"{name}: its columns cannot be written as a table: {error}"
             ) from error
         try:
-            found = load_file(path, name=name)
+            loaded = load_file(path, name=name)
         except UserError as error:
             raise UserError(error.code, error.sentence.replace(str(path), name)) from error
-    return replace(found, meta=replace(found.meta, origin="a DataFrame"))
+    return replace(loaded, meta=replace(loaded.meta, origin="a DataFrame"))

@@ -22,7 +22,7 @@ MOST_POINTS = 20_000
 
 
 def check_suffix(target: Path) -> None:
-    """UserError for a kind of picture that is not drawn, before anything is computed for it."""
+    """Raise a UserError for an unsupported kind of picture, before anything is computed for it."""
     if target.suffix.lower() not in SUFFIXES:
         raise UserError(
             "plot-bad-suffix", f"cannot draw {target}: give it one of the suffixes {', '.join(SUFFIXES)}"

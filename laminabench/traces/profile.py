@@ -38,7 +38,7 @@ class Quantiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     values: tuple[float, ...]
 
     def at(self, ranks: Float64) -> Float64:
-        """The values at these ranks in [0, 1).
+        """Return the values at these ranks in [0, 1).
 
         Not np.interp: a compiler may fuse its multiplication and addition on one machine and not on another.
         """
@@ -146,12 +146,12 @@ def write_profile(profile: Profile, path: Path) -> None:
 
 
 def profile_sha256(profile: Profile) -> str:
-    """The sum of the file that `write_profile` writes: it names the profile in the manifest of a run."""
+    """Return the sum of the file that `write_profile` writes, which names the profile in a manifest."""
     return hashlib.sha256(profile_text(profile).encode()).hexdigest()
 
 
 def profile_text(profile: Profile) -> str:
-    """The profile as TOML; the same profile gives the same text."""
+    """Return the profile as TOML; the same profile gives the same text."""
     top = msgspec.to_builtins(profile)
     sections = {key: top.pop(key) for key in list(top) if isinstance(top[key], dict)}
     out = [_pair(key, value) for key, value in top.items() if value is not None]
@@ -193,7 +193,7 @@ def _number(value: object) -> str:
 
 
 def parse_profile(text: str, origin: str) -> Profile:
-    """The profile in this text; `origin` names it in errors."""
+    """Return the profile in this text; `origin` names it in errors."""
     try:
         table = safe_parse.toml(text)
     except tomllib.TOMLDecodeError as error:

@@ -50,15 +50,15 @@ def resolve(
     progress: Progress = lambda done, total: None,
     limits: Limits | None = None,
 ) -> Trace:
-    """The trace that `text` means: a path, an imported name, a name of the catalogue, or `profile:` and that.
+    """Return the trace named by `text`: a path, an imported name, a catalogue name, or `profile:NAME`.
 
     `requests` bounds how many are wanted; only a trace generated from a very large profile makes use of it.
     """
     if text.startswith(PROFILE):
         return _from_profile(catalogue.find(text.removeprefix(PROFILE)), requests, seed)
-    found, why_not = real_trace(text, offline=offline, notice=notice, progress=progress, limits=limits)
-    if found is not None:
-        return found
+    resolved, why_not = real_trace(text, offline=offline, notice=notice, progress=progress, limits=limits)
+    if resolved is not None:
+        return resolved
     trace = _from_profile(catalogue.find(text), requests, seed)
     notice(f"{text} is not here ({why_not}): {trace.meta.notes[0]}, {len(trace):,} requests")
     return trace
@@ -72,7 +72,7 @@ def real_trace(
     progress: Progress = lambda done, total: None,
     limits: Limits | None = None,
 ) -> tuple[Trace | None, str]:
-    """The trace from a file; or none, and why there is only a profile of that name."""
+    """Return the trace from a file; or none, and why there is only a profile of that name."""
     path = expanded(text)
     if path.is_file():
         if path.suffix == ".toml":
@@ -99,7 +99,7 @@ def real_trace(
 
 
 def data_file(entry: Entry) -> Path | None:
-    """The entry's real data on this machine: downloaded, or in $LAMINABENCH_TRACES."""
+    """Return the entry's real data on this machine: downloaded, or in $LAMINABENCH_TRACES."""
     places = [entry.downloaded_path]
     folder = _shared()
     if folder is not None:
@@ -120,7 +120,7 @@ def _shared() -> Path | None:
 
 
 def _downloaded(entry: Entry, progress: Progress) -> tuple[Path | None, str]:
-    """The file, or why there is none."""
+    """Return the file, or why there is none."""
     # Here, as it brings an HTTP client, TLS and e-mail headers.
     from laminabench.traces.fetch import DownloadError, fetch
 
@@ -139,7 +139,7 @@ def _downloaded(entry: Entry, progress: Progress) -> tuple[Path | None, str]:
         )
         return path, ""
     except (DownloadError, CheckFailedError) as error:
-        # A failed check is often the log-in page of somebody's network.
+        # A failed check is often the log-in page of a network.
         return None, str(error)
 
 
@@ -167,8 +167,8 @@ def _from_profile(entry: Entry, requests: int | None, seed: int) -> Trace:
     from laminabench.traces.synth import synthesise
 
     profile = named_profile(entry.name)
-    wanted = min(requests, profile.requests) if requests and profile.requests > MOST_IN_FULL else None
-    trace = synthesise(profile, wanted, seed)
+    count = min(requests, profile.requests) if requests and profile.requests > MOST_IN_FULL else None
+    trace = synthesise(profile, count, seed)
     return replace(trace, meta=replace(trace.meta, license=entry.license, citation=entry.citation))
 
 
@@ -178,7 +178,7 @@ def transforms_of(request: ReplayRequest) -> Transforms:
     return Transforms(window_s, **same)
 
 
-def whole(
+def load_needed(
     name: str, transforms: Transforms, listener: Listener, *, offline: bool, max_rows: int | None = None
 ) -> Trace:
     """Load as much of a trace as the transforms can need."""

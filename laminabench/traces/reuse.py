@@ -80,7 +80,7 @@ def root_blocks(blocks: PrefixBlocks) -> int:
 
 
 def size_classes(prompt: Quantiles, prompt_tokens: Int32, classes: int) -> Int64:
-    """The class of each prompt: which of equal shares of the distribution it is in."""
+    """Return the class of each prompt: which of equal shares of the distribution it is in."""
     bounds = prompt.at(np.arange(1, classes) / classes)
     return np.searchsorted(bounds, prompt_tokens, side="right")
 
@@ -101,7 +101,7 @@ def _lag_table(lags_s: list[float]) -> Quantiles:
 def synthesise_reuse(
     profile: Profile, prompt_tokens: Int32, output_tokens: Int32, times_s: Float64, draws: Draws
 ) -> PrefixBlocks:
-    """Prefix blocks for these prompts: shared exactly where one repeats the start of an earlier one."""
+    """Return prefix blocks for these prompts, shared where one repeats the start of an earlier one."""
     reuse = profile.reuse
     assert reuse is not None
     count = len(prompt_tokens)
@@ -135,12 +135,12 @@ def synthesise_reuse(
     ends = prompt_tokens.tolist()
     sources = np.full(count, -1, np.int64)
     shared = np.minimum(depth, reuse.root_blocks)
-    for row, (wanted, goes_on) in enumerate(zip(depth.tolist(), continues.tolist(), strict=True)):
-        if wanted > reuse.root_blocks:
-            found = family.turn(row, wanted, targets_s[row], ends[row]) if goes_on else None
-            found = found or family.fork(row, wanted, targets_s[row], rejoins[row])
-            if found is not None:
-                sources[row], shared[row] = found
+    for row, (blocks, goes_on) in enumerate(zip(depth.tolist(), continues.tolist(), strict=True)):
+        if blocks > reuse.root_blocks:
+            source = family.turn(row, blocks, targets_s[row], ends[row]) if goes_on else None
+            source = source or family.fork(row, blocks, targets_s[row], rejoins[row])
+            if source is not None:
+                sources[row], shared[row] = source
         family.add(row)
     return _blocks(lengths, shared, sources, reuse.root_blocks)
 
@@ -157,7 +157,7 @@ class _Log:
         self.rows.append(row)
 
     def near(self, target_s: float, reach: int) -> range:
-        """Positions around this time, at most `reach` of them."""
+        """Return the positions around this time, at most `reach` of them."""
         middle = bisect_left(self.times_s, target_s)
         first = max(0, min(middle - reach // 2, len(self.rows) - reach))
         return range(first, min(first + reach, len(self.rows)))
@@ -206,15 +206,15 @@ class _Family:
             candidates = self._all.near(target_s, 64)
             log = self._all
         far = (False, 0.0)
-        found = self._longest
+        best = self._longest
         for at in candidates:
             source = log.rows[at]
             nearness = (self._full[source] > depth, -abs(log.times_s[at] - target_s))
             if nearness > far:
-                far, found = nearness, source
-        depth = min(depth, self._full[found])
-        self._forks[depth].append(self._times_s[row], found)
-        return found, depth
+                far, best = nearness, source
+        depth = min(depth, self._full[best])
+        self._forks[depth].append(self._times_s[row], best)
+        return best, depth
 
 
 def _blocks(lengths: Int64, shared: Int64, sources: Int64, root: int) -> PrefixBlocks:

@@ -29,7 +29,7 @@ def save(trace: Trace, path: Path) -> None:
 
 
 def check_suffix(path: Path) -> None:
-    """UserError for a name that `save` does not write, before anything is computed for it."""
+    """Raise a UserError for a name that `save` does not write, before anything is computed for it."""
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(
             "trace-bad-suffix", f"cannot write {path}: a trace file ends in {', '.join(SUFFIXES)}"
@@ -77,12 +77,12 @@ def _write_jsonl(trace: Trace, path: Path) -> None:
 
 
 def _slices(trace: Trace) -> Iterator[slice]:
-    """Rows to convert at a time: a copy of a whole month would not fit beside it."""
+    """Yield slices of rows to convert at a time: a copy of a whole month would not fit beside it."""
     return (slice(first, first + _ROWS) for first in range(0, len(trace), _ROWS))
 
 
 def _table(trace: Trace, rows: slice, *, arrivals: bool = False) -> pa.Table:
-    """These rows under the names of the file; without arrivals where the trace has none."""
+    """Return these rows under the names of the file; without arrivals where the trace has none."""
     columns = {}
     if arrivals or trace.meta.has_arrivals:
         columns["arrival_s"] = pa.array(trace.arrival_s[rows])

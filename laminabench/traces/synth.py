@@ -68,7 +68,7 @@ def _meta(profile: Profile, seed: int) -> TraceMeta:
 
 
 def _lengths(profile: Profile, count: int, draws: Draws) -> tuple[Int32, Int32]:
-    """Prompt and output tokens: both distributions kept in every block, tied together by the copula."""
+    """Return prompt and output tokens: each block has both distributions, joined by the copula."""
     prompt_tokens, output_tokens = np.empty(count, np.int32), np.empty(count, np.int32)
     conditional = _Conditional(profile.copula)
     start = 0
@@ -111,7 +111,7 @@ class _Conditional:
 
 
 def _arrival_times(arrivals: Arrivals, count: int, draws: Draws) -> Float64:
-    """Arrival times in seconds, rising from 0, whole microseconds."""
+    """Return arrival times in seconds, rising from 0, whole microseconds."""
     arrived_us = np.empty(count, np.int64)
     start = 0
     bins = _bin_counts(arrivals, count, draws)
@@ -137,7 +137,7 @@ def _arrival_times(arrivals: Arrivals, count: int, draws: Draws) -> Float64:
 
 
 def _bin_counts(arrivals: Arrivals, count: int, draws: Draws) -> Int64:
-    """Requests in each bin, over as many passes as it takes: Poisson noise around the profile's counts."""
+    """Return requests by bin, in as many passes as needed: Poisson noise around the profile's counts."""
     cumulative = np.cumsum(arrivals.counts)
     total, per_pass = int(cumulative[-1]), len(cumulative)
     bins = np.zeros(-(-count // total) * per_pass, np.int64)
@@ -171,23 +171,23 @@ def _batches(busy: Int64, counts: Int64) -> Iterator[Int64]:
 
 
 def _gaps(arrivals: Arrivals, count: int, draws: Draws) -> Int64:
-    """Gaps in millionths of the mean gap: any run of a bin's size has about the whole distribution in it."""
+    """Return gaps in millionths of the mean: any run of a bin's size has about the full distribution."""
     ranks = draws.along(np.arange(count))
     return np.rint(arrivals.gaps.at(ranks) * _GAP_UNIT).astype(np.int64)
 
 
 def _spread(gaps: Int64, counts: Int64, opens: Float64, widths: Float64, turns: Float64) -> Int64:
-    """Microseconds of arrivals inside these bins: the gaps stretched to fill each bin.
+    """Return microseconds of arrivals inside these bins: the gaps stretched to fill each bin.
 
     The gaps of a bin are a circle, as they were when measured, and turned by a random angle.
     """
     owner = np.repeat(np.arange(len(counts)), counts)
     last = np.cumsum(counts) - 1
-    gone = np.cumsum(gaps)
-    before = np.append(0, gone[last[:-1]])
+    elapsed = np.cumsum(gaps)
+    before = np.append(0, elapsed[last[:-1]])
     # A bin of only simultaneous requests has no gaps to stretch: all of it falls on one moment.
-    totals = np.maximum(gone[last] - before, 1)
-    angle = (gone - before[owner]) / totals[owner] + turns[owner]
+    totals = np.maximum(elapsed[last] - before, 1)
+    angle = (elapsed - before[owner]) / totals[owner] + turns[owner]
     angle -= np.floor(angle)
     arrived_us: Int64 = np.rint((opens[owner] + angle * widths[owner]) * 1e6).astype(np.int64)
     arrived_us.sort()

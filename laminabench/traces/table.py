@@ -118,7 +118,7 @@ class Trace(msgspec.Struct, frozen=True):
         return self if count >= len(self) else self.take(np.arange(count))
 
     def take(self, rows: Int64) -> Trace:
-        """These rows, in this order; the first of them arrives at 0 s."""
+        """Return these rows, in this order; the first of them arrives at 0 s."""
         arrival_s = self.arrival_s[rows]
         return replace(
             self,
@@ -131,7 +131,7 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 def _freeze(table: Trace | PrefixBlocks, *names: str) -> None:
-    """Read-only views in place of the columns: whoever made them keeps theirs as they are."""
+    """Replace the columns by read-only views, leaving the caller's arrays as they are."""
     for name in names:
         column = getattr(table, name)
         if column is not None:
@@ -141,7 +141,7 @@ def _freeze(table: Trace | PrefixBlocks, *names: str) -> None:
 
 
 def taken(rows: Int64, columns: tuple[Any, ...]) -> tuple[Any, ...]:
-    """These rows of arrays and blocks; where there is no such column there is none."""
+    """Return these rows of arrays and blocks; where there is no such column there is none."""
     return tuple(None if column is None else column.take(rows) for column in columns)
 
 
@@ -154,7 +154,7 @@ def make_trace(
     prefix_blocks: PrefixBlocks | None = None,
     session: Int64 | None = None,
 ) -> Trace:
-    """A checked Trace from columns that are already valid row by row.
+    """Return a checked Trace from columns that are already valid row by row.
 
     Sorts by arrival, moves the first arrival to 0 s and leaves out requests without output (they failed
     upstream; there is nothing to decode). What it did is written into the notes.

@@ -32,7 +32,7 @@ class Transforms:
     seed: int = 0
 
     def apply(self, trace: Trace) -> Trace:
-        """The transformed trace; what changed is told in its notes."""
+        """Return the transformed trace; its notes list the changes."""
         trace = self._window(trace)
         trace = self._scale(trace)
         trace = self._limit(trace)
@@ -103,11 +103,11 @@ class Transforms:
                 "trace-all-too-long",
                 "every request is longer than --max-prompt/--max-output allow; raise them or truncate",
             )
-        kept = trace.take(np.flatnonzero(~too_long))
-        return replace(kept, meta=trace.meta.with_note(f"{share} were too long and were dropped"))
+        remaining = trace.take(np.flatnonzero(~too_long))
+        return replace(remaining, meta=trace.meta.with_note(f"{share} were too long and were dropped"))
 
     def _sample(self, trace: Trace) -> Trace:
-        """Whole sessions at random, until the number of requests is reached."""
+        """Sample complete sessions at random, until the number of requests is reached."""
         if self.sample is None or self.sample >= len(trace):
             return trace
         random = np.random.Generator(np.random.PCG64(self.seed))
@@ -158,8 +158,8 @@ class Transforms:
 
 
 def _whole_tokens(tokens: np.ndarray) -> Int32:
-    whole: Int32 = np.clip(tokens, 1, MAX_TOKENS).astype(np.int32)
-    return whole
+    rounded: Int32 = np.clip(tokens, 1, MAX_TOKENS).astype(np.int32)
+    return rounded
 
 
 def _with_lengths(trace: Trace, prompt: np.ndarray, output: np.ndarray) -> Trace:
@@ -171,12 +171,12 @@ def _with_lengths(trace: Trace, prompt: np.ndarray, output: np.ndarray) -> Trace
 
 
 def poisson_like(requests: int, rate_per_s: float, burstiness: float, seed: int) -> Float64:
-    """Arrivals at a mean rate: Poisson for burstiness 1, gamma gaps of that shape otherwise.
+    """Return arrivals at a mean rate: Poisson for burstiness 1, gamma gaps of that shape otherwise.
 
     As in vLLM's benchmark, burstiness is the gamma's shape: below 1 is burstier, above 1 more even.
     """
     random = np.random.Generator(np.random.PCG64(seed))
-    # Absurd rates give absurd times, infinite or NaN among them: whoever asked checks the span.
+    # Absurd rates give absurd times, infinite or NaN among them: the caller checks the span.
     with np.errstate(all="ignore"):
         gaps = random.gamma(burstiness, np.divide(1.0, rate_per_s * burstiness), requests)
         gaps[0] = 0.0

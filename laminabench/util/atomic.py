@@ -48,25 +48,25 @@ def replacing(target: Path, *, durable: bool = True) -> Iterator[Path]:
         if durable:
             force(target.parent)
     except OSError as error:
-        raise UserError("file-cannot-write", f"cannot write {target}: {said(error)}") from error
+        raise UserError("file-cannot-write", f"cannot write {target}: {os_message(error)}") from error
     finally:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 temporary.unlink()
 
 
-def said(error: OSError) -> str:
-    """The system's words, which libraries put among their own."""
+def os_message(error: OSError) -> str:
+    """Return the system's message, without the text that libraries add."""
     return os.strerror(error.errno) if error.errno else " ".join(str(error).split())
 
 
 def partial(name: str, suffix: str = "") -> str:
-    """A name for what is being written and will be called `name`; nobody else has it."""
+    """Return a unique temporary name for a file that will be called `name`."""
     return f".{name}.{secrets.token_hex(4)}.partial{suffix}"
 
 
 def force(path: Path) -> None:
-    """A file's content, or a folder's names, are on the disk when this returns."""
+    """Flush a file's content, or a folder's names, to the disk."""
     handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
@@ -88,7 +88,7 @@ def make_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def alone(target: Path) -> Iterator[None]:
-    """Nobody else writes `target` meanwhile, and what a writer left that was killed is removed."""
+    """Lock `target` against other writers, and remove what a killed writer left."""
     path = target.with_name(f".{target.name}.lock")
     handle = _locked(path, target)
     try:
@@ -99,7 +99,7 @@ def alone(target: Path) -> Iterator[None]:
                 left.unlink(missing_ok=True)
         yield
     finally:
-        # Removed before it is let go, so that who waits for it sees that it is another's.
+        # Removed before unlocking, so that a waiting process sees that the lock is another file.
         with contextlib.suppress(OSError):
             path.unlink()
         os.close(handle)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-_KEPT = re.compile(
+_ALLOWED = re.compile(
     "(HOME|LANG|LD_LIBRARY_PATH|LD_PRELOAD|LOGNAME|PATH|TMPDIR|TZ|USER|VIRTUAL_ENV)$"
     "|CPATH|CUDA_|CXX|GLIBC_|GOMP_|KMP_|LAMINA|LC_|MALLOC_|MKL_|NCCL_|NVIDIA_|OMP_|OPENBLAS_|PYTHON"
     "|PYTORCH_|TORCH|TRITON_|VLLM_|XDG_"
@@ -16,7 +16,7 @@ _SECRET = re.compile("KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH")
 
 
 def child_environment(**more: str) -> dict[str, str]:
-    """The list, and `more`."""
+    """Return the allowed variables, and `more`."""
     return {name: value for name, value in os.environ.items() if _may_have(name)} | more
 
 
@@ -28,4 +28,4 @@ def pip_environment(**more: str) -> dict[str, str]:
 
 
 def _may_have(name: str) -> bool:
-    return _KEPT.match(name) is not None and _SECRET.search(name) is None
+    return _ALLOWED.match(name) is not None and _SECRET.search(name) is None

@@ -44,7 +44,7 @@ class Interrupted(BaseException):
 
 
 def require_text(word: str) -> None:
-    """A UserError for a name that is no text: what is kept in files says names as UTF-8."""
+    """Raise a UserError for a name that is no text: files store names as UTF-8."""
     try:
         word.encode()
     except UnicodeEncodeError:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def gc_paused() -> Iterator[None]:
-    """Garbage is not searched for in here; afterwards it is as it was."""
+    """Pause garbage collection in the block; afterwards it is as it was."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

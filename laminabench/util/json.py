@@ -16,7 +16,7 @@ else:  # a reader of types at run time cannot follow a type that has itself in i
 
 
 def json_safe(fact: Any) -> Any:
-    """null for what JSON has no number for, such as the end of an open window."""
+    """Replace numbers that JSON lacks, such as the end of an open window, by null."""
     if isinstance(fact, Mapping):
         return {name: json_safe(inner) for name, inner in fact.items()}
     if isinstance(fact, list | tuple):
@@ -25,12 +25,12 @@ def json_safe(fact: Any) -> Any:
 
 
 def to_json(facts: msgspec.Struct) -> dict[str, Json]:
-    """The keys that `--json` and files have of typed facts."""
+    """Convert typed facts to the keys of `--json` and files."""
     return cast("dict[str, Json]", msgspec.to_builtins(facts, enc_hook=as_number))
 
 
 def as_number(value: object) -> float | int:
-    """numpy's numbers, which are no numbers of JSON."""
+    """Convert NumPy numbers, which JSON does not know."""
     if isinstance(value, float):
         return float(value)
     if isinstance(value, int) or hasattr(value, "__index__"):

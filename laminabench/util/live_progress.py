@@ -1,6 +1,6 @@
-"""What a live replay says of itself while it runs: where it is now, and faults as they happen.
+"""Progress of a live replay: its state, and faults as they happen.
 
-Times are seconds since its clock began. What a system cannot know is None, never a guess.
+Times are seconds since its clock began. Unknown values are None, never a guess.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# Read back from files that others wrote: what is counted is no number of a hundred digits.
+# Bounded, since it is read back from files that others wrote.
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 
 
@@ -65,7 +65,7 @@ class FaultEvent(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", ta
 
 
 class Gaps(NamedTuple):
-    """Times between tokens since the last were told of: all of them, or a system tells of none."""
+    """Times between tokens since the last report: all of them, or none if a system has none."""
 
     seconds: NDArray[np.float64]
     tokens: NDArray[np.int64]  # how many came after that time

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 
 def table(titles: Sequence[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
-    """Line by line; aligned right under a title that begins with `>`."""
+    """Yield a table's lines; columns whose title begins with `>` are right-aligned."""
     yield row(title.removeprefix(">") for title in titles)
     yield row("--:" if title.startswith(">") else "---" for title in titles)
     yield from map(row, rows)
@@ -17,6 +17,6 @@ def row(cells: Iterable[str]) -> str:
 
 
 def plain(text: str) -> str:
-    """Names are not ours: none of them shall end a cell, a line or begin markup."""
-    kept = " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")
-    return kept.replace("<", "&lt;").replace("`", "'")
+    """Escape a foreign name so that it cannot end a cell or line, or begin markup."""
+    escaped = " ".join(text.split()).replace("\\", "\\\\").replace("|", "\\|")
+    return escaped.replace("<", "&lt;").replace("`", "'")

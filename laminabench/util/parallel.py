@@ -17,7 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver, resource_tracker
 from typing import Any, Protocol, TypeVar
 
-from laminabench.util import proc
+from laminabench.util import host
 from laminabench.util.errors import UserError
 from laminabench.util.version import __version__
 
@@ -41,8 +41,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-class Crew(Protocol):
-    """Does `work(common, item)` of every item; (index of the item, result) in the order they end."""
+class WorkerPool(Protocol):
+    """A function that yields (index, result) of `work(common, item)` for all items, as they end."""
 
     def __call__(
         self, work: Callable[[Any, Item], Result], items: Sequence[Item]
@@ -50,8 +50,8 @@ class Crew(Protocol):
 
 
 @contextlib.contextmanager
-def crew(common: Any, *, jobs: int | None = None, ray: str | None = None) -> Iterator[Crew]:
-    """Processes that are kept from one `work` to the next, with what they have found out on the way.
+def worker_pool(common: Any, *, jobs: int | None = None, ray: str | None = None) -> Iterator[WorkerPool]:
+    """Start worker processes that are reused, with their caches, from one `work` to the next.
 
     `work` is a function of a module, and like everything it is given and gives back it can be pickled. What
     it raises is raised here. One job works in this process. `ray` is the address of a cluster whose nodes
@@ -68,7 +68,7 @@ def crew(common: Any, *, jobs: int | None = None, ray: str | None = None) -> Ite
             work: Callable[[Any, Item], Result], items: Sequence[Item]
         ) -> Generator[tuple[int, Result], None, None]:
             nonlocal submit
-            if submit is None:  # processes take a while to begin, and perhaps nobody needs them
+            if submit is None:  # processes take a while to begin, and may not be needed
                 own = _processes(jobs or cores(), common) if ray is None else _on_ray(ray, common)
                 submit = at_the_end.enter_context(own)
             index_of = {submit(work, item): index for index, item in enumerate(items)}
@@ -79,13 +79,13 @@ def crew(common: Any, *, jobs: int | None = None, ray: str | None = None) -> Ite
 
 
 def _ended(pending: Iterable[Future[Any]]) -> Iterator[Future[Any]]:
-    """Each as it ends; a UserError where worker processes of this one stand still instead."""
+    """Yield each future as it ends; a UserError if this process's workers make no progress."""
     left, silent_s, used_s = set(pending), 0.0, -1.0
     while left:
         done, left = wait(left, LOOK_S, FIRST_COMPLETED)
         yield from done
         began, workers = used_s, multiprocessing.active_children()
-        used_s = sum(proc.used_s(worker.pid) for worker in workers if worker.pid)
+        used_s = sum(host.used_s(worker.pid) for worker in workers if worker.pid)
         silent_s = 0.0 if done or not workers or used_s != began else silent_s + LOOK_S
         if silent_s > SILENT_S:
             raise UserError(
@@ -103,8 +103,8 @@ def spread(
     jobs: int | None = None,
     ray: str | None = None,
 ) -> Generator[tuple[int, Result], None, None]:
-    """One work of a crew of its own."""
-    with crew(common, jobs=min(jobs or cores(), len(items)), ray=ray) as done:
+    """Run one `work` in a pool of its own."""
+    with worker_pool(common, jobs=min(jobs or cores(), len(items)), ray=ray) as done:
         yield from done(work, items)
 
 
@@ -134,7 +134,7 @@ def _processes(jobs: int, common: Any) -> Iterator[Submit]:
             "fewer of them at once with --jobs",
         ) from error
     except BaseException:
-        # What they are at, nobody waits for.
+        # Their current work is abandoned.
         for worker in set(multiprocessing.active_children()) - others:
             worker.kill()  # also one that is stopped
         raise
@@ -153,7 +153,7 @@ def _without_interrupts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_main() -> Iterator[None]:
-    """Workers that start meanwhile do not import the user's script, which would run it once more in each."""
+    """Keep workers that start in the block from importing the user's script, which would run it again."""
     before = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:
@@ -163,7 +163,7 @@ def _without_main() -> Iterator[None]:
 
 
 def _begin(common: Any) -> None:
-    """Without the parent there is nothing to do."""
+    """Prepare a worker process, which ends with its parent."""
     global _common  # noqa: PLW0603 - one a process, set before its first item
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _common = common
@@ -222,7 +222,7 @@ def _work_on_node(version: str, common: Any, work: Callable[[Any, Any], Any], it
 
 
 def _joined_ray(address: str) -> Any:
-    """Ray, connected; a UserError where it is not installed, or nobody answers."""
+    """Connect to Ray; a UserError if it is not installed or does not answer."""
     try:
         import ray
     except ImportError as error:
@@ -242,7 +242,7 @@ def _joined_ray(address: str) -> Any:
 
 
 def _require_address(address: str) -> None:
-    """Ray would start a cluster of its own, or try for minutes to reach one that is not there."""
+    """Check the address: Ray would start its own cluster, or try for minutes to reach a missing one."""
     if address == "auto":
         address = os.environ.get("RAY_ADDRESS", address)
     if address == "auto":  # Ray knows where it has started one

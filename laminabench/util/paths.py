@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def expanded(text: str) -> Path:
-    """The path a person wrote, `~` and `~user` resolved.
+    """Return the path a person wrote, `~` and `~user` resolved.
 
     Where there is no such user, an OSError that holds the name; the command line prints it as a sentence.
     """
@@ -16,16 +16,16 @@ def expanded(text: str) -> Path:
     try:
         return path.expanduser()
     except RuntimeError:
-        raise FileNotFoundError(errno.ENOENT, f"{path.parts[0]} is nobody here", text) from None
+        raise FileNotFoundError(errno.ENOENT, f"{path.parts[0]} is no user here", text) from None
 
 
 def descriptors() -> Path:
-    """The folder of trace descriptors and profiles."""
+    """Return the folder of trace descriptors and profiles."""
     return part_of_tree("traces")
 
 
 def part_of_tree(name: str) -> Path:
-    """A folder of the tree that is not imported: inside an installed package, or in the checkout."""
+    """Return a folder of the tree that is not imported: inside an installed package, or in the checkout."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "_tree" / name
     return installed if installed.is_dir() else package.parent / name

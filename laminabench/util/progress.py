@@ -1,4 +1,4 @@
-"""Who a use case reports to while it works: notes, details, progress. The command line prints them."""
+"""Listeners of a running use case: notes, details, progress. The command line prints them."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ if TYPE_CHECKING:
 
 
 class Listener:
-    """Hears nothing. What wants to know more overrides it."""
+    """A listener that ignores everything; subclasses override what they need."""
 
     def note(self, sentence: str) -> None:
-        """Something the user should know beside the result."""
+        """Report something the user should know along with the result."""
 
     def detail(self, sentence: str) -> None:
-        """Something only a curious user wants to know."""
+        """Report something that only a curious user needs to know."""
 
     @contextlib.contextmanager
     def progress(self, what: str, unit: str = "bytes") -> Iterator[Callable[[int, int | None], None]]:
-        """While the block works; it reports (done, total), or nothing where there is no unit."""
+        """Return a context whose function reports (done, total), or is not called where there is no unit."""
         del what, unit
         yield lambda done, total: None
 
     @contextlib.contextmanager
     def watch(self, expected: Expected) -> Iterator[Callable[[Happening], None]]:
-        """While the clock of a live replay runs; it tells what happens, a few times a second.
+        """Return a context for a live replay, whose function reports what happens, a few times a second.
 
-        Of one that was resumed, what happened before is told first, up to a Moment of where it was.
+        A resumed replay first reports what happened before, up to a Moment of where it was.
         """
         del expected
         yield lambda happening: None
 
 
 class Passing(Listener):
-    """Passes on all it hears. What does something with a part of it overrides that."""
+    """A listener that forwards everything; subclasses override what they change."""
 
     def __init__(self, to: Listener) -> None:
         self.to = to
@@ -54,12 +54,12 @@ class Passing(Listener):
 
     @contextlib.contextmanager
     def watch(self, expected: Expected) -> Iterator[Callable[[Happening], None]]:
-        with self.to.watch(expected) as told:
-            yield told
+        with self.to.watch(expected) as on_event:
+            yield on_event
 
 
 class Once(Passing):
-    """Passes each note on the first time only: what is true of one replay is of most."""
+    """A listener that forwards each note once: most replays repeat them."""
 
     def __init__(self, to: Listener) -> None:
         super().__init__(to)
@@ -72,15 +72,15 @@ class Once(Passing):
 
 
 class Watching(Listener):
-    """Passes on how live replays go, and nothing that they say beside it."""
+    """A listener that forwards only the progress of live replays."""
 
     def __init__(self, to: Listener) -> None:
         self.to = to
 
     @contextlib.contextmanager
     def watch(self, expected: Expected) -> Iterator[Callable[[Happening], None]]:
-        with self.to.watch(expected) as told:
-            yield told
+        with self.to.watch(expected) as on_event:
+            yield on_event
 
 
 SILENT = Listener()

@@ -76,7 +76,7 @@ def command_line(words: Sequence[str]) -> str:
 
 
 def redacted(words: Sequence[str]) -> list[str]:
-    """The words of a command without secrets, those of command lines within them too."""
+    """Return the words of a command without secrets, nested command lines included."""
     return list(_redacted(words))
 
 
@@ -102,7 +102,7 @@ def _redacted(words: Sequence[str]) -> Iterator[str]:
 
 
 def hidden(text: str, words: Sequence[str]) -> str:
-    """A sentence about a command line, without the secrets that this has."""
+    """Return a sentence about a command line, without the secrets that this has."""
     for word, without in zip(words, redacted(words), strict=True):
         if word != without:
             text = text.replace(word, without)
@@ -118,12 +118,12 @@ def _parts(word: str) -> Iterator[str]:
     yield from sorted(parts, key=len, reverse=True)
 
 
-def line(said: str) -> str:
-    """A command line within a word, without secrets; as it is if there are none."""
+def line(text: str) -> str:
+    """Return a command line in one text without its secrets; unchanged if there are none."""
     try:
-        words = shlex.split(said)
+        words = shlex.split(text)
     except ValueError:  # a quote without its other
-        found = _FLAG_IN_LINE.search(said)
-        return said[: found.end()] + HIDDEN if found else without_credentials(said)
+        match = _FLAG_IN_LINE.search(text)
+        return text[: match.end()] + HIDDEN if match else without_credentials(text)
     without = redacted(words)
-    return said if without == words else shlex.join(without)
+    return text if without == words else shlex.join(without)

@@ -30,19 +30,19 @@ UNPACKED_TIMES = 1000
 
 
 def content(path: Path, most: int = MOST_BYTES) -> bytes:
-    """The whole of a file; a UserError where it is none, or there is more of it than anybody would write."""
+    """Return a file's content; a UserError if it is no file, or larger than plausible."""
     require_file(path)
     with path.open("rb") as file:
-        found = file.read(most + 1)
-    if len(found) > most:
+        data = file.read(most + 1)
+    if len(data) > most:
         raise UserError(
             "file-too-large", f"{path} has more than {most >> 20} MiB: it is not what it is read as"
         )
-    return found
+    return data
 
 
 def require_file(path: Path) -> None:
-    """A UserError where something is in a file's place that may never end, but for what one names oneself."""
+    """Raise a UserError for a path that may never end, such as a pipe, unless the user named it."""
     if path.exists() and not path.is_file() and not path.is_dir() and path.parts[:2] != ("/", "dev"):
         raise UserError("file-is-pipe", f"{path} is a pipe or a device, and no file: it is not read")
 
@@ -57,10 +57,10 @@ def toml(text: str) -> dict[str, Any]:
     try:
         if _LONG_KEY.search(text):
             raise RecursionError
-        found = tomllib.loads(text)
-        if _is_deep(found):
+        document = tomllib.loads(text)
+        if _is_deep(document):
             raise RecursionError
-        return found
+        return document
     except tomllib.TOMLDecodeError:
         raise
     except RecursionError:
@@ -72,10 +72,10 @@ def toml(text: str) -> dict[str, Any]:
 def json_value(data: str | bytes) -> Any:
     """Parse JSON; a ValueError also if it is nested too deeply."""
     try:
-        found = json.loads(data)
-        if _is_deep(found):
+        value = json.loads(data)
+        if _is_deep(value):
             raise RecursionError
-        return found
+        return value
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

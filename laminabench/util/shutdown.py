@@ -1,4 +1,4 @@
-"""The end of this process and of all that it has begun, for who will not wait any longer."""
+"""Immediate end of this process and of all that it has started."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import os
 import signal
 from typing import NoReturn
 
-from laminabench.util import proc
+from laminabench.util import host
 
-# What Python's multiprocessing has beside it: it ends by itself, and takes what is left in /dev/shm with it.
+# multiprocessing's own process: it ends by itself and removes what is left in /dev/shm.
 _TRACKER = b"multiprocessing.resource_tracker"
 
 
 def end_at_once(status: int) -> NoReturn:
-    """Nothing is waited for, and nothing can be in the way: a process that is stopped is killed too."""
+    """End this process and its descendants, stopped ones too, without waiting."""
     for pid in _descendants(os.getpid()):
         with contextlib.suppress(OSError):
             os.kill(pid, signal.SIGKILL)
@@ -22,12 +22,12 @@ def end_at_once(status: int) -> NoReturn:
 
 
 def _descendants(pid: int) -> list[int]:
-    """Parents first: what they would begin meanwhile ends with them."""
+    """Return all descendants, parents first, so that those cannot start more."""
     children: dict[int, list[int]] = {}
-    for other in proc.pids():
-        if _TRACKER not in proc.read(other, "cmdline") and (fields := proc.stat(other)):
+    for other in host.pids():
+        if _TRACKER not in host.read(other, "cmdline") and (fields := host.stat(other)):
             children.setdefault(int(fields[1]), []).append(other)
-    found = list(children.get(pid, ()))
-    for child in found:  # grows meanwhile
-        found += children.get(child, ())
-    return found
+    descendants = list(children.get(pid, ()))
+    for child in descendants:  # grows meanwhile
+        descendants += children.get(child, ())
+    return descendants

@@ -1,4 +1,4 @@
-"""The end of a sentence about a wrong name: what was perhaps meant, or what there is."""
+"""Suggestions for a wrong name, as the end of a sentence."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def nearest(word: str, known: Iterable[str], limit: int = 120) -> str:
-    """`did you mean a or b?` with the likeliest of the known names, whatever their case, or what there is."""
+    """Return `did you mean a or b?` with the closest known names in any case, or else all names."""
     import difflib
 
     known = list(known)
@@ -18,7 +18,7 @@ def nearest(word: str, known: Iterable[str], limit: int = 120) -> str:
 
 
 def listed(names: Iterable[str], limit: int = 120) -> str:
-    """The names, as many as fit into the sentence."""
+    """Return the names as a list in a sentence, cut at `limit` characters."""
     names = list(names)
     text = ", ".join(names)
     while len(text) > limit:

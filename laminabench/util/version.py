@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 @cache
 def git_commit() -> str | None:
-    """The checkout's commit (with "-dirty" when it has changes), or None for an installed copy."""
+    """Return the checkout's commit (with "-dirty" when it has changes), or None for an installed copy."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None

@@ -36,7 +36,7 @@ def numbers(program: Any) -> Any:
     """A client and a server that agree about a load, within what the client adds."""
     load = program.load.Load(requests=10, concurrency=2, prompt_tokens=8, output_tokens=11)
     counted = program.load.Counted(10, 80, 110, gaps=100, gaps_s=2.0, ttft_ms=50.0)
-    seen = program.load.Seen(
+    seen = program.load.Reported(
         "c", 10, 80, 110, ("gap", 20.5), ("chunks", 40.0), ttft_ms=55.0, throughput_tokens_per_s=80.0
     )
     return SimpleNamespace(load=load, counted=counted, seen=seen)

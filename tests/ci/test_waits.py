@@ -65,16 +65,16 @@ TIMED = (
 
 @pytest.mark.parametrize("line", ENDLESS)
 def test_finds_what_may_never_end(waits: ModuleType, line: str) -> None:
-    assert [at for at, _ in waits.found(f"async def main():\n    {line}")] == [2]
+    assert [at for at, _ in waits.sleeps(f"async def main():\n    {line}")] == [2]
 
 
 @pytest.mark.parametrize("line", TIMED)
 def test_leaves_what_ends(waits: ModuleType, line: str) -> None:
-    assert not list(waits.found(f"async def main():\n    {line}"))
+    assert not list(waits.sleeps(f"async def main():\n    {line}"))
 
 
 def test_a_reason_is_given(waits: ModuleType) -> None:
-    assert list(waits.found("event.wait()  # waits:"))
+    assert list(waits.sleeps("event.wait()  # waits:"))
 
 
 def test_there_is_none(waits: ModuleType) -> None:

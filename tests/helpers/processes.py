@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from laminabench.util import proc
+from laminabench.util import host
 
 
 def children_of(parent: int) -> list[int]:
     """Return the processes started by another one and not reaped."""
-    return [number for number in proc.pids() if proc.stat(number)[1:2] == [str(parent)]]
+    return [number for number in host.pids() if host.stat(number)[1:2] == [str(parent)]]
 
 
 def members(group: int) -> list[int]:
     """Return the processes of a group that have not ended."""
-    return [number for number in proc.pids() if proc.stat(number)[2:3] == [str(group)] and alive(number)]
+    return [number for number in host.pids() if host.stat(number)[2:3] == [str(group)] and alive(number)]
 
 
 def alive(pid: int) -> bool:
     """Return whether a process exists and is no zombie."""
-    return proc.stat(pid)[:1] not in ([], ["Z"])
+    return host.stat(pid)[:1] not in ([], ["Z"])

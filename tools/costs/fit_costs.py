@@ -207,15 +207,15 @@ def _vllm_gemm(folder: Path, on: Device, dtype: str) -> GemmCost:
 def _vidur_gemm(folder: Path, on: Device) -> GemmCost:
     shape = model(VIDUR_MODEL)
     every = vidur_gemm(_vidur_mlp(folder, on), shape)
-    fit, held = terms.gemm(on, "bf16"), []
+    fit, deviations = terms.gemm(on, "bf16"), []
     for tp in map(int, np.unique(every["tp"])):
         # All four shapes of a degree are left out together: a whole layer nothing of which was seen.
         trial = fit.to(every.where(every["tp"] != tp))
         unseen = every.where(every["tp"] == tp)
         times = fit.times(unseen)(trial)
         layer = Layer(f"{VIDUR_MODEL} over {tp}", tuple((gemm.n, gemm.k) for gemm in shape.layer_gemms(tp)))
-        held.append((mape(times, unseen.seconds), *layer_errors([layer], unseen, times)))
-    op, layer_error, worst = np.array(held).T
+        deviations.append((mape(times, unseen.seconds), *layer_errors([layer], unseen, times)))
+    op, layer_error, worst = np.array(deviations).T
     errors = {
         "held_out_op": float(op.mean()),
         "held_out_layer": float(layer_error.mean()),

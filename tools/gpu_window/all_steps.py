@@ -1,7 +1,6 @@
-"""One step after the other, each in a process of its own, and what came of them in one folder.
+"""All steps in turn, each in a process of its own, with their results in one folder.
 
-A step that fails or takes too long is said, and the others go on: whoever has a GPU for ten minutes gets
-whatever can be had in these.
+A step that fails or takes too long is reported, and the others run: a short time with a GPU is not wasted.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ def run(
         outcome = _step(name, place, quick, due_s - time.monotonic(), command)
         outcomes.append(outcome)
         watcher.note(f"{name}: {outcome.word}{f', {outcome.why}' if outcome.why else ''}")
-        if outcome.found is not None:
-            write(place / f"{name}.json", as_json(outcome.found))
+        if outcome.results is not None:
+            write(place / f"{name}.json", as_json(outcome.results))
         write_summary(place, called, outcomes)
     watcher.progress(len(STEPS), len(STEPS))
     return report(place, called, outcomes)
@@ -64,10 +63,10 @@ def run(
 def _step(name: str, place: Path, quick: bool, limit_s: float, command: Runner) -> Outcome:
     started = time.monotonic()
     if name == "tests":
-        found, why = _tested(limit_s, command)
+        results, why = _tested(limit_s, command)
     else:
-        found, why = _measured(name, place, quick, limit_s, command)
-    return Outcome(name, time.monotonic() - started, found, why)
+        results, why = _measured(name, place, quick, limit_s, command)
+    return Outcome(name, time.monotonic() - started, results, why)
 
 
 def _measured(
@@ -78,16 +77,16 @@ def _measured(
     if code is None:
         return None, f"it took longer than {limit_s:.0f} s"
     try:
-        found = json.loads(out)
+        results = json.loads(out)
     except ValueError:
         return None, _last_words(err) or f"it ended with {code} and said nothing"
-    if "error" in found:  # what was asked for cannot be
-        return None, str(found["error"]["message"])
-    return found, "" if code == 0 else f"it ended with {code}"
+    if "error" in results:  # what was asked for cannot be
+        return None, str(results["error"]["message"])
+    return results, "" if code == 0 else f"it ended with {code}"
 
 
 def _tested(limit_s: float, command: Runner) -> tuple[Mapping[str, Any] | None, str]:
-    """Those of the tree that need a GPU; elsewhere there are none."""
+    """Run the repository's tests that need a GPU."""
     files = [part_of_tree("tests") / name for name in TESTS]
     if not all(Path(str(file).partition("::")[0]).exists() for file in files):
         return None, "the tests are in the source tree, and this is none"
@@ -129,6 +128,6 @@ def _run(command: Sequence[str], limit_s: float) -> tuple[int | None, str, str]:
     return ended.returncode, ended.stdout, ended.stderr
 
 
-def _last_words(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+def _last_words(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     return " / ".join(lines[-LAST_WORDS:])

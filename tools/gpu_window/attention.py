@@ -1,4 +1,4 @@
-"""How much of a GPU's copy bandwidth decode attention reaches, beside torch's and others' ways to do it."""
+"""Share of a GPU's copy bandwidth that decode attention reaches, here and in other implementations."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def measured(
     copy_bandwidth: float,
     refused: Mapping[str, str],
 ) -> Row:
-    """What the turns of each way came to."""
+    """Return the measurements of each implementation."""
     bandwidths = {name: spread([shape.kv_bytes / took for took in times]) for name, times in seconds.items()}
     shares = {name: bandwidth.median / copy_bandwidth for name, bandwidth in bandwidths.items()}
     others = [name for name in seconds if name != "lamina"]

@@ -1,4 +1,4 @@
-"""What a card is, and the two rates that all other numbers are held against: copying and multiplying."""
+"""Facts of a card, and the two rates that other numbers are compared with: copying and multiplying."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ def report(device: str, card: dict[str, str], copied: Spread, multiplied: Spread
             *multiplied.cells(lambda rate: f"{rate / 1e12:,.0f}"),
         ),
     ]
-    said = "; ".join(f"{name} {value}" for name, value in card.items())
-    return Report(facts, [f"{device}; {said}", Table(("<what", "median", "min to max"), rows)])
+    settings_text = "; ".join(f"{name} {value}" for name, value in card.items())
+    return Report(facts, [f"{device}; {settings_text}", Table(("<what", "median", "min to max"), rows)])
 
 
 def settings() -> dict[str, str]:
-    """What nvidia-smi says of the card that is used."""
-    asked = ["nvidia-smi", f"--query-gpu={','.join(SETTLED)}", "--format=csv,noheader", "-i"]
+    """Return nvidia-smi's settings of the card in use."""
+    query = ["nvidia-smi", f"--query-gpu={','.join(SETTLED)}", "--format=csv,noheader", "-i"]
     try:
-        said = subprocess.run(
-            [*asked, str(torch.cuda.current_device())],
+        output = subprocess.run(
+            [*query, str(torch.cuda.current_device())],
             env=child_environment(),
             capture_output=True,
             text=True,
@@ -63,4 +63,4 @@ def settings() -> dict[str, str]:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return {}
-    return dict(zip(SETTLED, (part.strip() for part in said.strip().split(",")), strict=False))
+    return dict(zip(SETTLED, (part.strip() for part in output.strip().split(",")), strict=False))

@@ -29,7 +29,7 @@ SHARE = 0.85
 
 @dataclass(frozen=True)
 class Load:
-    """So many requests with as many tokens each, on average, and how iterations run."""
+    """Number of requests, their mean tokens, and how iterations run."""
 
     way: str
     batch: int
@@ -97,7 +97,7 @@ def run(
 def opened(
     config: transformers.PreTrainedConfig, batch: int, kv_tokens: int, device: str, backend: str
 ) -> Engine:
-    """In one process, for so many requests with so many tokens in all."""
+    """Open an engine in one process, for so many requests with so many tokens in all."""
     with users_load(f"batch {batch:,}, {kv_tokens:,} tokens of KV"):
         return Engine(
             made_up(config, device),
@@ -111,7 +111,7 @@ def opened(
 
 
 def decoded(engine: Engine, batch: int, prompt: int, output: int) -> tuple[list[float], list[Step]]:
-    """So many requests from their first token to their last: each iteration's seconds, and what it did."""
+    """Decode requests from first to last token: each iteration's seconds, and what it did."""
     sampling = Sampling(max_tokens=output, ignore_eos=True)
     numbers = [engine.submit(prompt, sampling) for _ in range(batch)]
     took, steps = [], []
@@ -134,7 +134,7 @@ def _measured(engine: Engine, load: Load, steps: int, facts: ModelFacts, bandwid
     counted = spread(took[WARM_UP:])
     bound_s = (facts.weight_bytes + made[len(made) // 2].kv_tokens * facts.token_bytes) / bandwidth
     rate = load.batch / counted.median
-    found = {
+    values = {
         **load.facts(),
         "iteration_s": counted,
         "host_s": spread([step.host_s for step in made[WARM_UP:]]),
@@ -143,7 +143,7 @@ def _measured(engine: Engine, load: Load, steps: int, facts: ModelFacts, bandwid
         "share": bound_s / counted.median,
     }
     cells = (*load.cells(), *counted.cells(ms_text), f"{rate:,.0f}")
-    return Row(found, (*cells, ms_text(bound_s), f"{bound_s / counted.median:.0%}"))
+    return Row(values, (*cells, ms_text(bound_s), f"{bound_s / counted.median:.0%}"))
 
 
 def _left_out(load: Load, why: str) -> Row:
@@ -153,7 +153,7 @@ def _left_out(load: Load, why: str) -> Row:
 def _report(
     device: str, facts: ModelFacts, bandwidth: float, rows: Sequence[Row], refused: Mapping[str, str]
 ) -> Report:
-    found = {
+    values = {
         "benchmark": "gpu-engine",
         "device": device,
         "model": MODEL,
@@ -168,4 +168,4 @@ def _report(
         f"bound: these bytes at {bandwidth / 1e9:,.0f} GB/s"
     )
     titles = ("<by", "context", "batch", "iteration", "min to max", "tokens/s", "bound", "bound / iteration")
-    return Report(found, [head, Table(titles, [row.cells for row in rows])])
+    return Report(values, [head, Table(titles, [row.cells for row in rows])])

@@ -1,4 +1,4 @@
-"""What came of each step, as files and for people: gpu.json and report.md, after every step anew."""
+"""Results of each step as files and for people: gpu.json and report.md, rewritten after every step."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from laminabench.util.version import describe
 
 @dataclass
 class Outcome:
-    """What became of a step: what it measured, or why not."""
+    """Result of a step: what it measured, or why it did not."""
 
     name: str
     took_s: float
-    found: Mapping[str, Any] | None = None
+    results: Mapping[str, Any] | None = None
     why: str = ""
 
     @property
     def word(self) -> str:
-        """In one: met and missed are of its target, if it has one."""
-        if self.found is None:
+        """Result in one word: met and missed are of its target, if it has one."""
+        if self.results is None:
             return "failed"
-        return {True: "met", False: "missed", None: STEPS[self.name].done}[self.found.get("met")]
+        return {True: "met", False: "missed", None: STEPS[self.name].done}[self.results.get("met")]
 
 
 def facts_of(called: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -53,8 +53,8 @@ def write_summary(place: Path, called: str, outcomes: Sequence[Outcome]) -> None
     lines = [f"# {called}", "", f"laminabench {describe()}.", ""]
     lines += table(("step", "what it tells", ">took", "outcome"), map(_cells, outcomes))
     for one in outcomes:
-        if one.found is not None and one.found.get("rows"):
-            lines += ["", f"## {one.name}", "", *_rows(one.found["rows"])]
+        if one.results is not None and one.results.get("rows"):
+            lines += ["", f"## {one.name}", "", *_rows(one.results["rows"])]
     write(place / "report.md", "\n".join(lines))
 
 
@@ -86,8 +86,8 @@ def _cells(one: Outcome) -> tuple[str, ...]:
     return one.name, STEPS[one.name].says, f"{one.took_s:.0f} s", outcome
 
 
-def as_json(found: Mapping[str, Any]) -> str:
-    return json.dumps(json_safe(found), indent=2, ensure_ascii=False, allow_nan=False)
+def as_json(results: Mapping[str, Any]) -> str:
+    return json.dumps(json_safe(results), indent=2, ensure_ascii=False, allow_nan=False)
 
 
 def write(path: Path, text: str) -> None:
@@ -96,7 +96,7 @@ def write(path: Path, text: str) -> None:
 
 
 def report(place: Path, called: str, outcomes: Sequence[Outcome]) -> Report:
-    failed = [one.name for one in outcomes if one.found is None]
+    failed = [one.name for one in outcomes if one.results is None]
     facts = facts_of(called, outcomes) | {"folder": str(place), "failed": failed}
     titles = ("<step", "<what it tells", "took", "<outcome")
     shown = Table(titles, [_cells(one) for one in outcomes])

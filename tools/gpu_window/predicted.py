@@ -1,4 +1,4 @@
-"""What the modelled cluster says of the engine's runs on a GPU, beside what was measured of them.
+"""Predictions of the modelled cluster for the engine's runs on a GPU, beside the measurements.
 
 Modelled from the kernels that were measured here each by itself, and from the catalogue's entry for such a
 card. Nothing of either is fitted to the runs.
@@ -38,19 +38,19 @@ GRAPHS = "cudagraph"  # the runs whose launches take no time, of which kernels k
 class Source:
     """Costs of a device, and where they are from."""
 
-    said: str
+    label: str
     costs: CostSet
     device: Device
 
 
 def run(folder: Path) -> Report:
-    """Of the runs in engine.json, those by graphs: one GPU has model and attention, in one process.
+    """Compare runs by graphs in engine.json: one GPU has model and attention, in one process.
 
     The host's time is taken to be hidden.
     """
-    found = _read(folder / "engine.json")
-    shape = model(str(found["model"]))
-    runs = [row for row in found["rows"] if row.get("backend") == GRAPHS and "iteration_s" in row]
+    results = _read(folder / "engine.json")
+    shape = model(str(results["model"]))
+    runs = [row for row in results["rows"] if row.get("backend") == GRAPHS and "iteration_s" in row]
     card = str(_read(folder / "gpu.json")["device"])
     rows: list[Row] = []
     missing: list[str] = []
@@ -73,15 +73,15 @@ def run(folder: Path) -> Report:
 
 def _read(path: Path) -> Mapping[str, Any]:
     try:
-        found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        document: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         why = f"{path} cannot be read ({type(error).__name__}), and the runs that are predicted are in it"
         raise UserError("bench-gpu-no-runs", f"{why}; measure the step engine first") from error
-    return found
+    return document
 
 
 def _sources(folder: Path, card: str, shape: ModelShape) -> Iterator[Source | str]:
-    """Or a sentence where there is none."""
+    """Yield cost sources, or a sentence for each that is missing."""
     if (folder / KERNELS).is_file():
         costs = load_costs(str(folder / KERNELS))
         [own] = costs.devices.values()
@@ -97,21 +97,21 @@ def _sources(folder: Path, card: str, shape: ModelShape) -> Iterator[Source | st
 
 
 def catalogue_name(card: str) -> str | None:
-    """What the catalogue calls a card with the driver's name: memory and board as far as both say them."""
+    """Return the catalogue's name of a card by the driver's: memory and board as far as both name them."""
     words = card.lower().replace("-", " ").split()
 
-    def alike(name: str) -> int:
-        said = [any(word.startswith(part) for word in words) for part in name.split("-")]
-        return 2 * sum(said) - len(said)
+    def similarity(name: str) -> int:
+        label = [any(word.startswith(part) for word in words) for part in name.split("-")]
+        return 2 * sum(label) - len(label)
 
     called = [name for name in load_devices() if is_called(card, name)]
-    return max(called, key=alike, default=None)
+    return max(called, key=similarity, default=None)
 
 
 def _row(source: Source, shape: ModelShape, run: Mapping[str, Any]) -> Row:
     batch, context, measured_s = run["batch"], run["context"], run["iteration_s"]["median"]
-    facts = {"source": source.said, "context": context, "batch": batch, "measured_s": measured_s}
-    load = source.said, f"{context:,}", f"{batch}", ms_text(measured_s)
+    facts = {"source": source.label, "context": context, "batch": batch, "measured_s": measured_s}
+    load = source.label, f"{context:,}", f"{batch}", ms_text(measured_s)
     try:
         modelled_s = iteration_s(source, shape, batch, context)
     except UserError as error:

@@ -23,7 +23,7 @@ TESTS = (
 
 @dataclass(frozen=True)
 class Step:
-    """What it tells, the seconds that it may take, and what is done when it ends."""
+    """Description of a step, the seconds that it may take, and the word for its end."""
 
     says: str
     limit_s: float
@@ -49,7 +49,7 @@ STEPS: Mapping[str, Step] = {
 
 
 def card_here() -> str:
-    """What the driver calls the GPU; a UserError where there is none."""
+    """Return the driver's name of the GPU; a UserError where there is none."""
     import torch
 
     from laminabench.calibrate.gpu_timing import require_gpu
@@ -59,7 +59,7 @@ def card_here() -> str:
 
 
 def folder_of(card: str) -> Path:
-    """Where its results are."""
+    """Return the folder of its results."""
     from laminabench.calibrate.gpu_timing import slug
 
     return Path("results") / slug(card)
@@ -79,12 +79,12 @@ def measure(name: str, *, quick: bool, folder: Path | None = None, watcher: Watc
     from laminabench.calibrate.gpu_timing import require_gpu
 
     require_gpu()
-    return _MEASURED[name](Asked(quick, STEPS[name].seconds(quick=quick) * SHARE, folder, watcher))
+    return _MEASURED[name](Options(quick, STEPS[name].seconds(quick=quick) * SHARE, folder, watcher))
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Of a step."""
+class Options:
+    """Options of a step."""
 
     quick: bool
     seconds: float
@@ -99,74 +99,74 @@ class Asked:
 # Each with what it needs, which is loaded when it is measured.
 
 
-def _card(asked: Asked) -> Report:
+def _card(options: Options) -> Report:
     from gpu_window import card
 
-    return card.run(asked.rounds, asked.watcher)
+    return card.run(options.rounds, options.watcher)
 
 
-def _attention(asked: Asked) -> Report:
+def _attention(options: Options) -> Report:
     from gpu_window import attention
 
-    if asked.quick:
-        return attention.run((20, 64), (4096, 8192), asked.rounds, asked.seconds, asked.watcher)
-    return attention.run(rounds=asked.rounds, seconds=asked.seconds, watcher=asked.watcher)
+    if options.quick:
+        return attention.run((20, 64), (4096, 8192), options.rounds, options.seconds, options.watcher)
+    return attention.run(rounds=options.rounds, seconds=options.seconds, watcher=options.watcher)
 
 
-def _engine(asked: Asked) -> Report:
+def _engine(options: Options) -> Report:
     from gpu_window import engine
     from laminabench.calibrate.gpu_timing import copy_bandwidth
 
-    batches = (1, 16, 64) if asked.quick else engine.BATCHES
-    return engine.run(copy_bandwidth(), batches=batches, seconds=asked.seconds, watcher=asked.watcher)
+    batches = (1, 16, 64) if options.quick else engine.BATCHES
+    return engine.run(copy_bandwidth(), batches=batches, seconds=options.seconds, watcher=options.watcher)
 
 
-def _vllm(asked: Asked) -> Report:
+def _vllm(options: Options) -> Report:
     from gpu_window import vllm
 
-    if asked.quick:
+    if options.quick:
         return vllm.run(
-            batches=(1, 16, 64), contexts=(1024,), rounds=3, seconds=asked.seconds, watcher=asked.watcher
+            batches=(1, 16, 64), contexts=(1024,), rounds=3, seconds=options.seconds, watcher=options.watcher
         )
-    return vllm.run(seconds=asked.seconds, watcher=asked.watcher)
+    return vllm.run(seconds=options.seconds, watcher=options.watcher)
 
 
-def _workers(asked: Asked) -> Report:
+def _workers(options: Options) -> Report:
     from gpu_window import workers
 
     return workers.run(
-        batches=(16,) if asked.quick else workers.BATCHES, seconds=asked.seconds, watcher=asked.watcher
+        batches=(16,) if options.quick else workers.BATCHES, seconds=options.seconds, watcher=options.watcher
     )
 
 
-def _fhbn(asked: Asked) -> Report:
+def _fhbn(options: Options) -> Report:
     from laminabench.bench.fhbn import cuda, nccl_comparison
 
-    if asked.quick:
-        return cuda.run(sizes=(0, *nccl_comparison.SIZES), rounds=asked.rounds, watcher=asked.watcher)
-    return cuda.run(rounds=asked.rounds, watcher=asked.watcher)
+    if options.quick:
+        return cuda.run(sizes=(0, *nccl_comparison.SIZES), rounds=options.rounds, watcher=options.watcher)
+    return cuda.run(rounds=options.rounds, watcher=options.watcher)
 
 
-def _kernels(asked: Asked) -> Report:
+def _kernels(options: Options) -> Report:
     from gpu_window.engine import MODEL
     from laminabench.calibrate.cuda import calibrate_gpu
     from laminabench.catalog.cost_file import write_costs
 
-    found = calibrate_gpu(MODEL, None, asked.seconds, asked.watcher.progress)
+    calibrated = calibrate_gpu(MODEL, None, options.seconds, options.watcher.progress)
 
     def write() -> Iterator[str]:
-        if asked.folder is not None:
-            target = asked.folder / KERNELS
-            write_costs(found.costs, target, "Measured by `make gpu`.")
+        if options.folder is not None:
+            target = options.folder / KERNELS
+            write_costs(calibrated.costs, target, "Measured by `make gpu`.")
             yield f"wrote {target}"
 
-    terms = found.facts["terms"]
+    terms = calibrated.facts["terms"]
     cells = [(row["term"], str(row["points"]), f"{row['spread_percent']:.1f}") for row in terms]
-    facts = {"benchmark": "gpu-kernels", **found.facts, "rows": terms}
+    facts = {"benchmark": "gpu-kernels", **calibrated.facts, "rows": terms}
     return Report(facts, [Table(("<term", "points", "spread %"), cells)], write)
 
 
-_MEASURED: Mapping[str, Callable[[Asked], Report]] = {
+_MEASURED: Mapping[str, Callable[[Options], Report]] = {
     "card": _card,
     "attention": _attention,
     "engine": _engine,

@@ -131,9 +131,9 @@ def _measured(engine: Engine, vllm: Decode, load: Load, rounds: int) -> Row:
     seconds = {name: [turn.seconds / load.output for turn in taken] for name, taken in turns.items()}
     ratio = ratios(seconds["vllm"], seconds["lamina"])
     ours, theirs = (spread(seconds[name]) for name in contenders)
-    found = _facts(load) | {"iteration_s": ours, "vllm_iteration_s": theirs, "ratio": ratio}
+    facts = _facts(load) | {"iteration_s": ours, "vllm_iteration_s": theirs, "ratio": ratio}
     cells = (*_cells(load), *ours.cells(ms_text), ms_text(theirs.median), *ratio.cells("{:.2f}".format))
-    return Row(found | {"target_ratio": TARGET_RATIO}, cells, ratio.median >= TARGET_RATIO)
+    return Row(facts | {"target_ratio": TARGET_RATIO}, cells, ratio.median >= TARGET_RATIO)
 
 
 def _facts(load: Load) -> dict[str, object]:
@@ -149,7 +149,7 @@ def _left_out(load: Load, why: str) -> Row:
 
 
 def _report(model: str, room: float, rows: Sequence[Row], refused: Mapping[str, str]) -> Report:
-    found = {
+    facts = {
         "benchmark": "gpu-vllm",
         "model": model,
         "kv_tokens_of_each": max(0, int(room)),
@@ -161,4 +161,4 @@ def _report(model: str, room: float, rows: Sequence[Row], refused: Mapping[str, 
     head = f"{model}, bfloat16, decoding only; engine and vLLM have half of the GPU's memory each"
     titles = ("context", "batch", "iteration", "min to max", "vLLM's", "vLLM's / ours", "min to max")
     cells = [(*row.cells, row.met) for row in rows]
-    return Report(found, [head, Table((*titles, f"<target {TARGET_RATIO:g}"), cells)])
+    return Report(facts, [head, Table((*titles, f"<target {TARGET_RATIO:g}"), cells)])

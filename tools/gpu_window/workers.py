@@ -30,14 +30,14 @@ MOST_CORES = 8  # for attention
 
 
 def layouts(cores: int, device: str = "cuda", *, together: bool = False) -> Mapping[str, Layout | None]:
-    """By name; None is one process, which is last because it has the GPU's memory from then on."""
+    """Return layouts by name; None is one process, last because it then holds the GPU's memory."""
     both = Layout(1, 1, model_on=device, attention_on=device, together=together, oversubscribe=True)
     attention = max(1, min(MOST_CORES, cores - 1))
-    beside = Layout(1, attention, model_on=device, partition="requests", oversubscribe=True)
+    shared = Layout(1, attention, model_on=device, partition="requests", oversubscribe=True)
     return {
         "two on the GPU, in turn": replace(both, pipelining="serial", batches=None),
         "two on the GPU, rotational": both,
-        f"model on the GPU, attention on {attention} cores": beside,
+        f"model on the GPU, attention on {attention} cores": shared,
         "one process": None,
     }
 
@@ -73,10 +73,10 @@ def run(
                     why = refused[way].partition("\n")[0]
             if why:
                 rows.append(Row({"layout": way, "skipped": why}, (way, "-", why)))
-    found = {"benchmark": "gpu-workers", "context": context, "mps": shared, "refused": refused, "rows": rows}
+    facts = {"benchmark": "gpu-workers", "context": context, "mps": shared, "refused": refused, "rows": rows}
     head = f"context {context:,}; two on the GPU are {'processes, under MPS' if shared else 'threads of one'}"
     table = Table(("<layout", "batch", "tokens/s"), [row.cells for row in rows])
-    return Report(found, [head, table])
+    return Report(facts, [head, table])
 
 
 def _measured(
@@ -138,9 +138,9 @@ def mps() -> Iterator[bool]:
         yield True
 
 
-def _tell(command: Sequence[str], said: bytes = b"") -> None:
+def _tell(command: Sequence[str], text: bytes = b"") -> None:
     subprocess.run(
-        command, input=said, env=child_environment(), check=True, capture_output=True, timeout=STARTED_S
+        command, input=text, env=child_environment(), check=True, capture_output=True, timeout=STARTED_S
     )
 
 

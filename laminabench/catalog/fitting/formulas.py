@@ -32,11 +32,11 @@ def grid_gemm(on: Device, dtype: str, samples: Samples, source: str) -> GemmCost
     layers, fit = layers_in_grid(samples), terms.gemm(on, dtype)
     errors: dict[str, float] = {}
     if layers:
-        seen, unseen = hold_out(samples, {shape for layer in layers for shape in layer.shapes})
-        guesses = fit.times(unseen)(fit.to(seen))
-        layer_error, worst = layer_errors(layers, unseen, guesses)
+        fitted, held_out = hold_out(samples, {shape for layer in layers for shape in layer.shapes})
+        guesses = fit.times(held_out)(fit.to(fitted))
+        layer_error, worst = layer_errors(layers, held_out, guesses)
         errors = {
-            "held_out_op": mape(guesses, unseen.seconds),
+            "held_out_op": mape(guesses, held_out.seconds),
             "held_out_layer": layer_error,
             "held_out_layer_worst": worst,
         }
@@ -68,13 +68,13 @@ def prompt_attention(
     on: Device, samples: Samples, source: str, kind: AttentionKind = FULL
 ) -> PromptAttentionCost:
     fit = terms.prompt_attention(on)
-    held = float(np.mean(fit.held_out(samples, _head_counts(samples))))
+    error = float(np.mean(fit.held_out(samples, _head_counts(samples))))
     source = f"{source}; held out: a fifth of the head counts"
     covered = (
         f"4-64 heads of size {kind.head_dim}{_besides(kind)}; whole prompts of 16-16384 tokens, "
         "65536 in all; no chunk after others"
     )
-    return fit.sourced(samples, source, covered, {"held_out_op": held})
+    return fit.sourced(samples, source, covered, {"held_out_op": error})
 
 
 def _head_counts(samples: Samples) -> Iterable[np.ndarray]:
@@ -92,12 +92,12 @@ def elementwise(
 ) -> ElementwiseCost:
     """Fit the sum of a layer's operators by rows and degree; held out is each degree in turn."""
     fit = terms.elementwise(on, model)
-    held = fit.held_out(samples, [samples["tp"] == tp for tp in np.unique(samples["tp"])])
-    return fit.sourced(samples, source, covered, {"held_out_op": float(np.mean(held))})
+    errors = fit.held_out(samples, [samples["tp"] == tp for tp in np.unique(samples["tp"])])
+    return fit.sourced(samples, source, covered, {"held_out_op": float(np.mean(errors))})
 
 
 def decode_samples(grids: Mapping[Heads, Grid]) -> Samples:
-    """Decode attention at the points of grids by requests and KV tokens."""
+    """Return samples of decode attention at the points of grids by requests and KV tokens."""
     columns: list[tuple[Float64, ...]] = []
     for heads, grid in grids.items():
         batch, context = (each.ravel() for each in np.meshgrid(*grid.axes, indexing="ij"))
@@ -108,7 +108,7 @@ def decode_samples(grids: Mapping[Heads, Grid]) -> Samples:
 
 
 def prompt_samples(grids: Mapping[Heads, Grid]) -> Samples:
-    """Attention of chunks at the points of grids by their tokens and those before them."""
+    """Return samples of chunks' attention at the points of grids by their tokens and those before them."""
     columns: list[tuple[Float64, ...]] = []
     for (heads, _, head_dim), grid in grids.items():
         rows, before = (each.ravel() for each in np.meshgrid(*grid.axes, indexing="ij"))
@@ -136,7 +136,7 @@ class Layer:
 
 
 def layers_in_grid(samples: Samples) -> list[Layer]:
-    """Layers of the catalogue's released models of which every GEMM was measured.
+    """Return the layers of the catalogue's released models of which every GEMM was measured.
 
     A fused gate-and-up matrix that is not in the grid counts as two of half the width. Layers with the
     same shapes (LLaMA3-8B and Mistral-7B) count once.
@@ -149,9 +149,9 @@ def layers_in_grid(samples: Samples) -> list[Layer]:
         for tp in shape.tp_degrees(MAX_TP):
             shapes: list[Shape] = []
             for gemm in shape.layer_gemms(tp):
-                whole = (gemm.n, gemm.k)
+                full = (gemm.n, gemm.k)
                 half = (gemm.n // 2, gemm.k)
-                shapes += [half, half] if gemm.name == "gate_up" and whole not in measured else [whole]
+                shapes += [half, half] if gemm.name == "gate_up" and full not in measured else [full]
             if measured.issuperset(shapes):
                 layers.setdefault(tuple(shapes), Layer(f"{name} over {tp}", tuple(shapes)))
     return list(layers.values())
@@ -159,12 +159,12 @@ def layers_in_grid(samples: Samples) -> list[Layer]:
 
 def hold_out(samples: Samples, shapes: set[Shape]) -> tuple[Samples, Samples]:
     """(the samples of other shapes, the samples of these)."""
-    held = np.array([(int(n), int(k)) in shapes for n, k in zip(samples["n"], samples["k"], strict=True)])
-    return samples.where(~held), samples.where(held)
+    excluded = np.array([(int(n), int(k)) in shapes for n, k in zip(samples["n"], samples["k"], strict=True)])
+    return samples.where(~excluded), samples.where(excluded)
 
 
 def layer_errors(layers: Sequence[Layer], samples: Samples, predicted: Float64) -> tuple[float, float]:
-    """Mean and largest absolute error of layer sums, in percent, over layers and batch sizes."""
+    """Return the mean and largest absolute error of layer sums, in percent, over layers and batch sizes."""
     times = {
         (int(m), int(n), int(k)): (true, guess)
         for m, n, k, true, guess in zip(

@@ -50,9 +50,9 @@ def experts(on: Device, dtype: str, samples: Samples, source: str) -> ExpertCost
     }
     fit, models = Fit(ExpertCost, start, times), models_of(samples)
     cost = fit.to(samples)
-    whole = samples.where((samples["ep"] == 1) & (samples["rows"] >= 8) & (samples["rows"] <= 512))
+    unsplit = samples.where((samples["ep"] == 1) & (samples["rows"] >= 8) & (samples["rows"] <= 512))
     errors = {
-        "op_tp_8_to_512_tokens": fit.error(cost, whole),
+        "op_tp_8_to_512_tokens": fit.error(cost, unsplit),
         **_held_out(fit, samples, [of_model(samples, model) for model in models]),
     }
     source = f"{source}; skewed loads, the busiest rank; held out: each of {len(models)} models in turn"
@@ -121,15 +121,15 @@ def dispatch(samples: Samples, source: str) -> DispatchCost:
         {"latency_s": 12.0, "per_byte_s": 5.0},
         lambda of: lambda cost: cost.seconds(of["bytes"]),
     )
-    held = _held_out(fit, samples, _each(samples["hidden"]))
-    if held:
+    errors = _held_out(fit, samples, _each(samples["hidden"]))
+    if errors:
         source += "; held out: each hidden size in turn"
-    return fit.sourced(samples, source, "1-1024 tokens of a rank", held)
+    return fit.sourced(samples, source, "1-1024 tokens of a rank", errors)
 
 
 def _by_heads(fit: Fit[Cost], samples: Samples, source: str, covered: str) -> Cost:
-    held = _held_out(fit, samples, _each(samples["heads"]))
-    return fit.sourced(samples, f"{source}; held out: each number of heads in turn", covered, held)
+    errors = _held_out(fit, samples, _each(samples["heads"]))
+    return fit.sourced(samples, f"{source}; held out: each number of heads in turn", covered, errors)
 
 
 def _held_out(fit: Fit[Cost], samples: Samples, parts: Sequence[np.ndarray]) -> dict[str, float]:
@@ -173,7 +173,7 @@ def latent_lines(samples: Samples, terms: AttentionTerms, origin: Origin) -> Att
 
 
 def line(tokens: Float64, seconds: Float64) -> tuple[float, float]:
-    """(fixed, per token), neither negative, by the least squares of relative errors."""
+    """Fit (fixed, per token), neither negative, by the least squares of relative errors."""
     ones, slopes = 1 / seconds, tokens / seconds
     (fixed, per_token), *_ = np.linalg.lstsq(np.stack([ones, slopes], axis=1), np.ones(len(ones)))
     if per_token < 0:
@@ -184,7 +184,7 @@ def line(tokens: Float64, seconds: Float64) -> tuple[float, float]:
 
 
 def models_of(samples: Samples) -> list[Experts]:
-    """The models in a table of experts."""
+    """Return the models in a table of experts."""
     keys = zip(*(samples[name].astype(int).tolist() for name in EXPERTS), strict=True)
     return sorted({(hidden, inter, top_k, experts) for hidden, inter, top_k, experts in keys})
 

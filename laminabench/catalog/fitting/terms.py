@@ -181,7 +181,7 @@ def positive(value: float) -> float:
 
 
 def share(value: float) -> float:
-    """A number between 0 and 1 from any real one."""
+    """Map a real number to one between 0 and 1."""
     return float(1 / (1 + np.exp(-_clipped(value))))
 
 

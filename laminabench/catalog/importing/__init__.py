@@ -23,7 +23,7 @@ def imported(
     devices: Sequence[str] = (),
     links: Sequence[str] = (),
 ) -> CostSet:
-    """The set that the folders make; names as `costs import` takes them."""
+    """Return the set that the folders make; names as `costs import` takes them."""
     from laminabench.catalog.importing import aiconfigurator, llmservingsim, vidur
     from laminabench.catalog.importing.tables import tables_in
 
@@ -63,8 +63,8 @@ def error_rows(costs: CostSet) -> list[dict[str, object]]:
 
 
 def _pair(flag: str, text: str) -> tuple[str, str]:
-    name, found, value = text.partition("=")
-    if not (name and found and value):
+    name, separator, value = text.partition("=")
+    if not (name and separator and value):
         raise UserError("costs-bad-flag", f"{flag} {text}: write NAME=DEVICE, such as RTX4090=rtx-4090")
     return name, value
 
@@ -72,10 +72,10 @@ def _pair(flag: str, text: str) -> tuple[str, str]:
 def _link(text: str) -> tuple[AllReduceKey, AllReduceCost]:
     """Parse `rtx-4090=20us,16GB/s`: a link between two devices, its latency and rate."""
     name, value = _pair("--link", text)
-    found = re.fullmatch(r"([\d.]+)us,([\d.]+)GB/s", value)
-    if not found or not all(float(number) > 0 for number in found.groups()):
+    match = re.fullmatch(r"([\d.]+)us,([\d.]+)GB/s", value)
+    if not match or not all(float(number) > 0 for number in match.groups()):
         raise UserError("costs-bad-flag", f"--link {text}: write DEVICE=20us,16GB/s")
-    latency, rate = map(float, found.groups())
+    latency, rate = map(float, match.groups())
     on = device(name)
     share = rate * 1e9 / on.interchip_bytes_per_s
     return AllReduceKey(on.name, 2), AllReduceCost(latency * 1e-6, share, Origin("assumed", f"--link {text}"))

@@ -55,7 +55,7 @@ def cost_set(
     models: Sequence[ModelShape],
     allreduce: Mapping[AllReduceKey, AllReduceCost],
 ) -> CostSet:
-    """The matrices of the catalogue's models, and of `models`, as measured; formulas for all else."""
+    """Return the matrices of the catalogue's models, and of `models`, as measured; formulas for all else."""
     known = [*released_models().values(), *models]
     shapes = {shape for model in known for layer in _layers(model).values() for shape in layer}
     formulas: dict[DtypeKey, GemmCost] = {}
@@ -73,8 +73,8 @@ def cost_set(
                 each.device, dtype, samples, each.source(table)
             )
             curves |= {
-                GemmKey(each.device.name, dtype, *shape): found
-                for shape, found in _curves(samples, shapes, each.source(table))
+                GemmKey(each.device.name, dtype, *shape): grid
+                for shape, grid in _curves(samples, shapes, each.source(table))
             }
         if not any(key.device == each.device.name for key in formulas):
             raise UserError(
@@ -129,7 +129,7 @@ def cost_set(
 
 
 def _layers(model: ModelShape) -> dict[int, tuple[Shape, ...]]:
-    """The matrices of a layer, over as many as the tables know."""
+    """Return the matrices of a layer, over as many as the tables know."""
     degrees = {1, *DEGREES} & set(model.tp_degrees())
     return {tp: tuple((gemm.n, gemm.k) for gemm in model.layer_gemms(tp)) for tp in sorted(degrees)}
 
@@ -139,14 +139,14 @@ def _held_out(
 ) -> GemmCost:
     """Add the error where the nearest matrices help the formula: with each model held out in turn."""
     curves = measured.of(on.name, dtype)
-    found: dict[tuple[tuple[Shape, ...], ...], Layers] = {}
+    covered: dict[tuple[tuple[Shape, ...], ...], Layers] = {}
     for model in models:
-        whole = {tp: layer for tp, layer in _layers(model).items() if curves.keys() >= set(layer)}
-        if whole:
-            found.setdefault(tuple(whole.values()), Layers(model, list(whole)))
-    if len(found) < 2:
+        complete = {tp: layer for tp, layer in _layers(model).items() if curves.keys() >= set(layer)}
+        if complete:
+            covered.setdefault(tuple(complete.values()), Layers(model, list(complete)))
+    if len(covered) < 2:
         return cost
-    errors = held_out_layers(on, dtype, measured, list(found.values()))
+    errors = held_out_layers(on, dtype, measured, list(covered.values()))
     nearest = {"held_out_layer_nearest": errors["held_out_layer_nearest"]}
     return replace(cost, origin=replace(cost.origin, errors={**cost.origin.errors, **nearest}))
 
@@ -173,7 +173,7 @@ def _attention(
     read: Callable[[Path], Samples],
     fit: Callable[[Device, Samples, str], Any],
 ) -> Any:
-    """A table's formula, or the default set's where there is no such table or nothing of use in it."""
+    """Return a table's formula, or the default set's where there is no such table or nothing of use in it."""
     table = of.newest("attention", name)
     if table is not None and len(samples := read(table)):
         return fit(of.device, samples, of.source(table))

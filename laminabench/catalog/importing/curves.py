@@ -39,8 +39,8 @@ class Layers(NamedTuple):
 def curve(rows: Float64, seconds: Float64, origin: Origin) -> Curve:
     """Return a curve and its error: every other point from its neighbours, about twice the real one."""
     guessed = np.interp(rows[1:-1:2], rows[::2], seconds[::2])
-    held = mape(guessed, seconds[1:-1:2]) if len(rows) > 2 else 0.0
-    return Curve(rows, seconds, replace(origin, errors={"held_out_op": held}, samples=len(rows)))
+    error = mape(guessed, seconds[1:-1:2]) if len(rows) > 2 else 0.0
+    return Curve(rows, seconds, replace(origin, errors={"held_out_op": error}, samples=len(rows)))
 
 
 def fitted_gemm(
@@ -55,7 +55,7 @@ def fitted_gemm(
 
 
 def held_out_layers(on: Device, dtype: str, measured: Measured, layers: Sequence[Layers]) -> dict[str, float]:
-    """The error of a layer's GEMMs where none of the model's shapes was seen, in percent.
+    """Return the error of a layer's GEMMs with the model's shapes held out, in percent.
 
     By a formula that is fitted to the others, and by that with the nearest of them where the set has it so.
     """
@@ -71,9 +71,9 @@ def held_out_layers(on: Device, dtype: str, measured: Measured, layers: Sequence
         if measured.nearest:
             guesses["held_out_layer_nearest"] = _helped(formula, others, measured.nearest)
         for name, guess in guesses.items():
-            found = [_layer_error(layer, curves, guess) for layer in split]
-            errors.setdefault(name, []).append(float(np.mean(found)))
-    return {name: float(np.mean(found)) for name, found in errors.items()}
+            per_layer = [_layer_error(layer, curves, guess) for layer in split]
+            errors.setdefault(name, []).append(float(np.mean(per_layer)))
+    return {name: float(np.mean(per_layer)) for name, per_layer in errors.items()}
 
 
 def _helped(formula: Formula, others: Mapping[Shape, Curve], count: int) -> Formula:
@@ -112,13 +112,13 @@ def fitted_elementwise(
         parts["m"].append(rows)
         parts["tp"].append(np.full(len(rows), degree, np.float64))
         parts["seconds"].append(np.sum([times * curve.at(rows) for curve, times in of_layer], axis=0))
-    flat = {name: np.concatenate(found) for name, found in parts.items()}
+    flat = {name: np.concatenate(arrays) for name, arrays in parts.items()}
     samples = Samples(flat, flat.pop("seconds"))
     return terms.elementwise(on, model).sourced(samples, f"{source}: norms, rotation, activation")
 
 
 def packaged(term: str, on: Device, reason: str) -> Any:
-    """The default set's coefficients of a device, or of the one that it borrows from; kind `assumed`."""
+    """Return the default set's coefficients of a device or the one it borrows from; kind `assumed`."""
     costs = load_costs()
     measured = costs.measured_as(on)
     cost = getattr(costs, term)[measured]

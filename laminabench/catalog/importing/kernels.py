@@ -105,8 +105,8 @@ class Kernels:
         origin = Origin("measured", of.source(table), "context 256-131072")
         for heads, kv_heads in _pairs(samples, "heads", "kv_heads"):
             part = samples.where((samples["heads"] == heads) & (samples["kv_heads"] == kv_heads))
-            if found := mixtures.attention_lines(part, origin):
-                self.lines[LinesKey(of.device.name, heads, kv_heads, *kind)] = found
+            if lines := mixtures.attention_lines(part, origin):
+                self.lines[LinesKey(of.device.name, heads, kv_heads, *kind)] = lines
 
     def _experts(self, of: GpuTables) -> None:
         name, table = of.device.name, of.newest("moe", "moe")
@@ -157,8 +157,8 @@ class Kernels:
                 for (heads,) in _pairs(samples, "heads"):
                     part = samples.where(samples["heads"] == heads)
                     terms = cost.terms(on, heads, kv_dtype)
-                    if found := mixtures.latent_lines(part, terms, origin):
-                        self.latent_lines[LatentKey(on.name, heads, kv_dtype)] = found
+                    if lines := mixtures.latent_lines(part, terms, origin):
+                        self.latent_lines[LatentKey(on.name, heads, kv_dtype)] = lines
         if table := of.newest("mla", "mla_context_module"):
 
             def projections(heads: float, rows: float) -> float:
@@ -179,8 +179,8 @@ class Kernels:
             for op in COLLECTIVES:
                 for degree in DEGREES:
                     if len(samples := nccl_collective(table, op, degree)):
-                        found = mixtures.collective(on, degree, samples, of.source(table))
-                        self.collectives[CollectiveKey(on.name, op, degree)] = found
+                        cost = mixtures.collective(on, degree, samples, of.source(table))
+                        self.collectives[CollectiveKey(on.name, op, degree)] = cost
         # Not every version was measured between nodes.
         for table in reversed(of.versions("comm", "wideep_deepep_ll", "sglang")):
             for op in ("dispatch", "combine"):
@@ -191,5 +191,5 @@ class Kernels:
 
 
 def _pairs(samples: Samples, *names: str) -> Iterable[tuple[int, ...]]:
-    """The values of these columns that occur together."""
+    """Return the values of these columns that occur together."""
     return sorted(set(zip(*(samples[name].astype(int).tolist() for name in names), strict=True)))

@@ -82,8 +82,8 @@ class LayerProfile:
 
     @property
     def degrees(self) -> list[int]:
-        found = (re.fullmatch(r"tp([1-9]\d{0,3})", path.name) for path in self.folder.glob("tp*/"))
-        return sorted(int(match[1]) for match in found if match)
+        matches = (re.fullmatch(r"tp([1-9]\d{0,3})", path.name) for path in self.folder.glob("tp*/"))
+        return sorted(int(match[1]) for match in matches if match)
 
     def read(self, degree: int, name: str, **columns: Collection[str]) -> Columns:
         return read_columns(self.folder / f"tp{degree}" / name, **columns)
@@ -97,7 +97,7 @@ class LayerProfile:
 
 
 def facts_of(folder: Path) -> dict[str, str]:
-    """The plain lines of a folder's meta.yaml: who measured what, and when."""
+    """Return the plain lines of a folder's meta.yaml: who measured what, and when."""
     path = folder / "meta.yaml"
     try:
         text = path.read_text(encoding="utf-8")
@@ -108,15 +108,15 @@ def facts_of(folder: Path) -> dict[str, str]:
 
 
 def profiles_in(folder: Path, models: Sequence[str], devices: Mapping[str, str]) -> list[LayerProfile]:
-    """Every profile in or under a folder; `models` has the one that the catalogue lacks.
+    """Return every profile in or under a folder; `models` has the one that the catalogue lacks.
 
     `devices` names devices of the catalogue by what meta.yaml calls them, where that is not plain.
     """
-    found = sorted(path.parent for path in folder.rglob("meta.yaml"))
-    if not found:
+    folders = sorted(path.parent for path in folder.rglob("meta.yaml"))
+    if not folders:
         raise UserError("costs-no-measurements", f"{folder}: there is no meta.yaml in it or under it")
     given = [model(each) for each in models]
-    return [_profile(each, given, devices) for each in found]
+    return [_profile(each, given, devices) for each in folders]
 
 
 def _profile(folder: Path, given: Sequence[ModelShape], devices: Mapping[str, str]) -> LayerProfile:
@@ -151,7 +151,7 @@ def cost_set(
     profiles: Sequence[LayerProfile],
     allreduce: Mapping[AllReduceKey, AllReduceCost] | None = None,
 ) -> CostSet:
-    """All profiles as one set: what they measured, and formulas fitted to it for all else.
+    """Return all profiles as one set: measurements, and formulas fitted to them for all else.
 
     No profile has the time of an all-reduce.
     """
@@ -195,26 +195,26 @@ def cost_set(
 
 def _curves(profile: LayerProfile, degree: int) -> dict[str, Curve]:
     """Return the curve of every layer in a degree's files, by its name there."""
-    found = {}
+    by_layer = {}
     for name, rows in (("dense.csv", "tokens"), ("per_sequence.csv", "sequences")):
         table = profile.read(degree, name, text=["layer"], counts=[rows], times=["time_us"])
         for layer in dict.fromkeys(table["layer"].tolist()):
             of = np.flatnonzero(table["layer"] == layer)
             of = of[np.argsort(table[rows][of], kind="stable")]
-            found[layer] = curve(table[rows][of], table["time_us"][of] * 1e-6, profile.origin(layer))
+            by_layer[layer] = curve(table[rows][of], table["time_us"][of] * 1e-6, profile.origin(layer))
     needed = {name for name, _, _ in profile.model.operators(degree)} | {"embedding", "sampler"}
     layers = [*GEMMS, *(layer for layer, name in OPERATORS.items() if name in needed)]
-    if lacking := [layer for layer in layers if layer not in found]:
+    if lacking := [layer for layer in layers if layer not in by_layer]:
         raise profile.refused(degree, "dense.csv", f"has no layer {', '.join(lacking)}, nor per_sequence.csv")
-    return found
+    return by_layer
 
 
 def _gemms(profile: LayerProfile, degree: int, curves: Mapping[str, Curve]) -> dict[GemmKey, Curve]:
     model = profile.model
     shapes = {gemm.name: gemm for gemm in (*model.layer_gemms(degree), model.lm_head_gemm(degree))}
     return {
-        GemmKey(profile.device.name, DTYPE, shapes[GEMMS[layer]].n, shapes[GEMMS[layer]].k): found
-        for layer, found in curves.items()
+        GemmKey(profile.device.name, DTYPE, shapes[GEMMS[layer]].n, shapes[GEMMS[layer]].k): grid
+        for layer, grid in curves.items()
         if layer in GEMMS
     }
 
@@ -224,8 +224,8 @@ def _operators(profile: LayerProfile, degree: int, curves: Mapping[str, Curve]) 
     widths = {name: width for name, width, _ in model.operators(degree)}
     widths |= {"embedding": model.hidden, "sampler": model.lm_head_gemm(degree).n}
     return {
-        OperatorKey(profile.device.name, OPERATORS[layer], widths[OPERATORS[layer]]): found
-        for layer, found in curves.items()
+        OperatorKey(profile.device.name, OPERATORS[layer], widths[OPERATORS[layer]]): grid
+        for layer, grid in curves.items()
         if OPERATORS.get(layer) in widths
     }
 
@@ -257,14 +257,14 @@ def _attention(profile: LayerProfile, degree: int) -> AttentionByShape:
 
 
 def _held_out(decode: Grid) -> float:
-    """Every other length from its neighbours, in percent."""
+    """Return the error of predicting every other length from its neighbours, in percent."""
     lengths, values = decode.axes[1], decode.values
     guessed = np.array([np.interp(lengths[1:-1:2], lengths[::2], row[::2]) for row in values])
     return mape(guessed, values[:, 1:-1:2])
 
 
 def complete_grid(columns: Sequence[Float64], values: Float64) -> Grid:
-    """The largest grid without holes that is found by leaving out, one by one, the point with most of them.
+    """Return a grid without holes by removing, one by one, the point with most of them.
 
     Only the plainest points are kept, the powers of two: more of them are in some files for some columns.
     """
@@ -279,7 +279,7 @@ def complete_grid(columns: Sequence[Float64], values: Float64) -> Grid:
             np.isnan(full).mean(axis=tuple(i for i in range(full.ndim) if i != axis))
             for axis in range(full.ndim)
         ]
-        axis = int(np.argmax([found.max() for found in holes]))
+        axis = int(np.argmax([counts.max() for counts in holes]))
         point = int(np.argmax(holes[axis]))
         full = np.delete(full, point, axis)
         axes[axis] = np.delete(axes[axis], point)
@@ -308,8 +308,8 @@ def _skew(profile: LayerProfile, degree: int) -> tuple[Grid, Grid]:
         np.add.at(up, cells, (long * way)[of])
         np.add.at(down, cells, (long**2)[of])
         with np.errstate(invalid="ignore", divide="ignore"):
-            found = up / down
-        return found if axes == 1 else np.where(np.isfinite(found), found, shares(of, axes - 1)[..., None])
+            share = up / down
+        return share if axes == 1 else np.where(np.isfinite(share), share, shares(of, axes - 1)[..., None])
 
     def grid(of: np.ndarray, *axes: Float64) -> Grid:
         values = shares(of, 1 + len(axes))

@@ -25,15 +25,15 @@ class GpuTables:
     def newest(
         self, family: str, name: str, framework: str = "vllm", without: Iterable[str] = ()
     ) -> Path | None:
-        """The table of the newest version that has it: not every version measured everything."""
+        """Return the table of the newest version that has it: not every version measured everything."""
         return next(iter(self.versions(family, name, framework, without)), None)
 
     def versions(
         self, family: str, name: str, framework: str = "vllm", without: Iterable[str] = ()
     ) -> list[Path]:
-        """All of them, the newest first."""
-        found = self.folder.glob(f"{family}/{framework}/*/{name}_perf.parquet")
-        usable = (path for path in found if not path.parent.name.startswith(tuple(without)))
+        """Return all versions of the table, newest first."""
+        paths = self.folder.glob(f"{family}/{framework}/*/{name}_perf.parquet")
+        usable = (path for path in paths if not path.parent.name.startswith(tuple(without)))
         return sorted(
             usable,
             key=lambda path: [int(part) for part in re.findall(r"\d+", path.parent.name)],
@@ -47,9 +47,9 @@ class GpuTables:
 
 def tables_in(folder: Path, devices: Mapping[str, str]) -> list[GpuTables]:
     """Return the tables of every GPU whose folder is this one or under it."""
-    found = {path.parents[3] for path in folder.resolve().rglob("gemm/vllm/*/gemm_perf.parquet")}
-    if not found:
+    folders = {path.parents[3] for path in folder.resolve().rglob("gemm/vllm/*/gemm_perf.parquet")}
+    if not folders:
         raise UserError(
             "costs-no-measurements", f"{folder}: there is no GPU/gemm/vllm/VERSION/gemm_perf.parquet in it"
         )
-    return [GpuTables(each, device_called(each.name, devices, each)) for each in sorted(found)]
+    return [GpuTables(each, device_called(each.name, devices, each)) for each in sorted(folders)]

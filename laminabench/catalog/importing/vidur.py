@@ -56,7 +56,7 @@ class VidurProfile:
         return Layers(self.model, list(self.operators))
 
     @property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         """Whether all small operators of a layer are present; phi-2 has one norm."""
         return all(set(VIDUR_SMALL_OPS).issubset(columns) for columns in self.operators.values())
 
@@ -65,9 +65,9 @@ class VidurProfile:
 
 
 def profiles_in(folder: Path, devices: Mapping[str, str]) -> list[VidurProfile]:
-    """Every file of operators in or under a folder."""
-    found = [path for path in sorted(folder.resolve().rglob("mlp.csv")) if path.parts[-5:-4] == ("compute",)]
-    if not found:
+    """Return every file of operators in or under a folder."""
+    paths = [path for path in sorted(folder.resolve().rglob("mlp.csv")) if path.parts[-5:-4] == ("compute",)]
+    if not paths:
         raise UserError(
             "costs-no-measurements", f"{folder}: there is no compute/GPU/OWNER/MODEL/mlp.csv in it"
         )
@@ -78,7 +78,7 @@ def profiles_in(folder: Path, devices: Mapping[str, str]) -> list[VidurProfile]:
             vidur_model(path),
             vidur_layers(path),
         )
-        for path in found
+        for path in paths
     ]
 
 
@@ -91,7 +91,7 @@ def cost_set(
     for profile in profiles:
         # What several models have is the first one's: two sessions in one curve would make it jagged.
         gemm = dict(_gemms(profile)) | gemm
-        if profile.whole:
+        if profile.complete:
             operators = dict(_operators(profile)) | operators
     measured = Measured(gemm, operators, nearest=NEAREST)
     by_device = {profile.device.name: profile for profile in profiles}
@@ -123,8 +123,8 @@ def cost_set(
 def _gemms(profile: VidurProfile) -> Iterable[tuple[GemmKey, Curve]]:
     for degree, columns in profile.operators.items():
         for name, gemm in zip(VIDUR_OPS, profile.model.layer_gemms(degree), strict=True):
-            found = curve(columns["rows"], columns[name], profile.origin(name))
-            yield GemmKey(profile.device.name, DTYPE, gemm.n, gemm.k), found
+            points = curve(columns["rows"], columns[name], profile.origin(name))
+            yield GemmKey(profile.device.name, DTYPE, gemm.n, gemm.k), points
 
 
 def _operators(profile: VidurProfile) -> Iterable[tuple[OperatorKey, Curve]]:
@@ -138,14 +138,14 @@ def _operators(profile: VidurProfile) -> Iterable[tuple[OperatorKey, Curve]]:
         }
         widths = {name: width for name, width, _ in profile.model.operators(degree)}
         for name, width in (widths | {"embedding": profile.model.hidden}).items():
-            found = curve(columns["rows"], seconds[name], profile.origin(name))
-            yield OperatorKey(profile.device.name, name, width), found
+            points = curve(columns["rows"], seconds[name], profile.origin(name))
+            yield OperatorKey(profile.device.name, name, width), points
 
 
 def _elementwise(
     on: Device, operators: Mapping[OperatorKey, Curve], profiles: Sequence[VidurProfile]
 ) -> ElementwiseCost:
-    layers = [each.layers for each in profiles if each.whole]
+    layers = [each.layers for each in profiles if each.complete]
     if layers:
         return fitted_elementwise(on, operators, layers, SOURCE)
     cost: ElementwiseCost = packaged("elementwise", on, "no profile has all operators of a layer")
@@ -205,7 +205,7 @@ def vidur_layers(path: Path) -> dict[int, Columns]:
 
 
 def vidur_model(path: Path) -> ModelShape:
-    """The model of a file of operators, whose sizes are in it: one layer of it, all that was measured."""
+    """Return the model of a file of operators, with its sizes: the one layer that was measured."""
     sizes = ("n_head", "n_kv_head", "n_embd", "n_expanded_embd", "vocab_size")
     row = read_frame(path, counts=sizes, text=["use_gated_mlp"]).iloc[0]
     heads, kv_heads, hidden, intermediate, vocab = (int(row[name]) for name in sizes)

@@ -27,7 +27,7 @@ MAX_TOKENS = 4096
 
 
 def vllm_experts(path: Path, dtype: str) -> Samples:
-    """The routed experts of a layer on the busiest rank, gated ones, by tokens of the whole group."""
+    """Return the routed experts of a layer on the busiest rank, gated ones, by tokens of the whole group."""
     split = {"tp": "moe_tp_size", "ep": "moe_ep_size"}
     counts = ["num_tokens", *EXPERTS.values(), *split.values()]
     table = read_frame(path, text=["moe_dtype", "distribution"], counts=counts, times=["latency"])
@@ -46,10 +46,10 @@ def vllm_experts(path: Path, dtype: str) -> Samples:
 
 def _routing(samples: Samples) -> tuple[Float64, Float64]:
     of = (samples[name].tolist() for name in ("experts", "top_k", "ep", "rows", "skew"))
-    found = [
+    tables = [
         skewed(int(e), int(k), int(ep), int(rows), skew) for e, k, ep, rows, skew in zip(*of, strict=True)
     ]
-    return np.array([float(each.active) for each in found]), np.array([float(each.pairs) for each in found])
+    return np.array([float(each.active) for each in tables]), np.array([float(each.pairs) for each in tables])
 
 
 # Contexts so short that the kernel takes its least.
@@ -88,7 +88,7 @@ def vllm_latent_prompts(path: Path) -> Samples:
 
 
 def vllm_batched(path: Path) -> Samples:
-    """The two products of absorption: to the latent (128 to 512 a head), and back."""
+    """Return the two products of absorption: to the latent (128 to 512 a head), and back."""
     table = read_frame(path, text=["op_name"], counts=["num_tokens", "num_heads"], times=["latency"])
     table = table[table.num_tokens <= MAX_TOKENS]
     to_latent = table.op_name == "mla_gen_pre"
@@ -97,7 +97,7 @@ def vllm_batched(path: Path) -> Samples:
 
 
 def nccl_collective(path: Path, op: str, degree: int) -> Samples:
-    """A collective in one node, up to 128 MiB; sizes are elements of two bytes of the whole buffer."""
+    """Return a collective in one node, up to 128 MiB; sizes are elements of two bytes of the whole buffer."""
     counts = ["num_gpus", "message_size"]
     table = read_frame(path, text=["op_name", "nccl_dtype"], counts=counts, times=["latency"])
     table = table[(table.op_name == op) & (table.nccl_dtype == "half") & (table.num_gpus == degree)]

@@ -19,7 +19,7 @@ MAX_ROWS = 2048  # batches of a decode step, and the usual budget of one with pr
 
 
 def vllm_gemm(path: Path, dtype: str) -> Samples:
-    """GEMM times by m, n, k: matrices a layer can have (n, k >= 512) at decode batch sizes."""
+    """Return GEMM times by m, n, k: matrices a layer can have (n, k >= 512) at decode batch sizes."""
     table = read_frame(path, text=["gemm_dtype"], counts=["m", "n", "k"], times=["latency"])
     named = CALLED.get(dtype, dtype)
     table = table[(table.gemm_dtype == named) & (table.n >= 512) & (table.k >= 512) & (table.m <= MAX_ROWS)]
@@ -42,7 +42,7 @@ def vllm_attention(path: Path, kind: AttentionKind = FULL) -> Samples:
 
 
 def vllm_decode(path: Path, kind: AttentionKind = FULL) -> Samples:
-    """All rows of decode attention: `context` are the tokens attended to, `step` all before."""
+    """Return all rows of decode attention: `context` are the tokens attended to, `step` all before."""
     table = _attention_of(path, kind, "step")
     table = table.assign(step=table.isl + table.step)
     table = table.assign(
@@ -60,14 +60,14 @@ def vllm_decode(path: Path, kind: AttentionKind = FULL) -> Samples:
 
 
 def vllm_prompt_attention(path: Path, kind: AttentionKind = FULL) -> Samples:
-    """Attention of whole prompts by batch, length and heads, of 16 tokens and more, 65,536 in all at most."""
+    """Return attention of complete prompts by batch, length, heads: from 16 tokens, up to 65,536 in all."""
     table = _attention_of(path, kind)
     usual = (table.num_heads >= 4) & (table.isl >= 16) & (table.batch_size * table.isl <= 65536)
     keys = ["batch_size", "isl", "num_heads", "num_key_value_heads"]
     table = table[usual].groupby(keys, as_index=False).latency.median()
     table = table.assign(rows=table.batch_size * table.isl)
-    seen = table.isl.clip(upper=kind.window or None)
-    pairs = table.batch_size * (seen * (seen + 1) / 2 + (table.isl - seen) * seen)
+    attended = table.isl.clip(upper=kind.window or None)
+    pairs = table.batch_size * (attended * (attended + 1) / 2 + (table.isl - attended) * attended)
     # The fit is for heads of 128; what others compute is in proportion.
     table = table.assign(pairs=pairs * (kind.head_dim / 128))
     return samples_of(table, {"rows": "rows", "pairs": "pairs", **HEADS}, latency_s(table))

@@ -56,7 +56,7 @@ class _Hashing(threading.Thread):
 
 
 def detect(path: Path) -> str:
-    """The name of the format a file is in, by its content; its suffix says nothing."""
+    """Return the name of the format a file is in, by its content; its suffix says nothing."""
     return _detect(Source.of(path))
 
 
@@ -71,7 +71,7 @@ def load_file(
     tokenizer: Path | None = None,
     limits: Limits | None = None,
 ) -> Trace:
-    """The trace in a file. Any doubt about it is a UserError that says where and what to do."""
+    """Return the trace in a file. Any doubt about it is a UserError that says where and what to do."""
     if format not in FORMATS and format != "auto":
         raise UserError(
             "trace-unknown-format", f"no format {shown(format)}; {nearest(format, ['auto', *FORMATS])}"

@@ -102,7 +102,7 @@ def since_first(ticks: Int64, per_second: int) -> Float64:
 
 
 def _billionths_since_first(texts: pa.ChunkedArray) -> Int64 | None:
-    """Differences times 10**9, if the numbers have at most nine decimals and the differences fit."""
+    """Return differences times 10**9, if the numbers have at most nine decimals and the differences fit."""
     import pyarrow.compute as pc
 
     try:

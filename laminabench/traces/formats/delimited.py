@@ -77,12 +77,12 @@ def _clock(reading: Reading, header: Header, arrival: str) -> Clock:
 
 
 def careful(reading: Reading, header: Header, columns: Columns) -> Requests:
-    wanted = {name: header.names.index(name) for name in columns.names()}
-    return requests_from(_records(reading.source, header, wanted), columns, reading)
+    positions = {name: header.names.index(name) for name in columns.names()}
+    return requests_from(_records(reading.source, header, positions), columns, reading)
 
 
 def header_of(source: Source) -> Header:
-    """The first line that is not blank; its commonest separator is the file's."""
+    """Return the first line that is not blank; its commonest separator is the file's."""
     lines = enumerate(source.lines(), 1)
     number, line = next(((number, line) for number, line in lines if line.strip()), (1, ""))
     if trouble := unreadable(line):
@@ -102,7 +102,7 @@ def header_of(source: Source) -> Header:
     return Header([name.strip() for name in names], delimiter, number)
 
 
-def _records(source: Source, header: Header, wanted: dict[str, int]) -> Iterator[Record]:
+def _records(source: Source, header: Header, positions: dict[str, int]) -> Iterator[Record]:
     lines = _Lines(source, header.line)
     reader = csv.reader(lines, delimiter=header.delimiter)
     width = len(header.names)
@@ -123,7 +123,7 @@ def _records(source: Source, header: Header, wanted: dict[str, int]) -> Iterator
         if lines.trouble is not None:
             yield Record(start, {}, lines.trouble)
         elif len(fields) == width:
-            yield Record(start, {name: Written(fields[place]) for name, place in wanted.items()})
+            yield Record(start, {name: Written(fields[place]) for name, place in positions.items()})
         elif not fields and len(lines.last) > csv.field_size_limit():
             yield Record(start, {}, f"has a field longer than {csv.field_size_limit():,} characters")
         elif len(fields) > 1 or lines.last.strip():

@@ -36,7 +36,7 @@ def read(reading: Reading) -> Requests:
 
 
 def keys_of(source: Source) -> list[str]:
-    """The keys of the first good rows: a single one may lack some, or be what is wrong with the file."""
+    """Return the keys of the first good rows: a single one may lack some, or be malformed."""
     good = (record for record in records(source) if not record.problem)
     return list(dict.fromkeys(key for record in itertools.islice(good, _LOOK) for key in record.cells))
 

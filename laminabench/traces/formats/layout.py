@@ -49,28 +49,28 @@ PARTS = tuple(sorted(Columns.__struct_fields__))
 _OPTION = "laminabench traces import FILE --columns {}=NAME"
 
 
-def choose(layout: Layout, there: Sequence[str], asked: Mapping[str, str], where: str) -> Columns:
+def choose(layout: Layout, there: Sequence[str], requested: Mapping[str, str], where: str) -> Columns:
     """Choose which of a file's columns to read, by the user's options or the format."""
-    found: dict[str, str | None] = {}
+    chosen: dict[str, str | None] = {}
     names_there = [name_of(name) for name in there]
     for part in PARTS:
-        if part in asked:
-            if asked[part] not in there:
-                meant = nearest(asked[part], names_there)
-                raise UserError("trace-no-column", f"{where}: no column {_quoted(asked[part])}; {meant}")
-            found[part] = asked[part]
+        if part in requested:
+            if requested[part] not in there:
+                meant = nearest(requested[part], names_there)
+                raise UserError("trace-no-column", f"{where}: no column {_quoted(requested[part])}; {meant}")
+            chosen[part] = requested[part]
             continue
         names = getattr(layout, part)
-        found[part] = next((name for name in names if name in there), None)
+        chosen[part] = next((name for name in names if name in there), None)
         needed = part in {"prompt", "output"} or (part == "arrival" and layout.signature)
-        if needed and names and found[part] is None:
+        if needed and names and chosen[part] is None:
             missing = _quoted(names[0]) if layout.signature else f"for the {part}"
             raise UserError(
                 "trace-no-column",
                 f"{where}: no column {missing}; there are: {listed(names_there)}; say which: "
                 f"{_OPTION.format(part)}",
             )
-    used = [name for name in found.values() if name is not None]
+    used = [name for name in chosen.values() if name is not None]
     for name in used:
         if there.count(name) > 1:
             raise UserError(
@@ -82,10 +82,10 @@ def choose(layout: Layout, there: Sequence[str], asked: Mapping[str, str], where
                 "trace-column-twice",
                 f"{where}: column {_quoted(name)} cannot be two things at once; see --columns",
             )
-    prompt, output = found["prompt"], found["output"]
+    prompt, output = chosen["prompt"], chosen["output"]
     assert prompt is not None
     assert output is not None
-    return Columns(prompt, output, found["arrival"], found["session"], found["blocks"])
+    return Columns(prompt, output, chosen["arrival"], chosen["session"], chosen["blocks"])
 
 
 def _quoted(name: str) -> str:
@@ -110,7 +110,7 @@ _BLOCKS = ("prefix_blocks", "hash_ids", "blocks")
 
 
 def _fixed(container: Container, about: str, arrival: str, prompt: str, output: str, **more: Any) -> Layout:
-    """A format that is known by its columns."""
+    """Return a format that is known by its columns."""
     signature = (arrival, prompt, output)
     return Layout(container, about, (arrival,), (prompt,), (output,), signature=signature, **more)
 

@@ -27,7 +27,7 @@ class Limits(msgspec.Struct, frozen=True):
         return MOST_ROWS if self.rows is None else self.rows
 
     def require_rows(self, rows: int, label: str) -> None:
-        """A UserError where there are more."""
+        """Raise a UserError where there are more."""
         if rows > self.most_rows:
             raise UserError(
                 "trace-too-many-rows",

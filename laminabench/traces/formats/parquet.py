@@ -62,8 +62,8 @@ def _read(file: pa.parquet.ParquetFile, reading: Reading) -> Requests:
         reading = replace(reading, time_unit=_timestamp(kind).unit)
     with contextlib.suppress(Doubtful, BadValueError, pa.ArrowException):
         return replace(_fast(file, columns, reading), meta=_own_meta(schema, label))
-    found = requests_from(_records(file, columns), columns, reading)
-    return replace(found, meta=_own_meta(schema, label))
+    requests = requests_from(_records(file, columns), columns, reading)
+    return replace(requests, meta=_own_meta(schema, label))
 
 
 def _require_bounds(rows: int, columns: Columns, source: Source) -> None:
@@ -76,7 +76,7 @@ def _require_bounds(rows: int, columns: Columns, source: Source) -> None:
 
 
 def _require_types(schema: pa.Schema, columns: Columns, label: str) -> None:
-    for column, wanted, *right in (
+    for column, expected, *right in (
         (columns.prompt, "whole numbers", _is_number),
         (columns.output, "whole numbers", _is_number),
         (columns.arrival, "times", _is_number, _is_moment, _is_text),
@@ -87,12 +87,12 @@ def _require_types(schema: pa.Schema, columns: Columns, label: str) -> None:
         if kind is not None and not any(is_so(kind) for is_so in right):
             raise UserError(
                 "trace-bad-column-type",
-                f"{label}: column {shown(column)} holds {str(kind)[:40]}, not {wanted}",
+                f"{label}: column {shown(column)} holds {str(kind)[:40]}, not {expected}",
             )
 
 
 def _fast(file: pa.parquet.ParquetFile, columns: Columns, reading: Reading) -> Requests:
-    """Without a look at single rows: Doubtful where one might be bad."""
+    """Read without checking single rows: Doubtful where one might be bad."""
     if file.metadata.num_rows == 0:
         raise Doubtful("no rows")
 
@@ -153,7 +153,7 @@ def _filled(
     dtype: type,
     numbers: Callable[[pa.Array], NDArray[Any]],
 ) -> NDArray[Any]:
-    """A column as numbers, in batches: a month of traffic fits into memory once."""
+    """Return a column as numbers, in batches: a month of traffic fits into memory once."""
     filled, start = np.empty(file.metadata.num_rows, dtype), 0
     for chunk in _chunks(file, reading, column):
         filled[start : start + len(chunk)] = numbers(chunk)
@@ -177,7 +177,7 @@ def _chunks(file: pa.parquet.ParquetFile, reading: Reading, column: str) -> Iter
 
 
 def _records(file: pa.parquet.ParquetFile, columns: Columns) -> Iterator[Record]:
-    """Row by row as texts, which is what the checks of rows take."""
+    """Yield row by row as texts, which is what the checks of rows take."""
     names, row = columns.names(), 0
     for batch in file.iter_batches(batch_size=_BATCH_OF_TEXTS, columns=names):
         cells = [_texts(batch.column(batch.schema.get_field_index(name))) for name in names]
@@ -218,7 +218,7 @@ def _timestamp(kind: pa.DataType) -> pa.DataType:
 
 
 def _ticks(chunk: pa.Array) -> pa.Array:
-    """Whole numbers; moments as so many of their units."""
+    """Return whole numbers; moments as so many of their units."""
     return (chunk.cast(_timestamp(chunk.type)) if _is_moment(chunk.type) else chunk).cast(pa.int64())
 
 
@@ -227,7 +227,7 @@ def _floats(chunk: pa.Array) -> pa.Array:
 
 
 def _own_meta(schema: pa.Schema, label: str) -> TraceMeta | None:
-    """The metadata that `store.save` wrote, if it did."""
+    """Return the metadata that `store.save` wrote, if it did."""
     text = (schema.metadata or {}).get(METADATA_KEY)
     if text is None:
         return None

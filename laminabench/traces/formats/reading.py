@@ -74,7 +74,7 @@ class BadRows:
 
 
 def all_tokens(chunks: Sequence[pa.Array], least: int) -> Int32:
-    """The chunks of a float64 column of counts; Doubtful unless every one is good."""
+    """Return the chunks of a float64 column of counts; Doubtful unless every one is good."""
     tokens = np.empty(sum(map(len, chunks)), np.int32)
     start = 0
     for chunk in chunks:
@@ -96,7 +96,7 @@ def no_nulls(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
 
 
 def session_ids(texts: pa.ChunkedArray) -> Int64:
-    """Whole numbers stay what they are; other names are numbered; a request without one is alone."""
+    """Return session numbers: whole numbers unchanged, names numbered, a new one where it is missing."""
     import pyarrow.compute as pc
 
     alone = mask_of(pc.fill_null(pc.equal(texts, ""), True))
@@ -114,7 +114,7 @@ def session_ids(texts: pa.ChunkedArray) -> Int64:
 
 
 def block_lists(column: pa.ChunkedArray) -> PrefixBlocks:
-    """A list<int64> column as flat blocks; Doubtful if a list is missing or an id is."""
+    """Return a list<int64> column as flat blocks; Doubtful if a list is missing or an id is."""
     lengths, ids = [], []
     for chunk in no_nulls(column).chunks:
         lengths.append(np.diff(numpy_of(chunk.offsets)))
@@ -128,7 +128,7 @@ def block_lists(column: pa.ChunkedArray) -> PrefixBlocks:
 
 
 def all_rows(table: pa.Table, columns: Columns, arrival_s: Float64 | None) -> Requests:
-    """Every row of a table that Arrow has read; Doubtful unless all are good."""
+    """Return every row of a table that Arrow has read; Doubtful unless all are good."""
     return Requests(
         arrival_s,
         all_tokens(table[columns.prompt].chunks, least=1),
@@ -161,7 +161,7 @@ class _Gathered:
 
 
 def requests_from(records: Iterable[Record], columns: Columns, reading: Reading) -> Requests:
-    """The good rows of the records; the first bad one stops, unless the user said to skip it."""
+    """Return the good rows of the records; the first bad one stops, unless the user said to skip it."""
     label = reading.source.label
     bad = BadRows(label, reading.skip_bad)
     rows = _gather(records, columns, reading, bad)

@@ -40,7 +40,7 @@ PACKED = (".gz", ".zst", ".bz2")
 
 
 def plain_name(path: Path) -> str:
-    """The file's name without the suffixes that say how it is written: v1.2 of v1.2.csv.gz."""
+    """Return the file's name without the suffixes that say how it is written: v1.2 of v1.2.csv.gz."""
     name = path.name
     for known in (PACKED, SUFFIXES):
         suffix = Path(name).suffix
@@ -106,7 +106,7 @@ class Source(msgspec.Struct, frozen=True):
             raise _unreadable(self.label, error.strerror) from error
 
     def text(self, newline: Literal["", "\n"] = "") -> io.TextIOWrapper:
-        """Text with its line ends kept: any, or only line feeds (a lone CR is a space in JSON).
+        """Return text with its line ends kept: any, or only line feeds (a lone CR is a space in JSON).
 
         What is not UTF-8 comes as surrogates: see `wording.unreadable`.
         """

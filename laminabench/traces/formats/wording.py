@@ -22,7 +22,7 @@ class Written(str):
 
 
 def printable(text: str) -> str:
-    """The text with everything that could break the line, or the terminal, written as an escape."""
+    """Return the text with everything that could break the line, or the terminal, written as an escape."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -32,7 +32,7 @@ def label_of(path: Path) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as a person would recognise it in the file."""
+    """Return a value as a person would recognise it in the file."""
     if isinstance(value, Written) and value.lstrip("+-").replace(".", "", 1).isdecimal():
         return _short(value)
     if value == "":
@@ -49,7 +49,7 @@ def shown(value: object) -> str:
 
 
 def name_of(column: str) -> str:
-    """A column's name, short enough for a sentence."""
+    """Return a column's name, short enough for a sentence."""
     return _short(printable(column))
 
 
@@ -58,7 +58,7 @@ def _short(text: str) -> str:
 
 
 def unreadable(line: str) -> str | None:
-    """Why a line of `Source.text` cannot be text, if so."""
+    """Return why a line of `Source.text` cannot be text, if so."""
     if "\0" in line:
         return "holds a NUL byte (UTF-16 without a mark? save it as UTF-8)"
     try:

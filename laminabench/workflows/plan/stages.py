@@ -13,7 +13,7 @@ import numpy as np
 from laminabench.sim.spec import Spec
 from laminabench.systems.registry import MODULES, system
 from laminabench.traces.table import Trace
-from laminabench.util.parallel import Crew, cores, crew
+from laminabench.util.parallel import WorkerPool, cores, worker_pool
 from laminabench.workflows.plan.bounds import (
     Bound,
     Why,
@@ -101,7 +101,7 @@ class Team:
     Tables that they have computed for a candidate's devices are reused for the next one.
     """
 
-    def __init__(self, stage: Stage, of_workers: Crew, jobs: int) -> None:
+    def __init__(self, stage: Stage, of_workers: WorkerPool, jobs: int) -> None:
         self.stage = stage
         self._workers = of_workers
         self._chunks = 1 if jobs == 1 else CHUNKS_PER_CORE * jobs
@@ -140,7 +140,7 @@ def jobs_for(replays: int, trace: Trace, jobs: int | None) -> int | None:
 def team(stage: Stage, candidates: int, jobs: int | None = None) -> Iterator[Team]:
     """Yield a team for a search among so many, on as many cores as it is worth."""
     jobs = jobs_for(candidates, stage.trace, jobs)
-    with crew(stage, jobs=jobs) as workers:
+    with worker_pool(stage, jobs=jobs) as workers:
         yield Team(stage, workers, jobs or cores())
 
 

@@ -20,7 +20,7 @@ from laminabench.systems.base import Prepared, Replayed, Workload
 from laminabench.systems.modelled.prepared import Routed, replay_on
 from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.registry import prepare, system
-from laminabench.traces.resolve import cut, transforms_of, whole
+from laminabench.traces.resolve import cut, load_needed, transforms_of
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
 from laminabench.util.json import JsonObject
@@ -154,7 +154,7 @@ def load(request: ReplayRequest, listener: Listener) -> Trace:
     """Return the request's trace with its cuts applied."""
     assert request.trace is not None
     transforms = transforms_of(request)
-    trace = whole(
+    trace = load_needed(
         request.trace, transforms, listener, offline=bool(request.offline), max_rows=request.max_rows
     )
     return cut(trace, transforms, listener)

@@ -86,7 +86,7 @@ def _ranged(
         change,
         known.unit,
         known.searched,
-        known.whole,
+        known.integer,
     )
 
 

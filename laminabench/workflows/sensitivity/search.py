@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from laminabench.traces.table import Trace
 from laminabench.util.errors import UserError
-from laminabench.util.parallel import Crew, crew
+from laminabench.util.parallel import WorkerPool, worker_pool
 from laminabench.workflows.compare.cells import Placed
 from laminabench.workflows.compare.spec import Deployed, price_of
 from laminabench.workflows.replay import Workload, replay
@@ -94,7 +94,7 @@ def sensitivity(
     for name, on in cell.chosen.items():
         price_of(name, on.hardware)
     question = Question((first, second), cell.chosen, cell.fitting, workload, inputs_of(cell.chosen))
-    with crew(question, jobs=jobs) as does:
+    with worker_pool(question, jobs=jobs) as does:
         return _Work(question, does, progress).answer()
 
 
@@ -162,7 +162,7 @@ def _number(value: Value) -> float:
 class _Work:
     """One answer in the making: all ends at once, then every break-even."""
 
-    def __init__(self, question: Question, does: Crew, progress: Callable[[int, int], None]) -> None:
+    def __init__(self, question: Question, does: WorkerPool, progress: Callable[[int, int], None]) -> None:
         self.question, self.does, self.progress = question, does, progress
         self.done = self.total = self.replays = 0
 

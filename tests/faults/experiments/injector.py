@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from experiments.processes import LOOK_S, alive, fork_servers, workers
-from laminabench.util import proc
+from laminabench.util import host
 
 # A stopped fork server is only noticed when a worker is replaced, after 20 s.
 FORK_SERVER = 0.02
@@ -100,7 +100,7 @@ class Hand:
 
 
 def stopped(pid: int) -> bool:
-    return proc.stat(pid)[:1] == ["T"]
+    return host.stat(pid)[:1] == ["T"]
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from laminabench.util import proc
+from laminabench.util import host
 
 _FORK_SERVER = b"lamina.cluster.fork_server"
 _SHM = Path("/dev/shm")
@@ -17,7 +17,7 @@ LOOK_S = 0.01
 def children_of(*parents: int) -> list[int]:
     """Return the running processes that these have started."""
     parent_texts = {str(parent) for parent in parents}
-    states = {pid: proc.stat(pid) for pid in proc.pids()}
+    states = {pid: host.stat(pid) for pid in host.pids()}
     return sorted(
         pid for pid, stat in states.items() if stat[:1] != ["Z"] and parent_texts.intersection(stat[1:2])
     )
@@ -25,12 +25,12 @@ def children_of(*parents: int) -> list[int]:
 
 def alive(pid: int) -> bool:
     """Return whether a process exists and is no zombie."""
-    return proc.stat(pid)[:1] not in ([], ["Z"])
+    return host.stat(pid)[:1] not in ([], ["Z"])
 
 
 def fork_servers(front_end: int) -> list[int]:
     """Return the fork servers of a front end's workers."""
-    return [pid for pid in children_of(front_end) if _FORK_SERVER in proc.read(pid, "cmdline")]
+    return [pid for pid in children_of(front_end) if _FORK_SERVER in host.read(pid, "cmdline")]
 
 
 def workers(front_end: int) -> list[int]:
@@ -42,7 +42,7 @@ def facts(pids: list[int]) -> dict[str, int]:
     """Return the resources of these processes, summed up."""
     sums = {"rss_bytes": 0, "descriptors": 0, "threads": 0}
     for pid in pids:
-        lines = dict(line.split(b":", 1) for line in proc.read(pid, "status").splitlines() if b":" in line)
+        lines = dict(line.split(b":", 1) for line in host.read(pid, "status").splitlines() if b":" in line)
         sums["rss_bytes"] += int(lines.get(b"VmRSS", b"0 kB").split()[0]) << 10
         sums["threads"] += int(lines.get(b"Threads", b"0"))
         with contextlib.suppress(OSError):  # it has just ended

@@ -146,7 +146,7 @@ def test_what_a_board_costs_and_draws_is_derived_as_it_says():
 
 def test_an_assumed_rent_is_compared_with_rents_and_not_with_purchases():
     note = parse_deployment("1xh100+1xh2m2").price_note
-    assert "assumed, as nobody has published it: $5.26 an hour and 450 W of h2m2" in note
+    assert "assumed, as it is not published: $5.26 an hour and 450 W of h2m2" in note
     assert "different kinds" not in note
     devices = bought(load_devices(), Amortisation())
     assert "h2m2 by rent" in parse_deployment("1xh100+1xh2m2", devices).price_note

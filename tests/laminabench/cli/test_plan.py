@@ -65,7 +65,7 @@ def test_boards_are_candidates_where_they_are_named(printed: Any, as_json: Any, 
         "xh2m2*, ",
         "* h2m2: not measured, computed from the board's parameters",
         "weights and KV in int8, elsewhere in bf16",
-        "assumed, as nobody has published it: $5.26 an hour and 450 W of h2m2",
+        "assumed, as it is not published: $5.26 an hour and 450 W of h2m2",
     ):
         assert said in out
 

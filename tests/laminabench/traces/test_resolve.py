@@ -178,7 +178,7 @@ def test_a_folder_that_is_none_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_a_user_that_is_nobody_is_named(variable: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if variable is not None:
         monkeypatch.setenv(variable, "~nosuchuser/x")
-    with pytest.raises(OSError, match="~nosuchuser is nobody here") as caught:
+    with pytest.raises(OSError, match="~nosuchuser is no user here") as caught:
         resolve("azure-code" if variable else "~nosuchuser/x", offline=True)
     assert caught.value.filename == "~nosuchuser/x"
 

@@ -17,7 +17,7 @@ import time
 import pytest
 
 from laminabench.util.errors import UserError
-from laminabench.util.parallel import crew, spread
+from laminabench.util.parallel import spread, worker_pool
 
 ENDLESS = """
 import operator, signal, time
@@ -48,7 +48,7 @@ def test_each_item_once(jobs: int | None) -> None:
 
 
 def test_a_crew_keeps_its_processes() -> None:
-    with crew("__import__('os').getpid()", jobs=2) as done:
+    with worker_pool("__import__('os').getpid()", jobs=2) as done:
         assert multiprocessing.active_children() == []  # nobody needed them yet
         first = dict(done(eval, [{}] * 4))
         second = dict(done(eval, [{}] * 4))
