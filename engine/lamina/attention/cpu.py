@@ -84,7 +84,7 @@ class TensorWorker(Heads):
         self.requests = self._planned if rows is None else rows
 
     def plan_lists(self, offsets: NDArray[np.int64], slots: NDArray[np.int32], *, space: int = 0) -> None:
-        """As plan(), of lists given directly: request i has slots[offsets[i]:offsets[i + 1]]."""
+        """Plan from lists given directly: request i has slots[offsets[i]:offsets[i + 1]]."""
         self.native.plan_lists(offsets, slots, space)
         self.requests = self._planned = len(offsets) - 1
 

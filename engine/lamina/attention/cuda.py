@@ -149,7 +149,7 @@ class CudaAttentionWorker(Heads):
         *,
         space: int = 0,
     ) -> None:
-        """As plan(), of lists given directly: request i has slots[offsets[i]:offsets[i + 1]].
+        """Plan from lists given directly: request i has slots[offsets[i]:offsets[i + 1]].
 
         The batch is filled up to `rows` with requests that have no tokens and whose results are zero. Copies
         from the host, so it is no part of a captured graph.

@@ -27,7 +27,7 @@ class EmulatedAttention:
         self._plan(len(requests), sum(map(slab.length, requests.tolist())))
 
     def plan_lists(self, offsets: NDArray[np.int64], slots: NDArray[np.int32], *, space: int = 0) -> None:
-        """As plan(), of lists given directly: request i has slots[offsets[i]:offsets[i + 1]]."""
+        """Plan from lists given directly: request i has slots[offsets[i]:offsets[i + 1]]."""
         del space
         self._plan(len(offsets) - 1, len(slots))
 

@@ -75,17 +75,17 @@ class ArenaShape:
 
     @property
     def arriving_bytes(self) -> int:
-        """Of a token, in one layer, before it is stored."""
+        """Bytes of a token in one layer, before it is stored."""
         return self.numbers * self.dtype.itemsize
 
     @property
     def token_bytes(self) -> int:
-        """Of a token that all layers keep."""
+        """Bytes of a token that all layers keep."""
         return self.layers * self.layer_bytes
 
     @property
     def spaces(self) -> Mapping[Sight, int]:
-        """How many layers each has."""
+        """Number of layers in each space."""
         return Counter(self.sights) or {Sight(): self.layers}
 
     def nbytes(self, tokens: int, sequences: int, overcommit: float = 0.0) -> int:
@@ -137,7 +137,7 @@ def capacity(tokens: int, overcommit: float) -> int:
 
 @dataclass(frozen=True)
 class Faults:
-    """What paging has cost so far, in pages."""
+    """Page faults so far, in pages."""
 
     moved: int = 0  # brought to the device, for which another page went to the host
     in_place: int = 0  # read from host memory, because iterations under way needed all of the device's
@@ -176,7 +176,7 @@ class Pager:
         return Pages(max(device, 1), max(host, 1))
 
     def physical(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Where slots are now."""
+        """Return the physical places of slots."""
         page, place = np.divmod(slots, np.int32(PAGE_TOKENS))
         where: NDArray[np.int32] = self._frame_of[page] * np.int32(PAGE_TOKENS) + place
         return where
@@ -258,7 +258,7 @@ class Space:
         self.pager = Pager(pages, self.storage) if pages and on_host else None
 
     def physical(self, slots: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Where in the storage these slots are now."""
+        """Return the physical places of slots."""
         return self.pager.physical(slots) if self.pager else np.array(slots)
 
     def fill(self) -> None:
@@ -337,7 +337,7 @@ class Arena:
         return sum((space.pager.faults for space in self.spaces if space.pager), Faults())
 
     def space_of(self, layer: int) -> int:
-        """Which of `spaces` a layer is in."""
+        """Return the index in `spaces` of a layer."""
         return self._places[layer][0]
 
     def keys(self, layer: int) -> torch.Tensor:

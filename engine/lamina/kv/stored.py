@@ -28,7 +28,7 @@ def number_bytes(kv_dtype: KvDtype, dtype: torch.dtype) -> int:
 
 
 def scale_bytes(kv_dtype: KvDtype) -> int:
-    """Of each vector."""
+    """Bytes of the scale of each vector."""
     return SCALE_BYTES if kv_dtype == "int8" else 0
 
 

@@ -189,7 +189,7 @@ def _stretch(shard: Path, name: str, facts: object) -> tuple[int, int]:
 
 
 def _are_counts(numbers: object) -> TypeGuard[list[int]]:
-    """Whether this is a list of sizes; `true` is one to Python, but not to safetensors."""
+    """Check that this is a list of sizes; `true` is one to Python, but not to safetensors."""
     return isinstance(numbers, list) and all(type(n) is int and 0 <= n < 1 << 63 for n in numbers)
 
 
