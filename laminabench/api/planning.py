@@ -72,7 +72,7 @@ class Plan:
     @property
     def replayed(self) -> pd.DataFrame:
         """Every candidate that was replayed in full."""
-        return self._frame(self.answer.found.points)
+        return self._frame(self.answer.search.points)
 
     @property
     def effects(self) -> pd.DataFrame:
@@ -114,7 +114,7 @@ class Plan:
         return f"{what} ({how}): {limit}, at most ${self.request.budget:.2f} an hour"
 
     def _verdict(self) -> str:
-        best, count = self.best, f"{self.answer.found.considered:,} candidates"
+        best, count = self.best, f"{self.answer.search.considered:,} candidates"
         if best is None:
             near = self.nearest
             came = f"; nearest is {near.candidate} with {near.tbt_p99_ms:.1f} ms" if near else ""

@@ -97,7 +97,7 @@ def points(flags: Sequence[str], varied: Sequence[Varied]) -> list[Point]:
     for each, axis in zip(varied, axes, strict=True):
         again = next((value for value, times in Counter(of.shown for of in axis).items() if times > 1), None)
         if again is not None:
-            raise UserError("sweep-vary-twice", f"--vary {each.said!r}: {again} is said twice")
+            raise UserError("sweep-vary-twice", f"--vary {each.text!r}: {again} is said twice")
     names = [axis[0].parameter or axis[0].column for axis in axes]
     twice = next((varied[i].name for i, name in enumerate(names) if name in names[:i]), None)
     if twice:
@@ -115,19 +115,19 @@ def _axis(varied: Varied, given: Mapping[str, Any]) -> Iterator[_Value]:
     if field.name in given and not field.repeatable:
         raise UserError(
             "sweep-given-and-varied",
-            f"--{varied.name} is given and varied too (--vary {varied.said!r}): leave one of them out",
+            f"--{varied.name} is given and varied too (--vary {varied.text!r}): leave one of them out",
         )
     if name == "model" and all(value.isdecimal() for value in varied.values):
         raise UserError(
             "sweep-vary-value",
-            f"--vary {varied.said!r}: --model is the model's name; its workers are model-workers",
+            f"--vary {varied.text!r}: --model is the model's name; its workers are model-workers",
         )
     for value in varied.values:
         try:
             parsed_value = _value(field, value)
         except click.UsageError as error:
             why = error.format_message().rstrip(".")
-            raise UserError("sweep-vary-value", f"--vary {varied.said!r}: {why}") from error
+            raise UserError("sweep-vary-value", f"--vary {varied.text!r}: {why}") from error
         # A varied repeatable flag is added to the given ones.
         chosen = (*given.get(field.name, ()), *parsed_value) if field.repeatable else parsed_value
         shown = parsed_value if isinstance(parsed_value, bool | int | float | str) else value
@@ -138,12 +138,12 @@ def _field(name: str, varied: Varied) -> Field:
     """Return replay's field of that name."""
     if name in REFUSED:
         raise UserError(
-            "sweep-flag-refused", f"--vary {varied.said!r}: --{name} cannot be varied: {REFUSED[name]}"
+            "sweep-flag-refused", f"--vary {varied.text!r}: --{name} cannot be varied: {REFUSED[name]}"
         )
     if name not in BY_KEY:
         there = [*COUNTS, *(each for each in BY_KEY if each not in REFUSED)]
         raise UserError(
-            "flag-unknown", f"--vary {varied.said!r}: replay has no flag --{name}; {nearest(name, there)}"
+            "flag-unknown", f"--vary {varied.text!r}: replay has no flag --{name}; {nearest(name, there)}"
         )
     return BY_KEY[name]
 
@@ -159,7 +159,7 @@ def _value(field: Field, value: str) -> Any:
 
 def _count(value: str, varied: Varied) -> int:
     if not value.isdecimal() or int(value) < 1:
-        raise UserError("sweep-vary-value", f"--vary {varied.said!r}: {value!r} is no number of workers")
+        raise UserError("sweep-vary-value", f"--vary {varied.text!r}: {value!r} is no number of workers")
     return int(value)
 
 

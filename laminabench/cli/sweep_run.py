@@ -50,7 +50,7 @@ class Sweep:
         self.keys = [key_of(_identity(point, self.traces[point.trace])) for point in points]
         self.identity = {
             "laminabench": describe(),
-            "vary": [each.said for each in varied],
+            "vary": [each.text for each in varied],
             "flags": redacted(flags),
             "points": hashlib.sha256("".join(self.keys).encode()).hexdigest(),
         }
@@ -73,12 +73,11 @@ class Sweep:
         with opened(directory, self._manifest(), self.keys) as store:
             if request.retry_failed:
                 store.forget_failed()
-            before = len(store.found)
+            before = len(store.results)
             with self._reporting(store):
                 self._replay(store, request.jobs, ray)
-            rows = [
-                row(point.varied, store.found[key]) for point, key in zip(self.points, self.keys, strict=True)
-            ]
+            points = zip(self.points, self.keys, strict=True)
+            rows = [row(point.varied, store.results[key]) for point, key in points]
             write(rows, directory / TABLE)
             failed = sum(each["error"] is not None for each in rows)
             ended = {"finished": len(rows), "failed": failed, "wall_s": time.perf_counter() - began}
@@ -86,7 +85,7 @@ class Sweep:
         return rows, before
 
     def _replay(self, store: SweepStore, jobs: int | None, ray: str | None) -> None:
-        missing = [index for index, key in enumerate(self.keys) if key not in store.found]
+        missing = [index for index, key in enumerate(self.keys) if key not in store.results]
         modelled = [index for index in missing if self.points[index].prepared.backend == "modelled"]
         live = [index for index in missing if index not in set(modelled)]
         total = len(self.points)
@@ -99,7 +98,7 @@ class Sweep:
         watched = partial(replayed, listener=Watching(self.out))
         rounds: list[_Round] = [(replayed, modelled, jobs, ray), (watched, live, 1, None)]
         with self.out.progress("sweeping", unit="points") as progress:
-            progress(len(store.found), total)
+            progress(len(store.results), total)
             for replaying, chosen, at_once, cluster in rounds:
                 items = [self.points[index] for index in chosen]
                 if not items:
@@ -108,20 +107,20 @@ class Sweep:
                 with contextlib.closing(work) as results:
                     for place, result in results:
                         store.put(self.keys[chosen[place]], result)
-                        progress(len(store.found), total)
+                        progress(len(store.results), total)
 
     @contextlib.contextmanager
     def _reporting(self, store: SweepStore) -> Iterator[None]:
         """Tell how to resume, if the block is interrupted: finished points are saved."""
 
         def sentence() -> str:
-            done = f"{len(store.found):,} of {len(self.points):,} points are kept in {store.directory}"
+            done = f"{len(store.results):,} of {len(self.points):,} points are kept in {store.directory}"
             return f"{done}: the same call goes on from there"
 
         try:
             yield
         except (KeyboardInterrupt, Terminated, UserError) as error:
-            if not store.found:
+            if not store.results:
                 raise
             if isinstance(error, UserError):
                 raise UserError("sweep-interrupted", f"{error}; {sentence()}") from error

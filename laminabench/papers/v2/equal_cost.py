@@ -36,7 +36,7 @@ def fig10(context: Context) -> Result:
     views = [View(load_costs(era.costs), readings_of(spec, era)) for era in (THEN, NOW)]
     views += [View(costs, (spec,)) for costs in context.costs()]
     # Today's kernels with what else vLLM had in 2024.
-    slow = tuple(each for each in readings_of(spec, THEN) if each.reading and not each.reading.alike)
+    slow = tuple(each for each in readings_of(spec, THEN) if each.reading and not each.reading.same_host)
     views.append(View(load_costs(NOW.costs), slow))
     models, traces = [model(name) for name in EQUAL_COST_MODELS], [context.trace(name) for name in TRACES]
     every = grid_cells(Grid(views, models, traces), jobs=1)
@@ -70,7 +70,7 @@ def _frame(cells: Sequence[Cell]) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "era": cell.reading.era.name if cell.reading else "",
-            "hosts_alike": cell.alike,
+            "hosts_alike": cell.same_host,
             "costs": cell.costs,
             "model": cell.model,
             "trace": cell.trace,
@@ -99,7 +99,7 @@ def _of(cells: Sequence[Cell], era: Era | None, *, same_host: bool = False) -> l
     return [
         cell
         for cell in cells
-        if (cell.reading.era if cell.reading else None) == era and cell.alike == same_host
+        if (cell.reading.era if cell.reading else None) == era and cell.same_host == same_host
     ]
 
 

@@ -63,7 +63,7 @@ def sheets_of_grid(cells: list[Cell], base: str, *, as_published: bool) -> list[
     """Return a line for each cell, then gains by model and trace, the layout of v2 Figure 10."""
     others = [name for name in cells[0].summaries if name != base]
     # Hypothetical cells (equal hosts) are only in the notes under the gains.
-    sourced = [cell for cell in cells if not cell.alike]
+    sourced = [cell for cell in cells if not cell.same_host]
     return [_lines(sourced, [base, *others]), *(_gains(cells, base, name, as_published) for name in others)]
 
 
@@ -140,7 +140,7 @@ def _gains(cells: list[Cell], base: str, name: str, as_published: bool) -> Sheet
     )
     groups: dict[tuple[str, str, str], list[Cell]] = {}
     for cell in cells:
-        if not cell.alike:
+        if not cell.same_host:
             groups.setdefault((cell.model, cell.band, cell.trace), []).append(cell)
     rows = itertools.product(models, bands)
     lines = [line for band in bands for line in _summaries(cells, band, name, base)]
@@ -169,7 +169,7 @@ def _span(gains: Sequence[float]) -> str:
 def _summaries(cells: list[Cell], band: str, name: str, base: str) -> Iterator[str]:
     """Yield a band's gains, and the same with all hosts as slow as the era system's."""
     for same_host, title in ((False, band), (True, f"{band} with all hosts as slow")):
-        own = [cell for cell in cells if cell.band == band and cell.alike == same_host]
+        own = [cell for cell in cells if cell.band == band and cell.same_host == same_host]
         if own:
             gains = [cell.gain_of(name, base) for cell in own]
             ratio = sum(cell.mean_batch[name] / cell.mean_batch[base] for cell in own) / len(own)
@@ -188,7 +188,7 @@ def _assumed(cells: Sequence[Cell], names: Sequence[str]) -> Iterator[str]:
 
 def verdicts(cells: Sequence[Cell], base: str) -> list[str]:
     """Return the answer for one model on one trace, a sentence for each system but the base."""
-    sourced = [cell for cell in cells if not cell.alike]
+    sourced = [cell for cell in cells if not cell.same_host]
     bands: dict[str, list[Cell]] = {}
     for cell in sourced:
         bands.setdefault(cell.band, []).append(cell)

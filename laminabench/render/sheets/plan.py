@@ -89,7 +89,7 @@ def _answer(console: Console, answer: Answer, top: int) -> None:
             print_sheet(console, sheet_of(title, cheapest, answer))
         _why(console, answer, answer.winner)
         _prices(console, answer)
-    result = answer.found
+    result = answer.search
     console.print(
         f"[dim]{result.considered:,} candidates in {result.seconds:.2f} s, "
         f"{result.considered / result.seconds:,.0f} a second: {counted(result.counts)}[/dim]",
@@ -100,7 +100,7 @@ def _answer(console: Console, answer: Answer, top: int) -> None:
 def _cheapest(answer: Answer, top: int) -> list[Point]:
     """Return the `top` cheapest points that meet the limit; none without a winner."""
     limit = answer.question.slo_tbt_p99_ms
-    meeting = (point for point in answer.found.points if meets(point, limit))
+    meeting = (point for point in answer.search.points if meets(point, limit))
     return sorted(meeting, key=lambda point: point.usd_per_million_tokens)[:top] if answer.winner else []
 
 

@@ -29,12 +29,12 @@ def sheet_of(result: Sensitivity, where: str, validation: str) -> Sheet:
 def _line(bar: Bar) -> tuple[str, ...]:
     varied = bar.input
     if bar.break_even is None:
-        low, high = "", ", ".join(varied.said(end.value) for end in bar.ends) or "-"
+        low, high = "", ", ".join(varied.text(end.value) for end in bar.ends) or "-"
         gains = ("", ", ".join(f"{end.gain:+.1%}" for end in bar.ends) or "-")
     else:
-        low, high = map(varied.said, varied.values)
+        low, high = map(varied.text, varied.values)
         gains = (_gain(bar, varied.values[0]), _gain(bar, varied.values[1]))
-    return varied.title, low, varied.said(varied.here), high, *gains, bar.flips, varied.kind
+    return varied.title, low, varied.text(varied.here), high, *gains, bar.flips, varied.kind
 
 
 def _gain(bar: Bar, value: object) -> str:
@@ -61,11 +61,11 @@ def _notes(result: Sensitivity) -> Iterator[str]:
         yield f"{'; '.join(titles)} ({kind}): {source}"
     for bar in result.bars:
         for value, why in bar.impossible.items():
-            yield f"{bar.input.title}, {bar.input.said(value)}: {why}"
+            yield f"{bar.input.title}, {bar.input.text(value)}: {why}"
         for end in bar.ends:
             if end.rejected:
                 varied = bar.input
-                yield f"{varied.title}, {varied.said(end.value)}: {end.rejected:,} requests no longer fit"
+                yield f"{varied.title}, {varied.text(end.value)}: {end.rejected:,} requests no longer fit"
 
 
 def write_csv(result: Sensitivity, path: Path) -> None:

@@ -68,7 +68,7 @@ def picture(result: Sensitivity, where: str) -> Figure:
 
 
 def _title(bar: Bar) -> str:
-    title = f"{bar.input.title}: {bar.input.said(bar.input.here)}" + (
+    title = f"{bar.input.title}: {bar.input.text(bar.input.here)}" + (
         "*" if bar.input.kind == "assumed" else ""
     )
     return _literal(title)
@@ -90,7 +90,7 @@ def _bar(axes: Axes, row: int, bar: Bar, base: float) -> None:
 def _label(axes: Axes, row: int, bar: Bar, end: Point, side: Literal["left", "right"]) -> None:
     gap = 3 if side == "left" else -3
     axes.annotate(
-        _literal(bar.input.said(end.value)),
+        _literal(bar.input.text(end.value)),
         (100 * end.gain, row),
         (gap, 0),
         textcoords="offset points",

@@ -11,7 +11,7 @@ from laminabench.workflows.compare.cells import Cell
 def assumptions(cells: Sequence[Cell], names: Sequence[str]) -> Iterator[str]:
     """Yield the hosts and limits of each band, then the memory that is not for KV."""
     for band in dict.fromkeys(cell.band for cell in cells):
-        own = [cell for cell in cells if cell.band == band and not cell.alike]
+        own = [cell for cell in cells if cell.band == band and not cell.same_host]
         each = []
         for name in names:
             hosts = sorted(cell.hosts[name] for cell in own)

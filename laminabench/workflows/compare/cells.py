@@ -54,7 +54,7 @@ class Cell:
     costs_held: str  # how far off they were where they were held against measurements
     dropped: int  # requests that one of the systems could never hold, left out for all
     least_room: str  # which one that is, and what it holds
-    asked: dict[str, str]  # deployments; at equal cost others may have taken their place
+    requested: dict[str, str]  # deployments; at equal cost others may have taken their place
     deployments: dict[str, str]
     usd_per_hour: dict[str, float]
     power_w: dict[str, float | None]  # rated
@@ -83,9 +83,9 @@ class Cell:
         return reading if own else ", ".join(filter(None, (reading, self.costs)))
 
     @property
-    def alike(self) -> bool:
+    def same_host(self) -> bool:
         """Return whether all hosts are as slow as the era's, which no source says."""
-        return self.reading is not None and self.reading.alike
+        return self.reading is not None and self.reading.same_host
 
     @property
     def throughput_tokens_per_s(self) -> dict[str, float]:
@@ -111,7 +111,7 @@ class Cell:
         """Return a system's amount of what was equal, with its unit."""
         amount = self.usd_per_hour[name] if equal.amount == "cost" else self.power_w[name]
         assert amount is not None
-        return equal.said(amount).removesuffix(" an hour")
+        return equal.text(amount).removesuffix(" an hour")
 
     def break_even_usd(self, name: str, other: str) -> float | None:
         """Return the hourly price of a board at which a dollar buys as many tokens as the other system's."""
@@ -147,7 +147,7 @@ class Cell:
             "trace": self.trace,
             "costs": self.costs,
             "era": self.reading.era.name if self.reading else None,
-            "hosts_alike": self.alike,
+            "hosts_alike": self.same_host,
             "host": {name: host._asdict() for name, host in self.hosts.items()},
             "max_num_seqs": self.limits,
             "costs_held": self.costs_held,
@@ -221,7 +221,7 @@ def cell(
     placement = placed(spec, model, trace, costs)
     requested, chosen, fitting = placement.requested, placement.chosen, placement.fitting
     done, requests = {} if done is None else done, fitting.prompt_tokens.tobytes()
-    stored = None if spec.reading and spec.reading.alike else common
+    stored = None if spec.reading and spec.reading.same_host else common
     for name, each in chosen.items():
         key = name, each.setup, each.routed, requests
         if key not in done:
@@ -240,7 +240,7 @@ def cell(
         costs_held=costs.held_against,
         dropped=placement.dropped,
         least_room=least_room(chosen),
-        asked={name: str(each.hardware) for name, each in requested.items()},
+        requested={name: str(each.hardware) for name, each in requested.items()},
         deployments={name: str(each.hardware) for name, each in chosen.items()},
         usd_per_hour={name: price_of(name, each.hardware) for name, each in chosen.items()},
         power_w={name: each.hardware.power_w for name, each in chosen.items()},
@@ -387,13 +387,13 @@ def _nothing_near(
     # If there is none of a kind that it runs on, that is what to read.
     right = [device for device in devices if system(name).runs_on(device)]
     kinds = ", ".join(device.name for device in right or devices)
-    what = f"no deployment of {name} on {kinds} is within {equal.tolerance:.0%} of {equal.said(amount)}"
+    what = f"no deployment of {name} on {kinds} is within {equal.tolerance:.0%} of {equal.text(amount)}"
     known = {str(each.hardware): own for each in fitting if (own := equal.known(each.hardware)) is not None}
     if not known:
         has = "price" if equal.amount == "cost" else "rated power"
         return f"{what}: none has the memory and a {has}; name other kinds with --devices"
     closest = min(known, key=lambda text: abs(known[text] - amount))
     return (
-        f"{what}; the nearest is {closest} for {equal.said(known[closest]).removesuffix(' an hour')}: "
+        f"{what}; the nearest is {closest} for {equal.text(known[closest]).removesuffix(' an hour')}: "
         "raise --tolerance, or name other kinds with --devices"
     )

@@ -55,7 +55,7 @@ class Recorded:
     facts: Facts
     summary: Summary
     estimates: dict[str, Estimate]
-    seen: str  # where its tokens were seen
+    client_only: str  # where its tokens were seen
 
     @property
     def measured(self) -> bool:
@@ -170,7 +170,7 @@ def differences(entries: list[Recorded]) -> Iterator[str]:
         values = dict.fromkeys(of(each.facts) for each in entries)
         if len(values) > 1:
             yield f"the Runs are of different {what}{_listed(values)}: they are not comparable as such"
-    if len(dict.fromkeys(each.seen for each in entries)) > 1:
+    if len(dict.fromkeys(each.client_only for each in entries)) > 1:
         yield (
             "some Runs saw their tokens in the engine and some as a client: a client's TBT has the network "
             "and the server's front end in it, and is 0 for a token that came in a chunk with the one before"

@@ -54,7 +54,7 @@ class Equal:
         """Return dollars an hour, or watts; None if unknown."""
         return deployment.usd_per_hour if self.amount == "cost" else deployment.power_w
 
-    def said(self, amount: float) -> str:
+    def text(self, amount: float) -> str:
         return f"${amount:.2f} an hour" if self.amount == "cost" else f"{amount:,.0f} W"
 
 
@@ -105,10 +105,10 @@ class Reading:
 
     era: Era
     host: str = ""  # of the era's system, where there is a range
-    alike: bool = False  # everyone's host is as slow
+    same_host: bool = False  # everyone's host is as slow
 
     def __str__(self) -> str:
-        return ", ".join(filter(None, (self.era.name, self.host))) + " everywhere" * self.alike
+        return ", ".join(filter(None, (self.era.name, self.host))) + " everywhere" * self.same_host
 
 
 @dataclass(frozen=True, slots=True)

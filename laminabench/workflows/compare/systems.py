@@ -127,7 +127,7 @@ def _notes(cells: list[Cell], spec: ComparisonSpec) -> Iterator[str]:
             f"{cell.deployments[name]} for {cell.amount_of(name, equal)} took the place of {name}'s "
             f"{requested} ({cell.model} on {cell.trace})"
             for cell in cells
-            for name, requested in cell.asked.items()
+            for name, requested in cell.requested.items()
             if requested != cell.deployments[name]
         }
         for each in sorted(replaced):

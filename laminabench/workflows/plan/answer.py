@@ -31,7 +31,7 @@ class Answer:
     """The plan with one cost set. Without a winner, `nearest` comes nearest to the limit."""
 
     question: Question
-    found: Found
+    search: Found
     front: list[Point]
     winner: Point | None
     nearest: Point | None
@@ -63,16 +63,16 @@ class Answer:
             "winner": None if self.winner is None else self.row_of(self.winner),
             "nearest": None if self.nearest is None else self.row_of(self.nearest),
             "front": [self.row_of(each) for each in self.front],
-            "replayed": [self.row_of(each) for each in self.found.points],
+            "replayed": [self.row_of(each) for each in self.search.points],
             "summary": None if self.summary is None else to_json(self.summary),
             "binds": [each.row() for each in self.effects],
             "prices": [each.row() for each in self.prices],
             **({"prompts": prompts} if self.question.prompts else {}),
             "search": {
-                "considered": self.found.considered,
-                "counts": dict(self.found.counts),
-                "seconds": self.found.seconds,
-                "candidates_per_s": self.found.considered / self.found.seconds,
+                "considered": self.search.considered,
+                "counts": dict(self.search.counts),
+                "seconds": self.search.seconds,
+                "candidates_per_s": self.search.considered / self.search.seconds,
             },
         }
 
@@ -133,8 +133,8 @@ def _summary(question: Question, point: Point) -> Summary:
 
 def require_possible(result: Answer) -> None:
     """Raise a UserError if no candidate could even be replayed: none fits the longest request."""
-    counts = result.found.counts
-    if not result.found.points and counts.get("too_small") and not counts.get("falls_behind"):
+    counts = result.search.counts
+    if not result.search.points and counts.get("too_small") and not counts.get("falls_behind"):
         trace = result.question.trace
         longest = int((trace.prompt_tokens.astype("int64") + trace.output_tokens).max())
         raise UserError(
@@ -151,25 +151,25 @@ def require_winner(result: Answer) -> None:
     limit, costs = result.question.slo_tbt_p99_ms, result.question.costs.name
     ttft_ms = result.question.slo_ttft_ms
     if result.nearest is None and ttft_ms is not None:
-        times = ((point.ttft_p99_ms or 0.0, str(point.candidate)) for point in result.found.points)
+        times = ((point.ttft_p99_ms or 0.0, str(point.candidate)) for point in result.search.points)
         soonest = min(times, default=None)
         nearest = "" if soonest is None else f"; of those replayed {soonest[1]} has {soonest[0]:,.0f} ms"
         raise CheckFailedError(
             "plan-ttft-missed",
-            f"with {costs}, none of {result.found.considered:,} candidates keeps up with "
+            f"with {costs}, none of {result.search.considered:,} candidates keeps up with "
             f"{result.question.trace.meta.name} and has a TTFT p99 of {ttft_ms:g} ms{nearest}",
         )
     if result.nearest is None:
         raise CheckFailedError(
             "plan-falls-behind",
-            f"with {costs}, none of {result.found.considered:,} candidates keeps up with "
+            f"with {costs}, none of {result.search.considered:,} candidates keeps up with "
             f"{result.question.trace.meta.name}: 99 of 100 requests are to wait no longer than "
             f"{result.question.slo_queueing_p99_s:g} s",
         )
     missed = result.nearest.tbt_p99_ms
     raise CheckFailedError(
         "plan-limit-missed",
-        f"with {costs}, none of {result.found.considered:,} candidates has a TBT p99 of {limit:g} ms; "
+        f"with {costs}, none of {result.search.considered:,} candidates has a TBT p99 of {limit:g} ms; "
         f"nearest is {result.nearest.candidate} with {missed:.3g} ms, {missed / limit - 1:.1%} over",
     )
 

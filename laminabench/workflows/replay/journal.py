@@ -32,7 +32,7 @@ class NoJournal:
     """The journal of a replay that cannot be resumed."""
 
     events: Sequence[Any] = ()
-    kept: ClassVar[bool] = False
+    stored: ClassVar[bool] = False
 
     def open(self) -> None:
         """Do nothing."""
@@ -145,7 +145,7 @@ class ReplayJournal:
         return self.path.with_suffix("")
 
     @property
-    def kept(self) -> bool:
+    def stored(self) -> bool:
         """Whether there is something to go on with."""
         return self.journal is not None
 

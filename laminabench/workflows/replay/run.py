@@ -135,7 +135,7 @@ def run(
     with (
         metrics_served(listener, request.metrics_port, about) as on_event,
         journal.until_written(listener),
-        live_report(on_event, directory, request, prepared, trace, lambda: journal.kept) as report,
+        live_report(on_event, directory, request, prepared, trace, lambda: journal.stored) as report,
     ):
         replayed = prepared.replay(trace, journal, report)
         report.ended(replayed)

@@ -91,13 +91,13 @@ class Bar:
         """The value at which the gain becomes none, in words."""
         even, varied = self.break_even, self.input
         if even is None:
-            turned = [varied.said(end.value) for end in self.ends if (end.gain < 0) != (self.here < 0)]
+            turned = [varied.text(end.value) for end in self.ends if (end.gain < 0) != (self.here < 0)]
             return f"with {' or '.join(turned)}" if turned else "never"
         if even.value is not None:
-            return f"at {varied.said(even.value)}" + ("" if self.within_range else ", outside")
+            return f"at {varied.text(even.value)}" + ("" if self.within_range else ", outside")
         if even.searched is None:
             return "never"
-        low, high = map(varied.said, even.searched)
+        low, high = map(varied.text, even.searched)
         return f"not from {low.removesuffix(f' {varied.unit}')} to {high}"
 
     def _range(self) -> tuple[float, float]:

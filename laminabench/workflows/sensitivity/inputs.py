@@ -39,7 +39,7 @@ class Input:
     searched: tuple[float, float] | None = None  # for a break-even; None for choices, and prices
     whole: bool = False
 
-    def said(self, value: Value) -> str:
+    def text(self, value: Value) -> str:
         """Return the value with its unit, for people."""
         if isinstance(value, str):
             return value

@@ -33,7 +33,7 @@ class SweepStore:
 
     def __init__(self, directory: Path, keys: Sequence[str]) -> None:
         self.directory = directory
-        self.found = {key: result for key in keys if (result := self._read(key)) is not None}
+        self.results = {key: result for key in keys if (result := self._read(key)) is not None}
 
     def put(self, key: str, result: Mapping[str, Any]) -> None:
         """Keep a point, whatever becomes of the others."""
@@ -41,11 +41,11 @@ class SweepStore:
         with replacing(self._path(key), durable=False) as temporary:
             text = json.dumps(sealed(result), ensure_ascii=False, allow_nan=False)
             temporary.write_text(text, encoding="utf-8")
-        self.found[key] = dict(result)
+        self.results[key] = dict(result)
 
     def forget_failed(self) -> None:
         """Forget failed points, so that they are replayed again."""
-        self.found = {key: result for key, result in self.found.items() if "error" not in result}
+        self.results = {key: result for key, result in self.results.items() if "error" not in result}
 
     def describe(self, manifest: Mapping[str, Any]) -> None:
         """Say what the directory is of, and how far it has come."""

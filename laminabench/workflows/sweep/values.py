@@ -22,7 +22,7 @@ class Varied:
 
     name: str
     values: tuple[str, ...]
-    said: str
+    text: str
 
 
 def parse_vary(text: str) -> Varied:

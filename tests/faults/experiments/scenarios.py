@@ -75,11 +75,11 @@ def _sweep(folder: Path) -> None:
 
 
 def store_keys(store: SweepStore) -> list[str]:
-    return [key for key in ("a", "b") if key not in store.found]
+    return [key for key in ("a", "b") if key not in store.results]
 
 
 def _points(folder: Path) -> dict[str, Any]:
-    return SweepStore(folder / "sweep", ["a", "b"]).found
+    return SweepStore(folder / "sweep", ["a", "b"]).results
 
 
 def _nothing(_: Path) -> None:

@@ -340,19 +340,19 @@ def empty(slot: Slot) -> None:
     slot.actor, slot.busy = None, False
 
 
-def answers(names: Sequence[str], asked: Sequence[Any]) -> list[Any]:
+def answers(names: Sequence[str], calls: Sequence[Any]) -> list[Any]:
     """All of them; an EngineError naming the first worker that cannot answer."""
     ray = installed()
-    _, late = ray.wait(asked, num_returns=len(asked), timeout=START_S)
+    _, late = ray.wait(calls, num_returns=len(calls), timeout=START_S)
     if late:
-        silent = [name for name, one in zip(names, asked, strict=True) if one in late]
+        silent = [name for name, one in zip(names, calls, strict=True) if one in late]
         raise EngineError(
             "ray-actor-late",
             f"{', '.join(silent)} did not start in {START_S:g} s: look whether the nodes have room "
             "(`ray status`) and answer",
         )
     answers = []
-    for name, one in zip(names, asked, strict=True):
+    for name, one in zip(names, calls, strict=True):
         try:
             answers.append(ray.get(one))
         except ray.exceptions.RayError as error:

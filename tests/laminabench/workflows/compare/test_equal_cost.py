@@ -94,8 +94,8 @@ def test_prompts_that_no_engine_holds_are_left_out() -> None:
 def test_the_price_of_instances_is_that_of_all_and_their_number_stays() -> None:
     given = {"lamina": parse_deployments("2xh200+4xh20", 2), "vllm": parse_deployments("4xh100,8xh100", None)}
     found = cell(ComparisonSpec(PAIR, given, equal=Equal(0.1)), MODEL, TRACE, COSTS)
-    assert found.asked == {"lamina": "2 of 2xh200+4xh20", "vllm": "1 of 4xh100 and 1 of 8xh100"}
-    assert found.deployments["lamina"] == found.asked["lamina"]
+    assert found.requested == {"lamina": "2 of 2xh200+4xh20", "vllm": "1 of 4xh100 and 1 of 8xh100"}
+    assert found.deployments["lamina"] == found.requested["lamina"]
     assert found.deployments["vllm"].startswith("2 of ")
     assert found.usd_per_hour["lamina"] == pytest.approx(2 * 39.72)
     assert found.usd_per_hour["vllm"] == pytest.approx(2 * 39.72, rel=0.1)

@@ -53,7 +53,7 @@ def test_readings_are_both_ends_and_then_all_hosts_as_slow() -> None:
         {"lamina": 5, "vllm": 5},
         {"lamina": 13, "vllm": 13},
     ]
-    assert [each.reading.alike for each in found if each.reading] == [False, False, True, True]
+    assert [each.reading.same_host for each in found if each.reading] == [False, False, True, True]
     assert all(each.max_num_seqs == {"lamina": 64} for each in found)
     (today,) = readings_of(SPEC, TODAY)
     assert today.host_async == SPEC.systems
@@ -125,7 +125,7 @@ def test_the_table_of_gains_has_a_band_for_each_era(cells: list[Cell]) -> None:
         ends = sorted(
             each.gain_of("lamina", "vllm")
             for each in cells
-            if each.band == "vllm-2024" and each.alike == alike
+            if each.band == "vllm-2024" and each.same_host == alike
         )
         assert any(note.startswith(f"{words} {ends[0]:+.1%} to {ends[-1]:+.1%}") for note in gains.notes)
     assert any("vllm's host adds 5 to 13 ms a step, and at most 256" in note for note in gains.notes)

@@ -52,9 +52,9 @@ def test_what_was_kept_is_what_was_found(planned: tuple[ResolvedPlan, Answer], f
     _, found = planned
     kept = read_plan(folder)
     (told,) = kept.answers
-    assert [each.candidate for each in told.replayed] == [str(at.candidate) for at in found.found.points]
+    assert [each.candidate for each in told.replayed] == [str(at.candidate) for at in found.search.points]
     assert kept.prices == {each: load_devices()[each].price_usd_per_hour for each in ("h100", "h20")}
-    for point, each in zip(found.found.points, told.replayed, strict=True):
+    for point, each in zip(found.search.points, told.replayed, strict=True):
         billed = bill(each, kept.prices)
         assert billed.usd_per_hour == pytest.approx(point.candidate.usd_per_hour, rel=1e-12)
         assert billed.usd_per_million_tokens == pytest.approx(point.usd_per_million_tokens, rel=1e-12)
@@ -77,7 +77,7 @@ def test_other_prices_have_the_front_of_a_plan_at_these(
     priced = {
         str(each): each for each in candidates(("vllm", "lamina"), found.question.model, devices, Limits())
     }
-    points = [replace(each, candidate=priced[str(each.candidate)]) for each in found.found.points]
+    points = [replace(each, candidate=priced[str(each.candidate)]) for each in found.search.points]
     expected, best = front(points, LIMIT_MS), winner(points, LIMIT_MS)
     told = front_at(kept.answers[0].replayed, prices, LIMIT_MS)
     assert [told.all[i].point.candidate for i in told.on] == [str(each.candidate) for each in expected]

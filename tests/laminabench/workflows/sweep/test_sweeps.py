@@ -26,13 +26,13 @@ def manifest(**other: Any) -> dict[str, Any]:
 def test_what_is_finished_is_found_again(tmp_path: Path) -> None:
     place = tmp_path / "deep" / "sweep"
     with opened(place, manifest(), KEYS) as kept:
-        assert kept.found == {}
+        assert kept.results == {}
         kept.put("a", {"mean_batch": 1.5})
         kept.put("c", {"error": "does not fit"})
     with opened(place, manifest(), KEYS) as kept:
-        assert kept.found == {"a": {"mean_batch": 1.5}, "c": {"error": "does not fit"}}
+        assert kept.results == {"a": {"mean_batch": 1.5}, "c": {"error": "does not fit"}}
         kept.forget_failed()
-        assert list(kept.found) == ["a"]
+        assert list(kept.results) == ["a"]
         kept.describe({**manifest(), "finished": 3})
     assert json.loads((place / MANIFEST).read_text())["finished"] == 3
 
@@ -43,7 +43,7 @@ def test_a_damaged_point_is_none(tmp_path: Path) -> None:
         kept.put("b", {"x": 2})
     (tmp_path / "sweep" / POINTS / "a.json").write_text('{"x": ')
     with opened(tmp_path / "sweep", manifest(), KEYS) as kept:
-        assert kept.found == {"b": {"x": 2}}
+        assert kept.results == {"b": {"x": 2}}
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,14 @@ def test_another_sweep_is_refused(tmp_path: Path, other: dict[str, Any], said: s
         pass
     assert f"{tmp_path / 'sweep'} has another sweep, {said}" in str(error.value)
     with opened(tmp_path / "sweep", manifest(), KEYS) as kept:
-        assert kept.found == {"a": {"x": 1}}
+        assert kept.results == {"a": {"x": 1}}
 
 
 def test_the_same_points_said_otherwise_are_the_same_sweep(tmp_path: Path) -> None:
     with opened(tmp_path / "sweep", manifest(), KEYS) as kept:
         kept.put("a", {"x": 1})
     with opened(tmp_path / "sweep", manifest(vary=["batches=1..2"]), KEYS) as kept:
-        assert list(kept.found) == ["a"]
+        assert list(kept.results) == ["a"]
 
 
 def test_what_is_not_a_sweep_is_left_alone(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_points_that_failed_and_values_of_several_kinds(tmp_path: Path) -> None:
 )
 def test_read(text: str, name: str, values: list[str]) -> None:
     found = parse_vary(text)
-    assert (found.name, list(found.values), found.said) == (name, values, text)
+    assert (found.name, list(found.values), found.text) == (name, values, text)
 
 
 @pytest.mark.parametrize(
