@@ -102,11 +102,11 @@ def test_a_file_is_listed_for_machines_it_can_be_installed_on() -> None:
     ("answers", "code", "said"),
     [
         # Nobody to ask: no answer at all, or an index that knows nothing of vulnerabilities.
-        ("", 0, "audit: skipped: nobody here"),
+        ("", 0, "audit: skipped: no index here"),
         (
             json.dumps({"dependencies": [{"name": "a", "skip_reason": "not found"}]}),
             0,
-            "audit: skipped: nobody",
+            "audit: skipped: no index",
         ),
         (json.dumps({"dependencies": [{"name": "a", "version": "1", "vulns": []}]}), 0, "0 vulnerabilities"),
         (

@@ -101,8 +101,8 @@ def catalogue_name(card: str) -> str | None:
     words = card.lower().replace("-", " ").split()
 
     def similarity(name: str) -> int:
-        label = [any(word.startswith(part) for word in words) for part in name.split("-")]
-        return 2 * sum(label) - len(label)
+        matches = [any(word.startswith(part) for word in words) for part in name.split("-")]
+        return 2 * sum(matches) - len(matches)
 
     called = [name for name in load_devices() if is_called(card, name)]
     return max(called, key=similarity, default=None)
