@@ -51,6 +51,7 @@ lint: setup
 	$(BIN)/lint-imports
 	$(BIN)/python ci/errors.py --check
 	$(BIN)/python ci/lines.py
+	$(BIN)/python ci/words.py
 	$(BIN)/python ci/waits.py
 	$(BIN)/python ci/map.py --check
 	$(BIN)/python ci/man.py --check
