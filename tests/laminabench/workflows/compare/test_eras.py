@@ -138,4 +138,4 @@ def test_kernels_of_another_set_are_named() -> None:
     (today,) = readings_of(SPEC, TODAY)
     (found,) = grid_cells(Grid([View(load_costs("vllm-0.14"), (today,))], [MODEL], [TRACE]), jobs=1)
     assert found.band == found.label == "vllm-2026, vllm-0.14"
-    assert str(Reading(ERA, "5 ms", alike=True)) == "vllm-2024, 5 ms everywhere"
+    assert str(Reading(ERA, "5 ms", same_host=True)) == "vllm-2024, 5 ms everywhere"
