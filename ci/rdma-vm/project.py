@@ -17,6 +17,11 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 # Channels without torch, the command line, and what their tests run on.
 PACKAGES = ("click", "msgpack", "msgspec", "numpy", "platformdirs", "pytest", "rich")
 PARTS = ("engine/lamina", "laminabench", "tests/rdma", "tests/lamina/fhbn", "tests/faults", "pyproject.toml")
+COMPILED = {
+    "lamina._native": "engine/lamina",
+    "lamina._softnic": "engine/lamina",
+    "laminabench._sim": "laminabench",
+}
 PYTHONPATH = "/project/engine:/project:/packages"
 NOT_NEEDED = {".a", ".h", ".pyi"}
 
@@ -28,8 +33,9 @@ def pack(file: Path) -> None:
             path = CHECKOUT / part
             for member in below(path) if path.is_dir() else (path,):
                 made.add(member, str(Path("project", member.relative_to(CHECKOUT))))
-        for native in (_compiled("_native"), _compiled("_softnic")):
-            made.add(native, f"project/engine/lamina/{native.name}")
+        for module, folder in COMPILED.items():
+            native = _compiled(module)
+            made.add(native, f"project/{folder}/{native.name}")
         for member, name in _packages():
             made.add(member, f"packages/{name}")
         made.end()
@@ -37,9 +43,9 @@ def pack(file: Path) -> None:
 
 def _compiled(module: str) -> Path:
     """Return the path of a compiled module, which an editable install has where no source is."""
-    spec = importlib.util.find_spec(f"lamina.{module}")
+    spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
-        raise FileNotFoundError(f"there is no lamina.{module} in this environment; run make setup")
+        raise FileNotFoundError(f"there is no {module} in this environment; run make setup")
     return Path(spec.origin)
 
 
