@@ -1,4 +1,4 @@
-"""What slices need besides tokens and context: weights, and values that follow from weights alone."""
+"""Constants of slices, besides tokens and context: weights, and values that follow from weights alone."""
 
 from __future__ import annotations
 

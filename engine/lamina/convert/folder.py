@@ -1,4 +1,4 @@
-"""Where the converter keeps what it has made."""
+"""The folder of stored conversions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a slice does, in plain data: instructions on named values, in the order in which they run."""
+"""The program of a slice, in plain data: instructions on named values, in the order in which they run."""
 
 from __future__ import annotations
 

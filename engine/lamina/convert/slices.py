@@ -1,4 +1,4 @@
-"""What a conversion's slices are, and the classes of those that run the same code."""
+"""Slices of a conversion, and the classes of those that run the same code."""
 
 from __future__ import annotations
 

@@ -54,22 +54,22 @@ class ArenaShape:
 
     @property
     def vectors(self) -> int:
-        """What a KV head stores of a token and layer: key and value, or both in one."""
+        """Number of vectors that a KV head stores of a token and layer: key and value, or both in one."""
         return 1 if self.latent else 2
 
     @property
     def stored(self) -> torch.dtype:
-        """Of the arena's storage; codes of fp8 are bytes there."""
+        """Dtype of the arena's storage; codes of fp8 are bytes there."""
         return self.dtype if self.kv_dtype == "auto" else torch.int8
 
     @property
     def numbers(self) -> int:
-        """Of a token, in one layer."""
+        """Number of values of a token, in one layer."""
         return self.vectors * self.kv_heads * self.head_dim
 
     @property
     def layer_bytes(self) -> int:
-        """Of a token, in one layer, as it is stored: its numbers, and behind them what they are scaled by."""
+        """Bytes of a token in one layer, as stored: its numbers, and behind them what they are scaled by."""
         scales = self.vectors * self.kv_heads * scale_bytes(self.kv_dtype)
         return self.numbers * number_bytes(self.kv_dtype, self.dtype) + scales
 
@@ -120,7 +120,7 @@ def slots_of(sight: Sight, sequences: int) -> int:
 
 @dataclass(frozen=True)
 class Pages:
-    """How many pages of slots there are on the device, and beside it."""
+    """Pages of slots on the device, and in host memory."""
 
     device: int
     host: int
@@ -211,9 +211,9 @@ class Pager:
 
     def _exchange(self, page: np.intp, other: np.intp) -> None:
         here, there = (self._frame(self._frame_of[which]) for which in (page, other))
-        kept = here.clone()
+        stored = here.clone()
         here.copy_(there)
-        there.copy_(kept)
+        there.copy_(stored)
         self._frame_of[[page, other]] = self._frame_of[[other, page]]
 
     def _frame(self, frame: np.int32) -> torch.Tensor:
@@ -320,11 +320,11 @@ class Arena:
             least = min(limit, tokens)
             self.spaces.append(Space(shape, sight, least, pages if limit >= tokens else None, device))
         # Of each layer: its space, and which of its layers it is.
-        seen: Counter[Sight] = Counter()
+        layers_of: Counter[Sight] = Counter()
         self._places: list[tuple[int, int]] = []
         for sight in shape.sights or (Sight(),) * shape.layers:
-            self._places.append((list(shape.spaces).index(sight), seen[sight]))
-            seen[sight] += 1
+            self._places.append((list(shape.spaces).index(sight), layers_of[sight]))
+            layers_of[sight] += 1
 
     @property
     def used(self) -> int:
@@ -380,10 +380,10 @@ class Arena:
             if shape.kv_dtype == "auto":
                 numbers[:, heads].index_copy_(0, rows, came)
                 continue
-            kept = rounded(came, shape.kv_dtype)
-            numbers[:, heads].index_copy_(0, rows, kept.bytes)
-            if kept.scales is not None:
-                scales[at][:, heads].index_copy_(0, rows, kept.scales)
+            stored = rounded(came, shape.kv_dtype)
+            numbers[:, heads].index_copy_(0, rows, stored.bytes)
+            if stored.scales is not None:
+                scales[at][:, heads].index_copy_(0, rows, stored.scales)
 
     def read(self, layer: int, request: int) -> tuple[torch.Tensor, torch.Tensor]:
         """A request's K and V of a layer in token order, as attention takes them, copied: for tests."""

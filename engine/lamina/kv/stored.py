@@ -33,10 +33,10 @@ def scale_bytes(kv_dtype: KvDtype) -> int:
 
 
 def rounded(vectors: Tensor, kv_dtype: KvDtype) -> Rounded:
-    """As an arena holds them, bit for bit what the native worker stores."""
+    """Round vectors as an arena stores them, bit for bit what the native worker stores."""
     if kv_dtype == "fp8":
-        kept = vectors.float().clamp(-_MOST_FP8, _MOST_FP8)  # which leaves what is no number
-        return Rounded(kept.to(torch.float8_e4m3fn).view(torch.int8), None)
+        clamped = vectors.float().clamp(-_MOST_FP8, _MOST_FP8)  # which leaves what is no number
+        return Rounded(clamped.to(torch.float8_e4m3fn).view(torch.int8), None)
     assert kv_dtype == "int8"
     wide = vectors.float()
     # Divided by a tensor: a division by a number is made a multiplication by its inverse.

@@ -102,7 +102,7 @@ def _shards(folder: Path, entry: Path) -> dict[Path, set[str]]:
 
 
 def _weight_map(index: Path) -> dict[str, str]:
-    """By tensor the name of its file, which lies beside the index."""
+    """Return the name of each tensor's file, which lies next to the index."""
 
     def wrong(why: object) -> CheckpointError:
         return CheckpointError(
@@ -168,7 +168,7 @@ def _header(shard: Path) -> tuple[dict[str, object], int]:
 
 
 def _stretch(shard: Path, name: str, facts: object) -> tuple[int, int]:
-    """Where in the data a tensor begins and ends."""
+    """Return where in the data a tensor begins and ends."""
     if not isinstance(facts, dict) or not isinstance(facts.get("dtype"), str):
         raise _damaged(shard, f"{name!r} has no dtype")
     dtype, shape, offsets = facts["dtype"], facts.get("shape"), facts.get("data_offsets")

@@ -30,7 +30,7 @@ Deliver = Callable[..., None]
 
 @dataclass(frozen=True)
 class Passed:
-    """What goes from one stage's slices to the next one's, for the tokens of a call."""
+    """Context that goes from one stage's slices to the next one's, for the tokens of a call."""
 
     context: tuple[Tensor, ...]
     attended: Tensor | None
@@ -99,8 +99,8 @@ class Prefill:
             q, kv, context = _passed(piece, context, attended)
             deliver(op.layer, *kv)
             queries = torch.split(self._attended.query(number, q), lengths)
-            seen = (as_stored(one, self._kv_dtype) for one in kv)
-            parts = zip(*(torch.split(one, lengths) for one in seen), strict=True)
+            visible = (as_stored(one, self._kv_dtype) for one in kv)
+            parts = zip(*(torch.split(one, lengths) for one in visible), strict=True)
             outputs = []
             for (run, _), query, new in zip(some, queries, parts, strict=True):
                 keys, *values = run.with_earlier(number, new)
@@ -157,43 +157,43 @@ def _causal(queries: Tensor, keys: Tensor, values: Tensor, op: AttentionOp, sink
         # All of a short prompt: no mask has to be made.
         return _attend(queries, keys, values, op)
     # Quicker than a comparison for each, where the text is long.
-    seen = torch.ones(last, whole, dtype=torch.bool, device=queries.device).tril_(whole - last)
+    visible = torch.ones(last, whole, dtype=torch.bool, device=queries.device).tril_(whole - last)
     at = torch.arange(whole - last, whole, device=queries.device)[:, None]
     others = torch.arange(whole, device=queries.device)[None]
     if op.window:
-        seen &= others > at - op.window
+        visible &= others > at - op.window
     if op.chunk:
-        seen &= others >= at - at % op.chunk
+        visible &= others >= at - at % op.chunk
     if written_out:
-        return _written_out(queries, keys, values, op, seen, sinks)
-    return _attend(queries, keys, values, op, seen)
+        return _written_out(queries, keys, values, op, visible, sinks)
+    return _attend(queries, keys, values, op, visible)
 
 
 def _attend(
-    queries: Tensor, keys: Tensor, values: Tensor, op: AttentionOp, seen: Tensor | None = None
+    queries: Tensor, keys: Tensor, values: Tensor, op: AttentionOp, visible: Tensor | None = None
 ) -> Tensor:
     """Over what is seen; without a mask over all that is not later."""
     return torch.nn.functional.scaled_dot_product_attention(
         queries[None],
         keys[None],
         values[None],
-        seen,
-        is_causal=seen is None,
+        visible,
+        is_causal=visible is None,
         scale=op.scale,
         enable_gqa=op.heads != op.kv_heads,
     )[0]
 
 
 def _written_out(
-    queries: Tensor, keys: Tensor, values: Tensor, op: AttentionOp, seen: Tensor, sinks: Tensor | None
+    queries: Tensor, keys: Tensor, values: Tensor, op: AttentionOp, visible: Tensor, sinks: Tensor | None
 ) -> Tensor:
     group = op.heads // op.kv_heads
     keys, values = keys.repeat_interleave(group, dim=0), values.repeat_interleave(group, dim=0)
     scores = queries @ keys.transpose(1, 2) * op.scale
     if op.softcap:
         scores = op.softcap * torch.tanh(scores / op.softcap)
-    scores = scores.float().masked_fill(~seen, -torch.inf)
+    scores = scores.float().masked_fill(~visible, -torch.inf)
     if sinks is not None:  # as the score of one more token, whose value is nothing
-        scores = torch.cat([scores, sinks.to(scores)[:, None, None].expand(-1, len(seen), 1)], dim=-1)
+        scores = torch.cat([scores, sinks.to(scores)[:, None, None].expand(-1, len(visible), 1)], dim=-1)
     shares = torch.softmax(scores, dim=-1)[..., : len(values[0])]
     return shares.to(values.dtype) @ values

@@ -1,4 +1,4 @@
-"""How large the KV arenas are: as given, or a share of free memory."""
+"""Sizes of the KV arenas: as given, or a share of free memory."""
 
 from __future__ import annotations
 
@@ -103,8 +103,8 @@ def worker_over(
     GPU `beside` what is launched meanwhile. On CPUs its threads always do.
     """
     if attended.emulated:
-        mine = heads or arena.shape.kv_heads
-        return EmulatedAttention(attended.emulated, mine, mine / arena.shape.kv_heads)
+        own_heads = heads or arena.shape.kv_heads
+        return EmulatedAttention(attended.emulated, own_heads, own_heads / arena.shape.kv_heads)
     first = attended.attentions[0]
     here = len(range(arena.shape.kv_heads)[kv_heads])
     shape = attended.dtype, heads or first.heads, here, first.head_dim, first.latent

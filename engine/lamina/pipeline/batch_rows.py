@@ -106,18 +106,18 @@ class BatchSnapshot(msgspec.Struct):
     new: Ints  # those of them whose KV no worker has yet
 
 
-def staying(among: Ints, gone: Ints) -> NDArray[np.intp]:
-    """Where those are in `among` that are not in `gone`, which is short: a few leave at a time."""
-    if gone.size > _FEW:
-        return np.flatnonzero(~np.isin(among, gone))
+def staying(among: Ints, removed: Ints) -> NDArray[np.intp]:
+    """Return the places in `among` of those not in `removed`, which is short: a few leave at a time."""
+    if removed.size > _FEW:
+        return np.flatnonzero(~np.isin(among, removed))
     stay = np.ones(among.size, np.bool_)
-    for one in gone.tolist():
+    for one in removed.tolist():
         stay &= among != one
     return np.flatnonzero(stay)
 
 
 def places_of(wanted: Ints, among: Ints) -> NDArray[np.intp]:
-    """Where each of `wanted` is in `among`, which has it."""
+    """Return the place of each of `wanted` in `among`, which has it."""
     order = np.argsort(among)
     return order[np.searchsorted(among, wanted, sorter=order)]
 
@@ -141,7 +141,7 @@ class Choice:
 
 @dataclass
 class Spent:
-    """Where the time of an iteration went, in seconds; none of it is the caller's own work."""
+    """Time of an iteration by its use, in seconds; none of it is the caller's own work."""
 
     prefill_s: float = 0.0
     model_s: float = 0.0
@@ -190,18 +190,18 @@ class BatchRows:
         )
 
     def choose(self, logits: torch.Tensor) -> Choice:
-        """From logits [rows, vocab]."""
+        """Sample tokens from logits [rows, vocab]."""
         rows = self.columns
         wishes = sampler.Wishes(rows.temperature, rows.top_k, rows.top_p, rows.seed, rows.made)
         tokens = sampler.choose(logits, wishes)
-        asked = np.flatnonzero(rows.most != NO_LOGPROBS)
-        revealed = _reveal(logits, tokens, asked, int(rows.most[asked].max())) if asked.size else None
+        shown = np.flatnonzero(rows.most != NO_LOGPROBS)
+        revealed = _reveal(logits, tokens, shown, int(rows.most[shown].max())) if shown.size else None
         return Choice(tokens.cpu().numpy(), revealed)
 
 
-def _reveal(logits: torch.Tensor, tokens: torch.Tensor, asked: Ints, most: int) -> Revealed:
-    places = torch.from_numpy(asked).to(logits.device)
+def _reveal(logits: torch.Tensor, tokens: torch.Tensor, shown: Ints, most: int) -> Revealed:
+    places = torch.from_numpy(shown).to(logits.device)
     logs = torch.log_softmax(logits[places].float(), dim=-1)
     top = logs.topk(min(most, logs.shape[-1]), dim=-1)
     chosen = logs.gather(1, tokens[places][:, None])[:, 0]
-    return Revealed(asked, chosen.cpu().numpy(), top.indices.cpu().numpy(), top.values.cpu().numpy())
+    return Revealed(shown, chosen.cpu().numpy(), top.indices.cpu().numpy(), top.values.cpu().numpy())

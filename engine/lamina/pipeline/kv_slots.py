@@ -23,7 +23,7 @@ class Arrival(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """Whether nothing has to come."""
+        """True if nothing has to arrive."""
         return not self.slots[0].size  # the last token is in sight everywhere
 
     def within(self, space: int, begin: int, end: int) -> NDArray[np.int32]:

@@ -189,8 +189,8 @@ class ModelFacts(msgspec.Struct, tag=True, frozen=True):
         each head that attends to them, and what a piece of attention takes.
         """
         layer = 2 * self.heads * self.head_dim * self.dtype_bytes
-        kept = tokens * (self.layers * self.kv_shape.arriving_bytes + layer)
-        return kept + SCORE_BYTES * min(self.heads * CHUNK * tokens, MOST_SCORES)
+        stored = tokens * (self.layers * self.kv_shape.arriving_bytes + layer)
+        return stored + SCORE_BYTES * min(self.heads * CHUNK * tokens, MOST_SCORES)
 
     def refusal(self, tokens: int, free_bytes: Callable[[], int]) -> str | None:
         """Why a prompt of so many tokens cannot be computed with what memory is free, if it cannot."""

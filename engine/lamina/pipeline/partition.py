@@ -1,4 +1,4 @@
-"""How work is shared: which worker has which heads, requests and slices, and in which order each works."""
+"""Partition of the work: which worker has which heads, requests and slices, and in which order each works."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Partition:
-    """Who has which heads of which requests.
+    """Assignment of heads and requests to workers.
 
     Model workers of a replica (ranks) each have a share of the heads: KV heads with their queries, or, of a
     model with one KV head, queries, and all have that one. Attention workers have a share of the heads of all
@@ -88,8 +88,8 @@ class Partition:
         return range(self.heads) if self.along == "requests" else _share(self.heads, worker, self.workers)
 
     def of_both(self, rank: int, worker: int) -> range:
-        mine, its = self.of_rank(rank), self.of_worker(worker)
-        return range(max(mine.start, its.start), min(mine.stop, its.stop))
+        own, its = self.of_rank(rank), self.of_worker(worker)
+        return range(max(own.start, its.start), min(own.stop, its.stop))
 
     def gives_prompts(self, rank: int, worker: int) -> bool:
         """Whether an attention worker takes KV of prompts from a rank: what all have, the first one sends."""

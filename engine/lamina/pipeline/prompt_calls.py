@@ -35,18 +35,18 @@ def calls_of(delta: BatchDelta, *, alone: bool) -> list[Call]:
 
 def fitting(lengths: Sequence[int], room: int) -> list[int]:
     """Which prompts of those that wait at a prefill worker it computes together: the first ones that fit."""
-    found = []
+    places = []
     for at, tokens in enumerate(lengths):
         if tokens <= room:
-            found.append(at)
+            places.append(at)
             room -= tokens
-    return found
+    return places
 
 
 def without_text(calls: list[Call], names: set[int]) -> list[Call]:
     """What of them concerns a worker that has these sequences, and does not compute."""
-    mine = [[part for part in call if part.name in names] for call in calls]
-    return [[msgspec.structs.replace(part, text=_NO_TEXT) for part in call] for call in mine if call]
+    own = [[part for part in call if part.name in names] for call in calls]
+    return [[msgspec.structs.replace(part, text=_NO_TEXT) for part in call] for call in own if call]
 
 
 def _joining(delta: BatchDelta) -> Iterator[PromptPart]:

@@ -1,4 +1,4 @@
-"""What workers have done and when, and whether they kept to the schedule."""
+"""Records of the work of workers, and checks against the schedule."""
 
 from __future__ import annotations
 
@@ -128,8 +128,8 @@ class Records:
         """Share of the recorded time that each worker had nothing to do: from when all of them had begun to
         when the first has nothing more on record. None where too little was recorded.
         """
-        mine = [self.worker == number for number in range(len(self.workers))]
-        working = [rows for rows in mine if rows.any()]
+        own = [self.worker == number for number in range(len(self.workers))]
+        working = [rows for rows in own if rows.any()]
         first = max((int(self.start_ns[rows].min()) for rows in working), default=0)
         last = min((int(self.end_ns[rows].max()) for rows in working), default=0)
         if last <= first:
@@ -137,7 +137,7 @@ class Records:
         inside = np.maximum(np.minimum(self.end_ns, last) - np.maximum(self.start_ns, first), 0)
         return {
             name: 1 - int(inside[rows].sum()) / (last - first)
-            for name, rows in zip(self.workers, mine, strict=True)
+            for name, rows in zip(self.workers, own, strict=True)
         }
 
 
@@ -222,32 +222,32 @@ def check_schedule(records: Records, schedule: Schedule) -> list[str]:
     """
     result: list[str] = []
     for number in range(len(records.workers)):
-        mine = records.where(records.worker == number)
+        own = records.where(records.worker == number)
         for check in (_overlaps, _out_of_order, _misplaced):
-            result += list(check(mine, number, schedule))[:MOST_TOLD]
+            result += list(check(own, number, schedule))[:MOST_TOLD]
     result += list(_too_early(records, schedule))[:MOST_TOLD]
     result += list(_incomplete(records, schedule))[:MOST_TOLD]
     return result
 
 
-def _overlaps(mine: Records, number: int, _: Schedule) -> Iterator[str]:
-    for row in np.flatnonzero(mine.start_ns[1:] < mine.end_ns[:-1]) + 1:
-        yield f"{_piece(mine, row)} began on {mine.workers[number]} before {_piece(mine, row - 1)} had ended"
+def _overlaps(own: Records, number: int, _: Schedule) -> Iterator[str]:
+    for row in np.flatnonzero(own.start_ns[1:] < own.end_ns[:-1]) + 1:
+        yield f"{_piece(own, row)} began on {own.workers[number]} before {_piece(own, row - 1)} had ended"
 
 
-def _out_of_order(mine: Records, number: int, schedule: Schedule) -> Iterator[str]:
-    for row in np.flatnonzero(np.diff(_order(mine, schedule)) <= 0) + 1:
-        yield f"{mine.workers[number]} did {_piece(mine, row)} after {_piece(mine, row - 1)}"
+def _out_of_order(own: Records, number: int, schedule: Schedule) -> Iterator[str]:
+    for row in np.flatnonzero(np.diff(_order(own, schedule)) <= 0) + 1:
+        yield f"{own.workers[number]} did {_piece(own, row)} after {_piece(own, row - 1)}"
 
 
-def _misplaced(mine: Records, number: int, schedule: Schedule) -> Iterator[str]:
-    replica = mine.replica_of[number]
+def _misplaced(own: Records, number: int, schedule: Schedule) -> Iterator[str]:
+    replica = own.replica_of[number]
     if replica < 0:
         return
-    columns = (mine.batch.tolist(), mine.cycle.tolist(), mine.slice.tolist())
+    columns = (own.batch.tolist(), own.cycle.tolist(), own.slice.tolist())
     for row, turn in enumerate(zip(*columns, strict=True)):
         if (place := schedule.place(*turn)) != replica:
-            yield f"{_piece(mine, row)} is for place {place} and was run on {mine.workers[number]}"
+            yield f"{_piece(own, row)} is for place {place} and was run on {own.workers[number]}"
 
 
 def _too_early(records: Records, schedule: Schedule) -> Iterator[str]:
@@ -307,12 +307,12 @@ def _incomplete(records: Records, schedule: Schedule) -> Iterator[str]:
             yield f"in cycle {cycle} the {whose} did {count} pieces of work for batch {batch}, not {wanted}"
 
 
-def _order(mine: Records, schedule: Schedule) -> NDArray[np.int64]:
+def _order(own: Records, schedule: Schedule) -> NDArray[np.int64]:
     """Clock and batch as one number: what has a smaller one comes first."""
     ticks = np.array([schedule.clock(0, 0, slice_) for slice_ in range(schedule.slices)], np.int64)
     cycle, batch = (schedule.clock(*one, 0) - ticks[0] for one in ((0, 1), (1, 0)))
-    clocks = mine.cycle * cycle + mine.batch * batch + ticks[mine.slice]
-    order: NDArray[np.int64] = clocks * schedule.batches + mine.batch
+    clocks = own.cycle * cycle + own.batch * batch + ticks[own.slice]
+    order: NDArray[np.int64] = clocks * schedule.batches + own.batch
     return order
 
 

@@ -29,7 +29,7 @@ class SequenceStates:
 
     @property
     def kept(self) -> bool:
-        """Whether there are any."""
+        """True if there are any states."""
         return self._memory is not None
 
     def begin(self, name: int) -> None:
@@ -40,9 +40,9 @@ class SequenceStates:
 
     def drop(self, names: Iterable[int]) -> None:
         """They will not join."""
-        if (memory := self._memory) and (gone := self._begun.intersection(names)):
-            memory.release(gone)
-            self._begun -= gone
+        if (memory := self._memory) and (ended := self._begun.intersection(names)):
+            memory.release(ended)
+            self._begun -= ended
 
     def apply(self, delta: BatchDelta) -> None:
         """Before prompts are computed: as with KV, some fork, some go, some come."""
