@@ -127,12 +127,12 @@ def with_reading(costs: CostSet) -> CostSet:
     """Return Table 3's speed, but for one row what reading the weights takes by the data sheet."""
     bandwidth = device(CARD).bandwidth_bytes_per_s
     gemm = {
-        (on, dtype, n, k): msgspec.structs.replace(
+        key: msgspec.structs.replace(
             curve,
             rows=np.append(1.0, curve.rows),
-            seconds=np.append(2 * n * k / bandwidth, curve.seconds),
+            seconds=np.append(2 * key.n * key.k / bandwidth, curve.seconds),
         )
-        for (on, dtype, n, k), curve in costs.measured.gemm.items()
+        for key, curve in costs.measured.gemm.items()
     }
     measured = msgspec.structs.replace(costs.measured, gemm=gemm)
     return msgspec.structs.replace(costs, name=f"{costs.name}, reading", measured=measured)

@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.cost_keys import AllReduceKey
 from laminabench.catalog.cost_terms import ACTIVATION_BYTES, AllReduceCost, Origin
 from laminabench.catalog.costs import CostSet
 from laminabench.catalog.find_model import model
@@ -197,7 +198,7 @@ def through_host(costs: CostSet) -> CostSet:
     rate = _HOST_GB_PER_S * GB / device(_SMALL_CARD).interchip_bytes_per_s
     name = costs.measured_as(device(_SMALL_CARD))
     terms = {
-        (name, degree): AllReduceCost((degree - 1) * _HOST_US * 1e-6, rate, origin)
+        AllReduceKey(name, degree): AllReduceCost((degree - 1) * _HOST_US * 1e-6, rate, origin)
         for degree in _DEGREES
         if degree > 1
     }
