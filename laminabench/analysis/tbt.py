@@ -56,7 +56,7 @@ class Tokens:
 def tokens_of(outcome: Outcome, observed: Observed | None = None) -> Tokens:
     """Return the iterations sorted into batches, or the chunks into requests, in ticks.
 
-    `seen` is `observed_of(outcome)`, if the caller has it already.
+    `observed` is `observed_of(outcome)`, if the caller has it already.
     """
     observed = observed or observed_of(outcome)
     if observed is not None:
