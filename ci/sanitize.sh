@@ -35,8 +35,8 @@ tests() {
 }
 tests tests/lamina/fhbn &
 tests tests/lamina/core tests/lamina/kv \
-  tests/lamina/attention/test_attention_native.py tests/laminabench/sim/test_h2m2_pages.py \
-  tests/laminabench/sim/test_h2m2_slots.py tests/laminabench/sim/test_h2m2_memory.py \
-  tests/laminabench/sim/test_h2m2_room.py tests/laminabench/sim/test_sim_reference.py \
+  tests/lamina/attention/test_attention_native.py tests/laminabench/systems/modelled/h2m2/test_h2m2_pages.py \
+  tests/laminabench/systems/modelled/h2m2/test_h2m2_slots.py tests/laminabench/systems/modelled/h2m2/test_h2m2_memory.py \
+  tests/laminabench/systems/modelled/h2m2/test_h2m2_room.py tests/laminabench/sim/test_sim_reference.py \
   tests/laminabench/sim/test_fleet_reference.py tests/laminabench/sim/test_instances.py || { wait; exit 1; }
 wait $!
