@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from laminabench.requests.fields import MAX_COUNT, MAX_SEED
+
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -52,7 +54,8 @@ class _Positive(click.ParamType[float]):
         return number
 
 
-COUNT = click.IntRange(min=1)
+COUNT = click.IntRange(1, MAX_COUNT)
+SEED = click.IntRange(0, MAX_SEED)
 POSITIVE = _Positive()
 PATH = click.Path(path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)

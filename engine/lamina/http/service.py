@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +14,8 @@ from typing import Any, NamedTuple, TypeVar, get_args
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 
 from lamina.http.answering import Answer, Answering, ChatForm, CompletionForm, Form, Stream
 from lamina.http.answers import ApiError
@@ -23,6 +25,12 @@ from lamina.http.driver import Driver, Ticket, Update
 from lamina.serve import Engines, Fleet, RequestError, Result, Sampling, State, Step
 
 T = TypeVar("T")
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+# A kind of an Accept header that is OpenMetrics, of a version from 1 on or of any.
+_OPENMETRICS = re.compile(
+    r"\s*application/openmetrics-text\s*(;\s*version=[1-9][0-9]*(\.[0-9]+)*\s*)?(;\s*(q|escaping)=[^;]*)*"
+)
 
 # Seconds between tokens: half a millisecond to a minute.
 GAPS_S = (
@@ -115,8 +123,10 @@ class Meter:
         driver.ask(self.ask)
         registry = CollectorRegistry()
         registry.register(_Collector(lambda: self._metrics(driver)))
-        encode, content_type = choose_encoder(accept)
-        return encode(registry), content_type
+        # Not by the library's own choice: it raises errors for versions that are none.
+        if any(_OPENMETRICS.fullmatch(kind) for kind in accept.split(",")):
+            return openmetrics.generate_latest(registry), openmetrics.CONTENT_TYPE_LATEST
+        return generate_latest(registry), TEXT
 
     def _metrics(self, driver: Driver) -> Iterator[Metric]:
         """Yield all metrics, under their Prometheus names."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from laminabench.util import parquet, safe_parse
 from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -52,11 +54,12 @@ def read_frame(path: Path, **columns: Collection[str]) -> pd.DataFrame:
 
 def _table(path: Path) -> pa.Table:
     import pyarrow as pa
-    from pyarrow import csv, parquet
+    from pyarrow import csv
 
     try:
-        with path.open("rb") as file:
-            return parquet.read_table(file) if path.suffix == ".parquet" else csv.read_csv(file)
+        if path.suffix == ".parquet":
+            return parquet.table_of(path)
+        return csv.read_csv(io.BytesIO(safe_parse.content(path, safe_parse.RESULTS_BYTES)))
     except (OSError, pa.ArrowInvalid) as error:
         raise _refused(path, f"cannot be read: {error}") from error
 

@@ -34,6 +34,7 @@ from laminabench.catalog.importing.curves import GRAPH_ROWS, Layers, curve, fitt
 from laminabench.catalog.importing.names import device_called
 from laminabench.catalog.measured import AttentionGrids, Curve, Grid, Measured
 from laminabench.catalog.models import ModelShape
+from laminabench.util import safe_parse
 from laminabench.util.errors import UserError
 
 SOURCE = "casys-kaist/LLMServingSim (MIT), profiler/perf"
@@ -100,7 +101,7 @@ def facts_of(folder: Path) -> dict[str, str]:
     """Return the plain lines of a folder's meta.yaml: who measured what, and when."""
     path = folder / "meta.yaml"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = safe_parse.text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError("costs-no-measurements", f"{path}: cannot be read: {error}") from error
     facts = {key: value.strip("'\"") for key, value in re.findall(r"(?m)^(\w+): (\S.*?)\s*$", text)}
