@@ -26,7 +26,7 @@ from laminabench.util.shutdown import end_at_once
 EXTRAS = {
     **dict.fromkeys(("matplotlib", "pandas", "scipy", "seaborn"), "figures"),
     **dict.fromkeys(("msgpack", "ray", "safetensors", "torch", "transformers"), "engine"),
-    **dict.fromkeys(("fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"), "engine,serve"),
+    **dict.fromkeys(("fastapi", "prometheus_client", "pydantic", "starlette"), "engine,serve"),
     **dict.fromkeys(("httptools", "uvloop"), "endpoint"),
     "plotly": "report",
     "tokenizers": "tokenize",
