@@ -133,7 +133,7 @@ class Meter:
         registry.register(_Collector(lambda: self._metrics(driver)))
         # Not by the library's own choice: it raises errors for versions that are none.
         if any(_OPENMETRICS.fullmatch(kind) for kind in accept.split(",")):
-            return openmetrics.generate_latest(registry), openmetrics.CONTENT_TYPE_LATEST
+            return openmetrics.generate_latest(registry), openmetrics.CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]
         return generate_latest(registry), TEXT
 
     def _metrics(self, driver: Driver) -> Iterator[Metric]:

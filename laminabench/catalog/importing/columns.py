@@ -31,6 +31,19 @@ def read_columns(
 
     Of these, `optional` ones may be absent. There must be at least one row.
     """
+    try:
+        return _columns(path, text, counts, times, optional)
+    except UnicodeDecodeError as error:
+        raise _refused(path, "is not UTF-8") from error
+
+
+def _columns(
+    path: Path,
+    text: Collection[str],
+    counts: Collection[str],
+    times: Collection[str],
+    optional: Collection[str],
+) -> Columns:
     table = _table(path)
     columns: Columns = {}
     for name in (*text, *counts, *times):
@@ -60,7 +73,7 @@ def _table(path: Path) -> pa.Table:
         if path.suffix == ".parquet":
             return parquet.table_of(path)
         return csv.read_csv(io.BytesIO(safe_parse.content(path, safe_parse.RESULTS_BYTES)))
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowException) as error:
         raise _refused(path, f"cannot be read: {error}") from error
 
 

@@ -64,6 +64,8 @@ LONGEST_EDGES = (1024, 4096, 16384)
 AttentionByShape = dict[HeadsKey, AttentionGrids]
 
 # Of batches that are priced by their mean alone.
+# Attention is checked at every other length.
+_FEWEST_LENGTHS = 3
 EVEN = Grid((np.ones(1),), np.zeros(1))
 
 
@@ -245,6 +247,10 @@ def _attention(profile: LayerProfile, degree: int) -> AttentionByShape:
 
     skew, mixed_skew = _skew(profile, degree) if profile.skewed else (EVEN, EVEN)
     decode = grid(decodes & ~chunks, "n_decode", "kv_decode")
+    if min(decode.values.shape) < 1 or len(decode.axes[1]) < _FEWEST_LENGTHS:
+        raise profile.refused(
+            degree, "attention.csv", f"needs {_FEWEST_LENGTHS} lengths of kv_decode or more"
+        )
     grids = AttentionGrids(
         decode,
         grid(chunks & ~decodes, "prefill_chunk", "kv_prefill"),

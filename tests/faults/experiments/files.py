@@ -6,6 +6,7 @@ import os
 import random
 import resource
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -59,7 +60,8 @@ def flipped_bits(seeds: Sequence[int]) -> Tally:
 def fuzzed_files(seeds: Sequence[int], names: tuple[str, ...] = ()) -> Tally:
     """Mutate files of every kind that is read: they must be read, or end in one error sentence."""
     tally = Tally("fuzzed-files")
-    with memory() as folder:
+    with memory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)  # a number that is none goes into results
         samples = corpus.samples(folder)
         contents = [sample.content for sample in samples.values()]
         chosen = [name for name in samples if not names or name in names]
