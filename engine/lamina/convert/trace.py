@@ -21,8 +21,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
-from lamina.convert.alike import Kind, expand, kinds_of, known_number, standing_in
 from lamina.convert.errors import ConversionError, in_short
+from lamina.convert.repeated_layers import Kind, expand, kinds_of, known_number, standing_in
 from lamina.convert.states import StateKind, StateSpec
 
 # Every stand-in accepts exactly what decode attention needs and refuses anything else, so that a model which

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from lamina.convert import Conversion, convert, cut, trace
 from lamina.convert import conversion as conversion_module
-from lamina.convert.alike import LayerNumber, NotAlikeError, kinds_of
 from lamina.convert.constants import weight_name
+from lamina.convert.repeated_layers import LayerNumber, NotAlikeError, kinds_of
 
 LAYERS = 6
 CONFIGS: dict[str, dict[str, Any]] = {
