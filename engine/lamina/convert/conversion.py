@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import torch
 from torch import Tensor
 
-from lamina.convert import kept
+from lamina.convert import disk_cache
 from lamina.convert.constants import BoundConstants
 from lamina.convert.errors import ConversionError, named
 from lamina.convert.program import Name
@@ -123,7 +123,7 @@ def _cut(source: Source, rope: str, absorb: Absorb, *, keep: bool) -> tuple[Slic
     """The slices of an architecture, and whether they were there: if it was converted before."""
     config = source.config.to_json_string(use_diff=False)
     key = (config, source.model_class, source.dtype, source.experts, absorb, rope)
-    found = _kept.get(key) or (kept.load(source, rope, absorb) if keep else None)
+    found = _kept.get(key) or (disk_cache.load(source, rope, absorb) if keep else None)
     known = found
     if known is None or source.model is not None:
         from lamina.convert.cut import cut_anew
@@ -133,7 +133,7 @@ def _cut(source: Source, rope: str, absorb: Absorb, *, keep: bool) -> tuple[Slic
         if known is None:
             known = cut_anew(model, source, rope, absorb, key[:-1])
             if keep:
-                kept.store(known, source, rope, absorb)
+                disk_cache.store(known, source, rope, absorb)
     _kept.pop(key, None)
     _kept[key] = known  # most recently used
     if len(_kept) > _MOST_KEPT:

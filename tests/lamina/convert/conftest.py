@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from lamina.convert import conversion, cut, kept
+from lamina.convert import conversion, cut, disk_cache
 from lamina.convert.trace import trace
 
 
 @pytest.fixture(autouse=True)
 def nothing_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is tested here is how conversions are made."""
-    monkeypatch.setenv(kept.SWITCH, "off")
+    monkeypatch.setenv(disk_cache.SWITCH, "off")
 
 
 @pytest.fixture(autouse=True, scope="session")
