@@ -29,7 +29,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Conversions and graphs of other tests are forgotten."""
-    monkeypatch.setattr(conversion, "_kept", {})
+    monkeypatch.setattr(conversion, "_memory_cache", {})
     monkeypatch.setattr(cut, "_graph", {})
 
 

@@ -53,7 +53,7 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
         def get(self, *_: Any) -> None:
             return None
 
-    monkeypatch.setattr(conversion_module, "_kept", Nothing())
+    monkeypatch.setattr(conversion_module, "_memory_cache", Nothing())
     monkeypatch.setattr(cut, "_graph", {})
 
 
@@ -134,7 +134,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(disk_cache.SWITCH, raising=False)
         patch.setenv("LAMINABENCH_HOME", str(home))
-        patch.setattr(conversion_module, "_kept", {})
+        patch.setattr(conversion_module, "_memory_cache", {})
         convert(tiny("Llama", num_hidden_layers=1))
     (path,) = files(home / "conversions")
     return path.read_bytes()
