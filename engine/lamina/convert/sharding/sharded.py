@@ -107,7 +107,7 @@ class Sharded:
         return self.graphed(bound, place) if backend == "cudagraph" else bound
 
     def graphed(self, bound: Sequence[BoundSlice], device: torch.device) -> list[BoundSlice]:
-        """Return "cudagraph" slices for "python" slices; both can be used."""
+        """Slices of "python" as those of "cudagraph"; both can be used."""
         self.whole.place_for("cudagraph", device)
         kinds = [piece.class_index for piece in self.whole.slices]
         return [graphed(one, self.programs[kinds[one.index]].program, device) for one in bound]
