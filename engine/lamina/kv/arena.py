@@ -478,6 +478,6 @@ def _managed_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.dev
     counted here.
     """
     with torch.cuda.device(device):
-        # The tensor keeps its owner alive, which frees the memory.
+        # The tensor keeps what it was made of alive, and that frees the memory.
         flat = torch.as_tensor(_Managed(math.prod(shape) * dtype.itemsize), device=device)
         return flat.zero_().view(dtype).view(shape)
