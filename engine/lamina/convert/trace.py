@@ -262,7 +262,7 @@ class ScoutingCache(TracedCache):
 
     def __init__(self) -> None:
         super().__init__()
-        self.specs_found: dict[tuple[int, str, int], StateSpec] = {}
+        self.new_specs: dict[tuple[int, str, int], StateSpec] = {}
 
     def update(
         self, keys: Tensor, values: Tensor, layer_idx: int, *_: object, **__: object
@@ -292,7 +292,7 @@ class ScoutingCache(TracedCache):
         shape: tuple[int, ...],
         dtype: torch.dtype,
     ) -> None:
-        self.specs_found[layer, kind, place] = StateSpec(layer, kind, place, shape, dtype)
+        self.new_specs[layer, kind, place] = StateSpec(layer, kind, place, shape, dtype)
 
     def _state(self, *_: object) -> None:
         return None
@@ -526,11 +526,11 @@ def _scout(model: PreTrainedModel) -> Sequence[StateSpec]:
         ) from error
     finally:
         tracing.reset(active)
-    if not cache.specs_found:
+    if not cache.new_specs:
         raise ConversionError(
             "convert-keeps-other-state", "it keeps more between tokens than keys and values"
         )
-    return tuple(cache.specs_found.values())
+    return tuple(cache.new_specs.values())
 
 
 def _export(step: nn.Module, cache: TracedCache) -> ExportedProgram:

@@ -37,7 +37,7 @@ from lamina.pipeline.options import EngineError, ModelFacts
 END_S = 5.0
 # A worker whose engine was closed has disconnected and is about to end.
 _GOODBYE_S = 0.2
-_KEPT_TEXTS = 20
+_MOST_TEXTS = 20
 
 
 @dataclass
@@ -198,7 +198,7 @@ class RayMachine:
             started.status = status
         self._cores[started.spot.kernel, started.config.core] -= 1
         if text:
-            self._texts = [*self._texts, text][-_KEPT_TEXTS:]
+            self._texts = [*self._texts, text][-_MOST_TEXTS:]
         if status == 0:
             started.slot.busy = False  # its actor waits for the next worker
         else:

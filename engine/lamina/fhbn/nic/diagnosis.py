@@ -173,11 +173,11 @@ def rings(system: System, devices: Sequence[Device]) -> Iterator[Ring]:
     """Yield the ring of each GPU with each NIC that it can post to."""
     nics = [device.name for device in devices if device.provider == "mlx5"]
     for number, memory in enumerate(system.gpu.memories):
-        place, because = _ring_beside(memory, system)
+        place, because = _ring_place(memory, system)
         yield from (Ring(number, nic, place, because) for nic in nics)
 
 
-def _ring_beside(memory: GpuMemory, system: System) -> tuple[str, str]:
+def _ring_place(memory: GpuMemory, system: System) -> tuple[str, str]:
     by_file, by_address = WAYS
     if os.environ.get(VARIABLE) == "host":
         return HOST, f"{VARIABLE} is host"
