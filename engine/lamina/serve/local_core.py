@@ -251,7 +251,7 @@ class LocalCore:
     def scale(self, to: Scaled) -> None:
         """Do nothing: `scaled` has refused."""
 
-    def strike(self, name: str, how: str) -> None:
+    def inject_fault(self, name: str, how: str) -> None:
         """Do nothing: there is no worker here."""
 
     def records(self) -> None:

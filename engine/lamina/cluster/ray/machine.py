@@ -147,7 +147,7 @@ class RayMachine:
             return
         self._settle(handles, _GOODBYE_S)
         for handle in handles:
-            self.strike(handle, "kill")
+            self.inject_fault(handle, "kill")
         self._settle(handles, END_S)
         for handle in handles:
             if self._started[handle].status is None:
@@ -158,8 +158,8 @@ class RayMachine:
         """Return True: whether a process on another machine runs is unknown, so callers yield."""
         return True
 
-    def strike(self, handle: int, how: str) -> None:
-        """Do a worker harm, to see what comes of it: "kill" it. Ray cannot "stop" one."""
+    def inject_fault(self, handle: int, how: str) -> None:
+        """Inject a fault into a worker: "kill" it. Ray cannot "stop" one."""
         if how != "kill":
             raise EngineError(
                 "ray-harm-unknown", f"workers on Ray can be killed, and nothing else ({how}) be done to them"
