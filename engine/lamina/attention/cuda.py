@@ -81,16 +81,16 @@ class CudaAttentionWorker(Heads):
         max_batch: int,
         max_tokens: Sequence[int],
         device: torch.device | str = "cuda",
-        concurrent: bool = False,
+        beside: bool = False,
     ) -> None:
-        """`max_tokens`: limit of a batch's lists in each space. With `concurrent`, begin() launches on a
-        second stream until finish(), next to other kernels.
+        """`max_tokens`: what a batch's lists have at most, in each space. With `beside` what begin() asks for
+        runs on a second stream until finish(), beside what is launched in between.
         """
         super().__init__(dtype, heads, kv_heads, head_dim, latent)
         gpu.require()
         self.max_batch, self.max_tokens = max_batch, max_tokens
         self.device = gpu.tensors_on(device)
-        self._beside = gpu.SideStream(self.device) if concurrent else None
+        self._beside = gpu.SideStream(self.device) if beside else None
         self._layers: list[_Layer] = []
         self._q: Tensor | None = None  # from begin() to finish()
         # By space.

@@ -96,12 +96,10 @@ def worker_over(
     longest: int,
     device: torch.device | str = "cpu",
     threads: int = 0,
-    concurrent: bool = False,
+    beside: bool = False,
 ) -> AnyWorker:
-    """Return an attention worker for `heads` heads (default all) and batches of `rows` sequences.
-
-    `longest` limits their tokens. On a GPU `concurrent` attention runs next to other kernels; on CPUs it
-    always has threads of its own.
+    """Attends for so many heads, or all, in batches of so many sequences that are no longer than that; on a
+    GPU `beside` what is launched meanwhile. On CPUs its threads always do.
     """
     if attended.emulated:
         own_heads = heads or arena.shape.kv_heads
@@ -111,12 +109,10 @@ def worker_over(
     shape = attended.dtype, heads or first.heads, here, first.head_dim, first.latent
     worker: TensorWorker | CudaAttentionWorker
     if gpu.is_gpu(device):
-        # Sequences that share slots each list them.
+        # Sequences that share slots list them each for itself.
         most = min(longest, arena.capacity)
         listed = [rows * min(most, sight.most or most) for sight in arena.shape.spaces]
-        worker = CudaAttentionWorker(
-            *shape, max_batch=rows, max_tokens=listed, device=device, concurrent=concurrent
-        )
+        worker = CudaAttentionWorker(*shape, max_batch=rows, max_tokens=listed, device=device, beside=beside)
     else:
         worker = TensorWorker(*shape, threads=threads, kv_dtype=arena.shape.kv_dtype)
     attend_over(worker, arena, attended, kv_heads)

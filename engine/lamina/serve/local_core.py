@@ -297,5 +297,5 @@ def _attention(
         longest=longest,
         device=options.device,
         threads=options.threads,
-        concurrent=options.overlap,
+        beside=options.overlap,
     )
