@@ -24,6 +24,7 @@ class Traits(TypedDict, total=False):
     tied_embeddings: bool
     output_bias: bool
     sinks: bool
+    router_dtype: str
 
 
 # By transformers' names: these can be read from a config.json and written as one.
@@ -38,7 +39,7 @@ FAMILIES: Mapping[str, Traits] = {
     "gpt_oss": {"qkv_bias": True, "output_bias": True, "sinks": True},
     "llama4_text": {},
     "glm4_moe": {"qkv_bias": True},
-    "minimax_m2": {"qk_norm": True, "qk_norm_over_heads": True},
+    "minimax_m2": {"qk_norm": True, "qk_norm_over_heads": True, "router_dtype": "fp32"},
     "deepseek_v2": {},
     "deepseek_v3": {},
 }

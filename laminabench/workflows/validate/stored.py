@@ -55,6 +55,8 @@ class KeptErrors(Facts, frozen=True, kw_only=True):
     median: float | None
     mean: float | None
     worst: float | None
+    signed: float | None = None
+    p90: float | None = None
 
 
 class KeptGroup(Facts, frozen=True, kw_only=True):
