@@ -57,7 +57,8 @@ class ServerLoad:
     @property
     def deployment(self) -> str:
         count, _, layout = self.layout.partition(":")
-        return f"{count}x{self.device}{layout and f':{layout}'}"
+        tables = self.server.get("tables", self.device)
+        return f"{count}x{tables}{layout and f':{layout}'}"
 
     @property
     def host(self) -> ServerHost:
@@ -185,7 +186,7 @@ class Group(NamedTuple):
 def servers() -> tuple[Mapping[str, Any], ...]:
     """Return all servers, with what they have in common; `rows` are a text."""
     table = packaged_in(__package__, "serving.toml")
-    common = {key: value for key, value in table.items() if key not in ("server", "models")}
+    common = {key: value for key, value in table.items() if key not in ("server", "models", "tables")}
     return tuple({**common, **server} for server in table["server"])
 
 

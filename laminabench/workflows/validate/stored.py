@@ -69,8 +69,29 @@ class KeptGroup(Facts, frozen=True, kw_only=True):
     missed: bool
 
 
+class KeptMetric(Facts, frozen=True, kw_only=True):
+    """Errors of a metric over a group's loads, in percent."""
+
+    median: float  # of absolute ones
+    signed: float
+    p90: float
+
+
+class KeptStanding(Facts, frozen=True, kw_only=True):
+    """A group of loads that judges, that constants were fitted to, or that queues for KV."""
+
+    group: str
+    role: str
+    loads: int
+    ttft: KeptMetric
+    tpot: KeptMetric
+    targets: dict[str, float]
+    missed: list[str]
+
+
 class KeptServing(Facts, frozen=True, kw_only=True):
     groups: list[KeptGroup]
+    standings: tuple[KeptStanding, ...] = ()
 
 
 class KeptEstimate(Facts, frozen=True, kw_only=True):
