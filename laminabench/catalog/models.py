@@ -310,8 +310,8 @@ class ModelShape:
             products += feed(self.intermediate, dense, *names)
         if self.experts:
             router = Gemm("router", self.experts.count, self.hidden)
-            kind = (self.expert_layers, "feed", self.rest_dtype)
-            products.append(Product(router, *kind, computed_in=self.router_dtype))
+            kind = self.rest_dtype
+            products.append(Product(router, self.expert_layers, "feed", kind, computed_in=self.router_dtype))
             if shared := self.experts.shared:
                 products += feed(shared, self.expert_layers, "shared_gate_up", "shared_down")
         return tuple(products)

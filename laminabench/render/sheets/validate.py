@@ -110,9 +110,9 @@ def serving_sheet(serving: KeptServing) -> Sheet:
 def standings_sheet(standings: Sequence[KeptStanding]) -> Sheet:
     """Return a row a group of loads by its role: judges first, for which targets are."""
     columns = ("role", "loads of", ">n", ">TTFT", ">signed", ">p90", ">TPOT", ">signed", ">p90", "")
-    rows = []
+    rows: list[Row] = []
     for each in standings:
-        numbers = []
+        numbers: list[str | Cell] = []
         for errors in (each.ttft, each.tpot):
             numbers += [
                 _percent(errors.median, sign=False),
@@ -120,7 +120,7 @@ def standings_sheet(standings: Sequence[KeptStanding]) -> Sheet:
                 _percent(errors.p90, sign=False),
             ]
         outcome = f"missed: {', '.join(each.missed)}" if each.missed else "met" if each.targets else ""
-        rows.append((each.role, each.group, str(each.loads), *numbers, outcome))
+        rows.append([each.role, each.group, str(each.loads), *numbers, outcome])
     note = "judges had no part in any constant; loads that are known to be off are in no group"
     return Sheet(
         "medians of absolute and of signed errors, and p90 of absolute ones, in percent",

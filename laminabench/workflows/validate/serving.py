@@ -232,8 +232,9 @@ def predicted(costs: str | None, point: ServerLoad) -> Judged:
     }
     used = load_costs(costs or server["costs"])
     try:
-        how = {"concurrency": point.concurrency, "model": point.shape(), "host": point.host}
-        times = replayed(about, trace, used, **how)
+        times = replayed(
+            about, trace, used, concurrency=point.concurrency, model=point.shape(), host=point.host
+        )
     except UserError as error:
         if error.code not in NOT_MODELLED:
             raise

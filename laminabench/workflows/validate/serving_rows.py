@@ -63,9 +63,10 @@ def load_of(row: Mapping[str, str]) -> ServerLoad:
     day = row["measured"] or "-"
     device = row["system"].partition("_")[0]
     server = server_of(sample[row["model_path"]], device, version, row["precision"], day)
-    counts = {name: _count(row, name) for name in ("isl", "osl", "concurrency")}
-    times = (_positive(row, "silicon_ttft_ms"), _positive(row, "silicon_tpot_ms"))
-    return ServerLoad(server, layout_of_row(row, server), *counts.values(), *times, day)
+    prompt, output, at_once = (_count(row, name) for name in ("isl", "osl", "concurrency"))
+    ttft_ms, tpot_ms = (_positive(row, f"silicon_{name}_ms") for name in ("ttft", "tpot"))
+    layout = layout_of_row(row, server)
+    return ServerLoad(server, layout, prompt, output, at_once, ttft_ms, tpot_ms, day)
 
 
 def server_of(model: str, device: str, version: str, precision: str, day: str) -> Mapping[str, Any]:
