@@ -81,3 +81,9 @@ def released_models() -> Mapping[str, ModelShape]:
         for name, shape in load_models().items()
         if rows[name]["family"] not in UNRELEASED and not rows[name]["source"].startswith("made up")
     }
+
+
+def same_sizes(called: str, source: str) -> bool:
+    """Return whether a catalogue's source is of this model, or of the one that it was trained on from."""
+    name = source.rsplit(" ", 1)[-1]
+    return source.endswith(called) or ("/" in name and called.startswith(f"{name}-"))

@@ -24,7 +24,7 @@ from laminabench.catalog.cost_terms import (
     PromptAttentionCost,
 )
 from laminabench.catalog.costs import CostSet
-from laminabench.catalog.families import load_models
+from laminabench.catalog.families import load_models, same_sizes
 from laminabench.catalog.find_model import model
 from laminabench.catalog.fitting import mixtures, terms
 from laminabench.catalog.fitting.formulas import Heads, decode_samples, prompt_samples
@@ -126,7 +126,7 @@ def profiles_in(folder: Path, models: Sequence[str], devices: Mapping[str, str])
 def _profile(folder: Path, given: Sequence[ModelShape], devices: Mapping[str, str]) -> LayerProfile:
     facts = facts_of(folder)
     called, hardware = facts.get("model", ""), facts.get("hardware", "")
-    shapes = [each for each in load_models().values() if called and _same_sizes(called, each.source)]
+    shapes = [each for each in load_models().values() if called and same_sizes(called, each.source)]
     shapes += given[:1] if len(given) == 1 else []
     if not shapes:
         raise UserError(
@@ -147,12 +147,6 @@ def _profile(folder: Path, given: Sequence[ModelShape], devices: Mapping[str, st
     if other := set(profile.degrees) - set(shape.tp_degrees()):
         raise UserError("costs-no-measurements", f"{folder}: {shape.name} is not split {min(other)} ways")
     return profile
-
-
-def _same_sizes(called: str, source: str) -> bool:
-    """Return whether a catalogue's source is of this model, or of the one that it was trained on from."""
-    name = source.rsplit(" ", 1)[-1]
-    return source.endswith(called) or ("/" in name and called.startswith(f"{name}-"))
 
 
 def cost_set(
