@@ -13,9 +13,11 @@ from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.costs import ServerErrors, error_range
 from laminabench.catalog.entries import packaged_in
 from laminabench.catalog.find_model import modelled
+from laminabench.catalog.hardware import device
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.routers import TF32
 from laminabench.catalog.server_host import ServerHost, Steps, server_host, steps_of
+from laminabench.systems.modelled.setup import WORKING_BYTES
 from laminabench.traces.table import Int32, Trace, TraceMeta, make_trace
 from laminabench.util.errors import UserError
 from laminabench.util.parallel import spread
@@ -30,7 +32,7 @@ TARGETS: Mapping[tuple[str, str], float] = {
     ("h200", ALL): 12.0,
 }
 # What a cost set or a layout may not have; anything else is a mistake.
-NOT_MODELLED = ("costs-no-coefficients", "model-does-not-fit")
+NOT_MODELLED = ("costs-no-coefficients", "model-does-not-fit", "model-cannot-split")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,18 @@ class ServerLoad:
         if "experts" in server and shape.experts:
             types["experts"] = replace(shape.experts, dtype=server["experts"])
         return replace(shape, **types)
+
+    @property
+    def memory_share(self) -> float:
+        """The share of a device's memory by its data sheet that has the server's weights and KV.
+
+        With what a setup takes off for other uses.
+        """
+        table = _table()
+        sheet = device(str(self.server.get("tables", self.device))).memory_bytes
+        working = 1e9 * table["working"]["experts" if modelled(self.model).experts else "dense"]
+        usable = self.server["memory_utilization"] * 1e9 * table["memory"][self.device] - working
+        return float((usable + WORKING_BYTES) / sheet)
 
     def trace(self) -> Trace:
         """Return the requests: some rounds, with the lengths that the benchmark drew."""
@@ -183,10 +197,15 @@ class Group(NamedTuple):
 
 
 @cache
+def _table() -> Mapping[str, Any]:
+    return packaged_in(__package__, "serving.toml")
+
+
+@cache
 def servers() -> tuple[Mapping[str, Any], ...]:
     """Return all servers, with what they have in common; `rows` are a text."""
-    table = packaged_in(__package__, "serving.toml")
-    common = {key: value for key, value in table.items() if key not in ("server", "models", "tables")}
+    table = _table()
+    common = {key: value for key, value in table.items() if not isinstance(value, dict | list)}
     return tuple({**common, **server} for server in table["server"])
 
 
@@ -228,7 +247,7 @@ def predicted(costs: str | None, point: ServerLoad) -> Judged:
         "prefix_caching": False,
         "max_num_seqs": point.concurrency,
         "max_batched_tokens": batched,
-        "memory_utilization": server["memory_utilization"],
+        "memory_utilization": point.memory_share,
     }
     used = load_costs(costs or server["costs"])
     try:
