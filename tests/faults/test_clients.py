@@ -43,6 +43,7 @@ SPOILED = {
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of clients that give up
 @pytest.mark.parametrize("kind", SPOILED)
 def test_a_spoiled_server_is_detected(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sitecustomize.py").write_text(SPOILED[kind])
