@@ -63,5 +63,5 @@ def test_what_goes_wrong_is_noticed(
 
     monkeypatch.setattr(main, "_call", spoiled_call)
     tally: Tally = command_lines.command_lines(FEW)
-    assert getattr(tally, kind) > 5
+    assert getattr(tally, kind) > 2
     assert tally.tried == len(FEW)
