@@ -74,7 +74,7 @@ def _table(path: Path) -> pa.Table:
             return parquet.table_of(path)
         return csv.read_csv(io.BytesIO(safe_parse.content(path, safe_parse.RESULTS_BYTES)))
     except (OSError, pa.ArrowException) as error:
-        raise _refused(path, f"cannot be read: {error}") from error
+        raise _refused(path, f"cannot be read: {' '.join(str(error).split())[:200]}") from error
 
 
 def _text(column: pa.ChunkedArray) -> np.ndarray:
