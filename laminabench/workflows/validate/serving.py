@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace as replace_fields
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.costs import ServerErrors, error_range
@@ -68,7 +69,7 @@ class ServerLoad:
         version, server = str(self.server["version"]), self.server
         usual = steps_of(version).asynchronous
         steps = Steps(not server.get("sync", not usual), server.get("piecewise", False))
-        return server_host(version, self.device, steps)
+        return replace_fields(server_host(version, self.device, steps), **server.get("host", {}))
 
     @property
     def fit(self) -> bool:

@@ -89,9 +89,20 @@ class KeptStanding(Facts, frozen=True, kw_only=True):
     missed: list[str]
 
 
+class KeptRefit(Facts, frozen=True, kw_only=True):
+    """Constants fitted to one device's loads, and the others' errors with them."""
+
+    device: str
+    loads: int
+    constants_ms: dict[str, float]
+    factors: dict[str, float]
+    standings: tuple[KeptStanding, ...]
+
+
 class KeptServing(Facts, frozen=True, kw_only=True):
     groups: list[KeptGroup]
     standings: tuple[KeptStanding, ...] = ()
+    refit: KeptRefit | None = None
 
 
 class KeptEstimate(Facts, frozen=True, kw_only=True):
