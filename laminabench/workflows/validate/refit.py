@@ -87,8 +87,8 @@ def _fitted(
         values = {
             name: start[name] * float(np.exp(logs[i])) for i, names in enumerate(groups) for name in names
         }
-        found = [each.error("ttft") for each in predict([_with(load, values) for load in loads])]
-        off = np.array([0.0 if each is None else np.log1p(each / 100) for each in found])
+        times = [each.error("ttft") for each in predict([_with(load, values) for load in loads])]
+        off = np.array([0.0 if each is None else np.log1p(each / 100) for each in times])
         return np.clip(off, -1.0, 1.0)
 
     logs = np.zeros(len(groups))
