@@ -6,10 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from laminabench.catalog.cost_keys import GemmKey
-from laminabench.catalog.cost_terms import DISPATCH_BYTES, Origin
+from laminabench.catalog.cost_terms import DISPATCH_BYTES, Origin, coefficients
 from laminabench.catalog.costs import CostSet, curves_of
 from laminabench.catalog.entries import Table
 from laminabench.catalog.hardware import Device, canonical_dtype
@@ -47,11 +45,10 @@ def provenance(
         ("elementwise", costs.elementwise_cost(device)),
         ("host", costs.host),
     ]
-    borrowed = costs.borrowed.get(device.name)
     rows = []
     for name, term in terms:
         row = _provenance_row(costs, name, term)
-        if name != "host" and borrowed and costs.measured_as(device) == borrowed.device:
+        if borrowed := costs.borrows(device, term):
             row["kind"] = "assumed"
             row["borrowed_from"] = borrowed.device
             row["reason"] = borrowed.reason
@@ -171,8 +168,10 @@ def host_provenance(costs: CostSet) -> Table:
 
 
 def _provenance_row(costs: CostSet, name: str, term: Any) -> Table:
-    coefficients = msgspec.structs.asdict(term)
-    del coefficients["origin"]
+    declared = coefficients(type(term))
+    values = {name: getattr(term, name) for name in declared}
+    values = {name: value for name, value in values.items() if value or not declared[name].optional}
+    kernel = getattr(term, "kernel", "")
     origin: Origin = term.origin
     return {
         "term": name,
@@ -183,5 +182,6 @@ def _provenance_row(costs: CostSet, name: str, term: Any) -> Table:
         "samples": origin.samples,
         "errors_percent": dict(origin.errors),
         **({"unstable": True} if origin.unstable else {}),
-        "coefficients": coefficients,
+        **({"kernel": kernel} if kernel else {}),
+        "coefficients": values,
     }

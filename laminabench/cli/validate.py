@@ -108,7 +108,7 @@ def validate(
         raise click.UsageError("--save and what your recording was set up with go with --recorded")
     if rows is not None or fit_on is not None:
         kinds = (*kinds, "serving")
-    saved = None if against is None else gate.read_kept(against)
+    saved = None if against is None else gate.read_stored(against)
     chosen = set((*KINDS, "twin", "emulated") if "all" in kinds else kinds or (() if own or twins else KINDS))
     live = _twins(twins, costs, rounds, folder, out) if twins or "twin" in chosen else []
     agreed = emulated.agreements(_emulated(), out) if "emulated" in chosen else []

@@ -115,6 +115,16 @@ class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             reach="files",
         ),
     ] = None
+    attention_kernel: Annotated[
+        tuple[str, ...],
+        hardware_option(
+            "Repeatable: a device's kernel of decode attention: fa3-128, fa3-64, flashinfer, hpc-ops, for "
+            "MLA flashmla. The cost set's, on h20 flashinfer and flashmla, by default.",
+            (MODELLED, EMULATED),
+            metavar="DEVICE=NAME",
+            reach="nothing",
+        ),
+    ] = ()
     network: Annotated[
         str | None,
         hardware_option(
