@@ -259,6 +259,8 @@ def predicted(costs: str | None, point: ServerLoad) -> Judged:
         if error.code not in NOT_MODELLED:
             raise
         return Judged(point, None, None, str(error))
+    if not np.isfinite(times["finished_s"]).all():
+        return Judged(point, None, None, "a request needs more KV than there is room for")
     ttft = times["first_token_s"] - times["arrival_s"]
     tpot = (times["finished_s"] - times["first_token_s"]) / (trace.output_tokens - 1)
     queued = bool(times["preemptions"].any())
