@@ -89,7 +89,8 @@ def _fitted(
         }
         times = [each.error("ttft") for each in predict([_with(load, values) for load in loads])]
         off = np.array([0.0 if each is None else np.log1p(each / 100) for each in times])
-        return np.clip(off, -1.0, 1.0)
+        clipped: Float64 = np.clip(off, -1.0, 1.0)
+        return clipped
 
     logs = np.zeros(len(groups))
     for _ in range(ROUNDS):

@@ -93,7 +93,8 @@ def server_of(model: str, device: str, version: str, precision: str, day: str) -
     nearest = max(candidates, key=order)["version"]
     own = [each for each in candidates if each["version"] == nearest and each.get("since", "-") <= day]
     sound = [each for each in own if "off" not in each] or own or candidates
-    chosen = dict(max(sound, key=lambda each: each.get("since", "-")))
+    latest = max(sound, key=lambda each: str(each.get("since", "-")))
+    chosen = dict(latest)
     if chosen["version"] != version or chosen["device"] != tables:
         chosen = {name: value for name, value in chosen.items() if name not in _OF_VERSION}
     return {**chosen, "device": device, "tables": tables, "version": version}
