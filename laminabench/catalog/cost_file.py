@@ -33,6 +33,7 @@ from laminabench.catalog.measured_tables import (
 )
 from laminabench.catalog.models import BLOCKS, ModelShape
 from laminabench.catalog.network import Network, networks_in
+from laminabench.catalog.server_host import ServerHost
 from laminabench.util.atomic import replacing
 from laminabench.util.errors import UserError
 
@@ -120,7 +121,7 @@ def from_table(table: Table, where: str, arrays: Mapping[str, Any] | None = None
                 for name, section in sections().items()
                 if name in table
             },
-            host=_cost(HostCost, table["host"], f"{where}.host") if "host" in table else assumed_host(),
+            host=_host(table["host"], f"{where}.host") if "host" in table else assumed_host(),
             borrowed=_borrowing(table["borrow"]) if "borrow" in table else assumed_borrowing(),
             measured=_measured(table.get("measured", {}), arrays or {}),
             server_errors=_server_errors(table),
@@ -159,6 +160,12 @@ def _measured(table: Table, arrays: Mapping[str, Any]) -> Measured:
     return Measured(**parts, graph_rows=table.get("graph_rows", 0), nearest=table.get("nearest", 0))
 
 
+def _host(row: Table, where: str) -> HostCost:
+    server = {each.toml for each in coefficients(ServerHost).values()}
+    server -= {each.toml for each in coefficients(HostCost).values()}
+    return _cost(ServerHost if server & row.keys() else HostCost, row, where)
+
+
 def assumed_host() -> HostCost:
     """Return the host cost that no measurement covers."""
     return _cost(HostCost, packaged("costs", "assumed.toml")["host"], "assumed.host")
@@ -184,7 +191,7 @@ def formula_lines(costs: CostSet, comment: str = "") -> list[str]:
         for key, term in sorted(getattr(costs, name).items()):
             lines += _section((name, *cost_keys.to_path(key)), section.cost, term)
     if costs.host != assumed_host():
-        lines += _section(("host",), HostCost, costs.host)
+        lines += _section(("host",), type(costs.host), costs.host)
     for device in costs.devices.values():
         lines += ["", f"[device.{device.name}]", *_device_lines(device)]
     for network in costs.networks.values():

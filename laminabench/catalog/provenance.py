@@ -13,7 +13,8 @@ from laminabench.catalog.entries import Table
 from laminabench.catalog.hardware import Device, canonical_dtype
 from laminabench.catalog.layout import Layout, Split, layout_of
 from laminabench.catalog.measured import AttentionGrids, AttentionLines, Curve
-from laminabench.catalog.models import ModelShape, Side
+from laminabench.catalog.models import ModelShape, Product, Side
+from laminabench.catalog.routers import ROUTER_ORIGIN
 
 
 def provenance(
@@ -81,7 +82,7 @@ def step_sources(
     tp = layout_of(split).tp
     products = model.attention_products(tp) if side == "attention" else model.products(split)
     priced = [each for each in products if not each.heads and (side != "feed" or each.place == "feed")]
-    gemms = [(each.gemm, each.dtype) for each in priced]
+    gemms = [(each.gemm, each.dtype) for each in priced if not each.computed_in]
     if side != "attention":
         gemms.append((model.lm_head_gemm(tp), model.rest_dtype))
     rows = [
@@ -93,6 +94,9 @@ def step_sources(
         )
         for gemm, dtype in gemms
     ]
+    for each in priced:
+        if each.computed_in:
+            rows.append(_router_row(costs, each))
     if costs.measured.nearest and curves_of(costs, device.name, canonical_dtype(model.dtype)):
         for row in rows:
             row["priced_by"] = row["priced_by"].replace("formula", "formula, nearest")
@@ -122,6 +126,20 @@ def attention_sources(costs: CostSet, model: ModelShape, device: Device, workers
             lambda: costs.attention_cost(device),
         )
     ]
+
+
+def _router_row(costs: CostSet, product: Product) -> Table:
+    """Return the row of a router that computes in a type of its own."""
+    gemm, origin = product.gemm, ROUTER_ORIGIN
+    return {
+        "term": f"{gemm.name} {gemm.n}x{gemm.k} in {product.computed_in}",
+        "set": costs.name,
+        "kind": origin.kind,
+        "priced_by": "measurements",
+        "source": origin.source,
+        "samples": 0,
+        "errors_percent": {},
+    }
 
 
 def _source(

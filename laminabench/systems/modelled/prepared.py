@@ -21,7 +21,7 @@ from laminabench.catalog.deployment import (
 )
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.hardware import Device, priced_devices
-from laminabench.catalog.host import parse_host, with_host
+from laminabench.catalog.host import parse_host, schedules_ahead, with_host
 from laminabench.catalog.kernels import kernel_note
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
@@ -248,6 +248,8 @@ def prepare(request: ReplayRequest, system: System, listener: Listener) -> Prepa
         costs=with_host(costs, parse_host(request.host) if request.host else None),
         network=parse_network(request.network, costs.networks),
     )
+    if request.host_async is None:
+        chosen = replace(chosen, host_async=schedules_ahead(chosen.costs.host, chosen.host_async))
     setup, note = system.settled(
         with_prompts(chosen, budget, admission=request.admission, prefix_sharing=request.prefix_sharing)
     )
