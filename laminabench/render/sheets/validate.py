@@ -13,20 +13,20 @@ from laminabench.workflows.validate.published import MEAN_TARGET, TARGET
 from laminabench.workflows.validate.recorded import AS_MEASURED, POINTS, TARGETS, TPOT_POINTS
 from laminabench.workflows.validate.serving import SOUND
 from laminabench.workflows.validate.stored import (
-    KeptAgreement,
-    KeptErrors,
-    KeptPublished,
-    KeptRecorded,
-    KeptServing,
-    KeptTwin,
-    KeptValidation,
+    StoredAgreement,
+    StoredErrors,
+    StoredPublished,
+    StoredRecorded,
+    StoredServing,
+    StoredTwin,
+    StoredValidation,
 )
 
-_NO_ERRORS = KeptErrors(points=0, median=None, mean=None, worst=None)
+_NO_ERRORS = StoredErrors(points=0, median=None, mean=None, worst=None)
 NAMES = {"ttft": "TTFT", "tpot": "TPOT", "latency": "latency"}
 
 
-def sheets_of(validation: KeptValidation) -> Iterator[Sheet]:
+def sheets_of(validation: StoredValidation) -> Iterator[Sheet]:
     """Yield a table for each kind that was validated."""
     if validation.recorded:
         yield recorded_sheet(validation.recorded)
@@ -40,7 +40,7 @@ def sheets_of(validation: KeptValidation) -> Iterator[Sheet]:
         yield emulated_sheet(validation.emulated)
 
 
-def recorded_sheet(predictions: Sequence[KeptRecorded]) -> Sheet:
+def recorded_sheet(predictions: Sequence[StoredRecorded]) -> Sheet:
     """Return a row a prediction: errors of means, of TPOT's percentiles, and of a request's latency."""
     columns = ("recorded", ">TTFT", ">latency", ">TPOT", *(f">{p}" for p in POINTS), ">by request", "")
     rows: list[Row] = []
@@ -60,7 +60,7 @@ def recorded_sheet(predictions: Sequence[KeptRecorded]) -> Sheet:
     return Sheet("predicted / measured - 1, in percent", columns, rows, [note])
 
 
-def published_sheet(numbers: Sequence[KeptPublished]) -> Sheet:
+def published_sheet(numbers: Sequence[StoredPublished]) -> Sheet:
     """Return a row a published number."""
     columns = ("model", "deployment", "costs", ">printed ms", ">modelled ms", ">error %", "")
     rows = [
@@ -80,7 +80,7 @@ def published_sheet(numbers: Sequence[KeptPublished]) -> Sheet:
     return Sheet("published", columns, rows, [note])
 
 
-def serving_sheet(serving: KeptServing) -> Sheet:
+def serving_sheet(serving: StoredServing) -> Sheet:
     """Return a row a model and device, then all of these; the notes say why some are known to be off."""
     columns = ("servers", "vLLM", ">loads", ">TPOT", ">mean", ">worst", ">TTFT", ">mean", ">target", "")
     reasons = list(dict.fromkeys(group.off for group in serving.groups if group.off))
@@ -104,7 +104,7 @@ def serving_sheet(serving: KeptServing) -> Sheet:
     return Sheet(title, columns, rows, notes)
 
 
-def twin_sheet(pairs: Sequence[KeptTwin], *, same_order: bool | None) -> Sheet:
+def twin_sheet(pairs: Sequence[StoredTwin], *, same_order: bool | None) -> Sheet:
     """Return a row a twin: what was measured, what is modelled, and how far that is off."""
     common, own = _split_flags([each.twin for each in pairs])
     columns = ("twin", *(f">{name}" for name in twin.METRICS), "")
@@ -132,7 +132,7 @@ def twin_sheet(pairs: Sequence[KeptTwin], *, same_order: bool | None) -> Sheet:
     )
 
 
-def emulated_sheet(pairs: Sequence[KeptAgreement]) -> Sheet:
+def emulated_sheet(pairs: Sequence[StoredAgreement]) -> Sheet:
     """Return a row a replay: the engine on emulated devices, and how far that is from the model."""
     common, own = _split_flags([each.replay for each in pairs])
     titles = (*(f">{name}" for name in emulated.METRICS), ">host ms", ">late", ">assumed host")
