@@ -55,6 +55,8 @@ class StoredErrors(Facts, frozen=True, kw_only=True):
     median: float | None
     mean: float | None
     worst: float | None
+    signed: float | None = None
+    p90: float | None = None
 
 
 class StoredGroup(Facts, frozen=True, kw_only=True):
@@ -67,8 +69,29 @@ class StoredGroup(Facts, frozen=True, kw_only=True):
     missed: bool
 
 
+class StoredMetric(Facts, frozen=True, kw_only=True):
+    """Errors of a metric over a group's loads, in percent."""
+
+    median: float  # of absolute ones
+    signed: float
+    p90: float
+
+
+class StoredStanding(Facts, frozen=True, kw_only=True):
+    """A group of loads that judges, that constants were fitted to, or that queues for KV."""
+
+    group: str
+    role: str
+    loads: int
+    ttft: StoredMetric
+    tpot: StoredMetric
+    targets: dict[str, float]
+    missed: list[str]
+
+
 class StoredServing(Facts, frozen=True, kw_only=True):
     groups: list[StoredGroup]
+    standings: tuple[StoredStanding, ...] = ()
 
 
 class StoredEstimate(Facts, frozen=True, kw_only=True):
