@@ -49,4 +49,4 @@ def require_text(word: str) -> None:
         word.encode()
     except UnicodeEncodeError:
         shown = word.encode(errors="surrogateescape").decode(errors="backslashreplace")
-        raise UserError("name-not-text", f"{shown} is not UTF-8, and could not be kept: rename it") from None
+        raise UserError("name-not-text", f"{shown} is not UTF-8 and could not be stored: rename it") from None

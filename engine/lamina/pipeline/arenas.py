@@ -82,7 +82,7 @@ def require_room(facts: ModelFacts, max_sequences: int, room: int) -> None:
         raise EngineError(
             "engine-states-too-large",
             f"recurrent layers keep {facts.state_bytes:,} bytes of a sequence, {needed / 1e9:,.3g} GB of "
-            f"{max_sequences:,}, and beside the KV there is room for {max(room, 0) / 1e9:,.3g} GB: take {do}",
+            f"{max_sequences:,}, and next to the KV {max(room, 0) / 1e9:,.3g} GB are free: take {do}",
         )
 
 
