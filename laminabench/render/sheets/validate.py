@@ -18,6 +18,7 @@ from laminabench.workflows.validate.stored import (
     StoredPublished,
     StoredRecorded,
     StoredServing,
+    StoredStanding,
     StoredTwin,
     StoredValidation,
 )
@@ -34,6 +35,13 @@ def sheets_of(validation: StoredValidation) -> Iterator[Sheet]:
         yield published_sheet(validation.published)
     if validation.serving is not None:
         yield serving_sheet(validation.serving)
+        if validation.serving.standings:
+            yield standings_sheet(validation.serving.standings)
+        if again := validation.serving.refit:
+            times = ", ".join(f"{name} {value:g}" for name, value in again.constants_ms.items())
+            factors = ", ".join(f"{name} {value:.2f}" for name, value in again.factors.items())
+            note = f"fitted to {again.loads} loads on {again.device}, in ms: {times}; factors: {factors}"
+            yield standings_sheet(again.standings, note)
     if validation.twin:
         yield twin_sheet(validation.twin, same_order=validation.twin_same_order)
     if validation.emulated:
@@ -102,6 +110,29 @@ def serving_sheet(serving: StoredServing) -> Sheet:
     notes = [f"({place}) {reason}" for place, reason in enumerate(reasons, 1)]
     title = "median of absolute errors, and predicted / measured - 1, in percent"
     return Sheet(title, columns, rows, notes)
+
+
+def standings_sheet(standings: Sequence[StoredStanding], fitted: str = "") -> Sheet:
+    """Return a row a group of loads by its role: judges first, for which targets are."""
+    columns = ("role", "loads of", ">n", ">TTFT", ">signed", ">p90", ">TPOT", ">signed", ">p90", "")
+    rows: list[Row] = []
+    for each in standings:
+        numbers: list[str | Cell] = []
+        for errors in (each.ttft, each.tpot):
+            numbers += [
+                _percent(errors.median, sign=False),
+                _percent(errors.signed),
+                _percent(errors.p90, sign=False),
+            ]
+        outcome = f"missed: {', '.join(each.missed)}" if each.missed else "met" if each.targets else ""
+        rows.append([each.role, each.group, str(each.loads), *numbers, outcome])
+    note = fitted or "judges had no part in any constant; loads that are known to be off are in no group"
+    return Sheet(
+        "medians of absolute and of signed errors, and p90 of absolute ones, in percent",
+        columns,
+        rows,
+        [note],
+    )
 
 
 def twin_sheet(pairs: Sequence[StoredTwin], *, same_order: bool | None) -> Sheet:

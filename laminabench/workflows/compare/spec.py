@@ -13,7 +13,7 @@ from laminabench.catalog.costs import CostSet
 from laminabench.catalog.deployment import Deployment, Workers, parse_deployments
 from laminabench.catalog.eras import Era
 from laminabench.catalog.hardware import Device
-from laminabench.catalog.host import with_host
+from laminabench.catalog.host import schedules_ahead, with_host
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network, network_of
 from laminabench.sim.spec import Admission, Spec
@@ -146,12 +146,13 @@ class ComparisonSpec:
     def on(self, name: str, model: ModelShape, costs: CostSet, instances: tuple[Deployment, ...]) -> Deployed:
         """Return the system on instances that decode, each with the devices for prompts added."""
         each = tuple(replace(one, prefill=self.prefill) for one in instances)
+        own = with_host(costs, self.hosts.get(name))
         setup = Setup(
             model,
             each[0],
-            with_host(costs, self.hosts.get(name)),
+            own,
             self.network or network_of(costs.networks, system(name).NETWORK),
-            host_async=name in self.host_async,
+            host_async=schedules_ahead(own.host, name in self.host_async),
             max_num_seqs=self.max_num_seqs.get(name),
         )
         setup = with_prompts(setup, self.prompt_budget, admission=self.admission)

@@ -55,6 +55,8 @@ class StoredErrors(Facts, frozen=True, kw_only=True):
     median: float | None
     mean: float | None
     worst: float | None
+    signed: float | None = None
+    p90: float | None = None
 
 
 class StoredGroup(Facts, frozen=True, kw_only=True):
@@ -67,8 +69,40 @@ class StoredGroup(Facts, frozen=True, kw_only=True):
     missed: bool
 
 
+class StoredMetric(Facts, frozen=True, kw_only=True):
+    """Errors of a metric over a group's loads, in percent."""
+
+    median: float  # of absolute ones
+    signed: float
+    p90: float
+
+
+class StoredStanding(Facts, frozen=True, kw_only=True):
+    """A group of loads that judges, that constants were fitted to, or that queues for KV."""
+
+    group: str
+    role: str
+    loads: int
+    ttft: StoredMetric
+    tpot: StoredMetric
+    targets: dict[str, float]
+    missed: list[str]
+
+
+class StoredRefit(Facts, frozen=True, kw_only=True):
+    """Constants fitted to one device's loads, and the others' errors with them."""
+
+    device: str
+    loads: int
+    constants_ms: dict[str, float]
+    factors: dict[str, float]
+    standings: tuple[StoredStanding, ...]
+
+
 class StoredServing(Facts, frozen=True, kw_only=True):
     groups: list[StoredGroup]
+    standings: tuple[StoredStanding, ...] = ()
+    refit: StoredRefit | None = None
 
 
 class StoredEstimate(Facts, frozen=True, kw_only=True):
