@@ -24,7 +24,7 @@ from laminabench.workflows.plan.measure import (
     winner,
 )
 from laminabench.workflows.plan.question import Candidate, Question
-from laminabench.workflows.plan.search import PRICE_CHANGE, Found, search
+from laminabench.workflows.plan.search import PRICE_CHANGE, SearchResult, search
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Answer:
     """The plan with one cost set. Without a winner, `nearest` comes nearest to the limit."""
 
     question: Question
-    search: Found
+    search: SearchResult
     front: list[Point]
     winner: Point | None
     nearest: Point | None

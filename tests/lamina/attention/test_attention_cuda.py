@@ -204,7 +204,7 @@ def test_a_captured_graph_serves_other_lengths(window: int) -> None:
 
 @on_gpu
 @pytest.mark.parametrize("captured", [False, True])
-def test_beside_what_is_launched_meanwhile(captured: bool) -> None:
+def test_attention_runs_concurrently_with_other_kernels(captured: bool) -> None:
     case = Case(lengths=(700, 20, 64, 3))
     world = World(case, case.lengths)
     worker, layer = world.worker, world.layer
@@ -227,7 +227,7 @@ def test_beside_what_is_launched_meanwhile(captured: bool) -> None:
 
 
 @on_gpu
-def test_a_request_does_not_depend_on_who_comes_last() -> None:
+def test_a_request_does_not_depend_on_arrival_order() -> None:
     case = Case(lengths=(5000, 3000))
     world = World(case, case.lengths)
     q = world.draw(case.heads)
@@ -242,7 +242,7 @@ def test_without_a_device_it_says_so_in_a_sentence() -> None:
         CudaAttentionWorker(torch.bfloat16, 8, 2, 128, max_batch=4, max_tokens=[100])
 
 
-def test_without_the_library_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMINA_CUDA_LIBRARY", "/nowhere/liblamina_cuda.so")
     cuda_library.library.cache_clear()
     with pytest.raises(CudaError, match="cuda-no-library"):

@@ -58,7 +58,7 @@ OPERATIONS = st.lists(
 
 @pytest.mark.parametrize("overcommit", [0.0, 3.0])
 @given(operations=OPERATIONS)
-def test_what_was_written_is_read(overcommit: float, operations: list[tuple[str, int, int]]) -> None:
+def test_written_kv_is_read_back(overcommit: float, operations: list[tuple[str, int, int]]) -> None:
     arena = Arena(SHAPE, 2 * PAGE_TOKENS, overcommit=overcommit)
     contents = Contents(arena)
     for name, request, n in operations:
@@ -157,7 +157,7 @@ def test_pages_are_whole_and_at_least_one(tokens: int, overcommit: float, pages:
     assert Arena(SHAPE, tokens, overcommit=overcommit).capacity == sum(pages) * PAGE_TOKENS
 
 
-def test_capacity_comes_from_bytes() -> None:
+def test_capacity_follows_from_bytes() -> None:
     assert SHAPE.token_bytes == 2 * 2 * 2 * 8 * 4
     assert SHAPE.tokens_in(1000) == 3
     assert Arena(SHAPE, SHAPE.tokens_in(1000)).capacity == 3
