@@ -9,7 +9,7 @@ import click
 
 from laminabench.catalog.entries import Table
 from laminabench.cli.flags import price_options
-from laminabench.cli.options import FILE, PATH, option
+from laminabench.cli.options import COUNT, FILE, PATH, option
 from laminabench.cli.output import Output, reporting
 from laminabench.render.format import plain
 from laminabench.render.terminal import literal, print_facts, table
@@ -230,7 +230,7 @@ def eras(out: Output) -> None:
 @costs.command("show")
 @click.argument("name")
 @option("--device device_name", None, "Device of the coefficients.", "h100")
-@option("--tp", click.IntRange(min=1), "Tensor-parallel degree.", 2)
+@option("--tp", COUNT, "Tensor-parallel degree.", 2)
 @option("--dtype", None, None, "bf16")
 @option("--model", None, "Also the source of each matrix's, operator's and attention's time of this model.")
 @option("--attention-kernel kernels", None, "A device's kernel, as for replay: h20=fa3-64.", multiple=True)

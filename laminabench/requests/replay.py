@@ -28,6 +28,7 @@ from laminabench.requests.fields import (
     Positive,
     Request,
     Seconds,
+    Seed,
     UpTo64,
     convert,
     flag_key,
@@ -441,7 +442,7 @@ class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rate_scale: Annotated[
         Positive, _cut("Scale the load: 2 means twice the rate.", common=True, unit="x")
     ] = 1.0
-    seed: Annotated[Annotated[int, Meta(ge=0)], _cut("Seed of all random numbers.")] = 0
+    seed: Annotated[Seed, _cut("Seed of all random numbers.")] = 0
 
     directory: Annotated[
         str | None,

@@ -38,6 +38,7 @@ from laminabench.catalog.measured import AttentionGrids, Curve, Grid, Measured
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.routing import skewed
 from laminabench.catalog.step import SKEW
+from laminabench.util import safe_parse
 from laminabench.util.errors import UserError
 
 SOURCE = "casys-kaist/LLMServingSim (MIT), profiler/perf"
@@ -67,6 +68,8 @@ LONGEST_EDGES = (1024, 4096, 16384)
 AttentionByShape = dict[HeadsKey, AttentionGrids]
 
 # Of batches that are priced by their mean alone.
+# Attention is checked at every other length.
+_FEWEST_LENGTHS = 3
 EVEN = Grid((np.ones(1),), np.zeros(1))
 
 
@@ -104,7 +107,7 @@ def facts_of(folder: Path) -> dict[str, str]:
     """Return the plain lines of a folder's meta.yaml: who measured what, and when."""
     path = folder / "meta.yaml"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = safe_parse.text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UserError("costs-no-measurements", f"{path}: cannot be read: {error}") from error
     facts = {key: value.strip("'\"") for key, value in re.findall(r"(?m)^(\w+): (\S.*?)\s*$", text)}
@@ -292,6 +295,10 @@ def _attention(profile: LayerProfile, degree: int) -> AttentionByShape:
 
     skew, mixed_skew = _skew(profile, degree) if profile.skewed else (EVEN, EVEN)
     decode = grid(decodes & ~chunks, "n_decode", "kv_decode")
+    if min(decode.values.shape) < 1 or len(decode.axes[1]) < _FEWEST_LENGTHS:
+        raise profile.refused(
+            degree, "attention.csv", f"needs {_FEWEST_LENGTHS} lengths of kv_decode or more"
+        )
     grids = AttentionGrids(
         decode,
         grid(chunks & ~decodes, "prefill_chunk", "kv_prefill"),

@@ -13,7 +13,6 @@ import msgspec
 from laminabench.requests.replay import BY_KEY
 from laminabench.runs.documents import Kind, read
 from laminabench.runs.summary import Facts
-from laminabench.util import safe_parse
 from laminabench.util.redact import command_line
 from laminabench.workflows.sweep.rows import TABLE
 from laminabench.workflows.sweep.store import FORMAT, FORMAT_VERSION, MANIFEST, POINTS
@@ -124,10 +123,10 @@ def _table(path: Path, manifest: StoredManifest) -> pa.Table:
 @cache
 def _parquet(path: Path, modified_ns: int) -> pa.Table:  # noqa: ARG001 - a file that has changed is another
     import pyarrow as pa
-    import pyarrow.parquet as pq
+
+    from laminabench.util import parquet
 
     try:
-        safe_parse.require_file(path)
-        return pq.read_table(path)
+        return parquet.table_of(path)
     except (pa.ArrowInvalid, OSError) as error:
         raise SWEEP.damaged(path, "it is not parquet, or not all of it can be read") from error

@@ -18,10 +18,10 @@ from pydantic import ValidationError
 
 from lamina.http.address import bound
 from lamina.http.answering import Answering, CompletionForm
-from lamina.http.answers import ApiError
 from lamina.http.api import ChatRequest, CompletionRequest, read
 from lamina.http.choice import Delta
 from lamina.http.driver import Update
+from lamina.http.errors import ApiError
 from lamina.serve import Piece, Sampling
 
 SHORT = {"prompt": [5, 6], "max_tokens": 2, "temperature": 0, "ignore_eos": True}
@@ -123,6 +123,44 @@ def test_a_body_counts_until_its_answer(server: Any, wire: Any) -> None:
         assert server.service.buffered_bytes == len(body.partition(b"\r\n\r\n")[2])
     assert server.settled()
     wire.until(lambda: server.service.buffered_bytes == 0)
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}, {"n": 2, "logprobs": 3}])
+def test_all_answers_have_room_together(
+    server: Any, wire: Any, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    values = 2 * (2 * 5 if "n" in more else 1)
+    monkeypatch.setattr(server.service, "most_unread", values + 1)
+    with server.connect() as first, server.connect() as second:
+        with wire.held(server.driver):
+            first.sendall(wire.posted(SHORT | more))
+            wire.until(lambda: server.service.unread == values)
+            second.sendall(wire.posted(SHORT | more))
+            refused = wire.heard(second)
+            assert refused.error(503)["code"] == "answers_too_large"
+            assert refused.headers["retry-after"] == "1"
+        assert wire.heard(first).status == 200
+    wire.until(lambda: server.service.unread == 0)
+    assert server.post({"prompt": [5, 6], "max_tokens": 10**6, "ignore_eos": True})[0] == 400
+    assert server.service.unread == 0
+    monkeypatch.undo()
+    server.require_sound()
+
+
+def test_an_answer_counts_until_it_is_read(serve: Any, wire: Any) -> None:
+    body = SHORT | {"prompt": [[5, 6]] * 4, "n": 16, "max_tokens": 60, "logprobs": 20}
+    with serve(send_bytes=4096) as running:
+        with running.asking(body, receive_bytes=4096) as connection:
+            wire.until(lambda: running.service.unread)
+            assert running.settled()
+            assert running.service.unread == 4 * 16 * 60 * 22
+            assert len(wire.heard(connection).body) > 1_000_000
+            wire.until(lambda: running.service.unread == 0)
+        with running.asking(body, receive_bytes=4096):
+            wire.until(lambda: running.service.unread)
+            assert running.settled()
+            assert running.service.unread
+        wire.until(lambda: running.service.unread == 0)
 
 
 def test_the_largest_body_is_what_the_longest_prompt_takes(server: Any) -> None:

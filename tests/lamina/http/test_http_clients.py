@@ -170,9 +170,19 @@ def test_metrics_count_the_work_done(serve: Any) -> None:
     ("accept", "kind", "parsed"),
     [
         ("application/openmetrics-text; version=1.0.0", "application/openmetrics-text", parsed_openmetrics),
+        (
+            "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;q=0.2",
+            "application/openmetrics-text",
+            parsed_openmetrics,
+        ),
         ("text/html, application/openmetrics-text;q=0.5", "application/openmetrics-text", parsed_openmetrics),
         ("text/plain;version=0.0.4", "text/plain", parsed_text),
         ("", "text/plain", parsed_text),
+        ("application/openmetrics-text", "application/openmetrics-text", parsed_openmetrics),
+        *(
+            (f"application/openmetrics-text; version={odd}", "text/plain", parsed_text)
+            for odd in ("x.y.z", "1..0", "\xb2", "0.0.1", "", "1" + ".1" * 999 + "x")
+        ),
     ],
 )
 def test_metrics_come_as_the_reader_accepts_them(serve: Any, accept: str, kind: str, parsed: Any) -> None:
