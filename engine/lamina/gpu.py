@@ -138,8 +138,10 @@ class SideStream:
 
 
 def load_all_kernels() -> None:
-    """Load all kernels eagerly. A kernel loaded at its first launch may wait for running ones, and channels'
-    kernels run until a message comes, perhaps from work that is behind the waiting one.
+    """Load all kernels eagerly, which takes seconds and memory: for several workers in one process.
+
+    A kernel loaded at its first launch may wait for all that the process runs on the GPU. Channels' kernels
+    run until a message comes, perhaps from the thread that loads; a worker alone waits for others only.
     """
     os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
 

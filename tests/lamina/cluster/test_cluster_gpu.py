@@ -69,11 +69,12 @@ def test_workers_on_different_devices(layout: Any, check: Check) -> None:
     check(layout, FAMILY)
 
 
-@pytest.mark.long(but=["in-turn-ranks"])
+@pytest.mark.long(but=["in-turn-ranks", "overlap-together"])
 @pytest.mark.parametrize(
     "layout",
     [
         pytest.param(shared(2, 2, pipelining="serial", **BOTH), id="ranks"),
+        pytest.param(shared(2, 1, batches=3, together=True, **BOTH), id="together"),
         pytest.param(shared(1, 1, model_on="cuda"), id="rotational"),
         pytest.param(shared(2, 1, pipeline_parallel=2, stream_chunks=2, **BOTH), id="stages-streamed"),
     ],
