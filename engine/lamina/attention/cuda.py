@@ -159,10 +159,10 @@ class CudaAttentionWorker(Heads):
         assert len(given) - 1 <= rows <= self.max_batch
         assert len(listed) <= self.max_tokens[space]
         ends = self._offsets[space]
-        ends[: len(given)].copy_(given, non_blocking=True)
+        ends[: len(given)].copy_(gpu.staged(given, self.device), non_blocking=True)
         if rows >= len(given):
             ends[len(given) : rows + 1].copy_(ends[len(given) - 1].expand(rows + 1 - len(given)))
-        self._slots[space][: len(listed)].copy_(listed, non_blocking=True)
+        self._slots[space][: len(listed)].copy_(gpu.staged(listed, self.device), non_blocking=True)
         self.requests = rows
         lists = self._lists(space)
         for (planned, *sight), workspace in self._previous.items():
@@ -236,7 +236,7 @@ class CudaAttentionWorker(Heads):
 
     def append(self, layer: int, slots: NDArray[np.int32] | Tensor, *kv: Tensor) -> None:
         """Store k and v [len(slots), kv_heads, head_dim] in these slots, as a prefill does."""
-        where = _tensor(slots).to(self.device, torch.int32)
+        where = gpu.put(_tensor(slots).to(torch.int32), self.device)
         self.check(len(where), None, *kv)
         known = self._layers[layer]
         k_at, v_at, where_at = kv[0].data_ptr(), kv[-1].data_ptr(), where.data_ptr()

@@ -55,9 +55,9 @@ def fill(buffers: Sequence[Tensor], given: Sequence[Tensor]) -> None:
     """
     for buffer, tensor in zip(buffers, given, strict=True):
         batch = len(tensor)
-        buffer[:batch].copy_(tensor, non_blocking=True)
+        buffer[:batch].copy_(gpu.staged(tensor, buffer.device), non_blocking=True)
         if batch < len(buffer):
-            buffer[batch:].copy_(tensor[-1:].expand_as(buffer[batch:]), non_blocking=True)
+            buffer[batch:].copy_(buffer[batch - 1 : batch].expand_as(buffer[batch:]), non_blocking=True)
 
 
 def buffers_for(program: Program, size: int, device: torch.device) -> list[Tensor]:

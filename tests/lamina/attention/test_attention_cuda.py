@@ -297,3 +297,19 @@ def test_an_arena_that_cannot_be_read_is_refused(arena: tuple[int, int, int, int
 def test_tensors_of_another_type_are_refused() -> None:
     with pytest.raises(ValueError, match=r"dtype is torch.int8 but must be one of"):
         CudaAttentionWorker(torch.int8, 8, 2, 128, max_batch=4, max_tokens=[100])
+
+
+@pytest.mark.usefixtures("emulated")
+def test_lists_and_slots_are_staged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy from pageable memory would wait for kernels that wait for other workers."""
+    arena = torch.zeros(10, 2, 2, 16)
+    worker = CudaAttentionWorker(torch.float32, 4, 2, 16, max_batch=2, max_tokens=[8])
+    layer = worker.add_layer(AttentionLayer(arena[:, 0], arena[:, 1], 1.0))
+    staged: list[int] = []
+    monkeypatch.setattr(gpu, "staged", lambda one, _: staged.append(one.numel()) or one)
+    monkeypatch.setattr(gpu, "put", lambda one, _: staged.append(one.numel()) or one)
+    worker.plan_lists(np.array([0, 3, 8]), np.arange(8, dtype=np.int32))
+    assert staged == [3, 8]
+    k = torch.zeros(2, 2, 16)
+    worker.append(layer, np.arange(2, dtype=np.int32), k, k)
+    assert staged == [3, 8, 2]

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_models import converted, seeded, tiny
 
+from lamina import gpu
 from lamina.convert import ConversionError, graphs
 from lamina.convert.graphs import SIZES, buffers_for, captured, fill, size_for
 from lamina.fhbn.device import DeviceReceiver, DeviceSender
@@ -147,6 +148,22 @@ def test_padding_repeats_the_last_request() -> None:
     assert buffers[1].tolist() == [5, 6, 7, 7]
     fill(buffers, [torch.full((4, 2), 2.0), torch.arange(4)])
     assert buffers[1].tolist() == [0, 1, 2, 3]
+
+
+def test_what_the_host_has_is_staged_before_it_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy from pageable memory waits for the stream, and with it for other workers."""
+    place, pinned = torch.device("cuda", 0), []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda one: pinned.append(one) or one)
+    host = torch.arange(3)
+    assert gpu.staged(host, torch.device("cpu")) is host
+    assert not pinned
+    assert gpu.staged(host, place) is host
+    assert pinned == [host]
+    assert gpu.staged(host.to("meta"), place).device.type == "meta", "what is not the host's stays"
+    staged: list[int] = []
+    monkeypatch.setattr(gpu, "staged", lambda one, _: staged.append(len(one)) or one)
+    fill([torch.zeros(4, dtype=torch.int64)], [host])
+    assert staged == [3]
 
 
 def test_padded_requests_change_nothing() -> None:
