@@ -43,6 +43,8 @@ class Heartbeat:
         self._slowest: defaultdict[str, float] = defaultdict(float)  # seconds for a unit of work
         self._worked_s = 0.0
         self._starved = Starved()
+        # Called when the front end hangs up, by the thread that answers: the main one may wait for a GPU.
+        self.hung_up: Callable[[], None] = lambda: None
         self._link = connect(
             config.address, name=config.name + HEARTBEAT, secret=config.secret, timeout_s=MEETING_S
         )
@@ -77,7 +79,7 @@ class Heartbeat:
                 messages.receive(self._link.control, Deadline(FOREVER_S))
                 messages.send(self._link.control, self._activity(), Deadline(MEETING_S))
         except ChannelError:
-            return
+            self.hung_up()
 
     def _activity(self) -> Activity:
         self._starved.look()

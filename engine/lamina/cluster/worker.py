@@ -132,6 +132,7 @@ def _work(
     front = FrontEndLink(link.control, recorder, first)
     with Heartbeat(config) as heartbeat:
         role = _role(Context(config, front, recorder, heartbeat), attended, conversion, weights)
+        heartbeat.hung_up = role.abort  # else a kernel of it may wait until the process is killed
         while True:
             together.meets(config.name, role, front.call.epoch)
             try:

@@ -114,6 +114,15 @@ def test_an_arena_that_is_overcommitted(check: Check) -> None:
     check(shared(1, 1, **BOTH), FAMILY, kv_tokens=64, overcommit=2.0)
 
 
+def test_workers_on_gpus_are_not_killed_but_end(start: Start, machine: Machine) -> None:
+    """A kill of one whose kernels wait may stall others that share the GPU."""
+    engine = start(shared(1, 1, model_on="cuda"), FAMILY)
+    pool = engine.core._workers  # type: ignore[union-attr]
+    (pid, _), at = pool.pids, pool.names.index("model 0")
+    pool._dismiss([at])
+    assert machine.ends([pid])[pid] >= 0
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["kill", "stop"])
 @pytest.mark.parametrize(

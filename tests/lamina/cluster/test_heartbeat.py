@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from lamina.cluster.heartbeat import Starved
+from lamina import fhbn
+from lamina.cluster.heartbeat import Heartbeat, Starved
 
 FORK = multiprocessing.get_context("fork")
 
@@ -61,3 +66,15 @@ def test_sleeping_is_not_waiting_for_a_core() -> None:
     time.sleep(1)
     starved.look()
     assert starved.since(began) < 0.5
+
+
+def test_a_worker_notices_that_the_front_end_hangs_up() -> None:
+    """By the thread that answers: the main one may wait for a kernel, which this lets end."""
+    secret, noticed = fhbn.new_secret(), threading.Event()
+    with fhbn.Listener("front end", secret) as listener, ThreadPoolExecutor(1) as front_end:
+        config: Any = SimpleNamespace(address=listener.address, name="model 0", secret=secret)
+        accepted = front_end.submit(listener.accept, 10)
+        with Heartbeat(config) as heartbeat, accepted.result() as link:
+            heartbeat.hung_up = noticed.set
+            link.control.close()
+            assert noticed.wait(10)
