@@ -199,8 +199,8 @@ def captured(run: Callable[[], T], device: torch.device) -> tuple[Replay, T]:
     if device.type != "cuda":  # a GPU that is emulated, where nothing is captured
         result = run()
         return partial(_again, run, result), result
-    graph, first = torch.cuda.CUDAGraph(), _own.first.get(device)
-    side = _own.stream(device)
+    graph: Any = torch.cuda.CUDAGraph()
+    first, side = _own.first.get(device), _own.stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
     # Not by torch.cuda.graph, which waits for all that runs on the GPU: another thread's channel may wait
     # there for what this one sends next. Nor may a capture fail what other threads do meanwhile.
