@@ -104,8 +104,11 @@ def links() -> Iterator[Links]:
     secret = fhbn.new_secret()
     with fhbn.Listener("front end", secret) as listener, ThreadPoolExecutor(1) as front_end:
         accepted = front_end.submit(listener.accept, 10)
-        with fhbn.connect(listener.address, name="model 0", secret=secret) as worker:
-            yield accepted.result(), worker
+        with (
+            fhbn.connect(listener.address, name="model 0", secret=secret) as worker,
+            accepted.result() as link,
+        ):
+            yield link, worker
 
 
 def test_a_front_end_without_a_core_gives_nothing_up(clock: Clock, links: Links) -> None:
