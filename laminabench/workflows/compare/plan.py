@@ -82,7 +82,7 @@ def resolve(request: CompareRequest, listener: Listener, traces: list[Trace] | N
     today = COSTS_OF_TODAY in usual or any(DTYPE_BYTES[each.dtype] != 2 for each in models)
     eras = _eras(request, systems, today=today)
     names = request.costs or [era.costs for era in eras] or ((COSTS_OF_TODAY,) if today else COSTS)
-    cost_sets = [load_costs(name) for name in names]
+    cost_sets = [load_costs(name, request.replay.attention_kernel) for name in names]
     spec = _spec(request, systems, cost_sets)
     base = _base(request.base, systems)
     require_unique("--costs", [each.name for each in cost_sets if request.costs])
@@ -104,7 +104,7 @@ def resolve_pair(request: CompareRequest, model: ModelShape) -> tuple[Comparison
     systems = systems_named(request.systems or SYSTEMS)
     eras = _eras(request, systems, today=False) if request.eras else []
     usual = eras[0].costs if eras else usual_costs(model, _named_devices(request))
-    costs = load_costs(request.costs[0] if request.costs else usual)
+    costs = load_costs(request.costs[0] if request.costs else usual, request.replay.attention_kernel)
     spec = _spec(request, systems, [costs])
     return (readings_of(spec, eras[0])[0] if eras else spec), costs
 

@@ -118,7 +118,7 @@ def test_no_mean_error_is_worse_than_the_one_that_is_kept(found: list[recorded.J
         "recorded": [each.describe() for each in found],
         "published": [row.describe() for row in published.rows()],
     }
-    assert [each for each in gate.moved(gate.read_kept(KEPT), now) if each.worse] == []
+    assert [each for each in gate.moved(gate.read_stored(KEPT), now) if each.worse] == []
 
 
 def test_the_runs_that_met_their_targets_still_do(found: list[recorded.Judged]) -> None:
