@@ -109,8 +109,8 @@ class Machine:
     def runs(self, pid: int) -> bool:
         return runs(pid)
 
-    def strike(self, pid: int, how: str) -> None:
-        """Do a worker harm, to see what comes of it: "kill" it, or "stop" it, so that it hangs."""
+    def inject_fault(self, pid: int, how: str) -> None:
+        """Inject a fault into a worker: "kill" it, or "stop" it, so that it hangs."""
         os.kill(pid, {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[how])
 
     def errors(self) -> str:

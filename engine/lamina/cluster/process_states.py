@@ -14,12 +14,12 @@ _GOES_ON = ("R", _ON_DISK)
 
 
 def runs(pid: int) -> bool:
-    """Whether any of its threads would go on if it had a core. It is false of one that is stopped."""
+    """Return whether any thread of a process could go on; false for a stopped one."""
     return any(map(_goes_on, Path(f"/proc/{pid}/task").glob("*/stat")))
 
 
 def wants_core(thread: int) -> bool:
-    """Whether a thread of this process, by its native id, would go on if it had a core, or has one."""
+    """Return whether a thread of this process, by its native id, has a core or could go on."""
     return _goes_on(Path(f"/proc/self/task/{thread}/stat"))
 
 

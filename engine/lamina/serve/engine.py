@@ -156,9 +156,7 @@ class Engine(Served):
     def inject_faults(self, how: str = "kill") -> None:
         """Inject a fault into all workers and replace none, as if their machine were lost."""
         if not self.workers:
-            raise EngineError(
-                "engine-worker-unknown", "an engine in one process has no workers"
-            )
+            raise EngineError("engine-worker-unknown", "an engine in one process has no workers")
         self._core.beyond_recovery = True
         for worker in self.workers:
             with contextlib.suppress(ProcessLookupError):  # it has ended by itself
