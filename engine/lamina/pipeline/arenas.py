@@ -97,9 +97,11 @@ def worker_over(
     device: torch.device | str = "cpu",
     threads: int = 0,
     beside: bool = False,
+    shared: bool = False,
 ) -> AnyWorker:
     """Attends for so many heads, or all, in batches of so many sequences that are no longer than that; on a
-    GPU `beside` what is launched meanwhile. On CPUs its threads always do.
+    GPU `beside` what is launched meanwhile, or one that is `shared` with other workers. On CPUs its threads
+    always do.
     """
     if attended.emulated:
         own_heads = heads or arena.shape.kv_heads
@@ -112,7 +114,9 @@ def worker_over(
         # Sequences that share slots list them each for itself.
         most = min(longest, arena.capacity)
         listed = [rows * min(most, sight.most or most) for sight in arena.shape.spaces]
-        worker = CudaAttentionWorker(*shape, max_batch=rows, max_tokens=listed, device=device, beside=beside)
+        worker = CudaAttentionWorker(
+            *shape, max_batch=rows, max_tokens=listed, device=device, beside=beside, shared=shared
+        )
     else:
         worker = TensorWorker(*shape, threads=threads, kv_dtype=arena.shape.kv_dtype)
     attend_over(worker, arena, attended, kv_heads)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lamina.kv import Arena, ArenaError, ArenaShape, Faults, SlabFullError
-from lamina.kv.arena import PAGE_TOKENS, Pager, Pages
+from lamina.kv.arena import BEYOND_FREE, PAGE_TOKENS, Pager, Pages, require_room_for_managed
 from lamina.kv.stored import KvDtype, as_stored
 from lamina.operators import Sight
 
@@ -263,3 +263,13 @@ def test_impossible_arenas_are_refused(tokens: int, overcommit: float, code: str
     big = ArenaShape(10_000, 1000, 256, torch.float32)
     with pytest.raises(ArenaError, match=code):
         Arena(big, tokens, overcommit=overcommit)
+
+
+def test_managed_memory_beyond_what_a_gpu_has_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where that is not allowed it may hang the GPU: it is an opt-in."""
+    monkeypatch.delenv(BEYOND_FREE, raising=False)
+    require_room_for_managed(100, 100)
+    with pytest.raises(ArenaError, match="arena-managed-beyond-free"):
+        require_room_for_managed(101, 100)
+    monkeypatch.setenv(BEYOND_FREE, "1")
+    require_room_for_managed(101, 100)
