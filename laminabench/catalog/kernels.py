@@ -150,6 +150,14 @@ def _without(table: Mapping[Any, Any], name: str) -> dict[Any, Any]:
     return {key: value for key, value in table.items() if key.device != name}
 
 
+def out_of_the_box(costs: CostSet, names: Iterable[str], server: str = "vllm") -> tuple[str, ...]:
+    """Return a server's own kernels for those of these devices that have the usual ones of the catalogue."""
+    own = usual_kernel(server)
+    usual = {each.device: each.kernel.name for each in default_choices() if not each.kernel.latent}
+    named = ((name, usual[name]) for name in sorted(set(names)) if name in usual and name in costs.attention)
+    return tuple(f"{name}={own}" for name, kernel in named if costs.attention[name].kernel == kernel)
+
+
 def kernel_note(costs: CostSet, names: Iterable[str]) -> str:
     """Return a sentence about the kernels of these devices that the set did not measure; or an empty text."""
     named = {name: costs.attention[name].kernel for name in sorted(set(names)) if name in costs.attention}

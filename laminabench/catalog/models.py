@@ -188,12 +188,12 @@ class ModelShape:
         unwindowed = self.layers - self.window.layers
         return [(unwindowed, 0)] * bool(unwindowed) + [(self.window.layers, self.window.tokens)]
 
-    def require_plain(self, who: str) -> None:
+    def require_plain(self, system: str) -> None:
         """Raise a UserError unless this is a dense model with usual attention."""
         parts = {"experts": self.experts, "latent attention": self.latent, "windows": self.window}
         if has := [name for name, part in parts.items() if part]:
             raise UserError(
-                "model-not-plain", f"{who} does not know models with {' and '.join(has)}: {self.name}"
+                "model-not-plain", f"{system} does not know models with {' and '.join(has)}: {self.name}"
             )
 
     # Memory

@@ -67,6 +67,7 @@ TWINS = {
 )
 @option("--rounds", click.IntRange(1, 1000), "Rounds of all twins.", 3)
 @option("--rows", FILE, "Of `serving`: loads of a CSV with the columns of aiconfigurator's sample instead.")
+@option("--fit-on", None, "Of `serving`: fit hosts to this device's loads, and judge the others: b200.")
 @option("--save", FILE, "File of your recording's numbers (.toml).")
 @option("-o --out --output folder", PATH, "Folder for validation.json and the pictures.")
 @option("--against", FILE, "Exit code 1 where a mean is over 0.5 points worse than in this validation.json.")
@@ -78,6 +79,7 @@ def validate(
     twins: tuple[str, ...],
     rounds: int,
     rows: Path | None,
+    fit_on: str | None,
     save: Path | None,
     folder: Path | None,
     against: Path | None,
@@ -104,7 +106,7 @@ def validate(
 
     if own is None and (save or any(value is not None for value in settings.values())):
         raise click.UsageError("--save and what your recording was set up with go with --recorded")
-    if rows is not None:
+    if rows is not None or fit_on is not None:
         kinds = (*kinds, "serving")
     saved = None if against is None else gate.read_stored(against)
     chosen = set((*KINDS, "twin", "emulated") if "all" in kinds else kinds or (() if own or twins else KINDS))
@@ -130,6 +132,12 @@ def validate(
             "standings": [each.describe() for each in judges.standings(served)],
             "points": [each.describe() for each in served],
         }
+    if fit_on is not None:
+        from laminabench.workflows.validate.refit import refit
+
+        with out.progress("fitting", unit="loads"):
+            again = refit([each.point for each in served], fit_on, elsewhere)
+        result["serving"]["refit"] = again.describe()
     if live:
         result["twin"] = [each.describe() for each in live]
         result["twin_same_order"] = twin.same_order(live)

@@ -257,7 +257,7 @@ def _lock(file: IO[bytes], path: Path) -> None:
             "journal-in-use", f"{path} is in use: the replay it is of still runs, or is being resumed"
         ) from None
     if removed:
-        raise UserError("journal-gone", f"{path} is gone: the replay it was of has just ended")
+        raise UserError("journal-gone", f"{path} was removed: its replay has just ended")
 
 
 def _framed(body: bytes) -> bytes:

@@ -54,4 +54,4 @@ def require_text(word: str) -> None:
 def not_text(word: str) -> UserError:
     """Return the error for a name that is not UTF-8."""
     shown = "".join(f"\\x{ord(one) & 0xFF:02x}" if "\ud800" <= one <= "\udfff" else one for one in word)
-    return UserError("name-not-text", f"{shown} is not UTF-8, and could not be kept: rename it")
+    return UserError("name-not-text", f"{shown} is not UTF-8 and could not be stored: rename it")

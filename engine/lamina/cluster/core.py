@@ -223,10 +223,10 @@ class ClusterCore:
         """
         self._recovery_attempts += 1
         if self.beyond_recovery:
-            raise EngineError("engine-recovery-failed", f"{lost}; nobody takes its place")
+            raise EngineError("engine-recovery-failed", f"{lost}; its replacement is disabled")
         if self._recovery_attempts > MAX_RECOVERY_ATTEMPTS:
             raise EngineError(
-                "engine-recovery-failed", f"{lost}; {MAX_RECOVERY_ATTEMPTS} attempts to go on failed before"
+                "engine-recovery-failed", f"{lost}; {MAX_RECOVERY_ATTEMPTS} attempts to recover failed before"
             )
         cycle = max(self._cycles) + 1
         flying = [batch for batch, size in enumerate(self._sizes) if size]

@@ -56,7 +56,9 @@ class ModelRole:
         own = self._schedule.slices_of(self._place)
         graphs = config.backend == "cudagraph"
         self._bound = self._bind(sharded, weights, own, "python" if graphs else config.backend)
-        self._graphed = partial(sharded.graphed, device=self._device) if graphs else list[BoundSlice]
+        # To capture takes many times as long as the slice: it is no part of the slice's time.
+        capture = partial(sharded.graphed, device=self._device, capturing=self._heartbeat.waiting)
+        self._graphed = capture if graphs else list[BoundSlice]
         self._slices = dict(zip(own, self._graphed(self._bound), strict=True))
         self._states = SequenceStates(states_of(self._bound), config.most_rows)
         self._heads = (self._attentions[0].heads, self._attentions[0].output_dim)
@@ -120,8 +122,8 @@ class ModelRole:
         self._states.clear()
         self._partition = self._front.call.partition
         self._attention_channels = AttentionChannels(self._partition, self._rank, self._device)
-        # Sums of ranks in graphs go over channels that were closed.
-        self._slices = dict(zip(self._slices, self._graphed(self._bound), strict=True))
+        if self._partition.ranks > 1:  # sums of ranks in graphs go over channels that were closed
+            self._slices = dict(zip(self._slices, self._graphed(self._bound), strict=True))
         self._batches = self._begun()
 
     def work(self) -> None:

@@ -480,7 +480,7 @@ def trace(model: PreTrainedModel) -> Traced:
     if not fewest <= len(nodes) <= layers or not nodes:
         raise ConversionError(
             "convert-attention-missing",
-            f"{len(nodes)} attention operators were found in {layers} layers; a model whose "
+            f"{len(nodes)} attention operators in {layers} layers; a model whose "
             "attention does not go through transformers' attention interface cannot be split",
         )
     return traced

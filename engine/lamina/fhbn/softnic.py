@@ -93,7 +93,7 @@ def _take(
     address, size, key = (field(message, name, int, control.peer) for name in ("memory", "bytes", "rkey"))
     try:
         known_as = _REGISTERED.unpack(registered)
-        writer.connect(peers, known_as=known_as, told=(address, size, key), peer=called(control, spec))
+        writer.connect(peers, known_as=known_as, requested=(address, size, key), peer=called(control, spec))
     except (TypeError, ValueError, struct.error) as error:
         raise HandshakeError(
             "channel-message", f"{control.peer} has registered memory that cannot be"

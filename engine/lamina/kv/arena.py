@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import math
 import mmap
+import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lamina import cuda_library
+from lamina import cuda_library, gpu
 from lamina._native import Slab
 from lamina.errors import CodedError
 from lamina.kv.stored import KvDtype, Rounded, number_bytes, rounded, scale_bytes, widened
@@ -28,6 +29,8 @@ from lamina.operators import Sight
 # A larger factor of host memory is taken for a typing error.
 MOST_OVERCOMMIT = 1000
 PAGE_TOKENS = 64
+# Lets managed memory be larger than what a GPU has free. Not everywhere is that allowed: it may hang a GPU.
+BEYOND_FREE = "LAMINA_MANAGED_BEYOND_FREE"
 # Python has no name for it.
 _MADV_WIPEONFORK = 18
 _ALL = slice(None)
@@ -395,7 +398,7 @@ class Arena:
 
     def _rows(self, layer: int, slots: NDArray[np.int32]) -> torch.Tensor:
         where = self.spaces[self.space_of(layer)].physical(slots)
-        return torch.from_numpy(where).to(self.device, torch.int64)
+        return gpu.put(torch.from_numpy(where).to(torch.int64), self.device)
 
     def fill(self) -> None:
         """Fill the arena with small random numbers, as KV for requests whose prompts are not computed."""
@@ -477,7 +480,19 @@ def _managed_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.dev
     Not verified on hardware. The driver counts its faults where only its profiler sees them: they are not
     counted here.
     """
+    nbytes = math.prod(shape) * dtype.itemsize
+    require_room_for_managed(nbytes, int(torch.cuda.mem_get_info(device)[0]))
     with torch.cuda.device(device):
         # The tensor keeps what it was made of alive, and that frees the memory.
-        flat = torch.as_tensor(_Managed(math.prod(shape) * dtype.itemsize), device=device)
+        flat = torch.as_tensor(_Managed(nbytes), device=device)
         return flat.zero_().view(dtype).view(shape)
+
+
+def require_room_for_managed(nbytes: int, free: int) -> None:
+    """An ArenaError for more managed memory than a GPU has free, unless the environment allows it."""
+    if nbytes > free and os.environ.get(BEYOND_FREE) != "1":
+        raise ArenaError(
+            "arena-managed-beyond-free",
+            f"{nbytes / 1e9:,.1f} GB of managed memory may hang a GPU with {free / 1e9:,.1f} GB free: ask "
+            f"for fewer KV tokens or less overcommit, or set {BEYOND_FREE}=1 where that is allowed",
+        )

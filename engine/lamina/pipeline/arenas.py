@@ -82,7 +82,7 @@ def require_room(facts: ModelFacts, max_sequences: int, room: int) -> None:
         raise EngineError(
             "engine-states-too-large",
             f"recurrent layers keep {facts.state_bytes:,} bytes of a sequence, {needed / 1e9:,.3g} GB of "
-            f"{max_sequences:,}, and beside the KV there is room for {max(room, 0) / 1e9:,.3g} GB: take {do}",
+            f"{max_sequences:,}, and next to the KV {max(room, 0) / 1e9:,.3g} GB are free: take {do}",
         )
 
 
@@ -97,9 +97,11 @@ def worker_over(
     device: torch.device | str = "cpu",
     threads: int = 0,
     beside: bool = False,
+    shared: bool = False,
 ) -> AnyWorker:
     """Attends for so many heads, or all, in batches of so many sequences that are no longer than that; on a
-    GPU `beside` what is launched meanwhile. On CPUs its threads always do.
+    GPU `beside` what is launched meanwhile, or one that is `shared` with other workers. On CPUs its threads
+    always do.
     """
     if attended.emulated:
         own_heads = heads or arena.shape.kv_heads
@@ -112,7 +114,9 @@ def worker_over(
         # Sequences that share slots list them each for itself.
         most = min(longest, arena.capacity)
         listed = [rows * min(most, sight.most or most) for sight in arena.shape.spaces]
-        worker = CudaAttentionWorker(*shape, max_batch=rows, max_tokens=listed, device=device, beside=beside)
+        worker = CudaAttentionWorker(
+            *shape, max_batch=rows, max_tokens=listed, device=device, beside=beside, shared=shared
+        )
     else:
         worker = TensorWorker(*shape, threads=threads, kv_dtype=arena.shape.kv_dtype)
     attend_over(worker, arena, attended, kv_heads)

@@ -201,7 +201,7 @@ class Fleet(Served):
         if not finish and not any(each.open for each in self.instances if each is not instance):
             raise EngineError(
                 "fleet-last-instance",
-                f"nobody else takes what instance {number} has: finish, or add an engine",
+                f"no other instance takes the requests of instance {number}: finish, or add an engine",
             )
         self._front.open(instance, to_requests=False)
         if finish:

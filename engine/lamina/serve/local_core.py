@@ -162,7 +162,8 @@ class LocalCore:
         # Layers with state take one prompt per call.
         self._states.select(self._states.rows(np.array([call[0].name])))
         arrivals, runs = zip(*(self._runs[part.name] for part in call), strict=True)
-        texts = [torch.from_numpy(part.text.astype(np.int64)).to(self.arena.device) for part in call]
+        place = self.arena.device
+        texts = [gpu.put(torch.from_numpy(part.text.astype(np.int64)), place) for part in call]
 
         def deliver(layer: int, *kv: torch.Tensor) -> None:
             self.advanced_s = time.monotonic()
@@ -204,7 +205,7 @@ class LocalCore:
     def _iterate(self, context: tuple[torch.Tensor, ...]) -> torch.Tensor:
         """Return logits of a batch, with a CUDA graph if there is one; its parts are then not timed."""
         if self.graphs is None:
-            return self._decode(tuple(one.to(self.arena.device) for one in context))
+            return self._decode(tuple(gpu.put(one, self.arena.device) for one in context))
         started = perf_counter()
         logits = self.graphs(context)
         self._spent.model_s = perf_counter() - started

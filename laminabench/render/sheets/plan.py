@@ -89,6 +89,8 @@ def _answer(console: Console, answer: Answer, top: int) -> None:
             print_sheet(console, sheet_of(title, cheapest, answer))
         _why(console, answer, answer.winner)
         _prices(console, answer)
+    if note := answer.kernel_note:
+        console.print(literal(note), soft_wrap=True)
     result = answer.search
     console.print(
         f"[dim]{result.considered:,} candidates in {result.seconds:.2f} s, "

@@ -37,6 +37,11 @@ def sheets_of(validation: StoredValidation) -> Iterator[Sheet]:
         yield serving_sheet(validation.serving)
         if validation.serving.standings:
             yield standings_sheet(validation.serving.standings)
+        if again := validation.serving.refit:
+            times = ", ".join(f"{name} {value:g}" for name, value in again.constants_ms.items())
+            factors = ", ".join(f"{name} {value:.2f}" for name, value in again.factors.items())
+            note = f"fitted to {again.loads} loads on {again.device}, in ms: {times}; factors: {factors}"
+            yield standings_sheet(again.standings, note)
     if validation.twin:
         yield twin_sheet(validation.twin, same_order=validation.twin_same_order)
     if validation.emulated:
@@ -107,7 +112,7 @@ def serving_sheet(serving: StoredServing) -> Sheet:
     return Sheet(title, columns, rows, notes)
 
 
-def standings_sheet(standings: Sequence[StoredStanding]) -> Sheet:
+def standings_sheet(standings: Sequence[StoredStanding], fitted: str = "") -> Sheet:
     """Return a row a group of loads by its role: judges first, for which targets are."""
     columns = ("role", "loads of", ">n", ">TTFT", ">signed", ">p90", ">TPOT", ">signed", ">p90", "")
     rows: list[Row] = []
@@ -121,7 +126,7 @@ def standings_sheet(standings: Sequence[StoredStanding]) -> Sheet:
             ]
         outcome = f"missed: {', '.join(each.missed)}" if each.missed else "met" if each.targets else ""
         rows.append([each.role, each.group, str(each.loads), *numbers, outcome])
-    note = "judges had no part in any constant; loads that are known to be off are in no group"
+    note = fitted or "judges had no part in any constant; loads that are known to be off are in no group"
     return Sheet(
         "medians of absolute and of signed errors, and p90 of absolute ones, in percent",
         columns,

@@ -123,7 +123,7 @@ def systems_named(text: str) -> tuple[str, ...]:
     """Parse a comma-separated list of systems; a UserError for less than two."""
     systems = tuple(pick("system", name, dict.fromkeys(MODULES)) or name for name in _names(text))
     if len(systems) < 2:
-        raise UserError("compare-too-few", f"--systems {text} is nothing to compare; name at least two")
+        raise UserError("compare-too-few", f"--systems {text} cannot be compared; name at least two")
     return systems
 
 
@@ -146,7 +146,7 @@ def _eras(request: CompareRequest, systems: tuple[str, ...], *, today: bool) -> 
         for flag, text in ((flag, text) for flag, texts in described.items() for text in texts):
             if flag == "--host-async" or text.partition("=")[0] == era.system:
                 raise UserError(
-                    "compare-era-says", f"{flag} {text}: --era {era.name} says that; leave one of the two out"
+                    "compare-era-says", f"{flag} {text}: --era {era.name} sets that; leave one of the two out"
                 )
     return eras
 
@@ -171,7 +171,7 @@ def require_unique(flag: str, names: list[str]) -> None:
     if twice is not None:
         raise UserError(
             "compare-name-twice",
-            f"{flag}: two are called {twice}, and tables tell them apart by name; give one of them",
+            f"{flag}: two are called {twice}, and tables distinguish them by name; give one of them",
         )
 
 

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace as replace_fields
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.costs import ServerErrors, error_range
@@ -68,7 +69,7 @@ class ServerLoad:
         version, server = str(self.server["version"]), self.server
         usual = steps_of(version).asynchronous
         steps = Steps(not server.get("sync", not usual), server.get("piecewise", False))
-        return server_host(version, self.device, steps)
+        return replace_fields(server_host(version, self.device, steps), **server.get("host", {}))
 
     @property
     def fit(self) -> bool:
@@ -258,6 +259,8 @@ def predicted(costs: str | None, point: ServerLoad) -> Judged:
         if error.code not in NOT_MODELLED:
             raise
         return Judged(point, None, None, str(error))
+    if not np.isfinite(times["finished_s"]).all():
+        return Judged(point, None, None, "a request needs more KV than there is room for")
     ttft = times["first_token_s"] - times["arrival_s"]
     tpot = (times["finished_s"] - times["first_token_s"]) / (trace.output_tokens - 1)
     queued = bool(times["preemptions"].any())

@@ -89,9 +89,20 @@ class StoredStanding(Facts, frozen=True, kw_only=True):
     missed: list[str]
 
 
+class StoredRefit(Facts, frozen=True, kw_only=True):
+    """Constants fitted to one device's loads, and the others' errors with them."""
+
+    device: str
+    loads: int
+    constants_ms: dict[str, float]
+    factors: dict[str, float]
+    standings: tuple[StoredStanding, ...]
+
+
 class StoredServing(Facts, frozen=True, kw_only=True):
     groups: list[StoredGroup]
     standings: tuple[StoredStanding, ...] = ()
+    refit: StoredRefit | None = None
 
 
 class StoredEstimate(Facts, frozen=True, kw_only=True):

@@ -100,7 +100,7 @@ def test_a_worker_that_is_lost_is_replaced_by_its_own_engine(fleet: Make, wanted
     assert set(two.worked_s()) == {name for name in two.workers if "/" in name}
 
 
-def test_one_killed_with_nothing_left_to_say_is_told_first(fleet: Make) -> None:
+def test_an_engine_killed_while_idle_is_lost(fleet: Make) -> None:
     """Its last tokens are there; what comes next goes elsewhere."""
     two = fleet()
     ask = Sampling(max_tokens=4, ignore_eos=True)

@@ -69,11 +69,12 @@ def test_workers_on_different_devices(layout: Any, check: Check) -> None:
     check(layout, FAMILY)
 
 
-@pytest.mark.long(but=["in-turn-ranks"])
+@pytest.mark.long(but=["in-turn-ranks", "overlap-together"])
 @pytest.mark.parametrize(
     "layout",
     [
         pytest.param(shared(2, 2, pipelining="serial", **BOTH), id="ranks"),
+        pytest.param(shared(2, 1, batches=3, together=True, **BOTH), id="together"),
         pytest.param(shared(1, 1, model_on="cuda"), id="rotational"),
         pytest.param(shared(2, 1, pipeline_parallel=2, stream_chunks=2, **BOTH), id="stages-streamed"),
     ],
@@ -111,6 +112,15 @@ def test_latent_kv(absorb: Any, machine: Machine, tmp_path: Path) -> None:
 @pytest.mark.long
 def test_an_arena_that_is_overcommitted(check: Check) -> None:
     check(shared(1, 1, **BOTH), FAMILY, kv_tokens=64, overcommit=2.0)
+
+
+def test_workers_on_gpus_are_not_killed_but_end(start: Start, machine: Machine) -> None:
+    """A kill of one whose kernels wait may stall others that share the GPU."""
+    engine = start(shared(1, 1, model_on="cuda"), FAMILY)
+    pool = engine.core._workers  # type: ignore[union-attr]
+    (pid, _), at = pool.pids, pool.names.index("model 0")
+    pool._dismiss([at])
+    assert machine.ends([pid])[pid] >= 0
 
 
 @pytest.mark.long

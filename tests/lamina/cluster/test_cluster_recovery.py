@@ -133,7 +133,7 @@ def test_a_worker_that_is_stopped(load: Load, start: Start) -> None:
     assert fault.why.startswith("attention 1 hangs: it has not answered for ")
 
 
-def test_one_that_is_stopped_while_it_is_told_much(saved: Saved, machine: Machine) -> None:
+def test_a_worker_stopped_during_a_large_message(saved: Saved, machine: Machine) -> None:
     """More than a connection holds: whoever speaks looks whether others still work."""
     folder = saved("llama-gqa", positions=20_000, layers=1)
     layout = shared(1, 1)
@@ -291,7 +291,7 @@ def test_going_on_after_tokens_that_were_made(load: Load, start: Start) -> None:
         (Sampling(max_tokens=4, logprobs=1), [1], "request-resume-unsupported"),
     ],
 )
-def test_tokens_that_nobody_goes_on_after(
+def test_tokens_that_cannot_be_continued_are_refused(
     sampling: Sampling, made: list[int], code: str, saved: Saved
 ) -> None:
     engine = Engine(saved("llama-gqa"), kv_tokens=100)

@@ -111,7 +111,7 @@ def test_an_idle_engine(load: Load, start: Start) -> None:
     sound(engine)
 
 
-def test_what_cannot_be(saved: Saved, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_scaling_is_refused(saved: Saved, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what runs goes on."""
     engine = start(LAYOUTS["heads"], kv_tokens=100)
     engine.scale(attention_workers=2)

@@ -15,7 +15,7 @@ from cluster_support import Load, Saved, eventually, mixed, play, shared, sound
 from lamina import Engine
 from lamina.cluster import Machine, heartbeat, machine
 from lamina.cluster.heartbeat import HeartbeatMonitor
-from lamina.cluster.machine import Life, runs
+from lamina.cluster.process_states import Life, runs
 from lamina.fhbn import Listener, connect, new_secret
 from lamina.pipeline.options import EngineError
 

@@ -63,7 +63,7 @@ def files(folder: Path) -> list[Path]:
 
 @pytest.mark.long(but=["DeepseekV3", "GraniteMoeHybrid"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_is_kept_decodes_as_the_model_does(family: str, folder: Path, traced: list[Any]) -> None:
+def test_stored_conversions_decode_as_the_model_does(family: str, folder: Path, traced: list[Any]) -> None:
     model = seeded(tiny(family, **FAMILIES[family]))
     first = convert(model)
     assert (first.known, len(files(folder))) == (False, 1)
@@ -74,7 +74,7 @@ def test_what_is_kept_decodes_as_the_model_does(family: str, folder: Path, trace
     decodes(model, again, by_token=bool(again.states))
 
 
-def test_what_decides_is_in_the_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_key_has_all_inputs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny("Llama", num_hidden_layers=1)
     convert(config, torch.float32)
     convert(config, torch.bfloat16)
@@ -157,7 +157,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     ],
     ids=["half", "bit", "empty", "no-message", "less", "name", "os", "file", "space", "formula", "slice"],
 )
-def test_what_is_wrong_is_not_taken(damage: Callable[[bytes], bytes], whole: bytes, folder: Path) -> None:
+def test_damaged_files_are_not_loaded(damage: Callable[[bytes], bytes], whole: bytes, folder: Path) -> None:
     source = open_source(tiny("Llama", num_hidden_layers=1), None)
     path = disk_cache._path(source, "carry", "model")
     assert path
@@ -169,7 +169,7 @@ def test_what_is_wrong_is_not_taken(damage: Callable[[bytes], bytes], whole: byt
     assert files(folder) == [], "it is made anew"
 
 
-def test_what_others_can_write_is_not_taken(folder: Path) -> None:
+def test_files_writable_by_others_are_not_read(folder: Path) -> None:
     config = tiny("Llama", num_hidden_layers=1)
     convert(config)
     (path,) = files(folder)
@@ -195,9 +195,7 @@ def test_old_ones_go(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert path not in files(folder)
 
 
-def test_code_that_was_replaced_in_this_process_is_not_kept(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_patched_code_is_not_stored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is what was kept taken for it."""
     config = tiny("Llama", num_hidden_layers=1)
     convert(config)
@@ -211,14 +209,12 @@ def test_code_that_was_replaced_in_this_process_is_not_kept(
     assert len(files(folder)) == 1
 
 
-def test_classes_of_others_are_not_kept(folder: Path) -> None:
+def test_classes_outside_transformers_are_not_stored(folder: Path) -> None:
     decodes(custom(lambda up, _: up))
     assert files(folder) == []
 
 
-def test_a_folder_that_cannot_be_written_harms_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_folder_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
     file.touch()
     monkeypatch.setenv("LAMINABENCH_HOME", str(file))

@@ -27,7 +27,7 @@ def test_the_same_architecture_is_known(traced: list[Any]) -> None:
     assert len(traced) == 1
 
 
-def test_what_differs_is_another_architecture(traced: list[Any]) -> None:
+def test_different_options_are_converted_separately(traced: list[Any]) -> None:
     config = tiny("Llama", **CHANGES)
     scaled = tiny("Llama", attention_bias=True, **CHANGES)
     found = [
@@ -83,7 +83,7 @@ def test_a_model_that_was_changed_is_refused_though_its_architecture_is_known() 
         convert(model)
 
 
-def test_those_not_asked_for_in_a_long_time_are_forgotten(
+def test_least_recently_used_conversions_are_evicted(
     traced: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conversion_module, "_MOST_CACHED", 2)

@@ -59,7 +59,7 @@ def test_products_panel_product_are_rounded_once(outputs: int, inputs: int, rows
 
 
 @needs_panels
-def test_a_row_is_the_same_whatever_others_there_are() -> None:
+def test_a_row_does_not_depend_on_other_rows() -> None:
     weight, x = _drawn((96, 160), (130, 160))
     panels = in_panels(weight)
     whole = linear(x, panels)
@@ -93,7 +93,7 @@ def test_a_row_without_numbers_is_alone_with_it() -> None:
 
 
 @needs_panels
-def test_what_is_no_whole_panel_is_refused() -> None:
+def test_incomplete_panels_are_refused() -> None:
     with pytest.raises(ValueError, match="multiples of 32"):
         Product().run(0, 0, 0, 0, 0, 1, 32, 48)
 

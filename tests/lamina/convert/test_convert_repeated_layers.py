@@ -70,7 +70,7 @@ def facts(conversion: Conversion) -> list[object]:
 # Of two kinds of layers.
 @pytest.mark.long(but=["Gemma3Text"])
 @pytest.mark.parametrize("family", CONFIGS)
-def test_copies_are_what_tracing_each_layer_gives(
+def test_copies_equal_tracing_each_layer(
     family: str, attempts: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = tiny(family, **{"num_hidden_layers": LAYERS} | CONFIGS[family])

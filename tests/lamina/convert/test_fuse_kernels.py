@@ -246,7 +246,7 @@ def test_large_batches_are_shared_out() -> None:
         torch.set_num_threads(1)
 
 
-def test_what_a_cpu_cannot_do_is_refused() -> None:
+def test_unsupported_cpu_options_are_refused() -> None:
     with pytest.raises(ValueError, match="lanes"):
         _native.Norm("float32", 64, EPS, False, False, False, 5)
     with pytest.raises(ValueError, match="at least one"):
@@ -259,7 +259,7 @@ def test_what_a_cpu_cannot_do_is_refused() -> None:
         _native.Rowwise("float32").gate(0, 0, 0, 0, 0, 0, 1, 1)
 
 
-def test_what_a_gpu_has_no_kernel_for_is_left_alone() -> None:
+def test_patterns_without_gpu_kernels_stay() -> None:
     assert not gpu_kernels.has_norm(torch.bfloat16, 100)
     assert not gpu_kernels.has_norm(torch.bfloat16, 16392)
     assert not gpu_kernels.has_gate(torch.float32, 64, partial(F.silu))
@@ -285,7 +285,7 @@ def test_what_a_gpu_has_no_kernel_for_is_left_alone() -> None:
     ],
 )
 @pytest.mark.usefixtures("gpu")
-def test_what_a_gpu_cannot_do_is_refused(call: str, arguments: list[Any], sentence: str) -> None:
+def test_unsupported_gpu_options_are_refused(call: str, arguments: list[Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         cuda_library.call(call, *arguments)
 

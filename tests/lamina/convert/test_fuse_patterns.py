@@ -34,7 +34,7 @@ def _found(family: str, dtype: torch.dtype = torch.bfloat16, **changes: Any) -> 
         ("Gemma2", {"head_dim": 16}, 1 + 4, 4, 4, 2),
     ],
 )
-def test_operators_of_a_layer_are_found(
+def test_patterns_of_a_layer_are_matched(
     family: str, changes: dict[str, Any], norms: int, sums: int, rotations: int, gates: int
 ) -> None:
     found = {"RMSNorm": norms, "sum and RMSNorm": sums, "rotary embedding": rotations}
@@ -76,7 +76,7 @@ def _alone(compute: Any) -> Fused:
     return fuse(kind.program, Fusing(merge=False))
 
 
-def test_what_only_looks_like_it_is_left_alone() -> None:
+def test_similar_patterns_are_not_replaced() -> None:
     usual = {"RMSNorm": 0, "sum and RMSNorm": 2, "LayerNorm": 0, "rotary embedding": 2, "gated activation": 0}
 
     def other_power(up: Tensor, _: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ def test_what_only_looks_like_it_is_left_alone() -> None:
     assert _alone(all_of_them).counts == usual
 
 
-def test_what_others_use_stays() -> None:
+def test_values_with_other_users_stay() -> None:
     def both(up: Tensor, x: Tensor) -> Tensor:
         active = torch.nn.functional.silu(up)
         return active * x + active

@@ -59,9 +59,7 @@ def keyed(serve: Any) -> Iterator[Any]:
     ],
     ids=["trailers", "an endless trailer", "an endless extension", "headers"],
 )
-def test_what_is_beside_a_body_is_bounded(
-    server: Any, wire: Any, sent: bytes, status: int, code: str
-) -> None:
+def test_headers_are_bounded(server: Any, wire: Any, sent: bytes, status: int, code: str) -> None:
     with server.connect() as connection:
         connection.sendall(sent)
         assert wire.heard(connection, last=True).error(status)["code"] == code
@@ -85,7 +83,7 @@ def test_requests_wait_in_the_socket_and_not_here(server: Any, wire: Any) -> Non
     wire.until(lambda: not gate.paused)
 
 
-def test_who_leaves_with_requests_waiting_is_noticed(server: Any, wire: Any) -> None:
+def test_clients_that_disconnect_while_waiting_are_noticed(server: Any, wire: Any) -> None:
     with wire.held(server.driver):
         with server.connect() as connection:
             connection.sendall(wire.posted(SHORT) + GET * 100)
@@ -95,7 +93,7 @@ def test_who_leaves_with_requests_waiting_is_noticed(server: Any, wire: Any) -> 
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/nothing"])
-def test_who_is_answered_early_is_hung_up_on(keyed: Any, wire: Any, path: str) -> None:
+def test_clients_answered_early_are_disconnected(keyed: Any, wire: Any, path: str) -> None:
     key = f"authorization: Bearer {KEY}\r\n" if path == "/nothing" else ""
     head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\n{key}content-length: 1000\r\n\r\n"
     with keyed.connect() as connection:
@@ -253,7 +251,7 @@ def test_answers_have_a_size(server: Any) -> None:
     assert (status, told["error"]["code"]) == (400, "answer_too_large")
 
 
-def test_text_of_who_has_left_is_not_tokenized(
+def test_text_of_disconnected_clients_is_not_tokenized(
     server: Any, wire: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[str] = []

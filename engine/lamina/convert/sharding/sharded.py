@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import gcd, prod
@@ -14,7 +15,7 @@ from lamina.convert.codegen import slice_source
 from lamina.convert.constants import BoundConstants, Constant, weight_name
 from lamina.convert.errors import ConversionError
 from lamina.convert.fuse import Fusing
-from lamina.convert.graphs import graphed
+from lamina.convert.graphs import Around, graphed
 from lamina.convert.packing import packs
 from lamina.convert.program import COLLECTIVE, RANK, Collective, Name, Spec
 from lamina.convert.sharding.experts import experts_of
@@ -106,11 +107,19 @@ class Sharded:
             bound.append(bind_python(kind, piece.index, taken, place, extras, fusing))
         return self.graphed(bound, place) if backend == "cudagraph" else bound
 
-    def graphed(self, bound: Sequence[BoundSlice], device: torch.device) -> list[BoundSlice]:
-        """Slices of "python" as those of "cudagraph"; both can be used."""
+    def graphed(
+        self,
+        bound: Sequence[BoundSlice],
+        device: torch.device,
+        capturing: Around = contextlib.nullcontext,
+    ) -> list[BoundSlice]:
+        """Slices of "python" as those of "cudagraph"; both can be used. Captures are within `capturing`."""
         self.whole.place_for("cudagraph", device)
         kinds = [piece.class_index for piece in self.whole.slices]
-        return [graphed(one, self.programs[kinds[one.index]].program, device) for one in bound]
+        programs = [self.programs[kinds[one.index]].program for one in bound]
+        return [
+            graphed(one, program, device, capturing) for one, program in zip(bound, programs, strict=True)
+        ]
 
     def describe(self) -> Sharing:
         """Return how weights are split and which collectives the ranks call.

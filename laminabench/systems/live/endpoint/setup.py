@@ -199,7 +199,7 @@ def _field(header: Secret) -> tuple[str, Secret]:
             "endpoint-header", f"--header {name}: there are characters in its value that no header has"
         )
     if name.lower() in _OURS:
-        raise UserError("endpoint-header", f"--header {name}: the client says that itself")
+        raise UserError("endpoint-header", f"--header {name}: the client sets it itself; leave it out")
     return name, Secret(value)
 
 

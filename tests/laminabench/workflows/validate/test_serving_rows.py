@@ -54,11 +54,17 @@ def test_a_row_is_the_load_that_the_table_has(tmp_path: Path) -> None:
         ({"tp_size": "2", "attention_dp_size": "2", "moe_tp_size": "1", "moe_ep_size": "4"}, "2:ep2"),
         ({"tp_size": "2", "attention_dp_size": "", "moe_tp_size": "4"}, "4:dp2"),
         ({"model_path": "MiniMaxAI/MiniMax-M2.5", "precision": "fp8", "tp_size": "8"}, "8:ep8"),
+        ({"model_path": "other/MiniMax-M2.5-FP8", "precision": "fp8", "tp_size": "4"}, "4:ep4"),
     ],
 )
 def test_layouts_are_those_that_were_served(tmp_path: Path, row: dict[str, str], layout: str) -> None:
     (load,) = read_rows(written(tmp_path, row))
     assert load.layout == layout
+
+
+def test_a_row_without_a_concurrency_has_its_groups_batches(tmp_path: Path) -> None:
+    (load,) = read_rows(written(tmp_path, {"concurrency": "", "attention_dp_size": "2", "batch_size": "8"}))
+    assert load.concurrency == 16
 
 
 def test_settings_are_of_the_day_and_of_the_nearest_version_before() -> None:
@@ -68,6 +74,8 @@ def test_settings_are_of_the_day_and_of_the_nearest_version_before() -> None:
     later = server_of("llama3-70b", "h200", "0.18.0", "fp8", "2026-05-01")
     assert (later["version"], later["kv_dtype"]) == ("0.18.0", "fp8")
     assert not {"sync", "piecewise", "fit"} & later.keys()
+    elsewhere = server_of("kimi-k2.5", "h100", "0.16.0", "int4", "2026-05-01")
+    assert (elsewhere["device"], elsewhere["memory_utilization"], "fit" in elsewhere) == ("h100", 0.95, False)
     other = server_of("minimax-m2.5", "b300", "0.19.0", "fp8", "2026-04-22")
     assert (other["device"], other["tables"]) == ("b300", "b200")
 
@@ -76,7 +84,8 @@ def test_settings_are_of_the_day_and_of_the_nearest_version_before() -> None:
     ("row", "what"),
     [
         ({"model_path": "some/model"}, "line 2: model_path 'some/model' is none of"),
-        ({"system": "a100_sxm"}, "no settings are known of gpt-oss-120b in fp4 on a100"),
+        ({"system": "a100_sxm"}, "system 'a100' is none of h100, h200, b200, b300"),
+        ({"precision": "fp3"}, "no settings are known of gpt-oss-120b in fp3"),
         ({"isl": "many"}, "isl is 'many', which is no number"),
         ({"concurrency": "1.5"}, "which is no whole number"),
         ({"silicon_tpot_ms": "0"}, "it must be above 0"),
