@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec import structs
 
 from laminabench.catalog.cost_keys import AttentionKey, DtypeKey
@@ -30,7 +31,8 @@ class Kernel(NamedTuple):
     def laid_over(self, base: Any, on: Device, kv_dtype: str) -> Any:
         """Return the cost `base` as this kernel has it; coefficients that it lacks stay as they are."""
         row = self._row(on, kv_dtype)
-        declared = coefficients(type(base)).items()
+        kind: type[msgspec.Struct] = type(base)
+        declared = coefficients(kind).items()
         values = {name: float(row[of.toml] * of.unit) for name, of in declared if of.toml in row}
         here = on.name in row["devices"]
         origin = Origin(

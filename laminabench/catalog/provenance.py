@@ -6,6 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from laminabench.catalog.cost_keys import GemmKey
 from laminabench.catalog.cost_terms import DISPATCH_BYTES, Origin, coefficients
 from laminabench.catalog.costs import CostSet, curves_of
@@ -168,7 +170,8 @@ def host_provenance(costs: CostSet) -> Table:
 
 
 def _provenance_row(costs: CostSet, name: str, term: Any) -> Table:
-    declared = coefficients(type(term))
+    kind: type[msgspec.Struct] = type(term)
+    declared = coefficients(kind)
     values = {name: getattr(term, name) for name in declared}
     values = {name: value for name, value in values.items() if value or not declared[name].optional}
     kernel = getattr(term, "kernel", "")

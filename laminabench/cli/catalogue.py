@@ -278,6 +278,7 @@ def show_costs(
 @option("-o --out --output target", FILE, "The cost set (.toml).", required=True)
 @option("--model models", None, "A model that the catalogue lacks: its config.json.", multiple=True)
 @option("--device devices", None, "A device by its name in the folder: RTX4090=rtx-4090.", multiple=True)
+@option("--framework", None, "aiconfigurator: whose kernels, vllm (default), sglang or trtllm.")
 @option("--link links", None, "An all-reduce over 2 of a device: rtx-4090=20us,16GB/s.", multiple=True)
 @reporting
 def import_costs(
@@ -287,13 +288,14 @@ def import_costs(
     models: tuple[str, ...],
     devices: tuple[str, ...],
     links: tuple[str, ...],
+    framework: str | None,
     out: Output,
 ) -> None:
     """Make a cost set from FOLDERS that another project's profiler wrote, and print its errors."""
     from laminabench.catalog.cost_file import write_costs
     from laminabench.catalog.importing import error_rows, imported
 
-    costs = imported(form, folders, target.stem, models, devices, links)
+    costs = imported(form, folders, target.stem, models, devices, links, framework)
     write_costs(costs, target, f"Imported by `laminabench costs import --format {form}`.")
     out.note(f"wrote {target}")
     rows = error_rows(costs)

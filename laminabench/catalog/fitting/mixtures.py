@@ -63,7 +63,9 @@ def experts(on: Device, dtype: str, samples: Samples, source: str) -> ExpertCost
     return fit.sourced(samples, source, covered, errors, cost)
 
 
-def latent(on: Device, kv_dtype: str, overhead_s: float, samples: Samples, source: str) -> LatentCost:
+def latent(
+    on: Device, kv_dtype: str, overhead_s: float, samples: Samples, source: str, tile_rows: float = 0.0
+) -> LatentCost:
     """Fit what the KV adds, where that is 20 us and more; `overhead_s` is in no table by itself."""
     samples = samples.where(samples.seconds >= 20e-6)
 
@@ -79,7 +81,7 @@ def latent(on: Device, kv_dtype: str, overhead_s: float, samples: Samples, sourc
         return seconds
 
     start = {"overhead_s": 5.0, "bandwidth_efficiency": 0.8, "flops_efficiency": 0.7}
-    fit = Fit(LatentCost, start, times, {"overhead_s": overhead_s})
+    fit = Fit(LatentCost, start, times, {"overhead_s": overhead_s, "tile_rows": tile_rows})
     covered = "1-128 heads, 1-1024 requests, context 256-131072: what the KV adds, from 20 us"
     return _by_heads(fit, samples, source, covered)
 

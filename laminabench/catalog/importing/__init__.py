@@ -22,11 +22,16 @@ def imported(
     models: Sequence[str] = (),
     devices: Sequence[str] = (),
     links: Sequence[str] = (),
+    framework: str | None = None,
 ) -> CostSet:
     """Return the set that the folders make; names as `costs import` takes them."""
     from laminabench.catalog.importing import aiconfigurator, llmservingsim, vidur
     from laminabench.catalog.importing.tables import tables_in
 
+    if framework and form != "aiconfigurator":
+        raise UserError(
+            "costs-bad-flag", f"--framework {framework}: {form} has one framework's kernels; leave it out"
+        )
     called = dict(_pair("--device", each) for each in devices)
     allreduce = dict(_link(each) for each in links)
     if form == "llmservingsim":
@@ -36,7 +41,7 @@ def imported(
         title = f"measured by LLMServingSim's profiler: {', '.join(each.folder.name for each in profiles)}"
         return llmservingsim.cost_set(name, title, profiles, allreduce)
     if form == "aiconfigurator":
-        tables = [table for each in folders for table in tables_in(each, called)]
+        tables = [table for each in folders for table in tables_in(each, called, framework or "vllm")]
         return aiconfigurator.cost_set(name, tables, [model(each) for each in models], allreduce)
     assert form == "vidur"
     if models:

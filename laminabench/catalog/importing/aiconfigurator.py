@@ -32,8 +32,8 @@ from laminabench.catalog.importing.curves import (
     held_out_layers,
     packaged,
 )
-from laminabench.catalog.importing.kernels import Kernels
-from laminabench.catalog.importing.tables import SOURCE, GpuTables
+from laminabench.catalog.importing.kernels import Kernels, in_tiles
+from laminabench.catalog.importing.tables import FRAMEWORKS, SOURCE, GpuTables
 from laminabench.catalog.importing.vllm_tables import (
     vllm_allreduce,
     vllm_attention,
@@ -81,9 +81,10 @@ def cost_set(
                 "costs-no-measurements",
                 f"{each.folder}/gemm: has no matrix of 512 and more in {', '.join(DTYPES)}; a set needs one",
             )
-        attention[each.device.name] = _attention(
+        decode = _attention(
             each, "generation_attention", "attention", vllm_attention, fitted.decode_attention
         )
+        attention[each.device.name] = in_tiles(decode, each)
         if gemm := formulas.get(DtypeKey(each.device.name, "bf16")):
             kernels.read(each, attention[each.device.name], gemm)
         reduced |= _allreduce(each)
@@ -103,7 +104,7 @@ def cost_set(
     gpus = ", ".join(each.folder.name for each in tables)
     return CostSet(
         name=name,
-        title=f"vLLM's kernels as aiconfigurator measured them: {gpus}",
+        title=f"{FRAMEWORKS[tables[0].framework]}'s kernels as aiconfigurator measured them: {gpus}",
         gemm=formulas,
         attention=attention,
         prompt_attention={

@@ -37,6 +37,7 @@ from laminabench.catalog.importing.curves import DEGREES, curve
 from laminabench.catalog.importing.tables import GpuTables
 from laminabench.catalog.importing.vllm_mixtures import (
     deepep_dispatch,
+    latent_kernel,
     nccl_collective,
     vllm_batched,
     vllm_experts,
@@ -44,7 +45,9 @@ from laminabench.catalog.importing.vllm_mixtures import (
     vllm_latent_prompts,
 )
 from laminabench.catalog.importing.vllm_tables import vllm_attention, vllm_decode, vllm_prompt_attention
+from laminabench.catalog.kernels import load_kernels
 from laminabench.catalog.measured import AttentionLines, Curve
+from laminabench.catalog.models import DTYPE_BYTES
 
 # Heads of 128 and of 64 (gpt-oss), KV in fp8, and the windows of gpt-oss and Llama-4.
 KINDS = tuple(
@@ -58,6 +61,9 @@ SLOW_FP8 = ("h100", "h200")
 MAX_SPLIT, MAX_DEALT = 8, 64  # of curves of experts: within a node, over nodes
 COLLECTIVES = ("all_gather", "reduce_scatter", "alltoall")
 NODES = (1, 2, 4, 8)
+# Kernels of decode attention by framework, and the share of FLOPS from which on computing binds them.
+DECODE, COMPUTING_BINDS = {"sglang": "fa3-128"}, 0.7
+FLASHMLA_ROWS = 64  # of a tile of the decode kernel over a latent KV
 
 
 @dataclass(slots=True)
@@ -89,7 +95,7 @@ class Kernels:
             for kind in KINDS:
                 if kind != FULL and len(samples := vllm_attention(table, kind)):
                     cost = formulas.decode_attention(of.device, samples, of.source(table), kind)
-                    self.attention[AttentionKey(name, *kind)] = cost
+                    self.attention[AttentionKey(name, *kind)] = in_tiles(cost, of, kind.kv_dtype)
                 self._lines(of, table, kind)
         if table := of.newest("attention", "context_attention"):
             for kind in KINDS[1:]:
@@ -159,6 +165,14 @@ class Kernels:
                     terms = cost.terms(on, heads, kv_dtype)
                     if lines := mixtures.latent_lines(part, terms, origin):
                         self.latent_lines[LatentKey(on.name, heads, kv_dtype)] = lines
+        elif table := of.newest("mla", "generation_mla"):
+            source = f"{of.source(table)}: the kernel alone"
+            self.latent[DtypeKey(on.name, "bf16")] = mixtures.latent(
+                on, "bf16", 0.0, latent_kernel(table), source, FLASHMLA_ROWS
+            )
+        if table := of.newest("mla", "context_mla"):
+            source, samples = f"{of.source(table)}: the kernel alone", vllm_latent_prompts(table)
+            self.latent_prompts[on.name] = mixtures.latent_prompts(on, 0.0, lambda *_: 0.0, samples, source)
         if table := of.newest("mla", "mla_context_module"):
 
             def projections(heads: float, rows: float) -> float:
@@ -188,6 +202,19 @@ class Kernels:
                     if len(samples := deepep_dispatch(table, op, nodes)):
                         source = f"{of.source(table)}, DeepEP's low-latency kernels"
                         self.dispatch[DispatchKey(on.name, op, nodes)] = mixtures.dispatch(samples, source)
+
+
+def in_tiles(cost: AttentionCost, of: GpuTables, kv_dtype: str = "bf16") -> AttentionCost:
+    """Return a fit to bandwidth as one to the FLOPS of whole tiles where these bind the kernel."""
+    if of.framework not in DECODE:
+        return cost
+    row, on = load_kernels()[DECODE[of.framework]].rows["any", kv_dtype], of.device
+    per_byte = 2 * row["tile_rows"] / DTYPE_BYTES[kv_dtype]
+    share = per_byte * cost.bandwidth_efficiency * on.bandwidth_bytes_per_s / on.flops_for(kv_dtype)
+    if share < COMPUTING_BINDS:
+        return cost
+    reading, rows = row["bandwidth_efficiency"], row["tile_rows"]
+    return replace(cost, bandwidth_efficiency=reading, tile_rows=rows, flops_efficiency=share)
 
 
 def _pairs(samples: Samples, *names: str) -> Iterable[tuple[int, ...]]:

@@ -12,7 +12,8 @@ from laminabench.catalog.importing.names import device_called
 from laminabench.util.errors import UserError
 
 SOURCE = "ai-dynamo/aiconfigurator (Apache-2.0)"
-FRAMEWORKS = {"vllm": "vLLM", "nccl": "NCCL", "sglang": "SGLang"}
+FRAMEWORKS = {"vllm": "vLLM", "nccl": "NCCL", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
+SERVERS = ("vllm", "sglang", "trtllm")  # whose kernels there may be
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +22,17 @@ class GpuTables:
 
     folder: Path
     device: Device
+    framework: str = "vllm"  # whose kernels are read
 
-    def newest(
-        self, family: str, name: str, framework: str = "vllm", without: Iterable[str] = ()
-    ) -> Path | None:
+    def newest(self, family: str, name: str, framework: str = "", without: Iterable[str] = ()) -> Path | None:
         """Return the table of the newest version that has it: not every version measured everything."""
         return next(iter(self.versions(family, name, framework, without)), None)
 
     def versions(
-        self, family: str, name: str, framework: str = "vllm", without: Iterable[str] = ()
+        self, family: str, name: str, framework: str = "", without: Iterable[str] = ()
     ) -> list[Path]:
         """Return all versions of the table, newest first."""
-        paths = self.folder.glob(f"{family}/{framework}/*/{name}_perf.parquet")
+        paths = self.folder.glob(f"{family}/{framework or self.framework}/*/{name}_perf.parquet")
         usable = (path for path in paths if not path.parent.name.startswith(tuple(without)))
         return sorted(
             usable,
@@ -45,11 +45,13 @@ class GpuTables:
         return f"{SOURCE}, {FRAMEWORKS[framework]} {version}, {self.folder.name}/{family}"
 
 
-def tables_in(folder: Path, devices: Mapping[str, str]) -> list[GpuTables]:
+def tables_in(folder: Path, devices: Mapping[str, str], framework: str = "vllm") -> list[GpuTables]:
     """Return the tables of every GPU whose folder is this one or under it."""
-    folders = {path.parents[3] for path in folder.resolve().rglob("gemm/vllm/*/gemm_perf.parquet")}
+    folders = {path.parents[3] for path in folder.resolve().rglob(f"gemm/{framework}/*/gemm_perf.parquet")}
     if not folders:
         raise UserError(
-            "costs-no-measurements", f"{folder}: there is no GPU/gemm/vllm/VERSION/gemm_perf.parquet in it"
+            "costs-no-measurements",
+            f"{folder}: there is no GPU/gemm/{framework}/VERSION/gemm_perf.parquet in it; --framework names "
+            f"another of {', '.join(SERVERS)}",
         )
-    return [GpuTables(each, device_called(each.name, devices, each)) for each in sorted(folders)]
+    return [GpuTables(each, device_called(each.name, devices, each), framework) for each in sorted(folders)]

@@ -11,7 +11,7 @@ from laminabench.catalog.cost_terms import DISPATCH_BYTES, Float64
 from laminabench.catalog.fitting.mixtures import EXPERTS, Experts
 from laminabench.catalog.fitting.samples import Samples
 from laminabench.catalog.importing.columns import read_frame
-from laminabench.catalog.importing.vllm_tables import CALLED, latency_s, samples_of
+from laminabench.catalog.importing.vllm_tables import CALLED, called, latency_s, samples_of
 from laminabench.catalog.routing import skewed
 
 if TYPE_CHECKING:
@@ -74,7 +74,20 @@ def vllm_latent(path: Path, kv_dtype: str) -> Samples:
 
 def _latent(path: Path, length: str) -> pd.DataFrame:
     counts = ["num_heads", "batch_size", length]
-    return read_frame(path, text=["kv_cache_dtype", "gemm_type"], counts=counts, times=["latency"])
+    table = read_frame(
+        path, text=["kv_cache_dtype", "gemm_type"], counts=counts, times=["latency"], optional=["gemm_type"]
+    )
+    # A table of the kernel alone has no projections.
+    return table if "gemm_type" in table else table.assign(gemm_type="bfloat16")
+
+
+def latent_kernel(path: Path) -> Samples:
+    """Return the decode kernel of MLA alone with KV in bf16, by heads, requests and context from 256 on."""
+    table = _latent(path, "step")
+    table = table[table.kv_cache_dtype.isin(called("bf16")) & (table.step >= 256)]
+    names = {"heads": "num_heads", "batch": "batch_size", "context": "step"}
+    table = table.groupby(list(names.values()), as_index=False).latency.median()
+    return samples_of(table, names, latency_s(table))
 
 
 def vllm_latent_prompts(path: Path) -> Samples:

@@ -21,8 +21,9 @@ MAX_ROWS = 2048  # batches of a decode step, and the usual budget of one with pr
 def vllm_gemm(path: Path, dtype: str) -> Samples:
     """Return GEMM times by m, n, k: matrices a layer can have (n, k >= 512) at decode batch sizes."""
     table = read_frame(path, text=["gemm_dtype"], counts=["m", "n", "k"], times=["latency"])
-    named = CALLED.get(dtype, dtype)
-    table = table[(table.gemm_dtype == named) & (table.n >= 512) & (table.k >= 512) & (table.m <= MAX_ROWS)]
+    table = table[
+        table.gemm_dtype.isin(called(dtype)) & (table.n >= 512) & (table.k >= 512) & (table.m <= MAX_ROWS)
+    ]
     # No model has a 65536 x 65536 matrix; the pair is an accident of the measuring grid.
     table = table[(table.n < 65536) | (table.k < 65536)]
     return samples_of(table, {"m": "m", "n": "n", "k": "k"}, latency_s(table))
@@ -30,6 +31,13 @@ def vllm_gemm(path: Path, dtype: str) -> Samples:
 
 # What aiconfigurator's tables call the formats.
 CALLED = {"bf16": "bfloat16", "int4": "int4_wo", "mxfp4": "w4a16_mxfp4"}
+
+
+def called(dtype: str) -> tuple[str, ...]:
+    """Return the names of a format; older tables call bf16 float16."""
+    return (CALLED.get(dtype, dtype), *(("float16",) if dtype == "bf16" else ()))
+
+
 HEADS = {"heads": "num_heads", "kv_heads": "num_key_value_heads"}
 
 
@@ -76,13 +84,20 @@ def vllm_prompt_attention(path: Path, kind: AttentionKind = FULL) -> Samples:
 def _attention_of(path: Path, kind: AttentionKind, *more: str) -> pd.DataFrame:
     counts = ["batch_size", "isl", *HEADS.values(), "head_dim", "window_size", *more]
     table = read_frame(
-        path, text=["kv_cache_dtype"], counts=counts, times=["latency"], optional=["window_size"]
+        path,
+        text=["kv_cache_dtype", "attn_dtype"],
+        counts=counts,
+        times=["latency"],
+        optional=["window_size", "attn_dtype"],
     )
     if "window_size" not in table:
         table = table.assign(window_size=0)
-    named = CALLED.get(kind.kv_dtype, kind.kv_dtype)
     of_kind = (table.head_dim == kind.head_dim) & (table.window_size == kind.window)
-    return table[of_kind & (table.kv_cache_dtype == named)]
+    table = table[of_kind & table.kv_cache_dtype.isin(called(kind.kv_dtype))]
+    # With KV in fp8 some tables have queries in both formats: those in the KV's are read.
+    if "attn_dtype" in table and table.attn_dtype.nunique() > 1:
+        table = table[table.attn_dtype.isin(called(kind.kv_dtype))]
+    return table
 
 
 def vllm_allreduce(path: Path, degree: int) -> Samples:

@@ -26,7 +26,7 @@ from laminabench.catalog.cost_terms import (
 from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import device
 from laminabench.catalog.importing import imported
-from laminabench.catalog.importing.kernels import Kernels
+from laminabench.catalog.importing.kernels import Kernels, in_tiles
 from laminabench.catalog.importing.tables import GpuTables
 from laminabench.catalog.routing import skewed
 from laminabench.catalog.step import model_step_seconds
@@ -309,3 +309,59 @@ def test_the_real_tables_of_h100(real_profiles: Path) -> None:
         for each in (costs, load_costs())
     )
     assert ours == pytest.approx(default, rel=0.1)
+
+
+def test_another_framework_s_tables_are_read_with_their_own_names(gpu: Path) -> None:
+    for table in gpu.rglob("vllm/*/*.parquet"):
+        moved = table.parents[2] / "sglang" / "0.5.1.post1" / table.name
+        moved.parent.mkdir(parents=True, exist_ok=True)
+        frame = pd.read_parquet(table)
+        if "gemm_dtype" in frame:
+            frame["gemm_dtype"] = frame["gemm_dtype"].replace("bfloat16", "float16")
+        if "kv_cache_dtype" in frame and table.name.startswith("context"):
+            # Queries in another format than the KV's are another kernel.
+            other = frame.assign(kv_cache_dtype="fp8", attn_dtype="bfloat16", latency=99.0)
+            frame = pd.concat([frame.assign(attn_dtype="bfloat16"), other, other.assign(attn_dtype="fp8")])
+        frame.to_parquet(moved)
+        table.unlink()
+    with pytest.raises(UserError, match="--framework"):
+        imported("aiconfigurator", [gpu], "mine")
+    costs = imported("aiconfigurator", [gpu], "mine", framework="sglang")
+    assert costs.gemm["h200", "bf16"].bandwidth_efficiency == pytest.approx(0.85, rel=0.05)
+    assert "SGLang 0.5.1.post1" in costs.gemm["h200", "bf16"].origin.source
+    assert costs.title.startswith("SGLang's kernels")
+    assert costs.prompt_attention["h200"].flops_efficiency == pytest.approx(0.6, rel=0.05)
+    # An H200 has the FLOPS for tiles of 128 rows: bandwidth binds.
+    assert costs.attention["h200"].tile_rows == 0
+    with pytest.raises(UserError, match="costs-bad-flag"):
+        imported("vidur", [gpu], "mine", framework="sglang")
+
+
+def test_mla_s_kernel_alone_is_in_tiles_of_64_rows(bare: Path) -> None:
+    on, truth = device("h200"), LatentCost(15e-6, 0.9, 0.7, TRUTH, tile_rows=64)
+    decode = [
+        {
+            "kv_cache_dtype": "bfloat16",
+            "num_heads": heads,
+            "batch_size": batch,
+            "step": step,
+            "latency": 1e3 * (15e-6 + batch * step * truth.per_token_s(on, heads, "bf16")),
+        }
+        for heads, batch, step in itertools.product((16, 64, 128), (8, 64), (1024, 8192, 65536))
+    ]
+    _write(bare / "mla" / "vllm" / "0.24.0" / "generation_mla_perf.parquet", decode + decode)
+    cost = _kernels(bare).latent["h200", "bf16"]
+    assert (cost.tile_rows, cost.overhead_s) == (64, pytest.approx(15e-6, rel=0.05))
+    assert cost.per_token_s(on, 16, "bf16") == pytest.approx(truth.per_token_s(on, 64, "bf16"), rel=0.02)
+
+
+def test_attention_that_computing_binds_is_fitted_in_tiles() -> None:
+    # On an H20-3e 0.2 of the bandwidth are 0.83 of the FLOPS of tiles of 128 rows.
+    fit = AttentionCost(18e-6, 3.7e-9, 0.2, 0.0, TRUTH)
+    of = GpuTables(Path("h20_3e"), device("h20-3e"), "sglang")
+    cost = in_tiles(fit, of)
+    assert (cost.tile_rows, cost.flops_efficiency) == (128, pytest.approx(128 * 0.2 * 4.8e12 / 148e12))
+    assert cost.terms(of.device, 64, 8).per_kv_token_s == pytest.approx(
+        fit.terms(of.device, 64, 8).per_kv_token_s
+    )
+    assert in_tiles(fit, GpuTables(Path("h20_3e"), of.device)) is fit
