@@ -19,6 +19,7 @@ DTYPE_BYTES: Mapping[str, float] = {
     "fp32": 4,
     # With a scale for each block of weights: of 128 x 128 (which is nothing), of 32, 32 and 16.
     "fp8_block": 1,
+    "fp8_fused": 1,  # by blocks, of activations that the kernel before has quantised
     "mxfp4": 0.53125,
     "int4": 0.53125,
     "nvfp4": 0.5625,
