@@ -443,6 +443,8 @@ class ModelShape:
         width, block = self.experts.intermediate, BLOCK_SIZE.get(self.expert_dtype, 1)
         if layout.ep > self.experts.count:
             return f"{self.experts.count} experts are fewer than {layout.ep} devices"
+        if self.experts.count % layout.ep:
+            return f"{self.experts.count} experts do not divide over {layout.ep} devices"
         if layout.expert_tp > 1 and self.expert_dtype == "fp8_block" and width // layout.expert_tp % block:
             return f"experts of width {width} in blocks of {block} do not divide over {layout.expert_tp}"
         if width % layout.expert_tp:

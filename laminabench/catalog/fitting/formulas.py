@@ -44,7 +44,7 @@ def grid_gemm(on: Device, dtype: str, samples: Samples, source: str) -> GemmCost
     return fit.sourced(samples, source, "m 1-2048; n, k 512-65536", errors)
 
 
-# Last-level caches that hold the KV of much of a table, whose times say little of a KV that is read from memory.
+# Last-level caches that hold the KV of much of a table, whose times say little of reading it from memory.
 CACHE_BYTES = {"gb200": 126e6}
 
 
