@@ -77,6 +77,18 @@ EXAMPLES = (
     "laminabench bench slab",
     'eval "$(laminabench completion bash)"',
 )
+# The questions that README answers, for a call without a command.
+QUESTIONS = {
+    "Does it pay for me?": "laminabench compare --equal-cost --trace mine.csv --model llama3-70b",
+    "What should I buy?": "laminabench plan --trace mine.csv --model llama3-70b --slo-tbt-p99-ms 100",
+    "How good is my server?": "laminabench replay --system openai --url http://127.0.0.1:8000 --model NAME "
+    "--trace azure-conv --mode open",
+    "Did my change make it slower?": "laminabench compare runs/base-* runs/new-* --fail-on 'throughput<0.95'",
+}
+GUIDE_END = (
+    "mine.csv has the columns arrival_s,prompt_tokens,output_tokens; without one, --trace azure-conv.\n"
+    "`laminabench --help` lists all commands."
+)
 _PLACES = dict.fromkeys(("hardware", "models", "costs"), "catalogue") | {"import": "import_:import_"}
 
 
@@ -90,6 +102,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, given: bool) -> None:
 
 @click.group(
     cls=LazyGroup,
+    invoke_without_command=True,
     sections=SECTIONS,
     examples=EXAMPLES,
     places=_PLACES,
@@ -103,8 +116,12 @@ def _print_version(ctx: click.Context, _: click.Parameter, given: bool) -> None:
     callback=_print_version,
     help="Print the version and git commit.",
 )
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """Would splitting attention from the model beat the LLM serving you run today, and by how much?"""
+    if ctx.invoked_subcommand is None:
+        questions = "\n".join(f"{question}\n  {command}" for question, command in QUESTIONS.items())
+        click.echo(f"{main.help}\n\n{questions}\n\n{GUIDE_END}")
 
 
 def run(

@@ -32,17 +32,24 @@ class Output(Listener):
     # Whether the JSON object has been printed: a later error must not add another.
     answered: ClassVar[bool] = False
 
-    def __init__(self, *, as_json: bool, quiet: bool, verbose: bool) -> None:
+    def __init__(self, *, as_json: bool, quiet: bool, verbose: bool, as_csv: bool = False) -> None:
         self.as_json = as_json
+        self.as_csv = as_csv
         self.quiet = quiet
         self.verbose = verbose
         self._board = Board(self._display)
 
     def result(self, data: Mapping[str, object], render: Callable[[Console], None]) -> None:
-        """Print the result: one JSON object, or what `render` prints."""
+        """Print the result: one JSON object, what `render` prints, or the tables of that as CSV."""
         if self.as_json:
             Output.answered = True
             click.echo(json.dumps(json_safe(data), indent=2, allow_nan=False))
+        elif self.as_csv:
+            from laminabench.cli.csv_tables import CsvConsole
+
+            console = CsvConsole(sys.stdout)
+            render(cast("Console", console))
+            console.print_values(json_safe(data))
         else:
             render(_console())
 
@@ -136,14 +143,18 @@ class _PipeConsole:
 
 
 def reporting(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command --json, -q and -v, and pass them on as `out`."""
+    """Give a command --json, --csv, -q and -v, and pass them on as `out`."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+    @click.option("--csv", "as_csv", is_flag=True, help="Print the tables as CSV, and no other text.")
     @click.option("-q", "--quiet", is_flag=True, help="No notes and no progress on stderr.")
     @click.option("-v", "--verbose", is_flag=True, help="More notes on stderr.")
     @functools.wraps(command)
-    def wrapped(*args: Any, as_json: bool, quiet: bool, verbose: bool, **kwargs: Any) -> Any:
-        return command(*args, out=Output(as_json=as_json, quiet=quiet, verbose=verbose), **kwargs)
+    def wrapped(*args: Any, as_json: bool, as_csv: bool, quiet: bool, verbose: bool, **kwargs: Any) -> Any:
+        if as_json and as_csv:
+            raise click.UsageError("--json and --csv exclude each other")
+        output = Output(as_json=as_json, quiet=quiet, verbose=verbose, as_csv=as_csv)
+        return command(*args, out=output, **kwargs)
 
     return wrapped
 

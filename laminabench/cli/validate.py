@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from laminabench.workflows.validate.twin import Twin
 
 KINDS = ("recorded", "published", "serving")
+STEPS = "disaggregation"
 # Live replays of this machine: an engine in one process, with workers that take turns or overlap, and with
 # two for attention, one of which shares its core with the model worker where there are only two.
 ENGINES = ("1xcpu", "1xcpu+1xcpu --batches 1", "1xcpu+1xcpu --batches 2")
@@ -52,12 +53,13 @@ TWINS = {
 
 @click.command()
 @click.argument(
-    "kinds", nargs=-1, type=click.Choice([*KINDS, "twin", "emulated", "all"]), metavar="[KIND]..."
+    "kinds", nargs=-1, type=click.Choice([*KINDS, STEPS, "twin", "emulated", "all"]), metavar="[KIND]..."
 )
 @option("--recorded own", PATH, "A live Run of yours, a file of --save, or LLMServingSim's folder.")
 @option("--costs", None, "Cost set to predict with; default: each recording's own.")
 @option("--model", None, "Model of your recording, if it names none.")
 @set_up_options
+@option("--rows", FILE, "Measured steps of disaggregation (.csv); default: those of GB200 that are packaged.")
 @click.option(
     "--twin",
     "twins",
@@ -74,6 +76,7 @@ def validate(
     kinds: tuple[str, ...],
     own: Path | None,
     costs: str | None,
+    rows: Path | None,
     twins: tuple[str, ...],
     rounds: int,
     save: Path | None,
@@ -89,20 +92,34 @@ def validate(
     laminabench validate recorded -o results/validation
     laminabench validate serving --costs vllm-0.24
     laminabench validate all -o mine
+    laminabench validate disaggregation --rows mine.csv
     laminabench validate emulated
     laminabench calibrate -o here.toml && laminabench validate twin --costs here.toml
     laminabench validate --recorded runs/mine --costs mine.toml --deployment 1xrtx-4090 --max-num-seqs 256
     """
+    from laminabench.render.sheets.disaggregation import disaggregation_sheets
     from laminabench.render.sheets.validate import moved_sheet, sheets_of
     from laminabench.render.terminal import print_sheet
-    from laminabench.workflows.validate import emulated, gate, published, recorded, serving, twin
+    from laminabench.workflows.validate import (
+        disaggregation,
+        emulated,
+        gate,
+        published,
+        recorded,
+        serving,
+        twin,
+    )
     from laminabench.workflows.validate.recording import names, packaged_recording
     from laminabench.workflows.validate.stored import validation_of
 
     if own is None and (save or any(value is not None for value in settings.values())):
         raise click.UsageError("--save and what your recording was set up with go with --recorded")
+    if rows is not None and STEPS not in kinds:
+        raise click.UsageError(f"--rows goes with the kind {STEPS}")
     saved = None if against is None else gate.read_kept(against)
-    chosen = set((*KINDS, "twin", "emulated") if "all" in kinds else kinds or (() if own or twins else KINDS))
+    chosen = set(
+        (*KINDS, STEPS, "twin", "emulated") if "all" in kinds else kinds or (() if own or twins else KINDS)
+    )
     live = _twins(twins, costs, rounds, folder, out) if twins or "twin" in chosen else []
     agreed = emulated.agreements(_emulated(), out) if "emulated" in chosen else []
     recordings = [packaged_recording(name) for name in names()] if "recorded" in chosen else []
@@ -112,18 +129,20 @@ def validate(
     # This machine's set lacks the devices of the other kinds.
     elsewhere = None if live else costs
     judged = recorded.judged(recordings, elsewhere)
-    rows = published.rows(elsewhere) if "published" in chosen else []
+    printed = published.rows(elsewhere) if "published" in chosen else []
     served = _served(elsewhere, out) if "serving" in chosen else []
     if judged:
         result["recorded"] = [each.describe() for each in judged]
-    if rows:
-        result["published"] = [row.describe() for row in rows]
-        result["published_mean_error_percent"] = published.mean_error(rows)
+    if printed:
+        result["published"] = [row.describe() for row in printed]
+        result["published_mean_error_percent"] = published.mean_error(printed)
     if served:
         result["serving"] = {
             "groups": [group.describe() for group in serving.grouped(served)],
             "points": [each.describe() for each in served],
         }
+    steps = disaggregation.results(rows, elsewhere) if STEPS in chosen else {}
+    result |= steps
     if live:
         result["twin"] = [each.describe() for each in live]
         result["twin_same_order"] = twin.same_order(live)
@@ -134,7 +153,8 @@ def validate(
         _keep(folder, result, judged, served, out)
 
     def render(console: Console) -> None:
-        for sheet in (*sheets_of(validation_of(result)), *([moved_sheet(changes)] if changes else [])):
+        sheets = [*sheets_of(validation_of(result)), *disaggregation_sheets(steps)]
+        for sheet in (*sheets, *([moved_sheet(changes)] if changes else [])):
             print_sheet(console, sheet)
 
     moved = [change._asdict() | {"worse": change.worse} for change in changes]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 @cache
@@ -33,6 +33,6 @@ def git_commit() -> str | None:
 
 
 def describe() -> str:
-    """Return the text of `--version` and manifests: "0.1.0 (commit 1a2b3c4d5e6f)"."""
+    """Return the text of `--version` and manifests: "0.2.0 (commit 1a2b3c4d5e6f)"."""
     commit = git_commit()
     return f"{__version__} (commit {commit})" if commit else __version__

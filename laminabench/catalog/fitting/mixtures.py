@@ -17,6 +17,7 @@ from laminabench.catalog.cost_terms import (
     Float64,
     LatentCost,
     LatentPromptCost,
+    MaskedExpertCost,
     Origin,
 )
 from laminabench.catalog.fitting import terms
@@ -58,6 +59,21 @@ def experts(on: Device, dtype: str, samples: Samples, source: str) -> ExpertCost
     source = f"{source}; skewed loads, the busiest rank; held out: each of {len(models)} models in turn"
     covered = "1-2048 tokens; over 1-8 devices, split or dealt out; gated experts"
     return fit.sourced(samples, source, covered, errors, cost)
+
+
+def masked_experts(on: Device, dtype: str, samples: Samples, source: str) -> MaskedExpertCost:
+    """Fit one model's experts by masked products; held out is each number of ranks in turn."""
+
+    def times(of: Samples) -> Callable[[MaskedExpertCost], Float64]:
+        sizes = [of[name] for name in ("hidden", "inter")]
+        load = [of[name] for name in ("local", "active", "pairs")]
+        return lambda cost: cost.seconds(on, *sizes, dtype, *load)
+
+    start = {"overhead_s": 20.0, "per_expert_s": 500.0, "bandwidth_efficiency": 0.8, "flops_efficiency": 0.5}
+    fit = Fit(MaskedExpertCost, start, times)
+    errors = _held_out(fit, samples, _each(samples["local"]))
+    covered = f"{min(samples['local']):g}-{max(samples['local']):g} experts of a rank, each as often"
+    return fit.sourced(samples, f"{source}; held out: each number of ranks in turn", covered, errors)
 
 
 def latent(on: Device, kv_dtype: str, overhead_s: float, samples: Samples, source: str) -> LatentCost:

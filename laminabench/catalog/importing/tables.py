@@ -12,7 +12,7 @@ from laminabench.catalog.importing.names import device_called
 from laminabench.util.errors import UserError
 
 SOURCE = "ai-dynamo/aiconfigurator (Apache-2.0)"
-FRAMEWORKS = {"vllm": "vLLM", "nccl": "NCCL", "sglang": "SGLang"}
+FRAMEWORKS = {"vllm": "vLLM", "nccl": "NCCL", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,16 @@ def test_help_shows_sections_and_examples() -> None:
         assert text in result.stdout
 
 
+def test_without_a_command_each_question_has_a_command_that_exists() -> None:
+    from laminabench.cli.main import QUESTIONS
+
+    result = laminabench()
+    assert result.returncode == 0
+    for command in QUESTIONS.values():
+        assert command in result.stdout
+        assert laminabench(command.split()[1], "--help").returncode == 0
+
+
 def test_processes_take_no_modules_from_the_folder_one_is_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
