@@ -15,11 +15,11 @@ from laminabench.catalog.costs import CostSet
 from laminabench.catalog.hardware import Device
 from laminabench.catalog.layout import Layout, Split, layout_of
 from laminabench.catalog.models import ModelShape, Place, Product
-from laminabench.catalog.routing import ExpertLoad, skewed, uniform
+from laminabench.catalog.routing import ExpertLoad, RoutingCurve, skewed, uniform
 from laminabench.util.errors import UserError
 
-# How tokens choose experts: each as often as any other, or some far more often than others.
-Routing = Literal["skewed", "uniform"]
+# How tokens choose experts: each as often as any other, some far more often than others, or as measured.
+Routing = Literal["skewed", "uniform"] | RoutingCurve
 # The power laws of the tables that experts were measured by; that of models whose experts are in groups.
 SKEW, SKEW_OF_GROUPS = 1.2, 1.01
 # vLLM computes shared experts beside the routed ones, on a stream of their own, for no more rows than these.
@@ -194,6 +194,8 @@ def _load(model: ModelShape, layout: Layout, tokens: Float64, routing: Routing) 
     """Return the load of the busiest rank, or of all where they are alike."""
     experts = model.experts
     assert experts
+    if isinstance(routing, RoutingCurve):
+        return routing.load(experts.count, experts.top_k, layout.ep, tokens)
     if routing == "uniform":
         return uniform(experts.count, experts.top_k, layout.ep, tokens)
     skew = SKEW if experts.groups == 1 else SKEW_OF_GROUPS

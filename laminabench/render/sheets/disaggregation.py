@@ -25,13 +25,17 @@ def _errors(results: Mapping[str, Any]) -> Sheet:
             *(system, "CUDA" if quantity == "cuda" else quantity, str(of["n"])),
             *(_percent(of[name], signed=name[0] in "sw") for name in names),
         )
-        for system, quantities in results["summaries"].items()
+        for system, quantities in (
+            *results["summaries"].items(),
+            *((f"{name}, own kernels", of) for name, of in results["with_own_kernels"]["summaries"].items()),
+        )
         for quantity, of in quantities.items()
         if of["n"]
     ]
     order = results["order"]
     notes = [
         f"order of systems by tokens/s of a device: right in {order['right']} of {order['pairs']} pairs",
+        "own kernels: with kernel times and routing that the split system had at 1:1, and no step's",
         "CUDA: sums of kernels; wall: with the host, whose time by ranks was fitted to the packaged rows",
     ]
     columns = ("system", "time", ">rows", ">median", ">signed", ">p90", ">worst")

@@ -24,6 +24,7 @@ from laminabench.catalog.hardware import Device, priced_devices
 from laminabench.catalog.host import parse_host, with_host
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
+from laminabench.catalog.routing import read_routing
 from laminabench.requests.replay import ReplayRequest
 from laminabench.runs.manifest import Backend
 from laminabench.sim.simulate import simulate
@@ -247,6 +248,8 @@ def prepare(request: ReplayRequest, system: System, listener: Listener) -> Prepa
         costs=with_host(costs, parse_host(request.host) if request.host else None),
         network=parse_network(request.network, costs.networks),
     )
+    if request.routing not in (None, "skewed", "uniform"):
+        chosen = replace(chosen, routing=read_routing(Path(str(request.routing))))
     setup, note = system.settled(
         with_prompts(chosen, budget, admission=request.admission, prefix_sharing=request.prefix_sharing)
     )

@@ -15,6 +15,14 @@ from laminabench.catalog.hardware import Device
 from laminabench.catalog.layout import Layout
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network
+from laminabench.catalog.split_kernels import (
+    EXPERT_DTYPES,
+    ExpertKernel,
+    SplitKernels,
+    Wire,
+    split_kernels,
+    with_kernels,
+)
 from laminabench.catalog.step import (
     Routing,
     decode_attention,
@@ -79,6 +87,52 @@ class Setup:
     board: str | None = None  # h2m2: another board than the device's, by name or TOML file
     routing: Routing = "skewed"  # how tokens choose experts
     absorb: Literal["model", "attention"] = "model"  # MLA: where queries and outputs are multiplied
+    wire: Wire = "bf16"  # what travels between attention and the rest
+    expert_kernel: ExpertKernel | None = None
+    # Those of the devices where something needs them, unless others are given.
+    split_kernels: SplitKernels | None = None
+
+    @property
+    def fuses(self) -> bool:
+        """Whether kernels of split systems are used."""
+        return self.wire != "bf16" or self.expert_kernel is not None
+
+    def kernels(self, on: Device) -> SplitKernels:
+        return self.split_kernels or split_kernels(on)
+
+    @property
+    def publish_s(self) -> float:
+        """Return the time of a kernel that sends: of the model workers."""
+        return self.kernels(self.deployment.model.device).publish_s if self.wire == "fp8" else 0.0
+
+
+def kernel_rows(setup: Setup) -> list[dict[str, Any]]:
+    """Return the kernels of split systems that the deployment uses, as rows next to the coefficients."""
+    if not setup.fuses:
+        return []
+    both = (setup.deployment.model, setup.deployment.attention)
+    devices = dict.fromkeys(each.device for each in both if each)
+    return [row for device in devices for row in setup.kernels(device).rows(device)]
+
+
+def with_split_kernels(setup: Setup) -> Setup:
+    """Return the setup with split systems' products and experts on all devices, if it wants any."""
+    if not setup.fuses:
+        return setup
+    model, kernel, costs = setup.model, setup.expert_kernel, setup.costs
+    small, _ = model.elementwise()
+    for device in dict.fromkeys(
+        each.device for each in (setup.deployment.model, setup.deployment.attention) if each
+    ):
+        costs = with_kernels(costs, device, setup.kernels(device), kernel, small)
+    if kernel and kernel in EXPERT_DTYPES:
+        if model.experts is None:
+            raise UserError(
+                "replay-flag-unused",
+                f"--expert-kernel is for mixtures of experts, which {model.name} is not; leave it out",
+            )
+        model = replace(model, experts=replace(model.experts, dtype=EXPERT_DTYPES[kernel]))
+    return replace(setup, costs=costs, model=model)
 
 
 def with_prompts(

@@ -21,6 +21,8 @@ from laminabench.catalog.deployment import Deployment, parse_deployment
 from laminabench.catalog.entries import Table, packaged_in
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.network import parse_network
+from laminabench.catalog.routing import RoutingCurve
+from laminabench.catalog.split_kernels import ExpertKernel, SplitKernels
 from laminabench.catalog.step import decode_attention, model_step
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.systems.modelled.setup import Setup
@@ -32,6 +34,13 @@ from laminabench.util.errors import UserError
 COLUMNS = ("id", "model", "system", "attention_side", "batch", "context", "step_ms_cuda")
 NAMES = (*COLUMNS, "model_side", "expert_kernel", "step_ms_wall")
 KERNELS = ("deepgemm-masked", "deepgemm-masked-fp4", "megamoe-fp8", "megamoe-fp4", "megamoe-fp8-m2n")
+# How the product names what the rows' split systems ran.
+KERNEL_OF: Mapping[str, ExpertKernel] = {
+    "deepgemm-masked": "deepgemm-masked",
+    "megamoe-fp8": "megamoe-fp8",
+    "megamoe-fp8-m2n": "megamoe-fp8",
+    "megamoe-fp4": "megamoe-fp4",
+}
 SYSTEMS = ("vllm", "afd", "lamina")
 QUANTITIES = ("cuda", "wall")
 # Micro-batches of split systems.
@@ -119,9 +128,12 @@ def table() -> Table:
 def results(path: Path | None, costs: str | None) -> dict[str, Any]:
     """Return the predictions of a file's rows, or of the packaged ones, and their errors; for JSON."""
     predictions = predicted(read_rows(path) if path else packaged_rows(), costs)
+    split = [each.row for each in predictions if each.row.system == "lamina"]
+    own = predicted(split, costs, own_kernels=True)
     return {
         "rows": [each.describe() for each in predictions],
         "summaries": summaries(predictions),
+        "with_own_kernels": {"rows": [each.describe() for each in own], "summaries": summaries(own)},
         "order": order(predictions, costs),
         "host_fitted": table()["host"],
     }
@@ -209,18 +221,27 @@ def _row(cells: Mapping[str, str], where: str) -> Measured:
     )
 
 
-def predicted(rows: Sequence[Measured], costs: str | None = None) -> list[Predicted]:
-    """Predict each row's step with the packaged cost set of these systems, or another."""
+def predicted(
+    rows: Sequence[Measured], costs: str | None = None, *, own_kernels: bool = False
+) -> list[Predicted]:
+    """Predict each row's step with the packaged cost set of these systems, or another.
+
+    With its own kernels, lamina's cut has the kernel times and the routing of the system that was measured.
+    """
     facts = table()
     used = load_costs(costs or facts["costs"])
     # The host is added afterwards: CUDA time has none.
     used = msgspec.structs.replace(used, host=HostCost(0.0, 0.0, Origin("given", "a step's kernels alone")))
-    return [_predicted(row, used, facts) for row in rows]
+    return [_predicted(row, used, facts, own_kernels) for row in rows]
 
 
-def _predicted(row: Measured, costs: CostSet, facts: Table) -> Predicted:
+def _predicted(row: Measured, costs: CostSet, facts: Table, own_kernels: bool) -> Predicted:
     try:
         setup = _setup(row, costs, facts["network"])
+        if own_kernels:
+            kernels = msgspec.convert(facts["own_kernels"], SplitKernels)
+            curve = {name: tuple(values) for name, values in facts["own_routing"].items()}
+            setup = replace(setup, split_kernels=kernels, routing=RoutingCurve(**curve))
         terms = _replicated(row, setup) if row.system == "vllm" else _split(row, setup)
     except UserError as error:
         raise error.within(f"row {row.id}") from None
@@ -242,6 +263,8 @@ def _setup(row: Measured, costs: CostSet, network: str) -> Setup:
         network=parse_network(network, costs.networks),
         batches=BATCHES if row.system != "vllm" else None,
         partition="requests" if row.system == "lamina" else None,
+        wire="fp8" if row.system != "vllm" else "bf16",
+        expert_kernel=KERNEL_OF.get(row.expert_kernel) if row.system != "vllm" else None,
         max_num_seqs=row.batch * (deployment.attention or deployment.model).count,
     )
 
