@@ -131,11 +131,14 @@ def collective(on: Device, degree: int, samples: Samples, source: str) -> Collec
     return terms.collective(CollectiveCost, on, degree).sourced(samples, source, "512 B to 128 MiB")
 
 
-def dispatch(samples: Samples, source: str) -> DispatchCost:
+def dispatch(samples: Samples, source: str, ranks: int = 0) -> DispatchCost:
+    """Fit a dispatch or combine; that of so many ranks alone, by the number of experts too."""
+    start = {"latency_s": 12.0, "per_byte_s": 5.0}
     fit = Fit(
         DispatchCost,
-        {"latency_s": 12.0, "per_byte_s": 5.0},
-        lambda of: lambda cost: cost.seconds(of["bytes"]),
+        {**start, "per_expert_s": 20.0} if ranks else start,
+        lambda of: lambda cost: cost.seconds(of["bytes"], of["experts"]),
+        {"ranks": float(ranks)} if ranks else {},
     )
     errors = _held_out(fit, samples, _each(samples["hidden"]))
     if errors:
