@@ -65,9 +65,9 @@ def masked_experts(on: Device, dtype: str, samples: Samples, source: str) -> Mas
     """Fit one model's experts by masked products; held out is each number of ranks in turn."""
 
     def times(of: Samples) -> Callable[[MaskedExpertCost], Float64]:
-        sizes = [of[name] for name in ("hidden", "inter")]
-        load = [of[name] for name in ("local", "active", "pairs")]
-        return lambda cost: cost.seconds(on, *sizes, dtype, *load)
+        hidden, inter = of["hidden"], of["inter"]
+        local, active, pairs = of["local"], of["active"], of["pairs"]
+        return lambda cost: cost.seconds(on, hidden, inter, dtype, local, active, pairs)
 
     start = {"overhead_s": 20.0, "per_expert_s": 500.0, "bandwidth_efficiency": 0.8, "flops_efficiency": 0.5}
     fit = Fit(MaskedExpertCost, start, times)

@@ -204,3 +204,10 @@ def test_within_a_node_tokens_are_gathered_unless_the_layout_sends_them():
         model_step(TODAY, shape, gb200, parse_layout(text, 4), [4 * 64]) for text in ("dp4ep4", "dp4ep4ll")
     )
     assert float(sent.experts_s[0]) < 0.7 * float(gathered.experts_s[0])
+
+
+def test_roofline_prices_layouts_over_nodes_by_nics():
+    shape = modelled("qwen3-235b-a22b")
+    sent = 128 * 8 * (DISPATCH_BYTES["dispatch"](4096) + DISPATCH_BYTES["combine"](4096))
+    found = model_step(SHEET, shape, H200, Layout(1, 16, 16), [16 * 128], "uniform").allreduce_s[0]
+    assert float(found) == pytest.approx(94 * sent / 50e9, rel=1e-6)
