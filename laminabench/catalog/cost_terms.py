@@ -201,19 +201,25 @@ class AllReduceCost(CollectiveCost, frozen=True):
 
 
 class DispatchCost(msgspec.Struct, frozen=True):
-    """Tokens to the ranks of their experts, or results back: t = latency + per_byte x bytes of a rank."""
+    """Tokens to the ranks of their experts, or results back.
+
+    t = latency + per_expert x experts of all ranks + per_byte x bytes of a rank: a kernel waits for a count
+    from every rank and expert.
+    """
 
     latency_s: Latency
     per_byte_s: Annotated[float, Coefficient("per_byte_ps", PS, "time")]
     origin: Origin
     ranks: Annotated[float, Coefficient("ranks", 1, "shape")] = 0.0  # that were measured; 0: all of the nodes
+    per_expert_s: Annotated[float, Coefficient("per_expert_ns", NS, "time")] = 0.0
 
     def share(self, ranks: int) -> float:
         """Return how much more of its bytes a rank sends to others if there are so many."""
         return (1 - 1 / ranks) / (1 - 1 / self.ranks) if self.ranks else 1.0
 
-    def seconds(self, size_bytes: ArrayLike) -> Float64:
-        return self.latency_s + self.per_byte_s * np.asarray(size_bytes, np.float64)
+    def seconds(self, size_bytes: ArrayLike, experts: ArrayLike = 0) -> Float64:
+        waits = self.latency_s + self.per_expert_s * np.asarray(experts, np.float64)
+        return waits + self.per_byte_s * np.asarray(size_bytes, np.float64)
 
 
 # What DeepEP sends for a (token, expert) pair: fp8 with a scale of 4 bytes for 128 elements and 16 bytes that

@@ -87,6 +87,7 @@ class Device:
     source: str
     power_basis: PowerBasis = "rated"
     link_domain: int = 8  # devices that the fast links connect
+    own_working_bytes: float = 0.0  # of an engine, next to weights and KV; 0: not known of this device
     board: str | None = None  # of boards.toml, where an iteration is computed from that instead of cost sets
     notes: str = ""
     rent: ListedPrice | None = None
@@ -259,6 +260,7 @@ def _device(name: str, row: Table) -> Device:
         memory_bytes=row["memory_gb"] * GB,
         bandwidth_bytes_per_s=row["bandwidth_gb_per_s"] * GB,
         link_domain=row.get("link_domain", 8),
+        own_working_bytes=row.get("working_gb", 0.0) * GB,
         interchip_bytes_per_s=row["interchip_gb_per_s"] * GB,
         nic_bytes_per_s=row["nic_gbit_per_s"] / 8 * GB,
         power_w=row.get("power_w"),

@@ -256,7 +256,7 @@ def dispatch_seconds(
         load = _load(model, layout, points, routing)
         busiest = load.pairs / (points * model.experts.top_k / layout.ep)
         size = size * np.interp(rows * layout.dp, points, busiest) * cost.share(layout.stage)
-    return cost.seconds(size)
+    return cost.seconds(size, model.experts.count)
 
 
 def norm_seconds(costs: CostSet, model: ModelShape, device: Device, tp: int, rows: Float64) -> Float64:

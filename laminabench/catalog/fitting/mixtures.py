@@ -65,9 +65,9 @@ def masked_experts(on: Device, dtype: str, samples: Samples, source: str) -> Mas
     """Fit one model's experts by masked products; held out is each number of ranks in turn."""
 
     def times(of: Samples) -> Callable[[MaskedExpertCost], Float64]:
-        sizes = [of[name] for name in ("hidden", "inter")]
-        load = [of[name] for name in ("local", "active", "pairs")]
-        return lambda cost: cost.seconds(on, *sizes, dtype, *load)
+        hidden, inter = of["hidden"], of["inter"]
+        local, active, pairs = of["local"], of["active"], of["pairs"]
+        return lambda cost: cost.seconds(on, hidden, inter, dtype, local, active, pairs)
 
     start = {"overhead_s": 20.0, "per_expert_s": 500.0, "bandwidth_efficiency": 0.8, "flops_efficiency": 0.5}
     fit = Fit(MaskedExpertCost, start, times)
@@ -131,11 +131,14 @@ def collective(on: Device, degree: int, samples: Samples, source: str) -> Collec
     return terms.collective(CollectiveCost, on, degree).sourced(samples, source, "512 B to 128 MiB")
 
 
-def dispatch(samples: Samples, source: str) -> DispatchCost:
+def dispatch(samples: Samples, source: str, ranks: int = 0) -> DispatchCost:
+    """Fit a dispatch or combine; that of so many ranks alone, by the number of experts too."""
+    start = {"latency_s": 12.0, "per_byte_s": 5.0}
     fit = Fit(
         DispatchCost,
-        {"latency_s": 12.0, "per_byte_s": 5.0},
-        lambda of: lambda cost: cost.seconds(of["bytes"]),
+        {**start, "per_expert_s": 20.0} if ranks else start,
+        lambda of: lambda cost: cost.seconds(of["bytes"], of["experts"]),
+        {"ranks": float(ranks)} if ranks else {},
     )
     errors = _held_out(fit, samples, _each(samples["hidden"]))
     if errors:

@@ -200,10 +200,10 @@ class Kernels:
                 for nodes in NODES:
                     if len(samples := deepep_dispatch(table, op, nodes)):
                         source = f"{of.source(table)}, DeepEP's low-latency kernels"
-                        cost = mixtures.dispatch(samples, source)
-                        if on.name in NODE_RANKS:
-                            cost = replace(cost, ranks=float(NODE_RANKS[on.name] * nodes))
-                        self.dispatch[DispatchKey(on.name, op, nodes)] = cost
+                        ranks = NODE_RANKS.get(on.name, 0) * nodes
+                        self.dispatch[DispatchKey(on.name, op, nodes)] = mixtures.dispatch(
+                            samples, source, ranks
+                        )
 
 
 def _pairs(samples: Samples, *names: str) -> Iterable[tuple[int, ...]]:

@@ -125,10 +125,10 @@ def nccl_collective(path: Path, op: str, degree: int) -> Samples:
 def deepep_dispatch(path: Path, op: str, nodes: int) -> Samples:
     """DeepEP's low-latency kernels, by the bytes that a rank sends: their own count of them."""
     took = f"{op}_avg_t_us"
-    counts = ["node_num", "hidden_size", "num_token", "num_topk"]
+    counts = ["node_num", "hidden_size", "num_token", "num_topk", "num_experts"]
     table = read_frame(path, counts=counts, times=[took])
     # Few experts to choose from are few ranks to send to.
     table = table[(table.node_num == nodes) & (table.num_topk >= FEWEST_CHOSEN)]
     table = table.assign(bytes=table.num_token * table.num_topk * DISPATCH_BYTES[op](table.hidden_size))
-    names = {"bytes": "bytes", "hidden": "hidden_size"}
+    names = {"bytes": "bytes", "hidden": "hidden_size", "experts": "num_experts"}
     return samples_of(table, names, table[took].to_numpy(np.float64) * 1e-6)

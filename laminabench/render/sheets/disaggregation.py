@@ -15,6 +15,7 @@ def disaggregation_sheets(results: Mapping[str, Any]) -> Iterator[Sheet]:
     """Yield the errors by system, and the steps as a scatter of characters; nothing without results."""
     if results:
         yield _errors(results)
+        yield _kv(results["kv_capacity"])
         yield _scatter(results["rows"])
 
 
@@ -40,6 +41,18 @@ def _errors(results: Mapping[str, Any]) -> Sheet:
     ]
     columns = ("system", "time", ">rows", ">median", ">signed", ">p90", ">worst")
     return Sheet("step, predicted / measured - 1, in percent", columns, rows, notes)
+
+
+def _kv(capacities: list[Mapping[str, Any]]) -> Sheet:
+    rows = [
+        (
+            each["deployment"],
+            *(f"{each[name]:,}" for name in ("printed_tokens", "predicted_tokens")),
+            _percent(each["error_percent"], signed=True),
+        )
+        for each in capacities
+    ]
+    return Sheet("KV tokens of a device", ("vllm", ">printed", ">predicted", ">%"), rows)
 
 
 def _scatter(rows: list[Mapping[str, Any]]) -> Sheet:

@@ -39,6 +39,10 @@ MEMORY_SHARE = 0.9
 # Activations, CUDA graphs and communication buffers, per device. Assumed: they differ between versions.
 WORKING_BYTES = 2e9
 ATTENTION_WORKING_BYTES = 1e9
+# Rows whose activations they cover.
+COVERED_ROWS = 8192
+# Tokens of a rank that DeepEP's low-latency kernels send in one round, as vLLM sets them up by default.
+ROUND_TOKENS = 256
 # Enough rows for GEMMs to be as efficient as in a prefill.
 PREFILL_ROWS = 2048
 
@@ -335,6 +339,21 @@ def _recompute_seconds(
 ) -> float:
     step = model_step_seconds(costs, model, device, layout, PREFILL_ROWS, routing)
     return float(step) / PREFILL_ROWS
+
+
+def working_bytes(setup: Setup, layout: Layout) -> float:
+    """Return what an engine that computes prompts too has on each device next to weights and KV.
+
+    Activations of more rows than usual, and DeepEP's buffers: two sets, each to send and to receive the
+    results in bf16 of every expert for all tokens of a rank in a round.
+    """
+    model, device = setup.model, setup.deployment.model.device
+    row = 2 * model.hidden + (2 * (model.query_size + model.stored_size) + model.output_size) / layout.tp
+    activations = ACTIVATION_BYTES * row * max(0, setup.prompt_budget - COVERED_ROWS)
+    rounds = 0.0
+    if layout.dispatches and model.experts and device.own_working_bytes:
+        rounds = 4 * model.experts.count * ROUND_TOKENS * ACTIVATION_BYTES * model.hidden
+    return (device.own_working_bytes or WORKING_BYTES) + activations + rounds
 
 
 def check_weights(setup: Setup, workers: Workers, layout: Layout, usable: float) -> float:

@@ -20,11 +20,13 @@ from laminabench.catalog.costs import CostSet, known_devices
 from laminabench.catalog.deployment import Deployment, parse_deployment
 from laminabench.catalog.entries import Table, packaged_in
 from laminabench.catalog.find_model import modelled
+from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
 from laminabench.catalog.routing import RoutingCurve
 from laminabench.catalog.split_kernels import ExpertKernel, SplitKernels
 from laminabench.catalog.step import decode_attention, model_step
 from laminabench.sim.simulate import Offered, simulate
+from laminabench.systems.modelled.homogeneous import group_memory
 from laminabench.systems.modelled.setup import Setup
 from laminabench.systems.registry import system
 from laminabench.traces.table import TraceMeta, make_trace
@@ -136,7 +138,40 @@ def results(path: Path | None, costs: str | None) -> dict[str, Any]:
         "with_own_kernels": {"rows": [each.describe() for each in own], "summaries": summaries(own)},
         "order": order(predictions, costs),
         "host_fitted": table()["host"],
+        "kv_capacity": kv_capacities(costs),
     }
+
+
+def kv_capacities(costs: str | None = None) -> list[dict[str, Any]]:
+    """Return the KV tokens on a device that vLLM printed, and those of the model of its memory."""
+    facts = table()
+    about, used = facts["kv"], load_costs(costs or facts["costs"])
+    rows = []
+    for deployment, printed in about["printed"].items():
+        setup = Setup(
+            model=_model(about["model"]),
+            deployment=parse_deployment(deployment, known_devices([used])),
+            costs=used,
+            network=parse_network(facts["network"], used.networks),
+            memory_utilization=about["memory_utilization"],
+            prompt_budget=about["max_batched_tokens"],
+        )
+        tokens = group_memory(setup)[1]
+        error = 100 * (tokens / printed - 1)
+        rows.append(
+            {
+                "deployment": deployment,
+                "printed_tokens": printed,
+                "predicted_tokens": tokens,
+                "error_percent": error,
+            }
+        )
+    return rows
+
+
+def _model(published: str) -> ModelShape:
+    """Return a model by its published name, which may have an owner and the format of the weights."""
+    return modelled(published.rpartition("/")[2].lower().removesuffix("-fp8"))
 
 
 def packaged_rows() -> list[Measured]:
@@ -253,11 +288,10 @@ def _predicted(row: Measured, costs: CostSet, facts: Table, own_kernels: bool) -
 
 
 def _setup(row: Measured, costs: CostSet, network: str) -> Setup:
-    """Return the row's devices and model; published names may have an owner and the weights' format."""
-    name = row.model.rpartition("/")[2].lower().removesuffix("-fp8")
+    """Return the row's devices and model, without a host."""
     deployment = row.deployment(costs)
     return Setup(
-        model=modelled(name),
+        model=_model(row.model),
         deployment=deployment,
         costs=costs,
         network=parse_network(network, costs.networks),

@@ -14,10 +14,12 @@ from laminabench.util.errors import UserError
 from laminabench.workflows.validate.disaggregation import (
     Measured,
     Predicted,
+    kv_capacities,
     order,
     packaged_rows,
     predicted,
     read_rows,
+    results,
     summaries,
 )
 
@@ -130,6 +132,18 @@ def test_order_needs_the_sign_of_large_differences_and_the_size_of_small_ones() 
     ]
     assert [order(each)["right"] for each in pairs] == [1, 0, 1, 0]
     assert order([step("v", "vllm", 9, 9), step("l", "lamina", 9, 9, batch=7)])["pairs"] == 0
+
+
+def test_vllm_is_within_the_targets_on_the_packaged_rows() -> None:
+    errors = results(None, None)["summaries"]["vllm"]
+    assert errors["cuda"]["median_absolute_percent"] < 6
+    assert errors["cuda"]["p90_percent"] < 12
+    assert errors["wall"]["median_absolute_percent"] < 10
+
+
+def test_kv_capacity_is_within_3_percent_of_what_the_engine_printed() -> None:
+    for each in kv_capacities():
+        assert abs(each["error_percent"]) < 3, each["deployment"]
 
 
 def test_the_command_prints_rows_as_json(tmp_path: Path) -> None:
