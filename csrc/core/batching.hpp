@@ -98,6 +98,7 @@ struct BatchMembers {
   std::int64_t members = 0;
   std::vector<std::int64_t> members_of;           // per pool
   std::vector<std::int64_t> kv;                   // per pool: tokens of its members
+  std::vector<std::int64_t> arriving_kv;          // per pool: of those admitted that will join
   std::vector<Lengths> lengths;                   // per pool, with `SchedulerLimits::lengths`
   std::vector<std::vector<std::int64_t>> phases;  // per pool: members by (own tokens - iteration) mod block
   std::vector<Index> leaving;                     // ring over iterations
@@ -190,6 +191,7 @@ protected:
     const auto pools = static_cast<std::size_t>(limits.pools);
     for (Batch& batch : batches_) {
       batch.kv.assign(pools, 0);
+      batch.arriving_kv.assign(pools, 0);
       batch.members_of.assign(pools, 0);
       if (limits.lengths) batch.lengths.resize(pools);
       batch.phases.assign(pools, std::vector<std::int64_t>(static_cast<std::size_t>(limits.block_tokens)));
@@ -222,6 +224,28 @@ protected:
     states_[request] = RequestState::kWaiting;
   }
 
+  // Where a request that takes so many blocks is stored: of the pools that have room, the one with the fewest
+  // tokens of its batch, as the fullest decides how long attention takes; of equal ones the one with the most
+  // room, then the first. With one batch, and where none has room (some may share blocks), the roomiest.
+  int pool_for(const Batch& batch, std::int64_t blocks) const {
+    const auto room = [&](int pool) { return self().free_blocks(pool); };
+    const auto tokens = [&](int pool) {
+      const auto p = static_cast<std::size_t>(pool);
+      return batch.kv[p] + batch.arriving_kv[p];
+    };
+    int best = 0;
+    for (int pool = 1; pool < limits_.pools; ++pool) {
+      if (room(pool) > room(best)) best = pool;
+    }
+    if (limits_.batches == 1 || room(best) < blocks) return best;
+    for (int pool = 0; pool < limits_.pools; ++pool) {
+      const bool emptier = tokens(pool) < tokens(best);
+      const bool roomier = tokens(pool) == tokens(best) && room(pool) > room(best);
+      if (room(pool) >= blocks && (emptier || roomier)) best = pool;
+    }
+    return best;
+  }
+
   // The batch has run an iteration: each member has one token more.
   void count_iteration(Batch& batch) {
     ++batch.iteration;
@@ -246,6 +270,7 @@ protected:
     batch.members += width;
     batch.members_of[pool] += width;
     batch.kv[pool] += tokens;
+    batch.arriving_kv[pool] -= tokens;
     if (limits_.lengths) batch.lengths[pool].join(tokens, batch.iteration);
     Index& chain = batch.leaving[slot_of(leaves_at(request))];
     next_leaving_[request] = chain;

@@ -145,6 +145,7 @@ void PromptScheduler::free(Index request) {
 void PromptScheduler::preempt(PromptBatch& batch, int pool) {
   if (batch.prompt != kNone && pool_[batch.prompt] == pool) {
     const Index victim = std::exchange(batch.prompt, kNone);
+    batch.arriving_kv[pool_[victim]] -= known(victim);
     queue_again(victim, computed_[victim]);
     change_.sent_back.push_back(victim);
     return;
@@ -212,7 +213,7 @@ void PromptScheduler::admit(PromptBatch& batch, std::int64_t& budget) {
   const std::int64_t seats = ceil_div(limits_.max_requests, limits_.batches);
   while (budget > 0 && !queue_.empty() && batch.requests() < seats && running_ < limits_.max_requests) {
     const Index request = queue_.front().second;
-    if (!try_admit(request)) return;
+    if (!try_admit(batch, request)) return;
     queue_.pop();
     batch_[request] = static_cast<std::uint16_t>(&batch - batches_.data());
     change_.admitted.push_back(request);
@@ -220,12 +221,10 @@ void PromptScheduler::admit(PromptBatch& batch, std::int64_t& budget) {
   }
 }
 
-// It goes into the pool with the most room if that has room for all of it, and takes what is there already.
-bool PromptScheduler::try_admit(Index request) {
-  std::size_t best = 0;
-  for (std::size_t i = 1; i < pools_.size(); ++i) {
-    if (pools_[i].free() > pools_[best].free()) best = i;
-  }
+// It goes into its batch's pool if that has room for all of it, and takes what is there already.
+bool PromptScheduler::try_admit(PromptBatch& batch, Index request) {
+  const std::int64_t all = blocks_for(request, grows() ? known(request) : final_tokens(request));
+  const auto best = static_cast<std::size_t>(pool_for(batch, all + request_blocks_));
   BlockPool& pool = pools_[best];
   const auto prefix = requests_.prefix(request);
   // Its last token is computed, whatever is there: what comes after it is made from it.
@@ -237,7 +236,6 @@ bool PromptScheduler::try_admit(Index request) {
     from_line += pool.held(prefix[static_cast<std::size_t>(hits)]) ? 0 : prefix_blocks_;
   const bool kept = hits == shareable(request) && pool_[request] == best;
   const std::int64_t own = kept ? pool.kept(request) : 0;
-  const std::int64_t all = blocks_for(request, grows() ? known(request) : final_tokens(request));
   const std::int64_t more = all - hits * prefix_blocks_ - own;
   if (more + request_blocks_ + from_line + own > pool.free()) return false;
   if (kept) {
@@ -246,6 +244,7 @@ bool PromptScheduler::try_admit(Index request) {
     pool_of(request).forget(request);
   }
   pool_[request] = static_cast<std::uint16_t>(best);
+  batch.arriving_kv[best] += known(request);
   for (std::int64_t i = 0; i < hits; ++i) pool.hold(prefix[static_cast<std::size_t>(i)]);
   shared_[request] = static_cast<std::int32_t>(hits);
   computed_[request] =
@@ -271,12 +270,14 @@ void PromptScheduler::check_integrity() const {
   };
   std::vector<std::int64_t> members(batches_.size());
   std::vector<std::vector<std::int64_t>> kv(batches_.size(), std::vector<std::int64_t>(pools_.size()));
+  auto arriving_kv = kv;
   for (std::size_t row = 0; row < states_.size(); ++row) {
     const auto request = static_cast<Index>(row);
     if (states_[row] != RequestState::kRunning) continue;
     const PromptBatch& batch = batches_[batch_[row]];
     if (request == batch.prompt || std::ranges::find(batch.joining, request) != batch.joining.end()) {
       count(request, computed_[row]);
+      arriving_kv[batch_[row]][pool_[row]] += known(request);
       continue;
     }
     const std::int64_t there = computed(batch, request);
@@ -292,6 +293,7 @@ void PromptScheduler::check_integrity() const {
     running -= static_cast<std::int64_t>(batch.held.size());
     expect(members[j] == batch.members, "a batch's members are counted wrong");
     expect(kv[j] == batch.kv, "a batch's KV tokens are wrong");
+    expect(arriving_kv[j] == batch.arriving_kv, "the KV tokens of prompts under way are wrong");
     expect(batch.step.rows <= prompts_.budget, "a batch computes more than its budget");
   }
   expect(running == running_, "the number of running requests is wrong");

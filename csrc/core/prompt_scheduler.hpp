@@ -111,7 +111,7 @@ private:
   void queue_again(Index request, std::int64_t computed);
   bool compute(PromptBatch& batch, Index request, std::int64_t& budget);
   void admit(PromptBatch& batch, std::int64_t& budget);
-  bool try_admit(Index request);
+  bool try_admit(PromptBatch& batch, Index request);
   void leave(PromptBatch& batch, Index request) {
     leave_members(batch, request, 1, computed(batch, request));
   }

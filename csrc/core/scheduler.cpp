@@ -40,7 +40,7 @@ void Scheduler::remove(Index request) {
     case RequestState::kAdmitted:
       // It has what it was charged, as one that has just joined does.
       std::erase(batch.joining, request);
-      batch.arriving -= requests_.width_of(request);
+      arrive(batch, request, -1);
       give_back(request, charge(request));
       break;
     case RequestState::kRunning:
@@ -87,7 +87,7 @@ void Scheduler::unjoin(Index request) {
         "only a request that is ready, or has joined an iteration under way, can leave");
   unchain(batch, request);
   part(batch, request);
-  batch.arriving += requests_.width_of(request);
+  arrive(batch, request, 1);
   states_[request] = RequestState::kAdmitted;
 }
 
@@ -140,7 +140,8 @@ std::int64_t Scheduler::watermark() const { return grows() && running_ > 0 ? poo
 bool Scheduler::try_admit(Index request) {
   const std::int64_t width = requests_.width_of(request);
   if (running_ + width > limits_.max_requests) return false;
-  const int pool = pools_.roomiest();
+  const std::size_t batch = batch_for(width);
+  const int pool = pool_for(request, batches_[batch]);
   const auto prefix = requests_.prefix(request);
   std::int64_t needed = charge(request);
   if (needed <= pools_.free(pool) && !prefix.empty()) {
@@ -149,14 +150,32 @@ bool Scheduler::try_admit(Index request) {
   if (needed + watermark() > pools_.free(pool)) return false;
   pools_.take(pool, charge(request));
   if (!prefix.empty()) pools_.hold(pool, prefix, requests_.prompt[request], requests_.prefix_block_tokens);
-  const std::size_t batch = batch_for(width);
   pool_[request] = static_cast<std::uint16_t>(pool);
   batch_[request] = static_cast<std::uint16_t>(batch);
   states_[request] = RequestState::kAdmitted;
   (limits_.staged ? change_.admitted : batches_[batch].joining).push_back(request);
-  batches_[batch].arriving += width;
+  arrive(batches_[batch], request, 1);
   running_ += width;
   return true;
+}
+
+int Scheduler::pool_for(Index request, const DecodingBatch& batch) const {
+  if (limits_.pools == 1) return 0;
+  const std::size_t ids = requests_.prefix(request).size();
+  const std::int64_t prefix =
+      pools_.prefix_tokens_alone(ids, requests_.prompt[request], requests_.prefix_block_tokens);
+  const std::int64_t needed = pools_.rounded(charge(request) + prefix + watermark());
+  return Batching::pool_for(batch, needed / limits_.block_tokens);
+}
+
+// Counts a request among those that will join the batch (sign 1), or no more (-1).
+void Scheduler::arrive(DecodingBatch& batch, Index request, int sign) {
+  batch.arriving += sign * requests_.width_of(request);
+  batch.arriving_kv[pool_[request]] += sign * tokens_at_join(request);
+}
+
+std::int64_t Scheduler::tokens_at_join(Index request) const {
+  return requests_.prompt[request] + requests_.width_of(request) * produced_[request];
 }
 
 // The batch with the fewest requests, so that all take about the same time. If there are not `min_batch`
@@ -178,7 +197,7 @@ std::size_t Scheduler::batch_for(std::int64_t width) const {
 void Scheduler::join(DecodingBatch& batch) {
   for (const Index request : batch.joining) {
     const std::int64_t width = requests_.width_of(request);
-    const std::int64_t tokens = requests_.prompt[request] + width * produced_[request];
+    const std::int64_t tokens = tokens_at_join(request);
     batch.arriving -= width;
     joined_[request] = batch.iteration;
     states_[request] = RequestState::kRunning;

@@ -90,6 +90,9 @@ private:
   void admit();
   bool try_admit(Index request);
   std::size_t batch_for(std::int64_t width) const;
+  int pool_for(Index request, const DecodingBatch& batch) const;
+  void arrive(DecodingBatch& batch, Index request, int sign);
+  std::int64_t tokens_at_join(Index request) const;
   std::int64_t watermark() const;
   void join(DecodingBatch& batch);
   void part(DecodingBatch& batch, Index request);

@@ -16,6 +16,7 @@ void Scheduler::check_integrity() const {
   std::vector<std::int64_t> size(batches_.size());
   std::vector<std::int64_t> arriving(batches_.size());
   std::vector<std::vector<std::int64_t>> kv(batches_.size(), std::vector<std::int64_t>(used.size()));
+  auto arriving_kv = kv;
   std::vector<std::unordered_map<std::int64_t, std::int64_t>> prefixes(used.size());
   std::int64_t running = 0;
   for (std::size_t row = 0; row < states_.size(); ++row) {
@@ -38,6 +39,7 @@ void Scheduler::check_integrity() const {
       kv[batch_[row]][pool] += requests_.prompt[row] + width * (produced_[request] + made);
     } else {
       arriving[batch_[row]] += width;
+      arriving_kv[batch_[row]][pool] += tokens_at_join(request);
     }
   }
   expect(running == running_, "the number of running requests is wrong");
@@ -51,6 +53,7 @@ void Scheduler::check_integrity() const {
     }
     expect(limits_.staged ? arriving[j] >= 0 : arriving[j] == 0, "the number of joining requests is wrong");
     expect(kv[j] == batches_[j].kv, "a batch's KV tokens are wrong");
+    expect(arriving_kv[j] == batches_[j].arriving_kv, "the KV tokens of arriving requests are wrong");
   }
   for (std::size_t pool = 0; pool < used.size(); ++pool) {
     const std::int64_t taken = pools_.capacity() - pools_.free(static_cast<int>(pool));

@@ -27,7 +27,9 @@ class ReplayKeywords(TypedDict, total=False):
     stream_chunks: int
     stream_along: Literal["heads", "requests"]
     absorb: Literal["attention", "model"]
-    routing: Literal["skewed", "uniform"]
+    routing: str
+    expert_kernel: Literal["deepgemm-masked", "megamoe-fp4", "megamoe-fp8"]
+    wire: Literal["bf16", "fp8"]
     kv_overcommit: float
     host: str
     host_async: bool

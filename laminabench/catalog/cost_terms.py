@@ -224,14 +224,25 @@ class AllReduceCost(CollectiveCost, frozen=True):
 
 
 class DispatchCost(msgspec.Struct, frozen=True):
-    """Tokens to the ranks of their experts, or results back: t = latency + per_byte x bytes of a rank."""
+    """Tokens to the ranks of their experts, or results back.
+
+    t = latency + per_expert x experts of all ranks + per_byte x bytes of a rank: a kernel waits for a count
+    from every rank and expert.
+    """
 
     latency_s: Latency
     per_byte_s: Annotated[float, Coefficient("per_byte_ps", PS, "time")]
     origin: Origin
+    ranks: Annotated[float, Coefficient("ranks", 1, "shape")] = 0.0  # that were measured; 0: all of the nodes
+    per_expert_s: Annotated[float, Coefficient("per_expert_ns", NS, "time")] = 0.0
 
-    def seconds(self, size_bytes: ArrayLike) -> Float64:
-        return self.latency_s + self.per_byte_s * np.asarray(size_bytes, np.float64)
+    def share(self, ranks: int) -> float:
+        """Return how much more of its bytes a rank sends to others if there are so many."""
+        return (1 - 1 / ranks) / (1 - 1 / self.ranks) if self.ranks else 1.0
+
+    def seconds(self, size_bytes: ArrayLike, experts: ArrayLike = 0) -> Float64:
+        waits = self.latency_s + self.per_expert_s * np.asarray(experts, np.float64)
+        return waits + self.per_byte_s * np.asarray(size_bytes, np.float64)
 
 
 # What DeepEP sends for a (token, expert) pair: fp8 with a scale of 4 bytes for 128 elements and 16 bytes that
@@ -280,6 +291,37 @@ class ExpertCost(msgspec.Struct, frozen=True):
         moved = 4 * hidden * pairs + 6 * inter * pairs + 4 * hidden * rows
         small = self.activation * moved / device.bandwidth_bytes_per_s
         return self.overhead_s + self.per_expert_s * active + np.hypot(memory, compute) + small
+
+
+class MaskedExpertCost(msgspec.Struct, frozen=True):
+    """The routed experts of one layer on one rank by masked grouped products, as DeepEP's layouts need them.
+
+    t = overhead + per_expert E + sqrt(M^2 + C^2), where E experts are on the rank, M reads the weights of the
+    active ones, and C computes the (token, expert) pairs.
+    """
+
+    overhead_s: Overhead
+    per_expert_s: Annotated[float, Coefficient("per_expert_ns", NS, "time")]
+    bandwidth_efficiency: BandwidthEfficiency
+    flops_efficiency: FlopsEfficiency
+    origin: Origin
+
+    def seconds(
+        self,
+        device: Device,
+        hidden: ArrayLike,
+        inter: ArrayLike,
+        dtype: str,
+        local: ArrayLike,
+        active: ArrayLike,
+        pairs: ArrayLike,
+    ) -> Float64:
+        sizes = (np.asarray(size, np.float64) for size in (hidden, inter, local, active, pairs))
+        hidden, inter, local, active, pairs = sizes
+        weights = 3 * hidden * inter * DTYPE_BYTES[dtype] * active
+        memory = weights / (self.bandwidth_efficiency * device.bandwidth_bytes_per_s)
+        compute = 6 * hidden * inter * pairs / (self.flops_efficiency * device.flops_for(dtype))
+        return self.overhead_s + self.per_expert_s * local + np.hypot(memory, compute)
 
 
 class LatentCost(msgspec.Struct, frozen=True):

@@ -40,6 +40,7 @@ from laminabench.catalog.cost_terms import (
     HostCost,
     LatentCost,
     LatentPromptCost,
+    MaskedExpertCost,
     PromptAttentionCost,
     PromptTerms,
 )
@@ -110,6 +111,8 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
     attention_of: Mapping[AttentionKey, AttentionCost] = msgspec.field(default_factory=dict)
     prompt_attention_of: Mapping[AttentionKey, PromptAttentionCost] = msgspec.field(default_factory=dict)
     experts: Mapping[DtypeKey, ExpertCost] = msgspec.field(default_factory=dict)
+    # Of layouts that send tokens to the devices of their experts.
+    masked_experts: Mapping[DtypeKey, MaskedExpertCost] = msgspec.field(default_factory=dict)
     # A latent KV (MLA): decoding by the format of the cache, prompts, and the products of absorption.
     latent: Mapping[DtypeKey, LatentCost] = msgspec.field(default_factory=dict)
     latent_prompts: Mapping[str, LatentPromptCost] = msgspec.field(default_factory=dict)
@@ -255,8 +258,13 @@ class CostSet(msgspec.Struct, frozen=True, kw_only=True):
         key = CollectiveKey(self.source_of(self.collectives, device), op, degree)
         return self._next_larger(self.collectives, key, op)
 
+    def masked_cost(self, device: Device, dtype: str) -> MaskedExpertCost | None:
+        """Return the cost of experts by masked products; None if it was not measured."""
+        name = self.measured_as(device)
+        return self.masked_experts.get(DtypeKey(name, canonical_dtype(dtype)))
+
     def dispatch_cost(self, device: Device, op: str, nodes: int = 1) -> DispatchCost:
-        """Return the cost of `dispatch` or `combine` over the devices of some nodes."""
+        """Return the cost of `dispatch` or `combine` over the devices of some domains of fast links."""
         name = self.source_of(self.dispatch, device)
         return self._next_larger(self.dispatch, DispatchKey(name, op, nodes), op)
 

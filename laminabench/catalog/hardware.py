@@ -17,7 +17,7 @@ GB = 1e9  # everywhere in this project: data sheets and the papers count in powe
 # float16 and bfloat16 run at the same rate on every device listed.
 _SAME_RATE = {"fp16": "bf16", "float16": "bf16", "bfloat16": "bf16", "float8": "fp8"}
 # The units that compute with weights in these formats: weights of 4 bits are unpacked to bf16, but for nvfp4.
-COMPUTED_IN = {"fp8_block": "fp8", "mxfp4": "bf16", "int4": "bf16", "nvfp4": "fp4"}
+COMPUTED_IN = {"fp8_block": "fp8", "fp8_fused": "fp8", "mxfp4": "bf16", "int4": "bf16", "nvfp4": "fp4"}
 
 
 # Source of the watts: a data sheet, an assumption, or the user.
@@ -86,6 +86,8 @@ class Device:
     power_w: float | None
     source: str
     power_basis: PowerBasis = "rated"
+    link_domain: int = 8  # devices that the fast links connect
+    own_working_bytes: float = 0.0  # of an engine, next to weights and KV; 0: not known of this device
     board: str | None = None  # of boards.toml, where an iteration is computed from that instead of cost sets
     notes: str = ""
     rent: ListedPrice | None = None
@@ -163,6 +165,7 @@ class Device:
             "memory_gb": self.memory_bytes / GB,
             "bandwidth_gb_per_s": self.bandwidth_bytes_per_s / GB,
             "interchip_gb_per_s": self.interchip_bytes_per_s / GB,
+            "link_domain": self.link_domain,
             "nic_gb_per_s": self.nic_bytes_per_s / GB,
             "power_w": self.power_w,
             "power_basis": None if self.power_w is None else self.power_basis,
@@ -256,6 +259,8 @@ def _device(name: str, row: Table) -> Device:
         flops={dtype: rate * 1e12 for dtype, rate in row["tflops"].items()},
         memory_bytes=row["memory_gb"] * GB,
         bandwidth_bytes_per_s=row["bandwidth_gb_per_s"] * GB,
+        link_domain=row.get("link_domain", 8),
+        own_working_bytes=row.get("working_gb", 0.0) * GB,
         interchip_bytes_per_s=row["interchip_gb_per_s"] * GB,
         nic_bytes_per_s=row["nic_gbit_per_s"] / 8 * GB,
         power_w=row.get("power_w"),

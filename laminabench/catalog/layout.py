@@ -11,6 +11,7 @@ from laminabench.util.errors import UserError
 NODE_DEVICES = 8
 
 _PIECE = re.compile(r"(tp|dp|ep|pp)(\d{1,4})")
+_LOW_LATENCY = "ll"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -18,12 +19,20 @@ class Layout:
     """Stages of `tp` x `dp` devices. Attention is split `tp` ways, in `dp` groups with requests of their own.
 
     Experts are dealt out over `ep` of a stage's devices, each of them split over what is left of these.
+    Groups reach the experts by gathering all tokens, or each token is sent to its experts' devices
+    (DeepEP's low-latency kernels): across nodes always, within a node with `low_latency`, written `dp8ep8ll`.
     """
 
     tp: int = 1
     dp: int = 1
     ep: int = 1
     pp: int = 1
+    low_latency: bool = False
+
+    @property
+    def dispatches(self) -> bool:
+        """Whether tokens are sent to the devices of their experts."""
+        return self.dp > 1 and (self.low_latency or self.nodes > 1)
 
     @property
     def stage(self) -> int:
@@ -51,7 +60,8 @@ class Layout:
 
     def __str__(self) -> str:
         pieces = {"tp": self.tp, "dp": self.dp, "ep": self.ep, "pp": self.pp}
-        return "".join(f"{name}{size}" for name, size in pieces.items() if size > 1) or "tp1"
+        text = "".join(f"{name}{size}" for name, size in pieces.items() if size > 1) or "tp1"
+        return f"{text}{_LOW_LATENCY}" if self.low_latency else text
 
 
 # A number alone is tensor parallelism over so many.
@@ -64,6 +74,8 @@ def layout_of(split: Split) -> Layout:
 
 def parse_layout(text: str, devices: int) -> Layout:
     """Read `dp8ep8` for so many devices; what is left of them is tensor parallelism unless it says."""
+    low_latency = text.endswith(_LOW_LATENCY)
+    text = text.removesuffix(_LOW_LATENCY)
     sizes = {name: int(size) for name, size in _PIECE.findall(text)}
     if (
         not sizes
@@ -73,10 +85,10 @@ def parse_layout(text: str, devices: int) -> Layout:
     ):
         raise UserError(
             "deployment-bad-layout",
-            f"layout {text!r} cannot be read; write tp, dp, ep and pp with their sizes: tp8, dp8ep8",
+            f"layout {text!r} cannot be read; write tp, dp, ep, pp with their sizes, as dp8ep8 or dp8ep8ll",
         )
     others = sizes.get("dp", 1) * sizes.get("pp", 1)
-    layout = Layout(**{"tp": max(1, devices // others), **sizes})
+    layout = Layout(**{"tp": max(1, devices // others), **sizes}, low_latency=low_latency)
     if layout.devices != devices or layout.stage % layout.ep:
         why = (
             f"is of {layout.devices} devices, not of {devices}"

@@ -19,6 +19,7 @@ DTYPE_BYTES: Mapping[str, float] = {
     "fp32": 4,
     # With a scale for each block of weights: of 128 x 128 (which is nothing), of 32, 32 and 16.
     "fp8_block": 1,
+    "fp8_fused": 1,  # by blocks, of activations that the kernel before has quantised
     "mxfp4": 0.53125,
     "int4": 0.53125,
     "nvfp4": 0.5625,
@@ -445,6 +446,8 @@ class ModelShape:
         width, block = self.experts.intermediate, BLOCK_SIZE.get(self.expert_dtype, 1)
         if layout.ep > self.experts.count:
             return f"{self.experts.count} experts are fewer than {layout.ep} devices"
+        if self.experts.count % layout.ep:
+            return f"{self.experts.count} experts do not divide over {layout.ep} devices"
         if layout.expert_tp > 1 and self.expert_dtype == "fp8_block" and width // layout.expert_tp % block:
             return f"experts of width {width} in blocks of {block} do not divide over {layout.expert_tp}"
         if width % layout.expert_tp:

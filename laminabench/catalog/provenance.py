@@ -62,15 +62,19 @@ def _own_terms(costs: CostSet, model: ModelShape, device: Device, layout: Layout
     """Return the terms that only some models and layouts have, by name."""
     terms: list[tuple[str, Any]] = []
     if model.experts:
-        terms.append((f"experts in {model.expert_dtype}", costs.expert_cost(device, model.expert_dtype)))
+        masked = costs.masked_cost(device, model.expert_dtype) if layout.dispatches else None
+        experts = masked or costs.expert_cost(device, model.expert_dtype)
+        terms.append((f"{'masked ' if masked else ''}experts in {model.expert_dtype}", experts))
     if model.latent:
         terms.append(("batched", costs.batched_cost(device)))
     if model.window:
         size = (model.head_dim, model.kv_dtype, model.window.tokens)
         terms.append(("windows", costs.attention_cost(device, *size)))
-    if layout.nodes > 1:
-        sent = ((op, costs.dispatch_cost(device, op, layout.nodes)) for op in DISPATCH_BYTES)
-        terms += [(f"{op} over {layout.nodes} nodes", cost) for op, cost in sent]
+    if layout.dispatches:
+        for op in DISPATCH_BYTES:
+            cost = costs.dispatch_cost(device, op, -(-layout.stage // device.link_domain))
+            measured = f", measured on {cost.ranks:g}" if cost.ranks else ""
+            terms.append((f"{op} over {layout.stage} ranks{measured}", cost))
     elif layout.dp > 1:
         for op in ("all_gather", "reduce_scatter"):
             terms.append((f"{op} over {layout.dp}", costs.collective_cost(device, op, layout.dp)))

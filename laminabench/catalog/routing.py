@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import csv
+import math
 from functools import cache
 from heapq import heapify, heapreplace
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from laminabench.catalog.cost_terms import Float64
+from laminabench.util import safe_parse
+from laminabench.util.errors import UserError
 
 DRAWS = 16  # of loads, whose mean is taken
 
@@ -19,6 +24,61 @@ class ExpertLoad(NamedTuple):
 
     active: Float64
     pairs: Float64
+
+
+class RoutingCurve(NamedTuple):
+    """Load of the busiest rank as it was measured, by a step's tokens: shares of its experts, and of a mean.
+
+    `active` is the share of the rank's experts with a token, `busiest` its pairs over those of a mean rank.
+    """
+
+    tokens: tuple[float, ...]
+    active: tuple[float, ...]
+    busiest: tuple[float, ...]
+
+    def load(self, experts: int, top_k: int, ep: int, tokens: ArrayLike) -> ExpertLoad:
+        """Return the load; between points by the logarithm of tokens, beyond them as at the nearest."""
+        rows = np.maximum(np.asarray(tokens, np.float64), 1.0)
+        at, known = np.log(rows), np.log(self.tokens)
+        pairs = np.interp(at, known, self.busiest) * rows * top_k / ep
+        active = np.interp(at, known, self.active) * experts / ep
+        return ExpertLoad(np.minimum(active, np.maximum(pairs, 1.0)), pairs)
+
+
+COLUMNS = ("tokens", "active", "busiest")
+
+
+def read_routing(path: Path) -> RoutingCurve:
+    """Return the curve of a CSV file with the columns of COLUMNS; raise a UserError for what is wrong."""
+
+    def wrong(what: str) -> UserError:
+        return UserError(
+            "routing-bad-file",
+            f"--routing {path}: {what}; write skewed, uniform, or a CSV file with the columns "
+            f"{','.join(COLUMNS)}, as 12,0.284,1.3",
+        )
+
+    try:
+        lines = safe_parse.text(path).splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise wrong("it cannot be read") from error
+    if not lines or tuple(lines[0].replace(" ", "").split(",")) != COLUMNS:
+        raise wrong("line 1 does not name the columns")
+    points: list[tuple[float, float, float]] = []
+    for number, cells in enumerate(csv.reader(lines[1:]), 2):
+        try:
+            tokens, active, busiest = map(float, cells)
+        except ValueError as error:
+            raise wrong(f"line {number} is not three numbers") from error
+        rising = tokens > (points[-1][0] if points else 0.0)
+        if not (rising and math.isfinite(tokens) and 0 < active <= 1 and 1 <= busiest < math.inf):
+            raise wrong(
+                f"line {number} needs more tokens than the line before, 0 < active <= 1, busiest >= 1"
+            )
+        points.append((tokens, active, busiest))
+    if not points:
+        raise wrong("it has no rows")
+    return RoutingCurve(*zip(*points, strict=True))
 
 
 def uniform(experts: int, top_k: int, ep: int, tokens: ArrayLike) -> ExpertLoad:

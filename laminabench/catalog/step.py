@@ -16,11 +16,11 @@ from laminabench.catalog.hardware import Device
 from laminabench.catalog.layout import Layout, Split, layout_of
 from laminabench.catalog.models import ModelShape, Place, Product
 from laminabench.catalog.routers import router_seconds
-from laminabench.catalog.routing import skewed, uniform
+from laminabench.catalog.routing import ExpertLoad, RoutingCurve, skewed, uniform
 from laminabench.util.errors import UserError
 
-# How tokens choose experts: each as often as any other, or some far more often than others.
-Routing = Literal["skewed", "uniform"]
+# How tokens choose experts: each as often as any other, some far more often than others, or as measured.
+Routing = Literal["skewed", "uniform"] | RoutingCurve
 # The power laws of the tables that experts were measured by; that of models whose experts are in groups.
 SKEW, SKEW_OF_GROUPS = 1.2, 1.01
 # vLLM computes shared experts beside the routed ones, on a stream of their own, for no more rows than these.
@@ -87,7 +87,7 @@ def model_step(
     parts = (
         summed(products) - beside_seconds(products, padded, experts),
         costs.elementwise_seconds(model, device, layout, padded),
-        collective_seconds(costs, model, device, layout, padded),
+        collective_seconds(costs, model, device, layout, padded, routing),
         _lm_head_seconds(costs, model, device, layout, own),
         experts,
         placed("before"),
@@ -162,6 +162,13 @@ def experts_seconds(
     experts = model.experts
     if experts is None:
         return np.zeros_like(rows)
+    masked = costs.masked_cost(device, model.expert_dtype) if layout.dispatches else None
+    if masked:
+        points = ROWS[: 1 + int(np.searchsorted(ROWS, float(rows.max())))]
+        local, inter = experts.count / layout.ep, experts.intermediate // layout.expert_tp
+        load = _load(model, layout, points, routing)
+        each = masked.seconds(device, model.hidden, inter, model.expert_dtype, local, *load)
+        return model.expert_layers * np.interp(rows, points, each)
     cost = costs.expert_cost(device, model.expert_dtype)
     curve = costs.measured_experts(model, device, layout)
     most, there = float(rows.max()), costs.as_measured(device)
@@ -171,11 +178,7 @@ def experts_seconds(
     points = ROWS[: 1 + int(np.searchsorted(ROWS, most))]
     if curve:
         points = np.union1d(points, curve.rows)
-    if routing == "uniform":
-        load = uniform(experts.count, experts.top_k, layout.ep, points)
-    else:
-        skew = SKEW if experts.groups == 1 else SKEW_OF_GROUPS
-        load = skewed(experts.count, experts.top_k, layout.ep, points, skew)
+    load = _load(model, layout, points, routing)
     inter = experts.intermediate // layout.expert_tp
 
     def formula(on: Device) -> Float64:
@@ -190,8 +193,25 @@ def experts_seconds(
     return model.expert_layers * np.interp(rows, points, each)
 
 
+def _load(model: ModelShape, layout: Layout, tokens: Float64, routing: Routing) -> ExpertLoad:
+    """Return the load of the busiest rank, or of all where they are alike."""
+    experts = model.experts
+    assert experts
+    if isinstance(routing, RoutingCurve):
+        return routing.load(experts.count, experts.top_k, layout.ep, tokens)
+    if routing == "uniform":
+        return uniform(experts.count, experts.top_k, layout.ep, tokens)
+    skew = SKEW if experts.groups == 1 else SKEW_OF_GROUPS
+    return skewed(experts.count, experts.top_k, layout.ep, tokens, skew)
+
+
 def collective_seconds(
-    costs: CostSet, model: ModelShape, device: Device, layout: Layout, rows: Float64
+    costs: CostSet,
+    model: ModelShape,
+    device: Device,
+    layout: Layout,
+    rows: Float64,
+    routing: Routing = "skewed",
 ) -> Float64:
     """Return the seconds of all layers' exchanges, with so many rows per data-parallel group.
 
@@ -204,25 +224,42 @@ def collective_seconds(
     squares = model.layers * norm_seconds(costs, model, device, layout.tp, rows)
     if layout.dp == 1:
         return model.layers * (2 * reduce) + squares
-    if layout.nodes == 1:
+    if not layout.dispatches:
         total = layout.dp * size
         exchange = costs.collective_cost(device, "all_gather", layout.dp).seconds(device, layout.dp, total)
         exchange = exchange + costs.collective_cost(device, "reduce_scatter", layout.dp).seconds(
             device, layout.dp, total
         )
     else:
-        assert model.experts is not None
-        nodes, tokens = layout.nodes, np.ceil(rows / layout.tp)
         exchange = sum(
-            (
-                costs.dispatch_cost(device, op, nodes).seconds(
-                    tokens * model.experts.top_k * DISPATCH_BYTES[op](model.hidden)
-                )
-                for op in DISPATCH_BYTES
-            ),
+            (dispatch_seconds(costs, model, device, layout, rows, op, routing) for op in DISPATCH_BYTES),
             np.zeros_like(rows),
         )
     return (model.layers + model.dense_layers) * reduce + model.expert_layers * exchange + squares
+
+
+def dispatch_seconds(
+    costs: CostSet,
+    model: ModelShape,
+    device: Device,
+    layout: Layout,
+    rows: Float64,
+    op: str,
+    routing: Routing,
+) -> Float64:
+    """Return the seconds in which the busiest rank receives a layer's tokens, or sends their results back.
+
+    Of measurements with fewer ranks the bytes are scaled: more of them leave the rank.
+    """
+    assert model.experts is not None
+    cost = costs.dispatch_cost(device, op, -(-layout.stage // device.link_domain))
+    size = np.ceil(rows / layout.tp) * model.experts.top_k * DISPATCH_BYTES[op](model.hidden)
+    if cost.ranks:
+        points = ROWS[: 1 + int(np.searchsorted(ROWS, float(rows.max()) * layout.dp))]
+        load = _load(model, layout, points, routing)
+        busiest = load.pairs / (points * model.experts.top_k / layout.ep)
+        size = size * np.interp(rows * layout.dp, points, busiest) * cost.share(layout.stage)
+    return cost.seconds(size, model.experts.count)
 
 
 def norm_seconds(costs: CostSet, model: ModelShape, device: Device, tp: int, rows: Float64) -> Float64:

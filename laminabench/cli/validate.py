@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from laminabench.workflows.validate.twin import Twin
 
 KINDS = ("recorded", "published", "serving")
+STEPS = "disaggregation"
 # Live replays of this machine: an engine in one process, with workers that take turns or overlap, and with
 # two for attention, one of which shares its core with the model worker where there are only two.
 ENGINES = ("1xcpu", "1xcpu+1xcpu --batches 1", "1xcpu+1xcpu --batches 2")
@@ -52,7 +53,7 @@ TWINS = {
 
 @click.command()
 @click.argument(
-    "kinds", nargs=-1, type=click.Choice([*KINDS, "twin", "emulated", "all"]), metavar="[KIND]..."
+    "kinds", nargs=-1, type=click.Choice([*KINDS, STEPS, "twin", "emulated", "all"]), metavar="[KIND]..."
 )
 @option("--recorded own", PATH, "A live Run of yours, a file of --save, or LLMServingSim's folder.")
 @option("--costs", None, "Cost set to predict with; default: each recording's own.")
@@ -66,7 +67,7 @@ TWINS = {
     help="A live replay here and its modelled twin; repeatable; default: of llama-mini.",
 )
 @option("--rounds", click.IntRange(1, 1000), "Rounds of all twins.", 3)
-@option("--rows", FILE, "Of `serving`: loads of a CSV with the columns of aiconfigurator's sample instead.")
+@option("--rows", FILE, "Rows of a CSV instead: loads of `serving`, or steps of `disaggregation`.")
 @option("--fit-on", None, "Of `serving`: fit hosts to this device's loads, and judge the others: b200.")
 @option("--save", FILE, "File of your recording's numbers (.toml).")
 @option("-o --out --output folder", PATH, "Folder for validation.json and the pictures.")
@@ -94,22 +95,33 @@ def validate(
     laminabench validate serving --costs vllm-0.24
     laminabench validate serving --rows loads.csv --json
     laminabench validate all -o mine
+    laminabench validate disaggregation --rows mine.csv
     laminabench validate emulated
     laminabench calibrate -o here.toml && laminabench validate twin --costs here.toml
     laminabench validate --recorded runs/mine --costs mine.toml --deployment 1xrtx-4090 --max-num-seqs 256
     """
+    from laminabench.render.sheets.disaggregation import disaggregation_sheets
     from laminabench.render.sheets.validate import moved_sheet, sheets_of
     from laminabench.render.terminal import print_sheet
-    from laminabench.workflows.validate import emulated, gate, judges, published, recorded, serving, twin
+    from laminabench.workflows.validate import (
+        disaggregation,
+        emulated,
+        gate,
+        published,
+        recorded,
+        twin,
+    )
     from laminabench.workflows.validate.recording import names, packaged_recording
     from laminabench.workflows.validate.stored import validation_of
 
     if own is None and (save or any(value is not None for value in settings.values())):
         raise click.UsageError("--save and what your recording was set up with go with --recorded")
-    if rows is not None or fit_on is not None:
+    if (rows is not None and STEPS not in kinds) or fit_on is not None:
         kinds = (*kinds, "serving")
     saved = None if against is None else gate.read_stored(against)
-    chosen = set((*KINDS, "twin", "emulated") if "all" in kinds else kinds or (() if own or twins else KINDS))
+    chosen = set(
+        (*KINDS, STEPS, "twin", "emulated") if "all" in kinds else kinds or (() if own or twins else KINDS)
+    )
     live = _twins(twins, costs, rounds, folder, out) if twins or "twin" in chosen else []
     agreed = emulated.agreements(_emulated(), out) if "emulated" in chosen else []
     recordings = [packaged_recording(name) for name in names()] if "recorded" in chosen else []
@@ -120,24 +132,16 @@ def validate(
     elsewhere = None if live else costs
     judged = recorded.judged(recordings, elsewhere)
     printed = published.rows(elsewhere) if "published" in chosen else []
-    served = _served(elsewhere, rows, out) if "serving" in chosen else []
+    served = _served(elsewhere, None if STEPS in kinds else rows, out) if "serving" in chosen else []
     if judged:
         result["recorded"] = [each.describe() for each in judged]
     if printed:
         result["published"] = [row.describe() for row in printed]
         result["published_mean_error_percent"] = published.mean_error(printed)
     if served:
-        result["serving"] = {
-            "groups": [group.describe() for group in serving.grouped(served)],
-            "standings": [each.describe() for each in judges.standings(served)],
-            "points": [each.describe() for each in served],
-        }
-    if fit_on is not None:
-        from laminabench.workflows.validate.refit import refit
-
-        with out.progress("fitting", unit="loads"):
-            again = refit([each.point for each in served], fit_on, elsewhere)
-        result["serving"]["refit"] = again.describe()
+        result["serving"] = _described(served, fit_on, elsewhere, out)
+    steps = disaggregation.results(rows, elsewhere) if STEPS in chosen else {}
+    result |= steps
     if live:
         result["twin"] = [each.describe() for each in live]
         result["twin_same_order"] = twin.same_order(live)
@@ -148,7 +152,8 @@ def validate(
         _keep(folder, result, judged, served, out)
 
     def render(console: Console) -> None:
-        for sheet in (*sheets_of(validation_of(result)), *([moved_sheet(changes)] if changes else [])):
+        sheets = [*sheets_of(validation_of(result)), *disaggregation_sheets(steps)]
+        for sheet in (*sheets, *([moved_sheet(changes)] if changes else [])):
             print_sheet(console, sheet)
 
     moved = [change._asdict() | {"worse": change.worse} for change in changes]
@@ -159,6 +164,24 @@ def validate(
             f"{len(worse)} errors are over {gate.ALLOWED:g} points worse than in {against}: "
             f"{'; '.join(worse)}; if that is meant, `validate -o` keeps them",
         )
+
+
+def _described(
+    served: Sequence[Judged], fit_on: str | None, costs: str | None, out: Output
+) -> dict[str, Any]:
+    """Describe predicted loads, and how those of other devices come out with hosts fitted to one."""
+    from laminabench.workflows.validate import judges, serving
+    from laminabench.workflows.validate.refit import refit
+
+    described: dict[str, Any] = {
+        "groups": [group.describe() for group in serving.grouped(served)],
+        "standings": [each.describe() for each in judges.standings(served)],
+        "points": [each.describe() for each in served],
+    }
+    if fit_on is not None:
+        with out.progress("fitting", unit="loads"):
+            described["refit"] = refit([each.point for each in served], fit_on, costs).describe()
+    return described
 
 
 def _served(costs: str | None, rows: Path | None, out: Output) -> list[Judged]:

@@ -178,8 +178,20 @@ class ReplayRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         hardware_option("MLA: the workers that project queries and outputs to and from the latent.", _LAMINA),
     ] = None
     routing: Annotated[
-        Literal["skewed", "uniform"] | None,
-        hardware_option("Mixture of experts: the load of experts.", ("lamina", "vllm", "afd", EMULATED)),
+        str | None,
+        hardware_option(
+            "Mixture of experts: the load of experts: skewed, uniform or a CSV file.",
+            ("lamina", "vllm", "afd", EMULATED),
+            reach="files",
+        ),
+    ] = None
+    expert_kernel: Annotated[
+        Literal["deepgemm-masked", "megamoe-fp8", "megamoe-fp4"] | None,
+        hardware_option("Experts apart from attention: masked products, or fused with exchange.", _SPLIT),
+    ] = None
+    wire: Annotated[
+        Literal["bf16", "fp8"] | None,
+        hardware_option("Format of what travels between both sides; fp8 is sent by kernels.", _SPLIT),
     ] = None
     kv_overcommit: Annotated[
         Annotated[float, Meta(ge=1, le=100)] | None,

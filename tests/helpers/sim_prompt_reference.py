@@ -183,17 +183,21 @@ class PromptCluster(sim_reference.Cluster):
         return budget - tokens
 
     def try_admit(self, batch: Any, r: Prompted) -> bool:
-        pool = max(range(len(self.memory)), key=lambda i: len(self.memory[i].line))  # the first of equals
-        memory = self.memory[pool]
         grows = self.given["admission"] == "grow"
         known = r.prompt + r.made
+        extra = self.extra // self.block
+        needed = self.blocks_for(r, known if grows else r.prompt + r.output)
+        tokens = [0] * len(self.pools)
+        for each in self.requests:
+            if each.seated and each.batch == batch.number and each.finished < 0:
+                tokens[each.pool] += each.computed if each.decodes else each.prompt + each.made
+        pool = self.emptiest(tokens, [len(memory.line) for memory in self.memory], needed + extra)
+        memory = self.memory[pool]
         hits = 0
         while hits < min(self.shareable(r), (known - 1) // self.unit) and memory.here(r.prefix[hits]):
             hits += 1
         own = memory.cached_blocks(r.row) if hits == self.shareable(r) else 0
         shared_blocks = sum(r.prefix[i] in memory.holders for i in range(hits)) * self.unit_blocks
-        needed = self.blocks_for(r, known if grows else r.prompt + r.output)
-        extra = self.extra // self.block
         if needed + extra - shared_blocks > len(memory.line):
             return False
         for other in self.memory:  # no longer reusable from now on

@@ -255,19 +255,36 @@ class Cluster:
     def admit(self) -> None:
         while self.queue and self.running() < self.given["max_requests"]:
             head = min(self.queue, key=lambda request: (request.key, request.order))
-            pool = max(self.pools, key=self.free_tokens)  # the first of equals
-            if not self.fits(head, pool):
-                return
-            self.queue.remove(head)
-            self.charge(head, pool)
-            head.pool = self.pools.index(pool)
-            self.admitted(head)
             # As many batches as have enough requests each: the fullest. Python's sorts keep equals in order.
             load = {b.number: len(b.requests) + len(b.admitted) for b in self.batches}
             enough = max(1, (sum(load.values()) + 1) // self.given["min_batch"])
             fullest = sorted(self.batches, key=lambda b: -load[b.number])[:enough]
             batch = min(sorted(fullest, key=lambda b: b.number), key=lambda b: load[b.number])
+            head.pool = self.pool_for(head, batch)
+            pool = self.pools[head.pool]
+            if not self.fits(head, pool):
+                return
+            self.queue.remove(head)
+            self.charge(head, pool)
+            self.admitted(head)
             batch.admitted.append(head)
+
+    def pool_for(self, request: Request, batch: Batch) -> int:
+        spare = self.capacity // 100 if self.given["admission"] == "grow" and self.running() else 0
+        alone = self.own_tokens(request) + spare
+        alone += sum(blocks_up(length, self.block) for length in self.shared_lengths(request).values())
+        tokens = [0] * len(self.pools)
+        for r in batch.requests + batch.admitted:
+            tokens[r.pool] += r.prompt + r.made
+        return self.emptiest(tokens, [self.free_tokens(pool) for pool in self.pools], alone)
+
+    def emptiest(self, tokens: list[int], free: list[int], needed: int) -> int:
+        """Return the pool with the fewest tokens of a batch that has room; the roomiest if none has."""
+        roomiest = free.index(max(free))
+        enough = [pool for pool, room in enumerate(free) if room >= needed]
+        if len(self.batches) == 1 or not enough:
+            return roomiest
+        return min(enough, key=lambda pool: (tokens[pool], -free[pool], pool))
 
     def admitted(self, request: Request) -> None:
         """Note that a request was given memory."""

@@ -128,7 +128,7 @@ def _measured(folder: Path) -> CostSet:
     )
 
 
-GPUS_OF_024 = ("a100_sxm", "b200_sxm", "h100_sxm", "h200_sxm")
+GPUS_OF_024 = ("a100_sxm", "b200_sxm", "gb200", "h100_sxm", "h200_sxm")
 HOST_OF_024 = HostCost(
     0.0,
     0.0,
@@ -152,7 +152,7 @@ def _vllm_024(folder: Path) -> CostSet:
     }
     return replace(
         costs,
-        title="vLLM 0.24 on H100, H200 and B200, 0.14 on A100: mixtures of experts and latent KV too",
+        title="vLLM 0.24 on H100, H200 and B200, 0.19 on GB200, 0.14 on A100: experts and latent KV too",
         host=HOST_OF_024,
         prompt_attention={
             **costs.prompt_attention,

@@ -44,8 +44,16 @@ def grid_gemm(on: Device, dtype: str, samples: Samples, source: str) -> GemmCost
     return fit.sourced(samples, source, "m 1-2048; n, k 512-65536", errors)
 
 
+# Last-level caches that hold the KV of much of a table, whose times say little of reading it from memory.
+CACHE_BYTES = {"gb200": 126e6}
+
+
 def decode_attention(on: Device, samples: Samples, source: str, kind: AttentionKind = FULL) -> AttentionCost:
-    fit = terms.attention(on)
+    cache = CACHE_BYTES.get(on.name, 0.0)
+    kv_bytes = samples["batch"] * samples["context"] * samples["kv_heads"] * samples["token_bytes"]
+    samples = samples.where(kv_bytes >= cache)
+    # A KV that is larger than the cache fills the device whatever the number of requests.
+    fit = terms.attention(on, **({"fill": 0.0} if cache else {}))
     cost = fit.to(samples)
     busy = samples.where(samples["batch"] * samples["kv_heads"] >= 64)
     errors = {

@@ -17,6 +17,7 @@ from laminabench.catalog.cost_terms import (
     Float64,
     LatentCost,
     LatentPromptCost,
+    MaskedExpertCost,
     Origin,
 )
 from laminabench.catalog.fitting import terms
@@ -61,6 +62,21 @@ def experts(on: Device, dtype: str, samples: Samples, source: str) -> ExpertCost
     source = f"{source}; skewed loads, the busiest rank{held_out}"
     covered = "1-2048 tokens; over 1-8 devices, split or dealt out; gated experts"
     return fit.sourced(samples, source, covered, errors, cost)
+
+
+def masked_experts(on: Device, dtype: str, samples: Samples, source: str) -> MaskedExpertCost:
+    """Fit one model's experts by masked products; held out is each number of ranks in turn."""
+
+    def times(of: Samples) -> Callable[[MaskedExpertCost], Float64]:
+        hidden, inter = of["hidden"], of["inter"]
+        local, active, pairs = of["local"], of["active"], of["pairs"]
+        return lambda cost: cost.seconds(on, hidden, inter, dtype, local, active, pairs)
+
+    start = {"overhead_s": 20.0, "per_expert_s": 500.0, "bandwidth_efficiency": 0.8, "flops_efficiency": 0.5}
+    fit = Fit(MaskedExpertCost, start, times)
+    errors = _held_out(fit, samples, _each(samples["local"]))
+    covered = f"{min(samples['local']):g}-{max(samples['local']):g} experts of a rank, each as often"
+    return fit.sourced(samples, f"{source}; held out: each number of ranks in turn", covered, errors)
 
 
 def latent(
@@ -120,11 +136,14 @@ def collective(on: Device, degree: int, samples: Samples, source: str) -> Collec
     return terms.collective(CollectiveCost, on, degree).sourced(samples, source, "512 B to 128 MiB")
 
 
-def dispatch(samples: Samples, source: str) -> DispatchCost:
+def dispatch(samples: Samples, source: str, ranks: int = 0) -> DispatchCost:
+    """Fit a dispatch or combine; that of so many ranks alone, by the number of experts too."""
+    start = {"latency_s": 12.0, "per_byte_s": 5.0}
     fit = Fit(
         DispatchCost,
-        {"latency_s": 12.0, "per_byte_s": 5.0},
-        lambda of: lambda cost: cost.seconds(of["bytes"]),
+        {**start, "per_expert_s": 20.0} if ranks else start,
+        lambda of: lambda cost: cost.seconds(of["bytes"], of["experts"]),
+        {"ranks": float(ranks)} if ranks else {},
     )
     errors = _held_out(fit, samples, _each(samples["hidden"]))
     if errors:

@@ -120,7 +120,7 @@ def gemm(on: Device, dtype: str) -> Fit[GemmCost]:
     return Fit(GemmCost, start, times, {"sharpness": 1.0})
 
 
-def attention(on: Device) -> Fit[AttentionCost]:
+def attention(on: Device, **given: float) -> Fit[AttentionCost]:
     """Return a fit for one layer, in which a token has so many bytes of K and V for a KV head."""
 
     def times(of: Samples) -> Callable[[AttentionCost], Float64]:
@@ -135,7 +135,8 @@ def attention(on: Device) -> Fit[AttentionCost]:
         return seconds
 
     start = {"overhead_s": 11.0, "per_query_head_s": 1.5, "bandwidth_efficiency": 0.85, "fill": 3.0}
-    return Fit(AttentionCost, start, times)
+    free = {name: value for name, value in start.items() if name not in given}
+    return Fit(AttentionCost, free, times, given)
 
 
 def prompt_attention(on: Device) -> Fit[PromptAttentionCost]:

@@ -44,7 +44,9 @@ from laminabench.catalog.measured import Curve, Measured
 from laminabench.catalog.models import ModelShape
 from laminabench.util.errors import UserError
 
-DTYPES = ("bf16", "fp8", "fp8_block", "nvfp4")
+DTYPES = ("bf16", "fp8", "fp8_block", "fp8_fused", "nvfp4")
+# Whose table it is, where not vLLM's: DeepGEMM alone, as systems use it that quantise in the kernel before.
+FRAMEWORK_OF = {"fp8_fused": "trtllm"}
 # Of block-wise fp8 these versions timed the launch of the kernel.
 LAUNCH_BOUND = ("0.18.", "0.22.", "0.24.")
 
@@ -65,7 +67,8 @@ def cost_set(
     kernels = Kernels()
     for each in tables:
         for dtype in DTYPES:
-            table = each.newest("gemm", "gemm", without=LAUNCH_BOUND if dtype == "fp8_block" else ())
+            framework = FRAMEWORK_OF.get(dtype, "vllm")
+            table = each.newest("gemm", "gemm", framework, LAUNCH_BOUND if dtype == "fp8_block" else ())
             samples = vllm_gemm(table, dtype) if table else None
             if table is None or not samples:
                 continue
@@ -120,6 +123,7 @@ def cost_set(
         attention_of=kernels.attention,
         prompt_attention_of=kernels.prompts,
         experts=kernels.experts,
+        masked_experts=kernels.masked,
         latent=kernels.latent,
         latent_prompts=kernels.latent_prompts,
         batched=kernels.batched,

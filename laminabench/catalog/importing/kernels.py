@@ -27,6 +27,7 @@ from laminabench.catalog.cost_terms import (
     GemmCost,
     LatentCost,
     LatentPromptCost,
+    MaskedExpertCost,
     Origin,
     PromptAttentionCost,
 )
@@ -38,6 +39,7 @@ from laminabench.catalog.importing.tables import GpuTables
 from laminabench.catalog.importing.vllm_mixtures import (
     deepep_dispatch,
     latent_kernel,
+    masked_experts,
     nccl_collective,
     vllm_batched,
     vllm_experts,
@@ -64,6 +66,9 @@ NODES = (1, 2, 4, 8)
 # Kernels of decode attention by framework, and the share of FLOPS from which on computing binds them.
 DECODE, COMPUTING_BINDS = {"sglang": "fa3-128"}, 0.7
 FLASHMLA_ROWS = 64  # of a tile of the decode kernel over a latent KV
+MOST_ERROR = 50.0  # in percent, of a fit that is of use
+# GPUs of a node in these tables, where its fast links reach farther.
+NODE_RANKS = {"gb200": 4}
 
 
 @dataclass(slots=True)
@@ -73,6 +78,7 @@ class Kernels:
     attention: dict[AttentionKey, AttentionCost] = field(default_factory=dict)
     prompts: dict[AttentionKey, PromptAttentionCost] = field(default_factory=dict)
     experts: dict[DtypeKey, ExpertCost] = field(default_factory=dict)
+    masked: dict[DtypeKey, MaskedExpertCost] = field(default_factory=dict)
     latent: dict[DtypeKey, LatentCost] = field(default_factory=dict)
     latent_prompts: dict[str, LatentPromptCost] = field(default_factory=dict)
     batched: dict[str, BatchedCost] = field(default_factory=dict)
@@ -111,7 +117,10 @@ class Kernels:
         origin = Origin("measured", of.source(table), "context 256-131072")
         for heads, kv_heads in _pairs(samples, "heads", "kv_heads"):
             part = samples.where((samples["heads"] == heads) & (samples["kv_heads"] == kv_heads))
-            if lines := mixtures.attention_lines(part, origin):
+            lines = mixtures.attention_lines(part, origin)
+            token = 2 * kv_heads * kind.head_dim * DTYPE_BYTES[kind.kv_dtype]
+            largest = token * (part["batch"] * part["context"]).max()
+            if lines and largest >= 4 * formulas.CACHE_BYTES.get(of.device.name, 0.0):
                 self.lines[LinesKey(of.device.name, heads, kv_heads, *kind)] = lines
 
     def _experts(self, of: GpuTables) -> None:
@@ -127,6 +136,9 @@ class Kernels:
                     of.device, dtype, samples, of.source(table)
                 )
                 self._curves(of, dtype, samples, of.source(table))
+        if wide := of.newest("moe", "wideep_generation_moe", "sglang"):
+            cost = mixtures.masked_experts(of.device, "fp8_block", masked_experts(wide), of.source(wide))
+            self.masked[DtypeKey(name, "fp8_block")] = cost
         if name in SLOW_FP8 and (stands := self.experts.get(DtypeKey(name, "fp8_block"))):
             source = f"fp8 by blocks stands for fp8 by tensor, whose rows are slow: {stands.origin.source}"
             origin = Origin("assumed", source, stands.origin.range)
@@ -181,9 +193,9 @@ class Kernels:
                 return float(sum(gemm.seconds(on, rows, n, k) for n, k in shapes))
 
             source = f"{of.source(table)}: the module less its projections by the formula of GEMMs"
-            self.latent_prompts[on.name] = mixtures.latent_prompts(
-                on, overhead, projections, vllm_latent_prompts(table), source
-            )
+            prompts = mixtures.latent_prompts(on, overhead, projections, vllm_latent_prompts(table), source)
+            if prompts.origin.errors["held_out_op"] <= MOST_ERROR:
+                self.latent_prompts[on.name] = prompts
         if table := of.newest("mla_bmm", "mla_bmm"):
             self.batched[on.name] = mixtures.batched(on, vllm_batched(table), of.source(table))
 
@@ -201,7 +213,10 @@ class Kernels:
                 for nodes in NODES:
                     if len(samples := deepep_dispatch(table, op, nodes)):
                         source = f"{of.source(table)}, DeepEP's low-latency kernels"
-                        self.dispatch[DispatchKey(on.name, op, nodes)] = mixtures.dispatch(samples, source)
+                        ranks = NODE_RANKS.get(on.name, 0) * nodes
+                        self.dispatch[DispatchKey(on.name, op, nodes)] = mixtures.dispatch(
+                            samples, source, ranks
+                        )
 
 
 def in_tiles(cost: AttentionCost, of: GpuTables, kv_dtype: str = "bf16") -> AttentionCost:

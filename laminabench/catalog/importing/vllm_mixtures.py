@@ -24,6 +24,7 @@ SKEWS: dict[Experts, float] = {(7168, 2048, 8, 256): 1.01}
 # Nemotron's are not gated: two matrices instead of three.
 UNGATED_HIDDEN, UNGATED_TOP_K = (1024, 2688), 22
 MAX_TOKENS = 4096
+FEWEST_CHOSEN = 4
 
 
 def vllm_experts(path: Path, dtype: str) -> Samples:
@@ -42,6 +43,21 @@ def vllm_experts(path: Path, dtype: str) -> Samples:
     samples = samples_of(table, {**names, "skew": "skew"}, latency_s(table))
     active, pairs = _routing(samples)
     return Samples({**samples.columns, "active": active, "pairs": pairs}, samples.seconds)
+
+
+def masked_experts(path: Path) -> Samples:
+    """Return a rank's experts by masked products, each of which has as many tokens; fp8 by blocks."""
+    counts = ["num_tokens", *EXPERTS.values(), "moe_tp_size", "moe_ep_size"]
+    table = read_frame(path, text=["moe_dtype", "distribution"], counts=counts, times=["latency"])
+    even = (table.distribution == "uniform") & (table.moe_tp_size == 1) & (table.moe_dtype == "fp8_block")
+    table = table[even]
+    table = table.assign(
+        local=table.num_experts / table.moe_ep_size, pairs=table.num_tokens * table.topk / table.moe_ep_size
+    )
+    table = table.assign(active=np.minimum(table.local, table.pairs))
+    names = {"hidden": "hidden_size", "inter": "inter_size"}
+    same = {name: name for name in ("local", "active", "pairs")}
+    return samples_of(table, {**names, **same}, latency_s(table))
 
 
 def _routing(samples: Samples) -> tuple[Float64, Float64]:
@@ -122,9 +138,10 @@ def nccl_collective(path: Path, op: str, degree: int) -> Samples:
 def deepep_dispatch(path: Path, op: str, nodes: int) -> Samples:
     """DeepEP's low-latency kernels, by the bytes that a rank sends: their own count of them."""
     took = f"{op}_avg_t_us"
-    counts = ["node_num", "hidden_size", "num_token", "num_topk"]
+    counts = ["node_num", "hidden_size", "num_token", "num_topk", "num_experts"]
     table = read_frame(path, counts=counts, times=[took])
-    table = table[table.node_num == nodes]
+    # Few experts to choose from are few ranks to send to.
+    table = table[(table.node_num == nodes) & (table.num_topk >= FEWEST_CHOSEN)]
     table = table.assign(bytes=table.num_token * table.num_topk * DISPATCH_BYTES[op](table.hidden_size))
-    names = {"bytes": "bytes", "hidden": "hidden_size"}
+    names = {"bytes": "bytes", "hidden": "hidden_size", "experts": "num_experts"}
     return samples_of(table, names, table[took].to_numpy(np.float64) * 1e-6)

@@ -30,7 +30,7 @@ def vllm_gemm(path: Path, dtype: str) -> Samples:
 
 
 # What aiconfigurator's tables call the formats.
-CALLED = {"bf16": "bfloat16", "int4": "int4_wo", "mxfp4": "w4a16_mxfp4"}
+CALLED = {"bf16": "bfloat16", "int4": "int4_wo", "mxfp4": "w4a16_mxfp4", "fp8_fused": "fp8_block"}
 
 
 def called(dtype: str) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ import numpy as np
 
 from laminabench.catalog.provenance import attention_sources, provenance, step_sources
 from laminabench.systems.modelled.setup import (
-    WORKING_BYTES,
     Modelled,
     Setup,
     assumptions,
@@ -22,6 +21,7 @@ from laminabench.systems.modelled.setup import (
     served_facts,
     slices,
     spec_of,
+    working_bytes,
 )
 from laminabench.util.errors import UserError
 
@@ -39,14 +39,9 @@ def build(setup: Setup) -> Modelled:
             f"vllm runs on one kind of device, not on {deployment}; write for example 4xh100",
         )
     layout, device = deployment.model.shared(), deployment.model.device
+    weights, tokens = group_memory(setup)
     # Every data-parallel group has a scheduler of its own.
     setup = replace(setup, prompt_budget=layout.dp * setup.prompt_budget)
-    usable = setup.memory_utilization * device.memory_bytes - WORKING_BYTES
-    weights = check_weights(setup, deployment.model, layout, usable)
-    per_token = model.kv_bytes_per_token * model.kv_share(layout.tp) / layout.pp
-    tokens = kv_tokens(
-        *(usable - weights, per_token, setup, str(deployment), device.memory_bytes - usable), pools=layout.dp
-    )
     most, rows = limits_of(setup, layout.dp * MAX_NUM_SEQS, layout.pp)
     cut = slices(setup, deployment.model, layout, rows)
     requests = -(-np.arange(most + 1) // layout.dp)
@@ -54,6 +49,8 @@ def build(setup: Setup) -> Modelled:
     stages = [f" stage {stage}" for stage in range(layout.pp)] if layout.pp > 1 else [""]
     timing = replace(
         device_timing(setup, device, layout.tp, cut, requests, recompute),
+        # The hosts of the groups work side by side, each for its own requests.
+        host_per_request=setup.costs.host.per_request_s / layout.dp,
         prompts=prompt_timing(setup, device, most, layout, layout.tp),
     )
     spec = replace(
@@ -83,3 +80,14 @@ def build(setup: Setup) -> Modelled:
     sources = step_sources(setup.costs, model, device, layout)
     sources += attention_sources(setup.costs, model, device, layout.tp)
     return Modelled(spec, facts, [*coefficients, *measured_rows(sources, device), *assumptions(setup)])
+
+
+def group_memory(setup: Setup) -> tuple[float, int]:
+    """Return the bytes of weights on each device, and the KV tokens of a data-parallel group."""
+    model, deployment = setup.model, setup.deployment
+    layout, device = deployment.model.shared(), deployment.model.device
+    usable = setup.memory_utilization * device.memory_bytes - working_bytes(setup, layout)
+    weights = check_weights(setup, deployment.model, layout, usable)
+    per_token = model.kv_bytes_per_token * model.kv_share(layout.tp) / layout.pp
+    reserved = device.memory_bytes - usable
+    return weights, kv_tokens(usable - weights, per_token, setup, str(deployment), reserved, pools=layout.dp)

@@ -25,6 +25,7 @@ from laminabench.catalog.host import parse_host, schedules_ahead, with_host
 from laminabench.catalog.kernels import kernel_note
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
+from laminabench.catalog.routing import read_routing
 from laminabench.requests.replay import ReplayRequest
 from laminabench.runs.manifest import Backend
 from laminabench.sim.simulate import simulate
@@ -250,6 +251,8 @@ def prepare(request: ReplayRequest, system: System, listener: Listener) -> Prepa
     )
     if request.host_async is None:
         chosen = replace(chosen, host_async=schedules_ahead(chosen.costs.host, chosen.host_async))
+    if request.routing not in (None, "skewed", "uniform"):
+        chosen = replace(chosen, routing=read_routing(Path(str(request.routing))))
     setup, note = system.settled(
         with_prompts(chosen, budget, admission=request.admission, prefix_sharing=request.prefix_sharing)
     )

@@ -16,6 +16,14 @@ from laminabench.catalog.layout import Layout
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import Network
 from laminabench.catalog.server_host import ServerHost
+from laminabench.catalog.split_kernels import (
+    EXPERT_DTYPES,
+    ExpertKernel,
+    SplitKernels,
+    Wire,
+    split_kernels,
+    with_kernels,
+)
 from laminabench.catalog.step import (
     Routing,
     decode_attention,
@@ -34,6 +42,10 @@ WORKING_BYTES = 2e9
 ATTENTION_WORKING_BYTES = 1e9
 # vLLM's default captures as many rows as twice its requests, and no more than these.
 MOST_GRAPH_ROWS = 512
+# Rows whose activations they cover.
+COVERED_ROWS = 8192
+# Tokens of a rank that DeepEP's low-latency kernels send in one round, as vLLM sets them up by default.
+ROUND_TOKENS = 256
 # Enough rows for GEMMs to be as efficient as in a prefill.
 PREFILL_ROWS = 2048
 
@@ -83,6 +95,52 @@ class Setup:
     routing: Routing = "skewed"  # how tokens choose experts
     absorb: Literal["model", "attention"] = "model"  # MLA: where queries and outputs are multiplied
     graph_rows: int | None = None  # captured as CUDA graphs; by vLLM's rule, if None
+    wire: Wire = "bf16"  # what travels between attention and the rest
+    expert_kernel: ExpertKernel | None = None
+    # Those of the devices where something needs them, unless others are given.
+    split_kernels: SplitKernels | None = None
+
+    @property
+    def fuses(self) -> bool:
+        """Whether kernels of split systems are used."""
+        return self.wire != "bf16" or self.expert_kernel is not None
+
+    def kernels(self, on: Device) -> SplitKernels:
+        return self.split_kernels or split_kernels(on)
+
+    @property
+    def publish_s(self) -> float:
+        """Return the time of a kernel that sends: of the model workers."""
+        return self.kernels(self.deployment.model.device).publish_s if self.wire == "fp8" else 0.0
+
+
+def kernel_rows(setup: Setup) -> list[dict[str, Any]]:
+    """Return the kernels of split systems that the deployment uses, as rows next to the coefficients."""
+    if not setup.fuses:
+        return []
+    both = (setup.deployment.model, setup.deployment.attention)
+    devices = dict.fromkeys(each.device for each in both if each)
+    return [row for device in devices for row in setup.kernels(device).rows(device)]
+
+
+def with_split_kernels(setup: Setup) -> Setup:
+    """Return the setup with split systems' products and experts on all devices, if it wants any."""
+    if not setup.fuses:
+        return setup
+    model, kernel, costs = setup.model, setup.expert_kernel, setup.costs
+    small, _ = model.elementwise()
+    for device in dict.fromkeys(
+        each.device for each in (setup.deployment.model, setup.deployment.attention) if each
+    ):
+        costs = with_kernels(costs, device, setup.kernels(device), kernel, small)
+    if kernel and kernel in EXPERT_DTYPES:
+        if model.experts is None:
+            raise UserError(
+                "replay-flag-unused",
+                f"--expert-kernel is for mixtures of experts, which {model.name} is not; leave it out",
+            )
+        model = replace(model, experts=replace(model.experts, dtype=EXPERT_DTYPES[kernel]))
+    return replace(setup, costs=costs, model=model)
 
 
 def with_prompts(
@@ -302,6 +360,21 @@ def _recompute_seconds(
 ) -> float:
     step = model_step_seconds(costs, model, device, layout, PREFILL_ROWS, routing)
     return float(step) / PREFILL_ROWS
+
+
+def working_bytes(setup: Setup, layout: Layout) -> float:
+    """Return what an engine that computes prompts too has on each device next to weights and KV.
+
+    Activations of more rows than usual, and DeepEP's buffers: two sets, each to send and to receive the
+    results in bf16 of every expert for all tokens of a rank in a round.
+    """
+    model, device = setup.model, setup.deployment.model.device
+    row = 2 * model.hidden + (2 * (model.query_size + model.stored_size) + model.output_size) / layout.tp
+    activations = ACTIVATION_BYTES * row * max(0, setup.prompt_budget - COVERED_ROWS)
+    rounds = 0.0
+    if layout.dispatches and model.experts and device.own_working_bytes:
+        rounds = 4 * model.experts.count * ROUND_TOKENS * ACTIVATION_BYTES * model.hidden
+    return (device.own_working_bytes or WORKING_BYTES) + activations + rounds
 
 
 def check_weights(setup: Setup, workers: Workers, layout: Layout, usable: float) -> float:

@@ -40,6 +40,7 @@ from laminabench.catalog.cost_terms import (
     GemmCost,
     LatentCost,
     LatentPromptCost,
+    MaskedExpertCost,
     Origin,
     PromptAttentionCost,
     rounded_max,
@@ -381,6 +382,20 @@ def test_a_product_for_each_head_and_what_ranks_exchange():
     assert DISPATCH_BYTES["dispatch"](2048) == 2128
     assert DISPATCH_BYTES["combine"](2048) == 4096
     assert DispatchCost(10e-6, 5e-12, MADE_UP).seconds([0, 1e6]) == pytest.approx([10e-6, 15e-6])
+    counted = DispatchCost(10e-6, 5e-12, MADE_UP, ranks=4, per_expert_s=20e-9)
+    assert counted.seconds(1e6, 128) == pytest.approx(10e-6 + 128 * 20e-9 + 5e-6)
+    # Of 16 ranks 15 are others, of 4 it is 3.
+    assert counted.share(16) == pytest.approx((15 / 16) / (3 / 4))
+    assert DispatchCost(10e-6, 5e-12, MADE_UP).share(16) == 1
+
+
+def test_masked_experts_look_at_all_of_a_rank_and_read_the_active_ones():
+    gb200 = device("gb200")
+    cost = MaskedExpertCost(20e-6, 0.5e-6, 0.8, 0.5, MADE_UP)
+    weights = 3 * 4096 * 1536 * 6 / (0.8 * 8e12)
+    compute = 6 * 4096 * 1536 * 256 / (0.5 * 5e15)
+    found = cost.seconds(gb200, 4096, 1536, "fp8_block", 8, 6, 256)
+    assert found == pytest.approx(20e-6 + 8 * 0.5e-6 + (weights**2 + compute**2) ** 0.5)
 
 
 def _with_every_term():

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from laminabench.catalog.routing import skewed, uniform
+from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.find_model import model
+from laminabench.catalog.hardware import device
+from laminabench.catalog.layout import Layout
+from laminabench.catalog.routing import RoutingCurve, read_routing, skewed, uniform
+from laminabench.catalog.step import model_step
+from laminabench.util.errors import UserError
 
 
 def test_uniform_loads_by_hand():
@@ -35,3 +41,42 @@ def test_no_expert_has_a_token_twice():
     # Of two experts that each token takes both of, each has all tokens.
     found = skewed(2, 2, 2, [32], 1.2)
     assert (float(found.active[0]), float(found.pairs[0])) == (1, 32)
+
+
+def test_a_measured_curve_by_hand(tmp_path):
+    path = tmp_path / "routing.csv"
+    path.write_text("tokens,active,busiest\n10,0.25,1.5\n1000,0.75,1.1\n")
+    found = read_routing(path).load(128, 8, 4, [1, 10, 100, 100_000])
+    # Halfway on a logarithmic scale; a token has no more experts than pairs.
+    assert found.active == pytest.approx([3, 8, 16, 24])
+    assert found.pairs == pytest.approx([3, 30, 260, 220_000])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "tokens,active\n1,1\n",
+        "tokens,active,busiest\n",
+        "tokens,active,busiest\n1,x,1\n",
+        "tokens,active,busiest\n1,0.5,0.5\n",
+        "tokens,active,busiest\n2,0.5,1\n1,0.5,1\n",
+        "tokens,active,busiest\n1,nan,1\n",
+    ],
+)
+def test_a_bad_curve_is_refused(text, tmp_path):
+    path = tmp_path / "routing.csv"
+    path.write_text(text)
+    with pytest.raises(UserError) as failed:
+        read_routing(path)
+    assert failed.value.code == "routing-bad-file"
+
+
+def test_a_step_takes_the_curve():
+    costs, gb200, qwen = load_costs("vllm-0.24"), device("gb200"), model("qwen3-235b-a22b")
+    layout = Layout(1, dp=4, ep=4, low_latency=True)
+    few = RoutingCurve((12.0,), (0.284,), (1.0,))
+    assert (
+        model_step(costs, qwen, gb200, layout, 12, few).experts_s
+        < 0.9 * model_step(costs, qwen, gb200, layout, 12, "uniform").experts_s
+    )

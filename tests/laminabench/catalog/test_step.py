@@ -10,12 +10,13 @@ import pytest
 
 from laminabench.catalog import step
 from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.cost_terms import DISPATCH_BYTES
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.fitting import mixtures
 from laminabench.catalog.hardware import device
 from laminabench.catalog.importing.tables import tables_in
 from laminabench.catalog.importing.vllm_mixtures import vllm_experts
-from laminabench.catalog.layout import Layout
+from laminabench.catalog.layout import Layout, parse_layout
 from laminabench.catalog.routers import router_seconds
 from laminabench.catalog.step import decode_attention, model_step
 
@@ -176,6 +177,41 @@ def test_a_device_at_another_price_is_measured_all_the_same():
         model_step(TODAY, shape, each, 2, [64]).experts_s[0] for each in (H200, cheap, fast)
     )
     assert here == there > faster
+
+
+def test_layouts_that_send_tokens_have_masked_experts_and_bytes_of_the_busiest_rank():
+    shape, gb200 = modelled("qwen3-235b-a22b"), device("gb200")
+    layout = Layout(1, 16, 16)
+    uniform, skewed = (
+        model_step(TODAY, shape, gb200, layout, [16 * 96], routing) for routing in ("uniform", "skewed")
+    )
+    masked = TODAY.masked_cost(gb200, "fp8_block")
+    each = masked.seconds(gb200, 4096, 1536, "fp8_block", 8, 8, 96 * 8)
+    assert float(uniform.experts_s[0]) == pytest.approx(94 * float(each), rel=0.01)
+    exchange = sum(
+        float(cost.seconds(96 * 8 * DISPATCH_BYTES[op](4096) * (15 / 16) / (3 / 4), 128))
+        for op in DISPATCH_BYTES
+        for cost in [TODAY.dispatch_cost(gb200, op)]
+    )
+    assert float(uniform.allreduce_s[0]) == pytest.approx(94 * exchange, rel=0.01)
+    assert float(skewed.allreduce_s[0]) > 1.1 * float(uniform.allreduce_s[0])
+
+
+def test_within_a_node_tokens_are_gathered_unless_the_layout_sends_them():
+    shape, gb200 = modelled("qwen3-235b-a22b"), device("gb200")
+    assert not parse_layout("dp4ep4", 4).dispatches
+    assert parse_layout("dp4ep4ll", 4).dispatches
+    gathered, sent = (
+        model_step(TODAY, shape, gb200, parse_layout(text, 4), [4 * 64]) for text in ("dp4ep4", "dp4ep4ll")
+    )
+    assert float(sent.experts_s[0]) < 0.7 * float(gathered.experts_s[0])
+
+
+def test_roofline_prices_layouts_over_nodes_by_nics():
+    shape = modelled("qwen3-235b-a22b")
+    sent = 128 * 8 * (DISPATCH_BYTES["dispatch"](4096) + DISPATCH_BYTES["combine"](4096))
+    found = model_step(SHEET, shape, H200, Layout(1, 16, 16), [16 * 128], "uniform").allreduce_s[0]
+    assert float(found) == pytest.approx(94 * sent / 50e9, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -185,3 +185,53 @@ def test_skipping_repeated_layers_is_exact(case: dict[str, Any]) -> None:
     watched = in_ticks(native(**arguments(**case, record_to=ALWAYS)))
     assert watched["timeline"]["batch"]
     assert all_but_the_timeline(plain) == all_but_the_timeline(watched)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_batches_are_dealt_evenly_over_attention_workers(workers: int) -> None:
+    """Two batches of four equal requests: a worker reads its share of each, whatever their number."""
+    given_ = arguments(
+        prompt=[100] * 8,
+        output=[9] * 8,
+        batches=2,
+        pools=workers,
+        max_requests=8,
+        costs={"attention_per_token": 1.0},
+    )
+    iterations = in_ticks(native(**given_))["iterations"]
+    assert iterations["size"] == [4] * 18
+    assert iterations["attention_s"] == [kv // workers for kv in iterations["kv_tokens"]]
+
+
+def test_a_batch_with_prompts_is_dealt_evenly_too() -> None:
+    """The first batch's long request is on one worker; the second's three short ones are on both."""
+    none = dict.fromkeys(("per_row", "per_pair", "per_token"), 0.0)
+    given_ = arguments(
+        prompt=[300, 100, 100, 100],
+        output=[2] * 4,
+        batches=2,
+        pools=2,
+        max_requests=8,
+        prompt_budget=300,
+        costs={
+            "attention_per_token": 1.0,
+            "prompts": {**none, "fixed": 0, "head": np.zeros(301, int)},
+        },
+    )
+    iterations = in_ticks(native(**given_))["iterations"]
+    second = [at for at, batch in enumerate(iterations["batch"]) if batch == 1]
+    assert [iterations["attention_s"][at] for at in second] == [0, 200]
+
+
+def test_a_worker_without_room_is_passed_over() -> None:
+    """The second batch's first request goes where it has room, though both have none of that batch."""
+    given_ = arguments(
+        prompt=[60, 70],
+        output=[1, 1],
+        batches=2,
+        pools=2,
+        tokens_per_pool=90,
+        max_requests=2,
+        costs={"attention_per_token": 1.0},
+    )
+    assert in_ticks(native(**given_))["requests"]["admitted_s"] == [0, 0]

@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from laminabench.catalog.cost_terms import ACTIVATION_BYTES, Float64
+from laminabench.catalog.cost_terms import Float64
 from laminabench.catalog.deployment import Workers
 from laminabench.catalog.hardware import Device, device
 from laminabench.catalog.layout import NODE_DEVICES, Layout
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.provenance import attention_sources, provenance, step_sources
+from laminabench.catalog.split_kernels import WIRE_BYTES
 from laminabench.catalog.step import lm_head_seconds
 from laminabench.requests.replay import taken_by
 from laminabench.sim.spec import Pipelining, Spec, Timing
@@ -24,6 +25,8 @@ from laminabench.systems.modelled.afd.workers import (
     exchange_degrees,
     feed_bytes,
     feed_slices,
+    fused_layout,
+    fused_seconds,
 )
 from laminabench.systems.modelled.setup import (
     ATTENTION_WORKING_BYTES,
@@ -35,6 +38,7 @@ from laminabench.systems.modelled.setup import (
     Slices,
     assumptions,
     device_timing,
+    kernel_rows,
     kv_tokens,
     limits_of,
     link_rate,
@@ -43,6 +47,7 @@ from laminabench.systems.modelled.setup import (
     spec_of,
     split_by_size,
     split_facts,
+    with_split_kernels,
 )
 from laminabench.systems.modelled.system import (
     ATTENTION_COUNTS,
@@ -83,7 +88,8 @@ def build(setup: Setup) -> Modelled:
             f"deployment {deployment} has no attention workers; afd takes FEED_FORWARD+ATTENTION workers, "
             f"such as {default_deployment(model)}",
         )
-    layout = feed_layout(setup)
+    setup = with_split_kernels(setup)
+    model, layout = setup.model, feed_layout(setup)
     groups = attention_layout(setup, deployment.attention)
     # Every group has its part of an iteration's prompts.
     setup = replace(setup, prompt_budget=groups.dp * setup.prompt_budget)
@@ -178,12 +184,21 @@ def timing_of(setup: Setup, on: Device, layout: Layout, groups: Layout, limits: 
     """Return the times of an iteration; docs/simulator.md has every line of it."""
     model, costs, device = setup.model, setup.costs, setup.deployment.model.device
     head = not setup.prompt_budget
-    mid, last = feed_slices(costs, model, device, layout, limits.rows, setup.routing, head=head)
+    fused = setup.expert_kernel is not None
+    if fused:
+        mid = fused_seconds(costs, model, device, layout, limits.rows, setup.routing)
+        last = mid + (lm_head_seconds(costs, model, on, groups, np.arange(limits.rows + 1)) if head else 0.0)
+    else:
+        mid, last = feed_slices(costs, model, device, layout, limits.rows, setup.routing, head=head)
     # What makes q, k and v is the attention workers'.
     nothing = np.zeros(limits.rows + 1)
     per_group = -(-np.arange(limits.requests + 1) // groups.dp)
     rows = np.arange(limits.rows + 1)
-    products = attention_seconds(costs, model, on, groups.tp, -(-limits.rows // groups.dp))
+    most = -(-limits.rows // groups.dp)
+    products = attention_seconds(costs, model, on, groups.tp, most, router=fused)
+    if setup.wire == "fp8":
+        # Hidden states are sent, and results received, by a kernel each.
+        products = products + 2 * setup.kernels(on).publish_s * (np.arange(most + 1) > 0)
     hidden = hidden_seconds(setup, layout, rows)
     cut = Slices(nothing, mid, last, nothing)
     timing = device_timing(setup, on, groups.tp, cut, per_group, recompute_seconds(setup, on, layout, groups))
@@ -198,7 +213,7 @@ def timing_of(setup: Setup, on: Device, layout: Layout, groups: Layout, limits: 
 
 def hidden_seconds(setup: Setup, layout: Layout, rows: np.ndarray) -> Float64:
     """Return the time of hidden states from one side to the other: half a round trip, and the bytes."""
-    size = ACTIVATION_BYTES * setup.model.hidden * copies(setup.model, layout) * rows
+    size = WIRE_BYTES[setup.wire] * setup.model.hidden * copies(setup.model, layout) * rows
     seconds: Float64 = setup.network.rtt_s / 2 + size / link_rate(setup, layout.devices)
     return seconds
 
@@ -233,7 +248,7 @@ def coefficients(setup: Setup, layout: Layout, groups: Layout) -> list[dict[str,
     without_attention = replace(model, latent=None, window=None)
     feed_rows = {
         row["term"]: row
-        for degree in exchange_degrees(model, layout)
+        for degree in ([fused_layout(layout)] if setup.expert_kernel else exchange_degrees(model, layout))
         for row in provenance(costs, feed, degree, model.dtype, model=without_attention)
     }
     attention_rows = provenance(
@@ -248,6 +263,7 @@ def coefficients(setup: Setup, layout: Layout, groups: Layout) -> list[dict[str,
         *measured_rows(attention_sources(costs, model, on, groups.tp), on),
         *({**row, "device": feed.name} for row in feed_rows.values() if row["term"] not in ATTENTION_TERMS),
         *({**row, "device": on.name} for row in attention_rows if row["term"] != "host"),
+        *kernel_rows(setup),
         {"term": "network", **asdict(setup.network)},
         *assumptions(setup),
     ]

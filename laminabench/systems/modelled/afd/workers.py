@@ -56,15 +56,19 @@ def copies(model: ModelShape, layout: Layout) -> float:
 
 
 @lru_cache(maxsize=128)
-def attention_seconds(costs: CostSet, model: ModelShape, device: Device, tp: int, most: int) -> Float64:
+def attention_seconds(
+    costs: CostSet, model: ModelShape, device: Device, tp: int, most: int, *, router: bool = False
+) -> Float64:
     """Return one layer's seconds on `tp` attention workers, without attention itself, by rows up to `most`.
 
-    The group gathers its tokens when they come and sums up what goes: the two halves of an all-reduce.
+    The group gathers its tokens when they come and sums up what goes: the two halves of an all-reduce. Where
+    the feed-forward side is a fused kernel of experts alone, router and small operators are here.
     """
     rows = np.arange(most + 1.0)
     padded = costs.measured.padded(np.maximum(rows, 1.0))
-    work = summed(priced(costs, device, model.attention_products(tp), padded))
-    work = work + costs.elementwise_seconds(model, device, tp, padded, "attention")
+    products = model.products(tp) if router else model.attention_products(tp)
+    work = summed(priced(costs, device, products, padded))
+    work = work + costs.elementwise_seconds(model, device, tp, padded, None if router else "attention")
     exchange = costs.allreduce_seconds(device, tp, ACTIVATION_BYTES * model.hidden * padded)
     exchange = exchange + norm_seconds(costs, model, device, tp, padded)
     seconds = np.where(rows > 0, work / model.layers + exchange, 0.0)
@@ -84,6 +88,23 @@ def feed_seconds(
     work = work + experts - beside_seconds(products, own, experts)
     work = work + _exchange_seconds(costs, model, device, layout, own)
     return np.where(rows > 0, work / model.layers, 0.0)
+
+
+def fused_layout(layout: Layout) -> Layout:
+    """Return the layout of workers that have nothing but their part of the experts."""
+    return Layout(1, dp=layout.devices, ep=layout.devices, low_latency=True)
+
+
+@lru_cache(maxsize=128)
+def fused_seconds(
+    costs: CostSet, model: ModelShape, device: Device, layout: Layout, most: int, routing: Routing
+) -> Float64:
+    """Return a layer's seconds of experts fused with their exchange, by rows: the busiest of all workers."""
+    sent = fused_layout(layout)
+    model.check_split(sent)
+    rows = np.arange(most + 1.0)
+    seconds = experts_seconds(costs, model, device, sent, np.maximum(rows, 1.0), routing) / model.layers
+    return np.where(rows > 0, seconds, 0.0)
 
 
 def exchange_degrees(model: ModelShape, layout: Layout) -> tuple[int, int]:

@@ -24,9 +24,11 @@ from laminabench.systems.modelled.setup import (
     Limits,
     Modelled,
     Setup,
+    Slices,
     assumptions,
     check_weights,
     device_timing,
+    kernel_rows,
     kv_tokens,
     limits_of,
     measured_rows,
@@ -36,6 +38,7 @@ from laminabench.systems.modelled.setup import (
     spec_of,
     split_by_size,
     split_facts,
+    with_split_kernels,
 )
 from laminabench.systems.modelled.system import EVERY, PROMPTS, SplitSystem, of_today
 from laminabench.systems.modelled.vllm import Vllm
@@ -59,6 +62,7 @@ def default_deployment(model: ModelShape) -> str:
 
 def build(setup: Setup) -> Modelled:
     """Return the deployment as the simulator takes it."""
+    setup = with_split_kernels(setup)
     model, deployment = setup.model, setup.deployment
     if deployment.attention is None:
         raise UserError(
@@ -77,6 +81,12 @@ def build(setup: Setup) -> Modelled:
     batches, pipelining = batches_of(setup)
     replicas = replica_count(pipelining, batches)
     layout = layout_of_replica(setup, replicas)
+    if setup.expert_kernel and not layout.dispatches:
+        raise UserError(
+            "deployment-bad-layout",
+            f"{deployment.model}: --expert-kernel {setup.expert_kernel} takes model workers that send "
+            "tokens to experts; write 4xgb200:dp4ep4ll",
+        )
     # Model workers hold weights and activations only: all of their memory is theirs.
     check_weights(
         *(setup, deployment.model, replace(layout, pp=setup.pipeline_parallel)),
@@ -202,7 +212,7 @@ def timing_of(
 ) -> Timing:
     model, deployment = setup.model, setup.deployment
     assert deployment.attention is not None
-    cut = slices(setup, deployment.model, layout, limits.rows)
+    cut = published(setup, slices(setup, deployment.model, layout, limits.rows))
     batch, rows = np.arange(limits.requests + 1), np.arange(limits.rows + 1)
     # A worker that has whole requests has its share of them; one that has heads has a part of each.
     per_worker = batch if pools == 1 else -(-batch // pools)
@@ -211,6 +221,7 @@ def timing_of(
     hops = migration_seconds(setup, layout.stage, rows)
     recompute = recompute_seconds(setup, deployment.model, layout)
     timing = device_timing(setup, device, workers, cut, per_worker, recompute)
+    outputs = setup.kernels(device).publish_output_s if setup.wire == "fp8" else 0.0
     overlap = overlaps(setup)
     by_request = setup.stream_along != "heads"
     return replace(
@@ -224,13 +235,19 @@ def timing_of(
         migration=hops,
         stream_chunks=chunks if by_request else min(chunks, model.kv_heads),
         stream_by_request=by_request,
-        attention_rows=absorbing_seconds(setup, device, -(-rows // pools)),
+        attention_rows=absorbing_seconds(setup, device, -(-rows // pools)) + outputs * (rows > 0),
         chunk_overhead=setup.costs.layer_attention(model, device, workers).fixed_s,
         transfer_latency=moved.latency,
         device_tokens=device_tokens if setup.overcommit > 1 else 2**62,
         paged_per_token=paged_seconds(setup, pools),
         prompts=prompt_timing(setup, device, limits.requests, layout, workers),
     )
+
+
+def published(setup: Setup, cut: Slices) -> Slices:
+    """Return slices with the kernel that sends q, k and v, as part of what comes before each attention."""
+    sends = setup.publish_s * (cut.mid > 0)
+    return cut._replace(first=cut.first + sends, mid=cut.mid + sends, kv_projection=cut.kv_projection + sends)
 
 
 def absorbing(setup: Setup) -> list[Product]:
@@ -298,7 +315,7 @@ def coefficients(setup: Setup, layout: Layout, pools: int) -> list[dict[str, obj
         setup.deployment.attention.device,
         1,
         prompts=setup.prompt_budget > 0,
-        model=setup.model,
+        model=replace(setup.model, experts=None),
     )
     model_device, attention = setup.deployment.model.device, setup.deployment.attention
     workers = attention.count if pools == 1 else 1
@@ -317,6 +334,7 @@ def coefficients(setup: Setup, layout: Layout, pools: int) -> list[dict[str, obj
             for row in attention_rows
             if row["term"] in ATTENTION_TERMS
         ),
+        *kernel_rows(setup),
         {"term": "network", **asdict(setup.network)},
         *assumptions(setup),
         {

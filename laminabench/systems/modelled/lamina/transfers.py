@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from laminabench.catalog.cost_terms import ACTIVATION_BYTES
+from laminabench.catalog.split_kernels import WIRE_BYTES
 from laminabench.sim.spec import Float64
 from laminabench.systems.modelled.setup import Setup, link_rate
 
@@ -33,9 +34,10 @@ def transfers(setup: Setup, tp: int, batch: np.ndarray) -> Transfers:
     query, output = model.query_size, model.output_size
     if model.latent and setup.absorb == "attention":
         query, output = model.heads * model.latent.query, model.heads * model.latent.value
-    q_bytes = ACTIVATION_BYTES * query * batch
-    kv_bytes = ACTIVATION_BYTES * model.stored_size * batch
-    out_bytes = ACTIVATION_BYTES * output * batch
+    width = WIRE_BYTES[setup.wire]
+    q_bytes = width * query * batch
+    kv_bytes = width * model.stored_size * batch
+    out_bytes = width * output * batch
     return Transfers(
         latency + q_bytes / rate,
         latency + kv_bytes / rate,

@@ -216,7 +216,7 @@ def test_what_ranks_exchange_in_a_node_and_between_nodes(bare: Path) -> None:
 
     def sent(nodes: int, slower: float) -> list[dict[str, object]]:
         return [
-            {"node_num": nodes, "hidden_size": hidden, "num_token": tokens, "num_topk": 8}
+            {"node_num": nodes, "hidden_size": hidden, "num_token": tokens, "num_topk": 8, "num_experts": 256}
             | {
                 f"{op}_avg_t_us": slower * 1e6 * float(send.seconds(tokens * 8 * DISPATCH_BYTES[op](hidden)))
                 for op in ("dispatch", "combine")

@@ -16,6 +16,7 @@ from laminabench.catalog.hardware import device
 from laminabench.catalog.layout import Layout
 from laminabench.catalog.models import ModelShape
 from laminabench.catalog.network import parse_network
+from laminabench.catalog.split_kernels import split_kernels, with_kernels
 from laminabench.catalog.step import model_step
 from laminabench.sim.simulate import Offered, simulate
 from laminabench.systems.modelled.afd.workers import (
@@ -216,3 +217,69 @@ def test_every_coefficient_of_either_side_has_a_source() -> None:
     assert of["h200"] >= {"gemm", "experts in fp8_block", "allreduce over 8", "elementwise"}
     assert of["h20"] >= {"gemm", "attention", "batched", "allreduce over 2", "elementwise"}
     assert not of["h200"] & {"attention", "batched"}
+
+
+def gb200_setup(name: str, **given: Any) -> Setup:
+    """Qwen3 on four GB200 for each side, with the packaged costs."""
+    feed = "4xgb200:ep4" if name == "afd" else "4xgb200:dp4ep4ll"
+    attention = "4xgb200:dp4" if name == "afd" else "4xgb200"
+    costs = load_costs("vllm-0.24")
+    known: dict[str, Any] = {
+        "model": model("qwen3-235b-a22b"),
+        "deployment": parse_deployment(f"{feed}+{attention}"),
+        "costs": costs,
+        "network": parse_network("nvlink", costs.networks),
+        "partition": "requests" if name == "lamina" else None,
+        "max_num_seqs": 24,
+    }
+    return Setup(**known | given)
+
+
+def timed(name: str, **given: Any) -> Any:
+    return system(name).build(gb200_setup(name, **given)).spec.timing
+
+
+def test_a_fused_feed_forward_stage_leaves_the_router_to_attention_workers() -> None:
+    plain, fused = timed("afd"), timed("afd", expert_kernel="megamoe-fp8")
+    kernels = split_kernels(device("gb200"))
+    # Experts and their exchange, and nothing else: at one row, 71.9 us and the weights of a few.
+    assert kernels.experts_us * 1e-6 < fused.mid_slice[1] < kernels.experts_us * 1e-6 + 30e-6
+    costs, qwen = gb200_setup("afd").costs, model("qwen3-235b-a22b")
+    router = costs.gemm_seconds(device("gb200"), 1, 128, 4096)
+    products = with_kernels(costs, device("gb200"), kernels, "megamoe-fp8", 6)
+    own = sum(
+        products.gemm_seconds(device("gb200"), 1, n, k, "fp8_block") for n, k in ((9216, 4096), (4096, 8192))
+    )
+    small = products.elementwise_seconds(qwen, device("gb200"), 1, np.array([1.0]))[0] / qwen.layers
+    assert fused.attention_rows[1] == pytest.approx(own + router + small)
+    assert plain.attention_rows[1] != fused.attention_rows[1]
+
+
+@pytest.mark.parametrize(("name", "kernels"), [("afd", 2), ("lamina", 1)])
+def test_fp8_on_the_wire_is_half_of_the_bytes_and_a_kernel_more(name: str, kernels: int) -> None:
+    bf16 = timed(name, expert_kernel="megamoe-fp8")
+    fp8 = timed(name, expert_kernel="megamoe-fp8", wire="fp8")
+    more = [(each.out_transfer[24] - each.out_transfer[0]) for each in (bf16, fp8)]
+    assert more[1] == pytest.approx(more[0] * 1.03125 / 2)
+    assert fp8.attention_rows[24] - bf16.attention_rows[24] == pytest.approx(kernels * 6.5e-6)
+    sent = fp8.mid_slice[24] - bf16.mid_slice[24]
+    assert sent == pytest.approx(6.5e-6 if name == "lamina" else 0.0)
+
+
+def test_what_lamina_sends_comes_before_each_attention() -> None:
+    bf16, fp8 = timed("lamina"), timed("lamina", wire="fp8")
+    masked = timed("lamina", expert_kernel="deepgemm-masked")
+    assert fp8.first_slice[3] - masked.first_slice[3] == pytest.approx(6.5e-6)
+    assert fp8.first_slice[3] < bf16.first_slice[3]
+
+
+def test_fp4_weights_are_read_in_half_of_the_time() -> None:
+    fp8, fp4 = (timed("lamina", expert_kernel=f"megamoe-{each}") for each in ("fp8", "fp4"))
+    assert fp8.mid_slice[24] - fp4.mid_slice[24] > 20e-6
+
+
+def test_expert_kernels_need_ranks_that_send_tokens() -> None:
+    given = {"deployment": parse_deployment("4xgb200:tp4+4xgb200"), "expert_kernel": "megamoe-fp8"}
+    with pytest.raises(UserError, match="dp4ep4ll") as failed:
+        timed("lamina", **given)
+    assert failed.value.code == "deployment-bad-layout"

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from laminabench.catalog.cost_file import load_costs
 from laminabench.catalog.deployment import parse_deployment
 from laminabench.catalog.find_model import modelled
 from laminabench.catalog.network import parse_network
 from laminabench.systems.modelled.lamina.transfers import transfers
-from laminabench.systems.modelled.setup import Setup
+from laminabench.systems.modelled.setup import Setup, working_bytes
 from laminabench.systems.modelled.system import of_today, worth_trying
 from laminabench.systems.registry import system
 from laminabench.util.errors import UserError
@@ -38,6 +41,28 @@ def test_data_parallel_groups_have_memory_and_requests_of_their_own():
         free = 0.9 * 141e9 - 2e9 - shape.weight_bytes_per_worker(workers.shared())
         # One vector a token and layer, however many share the heads.
         assert spec.tokens_per_pool == int(free // (61 * 576 * 2))
+
+
+def test_hosts_of_groups_work_side_by_side():
+    costs = load_costs("roofline")
+    slow = replace(costs, host=replace(costs.host, per_request_s=16e-6))
+    chosen = setup("deepseek-v3", "8xh200:dp8ep8")
+    timing = system("vllm").build(dataclasses.replace(chosen, costs=slow)).spec.timing
+    assert timing.host_per_request == pytest.approx(2e-6)
+
+
+def test_many_rows_of_prompts_and_buffers_of_dispatch_leave_less_to_kv():
+    layout = parse_deployment("16xgb200:dp16ep16").model.shared()
+    small, large = (
+        working_bytes(setup("qwen3-235b-a22b", "16xgb200:dp16ep16", prompt_budget=rows), layout)
+        for rows in (8192, 40000)
+    )
+    # 4 buffers for 128 experts and 256 tokens of 4,096 in bf16.
+    assert small == pytest.approx(4.17e9 + 4 * 128 * 256 * 2 * 4096)
+    # Hidden states twice, q, k and v before and after rotation, the output.
+    assert large - small == pytest.approx(2 * (40000 - 8192) * (2 * 4096 + 2 * 9216 + 8192))
+    h200 = setup("qwen3-235b-a22b", "16xh200:dp16ep16", prompt_budget=8192)
+    assert working_bytes(h200, layout) == 2e9
 
 
 def test_stages_hold_their_layers_and_the_kv_of_these():

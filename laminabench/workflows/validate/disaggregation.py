@@ -1,0 +1,400 @@
+"""Measured decode steps of disaggregated attention, at a fixed batch and context, and predictions of them."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from laminabench.catalog.cost_file import load_costs
+from laminabench.catalog.cost_terms import HostCost, Origin
+from laminabench.catalog.costs import CostSet, known_devices
+from laminabench.catalog.deployment import Deployment, parse_deployment
+from laminabench.catalog.entries import Table, packaged_in
+from laminabench.catalog.find_model import modelled
+from laminabench.catalog.models import ModelShape
+from laminabench.catalog.network import parse_network
+from laminabench.catalog.routing import RoutingCurve
+from laminabench.catalog.split_kernels import ExpertKernel, SplitKernels
+from laminabench.catalog.step import decode_attention, model_step
+from laminabench.sim.simulate import Offered, simulate
+from laminabench.systems.modelled.homogeneous import group_memory
+from laminabench.systems.modelled.setup import Setup
+from laminabench.systems.registry import system
+from laminabench.traces.table import TraceMeta, make_trace
+from laminabench.util import safe_parse
+from laminabench.util.errors import UserError
+
+COLUMNS = ("id", "model", "system", "attention_side", "batch", "context", "step_ms_cuda")
+NAMES = (*COLUMNS, "model_side", "expert_kernel", "step_ms_wall")
+KERNELS = ("deepgemm-masked", "deepgemm-masked-fp4", "megamoe-fp8", "megamoe-fp4", "megamoe-fp8-m2n")
+# How the product names what the rows' split systems ran.
+KERNEL_OF: Mapping[str, ExpertKernel] = {
+    "deepgemm-masked": "deepgemm-masked",
+    "megamoe-fp8": "megamoe-fp8",
+    "megamoe-fp8-m2n": "megamoe-fp8",
+    "megamoe-fp4": "megamoe-fp4",
+}
+SYSTEMS = ("vllm", "afd", "lamina")
+QUANTITIES = ("cuda", "wall")
+# Micro-batches of split systems.
+BATCHES = 2
+# Simulated steps after the first token.
+STEPS = 8
+MOST_MS = 3.6e6
+# Differences between systems below this share are not expected to have the right sign.
+SURE, NEAR = 0.05, 0.10
+_SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A decode step as it was measured: `batch` requests on each device that holds KV."""
+
+    id: str
+    system: str
+    model: str
+    attention_side: str
+    model_side: str
+    expert_kernel: str
+    batch: int
+    shortest: int
+    longest: int
+    ms: Mapping[str, float | None]  # by quantity
+
+    @property
+    def contexts(self) -> np.ndarray:
+        """Return a device's contexts, evenly spread."""
+        if self.batch == 1:
+            return np.array([(self.shortest + self.longest) // 2])
+        return np.linspace(self.shortest, self.longest, self.batch).round().astype(np.int64)
+
+    def deployment(self, costs: CostSet) -> Deployment:
+        """Return the devices; those of a data-parallel side send tokens to their experts."""
+        holding, model = self.attention_side, self.model_side
+        if self.system == "afd" and ":" not in holding:
+            holding += f":dp{holding.partition('x')[0]}"
+        sides = [each for each in (model, holding) if each]
+        if self.expert_kernel and re.search(r":.*dp(?!1\b)\d", sides[0]) and not sides[0].endswith("ll"):
+            sides[0] += "ll"
+        return parse_deployment("+".join(sides), known_devices([costs]))
+
+    def rate(self, step_ms: float, costs: CostSet) -> float:
+        """Return tokens a second of each device."""
+        deployed = self.deployment(costs)
+        holding = deployed.attention or deployed.model
+        devices = deployed.model.count + (deployed.attention.count if deployed.attention else 0)
+        return 1000 * self.batch * holding.count / (devices * step_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """A measured step with what is predicted of it."""
+
+    row: Measured
+    ms: Mapping[str, float]  # by quantity
+    terms: Mapping[str, float] = field(default_factory=dict)  # ms
+
+    def error(self, quantity: str) -> float | None:
+        """Return the error in percent; None where it was not measured."""
+        measured = self.row.ms[quantity]
+        return None if measured is None else 100 * (self.ms[quantity] / measured - 1)
+
+    def describe(self) -> dict[str, Any]:
+        """Return a JSON description."""
+        row = self.row
+        span = str(row.shortest) if row.shortest == row.longest else f"{row.shortest}-{row.longest}"
+        names = ("id", "system", "model", "attention_side", "model_side", "expert_kernel", "batch")
+        known: dict[str, Any] = {name: getattr(row, name) for name in names}
+        known["context"] = span
+        for quantity in QUANTITIES:
+            known[f"predicted_ms_{quantity}"] = self.ms[quantity]
+            known[f"measured_ms_{quantity}"] = row.ms[quantity]
+            known[f"error_percent_{quantity}"] = self.error(quantity)
+        return {**known, "terms": dict(self.terms)}
+
+
+def table() -> Table:
+    """Return the packaged rows, their source, and what was fitted to them."""
+    return packaged_in(__package__, "disaggregation.toml")
+
+
+def results(path: Path | None, costs: str | None) -> dict[str, Any]:
+    """Return the predictions of a file's rows, or of the packaged ones, and their errors; for JSON."""
+    predictions = predicted(read_rows(path) if path else packaged_rows(), costs)
+    split = [each.row for each in predictions if each.row.system == "lamina"]
+    own = predicted(split, costs, own_kernels=True)
+    return {
+        "rows": [each.describe() for each in predictions],
+        "summaries": summaries(predictions),
+        "with_own_kernels": {"rows": [each.describe() for each in own], "summaries": summaries(own)},
+        "order": order(predictions, costs),
+        "host_fitted": table()["host"],
+        "kv_capacity": kv_capacities(costs),
+    }
+
+
+def kv_capacities(costs: str | None = None) -> list[dict[str, Any]]:
+    """Return the KV tokens on a device that vLLM printed, and those of the model of its memory."""
+    facts = table()
+    about, used = facts["kv"], load_costs(costs or facts["costs"])
+    rows = []
+    for deployment, printed in about["printed"].items():
+        setup = Setup(
+            model=_model(about["model"]),
+            deployment=parse_deployment(deployment, known_devices([used])),
+            costs=used,
+            network=parse_network(facts["network"], used.networks),
+            memory_utilization=about["memory_utilization"],
+            prompt_budget=about["max_batched_tokens"],
+        )
+        tokens = group_memory(setup)[1]
+        error = 100 * (tokens / printed - 1)
+        rows.append(
+            {
+                "deployment": deployment,
+                "printed_tokens": printed,
+                "predicted_tokens": tokens,
+                "error_percent": error,
+            }
+        )
+    return rows
+
+
+def _model(published: str) -> ModelShape:
+    """Return a model by its published name, which may have an owner and the format of the weights."""
+    return modelled(published.rpartition("/")[2].lower().removesuffix("-fp8"))
+
+
+def packaged_rows() -> list[Measured]:
+    """Return the rows that were measured on GB200."""
+    return list(_rows(table()["rows"].strip().splitlines(), "disaggregation.toml"))
+
+
+def read_rows(path: Path) -> list[Measured]:
+    """Return the rows of a CSV file; raise a UserError for what is wrong with it."""
+    try:
+        return list(_rows(safe_parse.text(path).splitlines(), str(path)))
+    except OSError as error:
+        raise UserError("validation-bad-rows", f"cannot read {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError("validation-bad-rows", f"{path} is no CSV file in UTF-8; save it as one") from error
+
+
+def _rows(lines: Iterable[str], where: str) -> Iterator[Measured]:
+    reader = csv.DictReader(lines, strict=True)
+    missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
+    if missing:
+        raise UserError(
+            "validation-bad-rows",
+            f"{where} line 1 lacks the columns {', '.join(missing)}; name them as disaggregation.csv does",
+        )
+    for cells in reader:
+        place = f"{where} line {reader.line_num}"
+        if None in cells:
+            raise UserError(
+                "validation-bad-rows", f"{place} has more cells than line 1; quote commas in text"
+            )
+        yield _row({name: (cells.get(name) or "").strip() for name in NAMES}, place)
+    if reader.line_num < 2:
+        raise UserError("validation-bad-rows", f"{where} has no rows; give at least one measured step")
+
+
+def _row(cells: Mapping[str, str], where: str) -> Measured:
+    def wrong(name: str, wanted: str) -> UserError:
+        return UserError("validation-bad-rows", f"{where}: {name} is {cells[name]!r}; write {wanted}")
+
+    def chosen(name: str, known: Sequence[str]) -> str:
+        if cells[name] not in known:
+            raise wrong(name, f"one of {', '.join(each or 'nothing' for each in known)}")
+        return cells[name]
+
+    def milliseconds(name: str) -> float | None:
+        if not cells[name]:
+            return None
+        try:
+            value = float(cells[name])
+        except ValueError:
+            value = math.nan
+        if not 0 < value < MOST_MS:
+            raise wrong(name, "milliseconds above 0, or nothing")
+        return value
+
+    called = chosen("system", SYSTEMS)
+    split = called != "vllm"
+    if not cells["attention_side"] or bool(cells["model_side"]) != split:
+        raise UserError(
+            "validation-bad-rows",
+            f"{where}: {called} has devices on {'both sides' if split else 'attention_side alone'}; "
+            f"write them as {'4xgb200 and 4xgb200:dp4ep4' if split else '16xgb200:dp16ep16'}",
+        )
+    if not cells["batch"].isdecimal() or not 1 <= int(cells["batch"]) <= 65536:
+        raise wrong("batch", "requests of a device, 1 to 65536")
+    span = _SPAN.fullmatch(cells["context"])
+    shortest, longest = (int(span[1]), int(span[2] or span[1])) if span else (0, 0)
+    if not 1 <= shortest <= longest <= 2**24:
+        raise wrong("context", "tokens, as 8192 or 1024-8192")
+    return Measured(
+        cells["id"],
+        called,
+        cells["model"],
+        cells["attention_side"],
+        cells["model_side"],
+        chosen("expert_kernel", ("", *KERNELS)),
+        int(cells["batch"]),
+        shortest,
+        longest,
+        {name: milliseconds(f"step_ms_{name}") for name in QUANTITIES},
+    )
+
+
+def predicted(
+    rows: Sequence[Measured], costs: str | None = None, *, own_kernels: bool = False
+) -> list[Predicted]:
+    """Predict each row's step with the packaged cost set of these systems, or another.
+
+    With its own kernels, lamina's cut has the kernel times and the routing of the system that was measured.
+    """
+    facts = table()
+    used = load_costs(costs or facts["costs"])
+    # The host is added afterwards: CUDA time has none.
+    used = msgspec.structs.replace(used, host=HostCost(0.0, 0.0, Origin("given", "a step's kernels alone")))
+    return [_predicted(row, used, facts, own_kernels) for row in rows]
+
+
+def _predicted(row: Measured, costs: CostSet, facts: Table, own_kernels: bool) -> Predicted:
+    try:
+        setup = _setup(row, costs, facts["network"])
+        if own_kernels:
+            kernels = msgspec.convert(facts["own_kernels"], SplitKernels)
+            curve = {name: tuple(values) for name, values in facts["own_routing"].items()}
+            setup = replace(setup, split_kernels=kernels, routing=RoutingCurve(**curve))
+        terms = _replicated(row, setup) if row.system == "vllm" else _split(row, setup)
+    except UserError as error:
+        raise error.within(f"row {row.id}") from None
+    cuda = sum(terms.values())
+    host = facts["host"][row.system]
+    extra = host["step_ms"] + host.get("rank_ms", 0.0) * setup.deployment.model.shared().dp
+    ms = {"cuda": cuda, "wall": cuda + extra}
+    return Predicted(row, ms, {**terms, "host": extra})
+
+
+def _setup(row: Measured, costs: CostSet, network: str) -> Setup:
+    """Return the row's devices and model, without a host."""
+    deployment = row.deployment(costs)
+    return Setup(
+        model=_model(row.model),
+        deployment=deployment,
+        costs=costs,
+        network=parse_network(network, costs.networks),
+        batches=BATCHES if row.system != "vllm" else None,
+        partition="requests" if row.system == "lamina" else None,
+        wire="fp8" if row.system != "vllm" else "bf16",
+        expert_kernel=KERNEL_OF.get(row.expert_kernel) if row.system != "vllm" else None,
+        max_num_seqs=row.batch * (deployment.attention or deployment.model).count,
+    )
+
+
+def _replicated(row: Measured, setup: Setup) -> dict[str, float]:
+    """Return the terms of a step of data-parallel engines, ms; each has its batch."""
+    model, layout = setup.model, setup.deployment.model.shared()
+    model.check_split(layout)
+    step = model_step(
+        *(setup.costs, model, setup.deployment.model.device, layout, row.batch * layout.dp, setup.routing)
+    )
+    attention = decode_attention(setup.costs, model, setup.deployment.model.device, layout.tp, row.batch)
+    # The prompts are there, and the measured steps add a token each.
+    contexts = row.contexts + table()["measured_steps"] / 2
+    windows = np.minimum(contexts, model.window.tokens) if model.window else contexts
+    of_kv = attention.per_token_s * contexts.sum() + attention.windowed_per_token_s * windows.sum()
+    seconds = {
+        "attention": model.layers * (attention.fixed_s + of_kv),
+        "gemm": step.gemm_s,
+        "elementwise": step.elementwise_s,
+        "exchange": step.allreduce_s,
+        "experts": step.experts_s,
+        "lm_head": step.lm_head_s,
+    }
+    return {name: 1000 * float(value) for name, value in seconds.items()}
+
+
+def _split(row: Measured, setup: Setup) -> dict[str, float]:
+    """Return a step of a split system as the simulator has it, ms: what a micro-batch spends where."""
+    spec = system(row.system).build(setup).spec
+    assert setup.deployment.attention is not None
+    devices = setup.deployment.attention.count
+    contexts = np.repeat(row.contexts, devices)
+    # Whether the KV fits is no question where it was measured.
+    room = 2 * int(row.contexts.sum() + row.batch * (STEPS + spec.block_tokens))
+    spec = replace(spec, tokens_per_pool=max(spec.tokens_per_pool, room * devices))
+    trace = make_trace(
+        np.zeros(len(contexts)),
+        contexts.astype(np.int32),
+        np.full(len(contexts), STEPS, np.int32),
+        TraceMeta(row.id),
+    )
+    outcome = simulate(trace, spec, Offered("saturate"))
+    times = outcome.requests
+    step = float(np.mean(times["finished_s"] - times["first_token_s"])) / (STEPS - 1)
+    later = outcome.iterations["iteration"] > 0
+    parts = {
+        name: 1000 * float(np.mean(outcome.iterations[f"{name}_s"][later]))
+        for name in ("model", "attention", "network")
+    }
+    return {**parts, "waiting": 1000 * step - sum(parts.values())}
+
+
+def summaries(predictions: Sequence[Predicted]) -> dict[str, dict[str, Any]]:
+    """Return the errors of each system's rows, in percent, by quantity."""
+    return {
+        name: {quantity: _summary(predictions, name, quantity) for quantity in QUANTITIES}
+        for name in dict.fromkeys(each.row.system for each in predictions)
+    }
+
+
+def _summary(predictions: Sequence[Predicted], name: str, quantity: str) -> dict[str, Any]:
+    known = [each.error(quantity) for each in predictions if each.row.system == name]
+    errors = np.array([each for each in known if each is not None])
+    if not len(errors):
+        return {"n": 0}
+    size = np.abs(errors)
+    return {
+        "n": len(errors),
+        "median_absolute_percent": float(np.median(size)),
+        "signed_median_percent": float(np.median(errors)),
+        "p90_percent": float(np.percentile(size, 90)),
+        "worst_percent": float(errors[size.argmax()]),
+    }
+
+
+def order(predictions: Sequence[Predicted], costs: str | None = None) -> dict[str, Any]:
+    """Compare systems in pairs of rows with the same model, batch and context, by tokens/s of a device.
+
+    Where the measured difference is 5 % or more, its sign is to be predicted; a smaller one within 10 points.
+    """
+    used = load_costs(costs or table()["costs"])
+    known = [each for each in predictions if each.row.ms["cuda"]]
+    pairs, wrong = 0, []
+    for one, other in combinations(known, 2):
+        if one.row.system == other.row.system or _load(one.row) != _load(other.row):
+            continue
+        devices = one.row.rate(1.0, used) / other.row.rate(1.0, used)
+        measured = devices * (other.row.ms["cuda"] or 0.0) / (one.row.ms["cuda"] or 1.0) - 1
+        guess = devices * other.ms["cuda"] / one.ms["cuda"] - 1
+        pairs += 1
+        if not (measured * guess > 0 if abs(measured) >= SURE else abs(guess - measured) <= NEAR):
+            ids = [one.row.id, other.row.id]
+            wrong.append({"ids": ids, "measured_percent": 100 * measured, "predicted_percent": 100 * guess})
+    return {"pairs": pairs, "right": pairs - len(wrong), "wrong": wrong}
+
+
+def _load(row: Measured) -> tuple[str, int, int, int]:
+    return (row.model, row.batch, row.shortest, row.longest)
