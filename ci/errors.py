@@ -25,14 +25,14 @@ EXITS = {"CheckFailedError": 1}  # and all others with 2
 END = "End"  # how a command ends, and its code where the error has none: `End(exit code, sentence, code)`
 END_EXITS = {"CHECK_FAILED": 1, "WRONG_USE": 2, "BUG": 70, "INTERRUPTED": 130, "TERMINATED": 143}
 CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-HEAD = """# Errors, by code
+HEAD = """# Errors
 
-A command that fails says in a sentence what, where and what to do. Behind it is a code, which stays when the
-sentence is improved: `-v` shows it, `--json` prints `{"error": {"code", "message"}}`, and in Python it is the
-exception's `code`. With exit code 1 a check said no; with 2 something was wrong with what the command was
-given; 70 is a bug of ours. What `lamina` raises ends a command with 2 as well.
+A failing command prints one sentence: what is wrong, where, and what to do. Each has a code that stays when
+the sentence is improved: `-v` shows it, `--json` prints `{"error": {"code", "message"}}`, and in Python it is
+the exception's `code`. Exit code 1 is a failed check, 2 invalid use or input, 70 a bug in laminabench. Errors
+of `lamina` end a command with 2, too.
 
-`ci/errors.py` makes this page from the sources; `make lint` compares it. In {braces} is what is filled in.
+`ci/errors.py` generates this page from the sources; `make lint` compares it. {braces} stand for values.
 
 """
 
@@ -160,7 +160,7 @@ class Sites:
         return entry
 
     def page(self) -> str:
-        lines = ["| code | class | exit | what is said | where |", "|---|---|---|---|---|"]
+        lines = ["| code | class | exit | message | where |", "|---|---|---|---|---|"]
         for code, entry in sorted(self.entries.items()):
             cells = (
                 f"`{code}`",

@@ -23,7 +23,7 @@ std::string names_of(const std::vector<Isa>& isas) {
 }
 
 #if defined(__x86_64__)
-// Linux lets a process use tile registers once it has asked for them, for all its threads to come as well.
+// Linux lets a process use tile registers after a request, which also covers later threads.
 bool has_tiles() {
   static const bool has = [] {
     constexpr unsigned kTilesOfBf16 = 1u << 22 | 1u << 24;  // AMX-BF16 and AMX-TILE
@@ -80,12 +80,12 @@ Isa choose_isa(std::string_view name) {
     if (wanted != nullptr) name = wanted;
   }
   if (name.empty()) return best_of(isas);
-  const auto found = std::find_if(isas.begin(), isas.end(), [&](Isa isa) { return name_of(isa) == name; });
-  if (found == isas.end()) {
+  const auto match = std::find_if(isas.begin(), isas.end(), [&](Isa isa) { return name_of(isa) == name; });
+  if (match == isas.end()) {
     throw std::invalid_argument("isa is '" + std::string(name) + "' but this processor has " +
                                 names_of(isas));
   }
-  return *found;
+  return *match;
 }
 
 std::string name_of(Isa isa) {

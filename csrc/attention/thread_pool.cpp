@@ -40,21 +40,21 @@ void pin(std::thread& thread, int core) {
 }  // namespace
 
 std::vector<int> usable_cores() {
-  std::vector<int> found;
+  std::vector<int> usable;
 #if defined(__linux__)
   cpu_set_t cores;
   if (sched_getaffinity(0, sizeof cores, &cores) == 0) {
     for (int core = 0; core < CPU_SETSIZE; ++core) {
-      if (CPU_ISSET(core, &cores)) found.push_back(core);
+      if (CPU_ISSET(core, &cores)) usable.push_back(core);
     }
   }
 #endif
-  if (found.empty()) {
+  if (usable.empty()) {
     for (unsigned core = 0; core < std::max(1u, std::thread::hardware_concurrency()); ++core) {
-      found.push_back(static_cast<int>(core));
+      usable.push_back(static_cast<int>(core));
     }
   }
-  return found;
+  return usable;
 }
 
 ThreadPool::ThreadPool(int threads) : cores_(usable_cores()) {
@@ -120,11 +120,11 @@ void ThreadPool::take_units(std::size_t place) {
 }
 
 void ThreadPool::work(std::size_t place) {
-  std::uint32_t seen = 0;
+  std::uint32_t observed = 0;
   for (;;) {
-    for (int spin = 0; spin < kSpins && jobs_.load(std::memory_order_acquire) == seen; ++spin) relax();
-    jobs_.wait(seen, std::memory_order_acquire);
-    seen = jobs_.load(std::memory_order_acquire);
+    for (int spin = 0; spin < kSpins && jobs_.load(std::memory_order_acquire) == observed; ++spin) relax();
+    jobs_.wait(observed, std::memory_order_acquire);
+    observed = jobs_.load(std::memory_order_acquire);
     if (stop_.load()) return;
     take_units(place);
   }

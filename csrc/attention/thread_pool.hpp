@@ -9,7 +9,7 @@
 namespace lamina::attention {
 
 // Threads that stay, each on a core of its own, and do one job at a time. A job is a number of units that any
-// thread may take in any order, so that no unit may depend on who does it. The caller's own thread is one of
+// thread may take in any order; units must not depend on the thread. The caller's own thread is one of
 // the pool's while it waits in finish(): `threads` cores compute, and never more.
 class ThreadPool {
 public:
@@ -41,14 +41,14 @@ private:
 
   int threads_;
   std::vector<std::thread> workers_;
-  std::vector<int> cores_;  // of each worker, then those that are left; none if nobody is pinned
+  std::vector<int> cores_;  // of each worker, then those that are left; empty if no thread is pinned
 
   // The job. Written while no unit is left, published by `left_`.
   Unit unit_ = nullptr;
   void* context_ = nullptr;
   std::size_t units_ = 0;
   bool woken_ = false;
-  alignas(64) std::atomic<std::int64_t> left_ = 0;     // units that nobody has taken; below 0, none
+  alignas(64) std::atomic<std::int64_t> left_ = 0;     // units not taken yet; below 0, none
   alignas(64) std::atomic<std::uint32_t> undone_ = 0;  // units that are not finished
   alignas(64) std::atomic<std::uint32_t> jobs_ = 0;    // counts jobs, so that a sleeper notices a new one
   std::atomic<bool> stop_ = false;

@@ -64,7 +64,7 @@ private:
   int range_tokens_;
   std::vector<Slab::View> lists_;
   std::int64_t slot_limit_ = 0;
-  std::vector<std::unique_ptr<Ranges>> ranges_;  // made when first asked for
+  std::vector<std::unique_ptr<Ranges>> ranges_;  // created on first use
 };
 
 // A call that makes no sense now: finish() before begin(), or two begins.
@@ -120,12 +120,12 @@ struct LayerView {
   Sight sight;
   float softcap;               // 0: none
   std::vector<float> sinks{};  // of each query head a score that counts, and has no value; or none
-  int space = 0;               // whose plan it goes by
+  int space = 0;               // whose plan it uses
   std::byte* k_scales = nullptr;
   std::byte* v_scales = nullptr;
 };
 
-// Decode attention of one model's heads over a KV arena that belongs to somebody else.
+// Decode attention of one model's heads over a KV arena owned by the caller.
 //
 // Each iteration: plan(), then for each layer begin() when the queries arrive and finish() when the keys and
 // values of the new tokens do. In between, the previous tokens are attended to. Layers of different spaces

@@ -36,6 +36,8 @@ lamina_cuda_status guarded(Do&& work) {
   }
 }
 
+// Behind all that is on the stream, whole: no kernel here waits by itself for the one before, as programmatic
+// dependent launch would want it to (fhbn/cuda/README.md).
 template <typename Args>
 void launch(const void* entry, dim3 grid, int threads, int shared_bytes, cudaStream_t stream,
             const Args& args, const char* name) {

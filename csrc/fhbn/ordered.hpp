@@ -10,7 +10,7 @@ static_assert(std::atomic_ref<std::uint64_t>::is_always_lock_free &&
                   std::atomic_ref<std::uint32_t>::is_always_lock_free,
               "a lock would be in this process's memory, where the peer does not see it");
 
-// What the peer wrote before the value that is read here is seen after.
+// Acquires: the peer's writes before the value that is read are visible afterwards.
 template <typename T>
 T load_acquire(const T& shared) {
   return std::atomic_ref<T>(const_cast<T&>(shared)).load(std::memory_order_acquire);

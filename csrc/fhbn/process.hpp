@@ -7,11 +7,11 @@
 
 namespace lamina::fhbn {
 
-// What a fork is told.
+// The error message in a forked process.
 inline constexpr const char* kNotOurs =
     " belongs to the process that opened it, and this is a fork of that one";
 
-// Changes when this process turns out to be a fork of the one that asked before. No system call.
+// Changes when this process is a fork of the one that called before. No system call.
 inline std::uint32_t process_generation() {
   static std::atomic<std::uint32_t> generation = 0;
   static const int watching =

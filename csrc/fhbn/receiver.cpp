@@ -59,7 +59,7 @@ Woken Receiver::wait_for_message(const Patience& patience) {
       waiter_.wait(ring.published, next_, ring.receiver, *peer_, patience.timeout, patience.interrupted);
   if (woken == Woken::kAlone) throw PeerLost(peer_->name() + " has ended and all its messages were received");
   if (woken != Woken::kReady) return woken;
-  // The state first: what was published before it was closed is seen by the look after that.
+  // The state first: the check after it sees everything published before closing.
   const bool closed = load_acquire(ring.published.state) != State::kOpen;
   if (has_message()) return Woken::kReady;
   if (closed)
@@ -74,7 +74,7 @@ Arrived Receiver::checked(std::uint64_t seqno) const {
   const std::uint64_t published = load_acquire(segment_->ring().published.seqno);
   const std::uint64_t consumed = consumed_;
   if (published - consumed > geometry.slots) corrupted("claims to have sent more than the ring holds");
-  // Else the message could be one whose slot holds another that was not given back.
+  // Otherwise the slot could hold another message that was not released.
   if (published - consumed <= seqno - consumed) corrupted("has taken back messages that it had published");
   SlotHeader header;
   SlotHeader& slot = segment_->slot(seqno);

@@ -27,7 +27,7 @@ public:
   Receiver(std::shared_ptr<Segment> segment, std::shared_ptr<const Peer> peer, Duration longest_spin);
   ~Receiver();
 
-  // The next message, in the order in which they were sent; nothing if `patience` was asked to end the wait.
+  // The next message, in the order in which they were sent; nothing if `patience` interrupted the wait.
   std::optional<Arrived> receive(const Patience& patience);
 
   // Waits for a message, which is there if this gives kReady, or for `patience` to be over. Throws if none
@@ -61,7 +61,7 @@ private:
   std::shared_ptr<Segment> segment_;
   std::shared_ptr<const Peer> peer_;
   Waiter waiter_;
-  // Both are read by a thread that gives back beside one that receives.
+  // Both are read by a releasing thread concurrently with a receiving one.
   std::atomic<std::uint64_t> next_;
   std::atomic<std::uint64_t> consumed_;
   std::vector<bool> given_back_;  // by slot, of messages after consumed_

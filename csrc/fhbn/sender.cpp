@@ -134,11 +134,11 @@ bool Sender::wait_for_slot(const Patience& patience) {
 
 // Whether there is a free slot.
 bool Sender::take_credits() {
-  const std::uint64_t found = load_acquire(segment_->ring().consumed.seqno);
-  if (found - consumed_ > next_ - consumed_) {
+  const std::uint64_t consumed_seqno = load_acquire(segment_->ring().consumed.seqno);
+  if (consumed_seqno - consumed_ > next_ - consumed_) {
     throw Corrupted(peer_->name() + " claims to have consumed messages that were never sent");
   }
-  consumed_ = found;
+  consumed_ = consumed_seqno;
   return next_ - consumed_ < segment_->geometry().slots;
 }
 
@@ -148,8 +148,8 @@ bool Sender::is_ready() const {
 }
 
 std::uint64_t Sender::consumed() const {
-  const std::uint64_t found = load_acquire(segment_->ring().consumed.seqno);
-  return found - consumed_ > next_ - consumed_ ? consumed_ : found;
+  const std::uint64_t consumed_seqno = load_acquire(segment_->ring().consumed.seqno);
+  return consumed_seqno - consumed_ > next_ - consumed_ ? consumed_ : consumed_seqno;
 }
 
 void Sender::close() {

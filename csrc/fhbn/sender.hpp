@@ -18,7 +18,7 @@ void copy(std::byte* to, std::span<const std::byte> from);
 
 using Parts = std::span<const std::span<const std::byte>>;
 
-// How long an end waits, and whom it asks meanwhile whether to go on.
+// How long an end waits, and the callback that may interrupt it.
 struct Patience {
   Duration timeout;
   const std::function<bool()>& interrupted;
@@ -34,7 +34,7 @@ public:
   ~Sender();
 
   // Copies the parts into the receiver's ring as one message, when there is a free slot; then the message is
-  // there, whole. False if `patience` was asked to end the wait; nothing has been sent then.
+  // there, whole. False if `patience` interrupted the wait; nothing has been sent then.
   // std::length_error if a message cannot hold them.
   bool send(Parts parts, const Patience& patience);
 

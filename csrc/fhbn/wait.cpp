@@ -44,12 +44,12 @@ void pause() {
 #endif
 }
 
-bool changed(const Side& line, std::uint64_t seen) {
-  return load_acquire(line.seqno) != seen || load_acquire(line.state) != State::kOpen;
+bool changed(const Side& line, std::uint64_t observed) {
+  return load_acquire(line.seqno) != observed || load_acquire(line.state) != State::kOpen;
 }
 
-// A pidfd becomes readable when its process ends. A socket is readable whenever something was said on it, and
-// hangs up when all holders of its other end are gone.
+// A pidfd becomes readable when its process ends. A socket is readable whenever data has arrived, and
+// hangs up when all holders of its other end have closed it.
 short ending_of(int descriptor) {
   struct stat status = {};
   if (::fstat(descriptor, &status) == 0 && S_ISSOCK(status.st_mode)) return POLLRDHUP;
@@ -83,13 +83,13 @@ bool Peer::has_ended() const noexcept {
   });
 }
 
-Woken Waiter::wait(const Side& line, std::uint64_t seen, Asleep& asleep, const Peer& peer, Duration timeout,
-                   const std::function<bool()>& interrupted) {
+Woken Waiter::wait(const Side& line, std::uint64_t observed, Asleep& asleep, const Peer& peer,
+                   Duration timeout, const std::function<bool()>& interrupted) {
   const auto start = Clock::now();
   auto now = start;
   while (now - start < std::min(spin_, timeout)) {
     for (int look = 0; look < kLooksPerClock; ++look) {
-      if (changed(line, seen)) {
+      if (changed(line, observed)) {
         ++spun_;
         learn(Clock::now() - start);
         return Woken::kReady;
@@ -102,22 +102,22 @@ Woken Waiter::wait(const Side& line, std::uint64_t seen, Asleep& asleep, const P
   bool slept = false;
   while (true) {
     // In this order the peer, which writes its line and then looks at the flag, cannot miss us both ways.
-    // What we sleep on is the flag, and not the line, whose state may change where its seqno does not.
+    // The futex is the flag and not the line, whose state may change without its seqno.
     store_ordered(asleep.flag, std::uint32_t{1});
-    if (load_ordered(line.seqno) != seen || load_ordered(line.state) != State::kOpen) break;
+    if (load_ordered(line.seqno) != observed || load_ordered(line.state) != State::kOpen) break;
     now = Clock::now();
     if (now - start >= timeout) {
       // One that never waits has to hear of its peer's end too. What it wrote before that counts.
-      woken = !peer.has_ended() ? Woken::kLate : changed(line, seen) ? Woken::kReady : Woken::kAlone;
+      woken = !peer.has_ended() ? Woken::kLate : changed(line, observed) ? Woken::kReady : Woken::kAlone;
       break;
     }
     const Duration nap = load_acquire(line.unheard) != 0 ? kUnheardNap : kNap;
     if (!std::exchange(slept, true)) ++slept_;
     sleep_on(asleep, std::min(nap, timeout - (now - start)));
-    if (changed(line, seen)) break;
+    if (changed(line, observed)) break;
     if (peer.has_ended()) {
       // It may have written between our look and its end.
-      woken = changed(line, seen) ? Woken::kReady : Woken::kAlone;
+      woken = changed(line, observed) ? Woken::kReady : Woken::kAlone;
       break;
     }
     if (interrupted()) {

@@ -42,7 +42,7 @@ enum class Woken {
   kReady,
   kLate,   // the deadline passed
   kAlone,  // the peer has ended, and nothing of it was left
-  kAsked,  // `interrupted` said so
+  kAsked,  // `interrupted` returned true
 };
 
 // Waits for a peer's line to change: looks at it again and again for as long as such waits have lately paid,
@@ -52,12 +52,12 @@ public:
   // `longest_spin`: the most that is spent on looking; 0 on a machine with fewer cores than waiters.
   explicit Waiter(Duration longest_spin) : longest_spin_(longest_spin), spin_(longest_spin) {}
 
-  // Looks at `line` until its seqno differs from `seen` or it is closed. `asleep` is where the peer looks
-  // before it wakes. `interrupted` is asked now and then; it may throw.
-  Woken wait(const Side& line, std::uint64_t seen, Asleep& asleep, const Peer& peer, Duration timeout,
+  // Looks at `line` until its seqno differs from `observed` or it is closed. `asleep` is where the peer looks
+  // before it wakes. `interrupted` is called regularly; it may throw.
+  Woken wait(const Side& line, std::uint64_t observed, Asleep& asleep, const Peer& peer, Duration timeout,
              const std::function<bool()>& interrupted);
 
-  // Of waits that found nothing at first sight.
+  // Counts of waits that were not ready at once.
   std::uint64_t spun() const { return spun_; }    // ended while looking
   std::uint64_t slept() const { return slept_; }  // slept in the kernel
 

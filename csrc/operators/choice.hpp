@@ -51,9 +51,9 @@ private:
     constexpr std::size_t kBlock = 256;
     std::size_t from = 0;
     for (; from + kBlock <= width; from += kBlock) {
-      Bits found = 0;
-      for (std::size_t i = 0; i < kBlock; ++i) found = std::max(found, static_cast<Bits>(so(x[from + i])));
-      if (found != 0) break;
+      Bits any = 0;
+      for (std::size_t i = 0; i < kBlock; ++i) any = std::max(any, static_cast<Bits>(so(x[from + i])));
+      if (any != 0) break;
     }
     while (from + 1 < width && !so(x[from])) ++from;
     return from;

@@ -21,10 +21,10 @@ void gate(const GateTask& task, std::size_t first, std::size_t last) {
     for (std::size_t from = 0; from < task.width; from += kBlock) {
       const std::size_t count = std::min(kBlock, task.width - from);
       for (std::size_t i = 0; i < count; ++i) {
-        std::uint32_t found = task.table[gate[from + i].bits];
+        std::uint32_t result = task.table[gate[from + i].bits];
         // One by one: compilers would make vectors of it, number by number, which takes three times as long.
-        asm("" : "+r"(found));
-        active[i].bits = static_cast<std::uint16_t>(found);
+        asm("" : "+r"(result));
+        active[i].bits = static_cast<std::uint16_t>(result);
       }
       over<S>(count, [&](std::size_t at, auto memory) {
         memory.narrow(out + from + at, S::mul(memory.widen(active + at), memory.widen(up + from + at)));

@@ -51,14 +51,14 @@ struct RotaryShape {
   std::size_t heads;  // of a row
   std::size_t head_dim;
   std::size_t rotated;
-  bool pairs;        // neighbours are rotated into each other, else the halves of what is rotated
-  bool apart;        // these halves lie number by number in turn in x, one behind the other in the result
+  bool pairs;        // rotates neighbours into each other, else the two halves
+  bool interleaved;  // the halves alternate in x, and are contiguous in the result
   bool half_tables;  // with one number for both halves
   bool wide;         // nothing is rounded before the sum
   bool wide_tables;  // cos and sin are float32
 };
 
-inline constexpr std::size_t kMostApart = 1024;  // numbers of a head
+inline constexpr std::size_t kMostInterleaved = 1024;  // numbers of a head
 
 struct RotaryTask {
   RotaryShape shape;

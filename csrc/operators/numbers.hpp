@@ -29,12 +29,12 @@ typename S::Vec rounded(typename S::Vec x) {
     const Bits bits = reinterpret_cast<Bits>(x);
     const Bits nearest = bits + 0x7fff + ((bits >> 16) & 1);
     // No NaN becomes infinity.
-    const Bits kept = (bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : nearest;
-    return reinterpret_cast<typename S::Vec>(kept & 0xffff0000);
+    const Bits rounded = (bits & 0x7fffffff) > 0x7f800000 ? bits | 0x400000 : nearest;
+    return reinterpret_cast<typename S::Vec>(rounded & 0xffff0000);
   } else {
-    E kept[S::kWidth];
-    S::narrow(kept, x);
-    return S::widen(kept);
+    E rounded[S::kWidth];
+    S::narrow(rounded, x);
+    return S::widen(rounded);
   }
 }
 

@@ -27,11 +27,11 @@ public:
           pairs(shape.rotated, x, cos, sin, out);
         } else {
           const std::size_t half = shape.rotated / 2, second = shape.half_tables ? 0 : half;
-          E sorted[kMostApart];
-          if (shape.apart) {
+          E sorted[kMostInterleaved];
+          if (shape.interleaved) {
             for (std::size_t i = 0; i < shape.rotated; ++i) sorted[i / 2 + (i % 2) * half] = x[i];
           }
-          halves(half, shape.apart ? sorted : x, {cos, cos + second}, {sin, sin + second}, out);
+          halves(half, shape.interleaved ? sorted : x, {cos, cos + second}, {sin, sin + second}, out);
         }
         std::memcpy(out + shape.rotated, x + shape.rotated, (shape.head_dim - shape.rotated) * sizeof(E));
       }

@@ -18,16 +18,16 @@ struct Gomp {
 };
 
 template <typename F>
-bool found(F& function, const char* name) {
+bool resolve(F& function, const char* name) {
   function = reinterpret_cast<F>(dlsym(RTLD_DEFAULT, name));
   return function != nullptr;
 }
 
 Gomp gomp() {
   Gomp all;
-  const bool there = found(all.parallel, "GOMP_parallel") && found(all.number, "omp_get_thread_num") &&
-                     found(all.size, "omp_get_num_threads") && found(all.most, "omp_get_max_threads") &&
-                     found(all.within, "omp_in_parallel");
+  const bool there = resolve(all.parallel, "GOMP_parallel") && resolve(all.number, "omp_get_thread_num") &&
+                     resolve(all.size, "omp_get_num_threads") && resolve(all.most, "omp_get_max_threads") &&
+                     resolve(all.within, "omp_in_parallel");
   return there ? all : Gomp{};
 }
 

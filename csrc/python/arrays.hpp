@@ -26,13 +26,13 @@ std::span<const T> span_of(const Input<T>& array) {
   return {array.data(), array.size()};
 }
 
-// An array that keeps `owner`, whose data it shows, alive.
+// An array over data of `owner`, which it keeps alive.
 template <typename T, typename Owner>
 Array<T> array_over(T* data, std::size_t size, Owner owner) {
-  auto kept = std::make_unique<Owner>(std::move(owner));
-  nanobind::capsule capsule(kept.get(),
+  auto holder = std::make_unique<Owner>(std::move(owner));
+  nanobind::capsule capsule(holder.get(),
                             [](void* p) noexcept { std::unique_ptr<Owner>(static_cast<Owner*>(p)); });
-  kept.release();
+  holder.release();
   return Array<T>(data, {size}, capsule);
 }
 

@@ -68,8 +68,8 @@ threads at once. Results do not depend on `threads`, to the last bit, nor on the
              std::int64_t head_stride, float scale, int window, float softcap,
              const std::optional<Input<float>>& sinks, int chunk, int space, Address k_scales,
              Address v_scales) {
-            std::vector<float> kept;
-            if (sinks) kept.assign(sinks->data(), sinks->data() + sinks->size());
+            std::vector<float> sinks_copy;
+            if (sinks) sinks_copy.assign(sinks->data(), sinks->data() + sinks->size());
             return worker.add_layer({pointer(k),
                                      pointer(v),
                                      slots,
@@ -78,7 +78,7 @@ threads at once. Results do not depend on `threads`, to the last bit, nor on the
                                      scale,
                                      {window, chunk},
                                      softcap,
-                                     std::move(kept),
+                                     std::move(sinks_copy),
                                      space,
                                      pointer(k_scales),
                                      pointer(v_scales)});

@@ -69,7 +69,7 @@ fhbn::Patience patience_of(const End<T>& end, std::optional<double> timeout_s) {
   return {timeout_s ? seconds(*timeout_s) : end.timeout, kSignalled};
 }
 
-// Copies of less than this are made with the GIL held: giving it up and taking it again costs more.
+// Copies of less than this are made with the GIL views: giving it up and taking it again costs more.
 inline constexpr std::size_t kSmall = 16 << 10;
 
 template <typename T>
@@ -80,11 +80,11 @@ void send(End<T>& self, nanobind::args buffers, std::optional<double> timeout_s)
         ("a message has up to " + std::to_string(fhbn::kMostParts) + " parts, not " + std::to_string(count))
             .c_str());
   }
-  std::array<Buffer, fhbn::kMostParts> held;
+  std::array<Buffer, fhbn::kMostParts> views;
   std::array<std::span<const std::byte>, fhbn::kMostParts> parts;
   std::size_t bytes = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    parts[i] = held[i].open(buffers[i]);
+    parts[i] = views[i].open(buffers[i]);
     bytes += parts[i].size();
   }
   const fhbn::Patience patience = patience_of(self, timeout_s);

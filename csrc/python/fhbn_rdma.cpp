@@ -41,15 +41,15 @@ nb::bytes gid_of(const rdma::PortAddress& port) { return nb::bytes(port.gid.raw,
 template <typename Writer>
 nb::typed<nb::dict, nb::str, std::variant<nb::int_, nb::bytes>> address_of(const Writer& writer) {
   const rdma::VerbsAddress address = writer.address();
-  nb::dict said;
-  said["lid"] = address.port.lid;
-  said["gid"] = gid_of(address.port);
-  said["queue_pair"] = address.queue_pair;
-  said["first_psn"] = address.first_psn;
-  said["mtu"] = address.mtu;
-  said["memory"] = address.memory;
-  said["rkey"] = address.rkey;
-  return said;
+  nb::dict fields;
+  fields["lid"] = address.port.lid;
+  fields["gid"] = gid_of(address.port);
+  fields["queue_pair"] = address.queue_pair;
+  fields["first_psn"] = address.first_psn;
+  fields["mtu"] = address.mtu;
+  fields["memory"] = address.memory;
+  fields["rkey"] = address.rkey;
+  return fields;
 }
 
 template <typename Writer>
@@ -88,21 +88,21 @@ std::string mlx5_port(const std::string& name) {
 
 constexpr std::size_t kMadeBytes = sizeof(lamina_cuda_ring);
 
-std::shared_ptr<rdma::DeviceRing> device_ring(const nb::bytes& said, std::uint64_t message_bytes,
+std::shared_ptr<rdma::DeviceRing> device_ring(const nb::bytes& data, std::uint64_t message_bytes,
                                               std::uint32_t slots, std::uint32_t epoch,
                                               std::uint64_t first_seqno) {
   lamina_cuda_ring made;
-  if (said.size() != sizeof made) throw nb::value_error("a device makes a lamina_cuda_ring");
-  std::memcpy(&made, said.data(), sizeof made);
+  if (data.size() != sizeof made) throw nb::value_error("a device makes a lamina_cuda_ring");
+  std::memcpy(&made, data.data(), sizeof made);
   return std::make_shared<rdma::DeviceRing>(fhbn::Geometry{message_bytes, slots, epoch, first_seqno}, made);
 }
 
 constexpr std::size_t kLeftBytes = sizeof(lamina_cuda_nic_left);
 
-void close_lent(rdma::LentQueue& lent, const nb::bytes& said) {
+void close_lent(rdma::LentQueue& lent, const nb::bytes& data) {
   lamina_cuda_nic_left left;
-  if (said.size() != sizeof left) throw nb::value_error("a device leaves a lamina_cuda_nic_left");
-  std::memcpy(&left, said.data(), sizeof left);
+  if (data.size() != sizeof left) throw nb::value_error("a device leaves a lamina_cuda_nic_left");
+  std::memcpy(&left, data.data(), sizeof left);
   const nb::gil_scoped_release nogil;  // the NIC is waited for
   lent.close(left);
 }

@@ -73,7 +73,7 @@ struct ProductOp {
 }  // namespace
 
 void bind_operators(nb::module_& m) {
-  // Conversions keep theirs as long as the process lives: that is no leak to be told of at its end.
+  // Conversions live as long as the process: nanobind must not report them as leaks.
   nb::set_leak_warnings(false);
   nb::class_<NormOp>(
       m, "Norm", nb::is_final(),
@@ -124,22 +124,24 @@ of an AttentionWorker.)")
       R"(x cos + rotated(x) sin over the first `rotated` numbers of each head; the others are copied.
 
 pairs: neighbours are rotated into each other, else halves; half_tables: with one number of a table for both.
-apart: these halves lie number by number in turn in x, and behind each other in the result. wide: only the sum is
+interleaved: the halves alternate in x, and are contiguous in the result. wide: only the sum is
 rounded, else both products are, too. wide_tables: cos and sin are float32, and so all is.)")
       .def(
           "__init__",
           [](RotaryOp* self, const std::string& dtype, std::size_t heads, std::size_t head_dim,
-             std::size_t rotated, bool pairs, bool apart, bool half_tables, bool wide, bool wide_tables,
+             std::size_t rotated, bool pairs, bool interleaved, bool half_tables, bool wide, bool wide_tables,
              const std::string& isa) {
-            if (apart && rotated > kMostApart) throw nb::value_error("heads are too large to be sorted");
+            if (interleaved && rotated > kMostInterleaved) {
+              throw nb::value_error("heads are too large to be sorted");
+            }
             if (heads == 0 || rotated > head_dim || rotated % 2 != 0) {
               throw nb::value_error("heads are rotated by an even number of their dimensions");
             }
             new (self) RotaryOp(
-                dtype, {heads, head_dim, rotated, pairs, apart, half_tables, wide, wide_tables}, isa);
+                dtype, {heads, head_dim, rotated, pairs, interleaved, half_tables, wide, wide_tables}, isa);
           },
-          "dtype"_a, "heads"_a, "head_dim"_a, "rotated"_a, "pairs"_a, "apart"_a, "half_tables"_a, "wide"_a,
-          "wide_tables"_a, "isa"_a = "")
+          "dtype"_a, "heads"_a, "head_dim"_a, "rotated"_a, "pairs"_a, "interleaved"_a, "half_tables"_a,
+          "wide"_a, "wide_tables"_a, "isa"_a = "")
       .def(
           "run",
           [](const RotaryOp& op, Address x, std::size_t head_stride, std::size_t row_stride, Address cos,

@@ -138,15 +138,25 @@ class SideStream:
 
 
 def load_all_kernels() -> None:
-    """Load all kernels eagerly. A kernel loaded at its first launch may wait for running ones, and channels'
-    kernels run until a message comes, perhaps from work that is behind the waiting one.
+    """Load all kernels eagerly, which takes seconds and memory: for several workers in one process.
+
+    A kernel loaded at its first launch may wait for all that the process runs on the GPU. Channels' kernels
+    run until a message comes, perhaps from the thread that loads; a worker alone waits for others only.
     """
     os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
 
 
+def staged(tensor: torch.Tensor, place: torch.device) -> torch.Tensor:
+    """Return the tensor as a GPU can copy it while the host goes on: in pinned memory, if it is the host's.
+
+    A copy from other memory waits for what is on the stream, where kernels may wait for other workers.
+    """
+    return tensor.pin_memory() if place.type == "cuda" and tensor.device.type == "cpu" else tensor
+
+
 def put(tensor: torch.Tensor, place: torch.device) -> torch.Tensor:
     """Return the tensor, or a copy of it on a GPU, for which neither the host nor the stream waits."""
-    return tensor.pin_memory().to(place, non_blocking=True) if place.type == "cuda" else tensor
+    return staged(tensor, place).to(place, non_blocking=True) if place.type == "cuda" else tensor
 
 
 _ALIGNMENT = 256

@@ -85,7 +85,7 @@ def _compare_runs(
     group: bool = True,
 ) -> Comparison:
     if len(given) < 2:
-        raise UserError("compare-too-few", "one Run is nothing to compare; give at least two")
+        raise UserError("compare-too-few", "one Run cannot be compared; give at least two")
     if not 0 <= base < len(given):
         raise UserError("compare-base-unknown", f"base is the place of a Run, 0 to {len(given) - 1}")
     runs = [each if isinstance(each, Run) else read(each) for each in given]
@@ -99,7 +99,7 @@ def _compare_runs(
     if len(compared.sides) < 2:
         raise UserError(
             "compare-too-few",
-            "these Runs are rounds of one thing, with nothing to compare; group=False keeps them apart",
+            "these Runs are rounds of one deployment, and cannot be compared; group=False separates them",
         )
     manifest = tables[base].manifest
     cell = (manifest.model_name, manifest.trace.name, str(manifest.choices.get("costs", "")))

@@ -336,7 +336,7 @@ def _build(folder: Path, kind: Kind, interpreter: str, progress: Progress) -> En
     there = look_at(folder)
     if there is None:
         raise UserError(
-            "baseline-not-as-pinned", f"pip says it has installed vLLM into {folder}, and it is not there"
+            "baseline-not-as-pinned", f"pip reports vLLM as installed in {folder}, and it is missing there"
         )
     if there.kind != kind or there.unlike_pins:
         raise UserError(

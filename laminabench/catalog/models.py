@@ -53,6 +53,7 @@ class Product(NamedTuple):
     place: Place  # before attention, after it, or in the feed-forward part
     dtype: str
     heads: int = 0  # of a batched one: a product of its own for each of so many heads
+    computed_in: str = ""  # another type than the weights'
 
     @property
     def elements(self) -> int:
@@ -96,6 +97,7 @@ class ModelShape:
     source: str = ""
     output_bias: bool = False  # of attention's output, too (gpt-oss, whose experts have biases as well)
     sinks: bool = False  # a learned logit a head, which costs nothing
+    router_dtype: str = ""  # that experts' routers compute in, fp32 or tf32, whatever their weights are in
     experts: Experts | None = None
     latent: Latent | None = None
     window: Window | None = None
@@ -187,12 +189,12 @@ class ModelShape:
         unwindowed = self.layers - self.window.layers
         return [(unwindowed, 0)] * bool(unwindowed) + [(self.window.layers, self.window.tokens)]
 
-    def require_plain(self, who: str) -> None:
+    def require_plain(self, system: str) -> None:
         """Raise a UserError unless this is a dense model with usual attention."""
         parts = {"experts": self.experts, "latent attention": self.latent, "windows": self.window}
         if has := [name for name, part in parts.items() if part]:
             raise UserError(
-                "model-not-plain", f"{who} does not know models with {' and '.join(has)}: {self.name}"
+                "model-not-plain", f"{system} does not know models with {' and '.join(has)}: {self.name}"
             )
 
     # Memory
@@ -309,7 +311,8 @@ class ModelShape:
             products += feed(self.intermediate, dense, *names)
         if self.experts:
             router = Gemm("router", self.experts.count, self.hidden)
-            products.append(Product(router, self.expert_layers, "feed", self.rest_dtype))
+            kind = self.rest_dtype
+            products.append(Product(router, self.expert_layers, "feed", kind, computed_in=self.router_dtype))
             if shared := self.experts.shared:
                 products += feed(shared, self.expert_layers, "shared_gate_up", "shared_down")
         return tuple(products)
@@ -465,6 +468,7 @@ class ModelShape:
             "relative_positions",
             "output_bias",
             "sinks",
+            "router_dtype",
             "experts",
             "latent",
             "window",

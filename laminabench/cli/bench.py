@@ -21,6 +21,7 @@ from laminabench.cli.lazy import LazyGroup
 from laminabench.cli.options import COUNT, FILE, PATH, POSITIVE, Decorator, NumberRange, option
 from laminabench.cli.output import Output, reporting
 from laminabench.render.terminal import literal, table
+from laminabench.requests.fields import MAX_COUNT
 from laminabench.util.errors import UserError
 from laminabench.util.host import processor
 
@@ -151,7 +152,7 @@ def endpoint(
 @option("--batch", COUNT, "Requests that decode together.", 64)
 @option("--context", COUNT, "Mean context tokens of a request.", 1024)
 @option("--rounds", COUNT, "Rounds of the alternating run.", 7)
-@option("--threads", click.IntRange(min=0), "Threads of the attention worker; 0: one per core.", 0)
+@option("--threads", click.IntRange(0, MAX_COUNT), "Threads of the attention worker; 0: one per core.", 0)
 @option(
     "--backend",
     click.Choice(["python", "torch", "aot"]),

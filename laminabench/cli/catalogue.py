@@ -9,7 +9,7 @@ import click
 
 from laminabench.catalog.entries import Table
 from laminabench.cli.flags import price_options
-from laminabench.cli.options import FILE, PATH, option
+from laminabench.cli.options import COUNT, FILE, PATH, option
 from laminabench.cli.output import Output, reporting
 from laminabench.render.format import plain
 from laminabench.render.terminal import literal, print_facts, table
@@ -230,11 +230,14 @@ def eras(out: Output) -> None:
 @costs.command("show")
 @click.argument("name")
 @option("--device device_name", None, "Device of the coefficients.", "h100")
-@option("--tp", click.IntRange(min=1), "Tensor-parallel degree.", 2)
+@option("--tp", COUNT, "Tensor-parallel degree.", 2)
 @option("--dtype", None, None, "bf16")
 @option("--model", None, "Also the source of each matrix's, operator's and attention's time of this model.")
+@option("--attention-kernel kernels", None, "A device's kernel, as for replay: h20=fa3-64.", multiple=True)
 @reporting
-def show_costs(name: str, device_name: str, tp: int, dtype: str, model: str | None, out: Output) -> None:
+def show_costs(
+    name: str, device_name: str, tp: int, dtype: str, model: str | None, kernels: tuple[str, ...], out: Output
+) -> None:
     """Show every coefficient of a set (NAME or a TOML file) for one device: value, kind, source, error."""
     from laminabench.catalog.cost_file import load_costs
     from laminabench.catalog.costs import known_devices
@@ -242,7 +245,7 @@ def show_costs(name: str, device_name: str, tp: int, dtype: str, model: str | No
     from laminabench.catalog.hardware import device
     from laminabench.catalog.provenance import attention_sources, provenance, step_sources
 
-    costs = load_costs(name)
+    costs = load_costs(name, kernels)
     on = device(device_name, known_devices([costs]))
     facts: Table = {"set": name, "device": device_name}
     if model is not None:

@@ -127,7 +127,7 @@ def _comparison(request: CompareRequest, wants_runs: str, out: Output) -> Compar
         if len(paths) < 2:
             raise UserError(
                 "compare-too-few",
-                "one Run is nothing to compare; give at least two, or --trace to replay systems",
+                "one Run cannot be compared; give at least two, or --trace to replay systems",
             )
         with out.progress("reading", unit="Runs") as progress:
             compared, notes = compare_runs(
@@ -141,7 +141,7 @@ def _comparison(request: CompareRequest, wants_runs: str, out: Output) -> Compar
         if len(compared.sides) < 2:
             raise UserError(
                 "compare-too-few",
-                "these Runs are rounds of one thing, with nothing to compare; --no-group keeps them apart",
+                "these Runs are rounds of one deployment, and cannot be compared; --no-group separates them",
             )
     return comparison_of_runs(compared, notes, lambda: [read_run(path) for path in paths])
 

@@ -12,6 +12,7 @@ from laminabench.cli.options import PATH, option
 from laminabench.cli.output import Output, reporting
 from laminabench.conversion.source import model_source
 from laminabench.render.terminal import literal, table
+from laminabench.requests.fields import MAX_COUNT
 from laminabench.util.errors import CheckFailedError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ _PARTS = {
 @option("--graph", PATH, "Figure of a slice: .svg, .png or .pdf.")
 @option(
     "--slice index",
-    click.IntRange(min=0),
+    click.IntRange(0, MAX_COUNT),
     "Slice for --graph, --source and -v; default for --graph: a typical one.",
 )
 @option(

@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,14 +19,14 @@ from types import FrameType
 import click
 
 from laminabench.render.terminal import visible
-from laminabench.util.errors import CheckFailedError, Terminated, UserError
+from laminabench.util.errors import CheckFailedError, Terminated, UserError, not_text
 from laminabench.util.shutdown import end_at_once
 
 # The extra that installs each lazily imported package.
 EXTRAS = {
     **dict.fromkeys(("matplotlib", "pandas", "scipy", "seaborn"), "figures"),
     **dict.fromkeys(("msgpack", "ray", "safetensors", "torch", "transformers"), "engine"),
-    **dict.fromkeys(("fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"), "engine,serve"),
+    **dict.fromkeys(("fastapi", "prometheus_client", "pydantic", "starlette"), "engine,serve"),
     **dict.fromkeys(("httptools", "uvloop"), "endpoint"),
     "plotly": "report",
     "tokenizers": "tokenize",
@@ -33,6 +34,12 @@ EXTRAS = {
 
 DONE, CHECK_FAILED, WRONG_USE, BUG, INTERRUPTED, TERMINATED = 0, 1, 2, 70, 130, 143
 
+
+# How libraries report that the system has given no memory, for a module's code and a thread's stack.
+_NO_MEMORY = re.compile(
+    r"^ImportError: .*(failed to map segment|annot allocate memory|shared object descriptor)"
+    r"|^RuntimeError: can't start new thread"
+)
 
 # Time for a command to end by itself after the second signal.
 AT_ONCE_S = 0.5
@@ -144,7 +151,9 @@ def end_of(error: Exception) -> End:
         command = error.cmd if isinstance(error.cmd, str) else str(error.cmd[0])
         sentence = f"{command} has not ended in {error.timeout:g} s; see what it waits for, and try again"
         return End(WRONG_USE, f"laminabench: error: {sentence}", "program-hangs")
-    if isinstance(error, MemoryError):
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        return end_of(not_text(" ".join(error.object.split())[:200]))
+    if isinstance(error, MemoryError) or _NO_MEMORY.search(f"{type(error).__name__}: {error}"):
         sentence = "this needs more memory than there is; ask for fewer or smaller requests"
         return End(WRONG_USE, f"laminabench: error: {sentence}", "out-of-memory")
     if isinstance(error, ModuleNotFoundError) and (sentence := missing_package(error.name or "")):

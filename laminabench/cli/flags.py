@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from laminabench.analysis.metrics_table import COLUMNS
-from laminabench.cli.options import CountOr, Decorator, NumberRange
+from laminabench.cli.options import CountOr, Decorator, NamedPath, NumberRange
 from laminabench.requests.compare import BOTH, NEITHER
 from laminabench.requests.fields import Field, Request
 from laminabench.requests.replay import CUTS, FIELDS, GROUPS, MODELLED, OUTPUT, ReplayRequest, seconds
@@ -222,7 +222,7 @@ def _type(field: Field) -> click.ParamType[Any] | None:
     if option.words:
         return CountOr(*option.words)
     if option.kind in ("file", "folder"):
-        return click.Path(dir_okay=option.kind == "folder", file_okay=option.kind == "file")
+        return NamedPath(dir_okay=option.kind == "folder", file_okay=option.kind == "file")
     kinds = field.alternatives()
     words = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
     numbers = [kind for kind in kinds if hasattr(kind, "__metadata__")]

@@ -11,7 +11,7 @@ from laminabench.cli.export import TOOLS
 from laminabench.cli.flags import price_options
 from laminabench.cli.options import FOLDER, PATH, NumberRange, option
 from laminabench.cli.output import Output, reporting
-from laminabench.util.errors import UserError
+from laminabench.util.errors import UserError, require_text
 
 if TYPE_CHECKING:
     pass
@@ -59,6 +59,8 @@ def import_(
     from laminabench.runs.write import check_replaceable
 
     given = Given(model, _hardware(deployment, priced), slo_tbt_ms, slo_ttft_ms)
+    for path in (*files, *(() if folder is None else (folder,))):
+        require_text(str(path))
     made = []
     with out.progress("reading", unit="files") as progress:
         for done, path in enumerate(files):

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from laminabench.requests.fields import MAX_COUNT, MAX_SEED
+
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -37,6 +39,16 @@ class CountOr(click.IntRange):
         return value if word in self.words else super().convert(value, param, ctx)
 
 
+class NamedPath(click.Path):
+    """A click.Path that refuses an empty name, which would be the current folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        if value == "":
+            self.fail("a path needs a name", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 class _Positive(click.ParamType[float]):
     """A finite number above zero."""
 
@@ -52,11 +64,12 @@ class _Positive(click.ParamType[float]):
         return number
 
 
-COUNT = click.IntRange(min=1)
+COUNT = click.IntRange(1, MAX_COUNT)
+SEED = click.IntRange(0, MAX_SEED)
 POSITIVE = _Positive()
-PATH = click.Path(path_type=Path)
-FILE = click.Path(dir_okay=False, path_type=Path)
-FOLDER = click.Path(file_okay=False, path_type=Path)
+PATH = NamedPath(path_type=Path)
+FILE = NamedPath(dir_okay=False, path_type=Path)
+FOLDER = NamedPath(file_okay=False, path_type=Path)
 
 
 def option(

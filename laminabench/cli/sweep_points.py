@@ -97,11 +97,11 @@ def points(flags: Sequence[str], varied: Sequence[Varied]) -> list[Point]:
     for each, axis in zip(varied, axes, strict=True):
         again = next((value for value, times in Counter(of.shown for of in axis).items() if times > 1), None)
         if again is not None:
-            raise UserError("sweep-vary-twice", f"--vary {each.text!r}: {again} is said twice")
+            raise UserError("sweep-vary-twice", f"--vary {each.text!r}: {again} is given twice")
     names = [axis[0].parameter or axis[0].column for axis in axes]
     twice = next((varied[i].name for i, name in enumerate(names) if name in names[:i]), None)
     if twice:
-        raise UserError("sweep-vary-twice", f"--vary {twice} is said twice: give all its values in one")
+        raise UserError("sweep-vary-twice", f"--vary {twice} is given twice: give all its values in one")
     return [_point(base, values) for values in itertools.product(*axes)]
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from laminabench.cli.ending import DONE, end_of, say
 from laminabench.cli.flags import changed, trace_options
 from laminabench.cli.lazy import LazyGroup
-from laminabench.cli.options import FILE, PATH, POSITIVE, option, target_option
+from laminabench.cli.options import FILE, PATH, POSITIVE, SEED, option, target_option
 from laminabench.cli.output import Output, reporting
 from laminabench.render.terminal import literal, table
 from laminabench.requests.replay import ReplayRequest
@@ -282,7 +282,7 @@ def import_trace(file: Path, name: str | None, max_rows: int | None, out: Output
 @traces.command()
 @click.argument("name")
 @option("--requests --num-requests requests", _REQUESTS, "Number of requests; default: the real trace's.")
-@option("--seed", click.IntRange(min=0), "Random seed; it gives the same trace on every machine.", 0)
+@option("--seed", SEED, "Random seed; it gives the same trace on every machine.", 0)
 @target_option(_TRACE_FILE)
 @reporting
 def synth(name: str, requests: int | None, seed: int, target: Path, out: Output) -> None:

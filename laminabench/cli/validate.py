@@ -59,7 +59,6 @@ TWINS = {
 @option("--costs", None, "Cost set to predict with; default: each recording's own.")
 @option("--model", None, "Model of your recording, if it names none.")
 @set_up_options
-@option("--rows", FILE, "Measured steps of disaggregation (.csv); default: those of GB200 that are packaged.")
 @click.option(
     "--twin",
     "twins",
@@ -68,6 +67,8 @@ TWINS = {
     help="A live replay here and its modelled twin; repeatable; default: of llama-mini.",
 )
 @option("--rounds", click.IntRange(1, 1000), "Rounds of all twins.", 3)
+@option("--rows", FILE, "Rows of a CSV instead: loads of `serving`, or steps of `disaggregation`.")
+@option("--fit-on", None, "Of `serving`: fit hosts to this device's loads, and judge the others: b200.")
 @option("--save", FILE, "File of your recording's numbers (.toml).")
 @option("-o --out --output folder", PATH, "Folder for validation.json and the pictures.")
 @option("--against", FILE, "Exit code 1 where a mean is over 0.5 points worse than in this validation.json.")
@@ -76,9 +77,10 @@ def validate(
     kinds: tuple[str, ...],
     own: Path | None,
     costs: str | None,
-    rows: Path | None,
     twins: tuple[str, ...],
     rounds: int,
+    rows: Path | None,
+    fit_on: str | None,
     save: Path | None,
     folder: Path | None,
     against: Path | None,
@@ -91,6 +93,7 @@ def validate(
     laminabench validate
     laminabench validate recorded -o results/validation
     laminabench validate serving --costs vllm-0.24
+    laminabench validate serving --rows loads.csv --json
     laminabench validate all -o mine
     laminabench validate disaggregation --rows mine.csv
     laminabench validate emulated
@@ -106,7 +109,6 @@ def validate(
         gate,
         published,
         recorded,
-        serving,
         twin,
     )
     from laminabench.workflows.validate.recording import names, packaged_recording
@@ -114,9 +116,9 @@ def validate(
 
     if own is None and (save or any(value is not None for value in settings.values())):
         raise click.UsageError("--save and what your recording was set up with go with --recorded")
-    if rows is not None and STEPS not in kinds:
-        raise click.UsageError(f"--rows goes with the kind {STEPS}")
-    saved = None if against is None else gate.read_kept(against)
+    if (rows is not None and STEPS not in kinds) or fit_on is not None:
+        kinds = (*kinds, "serving")
+    saved = None if against is None else gate.read_stored(against)
     chosen = set(
         (*KINDS, STEPS, "twin", "emulated") if "all" in kinds else kinds or (() if own or twins else KINDS)
     )
@@ -130,17 +132,14 @@ def validate(
     elsewhere = None if live else costs
     judged = recorded.judged(recordings, elsewhere)
     printed = published.rows(elsewhere) if "published" in chosen else []
-    served = _served(elsewhere, out) if "serving" in chosen else []
+    served = _served(elsewhere, None if STEPS in kinds else rows, out) if "serving" in chosen else []
     if judged:
         result["recorded"] = [each.describe() for each in judged]
     if printed:
         result["published"] = [row.describe() for row in printed]
         result["published_mean_error_percent"] = published.mean_error(printed)
     if served:
-        result["serving"] = {
-            "groups": [group.describe() for group in serving.grouped(served)],
-            "points": [each.describe() for each in served],
-        }
+        result["serving"] = _described(served, fit_on, elsewhere, out)
     steps = disaggregation.results(rows, elsewhere) if STEPS in chosen else {}
     result |= steps
     if live:
@@ -167,12 +166,32 @@ def validate(
         )
 
 
-def _served(costs: str | None, out: Output) -> list[Judged]:
-    """Predict every measured load on all cores."""
-    from laminabench.workflows.validate.serving import judged, points
+def _described(
+    served: Sequence[Judged], fit_on: str | None, costs: str | None, out: Output
+) -> dict[str, Any]:
+    """Describe predicted loads, and how those of other devices come out with hosts fitted to one."""
+    from laminabench.workflows.validate import judges, serving
+    from laminabench.workflows.validate.refit import refit
 
+    described: dict[str, Any] = {
+        "groups": [group.describe() for group in serving.grouped(served)],
+        "standings": [each.describe() for each in judges.standings(served)],
+        "points": [each.describe() for each in served],
+    }
+    if fit_on is not None:
+        with out.progress("fitting", unit="loads"):
+            described["refit"] = refit([each.point for each in served], fit_on, costs).describe()
+    return described
+
+
+def _served(costs: str | None, rows: Path | None, out: Output) -> list[Judged]:
+    """Predict every measured load, or those of a file, on all cores."""
+    from laminabench.workflows.validate.serving import judged, points
+    from laminabench.workflows.validate.serving_rows import read_rows
+
+    loads = points() if rows is None else read_rows(rows)
     with out.progress("predicting", unit="loads") as progress:
-        return judged(points(), costs, progress)
+        return judged(loads, costs, progress)
 
 
 def _twins(
@@ -264,7 +283,8 @@ def _keep(folder: Path, result: dict[str, Any], judged: Any, served: Sequence[Ju
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / VALIDATION.file) as temporary:
         # The results of each load are only in --json.
-        saved = {**result, **({"serving": {"groups": result["serving"]["groups"]}} if served else {})}
+        served_groups = {name: rows for name, rows in result.get("serving", {}).items() if name != "points"}
+        saved = {**result, **({"serving": served_groups} if served else {})}
         command = command_line(["laminabench", *sys.argv[1:]])
         temporary.write_text(json.dumps(marked(saved, command), indent=1) + "\n", encoding="utf-8")
     validation = validation_of(result)

@@ -55,7 +55,7 @@ def _server() -> Callable[..., None]:
 
         from laminabench.render.view.serving import serve
     except ModuleNotFoundError as error:
-        if error.name not in ("fastapi", "plotly", "starlette", "uvicorn"):
+        if error.name not in ("fastapi", "httptools", "plotly", "starlette"):
             raise
         raise UserError(
             "view-needs-packages",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,8 @@ from laminabench.catalog.entries import pick
 from laminabench.catalog.families import load_models
 from laminabench.catalog.find_model import to_hf_config
 from laminabench.catalog.small_models import SMALL_MODELS
+from laminabench.util import safe_parse
+from laminabench.util.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class ModelSource:
         config = self.config
         if isinstance(config, Path):
             try:
-                config = json.loads(config.read_text(encoding="utf-8"))
-            except (OSError, ValueError):
+                config = safe_parse.json_value(safe_parse.content(config))
+            except (OSError, ValueError, UserError):
                 return None
         layers = (
             config.get("num_hidden_layers", config.get("n_layer")) if isinstance(config, Mapping) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from laminabench.interchange.calls import Calls
 from laminabench.runs.read import LATEST_S
 from laminabench.sim.spec import Mode
 from laminabench.traces.table import MAX_TOKENS
+from laminabench.util import safe_parse
 from laminabench.util.errors import UserError
 
 Table = dict[str, Any]
@@ -80,7 +80,7 @@ def marks_in(table: Table) -> dict[str, str]:
 
 def read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return safe_parse.text(path, safe_parse.RESULTS_BYTES)
     except OSError as error:
         raise UserError("file-not-readable", f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -89,8 +89,8 @@ def read_text(path: Path) -> str:
 
 def read_json(text: str, where: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return safe_parse.json_value(text)
+    except ValueError as error:
         raise UserError("import-not-json", f"{where} is not JSON ({error})") from error
 
 

@@ -97,7 +97,7 @@ def calls_of(run: Run) -> Calls:
     if outcome.tally is not None:
         raise UserError(
             "export-no-iterations",
-            f"{run.directory} was replayed with --no-iterations, so nobody knows when tokens came; replay it "
+            f"{run.directory} was replayed with --no-iterations, so times of tokens are unknown; replay it "
             "again without that flag",
         )
     sent_s = offered_s(outcome)

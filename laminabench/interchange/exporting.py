@@ -46,7 +46,7 @@ def target_of(run: Run, tool: str, target: Path | None) -> Path:
     if target is None:
         name = run.directory.resolve().name
         return Path(f"{name}{f'-{mark}' if mark else ''}.{tool}{suffix}")
-    if mark.lower() not in target.name.lower():
+    if target.name and mark.lower() not in target.name.lower():
         return target.with_name(f"{target.stem}-{mark}{target.suffix}")
     return target
 

@@ -63,7 +63,7 @@ def tool_of(path: Path) -> str:
         if tool.is_like(document):
             return name
     known = ", ".join(tool.writes for tool in TOOLS.values())
-    raise UserError("import-unknown-tool", f"{path} is none of: {known}; --from says which tool wrote it")
+    raise UserError("import-unknown-tool", f"{path} is none of: {known}; name its tool by --from")
 
 
 def read(path: Path, name: str | None = None) -> list[Benchmark]:

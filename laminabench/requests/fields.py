@@ -22,7 +22,11 @@ from laminabench.util.suggest import nearest
 
 Made = TypeVar("Made", bound="Request")
 
-Count = Annotated[int, Meta(ge=1)]
+# The largest count of anything: each fits the 32 bits that tables have for it.
+MAX_COUNT = 2**31 - 1
+MAX_SEED = 2**63 - 1
+Count = Annotated[int, Meta(ge=1, le=MAX_COUNT)]
+Seed = Annotated[int, Meta(ge=0, le=MAX_SEED)]
 UpTo64 = Annotated[int, Meta(ge=1, le=64)]
 Positive = Annotated[float, Meta(gt=0, le=1e300)]
 Seconds = Annotated[float, Meta(gt=0, le=1e6)]

@@ -115,6 +115,8 @@ class Journal:
             _lock(file, path)
             data = file.read()
             records, complete = [], len(MAGIC)
+            if data[:complete] != MAGIC:
+                raise UserError("journal-not-a-journal", f"{path} is not a journal of a replay")
             for body, end in _bodies(data, complete):
                 try:
                     records.append(msgpack.unpackb(body, strict_map_key=False))
@@ -122,8 +124,6 @@ class Journal:
                     raise _damaged(path, f"the record at byte {complete:,} is not msgpack") from error
                 complete = end
             if not records:
-                if data[: len(MAGIC)] != MAGIC:
-                    raise UserError("journal-not-a-journal", f"{path} is not a journal of a replay")
                 raise _damaged(path, "its beginning is missing")
             damage = _cut(file, path, data, complete)
         except OSError as error:
@@ -214,17 +214,13 @@ def _begun(path: Path, header: bytes) -> IO[bytes]:
 def _cut(file: IO[bytes], path: Path, data: bytes, complete: int) -> Damage | None:
     """Cut a journal after its last complete record; return the damage."""
     damage = None
-    if complete < len(data) or data[: len(MAGIC)] != MAGIC:
+    if complete < len(data):
         behind, at = 0, complete
         while (at := _next_complete(data, at)) < len(data):
             for _, end in _bodies(data, at):
                 behind, at = behind + 1, end
         copy = _copy(path, data) if behind else None
-        if complete < len(data):
-            damage = Damage(path, complete, len(data) - complete, behind, copy)
-    if data[: len(MAGIC)] != MAGIC:  # its records are valid, only the magic is damaged
-        file.seek(0)
-        file.write(MAGIC)
+        damage = Damage(path, complete, len(data) - complete, behind, copy)
     file.seek(complete)
     file.truncate()
     file.flush()
@@ -261,7 +257,7 @@ def _lock(file: IO[bytes], path: Path) -> None:
             "journal-in-use", f"{path} is in use: the replay it is of still runs, or is being resumed"
         ) from None
     if removed:
-        raise UserError("journal-gone", f"{path} is gone: the replay it was of has just ended")
+        raise UserError("journal-gone", f"{path} was removed: its replay has just ended")
 
 
 def _framed(body: bytes) -> bytes:

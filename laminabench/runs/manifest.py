@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -155,16 +156,25 @@ class Manifest(Facts, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not isinstance(self.model.get("name"), str):
             raise ValueError("`name` is missing - at `$.model`")
+        try:
+            _ = self.choices
+        except ValueError as error:
+            raise ValueError(f"its request is not TOML: {error}") from error
 
     @property
     def choices(self) -> JsonObject:
         """The replay's choices by flag; in an older Run, by option name."""
-        return safe_parse.toml(self.request) if self.request is not None else self.workload.options or {}
+        return _parsed(self.request) if self.request is not None else self.workload.options or {}
 
     @property
     def model_name(self) -> str:
         """The model's name in the catalogue, or on the server."""
         return str(self.model["name"])
+
+
+@lru_cache(maxsize=1024)
+def _parsed(request: str) -> JsonObject:
+    return safe_parse.toml(request)
 
 
 def manifest(

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
 from numpy.typing import NDArray
 
 from laminabench.runs.format import FORMAT, FORMAT_VERSION, MANIFEST, sha256_of, unsealed
@@ -21,7 +20,7 @@ from laminabench.runs.status import STATUSES
 from laminabench.runs.summary import ClientSummary, EngineSummary
 from laminabench.sim.outcome import Columns, Outcome, no_timeline
 from laminabench.sim.spec import TICKS_PER_S
-from laminabench.util import safe_parse
+from laminabench.util import parquet, safe_parse
 from laminabench.util.errors import UserError
 
 # The latest time that 64-bit ticks can count: 29 years.
@@ -162,7 +161,7 @@ def _read_table(path: Path, columns: tuple[Column, ...], table: Table) -> Column
         safe_parse.require_file(path)
         if sha256_of(path) != table.sha256:
             raise _damaged(path, f"its content does not match the checksum in {MANIFEST}")
-        with pa.parquet.ParquetFile(path) as file:
+        with parquet.reading(path) as file:
             rows = file.metadata.num_rows
             if table.rows and rows != table.rows:
                 raise _damaged(path, f"it has {rows:,} rows and {MANIFEST} says {table.rows:,}")

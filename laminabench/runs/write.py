@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
 from numpy.typing import NDArray
 
 from laminabench.runs.format import (
@@ -29,6 +28,7 @@ from laminabench.runs.status import FAILED, STATUSES, statuses
 from laminabench.sim.outcome import Columns, Outcome
 from laminabench.traces.arrow import array_of, texts_of
 from laminabench.traces.table import Trace
+from laminabench.util import parquet
 from laminabench.util.errors import UserError
 from laminabench.util.json import as_number
 
@@ -115,10 +115,9 @@ def _write_table(path: Path, columns: tuple[Column, ...], values: Columns) -> in
     # Numbers that rise by one, or stay, compress best as differences.
     counting = [column.name for column in columns if column.name.endswith("iteration")]
     others = [column.name for column in columns if column.name not in (*floats, *counting)]
-    with pa.parquet.ParquetWriter(
+    with parquet.writing(
         path,
         schema(columns),
-        compression="zstd",
         compression_level=1,
         use_dictionary=others,
         use_byte_stream_split=floats,

@@ -89,7 +89,8 @@ def from_frame(frame: pd.DataFrame, name: str = "dataframe") -> Trace:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "frame.parquet"
         try:
-            frame.to_parquet(path, engine="pyarrow", index=False)
+            with path.open("wb") as file:
+                frame.to_parquet(file, engine="pyarrow", index=False)
         except (ValueError, TypeError) as error:  # Arrow's own are of these kinds
             raise UserError(
                 "trace-frame", f"{name}: its columns cannot be written as a table: {error}"

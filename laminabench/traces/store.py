@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv
-import pyarrow.parquet
 from msgspec.structs import asdict
 
 from laminabench.traces.formats.parquet import METADATA_KEY
 from laminabench.traces.table import Trace, TraceMeta
+from laminabench.util import parquet
 from laminabench.util.atomic import replacing
 from laminabench.util.errors import UserError
 
@@ -53,9 +53,7 @@ def _write_parquet(trace: Trace, path: Path) -> None:
     schema = first.schema.with_metadata({METADATA_KEY: json.dumps(asdict(trace.meta)).encode()})
     # Times and ids hardly repeat: a dictionary of them is only work.
     repeated = [name for name in ("prompt_tokens", "output_tokens") if name in schema.names]
-    with pa.parquet.ParquetWriter(
-        path, schema, compression="zstd", use_dictionary=repeated, write_page_checksum=True
-    ) as writer:
+    with parquet.writing(path, schema, use_dictionary=repeated, write_page_checksum=True) as writer:
         for rows in _slices(trace):
             writer.write_table(_table(trace, rows, arrivals=True).cast(schema))
 

@@ -48,5 +48,10 @@ def require_text(word: str) -> None:
     try:
         word.encode()
     except UnicodeEncodeError:
-        shown = word.encode(errors="surrogateescape").decode(errors="backslashreplace")
-        raise UserError("name-not-text", f"{shown} is not UTF-8, and could not be kept: rename it") from None
+        raise not_text(word) from None
+
+
+def not_text(word: str) -> UserError:
+    """Return the error for a name that is not UTF-8."""
+    shown = "".join(f"\\x{ord(one) & 0xFF:02x}" if "\ud800" <= one <= "\udfff" else one for one in word)
+    return UserError("name-not-text", f"{shown} is not UTF-8 and could not be stored: rename it")

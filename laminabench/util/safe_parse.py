@@ -19,11 +19,14 @@ Typed = TypeVar("Typed")
 
 # Of a Run's manifest, a cost set, a recording: the longest real ones are a hundredth of it.
 MOST_BYTES = 32 << 20
+# Of measurements of other tools: times of all tokens, tables of all kernels.
+RESULTS_BYTES = 1 << 30
 _DEEPEST = 50
 # A key of so many parts takes Python's parser their number squared.
 _LONG_KEY = re.compile(
     r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){%d}""" % _DEEPEST  # noqa: UP031
 )
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 # What a small table may come to in memory, and how many times its size a larger one may.
 UNPACKED_BYTES = 1 << 30
 UNPACKED_TIMES = 1000
@@ -70,14 +73,19 @@ def toml(text: str) -> dict[str, Any]:
 
 
 def json_value(data: str | bytes) -> Any:
-    """Parse JSON; a ValueError also if it is nested too deeply."""
+    """Parse JSON; a ValueError also if it is nested too deeply, or has text that cannot be written."""
     try:
         value = json.loads(data)
         if _is_deep(value):
             raise RecursionError
-        return value
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    if _SURROGATE.search(data if isinstance(data, str) else data.decode("latin-1")):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise ValueError("it has half of a character, a lone surrogate") from None
+    return value
 
 
 def json_typed(data: bytes, kind: type[Typed] | Any = Any) -> Any:

@@ -36,6 +36,10 @@ void check_messages() {
   const auto segment = ring();
   const Handle sender = created(*segment, LAMINA_CUDA_CHANNEL_SENDS);
   const Handle receiver = created(*segment, LAMINA_CUDA_CHANNEL_RECEIVES);
+  for (void (*kernel)(FetchArgs) : {&recv, &fetch}) {
+    expect(fake_cuda::carveouts[reinterpret_cast<const void*>(kernel)] == cudaSharedmemCarveoutMaxShared,
+           "where a kernel waits attention does not fit beside it");
+  }
   expect(fake_cuda::registered.size() == 1, "one ring's memory is not pinned once");
   expect(segment->ring().published.unheard == 1 && segment->ring().consumed.unheard == 1,
          "a host's peer counts on being woken by a device");
@@ -49,7 +53,7 @@ void check_messages() {
     const lamina_cuda_channel_buffer into[] = {to.buffer(), other.buffer()};
     fake_cuda::launches = 0;
     expect_ok(lamina_cuda_channel_send(sender, parts, 2, nullptr));
-    expect(fake_cuda::blocks_of_last_copy == std::min(32, std::max(1, static_cast<int>(size) / 16384)),
+    expect(fake_cuda::blocks_of_last_copy == std::min(32, std::max(1, static_cast<int>(size) / 8192)),
            "a copy takes another number of blocks");
     expect(fake_cuda::launches == 1, "sending takes another number of kernels");
     fake_cuda::launches = 0;

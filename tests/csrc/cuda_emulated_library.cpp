@@ -22,4 +22,7 @@ extern LAMINA_CUDA_API const int lamina_cuda_is_emulated;
 const int lamina_cuda_is_emulated = 1;
 // What the calling thread launches goes to this device, of which there are as many as are asked for.
 LAMINA_CUDA_API void lamina_cuda_emulated_take(int device) { cudaSetDevice(device); }
+// What waits for all that runs on the thread's device, and how much that is.
+LAMINA_CUDA_API void lamina_cuda_emulated_synchronize() { cudaDeviceSynchronize(); }
+LAMINA_CUDA_API int lamina_cuda_emulated_running() { return fake_cuda::devices.running(fake_cuda::device); }
 }

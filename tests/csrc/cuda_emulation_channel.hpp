@@ -15,19 +15,21 @@ namespace lamina::cuda::emulated {
 inline thread_local std::function<void()> meanwhile;
 inline thread_local std::function<void()> published;
 inline thread_local std::uint64_t looks = 0;
+inline thread_local std::uint64_t acquires = 0;  // among them
 // Moves by a microsecond whenever a kernel of this thread asks: how long a wait is does not depend on how
 // many others wait. It wraps around early.
 inline thread_local std::uint64_t clock_ns = 0 - std::uint64_t{100'000};
 
 template <typename T>
-T look(const T* shared) {
+T look(const T* shared, std::memory_order order = std::memory_order_acquire) {
   ++looks;
+  if (order == std::memory_order_acquire) ++acquires;
   if (meanwhile) {
     meanwhile();
   } else {
     std::this_thread::yield();
   }
-  return std::atomic_ref<T>(*const_cast<T*>(shared)).load(std::memory_order_acquire);
+  return std::atomic_ref<T>(*const_cast<T*>(shared)).load(order);
 }
 
 template <typename T>
@@ -44,6 +46,9 @@ namespace emulated = lamina::cuda::emulated;
 
 inline std::uint64_t load_acquire_sys(const std::uint64_t* shared) { return emulated::look(shared); }
 inline std::uint32_t load_acquire_sys(const std::uint32_t* shared) { return emulated::look(shared); }
+inline std::uint64_t look_sys(const std::uint64_t* shared) {
+  return emulated::look(shared, std::memory_order_relaxed);
+}
 inline std::uint64_t load_relaxed_sys(const std::uint64_t* shared) {
   return std::atomic_ref<std::uint64_t>(*const_cast<std::uint64_t*>(shared)).load(std::memory_order_relaxed);
 }
@@ -60,6 +65,9 @@ inline void fence_sys() {}  // what is stored behind it is released
 // In the device's own memory nobody else has a part, and looking there is no trip over the bus.
 inline std::uint32_t load_acquire_gpu(const std::uint32_t* own) {
   return std::atomic_ref<std::uint32_t>(*const_cast<std::uint32_t*>(own)).load(std::memory_order_acquire);
+}
+inline std::uint32_t look_gpu(const std::uint32_t* own) {
+  return std::atomic_ref<std::uint32_t>(*const_cast<std::uint32_t*>(own)).load(std::memory_order_relaxed);
 }
 inline void store_release_gpu(std::uint32_t* own, std::uint32_t value) {
   std::atomic_ref<std::uint32_t>(*own).store(value, std::memory_order_release);

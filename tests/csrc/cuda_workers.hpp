@@ -22,7 +22,7 @@ using namespace cuda_streams_test;
 using Buffer = lamina_cuda_channel_buffer;
 
 inline constexpr int kLayers = 2, kBatch = 3, kHeads = 4, kKvHeads = 2, kDim = 32;
-inline constexpr lamina_cuda_attention kAttention{LAMINA_CUDA_F32, kHeads, kKvHeads, kDim, 0.17f, 0, 0};
+inline constexpr lamina_cuda_attention kAttention{LAMINA_CUDA_F32, kHeads, kKvHeads, kDim, 0.17f, 0, 0, 4};
 inline constexpr std::size_t kQueries = kBatch * kHeads * kDim, kRows = kBatch * kKvHeads * kDim;
 
 // Memory of the current device.

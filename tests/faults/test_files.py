@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -67,6 +68,41 @@ def test_a_wrong_order_is_detected(how: str, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
         assert power_cuts(range(100)).lost > 0
+
+
+# The same of what a failed write may leave.
+SPOILED_WRITES = {
+    "what was begun stays": (
+        "import types, laminabench.runs.replace as r\n"
+        "r.shutil = types.SimpleNamespace(rmtree=lambda *_, **__: None)"
+    ),
+    "a journal says nothing": (
+        "import contextlib, laminabench.runs.journal as j\n"
+        "j.Journal._writing = lambda self: contextlib.suppress(OSError)"
+    ),
+}
+
+
+@pytest.mark.long
+@needs_compiler
+@pytest.mark.parametrize("how", SPOILED_WRITES)
+def test_a_failed_write_that_is_not_mended_is_detected(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SPOILED_WRITES[how])
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    tally = failing_writes(range(24))
+    assert tally.lost + tally.wrong + tally.leaked > 0
+
+
+def test_a_leaked_descriptor_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "read_profile", lambda _: os.dup(0))
+    before = set(Path("/proc/self/fd").iterdir())
+    tally = fuzzed_files(range(1100), ("profile",))
+    for leaked in set(Path("/proc/self/fd").iterdir()) - before:
+        with contextlib.suppress(OSError):
+            os.close(int(leaked.name))
+    assert [failure.kind for failure in tally.failures] == ["leaked"]
 
 
 def test_a_broken_reader_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,11 @@ EXPERIMENTS: Mapping[str, Experiment] = {
         350_000,
         functools.partial(isolated.run, "files:fuzzed_files"),
     ),
+    "command-lines": Experiment(
+        "command lines with odd values and combinations, of every command",
+        100_000,
+        functools.partial(isolated.run, "command_lines:command_lines"),
+    ),
     "messages": Experiment(
         "damaged messages between workers: messages, links, channel set-up, rings",
         350_000,

@@ -24,6 +24,8 @@ def test_in_short(tmp_path: Path) -> None:
         assert kind is None, what
         wrong = Undisturbed(expected.facts | {"tokens_generated": 1}, expected.journal_bytes, expected.took_s)
         assert resumes._same(tmp_path / "cut", wrong)[0] == "wrong"
+        swapped = Undisturbed(expected.facts | {"tokens_sha256": "0" * 64}, wrong.journal_bytes, wrong.took_s)
+        assert resumes._same(tmp_path / "cut", swapped)[0] == "wrong"
         (tmp_path / "cut" / ".kept.0000.partial").touch()
         assert resumes._same(tmp_path / "cut", expected)[0] == "leaked"
     assert Room(tmp_path, None).filled == 0

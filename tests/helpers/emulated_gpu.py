@@ -65,3 +65,13 @@ def in_use(library: Path) -> Iterator[None]:
 def take(device: int) -> None:
     """Direct this thread's launches to this emulated device; there are as many as requested."""
     cuda_library.library().lamina_cuda_emulated_take(device)
+
+
+def synchronize() -> None:
+    """Wait for all that runs on this thread's emulated device, as torch does in places."""
+    cuda_library.library().lamina_cuda_emulated_synchronize()
+
+
+def running() -> int:
+    """Return how many kernels run on this thread's emulated device."""
+    return int(cuda_library.library().lamina_cuda_emulated_running())

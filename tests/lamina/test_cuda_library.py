@@ -39,7 +39,7 @@ def fresh_library(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatc
     cuda_library.library.cache_clear()
 
 
-def test_what_is_no_library_is_told_in_a_sentence(fresh_library: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_invalid_library_is_one_sentence(fresh_library: pytest.MonkeyPatch, tmp_path: Path) -> None:
     text = tmp_path / "lib.so"
     text.write_text("not a library")
     for path in (text, tmp_path, Path("/" + "x" * 5000)):
@@ -48,7 +48,9 @@ def test_what_is_no_library_is_told_in_a_sentence(fresh_library: pytest.MonkeyPa
             cuda_library.library()
 
 
-def test_another_library_is_told_by_what_it_lacks(fresh_library: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_foreign_library_is_detected_by_missing_symbols(
+    fresh_library: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("there is no C compiler to make a library with")

@@ -44,7 +44,7 @@ def test_importing_lamina_sets_it_and_leaves_the_environment_alone() -> None:
     ("name", "value", "said", "count"),
     [("GOMP_SPINCOUNT", "77", "77 77", "77"), ("OMP_WAIT_POLICY", "PASSIVE", "None None", "0")],
 )
-def test_what_the_user_said_stays(name: str, value: str, said: str, count: str) -> None:
+def test_user_settings_are_not_overridden(name: str, value: str, said: str, count: str) -> None:
     assert _told(f"{_TELLS}; {_LOADS}", **{name: value}) == (said, count)
 
 
@@ -56,7 +56,7 @@ def test_torch_takes_it_over() -> None:
     assert _told(program) == ("2000 None\n1", "2000")
 
 
-def test_who_imports_torch_first_is_told_once() -> None:
+def test_importing_torch_first_is_reported_once() -> None:
     program = (
         f"{_LOADS}; import logging, sys, lamina.threads as t; "
         "logging.basicConfig(stream=sys.stdout, format='%(name)s'); "

@@ -31,8 +31,11 @@ def test_loads_are_measured_or_said_to_be_left_out(monkeypatch: pytest.MonkeyPat
     weights, token = report.facts["weight_bytes"], report.facts["kv_token_bytes"]
     assert isinstance(weights, int)
     assert isinstance(token, int)
+    read = report.facts["weight_bytes_read"]
+    # The table of embeddings, which decoding does not read, is no part of the bound.
+    assert read == weights - config.vocab_size * config.hidden_size * 2
     for row in (small, more):
-        assert weights / 1e9 < row["bound_s"] <= (weights + 3 * 44 * token) / 1e9
+        assert read / 1e9 < row["bound_s"] <= (read + 3 * 44 * token) / 1e9
         assert row["tokens_per_s"] == row["batch"] / row["iteration_s"].median
         assert row["share"] == row["bound_s"] / row["iteration_s"].median
 
@@ -93,9 +96,10 @@ def test_layouts_are_measured_and_what_fails_is_said(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(workers, "_measured", measured)
     report = workers.run(batches=(2, 3), context=20, steps=6, config=tiny("Llama"))
     rows = _facts(report)
-    assert [row.get("batch") for row in rows] == [None, 2, 3, 2, 3, 2, 3]
-    assert rows[0]["skipped"] == "RuntimeError: no"
-    assert all(row["tokens_per_s"] > 0 for row in rows[1:])
+    assert [row.get("batch") for row in rows] == [2, 3, 2, 3, 4, 6, None, 2, 3, 4, 6]
+    assert rows[0]["layout"] == "one process"
+    assert rows[6]["skipped"] == "RuntimeError: no"
+    assert all(row["tokens_per_s"].min > 0 for row in rows if "skipped" not in row)
     assert report.facts["mps"] is False
     assert list(report.facts["refused"]) == ["two on the GPU, in turn"]
 
@@ -106,9 +110,8 @@ def test_mps_runs_as_long_as_it_is_wanted(
 ) -> None:
     told = tmp_path / "told"
     tool = tmp_path / "nvidia-cuda-mps-control"
-    tool.write_text(
-        f'#!/bin/sh\necho "$* $CUDA_MPS_PIPE_DIRECTORY" >> {told}\n{"" if starts else "exit 1"}\n'
-    )
+    says = f'if [ $# = 0 ]; then read -r line; fi\necho "$*$line $CUDA_MPS_PIPE_DIRECTORY" >> {told}'
+    tool.write_text(f"#!/bin/sh\n{says}\n{'' if starts else 'exit 1'}\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
@@ -116,5 +119,5 @@ def test_mps_runs_as_long_as_it_is_wanted(
         assert shared is starts
     first, *end = told.read_text().splitlines()
     assert first.startswith("-d /")
-    assert len(end) == starts
+    assert [words.partition(" /")[0] for words in end] == ["quit -t 3"] * starts
     assert "CUDA_MPS_PIPE_DIRECTORY" not in os.environ

@@ -28,6 +28,6 @@ def test_products_are_judged_by_the_median(
     assert [row["batch"] for row in rows] == [1, 3] * 5
     assert {(row["outputs"], row["inputs"]) for row in rows if row["weight"] == "down"} == {(1024, 2816)}
     for row in rows:
-        assert ("panels" in row["seconds"]) == bool(packing.by_panels())
+        assert ("panels" in row["seconds"]) == bool(packing.panel_product())
         assert row["met"] == (row["ratio"]["median"] >= 1 if "ratio" in row else None)
     assert result["met"] == all(row["met"] is not False for row in rows)

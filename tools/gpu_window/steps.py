@@ -134,9 +134,7 @@ def _vllm(options: Options) -> Report:
 def _workers(options: Options) -> Report:
     from gpu_window import workers
 
-    return workers.run(
-        batches=(16,) if options.quick else workers.BATCHES, seconds=options.seconds, watcher=options.watcher
-    )
+    return workers.run(seconds=options.seconds, watcher=options.watcher)
 
 
 def _fhbn(options: Options) -> Report:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import os
 import shutil
@@ -17,7 +18,7 @@ import transformers
 
 from lamina.cluster import Layout
 from lamina.serve import Engine, Sampling
-from laminabench.bench.frame import QUIET, Report, Row, Table, Watcher
+from laminabench.bench.frame import QUIET, Report, Row, Table, Watcher, spread
 from laminabench.calibrate.models import config_of
 from laminabench.util.child_environment import child_environment
 
@@ -25,20 +26,21 @@ from laminabench.util.child_environment import child_environment
 MODEL = "llama-mini"
 BATCHES, CONTEXT = (8, 64), 2048
 WARM_UP = 4  # steps that are not counted
+ROUNDS = 3
 STARTED_S = 10.0  # for a daemon
 MOST_CORES = 8  # for attention
 
 
 def layouts(cores: int, device: str = "cuda", *, together: bool = False) -> Mapping[str, Layout | None]:
-    """Return layouts by name; None is one process, last because it then holds the GPU's memory."""
+    """Return layouts by name; None is one process, which the others are held against: it comes first."""
     both = Layout(1, 1, model_on=device, attention_on=device, together=together, oversubscribe=True)
     attention = max(1, min(MOST_CORES, cores - 1))
     shared = Layout(1, attention, model_on=device, partition="requests", oversubscribe=True)
     return {
+        "one process": None,
+        f"model on the GPU, attention on {attention} cores": shared,
         "two on the GPU, in turn": replace(both, pipelining="serial", batches=None),
         "two on the GPU, rotational": both,
-        f"model on the GPU, attention on {attention} cores": shared,
-        "one process": None,
     }
 
 
@@ -54,6 +56,8 @@ def run(
 ) -> Report:
     """Decoding alone, with made-up weights and KV, each layout in an engine of its own.
 
+    Two batches that take turns are measured twice: as many requests in all as of one batch, which gives each
+    operator half the work a launch, and as many in each, which is what the paper compares.
     Two workers on the GPU are processes under MPS, which is started for this where it is there; without it,
     threads of one process.
     """
@@ -72,10 +76,10 @@ def run(
                     refused[way] = f"{type(error).__name__}: {error}"
                     why = refused[way].partition("\n")[0]
             if why:
-                rows.append(Row({"layout": way, "skipped": why}, (way, "-", why)))
+                rows.append(Row({"layout": way, "skipped": why}, (way, "-", why, "-")))
     facts = {"benchmark": "gpu-workers", "context": context, "mps": shared, "refused": refused, "rows": rows}
     head = f"context {context:,}; two on the GPU are {'processes, under MPS' if shared else 'threads of one'}"
-    table = Table(("<layout", "batch", "tokens/s"), [row.cells for row in rows])
+    table = Table(("<layout", "batch", "tokens/s", "min to max"), [row.cells for row in rows])
     return Report(facts, [head, table])
 
 
@@ -88,33 +92,43 @@ def _measured(
     steps: int,
     device: str,
 ) -> list[Row]:
+    sizes = sorted({*batches, *(2 * batch for batch in batches if layout and layout.batches != 1)})
     engine = Engine(
         config,
         layout=layout,
-        max_sequences=max(batches),
+        max_sequences=max(sizes),
         dtype=torch.bfloat16,
         load_format="dummy",
         decode_only=True,
-        kv_tokens=max(batches) * (context + steps),
+        kv_tokens=max(sizes) * (context + steps),
         device="cpu" if layout else device,
         backend="cudagraph" if device == "cuda" else "python",
     )
     rows = []
     with engine:
-        for batch in batches:
-            for _ in range(batch):
-                engine.submit(max(1, context - steps // 2), Sampling(max_tokens=steps))
-            made, started = 0, time.perf_counter()
-            for step in range(WARM_UP + batch * steps):
-                if engine.idle:
-                    break
-                if step == WARM_UP:
-                    made, started = 0, time.perf_counter()
-                made += engine.step().size
-            rate = made / (time.perf_counter() - started)
+        for batch in sizes:
+            rate = spread([_rate(engine, batch, context, steps) for _ in range(ROUNDS)])
             facts = {"layout": way, "batch": batch, "tokens_per_s": rate}
-            rows.append(Row(facts, (way, f"{batch}", f"{rate:,.0f}")))
+            rows.append(Row(facts, (way, f"{batch}", *rate.cells(lambda one: f"{one:,.0f}"))))
+    if layout is None and device == "cuda":  # what it held is the next layout's
+        del engine
+        gc.collect()
+        torch.cuda.empty_cache()
     return rows
+
+
+def _rate(engine: Engine, batch: int, context: int, steps: int) -> float:
+    """Tokens a second of a batch that is decoded from first to last."""
+    for _ in range(batch):
+        engine.submit(max(1, context - steps // 2), Sampling(max_tokens=steps))
+    made, started = 0, time.perf_counter()
+    for step in range(WARM_UP + batch * steps):
+        if engine.idle:
+            break
+        if step == WARM_UP:
+            made, started = 0, time.perf_counter()
+        made += engine.step().size
+    return made / (time.perf_counter() - started)
 
 
 @contextlib.contextmanager
@@ -146,7 +160,7 @@ def _tell(command: Sequence[str], text: bytes = b"") -> None:
 
 def _end(program: str) -> None:
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        _tell([program], b"quit\n")
+        _tell([program], b"quit -t 3\n")  # clients that do not end are not waited for longer
 
 
 def _restore(before: Mapping[str, str | None]) -> None:

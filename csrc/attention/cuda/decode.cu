@@ -37,7 +37,7 @@ lamina_cuda_status lamina_cuda_plan(const lamina_cuda_attention* attention, cons
                         .chunk = chunk,
                         .which = which == LAMINA_CUDA_ALL ? Which::kAll : Which::kPrevious,
                         .tile = problem.attend().tokens,
-                        .workers = problem.workers(),
+                        .workers = problem.workers(lists->batch),
                         .counters = static_cast<std::int64_t>(problem.passes()) * lists->batch * kv_heads,
                         .plan = work.plan,
                         .first = work.first,
@@ -63,7 +63,7 @@ lamina_cuda_status lamina_cuda_begin(const lamina_cuda_attention* attention, con
     require_tensor(q, "q is missing or not aligned to 16 bytes");
     require_partial(partial);
     const Workspace work = problem.in(workspace, lists->batch);
-    const std::int32_t workers = problem.workers();
+    const std::int32_t workers = problem.workers(lists->batch);
     const std::int64_t units = static_cast<std::int64_t>(lists->batch) * attention->kv_heads;
     const AttendArgs args{.q = q,
                           .rows = {where.k, where.v, where.slot_bytes, problem.row_bytes()},

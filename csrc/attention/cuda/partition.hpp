@@ -43,6 +43,8 @@ LAMINA_HD std::int32_t tiles_of(Tokens tokens, std::int32_t tile) {
 
 // A worker that gets fewer tiles than this costs more in putting parts together than it saves in reading.
 constexpr std::int64_t kFewestTiles = 2;
+// Parts of a unit, on average, up to which there are more workers than a device runs at once.
+constexpr std::int32_t kJoinedParts = 16;
 
 // The line of all tiles and how many workers share it.
 struct Line {

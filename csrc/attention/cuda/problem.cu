@@ -39,6 +39,7 @@ lamina_cuda_attention checked(const lamina_cuda_attention* given) {
     require(a.latent >= 16 && a.latent <= std::min(a.head_dim, kLatentValues) && a.latent % 16 == 0,
             "latent is not a multiple of 16 between 16 and head_dim, 512 at most");
   }
+  require(a.shares >= 0 && a.shares <= kJoinedParts, "shares is not between 0 and 16");
   require(std::isfinite(a.scale), "scale is not a finite number");
   require(std::isfinite(a.soft_cap) && a.soft_cap >= 0, "soft_cap is neither 0 nor a positive number");
   return a;
@@ -72,7 +73,7 @@ Problem::Problem(const lamina_cuda_attention* attention)
       kernels_(kernels_for(attention_.dtype)),
       attend_(latent() ? kernels_.attend_latent(group()) : kernels_.attend(group(), attention_.head_dim)) {}
 
-std::int32_t Problem::workers() const {
+std::int32_t Problem::workers(std::int32_t batch) const {
   static std::mutex mutex;
   static std::map<std::pair<int, const void*>, std::int32_t> known;
   const int device = current_device();
@@ -82,11 +83,15 @@ std::int32_t Problem::workers() const {
     found = known.emplace(std::pair{device, attend_.entry}, prepare(attend_, device)).first;
   }
   // All passes together fill the device.
-  return std::max(found->second / passes(), 1);
+  const std::int32_t fitting = std::max(found->second / passes(), 1);
+  // Putting a unit together takes longer the more parts it has.
+  const std::int64_t most = std::int64_t{kJoinedParts} * batch * attention_.kv_heads;
+  const std::int64_t wanted = std::int64_t{fitting} * std::max(attention_.shares, 1);
+  return static_cast<std::int32_t>(std::max<std::int64_t>(fitting, std::min(wanted, most)));
 }
 
 Workspace::Size Problem::size(std::int32_t batch) const {
-  return {batch, attention_.kv_heads, workers(), passes(), attend_.heads, value_dim()};
+  return {batch, attention_.kv_heads, workers(batch), passes(), attend_.heads, value_dim()};
 }
 
 Workspace Problem::in(const lamina_cuda_workspace* workspace, std::int32_t batch) const {

@@ -24,8 +24,9 @@ public:
   std::int32_t value_dim() const { return latent() ? attention_.latent : attention_.head_dim; }
   Scoring scoring() const { return Scoring::of(attention_.scale, attention_.soft_cap); }
 
-  // As many blocks of a pass as the current device runs at once. Prepares the kernel on a device's first use.
-  std::int32_t workers() const;
+  // Blocks of a pass: as many as the current device runs at once, or more smaller ones where others run
+  // beside them. Prepares the kernel on a device's first use.
+  std::int32_t workers(std::int32_t batch) const;
 
   Workspace::Size size(std::int32_t batch) const;
   // The workspace's pieces, once it is known to be large enough.

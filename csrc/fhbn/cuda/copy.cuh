@@ -6,7 +6,9 @@
 
 namespace lamina::fhbn::cuda {
 
-constexpr int kCopyThreads = 256;
+// So few that a block which waits for a message fits beside three of attention's on a multiprocessor:
+// attention runs in one wave then, though others wait.
+constexpr int kCopyThreads = 128;
 // Chunks that a thread has under way at once: what the host's memory answers takes a microsecond to come.
 constexpr int kUnderWay = 4;
 // What a block is started for, and how many there are at most. Guessed: a bus is filled by a few blocks, and

@@ -42,6 +42,14 @@ LAMINA_DEVICE std::uint64_t load_relaxed_sys(const std::uint64_t* shared) {
   return value;
 }
 
+// For looks that are repeated until something changes. An acquire would drop the multiprocessor's L1 with
+// each of them, under others that compute there: it comes once, after the last.
+LAMINA_DEVICE std::uint64_t look_sys(const std::uint64_t* shared) {
+  std::uint64_t value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(shared) : "memory");
+  return value;
+}
+
 // A thread that acquires the value sees all that this thread wrote before, and what it had seen of others'
 // writes; and all that this thread read before was read.
 LAMINA_DEVICE void store_release_sys(std::uint64_t* shared, std::uint64_t value) {
@@ -66,6 +74,11 @@ LAMINA_DEVICE void fence_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory")
 LAMINA_DEVICE std::uint32_t load_acquire_gpu(const std::uint32_t* own) {
   std::uint32_t value;
   asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(own) : "memory");
+  return value;
+}
+LAMINA_DEVICE std::uint32_t look_gpu(const std::uint32_t* own) {
+  std::uint32_t value;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(own) : "memory");
   return value;
 }
 LAMINA_DEVICE void store_release_gpu(std::uint32_t* own, std::uint32_t value) {

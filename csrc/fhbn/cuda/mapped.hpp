@@ -157,7 +157,13 @@ const void* entry_of(Kernel* kernel) {
 // message from the one that is being loaded, perhaps.
 inline void load_kernels(std::initializer_list<const void*> entries, const char* doing) {
   cudaFuncAttributes ignored;
-  for (const void* entry : entries) lamina::cuda::check(cudaFuncGetAttributes(&ignored, entry), doing);
+  for (const void* entry : entries) {
+    lamina::cuda::check(cudaFuncGetAttributes(&ignored, entry), doing);
+    // As attention's: a multiprocessor on which one of these waits would else be none of attention's.
+    lamina::cuda::check(cudaFuncSetAttribute(entry, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                             cudaSharedmemCarveoutMaxShared),
+                        doing);
+  }
 }
 
 // What the library keeps of an end that kernels work for; the device has its own.

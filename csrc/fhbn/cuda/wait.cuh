@@ -44,8 +44,7 @@ LAMINA_DEVICE Change wait_for_change(const End& end, const Side& line, std::uint
   while (true) {
     LAMINA_UNROLL_1
     for (int look = 0; look < kLooks; ++look) {
-      const std::uint64_t seqno = load_acquire_sys(&line.seqno);
-      if (seqno != seen) return {Fault::kNone, seqno};
+      if (look_sys(&line.seqno) != seen) return {Fault::kNone, load_acquire_sys(&line.seqno)};
     }
     Fault fault = Fault::kNone;
     if (!is_open(line)) {
@@ -74,8 +73,9 @@ LAMINA_DEVICE Fault found_by_first(const End& end, const Find& find) {
     if (blocks_x() == 1 || count_relaxed_gpu(&gate.arrivals) == 0) {
       store_release_gpu(&gate.verdict, 1 + static_cast<std::uint32_t>(find()));
     } else {
-      while (load_acquire_gpu(&gate.verdict) == 0) {
+      while (look_gpu(&gate.verdict) == 0) {
       }
+      load_acquire_gpu(&gate.verdict);
     }
   }
   sync_block();

@@ -36,15 +36,15 @@ Mlx5dv load() {
     throw ChannelError(std::string(kLibrary) + " cannot be loaded: install rdma-core's ibverbs-providers (" +
                        ::dlerror() + ")");
   }
-  const auto found = [&](const char* name) {
+  const auto symbol = [&](const char* name) {
     void* function = ::dlsym(library, name);
     if (function == nullptr) {
       throw ChannelError(std::string(kLibrary) + " has no " + name + ": install rdma-core 32 or newer");
     }
     return function;
   };
-  return {.is_supported = reinterpret_cast<bool (*)(abi::Device*)>(found("mlx5dv_is_supported")),
-          .init_obj = reinterpret_cast<int (*)(abi::Mlx5Objects*, std::uint64_t)>(found("mlx5dv_init_obj"))};
+  return {.is_supported = reinterpret_cast<bool (*)(abi::Device*)>(symbol("mlx5dv_is_supported")),
+          .init_obj = reinterpret_cast<int (*)(abi::Mlx5Objects*, std::uint64_t)>(symbol("mlx5dv_init_obj"))};
 }
 
 // Whether a variable asks libmlx5 for something that it does not show.

@@ -21,8 +21,8 @@ void find(void* library, const char* name, Function& function) {
 }
 
 // Before Linux 5.12 a process that forks and then writes to a queue would write to a copy, which the NIC does
-// not read: then the library has to keep its queues from forks. It cannot if somebody has used it already
-// without that, who has chosen for us.
+// not read: then the library has to keep its queues from forks. It cannot if
+// another user of the library has already chosen otherwise.
 void keep_from_forks(void* library) {
   int (*fork_init)() = nullptr;
   find(library, "ibv_fork_init", fork_init);
@@ -36,27 +36,27 @@ Ibverbs load() {
     throw ChannelError(std::string(kLibrary) + " cannot be loaded: install rdma-core's libibverbs1 (" +
                        ::dlerror() + ")");
   }
-  Ibverbs found;
-  find(library, "ibv_get_device_list", found.get_device_list);
-  find(library, "ibv_free_device_list", found.free_device_list);
-  find(library, "ibv_get_device_name", found.get_device_name);
-  find(library, "ibv_open_device", found.open_device);
-  find(library, "ibv_close_device", found.close_device);
-  find(library, "ibv_query_port", found.query_port);
-  find(library, "_ibv_query_gid_table", found.query_gid_table);
-  find(library, "ibv_alloc_pd", found.alloc_pd);
-  find(library, "ibv_dealloc_pd", found.dealloc_pd);
-  find(library, "ibv_reg_mr", found.reg_mr);
-  find(library, "ibv_dereg_mr", found.dereg_mr);
-  find(library, "ibv_create_cq", found.create_cq);
-  find(library, "ibv_destroy_cq", found.destroy_cq);
-  find(library, "ibv_create_qp", found.create_qp);
-  find(library, "ibv_modify_qp", found.modify_qp);
-  find(library, "ibv_destroy_qp", found.destroy_qp);
-  found.reg_dmabuf_mr =
-      reinterpret_cast<decltype(found.reg_dmabuf_mr)>(::dlsym(library, "ibv_reg_dmabuf_mr"));
+  Ibverbs functions;
+  find(library, "ibv_get_device_list", functions.get_device_list);
+  find(library, "ibv_free_device_list", functions.free_device_list);
+  find(library, "ibv_get_device_name", functions.get_device_name);
+  find(library, "ibv_open_device", functions.open_device);
+  find(library, "ibv_close_device", functions.close_device);
+  find(library, "ibv_query_port", functions.query_port);
+  find(library, "_ibv_query_gid_table", functions.query_gid_table);
+  find(library, "ibv_alloc_pd", functions.alloc_pd);
+  find(library, "ibv_dealloc_pd", functions.dealloc_pd);
+  find(library, "ibv_reg_mr", functions.reg_mr);
+  find(library, "ibv_dereg_mr", functions.dereg_mr);
+  find(library, "ibv_create_cq", functions.create_cq);
+  find(library, "ibv_destroy_cq", functions.destroy_cq);
+  find(library, "ibv_create_qp", functions.create_qp);
+  find(library, "ibv_modify_qp", functions.modify_qp);
+  find(library, "ibv_destroy_qp", functions.destroy_qp);
+  functions.reg_dmabuf_mr =
+      reinterpret_cast<decltype(functions.reg_dmabuf_mr)>(::dlsym(library, "ibv_reg_dmabuf_mr"));
   keep_from_forks(library);
-  return found;
+  return functions;
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace lamina::fhbn::rdma {
 
 // A writer's queue while a device posts there, for a device's end of a channel (cuda/nic.h). The host has it
-// back when the device is done, for the last that the peer is told.
+// back when the device is done, for the peer's last notification.
 class LentQueue {
 public:
   // `memory`: the ring, or the mirror of an end that sends.
@@ -21,7 +21,7 @@ public:
   LentQueue(const LentQueue&) = delete;
   LentQueue& operator=(const LentQueue&) = delete;
 
-  // What the device is told: where the queue and the memory are, and how far the host has come.
+  // The device's description: addresses of queue and memory, and the host's progress.
   lamina_cuda_nic for_device(std::int64_t timeout_ns) const;
 
   // Which explains why its NIC answers no more.

@@ -22,13 +22,13 @@ Receiver::~Receiver() { close(); }
 template <typename Wait>
 auto Receiver::watching(const Patience& patience, Wait wait) {
   if (is_ready() || !owner_.is_here()) return wait(patience);
-  const std::function<bool()> asked = [this, &patience] {
+  const std::function<bool()> interrupted = [this, &patience] {
     check();
     return patience.interrupted();
   };
   try {
     check();
-    return wait({patience.timeout, asked});
+    return wait({patience.timeout, interrupted});
   } catch (const NicError&) {
     if (is_ready()) return wait(patience.none());
     if (peer().has_ended()) throw PeerLost(peer().name() + " has ended and all its messages were received");
@@ -59,7 +59,7 @@ void Receiver::give_back(std::uint64_t seqno) {
   try {
     write_line();
   } catch (const NicError&) {
-    // It throws again when it is asked.
+    // The next call throws again.
   }
 }
 

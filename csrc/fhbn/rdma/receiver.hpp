@@ -24,7 +24,7 @@ public:
   Woken await(const Patience& patience);
   bool has_message() const { return ring_.has_message(); }
   bool is_ready() const { return ring_.is_ready(); }
-  // A failure of the NIC is told by the next call that waits.
+  // The next call that waits reports a failure of the NIC.
   void give_back(std::uint64_t seqno);
   void close();
 

@@ -20,7 +20,7 @@ Sender::Sender(std::shared_ptr<Segment> mirror, std::shared_ptr<Writer> writer,
 Sender::~Sender() { close(); }
 
 bool Sender::send(Parts parts, const Patience& patience) {
-  const std::function<bool()> asked = [this, &patience] {
+  const std::function<bool()> interrupted = [this, &patience] {
     writer_->check();
     if (writer_->has_room() && reminder_.is_due()) write_line();
     return patience.interrupted();
@@ -30,7 +30,7 @@ bool Sender::send(Parts parts, const Patience& patience) {
   try {
     if (owner_.is_here() && !closed_ && !await_room(end, patience)) return false;
     const Duration left = std::max(end - Clock::now(), Duration::zero());
-    if (!mirror_.send(parts, {left, asked})) return false;
+    if (!mirror_.send(parts, {left, interrupted})) return false;
     push(seqno, parts);
   } catch (const NicError&) {
     explain();

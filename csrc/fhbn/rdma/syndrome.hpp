@@ -28,7 +28,7 @@ inline NicFault fault_of(Syndrome syndrome) {
   }
 }
 
-// The same for every way of posting, so that a failure reads alike whatever made the request. `code`: what
+// The same for every way of posting, so that failures have the same text. `code`: what
 // the NIC or its driver calls it.
 inline std::string sentence_of(NicFault fault, const std::string& peer, const std::string& code) {
   const std::string tail = " (" + code + "): open the channel again";

@@ -49,7 +49,7 @@ VerbsConnection::VerbsConnection(std::shared_ptr<VerbsDevice> device,
 }
 
 // What the peer may write to, and unless that is all of it, what is read from here: locked memory is counted
-// once for each. Relaxed ordering is not asked for: a message has to be there before its number is.
+// once for each. No relaxed ordering: a message has to arrive before its number.
 void VerbsConnection::register_memory(std::size_t offered_bytes) {
   offered_ = registered(offered_bytes, abi::kAccessLocalWrite | abi::kAccessRemoteWrite);
   if (offered_bytes < memory_->bytes()) own_ = registered(memory_->bytes(), 0);
@@ -101,7 +101,7 @@ VerbsAddress VerbsConnection::address() const {
           offered_->rkey};
 }
 
-// What a peer says is used by the kernel and the NIC; what they would refuse with a mere number is told here.
+// Validates a peer's values, which kernel and NIC would reject with a bare number.
 void VerbsConnection::require_sound(const VerbsAddress& peer, const std::string& peer_name) const {
   const auto require = [&](bool holds, const std::string& what) {
     if (!holds) throw ChannelError(peer_name + " has sent an address that cannot be: " + what);

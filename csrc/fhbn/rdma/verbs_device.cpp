@@ -68,14 +68,14 @@ std::shared_ptr<VerbsDevice> VerbsDevice::open(const std::string& name) {
   const DeviceList list;
   std::string reasons;
   for (abi::Device* one : list.devices()) {
-    const std::string found = ibverbs().get_device_name(one);
-    if (!wanted.device.empty() && found != wanted.device) continue;
+    const std::string device_name = ibverbs().get_device_name(one);
+    if (!wanted.device.empty() && device_name != wanted.device) continue;
     abi::Context* context = ibverbs().open_device(one);
     if (context == nullptr) {
-      reasons += "; " + found + " cannot be opened: " + std::strerror(errno);
+      reasons += "; " + device_name + " cannot be opened: " + std::strerror(errno);
       continue;
     }
-    const std::shared_ptr<VerbsDevice> device(new VerbsDevice(found, context));
+    const std::shared_ptr<VerbsDevice> device(new VerbsDevice(device_name, context));
     const std::uint8_t first = wanted.port != 0 ? wanted.port : 1;
     const std::uint8_t last = wanted.port != 0 ? wanted.port : kMostPorts;
     for (std::uint8_t port = first; port <= last; ++port) {
@@ -85,7 +85,7 @@ std::shared_ptr<VerbsDevice> VerbsDevice::open(const std::string& name) {
         return device;
       }
       if (port == first || device->attributes_.state != 0) {
-        reasons += "; " + found + ":" + std::to_string(port) + reason;
+        reasons += "; " + device_name + ":" + std::to_string(port) + reason;
       }
     }
   }
@@ -108,9 +108,9 @@ std::string VerbsDevice::take_port(std::uint8_t port) {
 
 bool VerbsDevice::take_gid() {
   std::vector<abi::GidEntry> entries(kMostGids);
-  const std::ptrdiff_t found =
+  const std::ptrdiff_t count =
       ibverbs().query_gid_table(context_, entries.data(), entries.size(), 0, sizeof(abi::GidEntry));
-  entries.resize(found < 0 ? 0 : static_cast<std::size_t>(found));
+  entries.resize(count < 0 ? 0 : static_cast<std::size_t>(count));
   std::erase_if(entries, [this](const abi::GidEntry& entry) { return entry.port != port_; });
   if (entries.empty()) return false;
   gid_ = *std::max_element(entries.begin(), entries.end(),

@@ -10,7 +10,7 @@
 
 namespace lamina::fhbn::rdma {
 
-// Where a port of an RDMA device is found in its network.
+// The address of an RDMA device's port in its network.
 struct PortAddress {
   std::uint16_t lid;
   abi::Gid gid;

@@ -89,18 +89,18 @@ void VerbsWriter::ring() {
 void VerbsWriter::check() {
   if (failure_) throw *failure_;
   constexpr int kMost = 16;
-  std::array<abi::Completion, kMost> found;
+  std::array<abi::Completion, kMost> completions;
   const int count =
-      connection_.device().context()->calls.poll(connection_.completions(), kMost, found.data());
+      connection_.device().context()->calls.poll(connection_.completions(), kMost, completions.data());
   if (count < 0) fail(NicFault::kOther, connection_.device().name() + " gives no completions");
   for (int i = 0; i < count; ++i) {
     // The first that has failed: those after it have because of it.
-    if (found[i].status != abi::kSuccess) {
-      fail(fault_of(found[i].status), connection_.device().name() + ", status " +
-                                          std::to_string(found[i].status) + ", vendor's " +
-                                          std::to_string(found[i].vendor_error));
+    if (completions[i].status != abi::kSuccess) {
+      fail(fault_of(completions[i].status), connection_.device().name() + ", status " +
+                                                std::to_string(completions[i].status) + ", vendor's " +
+                                                std::to_string(completions[i].vendor_error));
     }
-    completed_ = found[i].id;
+    completed_ = completions[i].id;
   }
 }
 

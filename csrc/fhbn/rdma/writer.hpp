@@ -19,7 +19,7 @@ enum class NicFault {
   kRetryExceeded,  // the peer's NIC does not answer
   kFlushed,        // the queue pair had failed before
   kMalformed,      // the NIC does not understand the request
-  kStuck,          // the NIC has not done in time what it was asked to
+  kStuck,          // the NIC has not completed requests in time
   kOther,
 };
 
@@ -56,13 +56,13 @@ public:
   // on. Waits for nothing.
   virtual void check() = 0;
 
-  // Waits until all that was asked is done, as before the memory goes. NicError if that takes too long.
+  // Waits until all requests are done, as before memory is freed. NicError if that takes too long.
   virtual void drain(Duration timeout) = 0;
 };
 
 // A NIC writes a line and wakes no thread: a waiter has to look.
 inline constexpr std::uint32_t kUnheard = 1;
-// How long a closed end waits until its peer's NIC has been told.
+// How long a closed end waits until its peer's NIC has been notified.
 inline constexpr Duration kGoodbye = std::chrono::seconds(1);
 
 // A NIC tells only of what it was asked to do, and of a queue pair that has failed, here or at the peer, no

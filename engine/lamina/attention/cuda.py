@@ -18,6 +18,8 @@ from lamina._native import Slab
 from lamina.attention.heads import AttentionLayer, Heads
 
 _PREVIOUS = 0
+# Of the work for each block that a GPU runs at once, where it runs other kernels meanwhile.
+SHARES_BESIDE = 4
 
 
 def _structure(name: str, **fields: type) -> type[ctypes.Structure]:
@@ -35,6 +37,7 @@ _Attention = _structure(
     scale=_FLOAT,
     soft_cap=_FLOAT,
     latent=_INT,
+    shares=_INT,
 )
 _Arena = _structure("_Arena", k=_POINTER, v=_POINTER, slot_stride=_LONG, head_stride=_LONG)
 _Lists = _structure("_Lists", offsets=_POINTER, slots=_POINTER, batch=_INT)
@@ -82,9 +85,10 @@ class CudaAttentionWorker(Heads):
         max_tokens: Sequence[int],
         device: torch.device | str = "cuda",
         beside: bool = False,
+        shared: bool = False,
     ) -> None:
         """`max_tokens`: what a batch's lists have at most, in each space. With `beside` what begin() asks for
-        runs on a second stream until finish(), beside what is launched in between.
+        runs on a second stream until finish(), beside what is launched in between. `shared`: others use it.
         """
         super().__init__(dtype, heads, kv_heads, head_dim, latent)
         gpu.require()
@@ -98,7 +102,10 @@ class CudaAttentionWorker(Heads):
         self._slots = [self._empty((max(most, 1),), torch.int32) for most in max_tokens]
         self._out = self._empty((max_batch, heads, self.value_dim), torch.float32)
         self._lse = self._empty((max_batch, heads), torch.float32)
-        self._shape = _Attention(self.dtypes[dtype], heads, kv_heads, head_dim, 1.0, 0.0, latent)
+        self._shares = SHARES_BESIDE if beside or shared else 1
+        self._shape = _Attention(
+            self.dtypes[dtype], heads, kv_heads, head_dim, 1.0, 0.0, latent, self._shares
+        )
         needed = ctypes.c_size_t()
         with gpu.current(self.device):
             cuda_library.call("workspace_bytes", self._shape, max_batch, ctypes.byref(needed))
@@ -115,7 +122,9 @@ class CudaAttentionWorker(Heads):
         assert sinks is None or (sinks.dtype == torch.float32 and sinks.shape == (self.heads,))
         assert k.device == v.device == self.device
         heads = self.heads, self.kv_heads, self.head_dim
-        attention = _Attention(self.dtypes[self.dtype], *heads, layer.scale, layer.softcap, self.latent)
+        attention = _Attention(
+            self.dtypes[self.dtype], *heads, layer.scale, layer.softcap, self.latent, self._shares
+        )
         arena = _Arena(k.data_ptr(), v.data_ptr(), k.stride(0), k.stride(1))
         key = layer.space, layer.window, layer.chunk
         if key not in self._previous:
@@ -159,10 +168,10 @@ class CudaAttentionWorker(Heads):
         assert len(given) - 1 <= rows <= self.max_batch
         assert len(listed) <= self.max_tokens[space]
         ends = self._offsets[space]
-        ends[: len(given)].copy_(given, non_blocking=True)
+        ends[: len(given)].copy_(gpu.staged(given, self.device), non_blocking=True)
         if rows >= len(given):
             ends[len(given) : rows + 1].copy_(ends[len(given) - 1].expand(rows + 1 - len(given)))
-        self._slots[space][: len(listed)].copy_(listed, non_blocking=True)
+        self._slots[space][: len(listed)].copy_(gpu.staged(listed, self.device), non_blocking=True)
         self.requests = rows
         lists = self._lists(space)
         for (planned, *sight), workspace in self._previous.items():
@@ -236,7 +245,7 @@ class CudaAttentionWorker(Heads):
 
     def append(self, layer: int, slots: NDArray[np.int32] | Tensor, *kv: Tensor) -> None:
         """Store k and v [len(slots), kv_heads, head_dim] in these slots, as a prefill does."""
-        where = _tensor(slots).to(self.device, torch.int32)
+        where = gpu.put(_tensor(slots).to(torch.int32), self.device)
         self.check(len(where), None, *kv)
         known = self._layers[layer]
         k_at, v_at, where_at = kv[0].data_ptr(), kv[-1].data_ptr(), where.data_ptr()

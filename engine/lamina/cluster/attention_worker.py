@@ -97,6 +97,7 @@ class AttentionRole:
             longest=config.max_positions if attends else 1,
             device=config.device,
             threads=1,
+            shared=config.layout.devices.count(config.device) > 1,
         )
         return worker, attended
 

@@ -223,10 +223,10 @@ class ClusterCore:
         """
         self._recovery_attempts += 1
         if self.beyond_recovery:
-            raise EngineError("engine-recovery-failed", f"{lost}; nobody takes its place")
+            raise EngineError("engine-recovery-failed", f"{lost}; its replacement is disabled")
         if self._recovery_attempts > MAX_RECOVERY_ATTEMPTS:
             raise EngineError(
-                "engine-recovery-failed", f"{lost}; {MAX_RECOVERY_ATTEMPTS} attempts to go on failed before"
+                "engine-recovery-failed", f"{lost}; {MAX_RECOVERY_ATTEMPTS} attempts to recover failed before"
             )
         cycle = max(self._cycles) + 1
         flying = [batch for batch, size in enumerate(self._sizes) if size]
@@ -284,8 +284,8 @@ class ClusterCore:
         self._workers.become(self._configs(to.cores))
         self.regroup(LostError((), "engine-scaled", "attention is dealt out anew"))
 
-    def strike(self, name: str, how: str) -> None:
-        self._workers.strike(self.layout.names.index(name), how)
+    def inject_fault(self, name: str, how: str) -> None:
+        self._workers.inject_fault(self.layout.names.index(name), how)
 
     def refusal(self, tokens: int) -> str | None:
         """Why no worker has the memory to compute a prompt of so many tokens, if none has: all else may not

@@ -105,7 +105,10 @@ class FrontEndLink:
                 raise messages.unexpected(message, "the front end")
 
     def send(self, message: messages.FromWorker) -> None:
-        messages.send(self._control, message, Deadline(MEETING_S))
+        try:
+            messages.send(self._control, message, Deadline(MEETING_S))
+        except PeerLostError as error:
+            raise EndedError from error
 
 
 class Context(NamedTuple):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from pathlib import Path
+from functools import partial
 from typing import Self
 
 from lamina.cluster import messages
 from lamina.cluster.messages import Activity, MessageError, Order, WorkerConfig, unexpected
+from lamina.cluster.process_states import wants_core
 from lamina.fhbn import ChannelError, connect
 from lamina.fhbn.control import Control, Deadline
 from lamina.fhbn.readiness import readable
@@ -32,17 +33,22 @@ SLOW_S = 0.75
 SLOWER = 50
 # Of the first ones nothing is known: memory is touched, kernels are compiled.
 FIRST_PIECES = 10
+# What one look counts for at most: one that comes late shows only that there was no core to look with.
+MOST_GAP_S = 0.25
 
 
 class Heartbeat:
     """The worker's side: its main thread notes what it does, another one answers the front end."""
 
     def __init__(self, config: WorkerConfig) -> None:
-        self._since: tuple[str, float, float] | None = None  # kind, work, when it began
+        # Kind, work, when it began, and the seconds of a core that the thread had had by then.
+        self._since: tuple[str, float, float, float] | None = None
         self._pieces: defaultdict[str, int] = defaultdict(int)
         self._slowest: defaultdict[str, float] = defaultdict(float)  # seconds for a unit of work
         self._worked_s = 0.0
-        self._starved = Starved()
+        self._effort = Effort()
+        # Called when the front end hangs up, by the thread that answers: the main one may wait for a GPU.
+        self.hung_up: Callable[[], None] = lambda: None
         self._link = connect(
             config.address, name=config.name + HEARTBEAT, secret=config.secret, timeout_s=MEETING_S
         )
@@ -51,13 +57,13 @@ class Heartbeat:
 
     def start(self, kind: str, work: float = 1.0) -> None:
         """A piece of work begins, so much of its kind."""
-        self._since = kind, work, time.monotonic()
+        self._since = kind, work, time.monotonic(), time.thread_time()
 
     def stop(self) -> None:
         """Mark the work as ended; from now on the worker waits for others."""
         if self._since is None:
             return
-        (kind, work, since), self._since = self._since, None
+        (kind, work, since, _), self._since = self._since, None
         took_s = time.monotonic() - since
         self._pieces[kind] += 1
         self._slowest[kind] = max(self._slowest[kind], took_s / work)
@@ -69,7 +75,7 @@ class Heartbeat:
         now, self._since = self._since, None
         self._worked_s += time.monotonic() - now[2] if now else 0.0
         yield
-        self._since = now and (now[0], now[1], time.monotonic())
+        self._since = now and (now[0], now[1], time.monotonic(), time.thread_time())
 
     def _answer(self) -> None:
         try:
@@ -77,14 +83,14 @@ class Heartbeat:
                 messages.receive(self._link.control, Deadline(FOREVER_S))
                 messages.send(self._link.control, self._activity(), Deadline(MEETING_S))
         except ChannelError:
-            return
+            self.hung_up()
 
     def _activity(self) -> Activity:
-        self._starved.look()
+        computed_s, blocked_s = self._effort.look()
         if (since := self._since) is None:
             return Activity(self._worked_s)
-        kind, work, began = since
-        busy_s = time.monotonic() - began - self._starved.since(began)
+        kind, work, began, computed_before_s = since
+        busy_s = min(computed_s - computed_before_s + blocked_s, time.monotonic() - began)
         usual_s = work * self._slowest[kind]
         return Activity(self._worked_s, busy_s, usual_s, self._pieces[kind])
 
@@ -95,28 +101,35 @@ class Heartbeat:
         self._link.close()
 
 
-class Starved:
-    """The time that the working thread waited for a core: on a loaded machine it is slow, not hanging."""
+class Effort:
+    """The time of a working thread, as another one samples it: computing, or blocked. Waiting for a core is
+    neither: on an over-committed host a worker is slow and does not hang.
+    """
 
-    LOOKS = 256  # the front end asks some times a second
+    def __init__(
+        self,
+        now: Callable[[], float] = time.monotonic,
+        sampled: Callable[[], tuple[float, bool]] | None = None,
+    ) -> None:
+        """For the calling thread. `sampled`: seconds of a core that it had, and whether it wants one now."""
+        self._now = now
+        self._sampled = sampled or partial(_sampled, threading.get_ident(), threading.get_native_id())
+        self._looked, self._computed_s, self._blocked_s = now(), 0.0, 0.0
 
-    def __init__(self) -> None:
-        self._path = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
-        self._looks: deque[tuple[float, float]] = deque(maxlen=self.LOOKS)
-        self.look()
+    def look(self) -> tuple[float, float]:
+        """Return the seconds that it has computed, and those that it has been blocked for since."""
+        now, (computed_s, would_go_on) = self._now(), self._sampled()
+        advances = would_go_on or computed_s > self._computed_s
+        self._blocked_s = 0.0 if advances else self._blocked_s + min(now - self._looked, MOST_GAP_S)
+        self._looked, self._computed_s = now, computed_s
+        return computed_s, self._blocked_s
 
-    def look(self) -> None:
-        """Sample the waiting time, from another thread."""
-        try:
-            waited_s = int(self._path.read_text("ascii").split()[1]) / 1e9
-        except (OSError, ValueError, IndexError):  # a kernel that does not count it
-            waited_s = 0.0
-        self._looks.append((time.monotonic(), waited_s))
 
-    def since(self, moment: float) -> float:
-        """Seconds as of the last look; from the last one before the moment on, or from the first there is."""
-        before = next((look for look in reversed(self._looks) if look[0] <= moment), self._looks[0])
-        return self._looks[-1][1] - before[1]
+def _sampled(thread: int, native_id: int) -> tuple[float, bool]:
+    try:
+        return time.clock_gettime(time.pthread_getcpuclockid(thread)), wants_core(native_id)
+    except OSError:  # it has ended
+        return 0.0, False
 
 
 class Patience(Deadline):
@@ -138,11 +151,14 @@ class Patience(Deadline):
 class HeartbeatMonitor:
     """The front end's side: notices workers that do not answer, or whose work does not end."""
 
-    def __init__(self, timeout_s: float, runs: Callable[[int], bool]) -> None:
+    def __init__(
+        self, timeout_s: float, runs: Callable[[int], bool], now: Callable[[], float] = time.monotonic
+    ) -> None:
         """`runs` says whether a worker has a core or waits for one."""
-        self._timeout_s, self._runs = timeout_s, runs
+        self._timeout_s, self._runs, self._now = timeout_s, runs, now
         self._answer_s = ANSWER_S
-        self._asked_at: dict[int, float] = {}
+        self._looked = now()
+        self._silent_s: dict[int, float] = {}  # of those that are asked and have not answered
         self._controls: dict[int, Control] = {}
         # Seconds that each has worked, as of its last answer, and those before it that were replaced.
         self._worked_s: defaultdict[int, float] = defaultdict(float)
@@ -158,7 +174,7 @@ class HeartbeatMonitor:
         return max((self._advanced.get(number, 0.0) for number in workers), default=0.0)
 
     def remove(self, number: int) -> None:
-        self._asked_at.pop(number, None)
+        self._silent_s.pop(number, None)
         self._advanced.pop(number, None)
         self.stopped.discard(number)
         self._before_s[number] += self._worked_s.pop(number, 0.0)
@@ -177,10 +193,12 @@ class HeartbeatMonitor:
     def look(self) -> dict[int, str]:
         """Ask all that have answered; of those that cannot go on, why. It does not wait."""
         result: dict[int, str] = {}
-        now = time.monotonic()
+        now = self._now()
+        # A front end that had no core itself has not seen how long the others were silent.
+        passed_s, self._looked = min(now - self._looked, MOST_GAP_S), now
         for number, control in list(self._controls.items()):
             try:
-                why = self._fault(number, control, now)
+                why = self._fault(number, control, now, passed_s)
             except MessageError as error:
                 why = str(error)
             except ChannelError:
@@ -195,13 +213,13 @@ class HeartbeatMonitor:
         self.look()  # a worker that cannot go on is noticed where it is waited for
         return {name: self._before_s[at] + self._worked_s[at] for at, name in enumerate(workers)}
 
-    def _fault(self, number: int, control: Control, now: float) -> str | None:
-        if number in self._asked_at:
+    def _fault(self, number: int, control: Control, now: float, passed_s: float) -> str | None:
+        if number in self._silent_s:
             if readable(control, 0):
                 activity = messages.receive(control, Deadline(ANSWER_S))
                 if not isinstance(activity, Activity):
                     raise unexpected(activity, control.peer)
-                del self._asked_at[number]
+                del self._silent_s[number]
                 if activity.worked_s > self._worked_s[number]:
                     self._advanced[number] = now
                 self._worked_s[number] = activity.worked_s
@@ -210,13 +228,14 @@ class HeartbeatMonitor:
                     limit_s = min(limit_s, max(SLOW_S, SLOWER * activity.usual_s))
                 busy_s = activity.busy_s
                 return f"it has worked at one thing for {busy_s:.1f} s" if busy_s > limit_s else None
-            silent_s = now - self._asked_at[number]
+            self._silent_s[number] += passed_s
+            silent_s = self._silent_s[number]
             if silent_s <= self._answer_s or (silent_s <= BUSY_ANSWER_S and self._runs(number)):
                 return None
             self.stopped.add(number)
             return f"it has not answered for {silent_s:.1f} s"
         messages.send(control, Order("activity"), Deadline(ANSWER_S))
-        self._asked_at[number] = now
+        self._silent_s[number] = 0.0
         return None
 
     def close(self) -> None:

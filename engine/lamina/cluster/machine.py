@@ -18,6 +18,7 @@ from lamina.child_environment import child_environment
 from lamina.cluster import messages
 from lamina.cluster.layout import Layout
 from lamina.cluster.messages import ModelSource, WorkerConfig
+from lamina.cluster.process_states import Life, runs
 from lamina.fhbn.control import Deadline
 from lamina.fhbn.readiness import readable
 from lamina.pipeline.options import EngineError, ModelFacts
@@ -25,9 +26,6 @@ from lamina.pipeline.options import EngineError, ModelFacts
 if TYPE_CHECKING:
     from lamina.cluster.ray.machine import RayMachine
 
-
-import time
-from pathlib import Path
 
 A = TypeVar("A", bound=messages.AnyMessage)
 # Where workers run: here, or in a Ray cluster. They have handles, numbers that mean something to it alone.
@@ -111,8 +109,8 @@ class Machine:
     def runs(self, pid: int) -> bool:
         return runs(pid)
 
-    def strike(self, pid: int, how: str) -> None:
-        """Do a worker harm, to see what comes of it: "kill" it, or "stop" it, so that it hangs."""
+    def inject_fault(self, pid: int, how: str) -> None:
+        """Inject a fault into a worker: "kill" it, or "stop" it, so that it hangs."""
         os.kill(pid, {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[how])
 
     def errors(self) -> str:
@@ -214,44 +212,3 @@ def _end(process: subprocess.Popen[bytes], errors: IO[bytes]) -> None:
 def last_sentence(output: str) -> str:
     """The last line of a process's output that is a sentence: below it a traceback may have an error code."""
     return next((line for line in reversed(output.splitlines()) if " " in line), "")
-
-
-# After the name of the program, which is in brackets and may have anything in it.
-_STATE, _USER_TICKS, _SYSTEM_TICKS = 0, 11, 12
-# It has a core, or waits for one.
-_RUNS = "R"
-# It waits for a disk, which the kernel does not let it be interrupted in.
-_ON_DISK = "D"
-
-
-def runs(pid: int) -> bool:
-    """Whether any of its threads would go on if it had a core. It is false of one that is stopped."""
-    states = []
-    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
-        with contextlib.suppress(OSError):  # it has ended
-            states.append(_fields(stat)[_STATE])
-    return _RUNS in states
-
-
-def _fields(stat: Path) -> list[str]:
-    return stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-
-
-class Life:
-    """A process's lifetime, from when this is made."""
-
-    def __init__(self, pid: int) -> None:
-        self._stat = Path(f"/proc/{pid}/stat")
-        self._ticks = -1
-        self._since = time.monotonic()
-
-    def silent_s(self) -> float:
-        """Seconds since it was last seen to do something."""
-        try:
-            fields = _fields(self._stat)
-        except OSError:  # it has ended, which others see
-            return 0.0
-        ticks = int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])
-        if ticks != self._ticks or fields[_STATE] == _ON_DISK:
-            self._ticks, self._since = ticks, time.monotonic()
-        return time.monotonic() - self._since

@@ -7,6 +7,7 @@ model workers to each other, pair by pair in ascending order, the lower number l
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -27,6 +28,7 @@ from lamina.fhbn.tensors import Part, copies, views
 from lamina.gpu import is_gpu, put, tensors_on
 from lamina.kv import ArenaShape
 from lamina.model.prefill import CHUNK, Passed
+from lamina.pipeline import EngineError
 from lamina.pipeline.batch_rows import Ints
 from lamina.pipeline.partition import Partition, within
 
@@ -243,6 +245,22 @@ _SPARE_SLOTS = 2
 _LOOK_S = 0.05
 # A worker that has connected says its name at once, unless it is stopped.
 _GREETING_S = 5.0
+# A kernel waits for a message so many times as long as a worker may be silent: the front end, which knows who
+# advances, gives up first. The variable overrides it, in seconds.
+_KERNEL_PATIENCE = 2
+_LONGEST = "LAMINA_FHBN_LONGEST_S"
+
+
+def kernel_limit_s(timeout_s: float) -> float:
+    """Return how long a kernel may wait for a message, after which its end has failed."""
+    named = os.environ.get(_LONGEST, "")
+    try:
+        limit_s = float(named or _KERNEL_PATIENCE * timeout_s)
+    except ValueError:
+        limit_s = 0.0
+    if not 0 < limit_s <= FOREVER_S:
+        raise EngineError("layout-longest-wait", f"{_LONGEST}={named} is no time: give seconds above 0")
+    return limit_s
 
 
 class Channel(NamedTuple):
@@ -257,7 +275,8 @@ class Meeting:
     """One worker's view of it.
 
     On the channels that are opened workers wait for each other without a limit of their own: the front end,
-    which hears of all how they get on, decides who is lost. Then it hangs up, and others notice.
+    which hears of all how they get on, decides who is lost. Then it hangs up, and others notice. Only kernels
+    on a GPU have a limit, a longer one than the front end's, so that no GPU waits for good.
     """
 
     def __init__(
@@ -382,7 +401,10 @@ class Meeting:
         sender: AnySender
         if is_gpu(config.device):
             sender = link.device_sender(
-                use, network=config.layout.network, timeout_s=FOREVER_S, device=config.device
+                use,
+                network=config.layout.network,
+                timeout_s=kernel_limit_s(config.layout.timeout_s),
+                device=config.device,
             )
             sender.share(self._fate)
         else:
@@ -401,7 +423,7 @@ class Meeting:
             message_bytes=message_bytes,
             slots=slots,
             network=config.layout.network,
-            timeout_s=FOREVER_S,
+            timeout_s=kernel_limit_s(config.layout.timeout_s),
             device=config.device,
         )
         receiver.share(self._fate)

@@ -14,7 +14,7 @@ from lamina.cluster.front_end_link import Context
 from lamina.cluster.meeting import AttentionChannels, Meeting, Route, StageChannels, TensorParallelGroup
 from lamina.cluster.messages import ChosenTokens, Plan, PromptsComputed, Weights
 from lamina.convert import BoundSlice, Conversion, Sharded
-from lamina.model import Prefill, PromptRun, Some
+from lamina.model import Prefill, PromptRun, PromptTokens
 from lamina.operators import Attended
 from lamina.pipeline import BatchRows, Choice, SequenceStates, Turn, states_of
 from lamina.pipeline.batch_rows import Ints, Tokens
@@ -56,7 +56,9 @@ class ModelRole:
         own = self._schedule.slices_of(self._place)
         graphs = config.backend == "cudagraph"
         self._bound = self._bind(sharded, weights, own, "python" if graphs else config.backend)
-        self._graphed = partial(sharded.graphed, device=self._device) if graphs else list[BoundSlice]
+        # To capture takes many times as long as the slice: it is no part of the slice's time.
+        capture = partial(sharded.graphed, device=self._device, capturing=self._heartbeat.waiting)
+        self._graphed = capture if graphs else list[BoundSlice]
         self._slices = dict(zip(own, self._graphed(self._bound), strict=True))
         self._states = SequenceStates(states_of(self._bound), config.most_rows)
         self._heads = (self._attentions[0].heads, self._attentions[0].output_dim)
@@ -120,8 +122,8 @@ class ModelRole:
         self._states.clear()
         self._partition = self._front.call.partition
         self._attention_channels = AttentionChannels(self._partition, self._rank, self._device)
-        # Sums of ranks in graphs go over channels that were closed.
-        self._slices = dict(zip(self._slices, self._graphed(self._bound), strict=True))
+        if self._partition.ranks > 1:  # sums of ranks in graphs go over channels that were closed
+            self._slices = dict(zip(self._slices, self._graphed(self._bound), strict=True))
         self._batches = self._begun()
 
     def work(self) -> None:
@@ -172,7 +174,7 @@ class ModelRole:
         for part in delta.parts:
             if part.begin == 0:
                 self._states.begin(part.name)
-        for call in calls_of(delta, alone=self._states.kept):
+        for call in calls_of(delta, alone=self._states.present):
             self._compute(current, plan, call)
         if delta.parts and not plan.active:
             self._arrived(self._recorder.now())
@@ -197,7 +199,7 @@ class ModelRole:
         for part in call:
             if part.begin == 0:
                 current.runs[part.name] = PromptRun(part.tokens)
-            some.append(Some(current.runs[part.name], self._tensor(part.text)))
+            some.append(PromptTokens(current.runs[part.name], self._tensor(part.text)))
         # Layers that keep state have one prompt a call.
         self._states.select(self._states.rows(np.array([call[0].name])))
         tokens = sum(len(part.text) for part in call)

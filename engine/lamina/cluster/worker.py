@@ -48,12 +48,12 @@ def run(
     """The life of a process: of one worker, or of several on one GPU, each a thread that has a stream of its
     own. The status it ends with. An attention worker needs no conversion and no weights.
     """
-    if any(gpu.is_gpu(config.device) for config in configs):
-        gpu.load_all_kernels()
     together = Together()
     lives = [partial(_live, config, attended, conversion, weights, together) for config in configs]
     if len(lives) == 1:
         return lives[0]()
+    if any(gpu.is_gpu(config.device) for config in configs):
+        gpu.load_all_kernels()
     sys.setswitchinterval(SWITCH_S)
     statuses: SimpleQueue[int] = SimpleQueue()
     for life in lives:
@@ -132,6 +132,7 @@ def _work(
     front = FrontEndLink(link.control, recorder, first)
     with Heartbeat(config) as heartbeat:
         role = _role(Context(config, front, recorder, heartbeat), attended, conversion, weights)
+        heartbeat.hung_up = role.abort  # else a kernel of it may wait until the process is killed
         while True:
             together.meets(config.name, role, front.call.epoch)
             try:

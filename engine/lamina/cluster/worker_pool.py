@@ -20,6 +20,7 @@ from lamina.cluster.machine import LostError, Workplace, WorkplaceLostError, las
 from lamina.cluster.messages import ModelSource, WorkerConfig
 from lamina.fhbn import ChannelError, ChannelTimeoutError, Link, Listener
 from lamina.fhbn.control import Deadline
+from lamina.gpu import is_gpu
 from lamina.pipeline import EngineError
 
 # Binding and meeting: some seconds each on a busy machine.
@@ -27,8 +28,12 @@ START_S = 300.0
 # The first word of a process that has begun.
 COME_S = 30.0
 END_S = 1.0
+# A worker on a GPU ends its kernels' waits when it is hung up on. To kill one whose kernels wait may stall
+# others that share the GPU by MPS.
+GPU_END_S = 0.5
 # From the first sign that something is wrong to knowing what.
 FAILURE_S = 1.0
+ENDED_LOOK_S = 0.01
 # How often workers that say nothing are asked whether they still work.
 LOOK_S = 0.1
 # A worker that has connected says its name at once.
@@ -114,9 +119,6 @@ class WorkerPool:
         """They are no more, whatever they were doing; nor are others in their processes."""
         ending = {self._configs[number].process for number in numbers}
         numbers = [number for number, config in enumerate(self._configs) if config.process in ending]
-        pids = {self._pids.pop(number) for number in numbers if number in self._pids}
-        if pids:
-            self._machine.kill(sorted(pids))
         self._replaced |= set(numbers)
         for number in numbers:
             self.monitor.remove(number)
@@ -124,6 +126,18 @@ class WorkerPool:
             if link := self._links.pop(number, None):
                 self._forget(link)
                 link.close()
+        self._kill(numbers)
+
+    def _kill(self, numbers: Collection[int]) -> None:
+        """End these workers' processes; those with a GPU may end by themselves, if they can."""
+        own = {number: self._pids.pop(number) for number in numbers if number in self._pids}
+        pids, deadline = sorted(set(own.values())), Deadline(GPU_END_S)
+        if any(is_gpu(self._configs[number].device) for number in own):
+            with contextlib.suppress(EngineError):  # the machine is lost, and they with it
+                while len(self._machine.ends(pids)) < len(pids) and deadline.left_s:
+                    time.sleep(ENDED_LOOK_S)
+        if pids:
+            self._machine.kill(pids)
 
     def _forget(self, link: Link) -> None:
         with contextlib.suppress(KeyError, ValueError):  # it has hung up, and is not waited for any more
@@ -315,9 +329,9 @@ class WorkerPool:
         ends = self._machine.ends(sorted(set(self._pids.values())))
         return {number: ends[pid] for number, pid in self._pids.items() if pid in ends}
 
-    def strike(self, number: int, how: str) -> None:
+    def inject_fault(self, number: int, how: str) -> None:
         self._require_open()
-        self._machine.strike(self._pids[number], how)
+        self._machine.inject_fault(self._pids[number], how)
 
     def close(self) -> None:
         """End the workers. None is left when this returns."""
@@ -331,9 +345,7 @@ class WorkerPool:
                 while True:
                     link.control.receive(deadline)
         self._hang_up()
-        if self._pids:
-            self._machine.kill(list(self._pids.values()))
-            self._pids.clear()
+        self._kill(list(self._pids))
 
 
 def _runs(machine: Workplace, pids: Mapping[int, int], number: int) -> bool:

@@ -9,10 +9,11 @@ of the next; the state handed between them is a ticket that notices when it is n
 from __future__ import annotations
 
 import contextlib
+import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -27,6 +28,8 @@ from lamina.cuda_library import CudaError
 
 T = TypeVar("T")
 Replay: TypeAlias = Callable[[], None]
+# What is entered while a new size of batch is captured.
+Around: TypeAlias = Callable[[], contextlib.AbstractContextManager[object]]
 
 # Doubling up to 16, then in steps: less than a third of what runs is padding.
 SIZES: tuple[int, ...] = (1, 2, 4, 8, *range(16, 128, 8), *range(128, 512, 32), *range(512, 1025, 64))
@@ -52,9 +55,9 @@ def fill(buffers: Sequence[Tensor], given: Sequence[Tensor]) -> None:
     """
     for buffer, tensor in zip(buffers, given, strict=True):
         batch = len(tensor)
-        buffer[:batch].copy_(tensor, non_blocking=True)
+        buffer[:batch].copy_(gpu.staged(tensor, buffer.device), non_blocking=True)
         if batch < len(buffer):
-            buffer[batch:].copy_(tensor[-1:].expand_as(buffer[batch:]), non_blocking=True)
+            buffer[batch:].copy_(buffer[batch - 1 : batch].expand_as(buffer[batch:]), non_blocking=True)
 
 
 def buffers_for(program: Program, size: int, device: torch.device) -> list[Tensor]:
@@ -97,8 +100,9 @@ class _Ticket:
 class _Graphed:
     """A slice whose pieces are captured at the first batch of each size."""
 
-    def __init__(self, eager: BoundSlice, program: Program, device: torch.device) -> None:
+    def __init__(self, eager: BoundSlice, program: Program, device: torch.device, capturing: Around) -> None:
         self._eager, self._program, self._device = eager, program, device
+        self._capturing = capturing
         self._captured: dict[int, _Captured] = {}
         self._run = 0
 
@@ -121,7 +125,8 @@ class _Graphed:
         batch = len(given[0])
         size = size_for(batch)
         if size not in self._captured:
-            self._captured[size] = self._capture(size)
+            with self._capturing():
+                self._captured[size] = self._capture(size)
         captured = self._captured[size]
         self._run += 1
         fill(captured.inputs, given)
@@ -152,11 +157,36 @@ class _Graphed:
         return _Captured([*inputs, *(() if attended is None else (attended,))], replays, outputs, states)
 
 
+# Torch captures one graph at a time in a process.
+_CAPTURING = threading.Lock()
+
+
+class _Own(threading.local):
+    """What each thread captures with on a device: its stream, and its first graph.
+
+    The graphs of a thread replay one after another, so what they only use while they run may lie in the same
+    memory, the first one's. Those of two threads run at the same time. What a graph leaves for later,
+    `_Captured` holds on to. The first graph stays, since torch takes no more where the last one has gone.
+    """
+
+    def __init__(self) -> None:
+        self.streams: dict[torch.device, Any] = {}
+        self.first: dict[torch.device, torch.cuda.CUDAGraph] = {}
+
+    def stream(self, device: torch.device) -> Any:
+        if device not in self.streams:
+            self.streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        return self.streams[device]
+
+
+_own = _Own()
+
+
 def warm_up(run: Callable[[], object], device: torch.device) -> None:
     """So that libraries have chosen their kernels and made their workspaces; not on the stream in use."""
     if device.type != "cuda":
         return
-    side: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    side = _own.stream(device)
     side.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(side), torch.no_grad():
         for _ in range(_WARM_UPS):
@@ -169,9 +199,18 @@ def captured(run: Callable[[], T], device: torch.device) -> tuple[Replay, T]:
     if device.type != "cuda":  # a GPU that is emulated, where nothing is captured
         result = run()
         return partial(_again, run, result), result
-    graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph, pool=_first(device).pool()):
-        result = run()
+    graph: Any = torch.cuda.CUDAGraph()
+    first, side = _own.first.get(device), _own.stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
+    # Not by torch.cuda.graph, which waits for all that runs on the GPU: another thread's channel may wait
+    # there for what this one sends next. Nor may a capture fail what other threads do meanwhile.
+    with _CAPTURING, torch.cuda.device(device), torch.cuda.stream(side), torch.no_grad():
+        graph.capture_begin(*([first.pool()] if first else []), capture_error_mode="thread_local")
+        try:
+            result = run()
+        finally:
+            graph.capture_end()
+    _own.first.setdefault(device, graph)
     return graph.replay, result
 
 
@@ -179,18 +218,6 @@ def _again(run: Callable[[], T], result: T) -> None:
     for old, new in zip(pytree.tree_leaves(result), pytree.tree_leaves(run()), strict=True):
         if isinstance(old, Tensor):
             old.copy_(new)
-
-
-@lru_cache(maxsize=16)
-def _first(device: torch.device) -> torch.cuda.CUDAGraph:
-    """Of a device, with the memory that all others share: they replay one after another, so what they only
-    use while they run may lie in the same place. What a graph leaves for later, `_Captured` holds on to.
-    This one stays, since torch takes no more graphs where the last one has gone.
-    """
-    graph, one = torch.cuda.CUDAGraph(), torch.zeros(1, device=device)
-    with torch.cuda.device(device), torch.cuda.graph(graph):
-        one.add_(1)
-    return graph
 
 
 def _run_piece(
@@ -204,9 +231,15 @@ def _run_piece(
     return (result, None) if name == "rest" else (result[:-1], result[-1])
 
 
-def graphed(eager: BoundSlice, program: Program, device: torch.device) -> BoundSlice:
+def graphed(
+    eager: BoundSlice,
+    program: Program,
+    device: torch.device,
+    capturing: Around = contextlib.nullcontext,
+) -> BoundSlice:
     """The slice as CUDA graphs, captured when a size of batch is first seen."""
-    return BoundSlice(eager.index, eager.source, eager.weights, _Graphed(eager, program, device).pieces())
+    pieces = _Graphed(eager, program, device, capturing).pieces()
+    return BoundSlice(eager.index, eager.source, eager.weights, pieces)
 
 
 def require_gpu(device: torch.device) -> None:

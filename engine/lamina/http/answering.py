@@ -15,10 +15,11 @@ from pydantic_core import to_json
 from starlette.responses import Response
 
 from lamina.http import answers
-from lamina.http.answers import RETRY, ApiError, ClosedError, FullError
+from lamina.http.answers import ClosedError, FullError
 from lamina.http.api import GenerationRequest
 from lamina.http.choice import Choice, Delta, Tokenizer, json_safe
 from lamina.http.driver import Driver, Ticket, Update
+from lamina.http.errors import RETRY, ApiError, ErrorAnswer
 from lamina.serve import Sampling, TokenLogprobs
 
 
@@ -170,6 +171,11 @@ DONE = b"data: [DONE]\n\n"
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
 
+def values_of_token(logprobs: int | None) -> int:
+    """Return how many values are stored for a token with this many of the likeliest."""
+    return 1 if logprobs is None else 2 + logprobs
+
+
 class Answering:
     """A client's request. All of it belongs to the event loop; the driver is called across threads."""
 
@@ -194,6 +200,11 @@ class Answering:
         }
         self.choices = [choice for choices in self._of_ticket.values() for choice in choices]
         self._open = set(self.tickets)  # those that are not done
+        tokens = len(self.choices) * sampling.max_tokens
+        # Tokens and log-probabilities in memory at once: of a stream what waits for its reader.
+        self.most_values = values_of_token(sampling.logprobs) * (
+            min(tokens, MOST_UNSENT) if request.stream else tokens
+        )
         self._unsent = 0
         self._updates: list[Update] = []
         self._waker: asyncio.Future[None] | None = None
@@ -315,15 +326,16 @@ class Answering:
             yield event({**self._form.empty_chunk(), "usage": self.usage()})
 
 
-def event(body: answers.Chunk | answers.ErrorAnswer) -> bytes:
+def event(body: answers.Chunk | ErrorAnswer) -> bytes:
     return b"data: " + to_json(body) + b"\n\n"
 
 
 class Answer(Response):
     """Sends an answer when it is whole; if the client leaves, its request is called off."""
 
-    def __init__(self, answering: Answering, sending: set[Answer]) -> None:
+    def __init__(self, answering: Answering, sending: set[Answer], let_go: Callable[[], None]) -> None:
         super().__init__()
+        self._let_go = let_go  # of its share of memory
         self.answering = answering
         self._sending = sending  # all that are under way
         self.blocked_since: float | None = None  # a send that has not ended
@@ -339,6 +351,8 @@ class Answer(Response):
             self._sending.discard(self)
             watcher.cancel()
             self.answering.cancel()
+            when_read = scope.get("state", {}).get("when_read")
+            (when_read(self._let_go) if when_read else self._let_go())
 
     async def answer(self, send: Send) -> None:
         try:

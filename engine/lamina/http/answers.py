@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import Literal, NotRequired
 
-from pydantic import with_config
-from typing_extensions import TypedDict
-
+from lamina.http.errors import Strict
 from lamina.serve import State
 
 
-@with_config({"extra": "forbid"})
-class _Answer(TypedDict):
-    """The base of answers, strict so that checks against the description notice an undocumented field."""
-
-
-class ErrorDetail(_Answer):
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class ErrorAnswer(_Answer):
-    """The form of every error."""
-
-    error: ErrorDetail
-
-
-class Model(_Answer):
+class Model(Strict):
     """The model that is served."""
 
     id: str
@@ -40,27 +18,27 @@ class Model(_Answer):
     max_model_len: int
 
 
-class ModelList(_Answer):
+class ModelList(Strict):
     """GET /v1/models."""
 
     object: Literal["list"]
     data: list[Model]
 
 
-class Usage(_Answer):
+class Usage(Strict):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
 
 
-class CompletionLogprobs(_Answer):
+class CompletionLogprobs(Strict):
     tokens: list[str]
     token_logprobs: list[float]
     top_logprobs: list[dict[str, float]]
     text_offset: list[int]
 
 
-class Choice(_Answer):
+class Choice(Strict):
     index: int
     finish_reason: Literal["stop", "length"] | None
     stop_reason: int | str | None
@@ -73,7 +51,7 @@ class CompletionChoice(Choice):
     prompt_token_ids: NotRequired[list[int] | None]
 
 
-class Head(_Answer):
+class Head(Strict):
     id: str
     created: int
     model: str
@@ -87,7 +65,7 @@ class CompletionAnswer(Head):
     usage: Usage
 
 
-class TopLogprob(_Answer):
+class TopLogprob(Strict):
     token: str
     logprob: float
     bytes: list[int] | None
@@ -99,12 +77,12 @@ class TokenLogprob(TopLogprob):
     top_logprobs: list[TopLogprob]
 
 
-class ChatLogprobs(_Answer):
+class ChatLogprobs(Strict):
     content: list[TokenLogprob] | None
     refusal: None
 
 
-class ChatMessage(_Answer):
+class ChatMessage(Strict):
     role: Literal["assistant"]
     content: str
     refusal: None
@@ -124,7 +102,7 @@ class ChatAnswer(Head):
     prompt_token_ids: NotRequired[list[int] | None]
 
 
-class ChatDelta(_Answer):
+class ChatDelta(Strict):
     """The next piece of an answer's text; the first one names its role."""
 
     role: NotRequired[Literal["assistant"]]
@@ -145,52 +123,17 @@ class Chunk(Head):
     usage: NotRequired[Usage | None]
 
 
-class Health(_Answer):
+class Health(Strict):
     """GET /health while requests are taken."""
 
     status: Literal["ok"]
     instances: NotRequired[list[State]]  # what each engine does, where there are several
 
 
-class Version(_Answer):
+class Version(Strict):
     """GET /version."""
 
     version: str
-
-
-# OpenAI's names of kinds of errors, by status.
-KINDS = {
-    401: "authentication_error",
-    404: "not_found_error",
-    429: "rate_limit_error",
-    500: "server_error",
-    503: "service_unavailable_error",
-}
-OTHERS = "invalid_request_error"
-# Headers of what may be asked again.
-RETRY = {"Retry-After": "1"}
-
-
-class ApiError(Exception):
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        param: str | None = None,
-        code: str | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status, self.param, self.code = status, param, code
-        self.headers = dict(headers or {})
-
-    def answer(self) -> ErrorAnswer:
-        kind = KINDS.get(self.status, OTHERS)
-        return {"error": {"message": str(self), "type": kind, "param": self.param, "code": self.code}}
-
-    def body(self) -> bytes:
-        return json.dumps(self.answer()).encode()
 
 
 class FullError(Exception):

@@ -17,7 +17,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from lamina.http.answers import ApiError
+from lamina.http.errors import ApiError
 
 MOST_PROMPTS = 256
 MOST_MESSAGES = 2048

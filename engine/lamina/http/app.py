@@ -25,9 +25,9 @@ from starlette.responses import JSONResponse
 
 from lamina.http import answers
 from lamina.http.answering import Answer
-from lamina.http.answers import ApiError
 from lamina.http.api import Body, ChatRequest, CompletionRequest, read
 from lamina.http.connection import Connection, Gate, room
+from lamina.http.errors import ApiError, ErrorAnswer
 from lamina.http.exchange import ACCESS
 from lamina.http.guard import Guard
 from lamina.http.service import Service
@@ -43,7 +43,7 @@ Responses = dict[int | str, dict[str, Any]]  # as FastAPI has it
 
 def errors(*statuses: int) -> Responses:
     """The errors that an endpoint may answer with."""
-    return {status: {"model": answers.ErrorAnswer} for status in statuses}
+    return {status: {"model": ErrorAnswer} for status in statuses}
 
 
 # Of any endpoint: the key, or the name, and requests that are not understood.

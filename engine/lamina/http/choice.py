@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lamina.errors import CodedError
-from lamina.http.answers import ApiError
 from lamina.http.api import GenerationRequest
+from lamina.http.errors import ApiError
 from lamina.serve import Piece, TokenLogprobs
 
 FILE = "tokenizer.json"

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-from lamina.http.answers import ApiError
+from lamina.http.errors import ApiError
 from lamina.http.exchange import Exchange, scope_of, status_line
 
 # Connections that are told that there are too many, for the moment that they have to read it.
@@ -134,6 +134,7 @@ class Connection(asyncio.Protocol):
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self.writable = asyncio.Event()  # not while much of what was sent is unread
         self.writable.set()
+        self._to_call: list[Callable[[], None]] = []  # once much less is unread
         self.paused = False  # nothing is read while requests wait
         self._reading = True
         self._url, self._headers = b"", list[tuple[bytes, bytes]]()
@@ -175,7 +176,7 @@ class Connection(asyncio.Protocol):
         self._unparsed = b""
         self.waiting.clear()  # their turn does not come
         self._disconnect()
-        self.writable.set()
+        self._set_writable()
         self._parser = None  # which refers to this object
 
     def _disconnect(self) -> None:
@@ -264,7 +265,7 @@ class Connection(asyncio.Protocol):
         self._in_header = False
         version = self._parser.get_http_version()
         scope = scope_of(self._parser.get_method(), self._url, version, self._headers)
-        scope["state"]["abort"] = self.transport.abort
+        scope["state"] |= {"abort": self.transport.abort, "when_read": self._when_read}
         keep_alive = version != "1.0" and self._parser.should_keep_alive()
         self._last = Exchange(self, scope, keep_alive=keep_alive)
         if self._current and not self._current.complete:
@@ -321,8 +322,20 @@ class Connection(asyncio.Protocol):
         self._expect_reader()
 
     def resume_writing(self) -> None:
-        self.writable.set()
         self._reader_timer.stop()
+        self._set_writable()
+
+    def _set_writable(self) -> None:
+        self.writable.set()
+        calls, self._to_call = self._to_call, []
+        for call in calls:
+            call()
+
+    def _when_read(self, call: Callable[[], None]) -> None:
+        """Call this when most of what was sent is read, or the client is gone."""
+        self._to_call.append(call)
+        if self.writable.is_set():
+            self._set_writable()
 
     # Limits.
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from lamina.http.address import Names
 from lamina.http.answering import Message, Receive, Send
-from lamina.http.answers import RETRY, ApiError
 from lamina.http.connection import LINGER_S
+from lamina.http.errors import RETRY, ApiError
 from lamina.http.service import Service
 
 App = Callable[[Any, Receive, Send], Awaitable[None]]

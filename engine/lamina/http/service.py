@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,16 +14,31 @@ from typing import Any, NamedTuple, TypeVar, get_args
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 
-from lamina.http.answering import Answer, Answering, ChatForm, CompletionForm, Form, Stream
-from lamina.http.answers import ApiError
+from lamina.http.answering import (
+    Answer,
+    Answering,
+    ChatForm,
+    CompletionForm,
+    Form,
+    Stream,
+    values_of_token,
+)
 from lamina.http.api import ChatRequest, CompletionRequest
 from lamina.http.choice import Tokenizer
 from lamina.http.driver import Driver, Ticket, Update
+from lamina.http.errors import RETRY, ApiError
 from lamina.serve import Engines, Fleet, RequestError, Result, Sampling, State, Step
 
 T = TypeVar("T")
+
+TEXT = "text/plain; version=0.0.4; charset=utf-8"
+# A kind of an Accept header that is OpenMetrics, of a version from 1 on or of any.
+_OPENMETRICS = re.compile(
+    r"\s*application/openmetrics-text\s*(;\s*version=[1-9][0-9]*(\.[0-9]+)*\s*)?(;\s*(q|escaping)=[^;]*)*"
+)
 
 # Seconds between tokens: half a millisecond to a minute.
 GAPS_S = (
@@ -115,8 +131,10 @@ class Meter:
         driver.ask(self.ask)
         registry = CollectorRegistry()
         registry.register(_Collector(lambda: self._metrics(driver)))
-        encode, content_type = choose_encoder(accept)
-        return encode(registry), content_type
+        # Not by the library's own choice: it raises errors for versions that are none.
+        if any(_OPENMETRICS.fullmatch(kind) for kind in accept.split(",")):
+            return openmetrics.generate_latest(registry), openmetrics.CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]
+        return generate_latest(registry), TEXT
 
     def _metrics(self, driver: Driver) -> Iterator[Metric]:
         """Yield all metrics, under their Prometheus names."""
@@ -182,10 +200,12 @@ TOKEN_BYTES = 32
 REST_BYTES = 262_144
 # Of all bodies together, whose prompts as lists of numbers take up to ten times as much.
 MOST_BUFFERED_BYTES = 64_000_000
-# Log-probabilities are kept in columns as long as the longest answer that has them.
+# Log-probabilities are stored in columns as long as the longest answer that has them.
 MOST_LOGPROB_TOKENS = 4096
-# Of all choices of a request: they are kept until its answer is sent.
+# Of all choices of a request: they are in memory until its answer is sent.
 MOST_ANSWERED = 1 << 21
+# Of all requests whose answers are not sent and read: each takes some 50 bytes, and as much again in JSON.
+MOST_UNREAD = 8 * MOST_ANSWERED
 # No answer is longer, whatever the model and the memory allow: tables are as wide as the longest.
 LONGEST_CONTEXT = 131_072
 
@@ -217,6 +237,7 @@ class Service:
         self.sending: set[Answer] = set()
         self.body_bytes = self.limits.body_bytes or REST_BYTES + TOKEN_BYTES * self.context
         self.buffered_bytes, self.most_buffered_bytes = 0, max(MOST_BUFFERED_BYTES, 4 * self.body_bytes)
+        self.unread, self.most_unread = 0, MOST_UNREAD  # tokens and log-probabilities of answers
         self.threads = ThreadPoolExecutor(THREADS, "reader")
         self.answered = 0  # requests for answers that are under way, from their headers to their last byte
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -318,13 +339,25 @@ class Service:
         self._require_sense(request, len(prompts))
         sampling = self._sampling(request, prompts)
         answering = Answering(self.driver, request, prompts, sampling, form, self.tokenizer)
-        answering.submit()
+        values = answering.most_values
+        if self.unread + values > self.most_unread:
+            why = (
+                f"the answers under way come to {self.most_unread:,} tokens and log-probabilities: try later"
+            )
+            raise ApiError(503, why, code="answers_too_large", headers=RETRY)
+        self.unread += values
         try:
+            answering.submit()
             await answering.taken()
         except BaseException:
             answering.cancel()
+            self._let_go(values)
             raise
-        return (Stream if request.stream else Answer)(answering, self.sending)
+        kind = Stream if request.stream else Answer
+        return kind(answering, self.sending, partial(self._let_go, values))
+
+    def _let_go(self, values: int) -> None:
+        self.unread -= values
 
     def _require_sense(self, request: CompletionRequest | ChatRequest, prompts: int) -> None:
         if request.model is not None and request.model != self.model:
@@ -357,7 +390,7 @@ class Service:
         if logprobs is not None and most > MOST_LOGPROB_TOKENS:
             why = f"logprobs are given for at most {MOST_LOGPROB_TOKENS:,} tokens of an answer: ask for fewer"
             raise ApiError(400, why, param="logprobs")
-        values = len(prompts) * request.choices * most * (1 if logprobs is None else 2 + logprobs)
+        values = len(prompts) * request.choices * most * values_of_token(logprobs)
         if values > MOST_ANSWERED:
             why = f"{values:,} tokens and log-probabilities are more than the {MOST_ANSWERED:,} of an answer"
             raise ApiError(400, why, param="max_tokens", code="answer_too_large")

@@ -277,7 +277,10 @@ def _trips(engine: str, size: int, rounds: int) -> dict[str, Spread]:
             torch.cuda.synchronize()
             if ahead:
                 launch()
-                time.sleep(HEAD_START_S)
+                # Not by sleep, from which a core wakes up slower than a message takes.
+                begins = time.perf_counter() + HEAD_START_S
+                while time.perf_counter() < begins:
+                    pass
             start = time.perf_counter()
             sender.send(*payload)
             if not ahead:

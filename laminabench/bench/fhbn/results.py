@@ -185,7 +185,8 @@ def write(
 ) -> None:
     """Write run.json and pingpong.parquet, replacing a ping-pong; anything else there is kept (UserError)."""
     import pyarrow as pa
-    import pyarrow.parquet
+
+    from laminabench.util import parquet
 
     check_replaceable(directory)
     columns = {"engine": pa.string(), "bytes": pa.int64(), "round": pa.int32(), "round_trips": pa.int64()}
@@ -194,7 +195,8 @@ def write(
         path = temporary / f"{TABLE}.parquet"
         schema = pa.schema(columns | dict.fromkeys(times, pa.float64()))
         table = pa.Table.from_pylist(list(rounds), schema)
-        pyarrow.parquet.write_table(table, path, compression="zstd")
+        with parquet.writing(path, schema) as writer:
+            writer.write_table(table)
         manifest = {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,

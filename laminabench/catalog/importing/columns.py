@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from laminabench.util import parquet, safe_parse
 from laminabench.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,6 +31,19 @@ def read_columns(
 
     Of these, `optional` ones may be absent. There must be at least one row.
     """
+    try:
+        return _columns(path, text, counts, times, optional)
+    except UnicodeDecodeError as error:
+        raise _refused(path, "is not UTF-8") from error
+
+
+def _columns(
+    path: Path,
+    text: Collection[str],
+    counts: Collection[str],
+    times: Collection[str],
+    optional: Collection[str],
+) -> Columns:
     table = _table(path)
     columns: Columns = {}
     for name in (*text, *counts, *times):
@@ -52,12 +67,13 @@ def read_frame(path: Path, **columns: Collection[str]) -> pd.DataFrame:
 
 def _table(path: Path) -> pa.Table:
     import pyarrow as pa
-    from pyarrow import csv, parquet
+    from pyarrow import csv
 
     try:
-        with path.open("rb") as file:
-            return parquet.read_table(file) if path.suffix == ".parquet" else csv.read_csv(file)
-    except (OSError, pa.ArrowInvalid) as error:
+        if path.suffix == ".parquet":
+            return parquet.table_of(path)
+        return csv.read_csv(io.BytesIO(safe_parse.content(path, safe_parse.RESULTS_BYTES)))
+    except (OSError, pa.ArrowException) as error:
         raise _refused(path, f"cannot be read: {error}") from error
 
 

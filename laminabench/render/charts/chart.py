@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,8 @@ _DIP = 20
 # Characters that fit a legend on a phone.
 _LINE = 36
 _LEGEND_PX = 20
+# The tags of charts: what plotly interprets besides comes from a Run, a plan or a sweep of others.
+_FOREIGN_TAG = re.compile("<(?!(?:br|/?b|/?extra)>)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,16 @@ class Chart:
         return f"height:{self.height_px + _LEGEND_PX * names}px"
 
     def figure(self) -> PlotlyJson:
-        return {"id": self.key, "data": self.traces, "layout": self.layout}
+        return {"id": self.key, **only_our_tags({"data": self.traces, "layout": self.layout})}
+
+
+def only_our_tags(value: Any) -> Any:
+    """Escape all tags in the texts of a chart but those that charts are written with."""
+    if isinstance(value, str):
+        return _FOREIGN_TAG.sub("&lt;", value) if "<" in value else value
+    if isinstance(value, dict):
+        return {only_our_tags(name): only_our_tags(each) for name, each in value.items()}
+    return [only_our_tags(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def axis(title: str, **more: Any) -> PlotlyJson:

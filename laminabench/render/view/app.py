@@ -168,7 +168,7 @@ def thing_page(index: Index, kind: Kind, query: QueryParams) -> Page:
     if entry is None:
         raise UserError(
             "view-not-there",
-            f"there is no {kind} at '{query.get('at', '')}' in this folder: it may have gone",
+            f"there is no {kind} at '{query.get('at', '')}' in this folder: it may have been removed",
         )
     module = import_module(f"laminabench.render.view.{LISTED[kind].module}")
     return cast("View", module.page)(entry, query)

@@ -119,7 +119,7 @@ def compare_page(index: Index, query: QueryParams) -> Page:
     rows = [index.full_row(each.key) for each in options.entries]
     facts = [row.facts for row in rows if row is not None and row.damage is None]
     if len(facts) < len(runs):  # else columns would not match their titles
-        raise UserError("view-not-there", "a selected Run has gone, or is being replaced: reload the page")
+        raise UserError("view-not-there", "a selected Run was removed, or is being replaced: reload the page")
     lazily = options.address(part="charts")
     waiting = tag("p", "Charts are drawn here as soon as they are there.", class_="kinds")
     without = tag("p", "They need JavaScript; their tables are in the export.", class_="missing")

@@ -17,7 +17,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
-# Fits a hundred Runs of long names; uvicorn limits request line and headers to 64 KiB.
+# Fits a hundred Runs of long names; connections limit request line and headers to 64 KiB.
 MOST_ADDRESS = 48_000
 # Scripts of our own and plotly's only, nothing inline; styles are inline in charts and markup.
 POLICY = (

@@ -51,7 +51,7 @@ def live_page(index: Index, watched: Watched, query: QueryParams) -> Page:
             return Page(f"{key.removesuffix(SUFFIX)}, live", ended)
         raise UserError(
             "view-not-there",
-            f"no replay is under way at '{key}' in this folder, and it has left no Run there",
+            f"no replay is running at '{key}' in this folder, and there is no Run of it",
         )
     shown = len(replay.moments)  # before drawing: another browser's request may add more
     charts = _charts(replay)

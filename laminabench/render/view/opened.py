@@ -31,7 +31,7 @@ def chosen(index: Index, keys: Sequence[str]) -> list[Entry]:
     there = index.refreshed().entries["run"]
     for key in keys:
         if key not in there:
-            raise UserError("view-not-there", f"there is no Run at '{key}' in this folder: it may have gone")
+            raise UserError("view-not-there", f"there is no Run at '{key}' in this folder")
     return [there[key] for key in keys]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -10,37 +11,18 @@ import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import uvicorn
-
+from lamina.http.connection import Connection, Gate, room
 from laminabench.render.view.app import make_app
 from laminabench.render.view.guard import Guard
 from laminabench.render.view.index import Index
 from laminabench.util.errors import UserError
 
 HOST = "127.0.0.1"
-MOST_CONNECTIONS = 64
+MOST_CONNECTIONS = 256
+# For a whole request, and between an answer and the next request.
+REQUEST_S, KEEP_ALIVE_S = 10.0, 5.0
+LOOK_S, HANG_UP_S = 0.25, 1.0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-class _Server(uvicorn.Server):
-    """A uvicorn server that reports when it listens, and ends normally on a signal."""
-
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._ready = ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._ready()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self.handle_exit) for number in SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def serve(folder: Path, port: int, ready: Callable[[str], None]) -> None:
@@ -55,19 +37,32 @@ def serve(folder: Path, port: int, ready: Callable[[str], None]) -> None:
         number = sock.getsockname()[1]
         index = Index(folder)
         guard = Guard(make_app(index), number)
-        config = uvicorn.Config(
-            guard,
-            http="h11",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,  # it would log the token
-            server_header=False,
-            limit_concurrency=MOST_CONNECTIONS,
-            timeout_graceful_shutdown=1,
-        )
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-        _Server(config, lambda: ready(guard.url)).run(sockets=[sock])
+        logging.getLogger("lamina.http").setLevel(logging.CRITICAL)
+        asyncio.run(_serve(guard, sock, lambda: ready(guard.url)))
+
+
+async def _serve(guard: Guard, sock: socket.socket, ready: Callable[[], None]) -> None:
+    gate = Gate(guard, room(MOST_CONNECTIONS), REQUEST_S, KEEP_ALIVE_S)
+    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+    listening = await loop.create_server(lambda: Connection(gate), sock=sock)
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stopping.set)
+    try:
+        ready()
+        while not stopping.is_set():
+            gate.look()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopping.wait(), LOOK_S)  # waits: until its deadline
+        listening.close()
+        gate.end()
+        if gate.tasks:
+            await asyncio.wait(gate.tasks, timeout=HANG_UP_S)
+    finally:
+        gate.abort()
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from laminabench.catalog.find_model import model
 from laminabench.catalog.hardware import priced_devices
 from laminabench.catalog.models import ModelShape
 from laminabench.requests.replay import ReplayRequest
+from laminabench.util import safe_parse
 from laminabench.util.errors import UserError
 
 CPU = "cpu"
@@ -50,7 +50,7 @@ class LocalSetup:
         return path / "config.json" if path.is_dir() else path
 
     def config(self) -> dict[str, Any]:
-        config: dict[str, Any] = json.loads(self.config_file.read_text(encoding="utf-8"))
+        config: dict[str, Any] = safe_parse.json_value(safe_parse.content(self.config_file))
         return config
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -31,6 +30,7 @@ from laminabench.traces.formats.reading import (
 from laminabench.traces.formats.source import Source
 from laminabench.traces.formats.wording import BadValueError, Doubtful, Written, shown
 from laminabench.traces.table import MAX_TOKENS, Float64, Int32, Int64, PrefixBlocks, TraceMeta
+from laminabench.util import parquet
 from laminabench.util.errors import UserError
 
 METADATA_KEY = b"laminabench"
@@ -41,7 +41,7 @@ def read(reading: Reading) -> Requests:
     label = reading.source.label
     try:
         # Without checksums a flipped bit would be a wrong trace, not an error; `store` writes them.
-        with pa.parquet.ParquetFile(reading.source.path, page_checksum_verification=True) as file:
+        with parquet.reading(reading.source.path, page_checksum_verification=True) as file:
             return _read(file, reading)
     except (pa.ArrowException, OSError, MemoryError, ValueError, OverflowError, Doubtful) as error:
         raise UserError(
@@ -49,7 +49,7 @@ def read(reading: Reading) -> Requests:
         ) from error
 
 
-def _read(file: pa.parquet.ParquetFile, reading: Reading) -> Requests:
+def _read(file: parquet.ParquetFile, reading: Reading) -> Requests:
     label, schema = reading.source.label, file.schema_arrow
     if len(schema.names) > MOST_COLUMNS:
         raise UserError(
@@ -91,7 +91,7 @@ def _require_types(schema: pa.Schema, columns: Columns, label: str) -> None:
             )
 
 
-def _fast(file: pa.parquet.ParquetFile, columns: Columns, reading: Reading) -> Requests:
+def _fast(file: parquet.ParquetFile, columns: Columns, reading: Reading) -> Requests:
     """Read without checking single rows: Doubtful where one might be bad."""
     if file.metadata.num_rows == 0:
         raise Doubtful("no rows")
@@ -108,7 +108,7 @@ def _fast(file: pa.parquet.ParquetFile, columns: Columns, reading: Reading) -> R
     )
 
 
-def _arrivals(file: pa.parquet.ParquetFile, column: str, reading: Reading) -> Float64:
+def _arrivals(file: parquet.ParquetFile, column: str, reading: Reading) -> Float64:
     kind = file.schema_arrow.field(column).type
     if _is_text(kind):
         texts = pa.chunked_array(
@@ -127,7 +127,7 @@ def _arrivals(file: pa.parquet.ParquetFile, column: str, reading: Reading) -> Fl
     return exact if exact is not None else np.asarray((values - values[0]) / per_second)
 
 
-def _sessions(file: pa.parquet.ParquetFile, reading: Reading, column: str) -> Int64:
+def _sessions(file: parquet.ParquetFile, reading: Reading, column: str) -> Int64:
     if file.schema_arrow.field(column).type == pa.int64():
         with contextlib.suppress(Doubtful):
             return _filled(file, reading, column, np.int64, lambda chunk: numpy_of(no_nulls(chunk)))
@@ -136,7 +136,7 @@ def _sessions(file: pa.parquet.ParquetFile, reading: Reading, column: str) -> In
     )
 
 
-def _blocks(file: pa.parquet.ParquetFile, reading: Reading, column: str) -> PrefixBlocks:
+def _blocks(file: parquet.ParquetFile, reading: Reading, column: str) -> PrefixBlocks:
     parts = [
         block_lists(pa.chunked_array([chunk.cast(pa.list_(pa.int64()))]))
         for chunk in _chunks(file, reading, column)
@@ -147,7 +147,7 @@ def _blocks(file: pa.parquet.ParquetFile, reading: Reading, column: str) -> Pref
 
 
 def _filled(
-    file: pa.parquet.ParquetFile,
+    file: parquet.ParquetFile,
     reading: Reading,
     column: str,
     dtype: type,
@@ -161,7 +161,7 @@ def _filled(
     return filled
 
 
-def _chunks(file: pa.parquet.ParquetFile, reading: Reading, column: str) -> Iterator[pa.Array]:
+def _chunks(file: parquet.ParquetFile, reading: Reading, column: str) -> Iterator[pa.Array]:
     source, kind = reading.source, file.schema_arrow.field(column).type
     batch_size = _BATCH if _is_number(kind) or _is_moment(kind) else _BATCH_OF_TEXTS
     rows = unpacked = 0
@@ -176,7 +176,7 @@ def _chunks(file: pa.parquet.ParquetFile, reading: Reading, column: str) -> Iter
         raise pa.ArrowInvalid("fewer rows than the footer promises")
 
 
-def _records(file: pa.parquet.ParquetFile, columns: Columns) -> Iterator[Record]:
+def _records(file: parquet.ParquetFile, columns: Columns) -> Iterator[Record]:
     """Yield row by row as texts, which is what the checks of rows take."""
     names, row = columns.names(), 0
     for batch in file.iter_batches(batch_size=_BATCH_OF_TEXTS, columns=names):

@@ -131,12 +131,12 @@ def _turns(item: object) -> list[Turn] | str:
         return 'has no list "conversations"'
     result = []
     for number, turn in enumerate(turns, 1):
-        who = turn.get("from") if isinstance(turn, dict) else None
+        role = turn.get("from") if isinstance(turn, dict) else None
         text = turn.get("value") if isinstance(turn, dict) else None
-        if not isinstance(who, str) or who not in ASSISTANT | OTHERS:
-            return f'turn {number} is from {shown(who)}, not "human", "gpt" or "system"'
+        if not isinstance(role, str) or role not in ASSISTANT | OTHERS:
+            return f'turn {number} is from {shown(role)}, not "human", "gpt" or "system"'
         if not isinstance(text, str):
             return f"turn {number} has {shown(text)} for its value, not text"
         # A lone surrogate is valid JSON, but no text for the tokenizer.
-        result.append((who in ASSISTANT, text.encode("utf-8", "replace").decode()))
+        result.append((role in ASSISTANT, text.encode("utf-8", "replace").decode()))
     return result

@@ -118,7 +118,7 @@ def _entry(text: str, own: Mapping[str, Any], request: CompareRequest) -> Entry:
 def _require_different(entries: Sequence[Entry]) -> None:
     """Raise a UserError where rounds of two entries would be taken for rounds of one."""
     if len(entries) < 2:
-        raise UserError("compare-too-few", "one --live is nothing to compare; give at least two")
+        raise UserError("compare-too-few", "one --live cannot be compared; give at least two")
     for place, entry in enumerate(entries):
         for other in entries[:place]:
             if other.request == entry.request:

@@ -82,7 +82,7 @@ def resolve(request: CompareRequest, listener: Listener, traces: list[Trace] | N
     today = COSTS_OF_TODAY in usual or any(DTYPE_BYTES[each.dtype] != 2 for each in models)
     eras = _eras(request, systems, today=today)
     names = request.costs or [era.costs for era in eras] or ((COSTS_OF_TODAY,) if today else COSTS)
-    cost_sets = [load_costs(name) for name in names]
+    cost_sets = [load_costs(name, request.replay.attention_kernel) for name in names]
     spec = _spec(request, systems, cost_sets)
     base = _base(request.base, systems)
     require_unique("--costs", [each.name for each in cost_sets if request.costs])
@@ -104,7 +104,7 @@ def resolve_pair(request: CompareRequest, model: ModelShape) -> tuple[Comparison
     systems = systems_named(request.systems or SYSTEMS)
     eras = _eras(request, systems, today=False) if request.eras else []
     usual = eras[0].costs if eras else usual_costs(model, _named_devices(request))
-    costs = load_costs(request.costs[0] if request.costs else usual)
+    costs = load_costs(request.costs[0] if request.costs else usual, request.replay.attention_kernel)
     spec = _spec(request, systems, [costs])
     return (readings_of(spec, eras[0])[0] if eras else spec), costs
 
@@ -123,7 +123,7 @@ def systems_named(text: str) -> tuple[str, ...]:
     """Parse a comma-separated list of systems; a UserError for less than two."""
     systems = tuple(pick("system", name, dict.fromkeys(MODULES)) or name for name in _names(text))
     if len(systems) < 2:
-        raise UserError("compare-too-few", f"--systems {text} is nothing to compare; name at least two")
+        raise UserError("compare-too-few", f"--systems {text} cannot be compared; name at least two")
     return systems
 
 
@@ -146,7 +146,7 @@ def _eras(request: CompareRequest, systems: tuple[str, ...], *, today: bool) -> 
         for flag, text in ((flag, text) for flag, texts in described.items() for text in texts):
             if flag == "--host-async" or text.partition("=")[0] == era.system:
                 raise UserError(
-                    "compare-era-says", f"{flag} {text}: --era {era.name} says that; leave one of the two out"
+                    "compare-era-says", f"{flag} {text}: --era {era.name} sets that; leave one of the two out"
                 )
     return eras
 
@@ -171,7 +171,7 @@ def require_unique(flag: str, names: list[str]) -> None:
     if twice is not None:
         raise UserError(
             "compare-name-twice",
-            f"{flag}: two are called {twice}, and tables tell them apart by name; give one of them",
+            f"{flag}: two are called {twice}, and tables distinguish them by name; give one of them",
         )
 
 

@@ -25,7 +25,7 @@ WAVE = 512
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The points replayed in full, and the outcome of all other candidates."""
 
     points: tuple[Point, ...]
@@ -162,7 +162,7 @@ def search(
     winner_only: bool = False,
     jobs: int | None = None,
     report: Callable[[int, int], None] = lambda done, total: None,
-) -> Found:
+) -> SearchResult:
     """Replay what the answer needs; `exhaustive` replays everything that fits.
 
     `winner_only`: the front away from the winner is not searched.
@@ -181,7 +181,7 @@ def search(
     counts += Counter(missed=len(run.missed))
     counts["replayed"] = len(run.exact)
     points = tuple(point for _, point in sorted(run.exact.items()))
-    return Found(points, len(candidates), dict(counts), perf_counter() - began)
+    return SearchResult(points, len(candidates), dict(counts), perf_counter() - began)
 
 
 def _cheapest_first(run: Search) -> Counter[str]:

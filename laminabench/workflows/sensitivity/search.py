@@ -17,7 +17,7 @@ from laminabench.workflows.replay import Workload, replay
 from laminabench.workflows.sensitivity.answer import Bar, BreakEven, Point, Sensitivity
 from laminabench.workflows.sensitivity.inputs import Input, Value, inputs_of
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 # A gain nearer to none than this is none: 0.05 %.
 EVEN = 5e-4
@@ -214,8 +214,8 @@ class _Work:
         return rates
 
     def _reported(
-        self, work: Generator[tuple[int, Found], None, None], count: int
-    ) -> Generator[tuple[int, Found], None, None]:
+        self, work: Generator[tuple[int, Result], None, None], count: int
+    ) -> Generator[tuple[int, Result], None, None]:
         self.total += count
         for each in work:
             self.done += 1

@@ -42,10 +42,11 @@ def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 def write(rows: Sequence[Mapping[str, Any]], target: Path) -> None:
     """Write all rows into one parquet file."""
-    import pyarrow.parquet as pq
+    from laminabench.util import parquet
 
-    with replacing(target) as temporary:
-        pq.write_table(table(rows), temporary, compression="zstd")
+    whole = table(rows)
+    with replacing(target) as temporary, parquet.writing(temporary, whole.schema) as writer:
+        writer.write_table(whole)
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:

@@ -25,7 +25,7 @@ class Moved(NamedTuple):
         return self.now is None or abs(self.now) > abs(self.was) + ALLOWED
 
 
-def read_kept(path: Path) -> dict[str, Any]:
+def read_stored(path: Path) -> dict[str, Any]:
     """Read the output of `validate -o`."""
     try:
         stored = safe_parse.json_value(safe_parse.content(path))
@@ -34,7 +34,7 @@ def read_kept(path: Path) -> dict[str, Any]:
         raise UserError("validation-not-kept", f"cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            "validation-not-kept", f"{path} is no validation that was kept; `validate -o FOLDER` writes one"
+            "validation-not-kept", f"{path} is not a stored validation; `validate -o FOLDER` writes one"
         ) from error
     return dict(stored)
 

@@ -63,6 +63,7 @@ namespace fake_cuda {
 inline std::string failing;                                 // the call that fails
 inline std::map<const std::byte*, std::size_t> registered;  // memory of the host, and how much
 inline std::map<const std::byte*, std::size_t> of_devices;  // their memory, and how much
+inline std::map<const void*, int> carveouts;                // that kernels ask for
 inline std::mutex registering;
 inline int rdma_writes_ordering = cudaGPUDirectRDMAWritesOrderingOwner;
 inline int compute_capability = 9;
@@ -148,7 +149,11 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int)
 inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*) {
   return fake_cuda::result_of("cudaFuncGetAttributes");
 }
-inline cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+inline cudaError_t cudaFuncSetAttribute(const void* entry, cudaFuncAttribute which, int value) {
+  const std::lock_guard lock(fake_cuda::registering);
+  if (which == cudaFuncAttributePreferredSharedMemoryCarveout) fake_cuda::carveouts[entry] = value;
+  return cudaSuccess;
+}
 inline cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int, std::size_t) {
   *blocks = 1;
   return cudaSuccess;

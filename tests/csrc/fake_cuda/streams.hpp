@@ -54,6 +54,12 @@ public:
     });
   }
 
+  int running(int device) {
+    const std::lock_guard lock(mutex_);
+    return static_cast<int>(std::count_if(running_.begin(), running_.end(),
+                                          [&](const auto& one) { return one.second.device == device; }));
+  }
+
 private:
   std::mutex mutex_;
   std::condition_variable ended_;

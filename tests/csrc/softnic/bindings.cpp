@@ -39,10 +39,10 @@ Registered registered_as(const rdma::SoftWriter& writer) {
 }
 
 void connect_soft(rdma::SoftWriter& writer, const std::shared_ptr<fhbn::Segment>& peer_memory,
-                  const Registered& known_as, const Registered& told, const std::string& peer) {
+                  const Registered& known_as, const Registered& requested, const std::string& peer) {
   if (std::get<1>(known_as) > peer_memory->bytes()) throw nb::value_error("more is registered than there is");
   const auto memory = [](const Registered& said) { return std::make_from_tuple<rdma::RemoteMemory>(said); };
-  writer.connect(peer_memory, memory(known_as), memory(told), peer);
+  writer.connect(peer_memory, memory(known_as), memory(requested), peer);
 }
 
 nb::typed<nb::dict, nb::str, nb::int_> counts_of(const rdma::SoftWriter& writer) {
@@ -115,7 +115,7 @@ NB_MODULE(_softnic, m) {
       m, "SoftNic",
       R"(A thread that does for queue pairs what an mlx5 NIC does: a test bench, and no measure of RDMA.
 
-`drops_blueflame`: it fetches every request from the queue. `reorders`: it does what it is told in the strangest
+`drops_blueflame`: it fetches every request from the queue. `reorders`: it executes requests in the strangest
 order that a NIC may.)",
       nb::is_final(), nb::is_weak_referenceable())
       .def(
@@ -130,7 +130,8 @@ order that a NIC may.)",
           nb::is_final())
           .def("__init__", &make_soft, "nic"_a, "segment"_a, nb::kw_only(), "mirror"_a)
           .def_prop_ro("registered_as", &registered_as)
-          .def("connect", &connect_soft, "peer_memory"_a, nb::kw_only(), "known_as"_a, "told"_a, "peer"_a)
+          .def("connect", &connect_soft, "peer_memory"_a, nb::kw_only(), "known_as"_a, "requested"_a,
+               "peer"_a)
           .def("unplug", &rdma::SoftWriter::unplug)
           .def("fail", &rdma::SoftWriter::fail)
           .def_prop_ro("counts", &counts_of));

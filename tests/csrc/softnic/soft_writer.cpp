@@ -46,12 +46,12 @@ RemoteMemory SoftWriter::address() const {
 }
 
 void SoftWriter::connect(const std::shared_ptr<Segment>& peer_memory, const RemoteMemory& known_as,
-                         const RemoteMemory& told, const std::string& peer_name) {
+                         const RemoteMemory& requested, const std::string& peer_name) {
   auto* const there = static_cast<std::byte*>(peer_memory->memory());
   QueuePair pair =
       nic_->connect(kBlocks, {there, known_as, peer_memory, failed_in(peer_memory)}, failed_in(seen_));
   qpn_ = pair.send.qpn;
-  writer_.emplace(std::move(pair), registered_, told, peer_name);
+  writer_.emplace(std::move(pair), registered_, requested, peer_name);
 }
 
 std::string SoftWriter::unconnected() const { return "this end is not connected to its softnic's peer yet"; }

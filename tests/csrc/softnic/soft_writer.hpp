@@ -24,9 +24,9 @@ public:
 
   // What this end's memory is registered as.
   RemoteMemory address() const;
-  // `known_as`: what the peer's memory is registered as. `told`: what requests say, which should be the same.
+  // `known_as`: what the peer's memory is registered as. `requested`: what requests contain.
   void connect(const std::shared_ptr<Segment>& peer_memory, const RemoteMemory& known_as,
-               const RemoteMemory& told, const std::string& peer_name);
+               const RemoteMemory& requested, const std::string& peer_name);
 
   // Cuts the link; lets the queue pair fail.
   void unplug() { nic_->queue(qpn_)->unplug(); }

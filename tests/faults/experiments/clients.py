@@ -205,9 +205,11 @@ async def _crowd(
     await _visits(server, seeds, draw, expected, tally)
     if left := await asyncio.to_thread(server.at_rest):
         return left
-    again = await answers_of(server.port, list(expected))
-    if again != expected:
-        tally.add("wrong", "afterwards", seeds[0], "other tokens than before")
+    try:
+        if await answers_of(server.port, list(expected)) != expected:
+            tally.add("wrong", "afterwards", seeds[0], "other tokens than before")
+    except WrongAnswerError as error:
+        tally.add(error.kind, "afterwards", seeds[0], str(error))
     await asyncio.to_thread(eventually, lambda: not growth(before, server.takes(), STAYS), _REST_S)
     after = server.takes()
     tally.facts |= {f"{name}_after": value for name, value in after.items() if name.startswith("front_end")}

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from experiments.scenarios import HEADER, RECORDS, replayed, write_a_run
-from laminabench.catalog.cost_file import load_costs, write_costs
+from laminabench.catalog.cost_file import load_costs, to_toml, write_costs
 from laminabench.catalog.find_model import from_config_json, to_hf_config
+from laminabench.catalog.importing import imported as imported_costs
+from laminabench.interchange.importing import Given, imported
+from laminabench.interchange.tools import read as results_in
 from laminabench.requests.replay import of_file
 from laminabench.runs.journal import Journal
 from laminabench.runs.live import read_live
@@ -67,7 +72,7 @@ def samples(folder: Path) -> Mapping[str, Sample]:
 
     def add(name: str, content: bytes, called: str, reader: Callable[[Path], Any]) -> None:
         path = folder / name.replace(" ", "-") / called
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         by_name[name] = Sample(content, path, reader)
 
@@ -112,7 +117,32 @@ def samples(folder: Path) -> Mapping[str, Sample]:
         for other in (folder / "a-run").iterdir():
             add(name, other.read_bytes(), other.name, lambda path: read_run(path.parent))
         add(name, part.read_bytes(), part.name, lambda path: read_run(path.parent))
+    for tool, called in _RESULTS.items():
+        content = (_DATA / called).read_bytes()
+        add(
+            f"result of {tool}",
+            gzip.decompress(content) if called.endswith(".gz") else content,
+            "r.json",
+            _imported,
+        )
+    for part, text in _PROFILE.items():
+        for other, content in _PROFILE.items():
+            add(f"profile {part}", content.encode(), f"p/{other}", _costs)
+        add(f"profile {part}", text.encode(), f"p/{part}", _costs)
     return by_name
+
+
+def _imported(path: Path) -> None:
+    """Import a result as a Run, which must be one that is read again."""
+    for number, benchmark in enumerate(results_in(path)):
+        run = path.parent / f"run{number}"
+        imported(benchmark, path, Given("model")).write(run)
+        read_run(run)
+
+
+def _costs(path: Path) -> None:
+    folder = path.parent if path.suffix == ".yaml" else path.parent.parent
+    to_toml(imported_costs("llmservingsim", [folder], "mine"))
 
 
 def changed(content: bytes, drawn: random.Random, others: Sequence[bytes]) -> bytes:
@@ -121,7 +151,7 @@ def changed(content: bytes, drawn: random.Random, others: Sequence[bytes]) -> by
     for _ in range(drawn.choice((1, 1, 1, 2, 4, 16))):
         at = drawn.randint(0, len(data))
         to = min(len(data), at + drawn.choice((0, 1, 1, 2, 4, 8, 100)))
-        way = drawn.randrange(7)
+        way = drawn.randrange(9)
         if way == 0 and data:
             data[drawn.randrange(len(data))] ^= 1 << drawn.randrange(8)
         elif way == 1:
@@ -134,6 +164,10 @@ def changed(content: bytes, drawn: random.Random, others: Sequence[bytes]) -> by
             del data[at:]
         elif way == 5:
             data[at:at] = data[at:to] * drawn.choice((2, 30, 1000))
+        elif way >= 6 and (value := _VALUE.search(data, at)):
+            # A whole number, text or word becomes another: the form of the file stays as it is.
+            value = drawn.choice(list(itertools.islice(_VALUE.finditer(data, at), 50)))
+            data[value.start() : value.end()] = drawn.choice(VALUES)
         else:
             other = drawn.choice(others)
             start = drawn.randint(0, len(other))
@@ -149,6 +183,52 @@ def _golden(folder: Path) -> None:
     facts = {"backend": "modelled", "laminabench": {"version": "0", "commit": None}}
     write_golden(folder, "case", Obtained({"throughput_tokens_per_s": 1.5}, facts))
 
+
+_VALUE = re.compile(rb'-?\d[\d.eE+-]*|"[^"\n]*"|\b(?:true|false|null)\b')
+# What stands where another value was expected.
+VALUES = (
+    rb"""0 -1 1 0.5 -0.0 1e30 1e308 1e999 -1e999 NaN Infinity -Infinity 2147483647 2147483648 16777217
+    4294967296 9223372036854775807 9223372036854775808 -9223372036854775809 1e-320 null true false "" "x" []
+    {} [[]] [1,2] "\ud800" "\u0000" "</script>" "../../x" "1e5" "\t7" "nan" """
+    + b"9" * 400
+).split()
+_DATA = Path(__file__).parents[2] / "laminabench" / "interchange" / "data"
+_RESULTS = {"vllm": "vllm.json", "guidellm": "guidellm.json.gz", "aiperf": "aiperf/profile_export.jsonl"}
+_LAYERS = (
+    "qkv_proj",
+    "o_proj",
+    "gate_up_proj",
+    "down_proj",
+    "layernorm",
+    "rotary_emb",
+    "act_fn",
+    "embedding",
+)
+
+
+def _csv(columns: str, rows: Iterable[Sequence[object]]) -> str:
+    return "\n".join([columns, *(",".join(map(str, row)) for row in rows)]) + "\n"
+
+
+_BATCHES = itertools.product((0, 16, 32), (0, 512), (0, 1, 2), (0, 16, 512, 1024))
+_PROFILE = {
+    "tp1/dense.csv": _csv(
+        "layer,tokens,time_us",
+        [(name, m, 9 + m / 2) for name in (*_LAYERS, "final_layernorm") for m in (1, 2, 4)],
+    ),
+    "tp1/per_sequence.csv": _csv(
+        "layer,sequences,time_us", [(name, n, 20 + n) for name in ("lm_head", "sampler") for n in (1, 2, 4)]
+    ),
+    "tp1/attention.csv": _csv(
+        "prefill_chunk,kv_prefill,n_decode,kv_decode,time_us",
+        [
+            (c, p, n, kv, 5 + c * (p + c / 2) / 100 + n * kv / 100)
+            for c, p, n, kv in _BATCHES
+            if (n == 0) == (kv == 0) and (c or (n and not p))
+        ],
+    ),
+    "meta.yaml": "vllm_version: 0.19.0\ngpu: RTX 4090\nhardware: RTX4090\nmodel: meta-llama/Llama-3.1-8B\n",
+}
 
 _ROWS = [(number, number * 37 % 900 + 1, number * 11 % 90 + 1) for number in range(30)]
 _FORMATS = {

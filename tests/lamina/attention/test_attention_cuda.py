@@ -204,7 +204,7 @@ def test_a_captured_graph_serves_other_lengths(window: int) -> None:
 
 @on_gpu
 @pytest.mark.parametrize("captured", [False, True])
-def test_beside_what_is_launched_meanwhile(captured: bool) -> None:
+def test_attention_runs_concurrently_with_other_kernels(captured: bool) -> None:
     case = Case(lengths=(700, 20, 64, 3))
     world = World(case, case.lengths)
     worker, layer = world.worker, world.layer
@@ -227,7 +227,7 @@ def test_beside_what_is_launched_meanwhile(captured: bool) -> None:
 
 
 @on_gpu
-def test_a_request_does_not_depend_on_who_comes_last() -> None:
+def test_a_request_does_not_depend_on_arrival_order() -> None:
     case = Case(lengths=(5000, 3000))
     world = World(case, case.lengths)
     q = world.draw(case.heads)
@@ -242,7 +242,7 @@ def test_without_a_device_it_says_so_in_a_sentence() -> None:
         CudaAttentionWorker(torch.bfloat16, 8, 2, 128, max_batch=4, max_tokens=[100])
 
 
-def test_without_the_library_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMINA_CUDA_LIBRARY", "/nowhere/liblamina_cuda.so")
     cuda_library.library.cache_clear()
     with pytest.raises(CudaError, match="cuda-no-library"):
@@ -297,3 +297,41 @@ def test_an_arena_that_cannot_be_read_is_refused(arena: tuple[int, int, int, int
 def test_tensors_of_another_type_are_refused() -> None:
     with pytest.raises(ValueError, match=r"dtype is torch.int8 but must be one of"):
         CudaAttentionWorker(torch.int8, 8, 2, 128, max_batch=4, max_tokens=[100])
+
+
+@pytest.mark.usefixtures("emulated")
+def test_lists_and_slots_are_staged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy from pageable memory would wait for kernels that wait for other workers."""
+    arena = torch.zeros(10, 2, 2, 16)
+    worker = CudaAttentionWorker(torch.float32, 4, 2, 16, max_batch=2, max_tokens=[8])
+    layer = worker.add_layer(AttentionLayer(arena[:, 0], arena[:, 1], 1.0))
+    staged: list[int] = []
+    monkeypatch.setattr(gpu, "staged", lambda one, _: staged.append(one.numel()) or one)
+    monkeypatch.setattr(gpu, "put", lambda one, _: staged.append(one.numel()) or one)
+    worker.plan_lists(np.array([0, 3, 8]), np.arange(8, dtype=np.int32))
+    assert staged == [3, 8]
+    k = torch.zeros(2, 2, 16)
+    worker.append(layer, np.arange(2, dtype=np.int32), k, k)
+    assert staged == [3, 8, 2]
+
+
+@pytest.mark.usefixtures("emulated")
+def test_a_gpu_that_others_use_too_gets_smaller_shares() -> None:
+    """A block that finds no room at first then holds up a part of a share, and results are the same."""
+    arena, q = torch.randn(490, 2, 2, 16), torch.randn(2, 4, 16)
+    lengths, k, v = (390, 100), torch.randn(2, 2, 16), torch.randn(2, 2, 16)
+    outputs, workers = [], []
+    for shared in (False, True):
+        worker = CudaAttentionWorker(torch.float32, 4, 2, 16, max_batch=2, max_tokens=[490], shared=shared)
+        stored = arena.clone()
+        layer = worker.add_layer(AttentionLayer(stored[:, 0], stored[:, 1], 0.25))
+        worker.plan_lists(np.cumsum([0, *lengths]), np.arange(sum(lengths), dtype=np.int32))
+        (workspace,) = worker._previous.values()
+        workers.append(int(workspace[:16].view(torch.int32)[2]))  # of the plan's line
+        outputs.append(worker.run(layer, q, k, v))
+    alone, several = workers
+    assert several == 4 * alone
+    # One of the blocks that the GPU would run at once has no room: shares go to the others as they end.
+    longest = [math.ceil(count / max(alone - 1, 1)) / count for count in workers]
+    assert longest[1] < 0.8 * longest[0]
+    torch.testing.assert_close(outputs[0], outputs[1])

@@ -246,7 +246,7 @@ def test_appended_rows_are_in_their_slots() -> None:
     assert (bench.arena[slots, 1] == v).all()
 
 
-def test_mistakes_are_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_options_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     bench, q = Bench(slots=8), numbers(1, 1, HEADS, DIM)
     at = address(q)
     for arguments, sentence in (

@@ -37,7 +37,7 @@ def of_partials(dtype: torch.dtype, isa: str, group: int) -> float:
         (0, 0, 0.0, False), (33, 0, 20.0, False), (0, 0, 0.0, True), (0, 64, 0.0, False),
     ],
 )  # fmt: skip
-def test_an_iteration_is_what_the_reference_says(
+def test_an_iteration_equals_the_reference(
     isa: str,
     dtype: torch.dtype,
     heads: int,

@@ -96,7 +96,7 @@ def tolerance(dtype: torch.dtype, isa: str, group: int) -> float:
     kv_dtype=ROUND,
     window__chunk__softcap__sunk=[(0, 0, 0.0, False), (33, 0, 20.0, False), (0, 64, 0.0, True)],
 )  # fmt: skip
-def test_attention_is_to_what_is_stored(
+def test_attention_reads_stored_values(
     isa: str,
     dtype: torch.dtype,
     heads: int,
@@ -195,7 +195,7 @@ def strange(dtype: torch.dtype) -> Tensor:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kv_dtype", ROUND)
-def test_what_the_worker_stores_is_what_torch_rounds_to(dtype: torch.dtype, kv_dtype: KvDtype) -> None:
+def test_stored_values_equal_torchs_rounding(dtype: torch.dtype, kv_dtype: KvDtype) -> None:
     rows = strange(dtype)
     shape = ArenaShape(1, 1, 512, dtype, kv_dtype=kv_dtype)
     arenas = [Arena(shape, len(rows)) for _ in range(2)]

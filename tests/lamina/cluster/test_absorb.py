@@ -33,7 +33,7 @@ class Counting:
 
 
 @pytest.mark.parametrize(("absorb", "query", "output"), [("model", 40, 32), ("attention", 24, 24)])
-def test_what_travels(
+def test_bytes_sent_to_attention_with_absorb(
     absorb: Absorb, query: int, output: int, small_model: Callable[..., transformers.PreTrainedModel]
 ) -> None:
     """Of one of two ranks, for three requests in two memories, in float32."""
@@ -54,7 +54,7 @@ def test_what_travels(
     assert StageChannels(conversion, own, rows).attended_bytes == own * output * 4
 
 
-def test_what_absorbs_has_to_fit(saved: Saved, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absorbed_weights_must_fit(saved: Saved, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = saved("deepseek-v3")
     facts = ModelFacts.of(convert(folder, absorb="attention"))
     assert facts.absorbing_bytes == LAYERS * HEADS * LATENT * (NOPE + VALUE) * 4

@@ -69,11 +69,12 @@ def test_workers_on_different_devices(layout: Any, check: Check) -> None:
     check(layout, FAMILY)
 
 
-@pytest.mark.long(but=["in-turn-ranks"])
+@pytest.mark.long(but=["in-turn-ranks", "overlap-together"])
 @pytest.mark.parametrize(
     "layout",
     [
         pytest.param(shared(2, 2, pipelining="serial", **BOTH), id="ranks"),
+        pytest.param(shared(2, 1, batches=3, together=True, **BOTH), id="together"),
         pytest.param(shared(1, 1, model_on="cuda"), id="rotational"),
         pytest.param(shared(2, 1, pipeline_parallel=2, stream_chunks=2, **BOTH), id="stages-streamed"),
     ],
@@ -113,6 +114,15 @@ def test_an_arena_that_is_overcommitted(check: Check) -> None:
     check(shared(1, 1, **BOTH), FAMILY, kv_tokens=64, overcommit=2.0)
 
 
+def test_workers_on_gpus_are_not_killed_but_end(start: Start, machine: Machine) -> None:
+    """A kill of one whose kernels wait may stall others that share the GPU."""
+    engine = start(shared(1, 1, model_on="cuda"), FAMILY)
+    pool = engine.core._workers  # type: ignore[union-attr]
+    (pid, _), at = pool.pids, pool.names.index("model 0")
+    pool._dismiss([at])
+    assert machine.ends([pid])[pid] >= 0
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("how", ["kill", "stop"])
 @pytest.mark.parametrize(
@@ -133,11 +143,11 @@ def test_workers_that_are_lost_are_replaced(layout: Any, how: str, start: Start)
     wanted = play(start(replace(layout, model_on="cpu", attention_on="cpu"), FAMILY), load)
     engine = start(layout, FAMILY, backend="cudagraph" if layout.model_on == "cuda" else "python")
 
-    def strike(step: int) -> None:
+    def inject_fault(step: int) -> None:
         if step % 4 == 3 and step // 4 < len(engine.workers):
-            engine.strike(engine.workers[step // 4], how)
+            engine.inject_fault(engine.workers[step // 4], how)
 
-    assert play(engine, load, strike) == wanted
+    assert play(engine, load, inject_fault) == wanted
     sound(engine)
     assert {name for fault in engine.faults for name in fault.workers} == set(engine.workers)
 

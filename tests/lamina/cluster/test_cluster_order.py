@@ -33,7 +33,7 @@ def run(saved: Saved, machine: Machine) -> Run:
 
 @pytest.mark.long(but=["torch.bfloat16"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_who_has_which_requests_changes_no_bit(run: Run, dtype: torch.dtype) -> None:
+def test_assignment_of_requests_changes_no_bit(run: Run, dtype: torch.dtype) -> None:
     """Tokens and log-probabilities: of one batch the rows are the same, and each is attended to alone."""
     alone = run(None, dtype)
     for more in (
@@ -48,7 +48,7 @@ def test_who_has_which_requests_changes_no_bit(run: Run, dtype: torch.dtype) -> 
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_heads_apart_change_no_bit(run: Run, dtype: torch.dtype) -> None:
+def test_separate_heads_change_no_bit(run: Run, dtype: torch.dtype) -> None:
     """Attention to one head knows nothing of the others."""
     alone = run(None, dtype)
     for more in ({"attention_workers": 2}, {"stream_chunks": 2, "stream_along": "heads"}):

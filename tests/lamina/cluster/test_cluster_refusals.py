@@ -140,7 +140,7 @@ def test_a_gpu_that_is_not_there(saved: Saved, machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_what_does_not_fit_in_memory(
+def test_too_little_memory_is_refused(
     saved: Saved, machine: Machine, monkeypatch: pytest.MonkeyPatch, ranks: int
 ) -> None:
     """Cut up for ranks, weights are there twice."""
@@ -198,7 +198,7 @@ def test_a_damaged_folder_leaves_the_machine_as_good_as_before(
         assert len(engine.generate([[1, 2]])[0].completions[0].tokens) == 16
 
 
-def test_a_folder_whose_model_is_replaced(
+def test_a_replaced_model_in_the_same_folder_is_loaded(
     small_model: Any, saved: Saved, tmp_path: Path, machine: Machine
 ) -> None:
     """A machine remembers models; not those that have been written over."""

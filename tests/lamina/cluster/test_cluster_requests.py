@@ -92,7 +92,7 @@ def test_wishes_are_fulfilled_as_in_one_process(
     ],
     ids=["greedy", "samples", "beams"],
 )
-def test_those_that_make_room_make_the_same_tokens(
+def test_preempted_requests_generate_the_same_tokens(
     kept: Start, alone: Alone, layout: Layout, kv_tokens: int, wish: Sampling
 ) -> None:
     lengths = (20, 25, 18, 30, 12, 16, 22, 9)
@@ -255,7 +255,7 @@ def test_requests_are_dealt_out_by_length_and_not_by_number(start: Start) -> Non
     engine.run()
 
 
-def test_records_may_be_asked_for_at_any_moment(start: Start) -> None:
+def test_records_are_available_at_any_time(start: Start) -> None:
     engine = start(LAYOUTS["rotational-3-by-requests"])
     for text in prompts(5, 9, 2, 7):
         engine.submit(text, Sampling(max_tokens=12))

@@ -31,7 +31,7 @@ def test_there_is_no_scikit_learn_where_there_is_no_scipy(
         assert not importlib.util.find_spec("scipy")
 
 
-def test_all_kernels_are_loaded_first_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_kernels_are_loaded_first_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_MODULE_LOADING", raising=False)
     gpu.load_all_kernels()
     assert os.environ["CUDA_MODULE_LOADING"] == "EAGER"

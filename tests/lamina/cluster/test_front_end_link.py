@@ -28,7 +28,7 @@ def ends() -> Iterator[tuple[Control, Control]]:
             yield ours.control, theirs.control
 
 
-def test_a_check_is_of_a_worker_that_has_begun_what_was_planned_before(
+def test_a_check_follows_the_planned_iteration(
     ends: tuple[Control, Control],
 ) -> None:
     says, hears = ends

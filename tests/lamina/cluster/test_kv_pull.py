@@ -89,7 +89,7 @@ def fill(sender: ShmSender) -> None:
         call_off(sender, 1)
 
 
-def test_kv_comes_where_it_belongs_and_is_told_of_once_it_is_whole(attention: Attention) -> None:
+def test_kv_is_stored_in_its_slots_and_reported_when_complete(attention: Attention) -> None:
     attention.expect(5, 20)
     pieces = send(attention.prefill[0], 5, 20)
     for _ in range(pieces):
@@ -126,7 +126,7 @@ def test_two_prefill_workers_take_turns(attention: Attention) -> None:
     assert attention.has(1, 21)
 
 
-def test_kv_that_comes_too_early_waits_and_keeps_no_other_waiting(attention: Attention) -> None:
+def test_early_kv_waits_without_blocking_others(attention: Attention) -> None:
     first, second = attention.prefill
     early, expected = send(first, 1, 20), send(second, 2, 20)
     attention.expect(2, 20)
@@ -139,7 +139,7 @@ def test_kv_that_comes_too_early_waits_and_keeps_no_other_waiting(attention: Att
 
 
 @pytest.mark.parametrize("after", [0, 1, 5])
-def test_kv_that_nobody_wants_any_more_is_thrown_away(attention: Attention, after: int) -> None:
+def test_kv_of_cancelled_requests_is_discarded(attention: Attention, after: int) -> None:
     sender = attention.prefill[0]
     attention.expect(1, 20)
     pieces = send(sender, 1, 20)
@@ -172,7 +172,7 @@ def test_kv_of_a_forgotten_sequence_is_not_stored_over_that_of_its_slots_new_own
 
 
 @pytest.mark.parametrize("forgotten", [False, True])
-def test_what_is_called_off_is_not_waited_for(attention: Attention, forgotten: bool) -> None:
+def test_cancelled_work_is_not_waited_for(attention: Attention, forgotten: bool) -> None:
     sender = attention.prefill[0]
     attention.expect(1, 20)
     sender.send(PieceHeader(1, 0, 0).to_wire(), *kv(1, 0, 0, 7))
@@ -219,7 +219,7 @@ def test_kv_that_has_no_place_is_refused(attention: Attention, layer: int, first
         attention.pull.pull()
 
 
-def test_a_message_that_is_there_goes_first(attention: Attention) -> None:
+def test_an_available_message_has_precedence(attention: Attention) -> None:
     sender, receiver = channel("attention 0")
     attention.expect(1, 20)
     send(attention.prefill[0], 1, 20)
@@ -250,7 +250,7 @@ def test_pieces_are_pulled_until_a_message_is_there_and_not_after(attention: Att
     assert attention.had == [1]
 
 
-def test_a_message_wakes_one_who_has_nothing_to_pull(attention: Attention) -> None:
+def test_a_message_ends_a_wait_without_kv(attention: Attention) -> None:
     sender, receiver = channel("attention 0")
     attention.expect(1, 20)
     look = attention.look
@@ -277,7 +277,7 @@ def test_waiting_ends_in_time(attention: Attention) -> None:
         attention.pull.recv(receiver, 30)
 
 
-def test_while_nothing_is_expected_nobody_looks_for_it(attention: Attention) -> None:
+def test_prefill_is_not_polled_without_expected_kv(attention: Attention) -> None:
     sender, receiver = channel("attention 0")
     send(attention.prefill[0], 1, 20)
     threading.Timer(NOBODY_SAYS, sender.send, [b"qkv"]).start()

@@ -79,7 +79,7 @@ def test_requests_of_all_kinds(layout: str, load: Load, start: Start) -> None:
 
 @pytest.mark.long(but=["heads-150"])
 @pytest.mark.parametrize(("layout", "kv_tokens"), [("heads", 150), ("requests", 260)])
-def test_those_who_made_room_come_back(layout: str, kv_tokens: int, load: Load, start: Start) -> None:
+def test_preempted_requests_resume(layout: str, kv_tokens: int, load: Load, start: Start) -> None:
     """With what they have made since: of samples and beams each its own."""
     wanted = play(start(shared(1, 1)), load)
     engine = start(LAYOUTS[layout], admission="grow", kv_tokens=kv_tokens)
@@ -147,7 +147,7 @@ def test_others_decode_while_a_prompt_is_computed(
     sound(engine)
 
 
-def test_where_nobody_decodes_a_step_waits_for_a_prompt(held: Start, release: Callable[[], None]) -> None:
+def test_a_step_without_decoding_waits_for_a_prompt(held: Start, release: Callable[[], None]) -> None:
     """Asleep, and until its first token."""
     engine = held("heads")
     (long,) = prompts(LONG + 1)
@@ -238,7 +238,7 @@ def test_workers_killed_while_prompts_are_computed(
     ]
     wanted = play(start(shared(1, 1)), load)
     engine = held(layout)
-    assert play(engine, load, at(4, engine.strike, victim)) == wanted
+    assert play(engine, load, at(4, engine.inject_fault, victim)) == wanted
     (fault,) = engine.faults
     assert victim in fault.workers
     sound(engine)
@@ -272,7 +272,7 @@ class FewWords:
         return chosen
 
 
-def test_prompts_go_to_who_has_the_least_to_do() -> None:
+def test_prompts_go_to_the_least_loaded_worker() -> None:
     workers = FewWords()
     prefilling = PrefillDispatch(workers, Layout(2, 2, prefill_workers=2, batches=3))  # type: ignore[arg-type]
     for name, tokens, known in ((1, 50, 0), (2, 60, 20), (3, 5, 0), (4, 20, 0), (5, 1, 0)):

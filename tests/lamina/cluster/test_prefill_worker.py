@@ -244,7 +244,7 @@ def test_of_shared_tokens_nothing_is_sent(start: Callable[..., Cast], shared: in
         attention.matches(2, cast.original(other))
 
 
-def test_a_prompt_that_nobody_wants_any_more_stops_at_the_next_chunk(start: Callable[..., Cast]) -> None:
+def test_a_cancelled_prompt_stops_at_the_next_chunk(start: Callable[..., Cast]) -> None:
     cast = start(slots=2)  # so few that it waits in the middle of the first chunk
     text = text_of(5 * CHUNK)
     cast.front.compute(1, text, to=(0,))
@@ -285,7 +285,7 @@ def test_one_that_is_forgotten_when_all_was_sent_is_not_called_off(start: Callab
 
 
 @pytest.mark.parametrize("chunks", [0, 1])
-def test_a_prompt_that_cannot_be_computed_is_told_and_called_off(
+def test_a_failed_prompt_is_reported_and_cancelled(
     start: Callable[..., Cast], chunks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cast = start(slots=64)
@@ -312,7 +312,7 @@ def test_a_prompt_that_cannot_be_computed_is_told_and_called_off(
     assert [head.name for head in headlines(cast.attention[1])] == [2, 2, 2], "others are computed"
 
 
-def test_what_was_asked_for_before_a_loss_is_not_computed_after_it(
+def test_requests_before_a_loss_are_not_computed_after_it(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     front, computed = ScriptedFrontEnd(), []

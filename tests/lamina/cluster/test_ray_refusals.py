@@ -17,7 +17,7 @@ from lamina.cluster.machine import last_sentence
 from lamina.cluster.messages import ModelSource, WorkerConfig
 from lamina.cluster.ray import slots as ray_session
 from lamina.cluster.ray import slots as ray_slots
-from lamina.cluster.ray.machine import RayMachine, at_home, require_memory, require_version
+from lamina.cluster.ray.machine import RayMachine, placed_on_nodes, require_memory, require_version
 from lamina.cluster.ray.slots import RayWorker, Spot, installed_version
 from lamina.operators import Attended
 from lamina.pipeline import EngineError, Partition
@@ -77,7 +77,7 @@ def test_addresses_that_cannot_be(address: str, code: str) -> None:
 
 
 @pytest.mark.usefixtures("no_ray")
-def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_listener_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with pytest.raises(EngineError, match="ray-no-cluster"):
@@ -88,7 +88,7 @@ def test_nobody_at_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_ray")
-def test_what_ray_says_of_a_cluster_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_ray_cluster_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: object) -> None:
         raise ConnectionError("Could not find any running Ray instance.\nAnd more.")
 
@@ -98,7 +98,7 @@ def test_what_ray_says_of_a_cluster_that_is_not_there(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("initialised", [True, False])
-def test_ray_is_left_by_those_who_have_joined(initialised: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machines_that_joined_ray_leave_it(initialised: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the last machine; somebody else's stays."""
     done: list[str] = []
     monkeypatch.setattr("ray.is_initialized", lambda: initialised or "init" in done)
@@ -135,7 +135,7 @@ def offering(monkeypatch: pytest.MonkeyPatch, *nodes: dict[str, float]) -> None:
     monkeypatch.setattr(ray_slots, "alive_nodes", lambda: [{"Resources": each} for each in nodes])
 
 
-def test_what_each_kind_of_worker_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resources_of_each_kind_of_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     offering(monkeypatch, {"CPU": 4.0, "memory_gpu": 1.5}, {"CPU": 2.0, "memory_gpu": 0.5})
     slots = ray_slots.Slots()
     found = [slots.resource_of(kind) for kind in ("model", "prefill", "attention")]
@@ -153,13 +153,13 @@ def test_cores_of_nodes() -> None:
     """Workers on one machine take different ones, and spin no more once they must share them."""
     elsewhere = replace(SPOT, kernel="other", host="10.0.0.2", cores=(0,))
     used: Counter[tuple[str, int]] = Counter()
-    placed = at_home([CONFIG, ATTENTION, ATTENTION], [SPOT, SPOT, elsewhere], used, spans=True)
+    placed = placed_on_nodes([CONFIG, ATTENTION, ATTENTION], [SPOT, SPOT, elsewhere], used, spans=True)
     assert [(config.core, config.host, config.spin_s) for config in placed] == [
         (2, "10.0.0.1", 0.5),
         (3, "10.0.0.1", 0.5),
         (0, "10.0.0.2", 0.5),
     ]
-    more = at_home([ATTENTION], [SPOT], used, spans=False)
+    more = placed_on_nodes([ATTENTION], [SPOT], used, spans=False)
     assert [(config.core, config.host, config.spin_s) for config in more] == [(2, "127.0.0.1", 0.0)]
 
 
@@ -169,7 +169,7 @@ def test_the_same_package_on_every_node() -> None:
         require_version(["model 0"], [SPOT])
 
 
-def test_what_does_not_fit_on_a_node() -> None:
+def test_workers_too_large_for_a_node_are_refused() -> None:
     """Weights as they are loaded and packed, and KV: 80 and 2 x 2 x 2 x 8 x 4 = 256 bytes a token."""
     require_memory(FACTS, [CONFIG], [SPOT])
     require_memory(FACTS, [CONFIG, ATTENTION], [SPOT, replace(SPOT, kernel="other", free_bytes=2560)])

@@ -59,7 +59,7 @@ def times(recorder: StreamRecorder) -> list[tuple[int, int]]:
     return [(row[-2], row[-1]) for row in told.rows.tolist()]
 
 
-def test_what_has_come_is_noted_and_the_rest_later(recorder: StreamRecorder) -> None:
+def test_finished_work_is_recorded_first(recorder: StreamRecorder) -> None:
     moments = [moment(recorder, at) for at in (1.0, 1.5, 2.0, 4.0)]
     recorder.wait(moments[0])
     recorder.note(0, 0, 0, 0, moments[0], moments[1])
@@ -77,7 +77,7 @@ def test_moments_before_one_that_was_waited_for(recorder: StreamRecorder) -> Non
     assert times(recorder) == [(999_000_000, 999_500_000)]
 
 
-def test_nothing_is_kept_of_what_is_forgotten(recorder: StreamRecorder) -> None:
+def test_forgotten_requests_leave_nothing(recorder: StreamRecorder) -> None:
     recorder.note(0, 0, 0, 0, moment(recorder, 5.0), moment(recorder, 6.0))
     recorder.forget()
     assert times(recorder) == []

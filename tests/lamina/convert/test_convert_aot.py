@@ -107,7 +107,7 @@ def test_a_broken_file_is_compiled_once_more(
     file.write_bytes(whole)
 
 
-def test_only_what_was_left_long_ago_is_swept(tmp_path: Path) -> None:
+def test_only_stale_leftovers_are_removed(tmp_path: Path) -> None:
     old, new = tmp_path / ".compiling-old", tmp_path / ".compiling-new"
     old.mkdir()
     new.mkdir()

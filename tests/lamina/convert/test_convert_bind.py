@@ -68,7 +68,7 @@ def test_bfloat16_decodes_as_the_model_does() -> None:
     torch.testing.assert_close(logits, expected, rtol=2e-2, atol=2e-2)
 
 
-def test_what_is_wrong_with_weights_is_said() -> None:
+def test_wrong_weights_are_named() -> None:
     model = seeded(tiny("Llama"))
     conversion = converted("Llama", torch.float32)
     name = "model.layers.1.mlp.up_proj.weight"

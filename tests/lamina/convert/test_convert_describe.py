@@ -22,7 +22,7 @@ def test_counted_bytes_agree_with_the_formula(heads: int, kv_heads: int) -> None
 
 
 @pytest.mark.parametrize(("index", "key"), [(0, "q"), (0, "v"), (1, "attended")])
-def test_what_a_slice_sends_is_counted_on_the_slice(index: int, key: str) -> None:
+def test_transferred_bytes_are_counted_from_the_slices(index: int, key: str) -> None:
     conversion = converted("Llama")
     program = conversion.slices[index].program
     name = {"q": program.pieces[0].gives[0], "v": program.pieces[1].gives[-1]}.get(key)

@@ -104,7 +104,7 @@ def _over_everything(u: Tensor, _: Tensor) -> Tensor:
         (_over_everything, "convert-mixes-requests"),
     ],
 )
-def test_what_slices_cannot_do_is_refused(compute: Compute, code: str) -> None:
+def test_unsupported_slice_options_are_refused(compute: Compute, code: str) -> None:
     with pytest.raises(ConversionError, match=code):
         convert(custom(compute))
 

@@ -120,7 +120,7 @@ def test_models_of_another_kind(family: str, sizes: dict[str, Any], code: str) -
         convert(getattr(transformers, f"{family}Config")(**sizes))
 
 
-def test_what_is_no_model_at_all() -> None:
+def test_other_sources_than_models_are_refused() -> None:
     with pytest.raises(ConversionError, match="convert-source-kind"):
         convert(3)
     with pytest.raises(ConversionError, match="convert-no-model-type"):
@@ -193,7 +193,7 @@ def test_types_by_their_names() -> None:
         assert converted("Llama", name, num_hidden_layers=1).dtype == wanted
 
 
-def test_outputs_besides_logits_are_not_asked_for() -> None:
+def test_outputs_besides_logits_are_not_requested() -> None:
     plain = convert(tiny("Mixtral", num_local_experts=4))
     asking = tiny("Mixtral", num_local_experts=4, output_router_logits=True, return_dict=False)
     assert [kind.source for kind in convert(asking).classes] == [kind.source for kind in plain.classes]
@@ -283,6 +283,6 @@ def test_a_mask_that_differs_between_requests_is_refused() -> None:
         _mask(mask_function=lambda b, h, q, k: torch.ones(2, 9)[b, k] > 0, attention_mask=None)
 
 
-def test_absorbing_what_is_not_latent() -> None:
+def test_absorb_needs_latent_kv() -> None:
     with pytest.raises(ConversionError, match="convert-absorb-unused"):
         convert(tiny("Llama"), absorb="attention")

@@ -234,7 +234,7 @@ def test_a_norm_over_all_heads_keeps_their_products_whole(check: Check) -> None:
 
 
 @pytest.mark.long
-def test_a_norm_over_what_attention_gives_gathers_it(check: Check) -> None:
+def test_a_norm_over_attention_output_gathers_it(check: Check) -> None:
     sharded, meeting = check(seeded(tiny("BitNet")), 2)
     assert sharded.describe().collectives[1][1]["query"] == ["all_gather"]
     assert meeting.ranks[1].gathered == 4 * 2  # not its 99 tokens, which two ranks cannot share evenly
@@ -252,7 +252,9 @@ def test_a_norm_over_what_attention_gives_gathers_it(check: Check) -> None:
     ],
     ids=["cumsum", "softmax", "roll", "flip", "max"],
 )
-def test_what_needs_all_columns_has_them(check: Check, compute: Callable[[Tensor, Tensor], Tensor]) -> None:
+def test_operators_that_need_all_columns_have_them(
+    check: Check, compute: Callable[[Tensor, Tensor], Tensor]
+) -> None:
     check(custom(compute), 2)
 
 
@@ -284,7 +286,7 @@ def test_a_tied_table_is_held_once(small_model: SMALL) -> None:
     assert torch.equal(product, table[60:])
 
 
-def test_what_is_split_is_said_by_name(small_model: SMALL) -> None:
+def test_split_weights_are_described_by_name(small_model: SMALL) -> None:
     said = convert(small_model("gpt2")).sharded(2).describe()
     weights = said.weights
     assert "transformer.h.1.mlp.c_proj.weight" in weights["rows"]
@@ -320,7 +322,7 @@ def test_heads_that_cannot_be_shared_are_refused(degree: int) -> None:
         converted("Llama").sharded(degree)
 
 
-def test_what_cannot_be_bound_is_refused() -> None:
+def test_invalid_bindings_are_refused() -> None:
     sharded = converted("Llama").sharded(2)
     collective = Meeting(2).ranks[0]
     with pytest.raises(ConversionError, match="convert-shard-rank"):

@@ -72,6 +72,6 @@ def test_values_that_meet_must_be_split_in_the_same_blocks() -> None:
     assert (together.dim, together.origins) == (-1, ORIGIN | other)
 
 
-def test_blocks_end_where_asked_within_the_dimension() -> None:
+def test_blocks_end_at_bounds_within_the_dimension() -> None:
     assert blocks_between([96, 0, 192, 96], 192) == (96, 96)
     assert blocks_between([], 64) == (64,)

@@ -77,7 +77,7 @@ def test_a_llama_of_70b_with_few_layers() -> None:
     assert conversion.attentions[1] == AttentionOp(1, 64, 8, 128, 128**-0.5, 0, 0.0)
 
 
-def test_what_attention_workers_are_told() -> None:
+def test_attention_operators_have_their_parameters() -> None:
     layers = ["sliding_attention", "full_attention"]
     gemma = converted(
         "Gemma2",
@@ -95,7 +95,7 @@ def test_what_attention_workers_are_told() -> None:
     assert [op.scale for op in scaled.attentions] == [0.25, 0.125]
 
 
-def test_what_is_known_of_a_model() -> None:
+def test_facts_of_a_model() -> None:
     conversion = convert(tiny("Llama", eos_token_id=[2, 5]))
     assert (conversion.vocab_size, conversion.max_positions) == (99, 64)
     assert conversion.eos_token_ids == (2, 5)

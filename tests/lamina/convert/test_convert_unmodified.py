@@ -81,7 +81,7 @@ def _add_buffer(model: Any) -> None:
         (_untie, "lm_head.weight.*ties-differ"),
     ],
 )
-def test_what_was_changed_is_named(change: Callable[[Any], None], named: str) -> None:
+def test_changes_are_named(change: Callable[[Any], None], named: str) -> None:
     model = seeded(tiny("Llama"))
     change(model)
     with pytest.raises(ConversionError, match=f"(?s){named}") as refused:

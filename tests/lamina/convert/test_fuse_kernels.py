@@ -191,7 +191,7 @@ def test_rotations(
         head_dim,
         rotated,
         pairs=form is _pairs,
-        apart=form is _in_turn,
+        interleaved=form is _in_turn,
         half_tables=small,
         wide=tables != "same",
         wide_tables=kind == torch.float32 != dtype,
@@ -246,7 +246,7 @@ def test_large_batches_are_shared_out() -> None:
         torch.set_num_threads(1)
 
 
-def test_what_a_cpu_cannot_do_is_refused() -> None:
+def test_unsupported_cpu_options_are_refused() -> None:
     with pytest.raises(ValueError, match="lanes"):
         _native.Norm("float32", 64, EPS, False, False, False, 5)
     with pytest.raises(ValueError, match="at least one"):
@@ -259,7 +259,7 @@ def test_what_a_cpu_cannot_do_is_refused() -> None:
         _native.Rowwise("float32").gate(0, 0, 0, 0, 0, 0, 1, 1)
 
 
-def test_what_a_gpu_has_no_kernel_for_is_left_alone() -> None:
+def test_patterns_without_gpu_kernels_stay() -> None:
     assert not gpu_kernels.has_norm(torch.bfloat16, 100)
     assert not gpu_kernels.has_norm(torch.bfloat16, 16392)
     assert not gpu_kernels.has_gate(torch.float32, 64, partial(F.silu))
@@ -285,7 +285,7 @@ def test_what_a_gpu_has_no_kernel_for_is_left_alone() -> None:
     ],
 )
 @pytest.mark.usefixtures("gpu")
-def test_what_a_gpu_cannot_do_is_refused(call: str, arguments: list[Any], sentence: str) -> None:
+def test_unsupported_gpu_options_are_refused(call: str, arguments: list[Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         cuda_library.call(call, *arguments)
 
@@ -297,7 +297,7 @@ def test_a_slice_with_a_gpus_kernels_computes_the_same(gpu: torch.device, family
     conversion = converted(family, torch.bfloat16, **changes)
     kind = conversion.classes[1]
     fused = fuse(kind.program, Fusing(merge=False, on_gpu=True))
-    assert fused.found == fuse(kind.program, Fusing(merge=False)).found
+    assert fused.counts == fuse(kind.program, Fusing(merge=False)).counts
     model = seeded(tiny(family, **changes)).bfloat16().to(gpu)
     middle = conversion.bind(model, "torch", gpu)[1]
     query, keyvalue, rest = fused.bind(gpu, *middle.weights)

@@ -92,7 +92,7 @@ STEPS = st.lists(
 @pytest.mark.parametrize("stages", [False, True])
 @pytest.mark.parametrize("admission", ["reserve", "grow"])
 @given(steps=STEPS)
-def test_books_stay_right_whatever_comes_and_goes(
+def test_bookkeeping_is_consistent_for_any_sequence_of_events(
     admission: str, stages: bool, steps: list[tuple[str, int, int, int]]
 ) -> None:
     scheduler = LiveScheduler(
@@ -202,7 +202,7 @@ def test_a_request_of_several_sequences_counts_as_many() -> None:
     assert _joined(scheduler) == [4, 4, 4]
 
 
-def test_what_could_never_fit_is_told_at_once() -> None:
+def test_requests_that_never_fit_are_refused_at_once() -> None:
     scheduler = LiveScheduler(100, 4)
     assert scheduler.add(60, 41, key=0) is None
     assert scheduler.add(60, 40, key=0) is not None
@@ -269,7 +269,7 @@ def added(scheduler: LiveScheduler, prompt: int, output: int, *, width: int = 1,
     return row
 
 
-def test_who_is_admitted_holds_memory_and_waits_for_its_kv() -> None:
+def test_admitted_requests_reserve_memory_and_wait_for_kv() -> None:
     scheduler = staged()
     row = added(scheduler, 10, 5, width=2)
     assert [rows.tolist() for rows in scheduler.advance()] == [[], []]
@@ -284,7 +284,7 @@ def test_who_is_admitted_holds_memory_and_waits_for_its_kv() -> None:
     assert scheduler.size() == 2
 
 
-def test_whoever_is_ready_first_joins_first() -> None:
+def test_ready_requests_join_in_order_of_readiness() -> None:
     scheduler = staged(batches=2)
     rows = [added(scheduler, 1, 5, key=key) for key in range(4)]
     scheduler.advance(0)
@@ -311,7 +311,7 @@ def test_one_that_was_admitted_can_be_removed_before_it_joins(is_ready: bool) ->
     assert scheduler.admitted.tolist() == [second], "there is room for the next one"
 
 
-def test_those_without_kv_are_not_the_ones_who_make_room() -> None:
+def test_requests_without_kv_are_not_preempted() -> None:
     scheduler = staged(tokens=30, admission="grow")
     old, young = added(scheduler, 10, 15), added(scheduler, 15, 10, key=1)
     scheduler.advance()
@@ -328,7 +328,7 @@ def test_those_without_kv_are_not_the_ones_who_make_room() -> None:
     assert scheduler.advance()[1].tolist() == [young]
 
 
-def test_only_who_was_admitted_gets_ready_and_once() -> None:
+def test_only_admitted_requests_become_ready_once() -> None:
     scheduler = staged(sequences=1)
     row, waiting = added(scheduler, 1, 5), added(scheduler, 1, 5, key=1)
     refused = "only a request that was admitted can get ready, and once"
@@ -347,7 +347,7 @@ def test_only_who_was_admitted_gets_ready_and_once() -> None:
         scheduler.ready(99)
 
 
-def test_without_stages_nobody_has_to_be_told_ready() -> None:
+def test_without_stages_requests_are_ready_at_once() -> None:
     scheduler = LiveScheduler(100, 4)
     row = added(scheduler, 10, 5)
     assert scheduler.advance()[1].tolist() == [row]

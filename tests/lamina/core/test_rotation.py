@@ -44,7 +44,7 @@ def test_one_batch_has_one_replica_however_it_is_called(tick: int) -> None:
         assert (rotation.replicas, rotation.replica(0, tick), rotation.migrates) == (1, 0, False)
 
 
-def test_what_is_no_rotation_is_refused() -> None:
+def test_invalid_rotations_are_refused() -> None:
     with pytest.raises(ValueError, match="'serial', 'rotational', 'fixed' or 'pingpong', not 'diagonal'"):
         Rotation("diagonal", 2)
     for pipelining, batches in (("serial", 2), ("rotational", 0), ("fixed", -1)):

@@ -63,7 +63,7 @@ def test_equals_the_reference(
         assert native.kv_tokens.tolist() == plain.kv_tokens
 
 
-def test_a_prompt_goes_where_its_prefix_was_until_that_one_is_far_ahead() -> None:
+def test_prefix_routing_yields_to_load() -> None:
     router = Router("prefix", [(10**9, 10**6)] * 2)
     chat, other = np.array([1, 2], np.int64), np.array([7], np.int64)
     assert router.route(1024, 1, chat) == 0

@@ -29,7 +29,7 @@ def network(kind: str) -> str:
 
 
 @pytest.mark.parametrize("first_seqno", [0, 2**32 - 3, 2**64 - 5])
-def test_what_is_sent_arrives(ends: Open, network: str, first_seqno: int) -> None:
+def test_sent_messages_arrive(ends: Open, network: str, first_seqno: int) -> None:
     """With numbers that go beyond 64 bits too."""
     draws = random.Random(first_seqno)
     sender, receiver = ends(network, 1 << 16, first_seqno=first_seqno)
@@ -98,7 +98,7 @@ def test_held_messages_are_not_overwritten_and_are_released_in_any_order(
     assert sender.consumed >= 4
 
 
-def test_a_message_is_released_when_the_last_view_of_it_is_gone(ends: Open, network: str) -> None:
+def test_a_message_is_released_with_its_last_view(ends: Open, network: str) -> None:
     sender, receiver = ends(network, slots=1)
     sender.send(b"abc")
     view = np.frombuffer(receiver.recv()[0], dtype=np.uint8)
@@ -141,7 +141,7 @@ def test_a_message_is_a_sequence(ends: Open, network: str) -> None:
         ([np.zeros((4, 4))[:, ::2]], ValueError),
     ],
 )
-def test_what_cannot_be_sent_is_refused_and_sends_nothing(
+def test_invalid_messages_are_refused_and_not_sent(
     ends: Open, network: str, buffers: list[object], error: type[Exception]
 ) -> None:
     sender, receiver = ends(network)
@@ -266,9 +266,7 @@ def test_ctrl_c_ends_a_wait(ends: Open, network: str, alarm: Callable[[float], N
 
 @pytest.mark.parametrize("first_seqno", [0, 2**64 - 3])
 @pytest.mark.parametrize("size", [0, 3, LARGE])
-def test_a_message_can_be_asked_for_at_any_time(
-    ends: Open, network: str, size: int, first_seqno: int
-) -> None:
+def test_readiness_can_be_queried_at_any_time(ends: Open, network: str, size: int, first_seqno: int) -> None:
     sender, receiver = ends(network, LARGE, slots=2, first_seqno=first_seqno)
     for _ in range(7):  # each slot several times
         assert not receiver.ready()

@@ -45,7 +45,7 @@ def test_messages_cross_both_ways_in_order(pair: Pair) -> None:
             assert found == {"number": number, "bytes": bytes(number), "list": [None, 1.5, "é"]}
 
 
-def test_a_message_that_is_late_can_be_heard_later(pair: Pair) -> None:
+def test_a_late_message_is_received_later(pair: Pair) -> None:
     one, other = pair
     body = msgpack.packb({"a": 1})
     whole = frame(body, one._code(one._own, 0, body))
@@ -101,7 +101,7 @@ def test_a_huge_message_is_neither_sent_nor_read(pair: Pair) -> None:
         *(msgpack.packb([1]), msgpack.packb(None)),  # no map
     ],
 )
-def test_a_body_that_makes_no_sense_is_told(pair: Pair, body: bytes) -> None:
+def test_an_invalid_body_is_an_error(pair: Pair, body: bytes) -> None:
     one, other = pair
     raw(one, frame(body, one._code(one._own, 0, body)))
     with pytest.raises(fhbn.HandshakeError, match="channel-message"):
@@ -118,7 +118,7 @@ def test_a_refusal_is_raised_with_its_reason(pair: Pair) -> None:
     assert one.hear(soon()) == {"a": 1}
 
 
-def test_the_end_of_the_other_side_is_told(pair: Pair) -> None:
+def test_the_peers_end_is_reported(pair: Pair) -> None:
     one, other = pair
     other.close()
     with pytest.raises(fhbn.PeerLostError, match="channel-peer-lost"):
@@ -168,7 +168,7 @@ def test_a_secret_that_is_none_is_refused(secret: bytes) -> None:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(garbage=st.binary(max_size=200), greets=st.booleans())
-def test_garbage_turns_nobody_else_away(
+def test_garbage_does_not_affect_other_peers(
     meet: Callable[[], Any], listener: fhbn.Listener, garbage: bytes, greets: bool
 ) -> None:
     host, port = listener.address.split(":")
@@ -268,7 +268,7 @@ def test_an_interruption_of_half_a_message_closes_it(pair: Pair) -> None:
 
 @pytest.mark.parametrize("call", ["send", "recv"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ConnectionResetError])
-def test_whatever_breaks_it_closes_it(
+def test_a_socket_failure_closes_the_connection(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, call: str, error: type[BaseException]
 ) -> None:
     one, _ = pair
@@ -299,7 +299,7 @@ def test_no_time_is_a_timeout_and_leaves_it_open(pair: Pair) -> None:
     assert one.hear(Deadline(float("inf"))) == {"a": 1}
 
 
-def test_what_is_no_time_is_refused() -> None:
+def test_invalid_times_are_refused() -> None:
     for senseless in (-1e-9, float("-inf"), float("nan")):
         with pytest.raises(ValueError, match="a number of seconds, 0 or more"):
             Deadline(senseless)

@@ -75,7 +75,7 @@ def test_a_senseless_timeout_of_a_device_end_is_refused(fake: FakeLibrary, timeo
     assert fake.created == []
 
 
-def test_any_of_what_is_watched_ends_the_waits(fake: FakeLibrary) -> None:
+def test_any_watched_descriptor_ends_the_waits(fake: FakeLibrary) -> None:
     for which in (0, 1):
         pairs = [socket.socketpair() for _ in range(2)]
         receiver = DeviceReceiver(segment(), "worker 1", [ours.fileno() for ours, _ in pairs], timeout_s=1)
@@ -145,9 +145,7 @@ def test_a_closed_end_says_so(fake: FakeLibrary) -> None:
         (3, CudaError),
     ],
 )
-def test_what_a_device_finds_wrong_is_an_error_of_its_own(
-    fake: FakeLibrary, status: int, error: type[Exception]
-) -> None:
+def test_device_failures_have_their_own_error(fake: FakeLibrary, status: int, error: type[Exception]) -> None:
     with DeviceReceiver(segment(), "worker 1", timeout_s=1) as receiver:
         fake.found = status, "so it is"
         with pytest.raises(error, match="so it is") as raised:
@@ -198,12 +196,12 @@ def test_the_end_of_the_peer_ends_waits_on_the_device(
 
 
 @pytest.mark.parametrize("network", ["gloo", "verbs"])
-def test_an_engine_without_device_ends_is_told(links: tuple[fhbn.Link, fhbn.Link], network: str) -> None:
+def test_an_engine_without_device_ends_is_an_error(links: tuple[fhbn.Link, fhbn.Link], network: str) -> None:
     with pytest.raises(fhbn.HandshakeError, match="channel-network-unusable"):
         links[0].device_receiver("a", message_bytes=64, network=network)
 
 
-def test_a_nic_is_taken_on_a_stream_when_it_is_asked_for_only() -> None:
+def test_a_nic_is_used_on_a_stream_only_on_request() -> None:
     here = Place.here()
     assert find("auto", here, here, on_stream=True).usable == ["shm"]
     assert find("softnic", here, here, on_stream=True).usable == ["softnic"]

@@ -85,7 +85,7 @@ ToDevice = Callable[..., tuple[NicSender, DeviceReceiver]]
 
 
 @pytest.mark.parametrize("habit", [{}, {"drops_blueflame": True}, {"reorders": True}])
-def test_a_device_sends_over_a_nic_and_its_end_is_told(
+def test_a_device_sends_over_a_nic_and_closes(
     from_device: FromDevice, monkeypatch: pytest.MonkeyPatch, habit: dict[str, bool]
 ) -> None:
     made = SoftNic(**habit, seed=3)
@@ -105,7 +105,7 @@ def test_a_device_sends_over_a_nic_and_its_end_is_told(
         receiver.recv()
 
 
-def test_a_device_receives_over_a_nic_and_its_end_is_told(to_device: ToDevice, ring: str) -> None:
+def test_a_device_receives_over_a_nic_and_closes(to_device: ToDevice, ring: str) -> None:
     sender, receiver = to_device()
     assert (receiver.engine, receiver.ring.name) == ("softnic", ring)
     for seed in range(100):
@@ -141,7 +141,7 @@ def test_two_devices_over_a_nic(links: Links, both: Both) -> None:
         receiver.check()
 
 
-def test_what_was_sent_is_received_though_the_sender_is_gone(to_device: ToDevice) -> None:
+def test_sent_messages_are_received_after_the_sender_ends(to_device: ToDevice) -> None:
     """It takes no credits any more: that its queue pair is gone is not the receiver's failure."""
     sender, receiver = to_device()
     for number in range(3):
@@ -158,7 +158,7 @@ def test_what_was_sent_is_received_though_the_sender_is_gone(to_device: ToDevice
         receiver.check()
 
 
-def test_a_receiver_that_is_gone_is_told_as_that(from_device: FromDevice) -> None:
+def test_a_lost_receiver_is_an_error_of_its_own(from_device: FromDevice) -> None:
     sender, receiver = from_device()
     receiver.close()
     del receiver
@@ -182,7 +182,7 @@ def test_a_receiver_that_is_gone_is_told_as_that(from_device: FromDevice) -> Non
         ),
     ],
 )
-def test_a_nic_that_fails_is_told_and_asked_for_nothing_more(
+def test_a_failed_nic_gets_no_more_requests(
     from_device: FromDevice, writers: dict[str, SoftWriter], act: str, timeout_s: float, sentence: str
 ) -> None:
     sender, receiver = from_device(timeout_s=timeout_s)
@@ -256,7 +256,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("where", [0, 8, 12, 16], ids=["seqno", "epoch", "parts", "bytes"])
-def test_a_corrupted_header_is_told(
+def test_a_corrupted_header_is_an_error(
     to_device: ToDevice, monkeypatch: pytest.MonkeyPatch, ring: str, where: int
 ) -> None:
     """What a NIC has written into a device's memory is believed as little as anywhere."""

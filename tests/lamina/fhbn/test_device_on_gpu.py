@@ -61,7 +61,7 @@ def content(tensor: torch.Tensor) -> bytes:
     return bytes(tensor.reshape(-1).view(torch.uint8).cpu().numpy().tobytes())
 
 
-def test_a_device_sends_to_the_host_and_its_end_is_told(from_device: Open, network: str) -> None:
+def test_a_device_sends_to_the_host_and_closes(from_device: Open, network: str) -> None:
     sender, receiver = from_device(network)
     for seed in range(200):  # more requests than the queue holds
         sent = parts(seed)
@@ -79,7 +79,7 @@ def test_a_device_sends_to_the_host_and_its_end_is_told(from_device: Open, netwo
         receiver.recv()
 
 
-def test_a_device_receives_from_the_host_and_its_end_is_told(to_device: Open, network: str) -> None:
+def test_a_device_receives_from_the_host_and_closes(to_device: Open, network: str) -> None:
     sender, receiver = to_device(network)
     for seed in range(200):
         sent = parts(seed)
@@ -96,7 +96,7 @@ def test_a_device_receives_from_the_host_and_its_end_is_told(to_device: Open, ne
         fill(sender)
 
 
-def test_a_replayed_graph_posts_what_is_new(from_device: Open, to_device: Open, network: str) -> None:
+def test_a_replayed_graph_posts_new_messages(from_device: Open, to_device: Open, network: str) -> None:
     sender, host_in = from_device(network)
     host_out, receiver = to_device(network)
     x, y = torch.zeros(100, device="cuda"), torch.zeros(100, device="cuda")
@@ -119,7 +119,7 @@ def test_a_replayed_graph_posts_what_is_new(from_device: Open, to_device: Open, 
     receiver.close()
 
 
-def test_a_nic_that_fails_is_told(from_device: Open, writers: dict[str, SoftWriter]) -> None:
+def test_a_failed_nic_is_an_error(from_device: Open, writers: dict[str, SoftWriter]) -> None:
     sender, receiver = from_device("softnic")
     for writer in writers.values():
         writer.fail()
@@ -152,7 +152,7 @@ def test_waits_end_and_the_end_does_nothing_more() -> None:
             receiver.check()
 
 
-def test_a_message_that_does_not_fit_is_told() -> None:
+def test_a_too_large_message_is_an_error() -> None:
     ring = segment()
     sender = ShmSender(ring, "the device", timeout_s=1, spin_s=0)
     with DeviceReceiver(ring, "the host", timeout_s=1) as receiver:

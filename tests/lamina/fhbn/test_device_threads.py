@@ -51,7 +51,7 @@ def test_two_threads_exchange_messages_until_one_closes(both: Both) -> None:
     both(lambda: exchange(0, there, back, closes=False), lambda: exchange(1, back, there, closes=True))
 
 
-def test_a_worker_whose_receive_fails_sends_nothing_made_of_it() -> None:
+def test_a_failed_receive_sends_no_output() -> None:
     into, out, other = segment(), segment(), segment()
     fate = torch.zeros(1, dtype=torch.int32)
     part = torch.zeros(8, dtype=torch.uint8)

@@ -46,7 +46,7 @@ def visitor(offer: dict[str, Any]) -> socket.socket:
     return connection
 
 
-def test_only_who_shows_the_token_gets_the_memory(ends: Open, before_coming: Before) -> None:
+def test_memory_is_given_only_for_the_token(ends: Open, before_coming: Before) -> None:
     """Somebody else on this machine finds the local socket, and comes first."""
     got: list[bytes] = []
 
@@ -84,7 +84,7 @@ def test_another_user_does_not_get_the_memory_with_the_token_either(
     assert got in ([], [b""])
 
 
-def test_those_who_come_and_are_silent_are_not_waited_for(ends: Open, before_coming: Before) -> None:
+def test_silent_peers_are_not_waited_for(ends: Open, before_coming: Before) -> None:
     with contextlib.ExitStack() as strangers:
 
         def crowd(offer: dict[str, Any]) -> None:
@@ -125,7 +125,7 @@ def test_an_error_of_the_machine_is_not_a_strangers(
         ({"a": 1}, fhbn.HandshakeError, "channel-handover"),
     ],
 )
-def test_a_sender_that_does_not_come_is_told_at_once(
+def test_a_lost_sender_is_reported_at_once(
     links: Links, both: Both, says: dict[str, Any] | None, error: type[Exception], code: str
 ) -> None:
     """It dies, or finds out that it cannot, when it has chosen already."""
@@ -143,7 +143,7 @@ def test_a_sender_that_does_not_come_is_told_at_once(
     assert time.monotonic() - start < 30
 
 
-def test_a_sender_that_never_comes_is_a_timeout(links: Links, both: Both) -> None:
+def test_a_missing_sender_is_a_timeout(links: Links, both: Both) -> None:
     ours, theirs = links
 
     def choose() -> None:
@@ -173,7 +173,7 @@ def hand(link: fhbn.Link, descriptors: list[int] | None) -> None:
             socket.send_fds(connection, [b"ring"], descriptors)
 
 
-def test_no_memory_at_all_is_told(links: Links, both: Both) -> None:
+def test_no_memory_at_all_is_a_finding(links: Links, both: Both) -> None:
     ours, theirs = links
     with pytest.raises(fhbn.HandshakeError, match="channel-handover"):
         both(lambda: ours.sender("a"), lambda: hand(theirs, []))
@@ -206,7 +206,7 @@ def unseen(pid: int) -> int:
 
 
 @pytest.mark.parametrize("seen", [True, False])
-def test_what_tells_of_the_peers_end_is_watched(
+def test_descriptors_of_the_peers_end_are_watched(
     listener: fhbn.Listener,
     spawn: Callable[..., subprocess.Popen[str]],
     monkeypatch: pytest.MonkeyPatch,
@@ -243,7 +243,7 @@ def receive_for_ever(receiver: fhbn.Receiver) -> None:
 
 
 @pytest.mark.parametrize("seen", [True, False])
-def test_a_link_that_is_closed_is_nobodys_death(
+def test_a_closed_link_is_not_a_lost_worker(
     links: Links, ends: Open, monkeypatch: pytest.MonkeyPatch, seen: bool
 ) -> None:
     if not seen:

@@ -43,7 +43,7 @@ def interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_sender_is_told_only_where_to_write_next(ends: Open) -> None:
+def test_a_sender_learns_of_consumption_only_when_full(ends: Open) -> None:
     sender, receiver = ends(slots=4, first_seqno=2**64 - 3)
     for _ in range(8):
         sender.send(b"x")
@@ -110,7 +110,7 @@ def test_without_torch_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gloo.missing(here, here) == "torch is not installed"
 
 
-def test_the_peers_end_is_told_by_recv_only(ends: Open) -> None:
+def test_only_recv_reports_the_peers_end(ends: Open) -> None:
     sender, receiver = ends()
     sender.close()
     assert not receiver.ready(0.01)

@@ -51,7 +51,7 @@ def test_every_opening_has_its_own_epoch(ends: Open) -> None:
     assert len(epochs) == 5
 
 
-def test_a_peer_that_comes_again_gets_a_ring_of_its_own(meet: Callable[[], Links], both: Both) -> None:
+def test_a_reconnecting_peer_gets_a_new_ring(meet: Callable[[], Links], both: Both) -> None:
     ours, theirs = meet()
     stale, receiver = both(lambda: theirs.sender("a"), lambda: ours.receiver("a", message_bytes=64))
     stale.send(b"0")
@@ -99,7 +99,7 @@ def both_fail(both: Both, first: Callable[[], Any], second: Callable[[], Any]) -
         ),
     ],
 )
-def test_what_the_ends_do_not_agree_on_is_told_to_both_and_ends_the_link(
+def test_disagreement_is_reported_to_both_ends_and_ends_the_link(
     links: Links, both: Both, sends: dict[str, Any], receives: dict[str, Any], said: str
 ) -> None:
     ours, theirs = links
@@ -115,7 +115,7 @@ def test_what_the_ends_do_not_agree_on_is_told_to_both_and_ends_the_link(
             link.sender("qkv", timeout_s=5)
 
 
-def test_a_channel_that_does_not_fit_is_told_to_both(
+def test_a_mismatched_channel_is_an_error_at_both_ends(
     links: Links, both: Both, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours, theirs = links
@@ -130,7 +130,7 @@ def test_a_channel_that_does_not_fit_is_told_to_both(
     assert here == f"attention worker 0 refuses: {there}"
 
 
-def test_a_peer_that_does_not_open_is_waited_for_and_told(links: Links) -> None:
+def test_a_peer_that_does_not_open_is_a_timeout(links: Links) -> None:
     with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
         links[0].receiver("a", message_bytes=64, timeout_s=0.05)
     with pytest.raises(fhbn.PeerLostError):
@@ -164,7 +164,7 @@ def test_between_machines_a_nic_is_taken_that_is_on_the_way(monkeypatch: pytest.
     assert find("auto", here, elsewhere, "10.0.0.4").usable == ["verbs", "gloo"]
 
 
-def test_it_is_said_why_no_better_network_was_taken(links: Links, both: Both) -> None:
+def test_reasons_against_better_networks_are_reported(links: Links, both: Both) -> None:
     ours, theirs = links
     for link in links:
         assert link.why == ""

@@ -32,7 +32,7 @@ def test_an_address_without_a_port_is_refused(secret: bytes, address: str) -> No
         fhbn.connect(address, name="x", secret=secret)
 
 
-def test_nobody_listening_is_told(secret: bytes) -> None:
+def test_no_listener_is_an_error(secret: bytes) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         host, port = free.getsockname()
@@ -40,7 +40,7 @@ def test_nobody_listening_is_told(secret: bytes) -> None:
             fhbn.connect(f"{host}:{port}", name="x", secret=secret)
 
 
-def test_a_port_in_use_is_told(listener: fhbn.Listener, secret: bytes) -> None:
+def test_a_port_in_use_is_an_error(listener: fhbn.Listener, secret: bytes) -> None:
     port = int(listener.address.split(":")[1])
     with pytest.raises(fhbn.HandshakeError, match="channel-listen"):
         fhbn.Listener("second", secret, port=port)
@@ -76,7 +76,7 @@ def test_without_a_free_descriptor_it_says_so(
             listener.accept(30)
 
 
-def test_nobody_came(listener: fhbn.Listener) -> None:
+def test_no_peer_is_a_timeout(listener: fhbn.Listener) -> None:
     for timeout_s in (0, 0.01):
         with pytest.raises(fhbn.ChannelTimeoutError, match="channel-timeout"):
             listener.accept(timeout_s)
@@ -101,7 +101,7 @@ def stranger(listener: fhbn.Listener, says: bytes = b"") -> socket.socket:
     return connection
 
 
-def test_those_who_fall_silent_do_not_keep_others_out(
+def test_silent_peers_do_not_block_others(
     listener: fhbn.Listener, meet: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before they have said anything, in the middle of their greeting, and after it."""

@@ -37,7 +37,7 @@ def test_auto_takes_no_nic_on_one_machine() -> None:
     assert not {"verbs", "mlx5", "softnic"} & set(find("auto", here, here).usable)
 
 
-def test_a_device_that_cannot_be_is_told(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_device_is_an_error(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMINA_RDMA_DEVICE", "mlx5_0:zero")
     here = Place.here()
     said = engine("mlx5").missing(here, here)

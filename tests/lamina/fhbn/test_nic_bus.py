@@ -45,7 +45,7 @@ def test_where_there_is_no_choice_there_is_none(root: Path, tmp_path: Path) -> N
     assert nearest("0000:17:00.0", tmp_path / "elsewhere") is None
 
 
-def test_who_is_behind_an_iommu(root: Path) -> None:
+def test_devices_behind_an_iommu(root: Path) -> None:
     assert translated(root) == ()
     for name, kind in (("mlx5_0", "DMA-FQ"), ("mlx5_1", "identity"), ("mlx5_2", "DMA")):
         group = root / "sys/class/infiniband" / name / "device/iommu_group"

@@ -21,7 +21,7 @@ Open = Callable[..., Ends]
 
 
 @pytest.mark.parametrize("where", [0, 8, 12, 16], ids=["seqno", "epoch", "parts", "bytes"])
-def test_a_corrupted_header_is_told(
+def test_a_corrupted_header_is_an_error(
     ends: Open, network: str, monkeypatch: pytest.MonkeyPatch, where: int
 ) -> None:
     """What a NIC has written is not believed: the sender's memory is not ours."""

@@ -124,7 +124,7 @@ def test_a_sender_that_waits_for_a_slot_hears_of_it(ends: Open, writers: dict[st
     expect_told(lambda: sender.send(b"y", timeout_s=30), NO_ANSWER)
 
 
-def test_what_is_asked_while_waiting_changes_nothing(ends: Open) -> None:
+def test_reminders_while_waiting_change_nothing(ends: Open) -> None:
     """The line is written again as it was."""
     sender, receiver = ends("softnic", slots=1, first_seqno=2**64 - 1)
     with pytest.raises(fhbn.ChannelTimeoutError):

@@ -78,7 +78,7 @@ def test_a_sound_machine_has_nothing_to_say() -> None:
         (replace(SOUND, memlock_bytes=8 << 20), "8,388,608 bytes", None),  # enough for small messages
     ],
 )
-def test_what_is_below_a_device(system: System, sentence: str, first_blocked: str | None) -> None:
+def test_findings_about_the_system(system: System, sentence: str, first_blocked: str | None) -> None:
     finding = only(diagnosis.of_the_system(system))
     assert sentence in finding.sentence
     blocks = diagnosis.RDMA[diagnosis.RDMA.index(first_blocked) :] if first_blocked else ()
@@ -91,7 +91,7 @@ def test_no_device_says_how_to_get_one() -> None:
     assert blocked(found) == set(diagnosis.RDMA)
 
 
-def test_a_nic_without_a_driver_is_seen_on_pci() -> None:
+def test_a_nic_without_a_driver_is_listed_from_pci() -> None:
     found = list(diagnosis.of_the_system(replace(SOUND, kernel_devices=())))
     assert any("on PCI (0000:3b:00.0) and has no driver" in finding.sentence for finding in found)
 
@@ -136,12 +136,12 @@ def test_software_roce_is_for_verbs_only() -> None:
     assert finding.blocks == ("mlx5", "mlx5 on a GPU")
 
 
-def test_two_link_layers_are_told_of() -> None:
+def test_two_link_layers_are_a_finding() -> None:
     other = replace(CONNECTX, name="mlx5_1", ports=(replace(PORT, link_layer="InfiniBand", lid=7),))
     assert "the same link layer" in only(diagnosis.of_the_ports([CONNECTX, other])).sentence
 
 
-def test_devices_that_libibverbs_does_not_know_are_told_of() -> None:
+def test_devices_unknown_to_libibverbs_are_findings() -> None:
     system = replace(SOUND, kernel_devices=("mlx5_0", "odd0", "shut0"))
     found = list(diagnosis.of_the_list(system, [CONNECTX], {"shut0": "Failed to open device"}))
     assert [finding.sentence.partition(":")[0] for finding in found] == [
@@ -150,7 +150,7 @@ def test_devices_that_libibverbs_does_not_know_are_told_of() -> None:
     ]
 
 
-def test_without_pyverbs_the_kernels_names_are_told() -> None:
+def test_without_pyverbs_the_kernels_devices_are_listed() -> None:
     found = concluded(SOUND, unlisted="pyverbs is not installed: get it")
     assert only(found.findings).sentence.startswith("pyverbs is not installed: get it; the kernel has mlx5_0")
     assert not blocked(found)
@@ -163,7 +163,7 @@ def test_without_pyverbs_the_kernels_names_are_told() -> None:
         (replace(GPU, maps_registers=False), "PeerMappingOverride=1"),
     ],
 )
-def test_what_keeps_a_gpu_from_the_nic(gpu: Gpu, sentence: str) -> None:
+def test_findings_about_gpu_access_to_nics(gpu: Gpu, sentence: str) -> None:
     finding = only(diagnosis.of_the_gpu(replace(SOUND, gpu=gpu)))
     assert sentence in finding.sentence
     assert finding.blocks == ("mlx5 on a GPU",)
@@ -176,7 +176,7 @@ def test_what_keeps_a_gpu_from_the_nic(gpu: Gpu, sentence: str) -> None:
         ({"redirecting": ("0000:16:01.0",)}, "bridges (0000:16:01.0) send up to the root"),
     ],
 )
-def test_what_is_between_a_gpu_and_the_nic(changed: dict[str, tuple[str, ...]], sentence: str) -> None:
+def test_findings_between_gpu_and_nic(changed: dict[str, tuple[str, ...]], sentence: str) -> None:
     finding = only(diagnosis.of_the_gpu(replace(SOUND, **changed)))  # type: ignore[arg-type]
     assert finding.sentence.startswith(sentence)
     assert not finding.blocks
@@ -209,7 +209,7 @@ def test_where_a_ring_between_a_gpu_and_a_nic_will_be(
     assert bool(because) == bool(found[1].because)
 
 
-def test_rings_are_on_the_host_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rings_are_on_the_host_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAMINA_FHBN_RING", "host")
     ring = only(concluded(SOUND, CONNECTX).rings)
     assert (ring.place, ring.because) == ("host memory", "LAMINA_FHBN_RING is host")

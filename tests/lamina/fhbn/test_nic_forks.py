@@ -86,7 +86,7 @@ pass_on(sender, receiver)
 
 
 @pytest.mark.parametrize("act", ["exit", "_exit", "use", "open", "drop"])
-def test_a_fork_ends_and_its_parent_goes_on(kind: str, act: str) -> None:
+def test_a_parent_continues_after_its_fork_ends(kind: str, act: str) -> None:
     network, _, habit = kind.partition("+")
     if network == "gloo" or habit:
         pytest.skip("gloo does not survive a fork, and a habit is not taken along")

@@ -148,7 +148,7 @@ def test_a_refusal_that_fails_closes_the_link_too(
         ({"first_seqno": 1 << 64}, "they have 64 and 32 bits"),
     ],
 )
-def test_terms_that_cannot_be_are_somebodys_mistake(changed: dict[str, Any], sentence: str) -> None:
+def test_invalid_terms_are_errors(changed: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         dataclasses.replace(SPEC, **changed)
     with pytest.raises(fhbn.HandshakeError, match="channel-message"):
@@ -162,7 +162,7 @@ def test_terms_at_the_edge_are_taken() -> None:
     assert ChannelSpec.from_wire(edge.to_wire(), "x", edge.timeout_s, edge.spin_s) == edge
 
 
-def test_a_place_tells_kernels_and_network_namespaces_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_place_distinguishes_kernels_and_network_namespaces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Local sockets, over which memory is handed over, are those of a network namespace."""
     here = Place.here()
     monkeypatch.setattr(Path, "readlink", lambda _: Path("net:[1]"))

@@ -40,7 +40,7 @@ def test_descriptors_of_any_number(pipe: tuple[int, int]) -> None:
     assert readable(reader, 60)
 
 
-def test_what_is_full_and_what_has_ended() -> None:
+def test_full_and_closed_pipes_are_ready_or_not() -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     while writable(writer, 0):

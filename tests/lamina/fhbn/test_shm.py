@@ -29,7 +29,7 @@ def ends(message_bytes: int = 4096, slots: int = 4, *, first_seqno: int = 0, spi
     st.lists(st.lists(st.binary(max_size=300), max_size=fhbn.MOST_PARTS), max_size=20),
     st.sampled_from([0, 1, 2**32 - 3, 2**63, 2**64 - 5]),
 )
-def test_what_is_sent_arrives(messages: list[list[bytes]], first_seqno: int) -> None:
+def test_sent_messages_arrive(messages: list[list[bytes]], first_seqno: int) -> None:
     sender, receiver = ends(fhbn.MOST_PARTS * 320, first_seqno=first_seqno)
     for index, message in enumerate(messages):
         sender.send(*message)
@@ -93,7 +93,7 @@ def test_memory_is_given_back() -> None:
         os.fstat(number)
 
 
-def test_what_is_no_ring_cannot_be_attached() -> None:
+def test_invalid_rings_cannot_be_attached() -> None:
     reading, writing = os.pipe()
     try:
         with pytest.raises(ValueError, match="not sealed"):
@@ -128,7 +128,7 @@ def test_more_memory_than_there_is_is_refused() -> None:
         lambda: ShmMessage.__new__(ShmMessage)[0],
     ],
 )
-def test_what_is_no_end_is_a_type_error(call: Callable[[], Any]) -> None:
+def test_other_objects_as_ends_are_type_errors(call: Callable[[], Any]) -> None:
     with pytest.raises(TypeError):
         call()
 
@@ -175,7 +175,7 @@ def test_a_second_thread_is_refused() -> None:
     assert "in use by another thread" in told
 
 
-def test_closing_beside_a_waiting_thread_is_refused() -> None:
+def test_closing_with_a_waiting_thread_is_refused() -> None:
     sender, receiver = ends()
     begun = threading.Event()
 

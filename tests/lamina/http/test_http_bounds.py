@@ -18,10 +18,10 @@ from pydantic import ValidationError
 
 from lamina.http.address import bound
 from lamina.http.answering import Answering, CompletionForm
-from lamina.http.answers import ApiError
 from lamina.http.api import ChatRequest, CompletionRequest, read
 from lamina.http.choice import Delta
 from lamina.http.driver import Update
+from lamina.http.errors import ApiError
 from lamina.serve import Piece, Sampling
 
 SHORT = {"prompt": [5, 6], "max_tokens": 2, "temperature": 0, "ignore_eos": True}
@@ -59,9 +59,7 @@ def keyed(serve: Any) -> Iterator[Any]:
     ],
     ids=["trailers", "an endless trailer", "an endless extension", "headers"],
 )
-def test_what_is_beside_a_body_is_bounded(
-    server: Any, wire: Any, sent: bytes, status: int, code: str
-) -> None:
+def test_headers_are_bounded(server: Any, wire: Any, sent: bytes, status: int, code: str) -> None:
     with server.connect() as connection:
         connection.sendall(sent)
         assert wire.heard(connection, last=True).error(status)["code"] == code
@@ -85,7 +83,7 @@ def test_requests_wait_in_the_socket_and_not_here(server: Any, wire: Any) -> Non
     wire.until(lambda: not gate.paused)
 
 
-def test_who_leaves_with_requests_waiting_is_noticed(server: Any, wire: Any) -> None:
+def test_clients_that_disconnect_while_waiting_are_noticed(server: Any, wire: Any) -> None:
     with wire.held(server.driver):
         with server.connect() as connection:
             connection.sendall(wire.posted(SHORT) + GET * 100)
@@ -95,7 +93,7 @@ def test_who_leaves_with_requests_waiting_is_noticed(server: Any, wire: Any) -> 
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/nothing"])
-def test_who_is_answered_early_is_hung_up_on(keyed: Any, wire: Any, path: str) -> None:
+def test_clients_answered_early_are_disconnected(keyed: Any, wire: Any, path: str) -> None:
     key = f"authorization: Bearer {KEY}\r\n" if path == "/nothing" else ""
     head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\n{key}content-length: 1000\r\n\r\n"
     with keyed.connect() as connection:
@@ -125,6 +123,44 @@ def test_a_body_counts_until_its_answer(server: Any, wire: Any) -> None:
         assert server.service.buffered_bytes == len(body.partition(b"\r\n\r\n")[2])
     assert server.settled()
     wire.until(lambda: server.service.buffered_bytes == 0)
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}, {"n": 2, "logprobs": 3}])
+def test_all_answers_have_room_together(
+    server: Any, wire: Any, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    values = 2 * (2 * 5 if "n" in more else 1)
+    monkeypatch.setattr(server.service, "most_unread", values + 1)
+    with server.connect() as first, server.connect() as second:
+        with wire.held(server.driver):
+            first.sendall(wire.posted(SHORT | more))
+            wire.until(lambda: server.service.unread == values)
+            second.sendall(wire.posted(SHORT | more))
+            refused = wire.heard(second)
+            assert refused.error(503)["code"] == "answers_too_large"
+            assert refused.headers["retry-after"] == "1"
+        assert wire.heard(first).status == 200
+    wire.until(lambda: server.service.unread == 0)
+    assert server.post({"prompt": [5, 6], "max_tokens": 10**6, "ignore_eos": True})[0] == 400
+    assert server.service.unread == 0
+    monkeypatch.undo()
+    server.require_sound()
+
+
+def test_an_answer_counts_until_it_is_read(serve: Any, wire: Any) -> None:
+    body = SHORT | {"prompt": [[5, 6]] * 4, "n": 16, "max_tokens": 60, "logprobs": 20}
+    with serve(send_bytes=4096) as running:
+        with running.asking(body, receive_bytes=4096) as connection:
+            wire.until(lambda: running.service.unread)
+            assert running.settled()
+            assert running.service.unread == 4 * 16 * 60 * 22
+            assert len(wire.heard(connection).body) > 1_000_000
+            wire.until(lambda: running.service.unread == 0)
+        with running.asking(body, receive_bytes=4096):
+            wire.until(lambda: running.service.unread)
+            assert running.settled()
+            assert running.service.unread
+        wire.until(lambda: running.service.unread == 0)
 
 
 def test_the_largest_body_is_what_the_longest_prompt_takes(server: Any) -> None:
@@ -215,7 +251,7 @@ def test_answers_have_a_size(server: Any) -> None:
     assert (status, told["error"]["code"]) == (400, "answer_too_large")
 
 
-def test_text_of_who_has_left_is_not_tokenized(
+def test_text_of_disconnected_clients_is_not_tokenized(
     server: Any, wire: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[str] = []

@@ -92,7 +92,7 @@ def test_draining_lets_answers_end_and_takes_no_more(serve: Any, wire: Any) -> N
     assert server.engine.idle
 
 
-def test_what_is_not_done_when_draining_ends_gets_an_error(serve: Any, wire: Any) -> None:
+def test_requests_unfinished_after_draining_fail(serve: Any, wire: Any) -> None:
     with serve() as server:
         answers: list[tuple[int, Any]] = []
         thread = threading.Thread(target=lambda: answers.append(server.post(LONG | {"max_tokens": 500})))
@@ -111,7 +111,7 @@ def test_what_is_not_done_when_draining_ends_gets_an_error(serve: Any, wire: Any
     assert server.engine.used_kv_tokens == 0
 
 
-def test_asked_twice_to_end_it_does_not_wait(serve: Any, wire: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_second_signal_ends_at_once(serve: Any, wire: Any, caplog: pytest.LogCaptureFixture) -> None:
     with serve(drain_s=3600) as server, server.asking(LONG | {"max_tokens": 500}) as connection:
         wire.until(lambda: server.driver.running)
         with wire.held(server.driver):
@@ -137,7 +137,7 @@ def test_an_engine_that_fails_ends_the_server(serve: Any) -> None:
     assert "the engine has failed" in server.driver.error
 
 
-def test_metrics_say_what_was_done(serve: Any) -> None:
+def test_metrics_count_the_work_done(serve: Any) -> None:
     with serve() as server:
         assert server.post(LONG | {"max_tokens": 10, "n": 2})[0] == 200
         assert server.post(LONG | {"max_tokens": 5, "stream": False, "prompt": [[1], [2]]})[0] == 200
@@ -170,9 +170,19 @@ def test_metrics_say_what_was_done(serve: Any) -> None:
     ("accept", "kind", "parsed"),
     [
         ("application/openmetrics-text; version=1.0.0", "application/openmetrics-text", parsed_openmetrics),
+        (
+            "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,text/plain;q=0.2",
+            "application/openmetrics-text",
+            parsed_openmetrics,
+        ),
         ("text/html, application/openmetrics-text;q=0.5", "application/openmetrics-text", parsed_openmetrics),
         ("text/plain;version=0.0.4", "text/plain", parsed_text),
         ("", "text/plain", parsed_text),
+        ("application/openmetrics-text", "application/openmetrics-text", parsed_openmetrics),
+        *(
+            (f"application/openmetrics-text; version={odd}", "text/plain", parsed_text)
+            for odd in ("x.y.z", "1..0", "\xb2", "0.0.1", "", "1" + ".1" * 999 + "x")
+        ),
     ],
 )
 def test_metrics_come_as_the_reader_accepts_them(serve: Any, accept: str, kind: str, parsed: Any) -> None:
@@ -186,7 +196,7 @@ def test_metrics_come_as_the_reader_accepts_them(serve: Any, accept: str, kind: 
         assert told["lamina_time_between_tokens_seconds_count"] == 9
 
 
-def test_the_dashboard_asks_for_what_there_is(serve: Any) -> None:
+def test_the_dashboard_queries_existing_metrics(serve: Any) -> None:
     with serve() as server:
         assert server.post(LONG | {"max_tokens": 10})[0] == 200
         page = server.call("GET", "/metrics").body.decode()

@@ -104,7 +104,7 @@ def test_tells_of_samples_as_they_end(driver: Driver, listener: Listener, make_e
     assert len(listener.tokens[asked][1]) == 30
 
 
-def test_a_request_that_cannot_be_served_harms_nobody(driver: Driver, listener: Listener) -> None:
+def test_a_refused_request_does_not_affect_others(driver: Driver, listener: Listener) -> None:
     good, bad = ticket(), Ticket([999_999], Sampling())
     driver.submit([good, bad])
     listener.until(lambda: len(listener.ended) == 2)
@@ -112,7 +112,7 @@ def test_a_request_that_cannot_be_served_harms_nobody(driver: Driver, listener: 
     assert listener.ended[good].refused is None
 
 
-def test_nothing_is_told_of_the_cancelled(driver: Driver, listener: Listener) -> None:
+def test_cancelled_requests_report_nothing(driver: Driver, listener: Listener) -> None:
     gone, stays = ticket(max_tokens=400), ticket(max_tokens=60)
     driver.submit([gone, stays])
     listener.until(lambda: gone in listener.tokens)
@@ -145,7 +145,7 @@ def test_too_many_are_refused_all_together(driver: Driver, listener: Listener, w
     assert driver.waiting == 0
 
 
-def test_whoever_is_there_at_the_end_is_told(engine: Any, listener: Listener) -> None:
+def test_unfinished_requests_end_with_the_reason(engine: Any, listener: Listener) -> None:
     driver = Driver(engine, listener.news.put)
     driver.start()
     runs, waits = [ticket(max_tokens=400) for _ in range(4)], ticket()
@@ -161,7 +161,7 @@ def test_whoever_is_there_at_the_end_is_told(engine: Any, listener: Listener) ->
     assert engine.used_kv_tokens == 0
 
 
-def test_an_engine_that_fails_fails_everybody(make_engine: Make, listener: Listener) -> None:
+def test_a_failed_engine_fails_all_requests(make_engine: Make, listener: Listener) -> None:
     engine, failed = make_engine(), threading.Event()
     driver = Driver(engine, listener.news.put, failed=failed.set)
     driver.start()

@@ -48,7 +48,7 @@ def age_s(running: Any) -> float:
     return float(age)
 
 
-def test_an_engine_that_hangs_is_not_healthy_until_it_goes_on(
+def test_a_hanging_engine_is_unhealthy_until_it_continues(
     held: tuple[Any, threading.Event],
 ) -> None:
     running, let_go = held

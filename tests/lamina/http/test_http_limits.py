@@ -54,7 +54,7 @@ def authorised() -> dict[str, str]:
         {"stream": False, "stream_options": None, "model": None, "request_id": "abc-1"},
     ],
 )
-def test_what_other_clients_send_and_means_nothing_is_taken(server: Any, harmless: dict[str, Any]) -> None:
+def test_neutral_options_of_other_clients_are_accepted(server: Any, harmless: dict[str, Any]) -> None:
     status, told = server.post(SHORT | harmless)
     assert (status, told["usage"]["completion_tokens"]) == (200, 2)
     if "request_id" in harmless:
@@ -62,7 +62,7 @@ def test_what_other_clients_send_and_means_nothing_is_taken(server: Any, harmles
 
 
 @pytest.mark.parametrize("items", [b"[]", b'""', b"-1", b"1.5"])
-def test_of_millions_of_wrong_items_one_is_told(items: bytes) -> None:
+def test_only_the_first_of_many_wrong_items_is_reported(items: bytes) -> None:
     for field in (b"prompt", b"stop", b"stop_token_ids"):
         body = b'{"' + field + b'": [' + items + (b"," + items) * 10_000 + b"]}"
         with pytest.raises(ValidationError) as found:
@@ -93,7 +93,7 @@ def test_without_a_tokenizer_text_is_refused(strict: Any) -> None:
     assert choice["logprobs"]["tokens"] == [f"token_id:{token}" for token in choice["token_ids"]]
 
 
-def test_the_key_is_asked_for(strict: Any) -> None:
+def test_the_api_key_is_required(strict: Any) -> None:
     wrong: list[dict[str, str]] = [
         {},
         {"authorization": "Bearer wrong"},
@@ -168,7 +168,7 @@ def test_empty_lines_keep_no_connection(hurried: Any, wire: Any) -> None:
 
 
 @pytest.mark.parametrize("then", [b"", b"NONSENSE\r\n\r\n"], ids=["more of them", "nonsense"])
-def test_whoever_reads_no_answers_is_hung_up_on(serve: Any, wire: Any, then: bytes) -> None:
+def test_clients_that_do_not_read_are_disconnected(serve: Any, wire: Any, then: bytes) -> None:
     asked = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n" * (1 if then else 100)
     with serve(client_s=0.3, send_bytes=4096) as server:
         with server.connect(receive_bytes=4096) as connection:
@@ -218,7 +218,7 @@ def test_nonsense_after_a_request_ends_its_answer(
     assert not [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR]
 
 
-def test_who_is_refused_is_not_told_to_go_on(few: Any, caplog: pytest.LogCaptureFixture, wire: Any) -> None:
+def test_refused_clients_get_no_100_continue(few: Any, caplog: pytest.LogCaptureFixture, wire: Any) -> None:
     body = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     body += b"expect: 100-continue\r\ntransfer-encoding: chunked\r\n\r\nNONSENSE\r\n"
     with few.connect() as connection:

@@ -74,7 +74,7 @@ def test_completes_as_the_engine_does(
     assert told.usage.total_tokens == told.usage.prompt_tokens + told.usage.completion_tokens
 
 
-def test_streams_what_it_completes(complete: Any) -> None:
+def test_streamed_and_complete_answers_are_equal(complete: Any) -> None:
     body = {"return_token_ids": True, "ignore_eos": True}
     ask = partial(complete, max_tokens=40, temperature=1.0, seed=5, logprobs=2, extra_body=body)
     whole = ask()

@@ -18,7 +18,7 @@ def of_bytes(ids: Sequence[int]) -> str:
 
 
 @given(st.text(max_size=60))
-def test_characters_are_told_when_they_are_whole(text: str) -> None:
+def test_only_complete_characters_are_reported(text: str) -> None:
     detokenizer, told = Detokenizer(of_bytes), ""
     for byte in text.encode():
         told += detokenizer.feed([byte])
@@ -34,7 +34,7 @@ def test_pieces_of_anything_add_up(data: bytes, size: int) -> None:
     assert told + detokenizer.flush() == data.decode(errors="replace")
 
 
-def test_endless_rubbish_is_told_as_it_comes() -> None:
+def test_endless_garbage_is_an_error_early() -> None:
     detokenizer = Detokenizer(of_bytes)
     told = "".join(detokenizer.feed([0x80]) for _ in range(10 * LONGEST_WINDOW))
     assert len(told) > 9 * LONGEST_WINDOW
@@ -82,7 +82,7 @@ def test_text_that_may_begin_a_stop_is_held_back() -> None:
 
 
 @pytest.mark.parametrize("include", [True, False])
-def test_a_stop_string_is_text_only_where_that_is_asked_for(include: bool) -> None:
+def test_stop_strings_are_included_only_on_request(include: bool) -> None:
     stopper = StopStrings(["--"], include=include)
     assert stopper.feed("ab--cd") == ("ab--" if include else "ab")
     assert stopper.met == "--"

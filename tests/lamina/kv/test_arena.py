@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lamina.kv import Arena, ArenaError, ArenaShape, Faults, SlabFullError
-from lamina.kv.arena import PAGE_TOKENS, Pager, Pages
+from lamina.kv.arena import BEYOND_FREE, PAGE_TOKENS, Pager, Pages, require_room_for_managed
 from lamina.kv.stored import KvDtype, as_stored
 from lamina.operators import Sight
 
@@ -58,7 +58,7 @@ OPERATIONS = st.lists(
 
 @pytest.mark.parametrize("overcommit", [0.0, 3.0])
 @given(operations=OPERATIONS)
-def test_what_was_written_is_read(overcommit: float, operations: list[tuple[str, int, int]]) -> None:
+def test_written_kv_is_read_back(overcommit: float, operations: list[tuple[str, int, int]]) -> None:
     arena = Arena(SHAPE, 2 * PAGE_TOKENS, overcommit=overcommit)
     contents = Contents(arena)
     for name, request, n in operations:
@@ -157,7 +157,7 @@ def test_pages_are_whole_and_at_least_one(tokens: int, overcommit: float, pages:
     assert Arena(SHAPE, tokens, overcommit=overcommit).capacity == sum(pages) * PAGE_TOKENS
 
 
-def test_capacity_comes_from_bytes() -> None:
+def test_capacity_follows_from_bytes() -> None:
     assert SHAPE.token_bytes == 2 * 2 * 2 * 8 * 4
     assert SHAPE.tokens_in(1000) == 3
     assert Arena(SHAPE, SHAPE.tokens_in(1000)).capacity == 3
@@ -263,3 +263,13 @@ def test_impossible_arenas_are_refused(tokens: int, overcommit: float, code: str
     big = ArenaShape(10_000, 1000, 256, torch.float32)
     with pytest.raises(ArenaError, match=code):
         Arena(big, tokens, overcommit=overcommit)
+
+
+def test_managed_memory_beyond_what_a_gpu_has_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where that is not allowed it may hang the GPU: it is an opt-in."""
+    monkeypatch.delenv(BEYOND_FREE, raising=False)
+    require_room_for_managed(100, 100)
+    with pytest.raises(ArenaError, match="arena-managed-beyond-free"):
+        require_room_for_managed(101, 100)
+    monkeypatch.setenv(BEYOND_FREE, "1")
+    require_room_for_managed(101, 100)

@@ -26,7 +26,7 @@ def test_new_slots_are_the_callers_own_array() -> None:
     assert slab.indices(1).tolist() == [0, 1, 2]
 
 
-def test_full_slab_says_what_was_asked_and_what_is_left_and_changes_nothing() -> None:
+def test_a_full_slab_reports_sizes_and_changes_nothing() -> None:
     slab = Slab(10)
     slab.allocate(1, 4)
     slab.allocate(2, 4)

@@ -50,7 +50,7 @@ def test_one_file_and_many_load(folder: Path, sharded: Path) -> None:
             assert not ours.requires_grad
 
 
-def test_the_dtype_asked_for_is_loaded(folder: Path) -> None:
+def test_the_requested_dtype_is_loaded(folder: Path) -> None:
     assert load(folder, torch.bfloat16).dtype == torch.bfloat16
 
 
@@ -93,7 +93,7 @@ def test_no_folder_no_weights(config: transformers.LlamaConfig) -> None:
         load_original(config, None, torch.float32, "safetensors")
 
 
-def test_a_cut_off_file_is_told_by_its_length(folder: Path) -> None:
+def test_a_truncated_file_is_detected_by_its_length(folder: Path) -> None:
     shard = folder / "model.safetensors"
     whole = shard.read_bytes()
     for size in (0, 7, 100, len(whole) - 1):
@@ -141,7 +141,7 @@ GARBAGE = (20).to_bytes(8, "little") + b"not json at all" * 9
         ("folder", lambda at: (at / "adapter_config.json").write_text("{}"), "checkpoint-adapter"),
     ],
 )
-def test_what_cannot_be_loaded_is_told(
+def test_unloadable_models_are_errors(
     kind: str, damage: Callable[[Path], object], code: str, request: pytest.FixtureRequest
 ) -> None:
     place = request.getfixturevalue(kind)
@@ -221,12 +221,12 @@ def test_an_index_cannot_lead_out_of_its_folder(sharded: Path, place: str) -> No
     ],
     ids=range(9),
 )
-def test_a_damaged_index_is_told(sharded: Path, text: str) -> None:
+def test_a_damaged_index_is_an_error(sharded: Path, text: str) -> None:
     (sharded / "model.safetensors.index.json").write_text(text)
     refused(sharded, "checkpoint-index-damaged")
 
 
-def test_an_index_that_is_a_folder_or_too_long_is_told(sharded: Path) -> None:
+def test_an_index_that_is_a_folder_or_too_long_is_an_error(sharded: Path) -> None:
     index = sharded / "model.safetensors.index.json"
     os.truncate(index, MOST_HEADER_BYTES + 1)
     refused(sharded, "checkpoint-index-damaged")
@@ -235,7 +235,7 @@ def test_an_index_that_is_a_folder_or_too_long_is_told(sharded: Path) -> None:
     refused(sharded, "checkpoint-index-damaged")
 
 
-def test_a_file_that_cannot_be_read_is_told(sharded: Path) -> None:
+def test_an_unreadable_file_is_an_error(sharded: Path) -> None:
     index = sharded / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "a" * 300 + ".safetensors"}}))
     refused(sharded, "checkpoint-unreadable")
@@ -288,7 +288,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("header", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_header_is_told_in_one_sentence(tmp_path: Path, header: str | dict[str, Any]) -> None:
+def test_a_damaged_header_is_one_sentence(tmp_path: Path, header: str | dict[str, Any]) -> None:
     write(tmp_path, header, 8)
     refused(tmp_path, "checkpoint-damaged")
 

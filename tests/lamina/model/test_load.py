@@ -19,14 +19,12 @@ def model(config: transformers.LlamaConfig) -> transformers.LlamaForCausalLM:
 
 
 @pytest.mark.parametrize("name", ["pickle", "", None, ["dummy"]])
-def test_an_unknown_load_format_is_told_with_the_known_ones(
-    config: transformers.LlamaConfig, name: Any
-) -> None:
+def test_an_unknown_load_format_lists_the_known_ones(config: transformers.LlamaConfig, name: Any) -> None:
     with pytest.raises(CheckpointError, match="checkpoint-load-format"):
         load_original(config, None, torch.float32, name)
 
 
-def test_advice_names_what_there_is(config: transformers.LlamaConfig, tmp_path: Path) -> None:
+def test_advice_names_load_formats(config: transformers.LlamaConfig, tmp_path: Path) -> None:
     for folder in (None, tmp_path):
         with pytest.raises(CheckpointError, match=r"checkpoint-(config-alone|no-weights)"):
             load_original(config, folder, torch.float32, "safetensors")
@@ -44,7 +42,7 @@ def test_advice_names_what_there_is(config: transformers.LlamaConfig, tmp_path: 
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_whatever_transformers_raises_becomes_one_sentence(
+def test_errors_of_transformers_become_one_sentence(
     model: transformers.LlamaForCausalLM,
     config: transformers.LlamaConfig,
     tmp_path: Path,

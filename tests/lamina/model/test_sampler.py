@@ -43,7 +43,7 @@ def test_without_temperature_the_likeliest_is_chosen() -> None:
     st.sampled_from([0.1, 0.5, 0.9, 1.0]),
     st.sampled_from([0.5, 2.0]),
 )
-def test_only_what_transformers_allows_is_drawn(
+def test_sampling_follows_transformers_filters(
     seed: int, top_k: int, top_p: float, temperature: float
 ) -> None:
     logits = torch.randn(1, 12, generator=torch.Generator().manual_seed(seed)) * 3
@@ -64,7 +64,7 @@ def test_odds_are_those_of_the_distribution(top_k: int, top_p: float) -> None:
     assert (seen[expected == 0] == 0).all()
 
 
-def test_a_seed_gives_the_same_whoever_else_is_in_the_batch() -> None:
+def test_a_seed_gives_the_same_sample_in_any_batch() -> None:
     logits = torch.randn(6, 1000, generator=torch.Generator().manual_seed(3))
     mixed = Wishes(
         np.array([0, 1, 0.7, 1, 1.3, 2], np.float32),

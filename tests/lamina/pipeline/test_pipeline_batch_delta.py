@@ -62,7 +62,7 @@ def test_a_delta_arrives_as_it_was_sent(delta: BatchDelta) -> None:
     assert all(same(delta.prompts[name], plan.delta.prompts[name]) for name in delta.prompts)
 
 
-def test_what_is_empty_is_not_sent() -> None:
+def test_empty_fields_are_not_sent() -> None:
     body = encode(Plan(0, 0, 0, False, BatchDelta()))
     assert len(body) < 64
     plan = decode(body, "the front end")
@@ -87,7 +87,7 @@ def test_what_is_empty_is_not_sent() -> None:
         {"type": "WorkRecords", "rows": [b"12345678"], "sums": b"", "busy_ns": 1, "more": False},
     ],
 )
-def test_what_does_not_fit_is_refused(message: object) -> None:
+def test_malformed_messages_are_refused(message: object) -> None:
     body = message if isinstance(message, bytes) else msgspec.msgpack.encode(message)
     with pytest.raises(MessageError, match="worker-message-invalid"):
         decode(body, "model 0")
@@ -100,7 +100,7 @@ def test_a_fresh_engines_changes_are_independent() -> None:
 
 
 @given(joins(), st.data())
-def test_some_of_those_who_join(joined: Joined, data: st.DataObject) -> None:
+def test_selection_of_joined_rows(joined: Joined, data: st.DataObject) -> None:
     chosen = data.draw(columns(np.bool_, len(joined)))
     some = joined.where(chosen)
     assert len(some) == chosen.sum()

@@ -25,7 +25,7 @@ class Cluster:
     schedule: Schedule
     ranks: int = 1
     attention_workers: int = 1
-    kept: int = 10_000
+    limit: int = 10_000
     away: frozenset[tuple[int, int]] = frozenset()  # (batch, cycle) that a batch sits out
     seed: int = 0
     free: dict[int, int] = field(default_factory=lambda: defaultdict(int))  # by worker, and by batch
@@ -34,7 +34,7 @@ class Cluster:
         """The records of so many cycles."""
         schedule, draw = self.schedule, np.random.default_rng(self.seed)
         model_workers = schedule.places * self.ranks
-        recorders = [Recorder(self.kept) for _ in range(model_workers + self.attention_workers)]
+        recorders = [Recorder(self.limit) for _ in range(model_workers + self.attention_workers)]
         ready: dict[int, int] = defaultdict(int)
         done: dict[int, int] = defaultdict(int)  # iterations, by batch
         left = cycles * schedule.batches * schedule.slices
@@ -120,7 +120,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
 
 @settings(deadline=None, max_examples=60)
 @given(clusters())
-def test_what_is_done_as_scheduled_is_right_however_much_is_forgotten(cluster: Cluster) -> None:
+def test_scheduled_work_passes_with_any_record_limit(cluster: Cluster) -> None:
     assert check_schedule(cluster.run(), cluster.schedule) == []
 
 
@@ -132,7 +132,7 @@ def test_nothing_recorded_is_nothing_wrong() -> None:
 @settings(deadline=None, max_examples=30)
 @given(clusters(), st.data())
 def test_any_piece_lost_in_the_middle_is_missed(cluster: Cluster, data: st.DataObject) -> None:
-    cluster.kept = 10_000
+    cluster.limit = 10_000
     cluster.away = frozenset()
     records = cluster.run()
     # Neither a cycle that a worker may have forgotten, nor one that may not have ended.
@@ -164,7 +164,7 @@ def told(cluster: Cluster, records: Records, sentence: str) -> None:
     assert any(re.fullmatch(sentence, one) for one in found), found
 
 
-def test_two_things_at_once_are_found(cluster: Cluster) -> None:
+def test_overlapping_work_is_a_violation(cluster: Cluster) -> None:
     records = cluster.run()
     row = row_of(records, someone(cluster, 1), 0, 2, 1)
     assert records.worker[row + 1] == records.worker[row]
@@ -175,7 +175,7 @@ def test_two_things_at_once_are_found(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("worker", ["model", "attention 1"])
-def test_work_in_another_order_is_found(cluster: Cluster, worker: str) -> None:
+def test_work_in_another_order_is_a_violation(cluster: Cluster, worker: str) -> None:
     records = cluster.run()
     if worker == "model":
         worker = someone(cluster, 1)
@@ -190,7 +190,7 @@ def test_work_in_another_order_is_found(cluster: Cluster, worker: str) -> None:
 
 
 @pytest.mark.parametrize("pipelining", ["rotational", "fixed"])
-def test_work_at_another_place_is_found(pipelining: Pipelining) -> None:
+def test_work_at_another_place_is_a_violation(pipelining: Pipelining) -> None:
     cluster = Cluster(Schedule(pipelining, 3, SLICES))
     records = cluster.run()
     place = cluster.schedule.place(1, 2, 1)
@@ -202,7 +202,7 @@ def test_work_at_another_place_is_found(pipelining: Pipelining) -> None:
     )
 
 
-def test_attention_that_did_not_wait_for_its_slice_is_found(cluster: Cluster) -> None:
+def test_attention_before_its_slice_is_a_violation(cluster: Cluster) -> None:
     records = cluster.run()
     starts = [records.start_ns[row_of(records, someone(cluster, 1, rank), 0, 2, 1)] for rank in range(2)]
     row = row_of(records, "attention 1", 0, 2, 1)
@@ -213,7 +213,7 @@ def test_attention_that_did_not_wait_for_its_slice_is_found(cluster: Cluster) ->
     assert not any("before its slice" in one for one in check_schedule(at_once, cluster.schedule))
 
 
-def test_a_slice_that_did_not_wait_for_attention_is_found(cluster: Cluster) -> None:
+def test_a_slice_before_its_attention_is_a_violation(cluster: Cluster) -> None:
     records = cluster.run()
     sentence = "what comes after it began before the attention of slice 1 of batch 0 in cycle 2 had ended"
     row = row_of(records, "attention 0", 0, 2, 1)
@@ -224,7 +224,7 @@ def test_a_slice_that_did_not_wait_for_attention_is_found(cluster: Cluster) -> N
     assert not any("comes after" in one for one in check_schedule(on_time, cluster.schedule))
 
 
-def test_an_iteration_that_did_not_wait_for_its_tokens_is_found(cluster: Cluster) -> None:
+def test_an_iteration_before_its_tokens_is_a_violation(cluster: Cluster) -> None:
     cluster.away = frozenset({(0, 3)})  # so that the cycle before is not the iteration before
     records = cluster.run()
     lasts = [row_of(records, someone(cluster, SLICES - 1, rank), 0, 2, SLICES - 1) for rank in range(2)]
@@ -236,7 +236,7 @@ def test_an_iteration_that_did_not_wait_for_its_tokens_is_found(cluster: Cluster
     assert check_schedule(records, cluster.schedule) == []
 
 
-def test_of_many_of_a_kind_some_are_told() -> None:
+def test_violations_of_a_kind_are_limited() -> None:
     cluster = Cluster(Schedule("rotational", 2, SLICES))
     records = cluster.run(cycles=20)
     wrong = replace(records, end_ns=records.end_ns + 10**9)

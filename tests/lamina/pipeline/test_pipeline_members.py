@@ -181,7 +181,7 @@ class World:
 
 @settings(deadline=None, max_examples=60)
 @given(st.data())
-def test_workers_know_who_is_in_a_batch_and_whose_kv_is_whose(data: st.DataObject) -> None:
+def test_workers_track_batches_and_kv(data: st.DataObject) -> None:
     world = World(data)
     for _ in range(data.draw(st.integers(1, 8))):
         batch = data.draw(st.integers(0, BATCHES - 1))
@@ -217,7 +217,7 @@ def test_two_beams_that_swap_do_not_lose_each_other() -> None:
     assert {name: kv_slots.arena.spaces[0].slab.indices(name).tolist() for name in (1, 2)} == kept
 
 
-def test_those_who_are_expected_have_their_slots_until_they_go() -> None:
+def test_expected_sequences_have_slots_until_dropped() -> None:
     kv_slots = KvSlots(Arena(ArenaShape(1, 1, 1, torch.float32), 20), 1)
 
     def expected(*rows: tuple[int, int, int, int, int]) -> BatchDelta:
@@ -275,7 +275,7 @@ def chosen_with(most: list[int], vocab: int = 7) -> tuple[NDArray[np.float32], B
     return np.random.default_rng(0).normal(size=(len(most), vocab)).astype(np.float32), rows
 
 
-def test_those_who_ask_are_told_of_the_likeliest() -> None:
+def test_logprobs_of_the_likeliest_tokens() -> None:
     logits, rows = chosen_with([NO_LOGPROBS, 2, NO_LOGPROBS, 0])
     choice = rows.choose(torch.from_numpy(logits))
     assert choice.tokens.tolist() == logits.argmax(1).tolist()
@@ -288,7 +288,7 @@ def test_those_who_ask_are_told_of_the_likeliest() -> None:
     np.testing.assert_allclose(told.chosen, asked.max(1).values)
 
 
-def test_nobody_asks_and_somebody_asks_for_more_than_there_are() -> None:
+def test_logprobs_of_none_and_of_more_than_the_vocabulary() -> None:
     logits, rows = chosen_with([NO_LOGPROBS, NO_LOGPROBS])
     assert rows.choose(torch.from_numpy(logits)).revealed is None
     logits, rows = chosen_with([50])

@@ -106,7 +106,7 @@ def test_one_kv_head_is_on_all_whose_queries_attend_to_it() -> None:
     assert Partition("requests", 2, 3, 12, 1).copies == 1
 
 
-def test_refusals_say_what_is_possible() -> None:
+def test_refusals_list_possible_values() -> None:
     with pytest.raises(ValueError, match="layout-heads-uneven") as why:
         Partition("requests", 5, 1, 12, 12)
     assert str(why.value).endswith("possible are 1, 2, 3, 4, 6, 12")

@@ -45,8 +45,8 @@ def noted(recorder: Recorder, lengths: list[int], slices: int = 3, batches: int 
     st.integers(1, 20),
     st.integers(1, 9),
 )
-def test_the_oldest_are_forgotten_and_sums_are_not(lengths: list[int], kept: int, rows: int) -> None:
-    recorder = Recorder(kept)
+def test_the_oldest_are_forgotten_and_sums_are_not(lengths: list[int], limit: int, rows: int) -> None:
+    recorder = Recorder(limit)
     noted_rows = noted(recorder, lengths)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_ROWS_A_MESSAGE", rows)
@@ -54,7 +54,7 @@ def test_the_oldest_are_forgotten_and_sums_are_not(lengths: list[int], kept: int
     assert [message.more for message in messages] == [True] * (len(messages) - 1) + [False]
     assert all(len(message.rows) <= rows for message in messages)
     records = gather(["one"], [0], [messages])
-    assert rows_of(records) == noted_rows[-kept:]
+    assert rows_of(records) == noted_rows[-limit:]
     assert records.busy_s.tolist() == [sum(lengths) / 1e9]
     sums: dict[tuple[int, int], int] = defaultdict(int)
     for batch, iteration, _, _, start, end in noted_rows:
@@ -65,7 +65,7 @@ def test_the_oldest_are_forgotten_and_sums_are_not(lengths: list[int], kept: int
     assert not iterations.attention_s.any()
 
 
-def test_a_report_can_be_asked_for_again_and_again() -> None:
+def test_a_report_can_be_repeated() -> None:
     recorder = Recorder(4)
     first = noted(recorder, [5] * 3)
     assert rows_of(gather(["one"], [0], [sent(recorder)])) == first
@@ -87,7 +87,7 @@ def test_messages_are_well_below_what_a_control_message_may_have() -> None:
     assert len(gather(["one"], [0], [messages])) == recorder._count
 
 
-def test_nobody_has_done_anything() -> None:
+def test_records_without_work() -> None:
     records = gather(["model 0", "attention 0"], [0, -1], [sent(Recorder()), sent(Recorder())])
     assert len(records) == len(records.of_iterations.batch) == 0
     assert records.idle() == {"model 0": None, "attention 0": None}
@@ -132,7 +132,7 @@ def test_idle_time_is_that_between_when_all_had_begun_and_the_first_had_ended() 
 
 
 @given(st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=10), min_size=1, max_size=4))
-def test_nobody_is_idle_for_less_than_nothing(lengths: list[list[int]]) -> None:
+def test_idle_shares_are_not_negative(lengths: list[list[int]]) -> None:
     recorders = [Recorder() for _ in lengths]
     for recorder, mine in zip(recorders, lengths, strict=True):
         noted(recorder, mine)

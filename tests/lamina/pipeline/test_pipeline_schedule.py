@@ -68,7 +68,7 @@ def test_slices_go_round_the_replicas_as_the_paper_says(batches: int, slices: in
 
 
 @given(schedules())
-def test_a_place_has_the_weights_of_what_it_runs(schedule: Schedule) -> None:
+def test_a_place_has_the_weights_of_its_slices(schedule: Schedule) -> None:
     for turn in whole_cycles(schedule, schedule.places + 1):
         assert turn.slice in schedule.slices_of(turn.place)
     if schedule.stages == 1:
@@ -125,7 +125,7 @@ def test_the_first_turns_by_hand() -> None:
     ]
 
 
-def test_what_is_no_schedule_is_refused() -> None:
+def test_invalid_schedules_are_refused() -> None:
     for pipelining, batches in (("rotational", 3), ("fixed", 2), ("serial", 1)):
         with pytest.raises(ValueError, match="layout-stages-batches"):
             Schedule(pipelining, batches, 9, 3)

@@ -44,7 +44,7 @@ def test_short_prompts_share_a_call_and_long_ones_are_cut_as_they_are_alone() ->
     assert [len(call) for call in calls_of(delta, alone=True)] == [1] * 6, "layers keep state"
 
 
-def test_attention_workers_are_told_of_their_own() -> None:
+def test_attention_workers_get_only_their_sequences() -> None:
     calls = calls_of(joining([100, 20, 30, CHUNK]), alone=False)
     mine = without_text(calls, {101, 103})
     assert places(mine) == [[(101, 0, 20)], [(103, 0, CHUNK)]]

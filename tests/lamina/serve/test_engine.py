@@ -86,7 +86,7 @@ def test_samples_begin_again_where_their_prompt_is_longer_than_what_goes_through
     assert seen[0] == seen[1]
 
 
-def test_a_seed_decides_whoever_else_runs(model: Any) -> None:
+def test_a_seed_gives_the_same_tokens_in_any_batch(model: Any) -> None:
     wish = Sampling(max_tokens=12, temperature=1.2, top_k=50, top_p=0.9, seed=77)
     alone = Engine(model, kv_tokens=500).generate([PROMPT], wish)[0].completions
     engine = Engine(model, kv_tokens=500)
@@ -175,7 +175,7 @@ def test_cancelling_at_every_stage(model: Any) -> None:
             ask(99)
 
 
-def test_cancelling_what_has_ended_changes_nothing(model: Any) -> None:
+def test_cancelling_an_ended_request_changes_nothing(model: Any) -> None:
     engine = Engine(model, kv_tokens=60)
     number = engine.submit(PROMPT, Sampling(max_tokens=2))
     with pytest.raises(RequestError, match="request-unfinished"):
@@ -255,7 +255,7 @@ def test_decode_only_starts_with_the_prompts_length(model: Any) -> None:
         ([1], {"logprobs": 121}, "sampling-value-invalid"),
     ],
 )
-def test_what_cannot_be_served_is_refused_and_the_others_go_on(
+def test_refused_requests_do_not_stop_others(
     prompt: Any, wish: dict[str, Any], code: str, model: Any
 ) -> None:
     engine = Engine(model, kv_tokens=100, max_sequences=8)
@@ -270,7 +270,7 @@ def test_what_cannot_be_served_is_refused_and_the_others_go_on(
     engine.check_integrity()
 
 
-def test_a_prompt_that_fails_takes_nobody_with_it(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_prompt_fails_only_its_request(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(model, kv_tokens=200)
     call, calls = engine.core._prefill.call, []
 

@@ -70,7 +70,7 @@ def test_a_request_that_made_room_begins_again(small_model: SmallModel) -> None:
         assert list(result.completions[0].tokens) == generated(model, prompt)
 
 
-def test_states_take_memory_beside_the_kv(small_model: SmallModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_need_memory_besides_the_kv(small_model: SmallModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of Jamba: 3 convolutions of 128 x 4 and recurrences of 128 x 8 numbers; KV of 2 x 2 x 2 x 8 a token."""
     state, token = 3 * (512 + 1024) * 4, 64 * 4
     model = small_model("jamba")

@@ -114,7 +114,7 @@ def nothing_is_left(engine: Engine, core: MadeUpCore) -> None:
     assert not any(len(rows) for rows in core.rosters)
 
 
-def test_a_step_of_one_batch_tells_who_came_and_went() -> None:
+def test_a_step_lists_joined_and_left_requests() -> None:
     engine, core = made_up(1, 100)
     first, second = (engine.submit(PROMPT, Sampling(max_tokens=tokens)) for tokens in (2, 3))
     before = time.monotonic()
@@ -200,7 +200,7 @@ def test_a_prompt_that_fails_ends_its_request_alone() -> None:
     nothing_is_left(engine, core)
 
 
-def test_a_prompt_that_fails_after_its_request_was_cancelled_is_nobodys_loss() -> None:
+def test_a_cancelled_requests_failed_prompt_is_ignored() -> None:
     engine, core = made_up(2, 200)
     core.fail = {9}
     good, bad = engine.submit(PROMPT, Sampling(max_tokens=5)), engine.submit([1] * 9)
@@ -212,7 +212,7 @@ def test_a_prompt_that_fails_after_its_request_was_cancelled_is_nobodys_loss() -
     nothing_is_left(engine, core)
 
 
-def test_every_preemption_is_told_also_of_a_batch_that_it_leaves_empty() -> None:
+def test_preemptions_of_an_emptied_batch_are_reported() -> None:
     engine, core = made_up(2, 34, admission="grow")
     numbers = [engine.submit([1] * 10, Sampling(max_tokens=20)) for _ in range(2)]
     steps: list[Step] = []
@@ -243,7 +243,7 @@ def test_every_preemption_is_told_also_of_a_batch_that_it_leaves_empty() -> None
     st.sampled_from([1, 3, 512]),
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 20), st.integers(1, 3)), max_size=40),
 )
-def test_whatever_comes_and_goes_everybody_gets_its_tokens(
+def test_all_requests_get_their_tokens_under_random_load(
     batches: int, admission: str, prompt_tokens: int, wishes: list[tuple[int, int, int]]
 ) -> None:
     """Also where most prompts are computed in parts, and where iterations compute nothing else."""
@@ -283,7 +283,7 @@ def test_whatever_comes_and_goes_everybody_gets_its_tokens(
         assert [step.iteration for step in mine] == list(range(len(mine)))
 
 
-def test_an_engine_that_was_closed_goes_on_with_nothing() -> None:
+def test_a_closed_engine_refuses_everything() -> None:
     engine, core = made_up(2, 100)
     with engine:
         engine.submit(PROMPT)
@@ -294,7 +294,7 @@ def test_an_engine_that_was_closed_goes_on_with_nothing() -> None:
 
 
 @pytest.mark.parametrize(("deed", "within"), [("step", "land"), ("cancel", "launch")])
-def test_an_engine_that_was_broken_off_goes_on_with_nothing(
+def test_an_aborted_engine_refuses_everything(
     monkeypatch: pytest.MonkeyPatch, deed: str, within: str
 ) -> None:
     """Some workers may have been told and others not."""

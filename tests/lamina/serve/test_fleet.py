@@ -149,7 +149,7 @@ def test_one_that_is_drained_loses_nothing(*, finish: bool, fleet: Make, wanted:
     two.generate([[1, 2]])
 
 
-def test_a_stream_has_each_token_once_whatever_becomes_of_its_engine(fleet: Make, wanted: Any) -> None:
+def test_a_stream_has_each_token_once_across_engine_loss(fleet: Make, wanted: Any) -> None:
     for place, (prompt, ask) in enumerate(SEEDED[:5]):
         two = fleet()
         breaks(two, 0, 3)
@@ -187,7 +187,7 @@ def test_preemptions_and_seeds_go_along(fleet: Make) -> None:
         assert result.completions[0].tokens[: len(made[number])] == made[number]
 
 
-def test_who_is_likely_why_engines_die_does_not_get_another_one(fleet: Make) -> None:
+def test_requests_that_likely_kill_engines_are_not_retried(fleet: Make) -> None:
     three = fleet(3, engine={"max_sequences": 1}, router="least-requests")
     for instance in range(MOST_DEATHS):
         breaks(three, instance, 2)
@@ -201,7 +201,9 @@ def test_who_is_likely_why_engines_die_does_not_get_another_one(fleet: Make) -> 
     assert three.generate([[1, 2]], Sampling(max_tokens=3))[0].error is None
 
 
-def test_without_engines_it_says_so_and_goes_on_with_a_new_one(fleet: Make, model: Any, wanted: Any) -> None:
+def test_a_fleet_without_engines_refuses_until_it_gets_a_new_one(
+    fleet: Make, model: Any, wanted: Any
+) -> None:
     one = fleet(1)
     breaks(one, 0, 2)
     numbers = [one.submit(*request) for request in SEEDED]
@@ -277,7 +279,7 @@ def test_batches_are_numbered_over_all(fleet: Make) -> None:
     assert batches == {0, 1}
 
 
-def test_a_router_of_ones_own_sees_what_each_has(fleet: Make) -> None:
+def test_a_custom_router_gets_each_engines_load(fleet: Make) -> None:
     seen: list[tuple[Any, ...]] = []
 
     def last(prompt: int, output: int, prefix: Any, requests: Any, kv_tokens: Any) -> int:
@@ -298,7 +300,7 @@ def test_a_router_of_ones_own_sees_what_each_has(fleet: Make) -> None:
     assert wrong.waiting == 0
 
 
-def test_a_prompt_goes_where_its_beginning_was(fleet: Make) -> None:
+def test_a_prompt_goes_to_the_engine_with_its_prefix(fleet: Make) -> None:
     two = fleet(router="prefix", engine={"kv_tokens": 4000})
     ids = prefix_blocks(np.arange(2 * PREFIX_BLOCK + 5))
     longer = prefix_blocks(np.arange(3 * PREFIX_BLOCK))
@@ -313,7 +315,7 @@ def test_a_prompt_goes_where_its_beginning_was(fleet: Make) -> None:
     two.run()
 
 
-def test_what_cannot_be_served_is_refused_and_leaves_nothing(fleet: Make, model: Any) -> None:
+def test_refused_requests_leave_nothing(fleet: Make, model: Any) -> None:
     two = fleet(engine={"kv_tokens": 40})
     for prompt, ask in (([], Sampling()), ([1], Sampling(max_tokens=60)), ([1], Sampling(n=9))):
         with pytest.raises(RequestError):
@@ -325,7 +327,7 @@ def test_what_cannot_be_served_is_refused_and_leaves_nothing(fleet: Make, model:
         ("fleet-router-unknown", lambda: fleet(router="best")),
         ("fleet-last-instance", lambda: fleet(1).drain(0)),
         ("fleet-instance-unknown", lambda: two.drain(2)),
-        ("engine-worker-unknown", lambda: two.strike("instance 2")),
+        ("engine-worker-unknown", lambda: two.inject_fault("instance 2")),
         (
             "fleet-models-differ",
             lambda: Fleet([Engine(model, kv_tokens=50), Engine(model, kv_tokens=50, decode_only=True)]),

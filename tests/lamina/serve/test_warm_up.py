@@ -38,7 +38,7 @@ def test_nothing_of_it_is_counted(small_model: SmallModel) -> None:
     warm.check_integrity()
 
 
-def test_what_has_no_room_is_left_out(small_model: SmallModel) -> None:
+def test_warm_up_without_room_for_kv_does_nothing(small_model: SmallModel) -> None:
     engine = _engine(small_model("llama-gqa"), kv_tokens=3)
     engine.warm_up(4, prompt_tokens=1000)
     assert engine.idle

@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 import pytest
 
+from laminabench.cli.ending import end_of
 from laminabench.util.errors import CheckFailedError
 
 
@@ -174,6 +175,23 @@ def test_closed_streams_keep_the_exit_code(
     assert ended == code
     assert bool(out) == (code == 0 and closed == "2>&-")
     assert bool(err) == (closed == ">&-")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ImportError("libarrow.so.2600: failed to map segment from shared object"),
+        RuntimeError("can't start new thread"),
+        MemoryError(),
+    ],
+    ids=str,
+)
+def test_too_little_memory_is_said_however_it_shows(error: Exception) -> None:
+    assert (end_of(error).exit_code, end_of(error).error_code) == (2, "out-of-memory")
+
+
+def test_other_errors_of_the_same_types_are_bugs() -> None:
+    assert {end_of(error).exit_code for error in (ImportError("no name x"), RuntimeError("x"))} == {70}
 
 
 def test_names_that_are_not_utf8_are_printed(tmp_path: Path, nowhere: dict[str, str]) -> None:

@@ -23,7 +23,7 @@ def test_what_cannot_be_shown(refused: Any) -> None:
         refused("[view-unbound]", "view", "--port", str(taken.getsockname()[1]), "-v")
 
 
-@pytest.mark.parametrize("package", ["plotly", "fastapi", "uvicorn"])
+@pytest.mark.parametrize("package", ["plotly", "fastapi", "httptools"])
 def test_without_the_extra_it_says_how_to_get_it(package: str, tmp_path: Path) -> None:
     """In a process of its own: modules that others have loaded are not to be taken from them."""
     without = f"import sys; sys.modules[{package!r}] = None"

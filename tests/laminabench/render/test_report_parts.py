@@ -19,6 +19,7 @@ from msgspec import structs
 from laminabench.analysis.metrics import summarise
 from laminabench.render import report as page_module
 from laminabench.render.charts.breakdown import PARTS, time_charts
+from laminabench.render.charts.chart import Chart
 from laminabench.render.charts.latency import attainment_chart, cdf_chart, first_token_chart
 from laminabench.render.charts.memory import SLICES, memory_charts
 from laminabench.render.charts.over_time import charts, in_service
@@ -58,6 +59,18 @@ def test_data_in_a_script_comes_back_and_cannot_end_it(written: str) -> None:
     inside = found.removeprefix('<script type="application/json" id="k">').removesuffix("</script>")
     assert not set("<>&") & set(inside)
     assert json.loads(inside) == {"name": written, "unknown": None}
+
+
+@given(st.text(st.sampled_from("<>/be brxta=\"'&;s")))
+def test_no_text_of_a_chart_is_markup_but_ours(foreign: str) -> None:
+    trace = {
+        "name": foreign,
+        "hovertemplate": f"<b>1</b><br>{foreign}<extra></extra>",
+        foreign: [foreign, 1.5],
+    }
+    drawn = json.dumps(Chart("key", "", "", "", [trace], {"title": {"text": foreign}}).figure())
+    assert set(re.findall("<[^>]*>?", drawn)) <= {"<b>", "</b>", "<br>", "<extra>", "</extra>"}
+    assert "<b>1</b><br>" in drawn
 
 
 def test_in_service_is_exact(keep: Callable[..., Run]) -> None:

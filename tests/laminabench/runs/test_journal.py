@@ -59,13 +59,14 @@ def test_of_a_flipped_bit_what_is_lost_is_said_and_what_is_whole_is_kept(tmp_pat
     intact = [HEADER, ["first", 1.5], ["second"]]
     ends = written(path, intact[1:])
     whole = path.read_bytes()
-    for place in range(8 * len(MAGIC), 8 * len(whole), 7):  # each bit of a byte comes its turn
+    for place in range(0, 8 * len(whole), 7):  # each bit of a byte comes its turn
         damaged = bytearray(whole)
         damaged[place // 8] ^= 1 << place % 8
         path.write_bytes(damaged)
         before = sum(end <= place // 8 for end in ends)
         if not before:
-            with pytest.raises(UserError, match="journal-damaged"):
+            code = "journal-not-a-journal" if place // 8 < len(MAGIC) else "journal-damaged"
+            with pytest.raises(UserError, match=code):
                 read(path)
             assert path.read_bytes() == damaged
             continue
@@ -79,9 +80,6 @@ def test_of_a_flipped_bit_what_is_lost_is_said_and_what_is_whole_is_kept(tmp_pat
         if copy.exists():
             assert copy.read_bytes() == damaged
             copy.unlink()
-    path.write_bytes(b"L" + whole[1:])  # of the word that it begins with nothing is needed
-    assert read(path) == intact
-    assert path.read_bytes() == whole
 
 
 def test_after_one_damaged_record_in_a_long_journal_it_goes_on_before_it(tmp_path: Path) -> None:

@@ -330,6 +330,8 @@ def test_a_missing_or_damaged_table(written: Path, name: str, damaged: Any) -> N
         ("summary.queueing_s", {"mean": 1.0, "p50": 1.0, "p90": 1.0, "p99": "fast", "max": 1.0}),
         ("summary.attempts", {"sent": 1.5, "retried": 0, "failed": 0}),
         ("summary.attempts", {"sent": 1, "retried": 0, "failed": 0, "by_error": ["reset"]}),
+        ("request", "zqx"),
+        ("request", "a = [" * 200),
         ("coefficients", 5),
         ("coefficients", ["gemm"]),
         ("deployment.devices", [{"count": 1}]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +28,7 @@ from laminabench.systems.live.endpoint.records import outcome_of
 from laminabench.systems.live.endpoint.setup import CONNECTIONS, EndpointSetup
 from laminabench.systems.live.recent import expected_of, watched
 from laminabench.traces.table import Trace
+from laminabench.util import safe_parse
 from laminabench.util.errors import UserError
 from laminabench.util.progress import SILENT, Listener
 
@@ -127,8 +127,8 @@ def _prompts(trace: Trace, setup: EndpointSetup, seed: int, root: str) -> tuple[
 def _vocab_at(root: str) -> int | None:
     """Return the vocabulary of the model's config, if the server's folder is on this machine."""
     try:
-        vocab = json.loads((Path(root) / "config.json").read_text(encoding="utf-8"))["vocab_size"]
-    except (OSError, ValueError, KeyError, TypeError):
+        vocab = safe_parse.json_value(safe_parse.content(Path(root) / "config.json"))["vocab_size"]
+    except (OSError, ValueError, KeyError, TypeError, UserError):
         return None
     return vocab if root and isinstance(vocab, int) and vocab > 0 else None
 

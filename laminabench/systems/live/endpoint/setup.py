@@ -15,6 +15,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from laminabench.catalog.deployment import Deployment
+from laminabench.util import safe_parse
 from laminabench.util.errors import UserError
 from laminabench.util.redact import SHORTEST, Secret
 
@@ -198,7 +199,7 @@ def _field(header: Secret) -> tuple[str, Secret]:
             "endpoint-header", f"--header {name}: there are characters in its value that no header has"
         )
     if name.lower() in _OURS:
-        raise UserError("endpoint-header", f"--header {name}: the client says that itself")
+        raise UserError("endpoint-header", f"--header {name}: the client sets it itself; leave it out")
     return name, Secret(value)
 
 
@@ -218,7 +219,7 @@ def _key(file: str | None) -> str | None:
 def _key_source(file: str | None) -> tuple[str, str | None]:
     if file is not None:
         try:
-            return f"--api-key-file {file}", Path(file).read_text(encoding="utf-8")
+            return f"--api-key-file {file}", safe_parse.text(Path(file))
         except OSError as error:
             raise UserError("api-key-unreadable", f"--api-key-file {file}: {error.strerror}") from error
         except UnicodeDecodeError:

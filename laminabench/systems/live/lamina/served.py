@@ -15,6 +15,7 @@ from laminabench.systems.live.lamina.checks import check
 from laminabench.systems.live.lamina.memory import free_bytes, kv_of_each
 from laminabench.systems.live.lamina.setup import LiveSetup
 from laminabench.systems.live.lamina.starting import opened
+from laminabench.util import safe_parse
 from laminabench.util.errors import CheckFailedError, UserError
 from laminabench.util.progress import Listener
 from laminabench.util.shutdown import end_at_once
@@ -49,7 +50,7 @@ def api_key(file: Path | None) -> str | None:
             return None
     else:
         try:
-            text, where = file.read_text(encoding="utf-8"), str(file)
+            text, where = safe_parse.text(file), str(file)
         except UnicodeDecodeError as error:
             raise UserError("serve-api-key", f"{file}: an API key is one line of text") from error
     key = text.strip()

@@ -51,7 +51,7 @@ def test_everything_that_is_served_is_described(schema: Any) -> None:
         *(("GET", path, "positive") for path in ASKED),
     ],
 )
-def test_whatever_is_sent_is_answered_as_described(
+def test_any_request_is_answered_as_documented(
     schema: Any, session: Any, target: Any, method: str, path: str, sense: str
 ) -> None:
     from schemathesis import GenerationMode

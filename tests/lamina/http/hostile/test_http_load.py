@@ -123,7 +123,7 @@ def held(target: Any) -> tuple[int, int]:
 
 
 @pytest.mark.long
-def test_whoever_leaves_leaves_nothing_behind(
+def test_departed_clients_leave_nothing_behind(
     target: Any, wire: Any, resident_bytes: Callable[[], int]
 ) -> None:
     warm = REQUESTS // 4

@@ -47,7 +47,7 @@ SAID = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}
     ],
     ids=range(24),
 )
-def test_what_is_no_request_is_refused(target: Any, body: bytes) -> None:
+def test_invalid_requests_are_refused(target: Any, body: bytes) -> None:
     for path in (COMPLETIONS, CHAT):
         target.call("POST", path, body).error(400)
 
@@ -126,7 +126,7 @@ def test_a_conversation_that_is_none_is_refused(target: Any, messages: Any) -> N
     target.call("POST", CHAT, {"messages": messages, "max_tokens": 4}).error(400)
 
 
-def test_what_is_refused_says_nothing_of_what_was_sent(target: Any) -> None:
+def test_refusals_do_not_echo_the_request(target: Any) -> None:
     secret = "do-not-repeat-this"
     for path, body in ((COMPLETIONS, {"prompt": {"a": secret}}), (CHAT, {"messages": [{"role": secret}]})):
         assert secret not in target.call("POST", path, body).error(400)["message"]
@@ -190,7 +190,7 @@ HEAD = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: appli
     ],
     ids=range(13),
 )
-def test_what_is_no_http_is_refused_and_hung_up_on(target: Any, raw: bytes) -> None:
+def test_invalid_http_is_refused_and_disconnected(target: Any, raw: bytes) -> None:
     with target.connect() as connection:
         connection.sendall(raw)
         said = everything(connection)
@@ -221,7 +221,7 @@ def everything(connection: socket.socket) -> bytes:
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_body_of_100_mb_is_refused_without_being_kept(
+def test_a_body_of_100_mb_is_refused_without_being_stored(
     target: Any, resident_bytes: Callable[[], int], chunked: bool
 ) -> None:
     before = resident_bytes()
@@ -241,12 +241,12 @@ def test_a_body_of_100_mb_is_refused_without_being_kept(
     assert resident_bytes() - before < 30_000_000
 
 
-def test_a_body_that_is_too_large_is_told_so(target: Any) -> None:
+def test_a_too_large_body_is_refused(target: Any) -> None:
     told = target.call("POST", COMPLETIONS, ASKED | {"user": "a" * 2_000_000})
     assert "1,000,000" in told.error(413)["message"]
 
 
-def test_who_does_not_go_on_is_hung_up_on(hasty: Any) -> None:
+def test_stalled_clients_are_disconnected(hasty: Any) -> None:
     """With nothing, half a line, half a header and half a body."""
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -259,7 +259,7 @@ def test_who_does_not_go_on_is_hung_up_on(hasty: Any) -> None:
     assert time.monotonic() - began > 0.9 * hasty.service.limits.client_s
 
 
-def test_who_sends_byte_by_byte_keeps_nobody_waiting(hasty: Any) -> None:
+def test_slow_clients_do_not_block_others(hasty: Any) -> None:
     """Fifty who each send a byte now and then, and never a whole header."""
     with contextlib.ExitStack() as stack:
         slow = [stack.enter_context(hasty.connect()) for _ in range(50)]
