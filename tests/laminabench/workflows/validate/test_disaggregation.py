@@ -154,9 +154,3 @@ def test_the_command_prints_rows_as_json(tmp_path: Path) -> None:
     assert row["measured_ms_cuda"] == 14.0
     assert row["measured_ms_wall"] is None
     assert np.isclose(row["predicted_ms_wall"] - row["predicted_ms_cuda"], row["terms"]["host"])
-
-
-def test_rows_go_with_the_kind_that_has_them() -> None:
-    done = CliRunner().invoke(main, ["validate", "published", "--rows", "x.csv"])
-    assert done.exit_code == 2
-    assert "--rows goes with the kind disaggregation" in done.stderr
