@@ -30,6 +30,15 @@ public:
   int block() const { return block_; }
   std::int64_t rounded(std::int64_t tokens) const { return (tokens + block_ - 1) / block_ * block_; }
 
+  // The pool with the most room.
+  int roomiest() const {
+    int best = 0;
+    for (int pool = 1; pool < pools(); ++pool) {
+      if (free(pool) > free(best)) best = pool;
+    }
+    return best;
+  }
+
   void take(int pool, std::int64_t tokens) { free_[static_cast<std::size_t>(pool)] -= tokens; }
   void give(int pool, std::int64_t tokens) { free_[static_cast<std::size_t>(pool)] += tokens; }
 

@@ -140,6 +140,8 @@ std::int64_t Scheduler::watermark() const { return grows() && running_ > 0 ? poo
 bool Scheduler::try_admit(Index request) {
   const std::int64_t width = requests_.width_of(request);
   if (running_ + width > limits_.max_requests) return false;
+  // Most attempts end here, while memory is full: before a batch and a pool are chosen.
+  if (charge(request) + watermark() > pools_.free(pools_.roomiest())) return false;
   const std::size_t batch = batch_for(width);
   const int pool = pool_for(request, batches_[batch]);
   const auto prefix = requests_.prefix(request);
