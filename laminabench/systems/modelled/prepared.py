@@ -219,7 +219,7 @@ def prepare(request: ReplayRequest, system: System, listener: Listener) -> Prepa
     request = defaulted(request, model=MODEL, deployment=system.default_deployment(shape))
     usual = usual_costs(shape, devices_named(str(request.deployment)))
     if request.costs is None and usual != DEFAULT_COSTS:
-        listener.note(f"{usual} is the cost set of models and devices of today; --costs names another")
+        listener.note(f"{usual} measured {request.deployment}; --costs names another set")
     costs = load_costs(request.costs or usual)
     network = next(iter(costs.networks), system.NETWORK)
     request = defaulted(request, network=network, costs=usual)
